@@ -1,0 +1,1 @@
+"""fabrictime, the application: command line, configuration, supervisor and the embedded services."""

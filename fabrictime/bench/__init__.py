@@ -1,0 +1,1 @@
+"""`fabrictime bench NAME`: figures with targets, peers measured in the same run."""

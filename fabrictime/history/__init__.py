@@ -1,0 +1,1 @@
+"""The embedded history: chdb behind a ClickHouse-protocol endpoint on loopback."""

@@ -1,0 +1,1 @@
+"""A leaf-spine fabric of real packets in rootless network namespaces, its traffic, faults and truth."""

@@ -1,0 +1,1 @@
+"""Dashboards as code, the JSON they make, and provisioning for Grafana."""

@@ -1,0 +1,4 @@
+"""The hot path in C under Cython. `core`: probe engine, batch decoder, fits, reduction, mesh solve.
+
+Knows no Kafka, no configuration files and no logging; imports nothing of ours.
+"""

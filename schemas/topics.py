@@ -1,0 +1,100 @@
+"""The table of topics: name, key, record, partitions, retention, who writes and who reads.
+
+In: nothing. Out: `TOPICS`, used by the embedded log, by every producer and consumer, and by the test that
+compares this table with what each service opens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+
+REPLAY_HORIZON_MS: Final = DAY_MS
+"""How far back a window can be run again: compaction leaves younger records alone."""
+
+
+class Partitions(StrEnum):
+    """How many partitions a topic has."""
+
+    DATA = "data"
+    """`log.partitions` of the configuration: topics that meet in one agent share it."""
+    ONE = "one"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic of the contract. `retention_ms` is None where only compaction removes records."""
+
+    name: str
+    key: str
+    record: str
+    doc: str
+    partitions: Partitions
+    retention_ms: int | None
+    compacted: bool = False
+    retention_setting: str | None = None
+    writers: tuple[str, ...] = field(default=())
+    readers: tuple[str, ...] = field(default=())
+
+    def config(self, *, retention_hours: float | None = None) -> dict[str, str]:
+        """Kafka topic configuration; `retention_hours` overrides where the topic has a setting for it."""
+        retention_ms = self.retention_ms
+        if retention_hours is not None and self.retention_setting is not None:
+            retention_ms = round(retention_hours * HOUR_MS)
+        policy = [name for name, on in (("compact", self.compacted), ("delete", retention_ms is not None)) if on]
+        config = {
+            "cleanup.policy": ",".join(policy),
+            "message.timestamp.type": "LogAppendTime",
+            "max.message.bytes": str(MAX_MESSAGE_BYTES),
+        }
+        if retention_ms is not None:
+            config["retention.ms"] = str(retention_ms)
+        if self.compacted:
+            config["min.compaction.lag.ms"] = str(REPLAY_HORIZON_MS)
+        return config
+
+
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+"""Largest message that any topic takes; records are cut into parts well below it."""
+
+MAX_ELEMENTS: Final = 4096
+"""Most elements of a top-level array in one record; more go into further parts."""
+
+PROBES: Final = Topic(
+    "fabric.probes", "NIC", "ProbeBatch", "one NIC's samples since its last flush",
+    Partitions.DATA, 24 * HOUR_MS, retention_setting="probes.retention_hours",
+    writers=("prober",), readers=("map",),
+)  # fmt: skip
+INVENTORY: Final = Topic(
+    "fabric.inventory", "NIC", "Nic", "every NIC: host, device, shard, addresses, clock, stamp kind",
+    Partitions.ONE, None, compacted=True,
+    writers=("prober",), readers=("prober", "map", "solve", "sink", "up"),
+)  # fmt: skip
+CLOCK_FITS: Final = Topic(
+    "fabric.clock.fits", "shard", "ClockFits", "all pairs that one source fitted in one window",
+    Partitions.DATA, DAY_MS,
+    writers=("map", "prober"), readers=("solve", "sink", "up"),
+)  # fmt: skip
+CLOCK_OFFSETS: Final = Topic(
+    "fabric.clock.offsets", "shard/part", "ClockOffsets", "a window's clocks, in parts",
+    Partitions.DATA, 7 * DAY_MS, compacted=True,
+    writers=("solve",), readers=("prober", "map", "solve", "sink", "up"),
+)  # fmt: skip
+DELAYS: Final = Topic(
+    "fabric.delays", "NIC", "PathDelays", "a NIC's window: counts, loss and delays per peer and path",
+    Partitions.DATA, DAY_MS,
+    writers=("map", "prober"), readers=("sink", "up"),
+)  # fmt: skip
+REJECTS: Final = Topic(
+    "fabric.rejects", "topic", "Reject", "messages that could not be read, with why",
+    Partitions.ONE, 7 * DAY_MS,
+    writers=("map", "solve", "sink"), readers=("sink",),
+)  # fmt: skip
+
+TOPICS: Final[dict[str, Topic]] = {
+    topic.name: topic for topic in (PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, REJECTS)
+}

@@ -1,0 +1,1 @@
+"""History: records to rows, and rows to ClickHouse."""

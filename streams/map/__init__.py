@@ -1,0 +1,1 @@
+"""Map stages: partitioned by NIC, pure functions of decoded records."""

@@ -1,0 +1,1 @@
+"""Solve stages: keyed by shard, one writer each, pure functions of decoded records."""

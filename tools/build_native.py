@@ -1,0 +1,61 @@
+"""Build the extension modules beside their sources and put the checkout on the environment's path.
+
+Run by `make` with the environment's own Python; does nothing where nothing changed. A wheel is built by
+scikit-build-core instead (`pip wheel .`), from the same CMakeLists.txt.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / f"dev-{sys.implementation.cache_tag}"
+SCRIPT = """#!{python}
+import sys
+from fabrictime.cli import main
+sys.exit(main())
+"""
+
+
+def main() -> int:
+    """Configure once, compile what changed, link the command. Returns the exit code."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    bin_dir = Path(sys.executable).parent
+    env = os.environ | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
+    with (BUILD / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (BUILD / "build.ninja").exists():
+            print("fabrictime: configuring native/", flush=True)
+            _run([str(bin_dir / "cmake"), "-S", str(ROOT), "-B", str(BUILD), "-G", "Ninja",
+                  "-DFABRICTIME_IN_PLACE=ON", f"-DPython_EXECUTABLE={sys.executable}"], env)  # fmt: skip
+        _run([str(bin_dir / "cmake"), "--build", str(BUILD)], env)
+        if sys.prefix != sys.base_prefix and Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
+            _link(bin_dir)
+    return 0
+
+
+def _run(command: list[str], env: dict[str, str]) -> None:
+    done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nfabrictime: {' '.join(command)} ended with {done.returncode}")
+
+
+def _link(bin_dir: Path) -> None:
+    """Make `import fabrictime` and the `fabrictime` command of this environment mean this checkout."""
+    wanted = {
+        Path(sysconfig.get_path("purelib")) / "fabrictime-checkout.pth": f"{ROOT}\n",
+        bin_dir / "fabrictime": SCRIPT.format(python=sys.executable),
+    }
+    for path, text in wanted.items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+    (bin_dir / "fabrictime").chmod(0o755)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
