@@ -1,8 +1,8 @@
 """Records to bytes and back, in both wire formats.
 
-Out: Avro single-object encoding (C3 01, CRC-64-AVRO fingerprint, body), or the Confluent wire format (00, schema
-id, body) where a schema registry is given. In: both, told apart by their first byte; older and newer writers'
-schemas are resolved to ours. Whatever cannot be read, or says what no honest writer would, raises `BadRecord`.
+Out: Avro single-object encoding (C3 01, CRC-64-AVRO fingerprint, body), or the Confluent wire format (00,
+schema id, body) where a schema registry is given. In: both, told apart by their first byte; older and newer
+writers' schemas are resolved to ours. What cannot be read, or no honest writer would say, is a `BadRecord`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Record = dict[str, Any]
 
 
 class BadRecord(ValueError):
-    """A message that cannot be read. `reason` is a symbol of `Reject.reason`; the text names field and value."""
+    """A message that cannot be read. `reason`: a symbol of `Reject.reason`; the text: what was found."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -119,11 +119,9 @@ def decode(data: bytes, name: str, registry: Registry | None = None) -> Record:
     body = io.BytesIO(data)
     body.seek(start)
     ours = _current(name)
+    record: Any
     try:
-        if writer is ours:
-            record: Record = fastavro.schemaless_reader(body, ours, None)
-        else:
-            record = fastavro.schemaless_reader(body, writer, ours)
+        record = fastavro.schemaless_reader(body, writer, None if writer is ours else ours)
     except EOFError as error:
         raise BadRecord("TRUNCATED", f"{name}: ends after {len(data)} bytes in mid-record") from error
     except (ValueError, IndexError, KeyError, OverflowError, TypeError, fastavro.schema.SchemaParseException,
@@ -133,7 +131,8 @@ def decode(data: bytes, name: str, registry: Registry | None = None) -> Record:
     if rest:
         raise BadRecord("MALFORMED", f"{name}: {rest} bytes after the record's end")
     _checker(name)(record, name)
-    return record
+    checked: Record = record
+    return checked
 
 
 def _current(name: str) -> Any:
@@ -166,7 +165,9 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[str, 
         ours = _fingerprint(schema) == fingerprint_of(name)
         parsed = _current(name) if ours else fastavro.parse_schema(schema, named_schemas={})
         return name, parsed, CONFLUENT_HEADER_BYTES
-    raise BadRecord("UNKNOWN_SCHEMA", f"{name}: begins with {data[:2].hex() or 'nothing'}, expected c301 or 00")
+    raise BadRecord(
+        "UNKNOWN_SCHEMA", f"{name}: begins with {data[:2].hex() or 'nothing'}, expected c301 or 00"
+    )
 
 
 MAX_STRING: Final = 512

@@ -45,7 +45,9 @@ class Topic:
         retention_ms = self.retention_ms
         if retention_hours is not None and self.retention_setting is not None:
             retention_ms = round(retention_hours * HOUR_MS)
-        policy = [name for name, on in (("compact", self.compacted), ("delete", retention_ms is not None)) if on]
+        policy = [
+            name for name, on in (("compact", self.compacted), ("delete", retention_ms is not None)) if on
+        ]
         config = {
             "cleanup.policy": ",".join(policy),
             "message.timestamp.type": "LogAppendTime",

@@ -40,7 +40,9 @@ def main() -> int:
 
 
 def _run(command: list[str], env: dict[str, str]) -> None:
-    done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode:
         sys.exit(f"{done.stdout}\nfabrictime: {' '.join(command)} ended with {done.returncode}")
 
