@@ -1,0 +1,31 @@
+"""A wheel built from the checkout carries every room with its extension modules, schemas and dashboards."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.timeout(300)
+def test_wheel_carries_extensions_and_data(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q",
+         "-C", f"build-dir={tmp_path / 'build'}", "-w", str(tmp_path), str(ROOT)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("fabrictime-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    sources = {path.stem for path in (ROOT / "native" / "core").glob("*.pyx")}
+    modules = [name for name in names if name.startswith("native/core/") and name.endswith(".so")]
+    carried = {Path(name).name.split(".")[0] for name in modules}
+    assert carried == sources
+    schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
+    assert schemas <= {Path(name).name for name in names if name.startswith("schemas/")}
+    for room in ("producers", "streams", "actuators", "grafana", "fabrictime"):
+        assert f"{room}/__init__.py" in names
+    assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyx", ".c"))]
