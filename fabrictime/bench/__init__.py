@@ -1,1 +1,136 @@
-"""`fabrictime bench NAME`: figures with targets, peers measured in the same run."""
+"""The frame of the benches: what a bench is, how its figures are judged and printed.
+
+In: a module in this package with `NAME`, `TARGETS` and `run(progress, quick)`. Out: one JSON object
+`{"name", "machine", "figures": {key: {"value", "unit", "target", "met"}}}`, or the same as a table.
+"""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+__all__ = [
+    "Bench",
+    "Figure",
+    "Missing",
+    "Progress",
+    "Report",
+    "Target",
+    "Value",
+    "judge",
+    "load",
+    "names",
+    "run_bench",
+]
+
+Progress: TypeAlias = Callable[[str], None]
+"""Takes one line that says what a bench is at."""
+
+Report: TypeAlias = dict[str, Any]
+"""What `fabrictime bench NAME --json` prints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure has to reach: `value` in `unit`, as the least (`>=`) or the most (`<=`) allowed.
+
+    `op` and `value` None: a figure for context, with a unit and nothing to reach.
+    """
+
+    unit: str
+    op: Literal[">=", "<="] | None = None
+    value: float | None = None
+
+    def met(self, measured: float) -> bool | None:
+        """Return whether `measured` reaches the target; None where there is nothing to reach."""
+        if self.op is None or self.value is None:
+            return None
+        return measured >= self.value if self.op == ">=" else measured <= self.value
+
+    def text(self) -> str | None:
+        """Return the target as people write it, `>= 60000`; None where there is none."""
+        return None if self.op is None or self.value is None else f"{self.op} {self.value:.12g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A figure that was not measured, and the honest reason in one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured figure with a unit of its own (for context figures) or with a remark on its conditions."""
+
+    value: float
+    unit: str | None = None
+    note: str | None = None
+
+
+Value: TypeAlias = float | Figure | Missing
+
+
+class Bench(Protocol):
+    """A module of this package that measures something."""
+
+    NAME: str
+    TARGETS: Mapping[str, Target]
+
+    def run(self, progress: Progress, quick: bool = False) -> Mapping[str, Value]:
+        """Measure and return the figures by key; `quick` measures shorter and proves only that it runs."""
+        ...
+
+
+def names() -> list[str]:
+    """Return the names of all benches, without importing one."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def load(name: str) -> Bench:
+    """Import and return a bench. Raises ValueError for an unknown name."""
+    if name not in names():
+        raise ValueError(f"bench {name!r}: no such bench, expected one of {', '.join(names())}")
+    return cast(Bench, import_module(f"{__name__}.{name}"))
+
+
+def run_bench(bench: Bench, progress: Progress, *, quick: bool = False) -> Report:
+    """Run one bench and return its report. A figure with a target that the bench left out is reported as
+    missing."""
+    from fabrictime.bench._machine import machine
+
+    measured_on = machine()
+    figures = judge(bench.TARGETS, bench.run(progress, quick))
+    report = {"name": bench.NAME, "machine": measured_on, "figures": figures}
+    return report | {"quick": True} if quick else report
+
+
+def judge(targets: Mapping[str, Target], values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+    """Set measured values against their targets: first those with a target, then the rest, in given order.
+
+    A value that is missing or not finite has `value` null, `met` false where there is a target, and a reason.
+    """
+    figures: dict[str, dict[str, Any]] = {}
+    for key in [*targets, *(key for key in values if key not in targets)]:
+        figures[key] = _judged(targets.get(key), values.get(key, Missing("not measured by this bench")))
+    return figures
+
+
+def _judged(target: Target | None, value: Value) -> dict[str, Any]:
+    figure = value if isinstance(value, Figure | Missing) else Figure(float(value))
+    wanted = None if target is None else target.text()
+    unit = None if target is None else target.unit
+    if isinstance(figure, Figure) and not math.isfinite(figure.value):
+        figure = Missing(f"measured {figure.value}, expected a finite number")
+    if isinstance(figure, Missing):
+        met = None if wanted is None else False
+        return {"value": None, "unit": unit, "target": wanted, "met": met, "reason": figure.reason}
+    met = None if target is None else target.met(figure.value)
+    judged: dict[str, Any] = {
+        "value": figure.value, "unit": unit or figure.unit, "target": wanted, "met": met
+    }  # fmt: skip
+    return judged if figure.note is None else judged | {"note": figure.note}
