@@ -1,0 +1,68 @@
+"""Settings of the history sink: which ClickHouse, how rows are batched, how long they are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas import tables
+
+Days = Annotated[int, Field(ge=1, le=3650)]
+
+
+class RetentionSettings(BaseModel):
+    """Days that each table keeps its rows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    delays_days: Days = Field(
+        default=2, description="days of path delays: one row a nic, peer, path and window"
+    )
+    delays_1s_days: Days = Field(default=14, description="days of the rollup: one row a nic, peer and window")
+    clocks_days: Days = Field(default=14, description="days of clock offsets and bounds")
+    pipeline_days: Days = Field(
+        default=14, description="days of pipeline health: one row a source and window"
+    )
+    nic_windows_days: Days = Field(default=14, description="days of what each prober sent in each window")
+    nics_days: Days = Field(
+        default=90, description="days that a NIC stays listed after its last announcement"
+    )
+    rejects_days: Days = Field(default=14, description="days of messages that could not be read")
+
+    def as_tables(self) -> tables.Retention:
+        """Return what `schemas.tables` takes."""
+        return tables.Retention(**self.model_dump())
+
+
+class HistorySinkSettings(BaseModel):
+    """Where the sink writes and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(
+        default="http://127.0.0.1:18123",
+        pattern=r"^https?://[^/?#\s@]+/?$",
+        description="ClickHouse HTTP address: the history server's or a ClickHouse's; http://host:port",
+    )
+    user: str = Field(default="fabrictime", min_length=1, description="ClickHouse user")
+    password_file: Path | None = Field(
+        default=None,
+        description="file that holds the user's password (the history server's write token); none: empty",
+    )
+    retention: RetentionSettings = Field(default_factory=RetentionSettings, description="days kept, by table")
+    batch_rows: int = Field(
+        default=50_000, ge=1, le=500_000, description="rows of one table at which an insert is sent at once"
+    )
+    batch_ms: int = Field(
+        default=500, ge=10, le=60_000, description="ms after which a smaller insert is sent"
+    )
+    batch_messages: int = Field(
+        default=2_000, ge=1, le=100_000, description="messages of one topic held at most, acknowledged or not"
+    )
+    insert_timeout_s: float = Field(default=30.0, ge=1, le=600, description="s that one insert may take")
+    retry_ms: int = Field(
+        default=250, ge=10, le=60_000, description="ms before the first retry; doubles each time"
+    )
+    retry_max_ms: int = Field(default=5_000, ge=10, le=600_000, description="ms between retries at most")
