@@ -1,0 +1,77 @@
+"""Readiness and liveness between the supervisor and its children, in systemd's way.
+
+In: datagrams `READY=1`, `STATUS=line`, `WATCHDOG=1` on an abstract socket, taken only from the child itself.
+Out: a callback per message. The child's half of it: `die_with_parent`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+PARENT_VARIABLE: Final = "FABRICTIME_SUPERVISOR_PID"
+"""Environment variable with the pid that a child dies with."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_CREDENTIALS: Final = struct.Struct("iII")
+_MOST_BYTES: Final = 4096
+
+
+class NotifySocket:
+    """The socket that one child reports to; `address` goes into its NOTIFY_SOCKET."""
+
+    def __init__(self) -> None:
+        name = f"fabrictime-{secrets.token_hex(16)}"
+        self.address = f"@{name}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.bind(f"\0{name}")
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket; the name is free with it."""
+        self._socket.close()
+
+    def messages(self, pid: int) -> Iterator[tuple[str, str]]:
+        """Yield what has arrived from process `pid` as (variable, value); others' datagrams are dropped."""
+        while True:
+            try:
+                data, control, _, _ = self._socket.recvmsg(_MOST_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except BlockingIOError:
+                return
+            senders = [
+                _CREDENTIALS.unpack(body[: _CREDENTIALS.size])[0]
+                for level, kind, body in control
+                if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS
+            ]
+            if senders != [pid]:
+                continue
+            for line in data.decode("utf-8", "replace").splitlines():
+                variable, equals, value = line.partition("=")
+                if equals:
+                    yield variable, value
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its supervisor dies, however that happens.
+
+    Does nothing outside a supervisor. Ends the process where the supervisor is already gone.
+    """
+    wanted = os.environ.get(PARENT_VARIABLE)
+    if wanted is None:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != int(wanted):
+        sys.exit("supervisor is gone")

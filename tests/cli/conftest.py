@@ -1,0 +1,66 @@
+"""Small real children for the supervisor, and a collector of its events."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fabrictime.supervisor import Child, Supervisor
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PRELUDE = f"""
+import os, signal, socket, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from fabrictime.ready import die_with_parent
+die_with_parent()
+def notify(text):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.connect("\\0" + os.environ["NOTIFY_SOCKET"][1:]); s.send(text.encode())
+"""
+
+
+def program(name: str, body: str, **fields) -> Child:
+    """A child that runs `body`; `notify` and the usual modules are there."""
+    return Child(name, (sys.executable, "-c", PRELUDE + body), **fields)
+
+
+@pytest.fixture
+def steady():
+    """Make a child that is ready at once and runs until SIGTERM."""
+
+    def make(name: str, **fields) -> Child:
+        body = "notify('READY=1\\nSTATUS=serving'); print('up', flush=True); signal.pause()"
+        return program(name, body, **fields)
+
+    return make
+
+
+@pytest.fixture
+def child():
+    return program
+
+
+@pytest.fixture
+def supervised(tmp_path):
+    """A supervisor whose events are kept, and a way to wait for something to become true."""
+    events = []
+    supervisor = Supervisor(tmp_path, events.append)
+    supervisor.events = events
+    return supervisor
+
+
+async def until(condition, limit_s: float = 20.0):
+    """Wait until `condition()` is true and return its value."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {limit_s} s"
+        await asyncio.sleep(0.02)
+    return value
+
+
+@pytest.fixture(name="until")
+def until_fixture():
+    return until
