@@ -1,0 +1,345 @@
+"""The log's directory: its lock, its topics, the ids it has given out.
+
+`topics/NAME/topic.json` names a topic's partitions and configuration; a topic folder without it was never
+finished and is removed. `meta.json` keeps the cluster's id, `producer-ids` the next free block.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fabrictime.log.errors import AlreadyRunning, Code, LogError
+from fabrictime.log.partition import DEFAULTS, Partition, TopicConfig, parse_config
+from fabrictime.log.settings import LogSettings
+from schemas.topics import TOPICS, Partitions
+
+log = logging.getLogger(__name__)
+
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_ID_BLOCK: Final = 1000
+_CHECK_ROOM_BYTES: Final = 16 * 1024 * 1024
+MAX_PARTITIONS: Final = 10_000
+
+
+def wall_ms() -> int:
+    """Return the system clock in milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class TopicLog:
+    """A topic and its partitions; `overrides` is what differs from the defaults."""
+
+    name: str
+    overrides: dict[str, str]
+    config: TopicConfig
+    partitions: list[Partition]
+
+
+class DirectoryLock:
+    """An exclusive lock on a directory that names its holder. Ends with the process, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock. Raises AlreadyRunning, or OSError where the directory cannot be written."""
+        path = directory / "lock"
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._fd)
+            raise AlreadyRunning(f"log directory {directory} is held by process {holder}") from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let the next process have it."""
+        os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+
+
+class Store:
+    """Every topic of one directory. Opening it takes the lock and recovers. Not thread-safe."""
+
+    def __init__(self, settings: LogSettings, now_ms: Callable[[], int] = wall_ms) -> None:
+        """Open the directory. Raises AlreadyRunning, OSError, or ValueError for a folder it cannot read."""
+        self.settings = settings
+        self.now_ms = now_ms
+        self.directory = settings.directory
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = DirectoryLock(self.directory)
+        try:
+            self.cluster_id = self._open_meta()
+            self._next_id = self._id_limit = 0
+            self._room_bytes_left = 0
+            self._no_room = ""
+            self.topics: dict[str, TopicLog] = {}
+            self._open_topics()
+            if settings.create_topics:
+                self._create_ours()
+            self.check_room()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # -- what is kept beside the topics
+
+    def _open_meta(self) -> str:
+        path = self.directory / "meta.json"
+        if not path.exists():
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            _write(path, json.dumps({"version": 1, "cluster_id": cluster_id}))
+        meta = json.loads(path.read_text())
+        if meta.get("version") != 1:
+            raise ValueError(f"{path}: version {meta.get('version')}, expected 1")
+        return str(meta["cluster_id"])
+
+    def producer_id(self) -> int:
+        """Return a producer id that was never given out before. Raises OSError."""
+        if self._next_id >= self._id_limit:
+            path = self.directory / "producer-ids"
+            start = int(path.read_text()) if path.exists() else 0
+            _write(path, str(start + _ID_BLOCK))
+            self._next_id, self._id_limit = start, start + _ID_BLOCK
+        self._next_id += 1
+        return self._next_id - 1
+
+    # -- topics
+
+    def _open_topics(self) -> None:
+        shutil.rmtree(self.directory / "trash", ignore_errors=True)
+        folder = self.directory / "topics"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for path in sorted(folder.iterdir()):
+            if not (path / "topic.json").exists():
+                log.warning("%s: a topic that was never finished, removed", path)
+                shutil.rmtree(path)
+                continue
+            state = json.loads((path / "topic.json").read_text())
+            overrides = {str(key): str(value) for key, value in state["config"].items()}
+            config = self._parse(overrides)
+            partitions = [
+                Partition(path / str(number), config, self.now_ms)
+                for number in range(int(state["partitions"]))
+            ]
+            self.topics[path.name] = TopicLog(path.name, overrides, config, partitions)
+
+    def _create_ours(self) -> None:
+        for topic in TOPICS.values():
+            count = self.settings.partitions if topic.partitions is Partitions.DATA else 1
+            hours = self.settings.retention_hours.get(topic.retention_setting or "")
+            config = topic.config(retention_hours=hours)
+            known = self.topics.get(topic.name)
+            if known is None:
+                self.create_topic(topic.name, count, config)
+                continue
+            if known.overrides != config:
+                self.configure(topic.name, config)
+            if len(known.partitions) < count:
+                log.info("%s: %d partitions, now %d", topic.name, len(known.partitions), count)
+                self._grow(known, count)
+            elif len(known.partitions) > count:
+                log.warning(
+                    "%s: keeps its %d partitions, set are %d", topic.name, len(known.partitions), count
+                )
+
+    def full_config(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """Return a topic's whole configuration. Raises LogError INVALID_CONFIG for an unknown key."""
+        settings = self.settings
+        config = dict(DEFAULTS) | {
+            "max.message.bytes": str(settings.max_message_bytes),
+            "segment.bytes": str(settings.segment_bytes),
+            "segment.ms": str(settings.segment_ms),
+        }
+        for key, value in overrides.items():
+            if key not in config:
+                raise LogError(Code.INVALID_CONFIG, f"unknown topic config {key}")
+            config[key] = value
+        return config
+
+    def check_config(self, overrides: Mapping[str, str]) -> None:
+        """Raise LogError where `overrides` is no topic configuration."""
+        self._parse(overrides)
+
+    def _parse(self, overrides: Mapping[str, str]) -> TopicConfig:
+        return parse_config(self.full_config(overrides))
+
+    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicConfig:
+        """Return the configuration of a topic that could be created so. Raises LogError."""
+        if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+            raise LogError(
+                Code.INVALID_TOPIC, f"topic {name[:260]!r}: expected 1 to 249 of a-z A-Z 0-9 . _ -"
+            )
+        if name in self.topics:
+            raise LogError(Code.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
+        total = sum(len(topic.partitions) for topic in self.topics.values())
+        if not 1 <= partitions <= MAX_PARTITIONS - total:
+            raise LogError(
+                Code.INVALID_PARTITIONS, f"{partitions} partitions: expected 1 to {MAX_PARTITIONS - total}"
+            )
+        return self._parse(overrides)
+
+    def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicLog:
+        """Create a topic. Raises LogError, KAFKA_STORAGE_ERROR where the disk refuses."""
+        config = self.check_new(name, partitions, overrides)
+        path = self.directory / "topics" / name
+        try:
+            logs = [Partition(path / str(number), config, self.now_ms) for number in range(partitions)]
+            topic = TopicLog(name, dict(overrides), config, logs)
+            self._save(topic)
+        except OSError as error:
+            shutil.rmtree(path, ignore_errors=True)
+            raise LogError(Code.KAFKA_STORAGE_ERROR, f"{path}: {error.strerror}") from error
+        self.topics[name] = topic
+        log.info("topic %s created, %d partitions", name, partitions)
+        return topic
+
+    def _save(self, topic: TopicLog) -> None:
+        state = {"partitions": len(topic.partitions), "config": topic.overrides}
+        _write(self.directory / "topics" / topic.name / "topic.json", json.dumps(state))
+
+    def _grow(self, topic: TopicLog, partitions: int) -> None:
+        path = self.directory / "topics" / topic.name
+        for number in range(len(topic.partitions), partitions):
+            topic.partitions.append(Partition(path / str(number), topic.config, self.now_ms))
+        self._save(topic)
+
+    def configure(self, name: str, overrides: Mapping[str, str]) -> None:
+        """Replace a topic's configuration. Raises LogError."""
+        topic = self.topics[name]
+        config = self._parse(overrides)
+        before = topic.overrides
+        topic.overrides = dict(overrides)
+        try:
+            self._save(topic)
+        except OSError as error:
+            topic.overrides = before
+            raise LogError(Code.KAFKA_STORAGE_ERROR, f"{name}: {error.strerror}") from error
+        topic.config = config
+        for partition in topic.partitions:
+            partition.config = config
+        log.info("topic %s configured: %s", name, topic.overrides)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises LogError."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise LogError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name[:260]!r}: no such topic")
+        trash = self.directory / "trash"
+        try:
+            trash.mkdir(exist_ok=True)
+            (self.directory / "topics" / name).rename(trash / uuid.uuid4().hex)
+        except OSError as error:
+            raise LogError(Code.KAFKA_STORAGE_ERROR, f"{name}: {error.strerror}") from error
+        del self.topics[name]
+        for partition in topic.partitions:
+            partition.wake()
+        shutil.rmtree(trash, ignore_errors=True)
+        log.info("topic %s deleted", name)
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """Return a partition. Raises LogError UNKNOWN_TOPIC_OR_PARTITION."""
+        known = self.topics.get(topic)
+        if known is None or not 0 <= number < len(known.partitions):
+            raise LogError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic[:260]}-{number}: no such partition")
+        return known.partitions[number]
+
+    # -- room
+
+    def check_room(self) -> None:
+        """Look at the file system's free space; one log line when intake stops, one when it goes on."""
+        state = os.statvfs(self.directory)
+        free = state.f_bavail * state.f_frsize
+        self._room_bytes_left = _CHECK_ROOM_BYTES
+        if free < self.settings.min_free_bytes:
+            self.out_of_room(
+                f"{free} B free under {self.directory}, min_free_bytes is {self.settings.min_free_bytes}"
+            )
+        elif self._no_room:
+            log.warning("there is room again (%d B free): messages are taken again", free)
+            self._no_room = ""
+
+    def out_of_room(self, reason: str) -> None:
+        """Say once that messages are refused, until there is room again."""
+        if not self._no_room:
+            log.error("no room: %s: messages are refused, what was acknowledged stays", reason)
+        self._no_room = reason
+
+    def require_room(self, size: int) -> None:
+        """Count `size` bytes that are about to be written. Raises LogError KAFKA_STORAGE_ERROR."""
+        self._room_bytes_left -= size
+        if self._room_bytes_left < 0:
+            self.check_room()
+        if self._no_room:
+            raise LogError(Code.KAFKA_STORAGE_ERROR, f"no room: {self._no_room}")
+
+    # -- upkeep
+
+    def partitions(self) -> list[Partition]:
+        """Return every partition of every topic."""
+        return [partition for topic in self.topics.values() for partition in topic.partitions]
+
+    def expire(self) -> None:
+        """Apply retention, and the cap on everything together. Raises OSError."""
+        now_ms = self.now_ms()
+        for topic in self.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                freed = partition.expire(now_ms)
+                if freed:
+                    log.info("%s-%d: retention removed %d B", topic.name, number, freed)
+        total = sum(partition.size for partition in self.partitions())
+        while total > self.settings.total_bytes:
+            candidates = [
+                partition
+                for topic in self.topics.values()
+                if topic.config.delete and not topic.config.compact
+                for partition in topic.partitions
+                if not partition.compacting and partition.size
+            ]
+            if not candidates:
+                break
+            oldest = min(candidates, key=lambda partition: partition.oldest_ms)
+            if len(oldest.segments) == 1:
+                oldest.roll()
+            freed = oldest.drop_oldest()
+            total -= freed
+            log.info("%s: total_bytes removed %d B", oldest.directory, freed)
+
+    def sync(self) -> None:
+        """Write everything through to the disk. Raises OSError."""
+        for partition in self.partitions():
+            partition.sync()
+
+    def close(self) -> None:
+        """Keep what makes the next start quick, and let go of the directory."""
+        for partition in self.partitions():
+            partition.close()
+        with contextlib.suppress(OSError):
+            self._lock.release()
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a small file in place at once: a crash leaves the old or the new one. Raises OSError."""
+    temporary = path.with_suffix(path.suffix + ".new")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
