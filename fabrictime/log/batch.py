@@ -107,7 +107,7 @@ def check(view: memoryview, max_bytes: int) -> Header:
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise LogError(
             Code.INVALID_RECORD,
-            f"{header.record_count} records, last offset delta {header.last_offset_delta}: expected one an offset",
+            f"{header.record_count} records, last offset delta {header.last_offset_delta}: expected one each",
         )
     if (header.attributes & CODEC_MASK) > 4:
         raise LogError(Code.INVALID_RECORD, f"unknown codec {header.attributes & CODEC_MASK}")

@@ -1,0 +1,219 @@
+"""The embedded log's bench: confluent producer to confluent consumer, each a process, through the broker.
+
+Out: MB/s of 32 kB messages with fresh random payloads while both run, the broker's resident memory, small
+messages a second, produce-to-consume latency; and the same throughput of Apache Kafka where it can be had.
+MB are 10**6 bytes; a rate counts from the first message produced to the last one consumed.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import multiprocessing.queues
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from fabrictime.bench import Figure, Missing, Target, Value, _apache_kafka
+
+NAME: Final = "log"
+TARGETS: Final[Mapping[str, Target]] = {
+    "mb_per_second_32kb": Target("MB/s", ">=", 200),
+    "resident_mb": Target("MB", "<=", 300),
+}
+PARTITIONS: Final = 8
+MESSAGE_BYTES: Final = 32 * 1024
+SMALL_BYTES: Final = 200
+_TIMEOUT_S: Final = 180.0
+_spawn = multiprocessing.get_context("spawn")
+
+
+def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value]:
+    """Measure; `quick` sends a tenth. The broker keeps its data in a temporary directory."""
+    large, small, pings = (8_000, 100_000, 200) if quick else (80_000, 1_000_000, 1_000)
+    figures: dict[str, Value] = {}
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder, embedded(Path(folder)) as broker:
+        address, process = broker
+        progress(f"embedded log: {large} messages of {MESSAGE_BYTES} B")
+        rate = throughput(address, "large", large, MESSAGE_BYTES)
+        figures["mb_per_second_32kb"] = Figure(
+            rate * MESSAGE_BYTES / 1e6, note=f"{large} messages, {PARTITIONS} partitions, acks=all"
+        )
+        figures["resident_mb"] = _peak_mb(process)
+        progress(f"embedded log: {small} messages of {SMALL_BYTES} B")
+        figures["messages_per_second_200b"] = Figure(
+            throughput(address, "small", small, SMALL_BYTES), unit="messages/s"
+        )
+        progress(f"embedded log: latency of {pings} messages")
+        p50, p99 = latency_ms(address, "pings", pings)
+        figures["latency_ms_p50"] = Figure(p50, unit="ms", note=f"{MESSAGE_BYTES} B, one at a time")
+        figures["latency_ms_p99"] = Figure(p99, unit="ms", note=f"{MESSAGE_BYTES} B, one at a time")
+    try:
+        with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+            progress(f"Apache Kafka {_apache_kafka.VERSION}: starting")
+            with _apache_kafka.running(Path(folder)) as address:
+                progress(f"Apache Kafka: {large} messages of {MESSAGE_BYTES} B")
+                rate = throughput(address, "large", large, MESSAGE_BYTES)
+                note = f"Apache Kafka {_apache_kafka.VERSION} in the same run, heap 384 MB"
+                figures["apache_kafka_mb_per_second_32kb"] = Figure(
+                    rate * MESSAGE_BYTES / 1e6, unit="MB/s", note=note
+                )
+                p50, p99 = latency_ms(address, "pings", pings)
+                figures["apache_kafka_latency_ms_p50"] = Figure(p50, unit="ms", note=note)
+                figures["apache_kafka_latency_ms_p99"] = Figure(p99, unit="ms", note=note)
+    except _apache_kafka.NotAvailable as error:
+        figures["apache_kafka_mb_per_second_32kb"] = Missing(str(error))
+    return figures
+
+
+@contextmanager
+def embedded(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """Run the embedded log in a process of its own and give its address and the process."""
+    settings = {"directory": str(folder), "port": 0, "create_topics": False, "min_free_bytes": 0}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fabrictime.log", json.dumps(settings)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None  # noqa: S101 - a pipe was asked for
+    seen: list[str] = []
+    try:
+        for line in process.stderr:
+            seen.append(line)
+            if "listening on " in line:
+                break
+        else:
+            raise RuntimeError(f"the embedded log did not start: {''.join(seen)[-300:]}")
+        yield line.split("listening on ")[1].split(",")[0], psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def _peak_mb(process: psutil.Process) -> float:
+    """Return the most memory that the process held resident so far, in MB."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"process {process.pid} does not tell its peak memory")
+
+
+def _create(address: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result(30)
+
+
+def throughput(address: str, topic: str, messages: int, size: int) -> float:
+    """Return the messages a second from one producer process to one consumer process."""
+    _create(address, topic, PARTITIONS)
+    results: multiprocessing.queues.Queue[Any] = _spawn.Queue()
+    ready = _spawn.Event()
+    consumer = _spawn.Process(target=_consume, args=(address, topic, messages, ready, results), daemon=True)
+    producer = _spawn.Process(target=_produce, args=(address, topic, messages, size, results), daemon=True)
+    try:
+        consumer.start()
+        if not ready.wait(_TIMEOUT_S):
+            raise RuntimeError("the consumer did not start")
+        producer.start()
+        times = dict(results.get(timeout=_TIMEOUT_S) for _ in range(2))
+    finally:
+        for process in (producer, consumer):
+            if process.pid is not None:
+                process.join(10)
+                process.kill()
+    return messages / float(times["last consumed"] - times["first produced"])
+
+
+def _produce(address: str, topic: str, messages: int, size: int, results: Any) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "queue.buffering.max.kbytes": 64 * 1024,
+            "queue.buffering.max.messages": 100_000,
+        }
+    )
+    random = np.random.Generator(np.random.SFC64())
+    failed: list[str] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    producer.list_topics(topic, timeout=30)
+    results.put(("first produced", time.monotonic()))
+    for _ in range(messages):
+        payload = random.bytes(size)
+        while True:
+            try:
+                producer.produce(topic, payload, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+    producer.flush(_TIMEOUT_S)
+    if failed:
+        raise RuntimeError(f"{len(failed)} messages were refused: {failed[0]}")
+
+
+def _consumer(address: str, topic: str, partitions: int) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"bench-{topic}",
+            "enable.auto.commit": False,
+            "queued.max.messages.kbytes": 64 * 1024,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    return consumer
+
+
+def _consume(address: str, topic: str, messages: int, ready: Any, results: Any) -> None:
+    consumer = _consumer(address, topic, PARTITIONS)
+    consumer.consume(1, 0.2)
+    ready.set()
+    left, deadline_s = messages, time.monotonic() + _TIMEOUT_S
+    while left > 0:
+        got = consumer.consume(min(left, 1000), 1.0)
+        for message in got:
+            if message.error():
+                raise RuntimeError(str(message.error()))
+        left -= len(got)
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"{left} messages did not come")
+    results.put(("last consumed", time.monotonic()))
+    consumer.close()
+
+
+def latency_ms(address: str, topic: str, messages: int) -> tuple[float, float]:
+    """Return p50 and p99 of produce-to-consume time of single messages, in ms, linger 0."""
+    _create(address, topic, 1)
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    consumer = _consumer(address, topic, 1)
+    random = np.random.Generator(np.random.SFC64())
+    took = []
+    for number in range(messages + 20):
+        payload = random.bytes(MESSAGE_BYTES)
+        begin = time.perf_counter()
+        producer.produce(topic, payload)
+        producer.poll(0)
+        message = consumer.poll(30)
+        if message is None or message.error() or message.value() != payload:
+            raise RuntimeError(f"message {number} did not come as it was sent")
+        if number >= 20:
+            took.append((time.perf_counter() - begin) * 1e3)
+    consumer.close()
+    producer.flush(_TIMEOUT_S)
+    return float(np.percentile(took, 50)), float(np.percentile(took, 99))
