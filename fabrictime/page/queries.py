@@ -1,0 +1,443 @@
+"""Every question that the live page asks history: SQL in, typed rows out.
+
+In: a `History` and bound parameters. Out: frozen rows whose names carry their units. No page logic here.
+Delays over a span come from the rollup's merged histograms, so p50 and p99 there are right to a bucket
+(25% at worst, 10% typically); a pair's series comes from the base table and shows the figures as measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fabrictime.page.source import History
+from schemas import tables
+
+Way = Literal["forward", "reverse"]
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Ends of the newest windows in history, ns since the Unix epoch; None where a table has no row.
+
+    `delays_ns` and `clocks_ns` are in fabric time, `pipeline_ns` in log append time.
+    """
+
+    delays_ns: int | None
+    clocks_ns: int | None
+    pipeline_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NicRow:
+    """One NIC of the inventory."""
+
+    nic: str
+    host: str
+    device: str
+    shard: str
+    rail: int | None
+    rack: str | None
+    clock: str
+    stamp: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """One (prober, peer) over a span, paths merged; delays are None where no one-way figure exists."""
+
+    nic: str
+    peer: str
+    count: int
+    lost: int
+    loss_max: float
+    min_ns: float | None
+    p50_ns: float | None
+    p99_ns: float | None
+    rtt_min_ns: float | None
+    bound_ns: float | None
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorstRow:
+    """One path's worst window of the last seconds. `way` is forward (nic to peer) or reverse."""
+
+    nic: str
+    peer: str
+    path: int
+    way: Way
+    p50_ns: float
+    p99_ns: float
+    bound_ns: float | None
+    lost: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PointRow:
+    """One path of a pair in one step of its series: windows of a step are merged.
+
+    p50 is the median of the windows' medians weighted by samples, p99 the worst window's, min the least.
+    """
+
+    path: int
+    at_ns: int
+    count: int
+    lost: int
+    forward_min_ns: float | None
+    forward_p50_ns: float | None
+    forward_p99_ns: float | None
+    reverse_min_ns: float | None
+    reverse_p50_ns: float | None
+    reverse_p99_ns: float | None
+    rtt_p50_ns: float | None
+    bound_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRow:
+    """A clock's newest solution."""
+
+    clock: str
+    shard: str
+    domain: str
+    at_ns: int
+    offset_ns: float
+    drift_ppb: float
+    bound_ns: float
+    state: str
+    pairs: int
+    residual_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockPoint:
+    """A clock in one step: the last window's offset and state, the widest bound."""
+
+    clock: str
+    at_ns: int
+    offset_ns: float
+    bound_ns: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSpread:
+    """All clocks of one step: quantiles of their bounds in ns, and how many are not SYNCED."""
+
+    at_ns: int
+    clocks: int
+    unsynced: int
+    bound_p50_ns: float
+    bound_p90_ns: float
+    bound_p99_ns: float
+    bound_max_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """What went through the pipeline in a span; rates over the span's windows."""
+
+    windows: int
+    span_s: float
+    samples: int
+    messages: int
+    size_bytes: int
+    late: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProberRow:
+    """What the probers of the fleet reported in a span."""
+
+    nics: int
+    samples: int
+    lost: int
+    lost_batches: int
+    restarts: int
+    clock_jumps: int
+    worst_loss_nic: str
+    worst_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class LagRow:
+    """A source's newest window: messages not yet read when it closed (-1: not known)."""
+
+    source: str
+    lag_messages: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRow:
+    """Milliseconds from a window's end to its solution, over a span."""
+
+    windows: int
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RejectRow:
+    """A message that a stage refused."""
+
+    append_ns: int
+    topic: str
+    partition: int
+    offset: int
+    reader: str
+    reason: str
+    detail: str
+    size_bytes: int
+
+
+_SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
+_END = "toUnixTimestamp64Nano(window_end)"
+_START = "toUnixTimestamp64Nano(window_start)"
+
+
+def pulse(history: History) -> Pulse:
+    """Return the ends of the newest windows. Reads part metadata, so it costs the same at any size."""
+    found: dict[str, int | None] = {}
+    for table in (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE):
+        rows = _rows(
+            history,
+            f"SELECT count(), toUnixTimestamp64Nano(max(window_start)) FROM {history.database}.{table}",
+        )
+        count, newest = next(rows)
+        found[table] = int(newest) if count else None
+    return Pulse(
+        _window_end(history, tables.DELAYS_1S, found[tables.DELAYS_1S]),
+        _window_end(history, tables.CLOCKS, found[tables.CLOCKS]),
+        _window_end(history, tables.PIPELINE, found[tables.PIPELINE]),
+    )
+
+
+def _window_end(history: History, table: str, start_ns: int | None) -> int | None:
+    if start_ns is None:
+        return None
+    rows = _rows(
+        history,
+        f"SELECT max({_END}) FROM {history.database}.{table} WHERE {_SINCE}",
+        since_ns=start_ns,
+    )
+    (end_ns,) = next(rows)
+    return int(end_ns)
+
+
+def inventory(history: History) -> list[NicRow]:
+    """Return the NICs that are announced and not gone, by name."""
+    return [
+        NicRow(nic, host, device, shard, _int(rail), rack, clock, stamp)
+        for nic, host, device, shard, rail, rack, clock, stamp in _rows(
+            history,
+            "SELECT nic, host, device, shard, rail, rack, clock, toString(stamp) "
+            f"FROM {history.database}.{tables.NICS} FINAL WHERE gone = 0 ORDER BY nic",
+        )
+    ]
+
+
+def pair_delays(history: History, way: Way, span_ns: int, newest_ns: int) -> list[PairRow]:
+    """Return every (nic, peer) with a window in the `span_ns` before `newest_ns` (fabric time, a window's end).
+
+    Spans up to a second take each NIC's own newest windows instead (at most 3 s old): the windows of one
+    second do not reach history all at once.
+    """
+    merged, low = tables.merged_sql(way), f"{way}_min_ns"
+    table = f"{history.database}.{tables.DELAYS_1S}"
+    own = span_ns <= SECOND_NS
+    source = f"(SELECT * FROM {table} FINAL WHERE {_SINCE})"
+    if own:
+        source = (
+            f"(SELECT *, max({_END}) OVER (PARTITION BY nic) AS own_end FROM {source})"
+            f" WHERE {_START} >= own_end - {{span_ns:Int64}}"
+        )
+    p50, p99 = tables.quantile_sql(0.5, "g"), tables.quantile_sql(0.99, "g")
+    sql = (
+        f"SELECT nic, peer, n, l, loss, low, greatest({p50}, low), greatest({p99}, low), rtt, bound, at FROM ("
+        f"SELECT nic, peer, sum(count) AS n, sum(lost) AS l, "
+        f"max(lost / greatest(lost + count, 1)) AS loss, min({low}) AS low, {merged} AS g, "
+        f"min(rtt_min_ns) AS rtt, max(bound_ns) AS bound, max({_END}) AS at FROM {source} GROUP BY nic, peer)"
+        " ORDER BY nic, peer"
+    )
+    since_ns = newest_ns - (max(span_ns, 3 * SECOND_NS) if own else span_ns)
+    return [
+        PairRow(
+            nic, peer, int(n), int(lost), float(loss),
+            _float(low), _float(p50), _float(p99), _float(rtt), _float(bound), int(at),
+        )
+        for nic, peer, n, lost, loss, low, p50, p99, rtt, bound, at in _rows(
+            history, sql, since_ns=since_ns, span_ns=span_ns
+        )
+    ]  # fmt: skip
+
+
+def worst_paths(history: History, span_ns: int, newest_ns: int, limit: int) -> list[WorstRow]:
+    """Return the paths with the highest p99 one-way delay in the span, each in its worst window."""
+    sql = (
+        "SELECT nic, peer, path, way.1 AS w, way.2 AS p50, way.3 AS p99, bound_ns, lost, count FROM ("
+        "SELECT nic, peer, path, bound_ns, lost, count, arrayJoin([('forward', forward_p50_ns, forward_p99_ns), "
+        "('reverse', reverse_p50_ns, reverse_p99_ns)]) AS way "
+        f"FROM {history.database}.{tables.DELAYS} FINAL WHERE {_SINCE}) "
+        "WHERE p99 IS NOT NULL ORDER BY p99 DESC, nic, peer, path, w "
+        "LIMIT 1 BY nic, peer, path, w LIMIT {limit:UInt32}"
+    )
+    return [
+        WorstRow(nic, peer, int(path), way, float(p50), float(p99), _float(bound), int(lost), int(count))
+        for nic, peer, path, way, p50, p99, bound, lost, count in _rows(
+            history, sql, since_ns=newest_ns - span_ns, limit=limit
+        )
+    ]
+
+
+def pair_series(
+    history: History, nic: str, peer: str, span_ns: int, newest_ns: int, step_ns: int
+) -> list[PointRow]:
+    """Return the series of one (nic, peer) by path, in steps of `step_ns`, oldest first."""
+    weighted = "quantileExactWeighted(0.5)({way}_p50_ns, count)"
+    sql = (
+        f"SELECT path, intDiv({_START}, {{step_ns:Int64}}) * {{step_ns:Int64}} AS at, sum(count), sum(lost), "
+        f"min(forward_min_ns), {weighted.format(way='forward')}, max(forward_p99_ns), "
+        f"min(reverse_min_ns), {weighted.format(way='reverse')}, max(reverse_p99_ns), "
+        "quantileExactWeighted(0.5)(rtt_p50_ns, count), max(bound_ns) "
+        f"FROM {history.database}.{tables.DELAYS} FINAL "
+        f"WHERE {_SINCE} AND nic = {{nic:String}} AND peer = {{peer:String}} GROUP BY path, at ORDER BY path, at"
+    )
+    return [
+        PointRow(int(path), int(at), int(count), int(lost), *map(_float, figures))
+        for path, at, count, lost, *figures in _rows(
+            history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, nic=nic, peer=peer
+        )
+    ]
+
+
+def clocks_now(history: History, newest_ns: int, within_ns: int = 60 * SECOND_NS) -> list[ClockRow]:
+    """Return the newest solution of each clock that was solved within `within_ns`, by name."""
+    columns = "at_ns, offset_ns, drift_ppb, bound_ns, toString(state), pairs, residual_ns"
+    sql = (
+        f"SELECT clock, shard, domain, {_END}, {columns} FROM {history.database}.{tables.CLOCKS} FINAL "
+        f"WHERE {_SINCE} ORDER BY clock, shard, window DESC LIMIT 1 BY clock, shard"
+    )
+    return [
+        ClockRow(
+            clock, shard, domain, int(end), float(offset), float(drift), float(bound), state,
+            int(pairs), float(residual),
+        )
+        for clock, shard, domain, end, _at, offset, drift, bound, state, pairs, residual in _rows(
+            history, sql, since_ns=newest_ns - within_ns
+        )
+    ]  # fmt: skip
+
+
+def clock_series(
+    history: History, clocks: list[str], span_ns: int, newest_ns: int, step_ns: int
+) -> list[ClockPoint]:
+    """Return the series of the named clocks in steps of `step_ns`, oldest first."""
+    sql = (
+        f"SELECT clock, intDiv({_START}, {{step_ns:Int64}}) * {{step_ns:Int64}} AS at, "
+        "argMax(offset_ns, window), max(bound_ns), toString(min(state)) "
+        f"FROM {history.database}.{tables.CLOCKS} FINAL "
+        f"WHERE {_SINCE} AND clock IN {{clocks:Array(String)}} GROUP BY clock, at ORDER BY clock, at"
+    )
+    return [
+        ClockPoint(clock, int(at), float(offset), float(bound), state)
+        for clock, at, offset, bound, state in _rows(
+            history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, clocks=clocks
+        )
+    ]
+
+
+def clock_spread(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[ClockSpread]:
+    """Return quantiles over all clocks in steps of `step_ns`, oldest first."""
+    sql = (
+        f"SELECT intDiv({_START}, {{step_ns:Int64}}) * {{step_ns:Int64}} AS at, uniqExact(shard, clock), "
+        "uniqExactIf((shard, clock), state != 'SYNCED'), "
+        "quantilesExact(0.5, 0.9, 0.99)(bound_ns) AS q, max(bound_ns) "
+        f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE} GROUP BY at ORDER BY at"
+    )
+    return [
+        ClockSpread(int(at), int(clocks), int(unsynced), *(float(x) for x in q), float(worst))
+        for at, clocks, unsynced, q, worst in _rows(
+            history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns
+        )
+    ]
+
+
+def flow(history: History, span_ns: int, newest_ns: int) -> FlowRow:
+    """Return what the map stage read in the span before `newest_ns` (log append time)."""
+    sql = (
+        f"SELECT uniqExact(window), (max({_END}) - min({_START})) / 1e9, sum(samples), sum(messages), "
+        f"sum(bytes), sum(late), sum(rejected) FROM {history.database}.{tables.PIPELINE} FINAL WHERE {_SINCE}"
+    )
+    windows, span_s, *sums = next(_rows(history, sql, since_ns=newest_ns - span_ns))
+    return FlowRow(int(windows), float(span_s) if windows else 0.0, *map(int, sums))
+
+
+def probers(history: History, span_ns: int, newest_ns: int) -> ProberRow:
+    """Return what the probers did in the span: losses, lost batches, restarts, clock jumps, the worst loser."""
+    sql = (
+        "SELECT count(), sum(n), sum(l), sum(b), sum(r), sum(j), argMax(nic, loss), max(loss) FROM ("
+        "SELECT nic, sum(samples) AS n, sum(lost) AS l, sum(lost_batches) AS b, sum(restarts) AS r, "
+        "countIf(clock_jump_ns != 0) AS j, l / greatest(n + l, 1) AS loss "
+        f"FROM {history.database}.{tables.NIC_WINDOWS} FINAL WHERE {_SINCE} GROUP BY nic)"
+    )
+    nics, *sums, nic, loss = next(_rows(history, sql, since_ns=newest_ns - span_ns))
+    return ProberRow(int(nics), *map(int, sums), worst_loss_nic=nic, worst_loss=float(loss))
+
+
+def lags(history: History, newest_ns: int, within_ns: int = 60 * SECOND_NS) -> list[LagRow]:
+    """Return each source's newest window within `within_ns`, the furthest behind first."""
+    sql = (
+        f"SELECT source, lag_messages, {_END} AS at FROM {history.database}.{tables.PIPELINE} FINAL "
+        f"WHERE {_SINCE} AND part = 0 ORDER BY source, window DESC LIMIT 1 BY source"
+    )
+    rows = [
+        LagRow(source, int(lag), int(at))
+        for source, lag, at in _rows(history, sql, since_ns=newest_ns - within_ns)
+    ]
+    return sorted(rows, key=lambda row: (-row.lag_messages, row.source))
+
+
+def offset_latency(history: History, span_ns: int, newest_ns: int) -> LatencyRow:
+    """Return how long after a window's end (in log time) it was solved, over the span."""
+    late = f"(solved_ns - ({_END} - log_offset_ns)) / 1e6"
+    sql = (
+        "SELECT count(), quantilesExact(0.5, 0.99)(ms) FROM ("
+        f"SELECT max({late}) AS ms FROM {history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE} "
+        "GROUP BY shard, window)"
+    )
+    windows, (p50, p99) = next(_rows(history, sql, since_ns=newest_ns - span_ns))
+    return LatencyRow(int(windows), float(p50) if windows else 0.0, float(p99) if windows else 0.0)
+
+
+def recent_rejects(history: History, since_ns: int, limit: int) -> list[RejectRow]:
+    """Return the newest messages that a stage refused since `since_ns` (log append time), newest first."""
+    sql = (
+        "SELECT append_ns, topic, partition, offset, reader, reason, detail, size_bytes "
+        f"FROM {history.database}.{tables.REJECTS} FINAL WHERE append_ns >= {{since_ns:Int64}} "
+        "ORDER BY append_ns DESC, topic, partition, offset DESC LIMIT {limit:UInt32}"
+    )
+    return [
+        RejectRow(int(at), topic, int(partition), int(offset), reader, reason, detail, int(size))
+        for at, topic, partition, offset, reader, reason, detail, size in _rows(
+            history, sql, since_ns=since_ns, limit=limit
+        )
+    ]
+
+
+def _rows(history: History, sql: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
+    return zip(*history.columns(sql, parameters), strict=True)
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None or value != value else float(value)
+
+
+def _int(value: Any) -> int | None:
+    return None if value is None else int(value)

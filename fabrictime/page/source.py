@@ -1,0 +1,139 @@
+"""The page's thin edge to history: one thread-safe ClickHouse client, its failures sorted into four kinds.
+
+In: SQL with `{name:Type}` parameters. Out: columns. The same for the embedded history and a ClickHouse server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+Columns = Sequence[Sequence[Any]]
+
+
+class History(Protocol):
+    """What the query functions need of history."""
+
+    database: str
+
+    def columns(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Columns:
+        """Return the result of one query, column by column; raises HistoryError."""
+        ...
+
+
+class HistoryError(Exception):
+    """History gave no answer; the text is one line for people."""
+
+
+class HistoryDown(HistoryError):
+    """Nothing answers at the URL, or not in time."""
+
+
+class HistoryRefused(HistoryError):
+    """Something answers but does not take the user or the token."""
+
+
+class HistoryEmpty(HistoryError):
+    """History answers but has no tables yet."""
+
+
+class QueryFailed(HistoryError):
+    """History could not run the query."""
+
+
+_NO_TABLES = {60, 81}  # UNKNOWN_TABLE, UNKNOWN_DATABASE
+_REFUSED = {192, 193, 194, 497, 516}  # unknown user, wrong or missing password, access denied
+
+
+class ClickHouse:
+    """History behind clickhouse-connect: connects at the first query, and anew after a failure."""
+
+    def __init__(self, connect: Callable[[], Any], url: str, database: str) -> None:
+        self.database = database
+        self._connect = connect
+        self._url = url
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    def columns(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Columns:
+        """Return the columns of one query's result. Raises HistoryError. Safe to call from many threads."""
+        try:
+            client = self._connected()
+            result = client.query(sql, parameters=dict(parameters or {}), column_oriented=True)
+        except Exception as error:
+            self.close()
+            raise sort_error(error, self._url) from error
+        return result.result_columns or [[] for _ in result.column_names]  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Drop the connection; the next query makes a new one."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+
+def connect_http(
+    url: str, user: str, token: str | None, database: str, timeout_s: float, threads: int
+) -> ClickHouse:
+    """Return history at a ClickHouse HTTP URL. Nothing is sent before the first query."""
+
+    def connect() -> Any:
+        import clickhouse_connect
+        from clickhouse_connect.driver.httputil import get_pool_manager
+
+        return clickhouse_connect.get_client(
+            dsn=url,
+            username=user,
+            password=token or "",
+            connect_timeout=min(2.0, timeout_s),
+            send_receive_timeout=timeout_s,
+            query_limit=0,
+            query_retries=0,
+            autogenerate_session_id=False,
+            compress=False,
+            pool_mgr=get_pool_manager(maxsize=threads, num_pools=1),
+        )
+
+    return ClickHouse(connect, url.rstrip("/"), database)
+
+
+def sort_error(error: Exception, url: str) -> HistoryError:
+    """Return the kind of failure that a client's exception stands for, with one line that says it."""
+    if isinstance(error, HistoryError):
+        return error
+    text = " ".join(str(error).split())
+    code = _code(error, text)
+    if code in _NO_TABLES:
+        return HistoryEmpty(f"history at {url} has no tables yet")
+    if code in _REFUSED or "HTTPDriver" in text and (" 401 " in text or " 403 " in text):
+        return HistoryRefused(f"history at {url} refuses the user or token")
+    if code is None and _unreachable(error):
+        return HistoryDown(f"history at {url} does not answer")
+    return QueryFailed(f"history at {url}: {text[:300]}")
+
+
+def _code(error: Exception, text: str) -> int | None:
+    code = getattr(error, "code", None)
+    if isinstance(code, int):
+        return code
+    _, found, rest = text.partition("Code: ")
+    digits = rest.split(".", 1)[0] if found else ""
+    return int(digits) if digits.isdigit() else None
+
+
+def _unreachable(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) or type(error).__module__.startswith("urllib3"):
+            return True
+        if type(error).__name__ == "OperationalError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False

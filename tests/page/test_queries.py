@@ -1,0 +1,224 @@
+"""What each question returns, on tables filled with known rows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from fabrictime.page import queries
+from fabrictime.page.source import HistoryEmpty, QueryFailed
+
+S = 1_000_000_000
+T = time.time_ns() // S * S - 100 * S  # retention drops what is old
+
+
+def test_an_empty_history_has_no_pulse_and_no_rows(filled: Any) -> None:
+    history = filled.history
+    assert queries.pulse(history) == queries.Pulse(None, None, None)
+    assert queries.inventory(history) == []
+    assert queries.pair_delays(history, "forward", S, T) == []
+    assert queries.worst_paths(history, S, T, 5) == []
+    assert queries.pair_series(history, "a/e", "b/e", S, T, S) == []
+    assert queries.clocks_now(history, T) == []
+    assert queries.clock_series(history, ["a/system"], S, T, S) == []
+    assert queries.clock_spread(history, S, T, S) == []
+    assert queries.flow(history, S, T).windows == 0
+    assert queries.probers(history, S, T).nics == 0
+    assert queries.lags(history, T) == []
+    assert queries.offset_latency(history, S, T).windows == 0
+    assert queries.recent_rejects(history, 0, 10) == []
+
+
+def test_the_pulse_is_each_table_s_newest_window_end(filled: Any) -> None:
+    for second in (0, 3, 1):
+        filled.delays(T + second * S, {("a/e", "b/e"): {0: {}}})
+    filled.clocks(T + 2 * S, {"a/system": {}})
+    assert queries.pulse(filled.history) == queries.Pulse(T + 4 * S, T + 3 * S, None)
+
+
+def test_the_last_second_is_each_prober_s_own_newest_window(filled: Any) -> None:
+    filled.delays(T, {("a/e", "b/e"): {0: {"forward_p50_ns": 1_000.0}}, ("b/e", "a/e"): {0: {}}})
+    filled.delays(T + S, {("a/e", "b/e"): {0: {"forward_p50_ns": 4_096.0, "lost": 25}}})
+    rows = queries.pair_delays(filled.history, "forward", S, T + 2 * S)
+    assert [(r.nic, r.peer, r.last_ns) for r in rows] == [
+        ("a/e", "b/e", T + 2 * S),
+        ("b/e", "a/e", T + S),
+    ]
+    newest = rows[0]
+    assert (newest.count, newest.lost, newest.loss_max) == (100, 25, 0.2)
+    assert newest.min_ns == pytest.approx(4096 * 0.8)
+    assert newest.p50_ns == pytest.approx(4096 + 512)  # the middle of bucket 4096..5120
+    assert newest.p99_ns == pytest.approx(4096 + 0.99 * 1024)
+    assert (newest.bound_ns, newest.rtt_min_ns) == (800.0, 15_000.0)
+
+
+def test_a_silent_prober_leaves_the_last_second_after_three(filled: Any) -> None:
+    filled.delays(T, {("a/e", "b/e"): {0: {}}})
+    filled.delays(T + 4 * S, {("b/e", "a/e"): {0: {}}})
+    assert [r.nic for r in queries.pair_delays(filled.history, "forward", S, T + 5 * S)] == ["b/e"]
+
+
+def test_a_span_merges_windows_and_paths_and_counts_a_repeated_row_once(filled: Any) -> None:
+    slow = {"reverse_p50_ns": 65_536.0, "count": 1, "lost": 1}
+    for _ in range(2):  # the same record again, as after a crash
+        filled.delays(T, {("a/e", "b/e"): {0: {"reverse_p50_ns": 1_024.0}, 1: slow}})
+        filled.delays(T + S, {("a/e", "b/e"): {0: {"reverse_p50_ns": 1_024.0, "bound_ns": 950.0}}})
+    (row,) = queries.pair_delays(filled.history, "reverse", 10 * S, T + 2 * S)
+    assert (row.count, row.lost, row.bound_ns) == (201, 1, 950.0)
+    assert row.loss_max == pytest.approx(1 / 102)
+    assert row.p50_ns is not None
+    assert 1_024 <= row.p50_ns <= 1_280
+    assert row.p99_ns is not None
+    assert row.p99_ns <= 1_280
+
+
+def test_a_pair_without_clocks_has_a_round_trip_and_no_one_way_delay(filled: Any) -> None:
+    unsynced = {"forward_p50_ns": None, "reverse_p50_ns": None, "bound_ns": None}
+    filled.delays(T, {("a/e", "b/e"): {0: unsynced}})
+    (row,) = queries.pair_delays(filled.history, "forward", S, T + S)
+    assert (row.min_ns, row.p50_ns, row.p99_ns, row.bound_ns) == (None, None, None, None)
+    assert row.rtt_min_ns == 15_000.0
+    assert queries.worst_paths(filled.history, S, T + S, 5) == []
+
+
+def test_the_worst_paths_come_worst_first_each_in_its_worst_window(filled: Any) -> None:
+    filled.delays(T, {("a/e", "b/e"): {7: {"forward_p50_ns": 50_000.0}, 8: {}}})
+    filled.delays(T + S, {("a/e", "b/e"): {7: {"reverse_p50_ns": 30_000.0}, 8: {}}})
+    rows = queries.worst_paths(filled.history, 3 * S, T + 2 * S, 2)
+    assert [(r.path, r.way, r.p50_ns, r.p99_ns) for r in rows] == [
+        (7, "forward", 50_000.0, 100_000.0),
+        (7, "reverse", 30_000.0, 60_000.0),
+    ]
+
+
+def test_a_pair_s_series_shows_the_figures_as_measured_by_path(filled: Any) -> None:
+    for second in range(3):
+        filled.delays(
+            T + second * S,
+            {
+                ("a/e", "b/e"): {
+                    3: {"forward_p50_ns": 5_000.0 + second, "lost": second},
+                    9: {"forward_p50_ns": 6_000.0},
+                },
+                ("b/e", "a/e"): {3: {}},
+            },
+        )
+    rows = queries.pair_series(filled.history, "a/e", "b/e", 60 * S, T + 3 * S, S)
+    assert [(r.path, r.at_ns, r.forward_p50_ns, r.lost) for r in rows if r.path == 3] == [
+        (3, T, 5_000.0, 0),
+        (3, T + S, 5_001.0, 1),
+        (3, T + 2 * S, 5_002.0, 2),
+    ]
+    assert {r.path for r in rows} == {3, 9}
+    assert rows[0].forward_p99_ns == 10_000.0
+    assert rows[0].rtt_p50_ns == 18_000.0
+
+
+def test_a_wider_step_keeps_the_worst_p99_and_all_losses(filled: Any) -> None:
+    start = T // (10 * S) * 10 * S
+    for second, p50 in enumerate((5_000.0, 70_000.0, 6_000.0)):
+        filled.delays(start + second * S, {("a/e", "b/e"): {3: {"forward_p50_ns": p50, "lost": 2}}})
+    (row,) = queries.pair_series(filled.history, "a/e", "b/e", 60 * S, start + 3 * S, 10 * S)
+    assert (row.at_ns, row.lost, row.count) == (start, 6, 300)
+    assert (row.forward_min_ns, row.forward_p50_ns, row.forward_p99_ns) == (4_000.0, 6_000.0, 140_000.0)
+
+
+def test_names_are_data_and_never_sql(filled: Any) -> None:
+    name = "a'} OR 1=1 --/e\\"
+    filled.delays(T, {("a/e", "b/e"): {0: {}}, (name, "b/e"): {0: {}}})
+    assert len(queries.pair_series(filled.history, name, "b/e", 60 * S, T + S, S)) == 1
+
+
+def test_clocks_now_is_each_clock_s_newest_solution(filled: Any) -> None:
+    filled.clocks(T, {"a/system": {"offset_ns": 1.0}, "b/system": {"offset_ns": 5.5, "state": "HOLDOVER"}})
+    filled.clocks(T + S, {"a/system": {"offset_ns": -3_000_000.25, "drift_ppb": 12_000.5, "pairs": 4}})
+    assert queries.clocks_now(filled.history, T + 2 * S) == [
+        queries.ClockRow(
+            "a/system", "s0", "s0/0", T + 2 * S, -3_000_000.25, 12_000.5, 400.0, "SYNCED", 4, 12.5
+        ),
+        queries.ClockRow("b/system", "s0", "s0/0", T + S, 5.5, 0.0, 400.0, "HOLDOVER", 10, 12.5),
+    ]
+
+
+def test_clock_series_keep_the_widest_bound_and_the_worst_state_of_a_step(filled: Any) -> None:
+    start = T // (10 * S) * 10 * S
+    filled.clocks(start, {"a/system": {"bound_ns": 900.0, "state": "UNSYNCED"}, "b/system": {}})
+    filled.clocks(start + S, {"a/system": {"offset_ns": 8.0}})
+    points = queries.clock_series(filled.history, ["a/system"], 60 * S, start + 2 * S, 10 * S)
+    assert points == [queries.ClockPoint("a/system", start, 8.0, 900.0, "UNSYNCED")]
+
+
+def test_the_spread_of_all_clocks(filled: Any) -> None:
+    filled.clocks(
+        T, {f"h{i}/system": {"bound_ns": float(i), "state": "SYNCED" if i else "HOLDOVER"} for i in range(11)}
+    )
+    (row,) = queries.clock_spread(filled.history, 60 * S, T + S, S)
+    assert (row.clocks, row.unsynced, row.bound_p50_ns, row.bound_max_ns) == (11, 1, 5.0, 10.0)
+
+
+def test_flow_and_lag_by_source(filled: Any) -> None:
+    for second in range(4):
+        filled.pipeline(
+            T + second * S, {"fabric.probes/0": {"late": 1}, "fabric.probes/1": {"lag_messages": 40 + second}}
+        )
+    flow = queries.flow(filled.history, 4 * S, T + 4 * S)
+    assert (flow.windows, flow.span_s, flow.samples, flow.late) == (4, 4.0, 40_000, 4)
+    assert [(r.source, r.lag_messages) for r in queries.lags(filled.history, T + 4 * S)] == [
+        ("fabric.probes/1", 43),
+        ("fabric.probes/0", 0),
+    ]
+
+
+def test_probers_add_up_and_name_the_worst_loser(filled: Any) -> None:
+    filled.nic_windows(T, {"a/e": {"lost": 5_000, "restarts": 1}, "b/e": {"lost_batches": 2}})
+    row = queries.probers(filled.history, 10 * S, T + S)
+    assert (row.nics, row.samples, row.lost, row.lost_batches, row.restarts) == (2, 10_000, 5_000, 2, 1)
+    assert (row.worst_loss_nic, row.worst_loss) == ("a/e", 0.5)
+
+
+def test_offset_latency_counts_from_the_window_s_end_in_log_time(filled: Any) -> None:
+    filled.clocks(T, {"a/system": {"log_offset_ns": 1_000_000, "solved_ns": T + S + 200_000_000}})
+    row = queries.offset_latency(filled.history, 60 * S, T + S)
+    assert (row.windows, row.p50_ms, row.p99_ms) == (1, 201.0, 201.0)
+
+
+def test_the_inventory_leaves_out_what_is_gone(filled: Any) -> None:
+    filled.nics({"a/e": {"rack": "r1", "rail": 3}, "b/e": {}}, T)
+    filled.nics({"b/e": {"gone": 1}}, T + S)
+    assert queries.inventory(filled.history) == [
+        queries.NicRow("a/e", "a", "e", "s0", 3, "r1", "a/system", "KERNEL")
+    ]
+
+
+def test_rejects_come_newest_first(filled: Any) -> None:
+    filled.rejects(
+        {"offset": i, "append_ns": T + i, "detail": f"nic: {i}", "recorded_ns": T} for i in range(5)
+    )
+    rows = queries.recent_rejects(filled.history, T + 1, 2)
+    assert [(r.offset, r.detail, r.reason) for r in rows] == [
+        (4, "nic: 4", "MALFORMED"),
+        (3, "nic: 3", "MALFORMED"),
+    ]
+
+
+def test_missing_tables_are_told_from_a_wrong_query(filled: Any) -> None:
+    filled.client.command("DROP TABLE fabrictime.clocks")
+    connect = filled.history._connect
+    from fabrictime.page.source import ClickHouse
+
+    class Kept:
+        """The shared client, but not closed after a failure."""
+
+        def query(self, *args: Any, **kwargs: Any) -> Any:
+            return connect().query(*args, **kwargs)
+
+        def close(self) -> None:
+            pass
+
+    history = ClickHouse(Kept, "chdb", "fabrictime")
+    with pytest.raises(HistoryEmpty, match="no tables yet"):
+        queries.pulse(history)
+    with pytest.raises(QueryFailed, match="history at chdb"):
+        history.columns("SELECT nonsense")
