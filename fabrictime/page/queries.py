@@ -200,6 +200,8 @@ class RejectRow:
 _SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 _END = "toUnixTimestamp64Nano(window_end)"
 _START = "toUnixTimestamp64Nano(window_start)"
+# A window belongs to the step that holds its middle: its ends sit near a step's edge, and jitter.
+_STEP = f"intDiv(intDiv({_START} + {_END}, 2), {{step_ns:Int64}}) * {{step_ns:Int64}}"
 
 
 def pulse(history: History) -> Pulse:
@@ -244,7 +246,7 @@ def inventory(history: History) -> list[NicRow]:
 
 
 def pair_delays(history: History, way: Way, span_ns: int, newest_ns: int) -> list[PairRow]:
-    """Return every (nic, peer) with a window in the `span_ns` before `newest_ns` (fabric time, a window's end).
+    """Return every (nic, peer) with a window in the `span_ns` before `newest_ns` (a window's end).
 
     Spans up to a second take each NIC's own newest windows instead (at most 3 s old): the windows of one
     second do not reach history all at once.
@@ -260,7 +262,8 @@ def pair_delays(history: History, way: Way, span_ns: int, newest_ns: int) -> lis
         )
     p50, p99 = tables.quantile_sql(0.5, "g"), tables.quantile_sql(0.99, "g")
     sql = (
-        f"SELECT nic, peer, n, l, loss, low, greatest({p50}, low), greatest({p99}, low), rtt, bound, at FROM ("
+        f"SELECT nic, peer, n, l, loss, low, greatest({p50}, low), greatest({p99}, low), rtt, bound, at "
+        "FROM ("
         f"SELECT nic, peer, sum(count) AS n, sum(lost) AS l, "
         f"max(lost / greatest(lost + count, 1)) AS loss, min({low}) AS low, {merged} AS g, "
         f"min(rtt_min_ns) AS rtt, max(bound_ns) AS bound, max({_END}) AS at FROM {source} GROUP BY nic, peer)"
@@ -282,7 +285,8 @@ def worst_paths(history: History, span_ns: int, newest_ns: int, limit: int) -> l
     """Return the paths with the highest p99 one-way delay in the span, each in its worst window."""
     sql = (
         "SELECT nic, peer, path, way.1 AS w, way.2 AS p50, way.3 AS p99, bound_ns, lost, count FROM ("
-        "SELECT nic, peer, path, bound_ns, lost, count, arrayJoin([('forward', forward_p50_ns, forward_p99_ns), "
+        "SELECT nic, peer, path, bound_ns, lost, count, "
+        "arrayJoin([('forward', forward_p50_ns, forward_p99_ns), "
         "('reverse', reverse_p50_ns, reverse_p99_ns)]) AS way "
         f"FROM {history.database}.{tables.DELAYS} FINAL WHERE {_SINCE}) "
         "WHERE p99 IS NOT NULL ORDER BY p99 DESC, nic, peer, path, w "
@@ -302,12 +306,13 @@ def pair_series(
     """Return the series of one (nic, peer) by path, in steps of `step_ns`, oldest first."""
     weighted = "quantileExactWeighted(0.5)({way}_p50_ns, count)"
     sql = (
-        f"SELECT path, intDiv({_START}, {{step_ns:Int64}}) * {{step_ns:Int64}} AS at, sum(count), sum(lost), "
+        f"SELECT path, {_STEP} AS at, sum(count), sum(lost), "
         f"min(forward_min_ns), {weighted.format(way='forward')}, max(forward_p99_ns), "
         f"min(reverse_min_ns), {weighted.format(way='reverse')}, max(reverse_p99_ns), "
         "quantileExactWeighted(0.5)(rtt_p50_ns, count), max(bound_ns) "
         f"FROM {history.database}.{tables.DELAYS} FINAL "
-        f"WHERE {_SINCE} AND nic = {{nic:String}} AND peer = {{peer:String}} GROUP BY path, at ORDER BY path, at"
+        f"WHERE {_SINCE} AND nic = {{nic:String}} AND peer = {{peer:String}} "
+        "GROUP BY path, at ORDER BY path, at"
     )
     return [
         PointRow(int(path), int(at), int(count), int(lost), *map(_float, figures))
@@ -340,7 +345,7 @@ def clock_series(
 ) -> list[ClockPoint]:
     """Return the series of the named clocks in steps of `step_ns`, oldest first."""
     sql = (
-        f"SELECT clock, intDiv({_START}, {{step_ns:Int64}}) * {{step_ns:Int64}} AS at, "
+        f"SELECT clock, {_STEP} AS at, "
         "argMax(offset_ns, window), max(bound_ns), toString(min(state)) "
         f"FROM {history.database}.{tables.CLOCKS} FINAL "
         f"WHERE {_SINCE} AND clock IN {{clocks:Array(String)}} GROUP BY clock, at ORDER BY clock, at"
@@ -356,13 +361,13 @@ def clock_series(
 def clock_spread(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[ClockSpread]:
     """Return quantiles over all clocks in steps of `step_ns`, oldest first."""
     sql = (
-        f"SELECT intDiv({_START}, {{step_ns:Int64}}) * {{step_ns:Int64}} AS at, uniqExact(shard, clock), "
+        f"SELECT {_STEP} AS at, uniqExact(shard, clock), "
         "uniqExactIf((shard, clock), state != 'SYNCED'), "
         "quantilesExact(0.5, 0.9, 0.99)(bound_ns) AS q, max(bound_ns) "
         f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE} GROUP BY at ORDER BY at"
     )
     return [
-        ClockSpread(int(at), int(clocks), int(unsynced), *(float(x) for x in q), float(worst))
+        ClockSpread(int(at), int(clocks), int(unsynced), *map(float, (q[0], q[1], q[2], worst)))
         for at, clocks, unsynced, q, worst in _rows(
             history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns
         )
@@ -380,15 +385,17 @@ def flow(history: History, span_ns: int, newest_ns: int) -> FlowRow:
 
 
 def probers(history: History, span_ns: int, newest_ns: int) -> ProberRow:
-    """Return what the probers did in the span: losses, lost batches, restarts, clock jumps, the worst loser."""
+    """Return what the probers did in the span: losses, restarts, clock jumps, the worst loser."""
     sql = (
         "SELECT count(), sum(n), sum(l), sum(b), sum(r), sum(j), argMax(nic, loss), max(loss) FROM ("
         "SELECT nic, sum(samples) AS n, sum(lost) AS l, sum(lost_batches) AS b, sum(restarts) AS r, "
         "countIf(clock_jump_ns != 0) AS j, l / greatest(n + l, 1) AS loss "
         f"FROM {history.database}.{tables.NIC_WINDOWS} FINAL WHERE {_SINCE} GROUP BY nic)"
     )
-    nics, *sums, nic, loss = next(_rows(history, sql, since_ns=newest_ns - span_ns))
-    return ProberRow(int(nics), *map(int, sums), worst_loss_nic=nic, worst_loss=float(loss))
+    nics, n, lost, batches, restarts, jumps, nic, loss = next(
+        _rows(history, sql, since_ns=newest_ns - span_ns)
+    )
+    return ProberRow(int(nics), int(n), int(lost), int(batches), int(restarts), int(jumps), nic, float(loss))
 
 
 def lags(history: History, newest_ns: int, within_ns: int = 60 * SECOND_NS) -> list[LagRow]:

@@ -1,6 +1,6 @@
 """The page's thin edge to history: one thread-safe ClickHouse client, its failures sorted into four kinds.
 
-In: SQL with `{name:Type}` parameters. Out: columns. The same for the embedded history and a ClickHouse server.
+In: SQL with `{name:Type}` parameters. Out: columns. Embedded history or ClickHouse alike.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ClickHouse:
         except Exception as error:
             self.close()
             raise sort_error(error, self._url) from error
-        return result.result_columns or [[] for _ in result.column_names]  # type: ignore[no-any-return]
+        return result.result_columns or [[] for _ in result.column_names]
 
     def close(self) -> None:
         """Drop the connection; the next query makes a new one."""
@@ -113,7 +113,7 @@ def sort_error(error: Exception, url: str) -> HistoryError:
     code = _code(error, text)
     if code in _NO_TABLES:
         return HistoryEmpty(f"history at {url} has no tables yet")
-    if code in _REFUSED or "HTTPDriver" in text and (" 401 " in text or " 403 " in text):
+    if code in _REFUSED or ("HTTPDriver" in text and (" 401 " in text or " 403 " in text)):
         return HistoryRefused(f"history at {url} refuses the user or token")
     if code is None and _unreachable(error):
         return HistoryDown(f"history at {url} does not answer")

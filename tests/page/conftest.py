@@ -49,7 +49,7 @@ class Writer:
         pairs: Mapping[tuple[str, str], Mapping[int, Mapping[str, Any]]],
         window_ns: int = SECOND_NS,
     ) -> None:
-        """One window: (nic, peer) -> path -> figures; forward_p50_ns and reverse_p50_ns fill in the others."""
+        """One window: (nic, peer) -> path -> figures; the two p50 fill in the others."""
         rows = []
         for (nic, peer), paths in pairs.items():
             for path, figures in paths.items():

@@ -1,0 +1,70 @@
+"""Figures as people read them: the unit that fits, three digits, never a bare number.
+
+In: numbers in the unit of the parameter's name. Out: short text, e.g. `12.3 us`.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def delay_text(ns: float | None) -> str:
+    """Return a delay in ns, us, ms or s; a dash for None."""
+    if ns is None or not math.isfinite(ns):
+        return "—"
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(ns) >= size * 0.9995:
+            return f"{_three(ns / size)} {unit}"
+    return f"{_three(ns)} ns"
+
+
+def signed_delay_text(ns: float) -> str:
+    """Return a delay with its sign."""
+    return ("+" if ns > 0 else "") + delay_text(ns)
+
+
+def ms_text(ms: float) -> str:
+    """Return milliseconds in the unit that fits."""
+    return delay_text(ms * 1e6)
+
+
+def seconds_text(seconds: float) -> str:
+    """Return an age: tenths below 10 s, then s, min, h, d."""
+    seconds = max(seconds, 0.0)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def count_text(count: float) -> str:
+    """Return a count: exact below 10,000, then k, M, G."""
+    if count < 10_000:
+        return f"{count:,.0f}"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size * 0.9995:
+            return f"{_three(count / size)}{unit}"
+    return f"{count:,.0f}"
+
+
+def rate_text(per_s: float) -> str:
+    """Return a rate per second."""
+    return f"{count_text(per_s)}/s"
+
+
+def percent_text(share: float) -> str:
+    """Return a share of 1 in per cent; what is above 0 never shows as 0."""
+    percent = share * 100
+    if percent == 0:
+        return "0%"
+    if percent < 0.01:
+        return "<0.01%"
+    return f"{percent:.2g}%" if percent < 10 else f"{percent:.0f}%"
+
+
+def _three(value: float) -> str:
+    size = abs(value)
+    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    return f"{value:.{digits}f}"
