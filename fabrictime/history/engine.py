@@ -1,0 +1,333 @@
+"""The engine: chdb in this process, one owner a directory, two roles.
+
+In: a `Call` (statement, settings, parameters, role). Out: bytes in the format asked for, or `EngineError`
+with ClickHouse's own code. Every call has a connection of its own (0.3 ms), so that no setting outlives it;
+a session keeps one. All calls block: the HTTP side runs them in threads.
+
+chdb does not survive a fork once it runs (the child hangs on its first query): start this in a fresh process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from xml.sax.saxutils import escape
+
+from fabrictime.history.settings import HistorySettings
+from fabrictime.history.sql import Statement
+from schemas import tables
+
+MIB: Final = 1024 * 1024
+WRITER: Final = "writer"
+READER: Final = "reader"
+
+_SETTING_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_ERROR: Final = re.compile(r"Code: (\d+)\. (DB::[\s\S]*)")
+_TRAILER: Final = re.compile(r", Stack trace \(when copying[\s\S]*|\n\s*0\. [\s\S]*")
+UNKNOWN_SETTING: Final = 115
+NOT_IMPLEMENTED: Final = 48
+SESSION_LOCKED: Final = 373
+UNKNOWN_EXCEPTION: Final = 1002
+
+
+class EngineError(Exception):
+    """What the engine says against a call: `code` is ClickHouse's number, the text its message."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class DirectoryHeld(Exception):
+    """Another process works on the directory; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One statement to run. `format` is used where the statement names none."""
+
+    statement: Statement
+    role: str
+    format: str = "TabSeparated"
+    database: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: the body, and what was read or written."""
+
+    body: bytes
+    read_rows: int = 0
+    read_bytes: int = 0
+    written_rows: int = 0
+    written_bytes: int = 0
+    elapsed_ns: int = 0
+
+
+class _Session:
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.lock = threading.Lock()
+        self.used_s = time.monotonic()
+
+
+class Engine:
+    """chdb on one directory. Use as a context manager, or call `close`."""
+
+    def __init__(self, settings: HistorySettings) -> None:
+        """Take the directory and start the engine. Raises DirectoryHeld where another process has it."""
+        self._settings = settings
+        self._closed = False
+        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._sessions_lock = threading.Lock()
+        directory = settings.directory
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory.chmod(0o700)
+        self._lock_file = _take(directory)
+        config = _write_config(directory, settings)
+        data = directory / "data"
+        self._target = f"{data}?config-file={config}"
+        from chdb.state.sqlitelike import Connection  # 1.2 s and 260 MB: only where the engine runs
+
+        self._connect = Connection
+        try:
+            self._anchor = self._open()
+            for statement in tables.create_all():
+                self._anchor.query(statement)
+        except BaseException:
+            self._lock_file.close()
+            raise
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End sessions and the engine, then give the directory back. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._sessions_lock:
+            for session in self._sessions.values():
+                session.connection.close()
+            self._sessions.clear()
+        self._anchor.close()
+        self._lock_file.close()
+
+    def say(self, text: str) -> None:
+        """Write who holds the directory, for whoever wants it next."""
+        self._lock_file.seek(0)
+        self._lock_file.truncate()
+        self._lock_file.write(text)
+        self._lock_file.flush()
+
+    def run(self, call: Call) -> Answer:
+        """Run a call to its end. Raises EngineError."""
+        with self._connection(call) as connection:
+            try:
+                return self._run(connection, call)
+            except RuntimeError as error:
+                raise _engine_error(error) from error
+            except Exception as error:
+                if type(error).__name__ != "ChdbError":
+                    raise
+                raise _engine_error(error) from error
+
+    def _run(self, connection: Any, call: Call) -> Answer:
+        names = self._prepare(connection, call)
+        statement = call.statement
+        try:
+            if statement.format is not None:
+                return _insert(connection, statement)
+            result = connection.query(statement.text, call.format, params=dict(call.params))
+            inserting = statement.keyword == "INSERT"
+            rows, size = int(result.rows_read()), int(result.bytes_read())
+            return Answer(
+                result.bytes() or b"",
+                read_rows=0 if inserting else rows,
+                read_bytes=0 if inserting else size,
+                written_rows=rows if inserting else 0,
+                written_bytes=size if inserting else 0,
+                elapsed_ns=int(result.elapsed() * 1e9),
+            )
+        finally:
+            if call.session is not None and names and statement.keyword != "SET":
+                connection.query("SET " + ", ".join(f"{name} = DEFAULT" for name in names))
+
+    def _prepare(self, connection: Any, call: Call) -> list[str]:
+        for name in call.settings:
+            if not _SETTING_NAME.fullmatch(name) or "dialect" in name:
+                raise EngineError(UNKNOWN_SETTING, f"DB::Exception: Setting {name[:100]!r} is not taken here")
+        if call.database:
+            connection.query(f"USE {_identifier(call.database)}")
+        if call.settings:
+            pairs = ", ".join(f"{name} = {_literal(value)}" for name, value in call.settings.items())
+            connection.query(f"SET {pairs}")
+        return list(call.settings)
+
+    @contextlib.contextmanager
+    def _connection(self, call: Call) -> Iterator[Any]:
+        if self._closed:
+            raise EngineError(UNKNOWN_EXCEPTION, "DB::Exception: history is stopping")
+        if call.session is None:
+            connection = self._open_for(call)
+            try:
+                yield connection
+            finally:
+                connection.close()
+            return
+        session = self._session(call)
+        if not session.lock.acquire(timeout=self._settings.query_limit_s):
+            raise EngineError(
+                SESSION_LOCKED, f"DB::Exception: Session {call.session} is locked by another query"
+            )
+        try:
+            yield session.connection
+        finally:
+            session.used_s = time.monotonic()
+            session.lock.release()
+
+    def _session(self, call: Call) -> _Session:
+        key = (f"{call.role}{'-' if call.read_only else ''}", call.session or "")
+        now = time.monotonic()
+        with self._sessions_lock:
+            for other, old in list(self._sessions.items()):
+                idle = now - old.used_s > self._settings.session_limit_s
+                if idle and other != key and old.lock.acquire(blocking=False):
+                    old.connection.close()
+                    del self._sessions[other]
+            session = self._sessions.get(key)
+            if session is None:
+                session = self._sessions[key] = _Session(self._open_for(call))
+            session.used_s = now
+            return session
+
+    def _open_for(self, call: Call) -> Any:
+        connection = self._open()
+        connection.query(f"USE {tables.DATABASE}")
+        if call.role != WRITER or call.read_only:
+            limits = f"max_execution_time = {self._settings.query_limit_s}, readonly = 2"
+            connection.query(f"SET ROLE {READER if call.role != WRITER else WRITER}")
+            connection.query(f"SET {limits}")
+        else:
+            connection.query(f"SET ROLE {WRITER}")
+        return connection
+
+    def _open(self) -> Any:
+        return self._connect(self._target)
+
+
+def _insert(connection: Any, statement: Statement) -> Answer:
+    stream = connection.send_insert(statement.text, statement.format)
+    try:
+        if len(statement.data):
+            stream.append(statement.data)
+        done = stream.finish()
+    except BaseException:
+        stream.cancel()
+        raise
+    return Answer(
+        b"",
+        written_rows=int(done.rows_written),
+        written_bytes=int(done.bytes_written),
+        elapsed_ns=int(done.elapsed * 1e9),
+    )
+
+
+def _engine_error(error: Exception) -> EngineError:
+    text = str(error)
+    found = _ERROR.search(text)
+    if found is None:
+        return EngineError(UNKNOWN_EXCEPTION, f"DB::Exception: {text[:2000]}")
+    return EngineError(int(found[1]), _TRAILER.sub("", found[2])[:4000].strip())
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _take(directory: Path) -> Any:
+    """Lock the directory. Raises DirectoryHeld with who has it."""
+    file = (directory / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read(200).strip() or "another process"
+        file.close()
+        raise DirectoryHeld(f"history directory {directory}: held by {holder}") from None
+    file.seek(0)
+    file.truncate()
+    file.write(f"process {os.getpid()}")
+    file.flush()
+    return file
+
+
+def _write_config(directory: Path, settings: HistorySettings) -> Path:
+    """Write config.xml and users.xml, without which chdb would read whatever ./config.xml there is."""
+    folder = directory / "config"
+    folder.mkdir(exist_ok=True, mode=0o700)
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True, mode=0o700)
+    users = folder / "users.xml"
+    users.write_text(
+        f"""<clickhouse>
+  <profiles><default>
+    <async_insert>0</async_insert>
+    <max_memory_usage>{settings.query_memory_limit_mib * MIB}</max_memory_usage>
+    <max_result_bytes>{settings.result_limit_mib * MIB}</max_result_bytes>
+  </default></profiles>
+  <quotas><default/></quotas>
+  <users><default>
+    <no_password/><profile>default</profile><quota>default</quota>
+    <grants><query>GRANT {READER}, {WRITER}</query></grants>
+  </default></users>
+  <roles>
+    <{READER}><grants>
+      <query>GRANT SELECT, SHOW ON {tables.DATABASE}.*</query>
+      <query>GRANT SELECT ON system.tables</query>
+      <query>GRANT SELECT ON system.columns</query>
+      <query>GRANT SELECT ON system.databases</query>
+      <query>GRANT SELECT ON system.parts</query>
+    </grants></{READER}>
+    <{WRITER}><grants>
+      <query>GRANT ALL ON {tables.DATABASE}.*</query>
+      <query>GRANT SELECT ON system.*</query>
+      <query>GRANT TABLE ENGINE ON *</query>
+    </grants></{WRITER}>
+  </roles>
+</clickhouse>
+""",
+        encoding="utf-8",
+    )
+    config = folder / "config.xml"
+    config.write_text(
+        f"""<clickhouse>
+  <max_server_memory_usage>{settings.memory_limit_mib * MIB}</max_server_memory_usage>
+  <mark_cache_size>{max(64, settings.memory_limit_mib // 8) * MIB}</mark_cache_size>
+  <timezone>UTC</timezone>
+  <tmp_path>{escape(str(temporary))}/</tmp_path>
+  <user_directories><users_xml><path>{escape(str(users))}</path></users_xml></user_directories>
+</clickhouse>
+""",
+        encoding="utf-8",
+    )
+    return config

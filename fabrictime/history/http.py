@@ -1,0 +1,261 @@
+"""ClickHouse's HTTP protocol over the engine: what clickhouse-connect and Grafana's ClickHouse plugin need.
+
+In: HTTP requests with SQL, settings as parameters, `param_x` query parameters, packed bodies. Out: the
+result in the format asked for, or ClickHouse's error text, code header and status. Users: `fabrictime`
+writes, `reader` reads the project's tables; each proves itself by its token, in constant time. Framing by
+`compress=1` and external tables are refused by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import functools
+import hmac
+import json
+import logging
+import uuid
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from aiohttp import web
+
+from fabrictime.history import bodies, sql
+from fabrictime.history.engine import NOT_IMPLEMENTED, READER, WRITER, Answer, Call, Engine, EngineError
+from fabrictime.history.settings import HistorySettings
+
+LOG: Final = logging.getLogger(__name__)
+MIB: Final = 1024 * 1024
+
+WRITE_USER: Final = "fabrictime"
+READ_USER: Final = "reader"
+
+REQUIRED_PASSWORD: Final = 194
+AUTHENTICATION_FAILED: Final = 516
+TOO_LARGE: Final = 396
+CANNOT_DECOMPRESS: Final = 271
+BUSY: Final = 202
+MOST_IN_FLIGHT: Final = 64
+
+STATUS: Final[Mapping[int, int]] = {
+    REQUIRED_PASSWORD: 401, AUTHENTICATION_FAILED: 403, sql.ACCESS_DENIED: 403, 164: 403,
+    sql.SYNTAX_ERROR: 400, CANNOT_DECOMPRESS: 400, 36: 400, 47: 404, 60: 404, 81: 404, 115: 404,
+    NOT_IMPLEMENTED: 501, 159: 408, TOO_LARGE: 413, BUSY: 503,
+}  # fmt: skip
+"""HTTP status by ClickHouse code; 500 for the rest."""
+
+_OURS: Final = frozenset(
+    {"query", "database", "default_format", "query_id", "session_id", "session_timeout", "session_check",
+     "user", "wait_end_of_query",
+     "password", "compress", "decompress", "client_protocol_version", "quota_key", "role", "stacktrace",
+     "buffer_size", "close_session"}
+)  # fmt: skip
+"""Parameters that mean something to the endpoint; all others are settings."""
+
+
+class Failure(Exception):
+    """An answer other than a result: ClickHouse's code and text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Endpoint:
+    """The HTTP side of one engine."""
+
+    def __init__(self, engine: Engine, settings: HistorySettings, write_token: str, read_token: str) -> None:
+        self._engine = engine
+        self._limit = settings.request_limit_mib * MIB
+        self._users = {WRITE_USER: (write_token, WRITER), READ_USER: (read_token, READER)}
+        self._queries = ThreadPoolExecutor(settings.query_threads, "history-query")
+        self._inserts = ThreadPoolExecutor(settings.insert_threads, "history-insert")
+        self._bodies = asyncio.Semaphore(2 * settings.insert_threads)
+        self._in_flight = 0
+        self.inserted_rows = 0
+        self.queries = 0
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application."""
+        app = web.Application(client_max_size=self._limit)
+        app.router.add_get("/ping", _ping)
+        app.router.add_get("/replicas_status", _ping)
+        app.router.add_route("*", "/", self._serve)
+        return app
+
+    def close(self) -> None:
+        """Wait for what runs, and take no more."""
+        self._queries.shutdown(wait=True)
+        self._inserts.shutdown(wait=True)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        query_id = request.query.get("query_id") or str(uuid.uuid4())
+        try:
+            if request.method not in ("GET", "POST", "HEAD"):
+                raise Failure(501, f"method {request.method}: expected GET or POST")
+            if request.method != "POST" and not request.query.get("query"):
+                return web.Response(text="Ok.\n")
+            role = self._role(request)
+            if self._in_flight >= MOST_IN_FLIGHT:
+                raise Failure(BUSY, f"Too many simultaneous queries. Maximum: {MOST_IN_FLIGHT}")
+            self._in_flight += 1
+            try:
+                async with self._bodies:
+                    body, params = await self._read(request)
+                    return await self._run(request, role, body, params, query_id)
+            finally:
+                self._in_flight -= 1
+        except (Failure, EngineError, sql.Refused) as error:
+            return _failed(error.code, str(error), query_id)
+
+    def _role(self, request: web.Request) -> str:
+        headers = request.headers
+        user, key = headers.get("X-ClickHouse-User"), headers.get("X-ClickHouse-Key")
+        kind, _, credentials = headers.get("Authorization", "").partition(" ")
+        if key is None and kind.lower() == "basic":
+            try:
+                user, _, key = base64.b64decode(credentials, validate=True).decode().partition(":")
+            except (binascii.Error, UnicodeDecodeError):
+                raise Failure(
+                    AUTHENTICATION_FAILED, "Authorization: expected base64 of user:password"
+                ) from None
+        elif key is None and kind.lower() == "bearer":
+            key = credentials
+        if key is None:
+            user, key = request.query.get("user", user), request.query.get("password")
+        if not key:
+            raise Failure(REQUIRED_PASSWORD, "Authentication is required: user and password (the token)")
+        found = None
+        for name, (token, role) in self._users.items():
+            right = hmac.compare_digest(token.encode(), key.encode())
+            if right and user in (None, "", "default", name):
+                found = role
+        if found is None:
+            who = (user or "default")[:64]
+            raise Failure(AUTHENTICATION_FAILED, f"{who}: Authentication failed: password is incorrect")
+        return found
+
+    async def _read(self, request: web.Request) -> tuple[bytes, dict[str, str]]:
+        """Return (statement with data, parameters) of a request."""
+        params = dict(request.query)
+        if request.content_length is not None and request.content_length > self._limit:
+            raise Failure(
+                TOO_LARGE, f"body of {request.content_length} bytes, expected at most {self._limit}"
+            )
+        body = b""
+        if request.content_type == "multipart/form-data":
+            async for part in await request.multipart():
+                name = getattr(part, "name", None)
+                if not isinstance(name, str) or getattr(part, "filename", None) is not None:
+                    raise Failure(NOT_IMPLEMENTED, "external tables are not supported by this endpoint")
+                params[name] = (await part.read()).decode()  # type: ignore[union-attr]
+        elif request.can_read_body:
+            pieces = []
+            size = 0
+            async for piece in request.content.iter_any():
+                size += len(piece)
+                if size > self._limit:
+                    raise Failure(TOO_LARGE, f"body of more than {self._limit} bytes")
+                pieces.append(piece)
+            body = b"".join(pieces)
+            encoding = request.headers.get("Content-Encoding", "identity")
+            if encoding != "identity" and body:
+                loop = asyncio.get_running_loop()
+                try:
+                    body = await loop.run_in_executor(
+                        self._inserts, bodies.unpack, body, encoding, self._limit
+                    )
+                except bodies.TooLarge as error:
+                    raise Failure(TOO_LARGE, str(error)) from error
+                except bodies.BadBody as error:
+                    raise Failure(CANNOT_DECOMPRESS, f"Cannot decompress body: {error}") from error
+        for name in ("compress", "decompress"):
+            if params.get(name, "0") not in ("0", "", "false"):
+                raise Failure(NOT_IMPLEMENTED, f"{name}=1 is not supported: use Content-Encoding")
+        query = params.get("query", "")
+        return (query.encode() + b"\n" + body if query else body), params
+
+    async def _run(
+        self, request: web.Request, role: str, body: bytes, params: Mapping[str, str], query_id: str
+    ) -> web.Response:
+        statement = sql.parse(body)
+        if role != WRITER:
+            sql.check_reader(statement)
+        asked = params.get("default_format") or request.headers.get("X-ClickHouse-Format") or "TabSeparated"
+        call = Call(
+            statement,
+            role,
+            format=asked,
+            database=params.get("database") or request.headers.get("X-ClickHouse-Database") or None,
+            settings={k: v for k, v in params.items() if k not in _OURS and not k.startswith("param_")},
+            params={k.removeprefix("param_"): v for k, v in params.items() if k.startswith("param_")},
+            read_only=request.method != "POST",
+            session=params.get("session_id") or None,
+        )
+        inserting = statement.keyword == "INSERT"
+        pool = self._inserts if inserting else self._queries
+        answer = await asyncio.get_running_loop().run_in_executor(
+            pool, functools.partial(self._engine.run, call)
+        )
+        self.queries += not inserting
+        self.inserted_rows += answer.written_rows
+        return _answered(request, answer, query_id, _format_of(statement.text, asked), params)
+
+
+async def _ping(_: web.Request) -> web.Response:
+    return web.Response(text="Ok.\n")
+
+
+def _format_of(text: str, asked: str) -> str:
+    """The format of a result: the statement's own where it ends with one."""
+    words = [token.text for token in sql.tokens(text)][-2:]
+    return words[1] if len(words) == 2 and words[0].upper() == "FORMAT" else asked
+
+
+def _answered(
+    request: web.Request, answer: Answer, query_id: str, result_format: str, params: Mapping[str, str]
+) -> web.Response:
+    summary = {
+        "read_rows": str(answer.read_rows), "read_bytes": str(answer.read_bytes),
+        "written_rows": str(answer.written_rows), "written_bytes": str(answer.written_bytes),
+        "total_rows_to_read": "0", "result_rows": "0", "result_bytes": str(len(answer.body)),
+        "elapsed_ns": str(answer.elapsed_ns),
+    }  # fmt: skip
+    headers = {
+        "X-ClickHouse-Query-Id": query_id,
+        "X-ClickHouse-Summary": json.dumps(summary),
+        "X-ClickHouse-Timezone": "UTC",
+        "X-ClickHouse-Server-Display-Name": "fabrictime",
+    }
+    if answer.body:
+        headers["X-ClickHouse-Format"] = result_format
+    body = answer.body
+    wanted = request.headers.get("Accept-Encoding", "")
+    if (
+        params.get("enable_http_compression") == "1"
+        and "gzip" in wanted
+        and len(body) > 4096
+        and not _near(request)
+    ):
+        packer = zlib.compressobj(1, wbits=31)
+        body = packer.compress(body) + packer.flush()
+        headers["Content-Encoding"] = "gzip"
+    kind = "application/json" if result_format.upper().startswith("JSON") else "application/octet-stream"
+    return web.Response(body=body, headers=headers, content_type=kind)
+
+
+def _near(request: web.Request) -> bool:
+    """Whether packing would cost more than it saves: clients that take plain answers over loopback."""
+    return "identity" in request.headers.get("Accept-Encoding", "") or "lz4" in request.headers.get(
+        "Accept-Encoding", ""
+    )
+
+
+def _failed(code: int, text: str, query_id: str) -> web.Response:
+    text = text if text.startswith("DB::") else f"DB::Exception: {text}"
+    LOG.info("refused query=%s code=%d %s", query_id, code, text[:200].replace("\n", " "))
+    headers: dict[str, Any] = {"X-ClickHouse-Exception-Code": str(code), "X-ClickHouse-Query-Id": query_id}
+    return web.Response(status=STATUS.get(code, 500), headers=headers, text=f"Code: {code}. {text}\n")

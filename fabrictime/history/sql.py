@@ -1,0 +1,160 @@
+"""What a request's SQL is and whether the endpoint runs it at all; no engine needed.
+
+In: the bytes of a request. Out: its statement, and an INSERT's data apart from it. The engine's own grants
+keep a reader to the project's tables; this is what grants do not cover: one statement a request, no change
+of role, no reading or writing of files by a function or INTO OUTFILE. Whatever the scanner does not know
+for certain to read as the engine does (heredocs, nested comments, `#` comments, non-ASCII outside quotes)
+is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+SYNTAX_ERROR: Final = 62
+ACCESS_DENIED: Final = 497
+
+HEAD_BYTES: Final = 256 * 1024
+"""Bytes in which an INSERT must name its format; data comes after it."""
+
+READ_STATEMENTS: Final = frozenset(
+    {"SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "EXISTS", "SET", "USE", "("}
+)
+DENIED_CALLS: Final = frozenset(
+    {"file", "python", "executable", "executablepool", "fuzzjson", "catboostevaluate", "filecluster", "local"}
+)
+DENIED_WORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT"})
+
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>[ \t\r\n\f\v]+)
+    | (?P<comment>--[^\n]*|/\*(?:(?!/\*|\*/)[\s\S])*\*/)
+    | (?P<string>'(?:[^'\\]|\\[\s\S]|'')*')
+    | (?P<quoted>"(?:[^"\\]|\\[\s\S]|"")*"|`(?:[^`\\]|\\[\s\S]|``)*`)
+    | (?P<word>[A-Za-z_0-9]+)
+    | (?P<mark>[-+*/%=<>!?:,.;(){}\[\]|&^~@])
+    """,
+    re.VERBOSE,
+)
+
+
+class Refused(Exception):
+    """A statement that the endpoint does not run. `code` is ClickHouse's number for it."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of SQL: `kind` is string, quoted, word or mark; `end` is one past its last character."""
+
+    kind: str
+    text: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A request's statement. Where `format` is set, `text` is the INSERT up to it and `data` what follows."""
+
+    text: str
+    keyword: str
+    format: str | None = None
+    data: bytes | memoryview = b""
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the pieces of `text` without space and comments. Raises Refused for what is not plain SQL."""
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise Refused(
+                SYNTAX_ERROR, f"Syntax error at position {at}: {text[at : at + 20]!r} is not taken here"
+            )
+        at = found.end()
+        kind = found.lastgroup or ""
+        if kind not in ("space", "comment"):
+            yield Token(kind, found.group(), at)
+
+
+def parse(body: bytes) -> Statement:
+    """Return the statement in `body`. Raises Refused where it is none, several, or reads or writes files."""
+    head = body[:HEAD_BYTES].decode("latin-1")
+    first = next(tokens(head), None)
+    if first is None:
+        raise Refused(SYNTAX_ERROR, "Empty query")
+    keyword = first.text.upper()
+    if keyword == "INSERT":
+        cut = _insert_data(head)
+        if cut is not None:
+            end, start, name = cut
+            statement = body[:end].decode("latin-1")
+            _check(statement)
+            return Statement(_text(body[:end]), keyword, name, memoryview(body)[start:])
+    text = _text(body)
+    return Statement(_check(text), keyword)
+
+
+def check_reader(statement: Statement) -> None:
+    """Refuse what a reader may not send. Raises Refused."""
+    if statement.keyword not in READ_STATEMENTS:
+        raise Refused(ACCESS_DENIED, f"reader: {statement.keyword[:32]} is not for readers")
+    if statement.keyword == "SET" and any(
+        token.kind != "string" and token.text.strip('`"').upper() == "ROLE"
+        for token in tokens(statement.text)
+    ):
+        raise Refused(ACCESS_DENIED, "reader: SET ROLE is not for readers")
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Refused(SYNTAX_ERROR, f"query is not UTF-8 at byte {error.start}") from error
+
+
+def _insert_data(head: str) -> tuple[int, int, str] | None:
+    """Return (end of the statement, start of the data, format) of an INSERT; None where it has no FORMAT."""
+    depth = 0
+    stream = tokens(head)
+    for token in stream:
+        if token.kind == "mark":
+            depth += token.text in "([{"
+            depth -= token.text in ")]}"
+        elif token.kind == "word" and depth == 0:
+            word = token.text.upper()
+            if word in ("VALUES", "SELECT", "WITH"):
+                return None
+            if word == "FORMAT":
+                name = next(stream, None)
+                if name is None or name.kind != "word":
+                    raise Refused(SYNTAX_ERROR, "INSERT … FORMAT: expected the name of a format")
+                gap = re.compile(r"[ \t\f]*\r?\n?").match(head, name.end)
+                return token.end - len("FORMAT"), gap.end() if gap else name.end, name.text
+    return None
+
+
+def _check(text: str) -> str:
+    """Return `text` up to its closing semicolon. Raises Refused for a second statement or a denied word."""
+    end = len(text)
+    closed = False
+    before: Token | None = None
+    for token in tokens(text):
+        if closed:
+            raise Refused(SYNTAX_ERROR, "Multi-statements are not allowed")
+        if token.kind == "mark" and token.text == ";":
+            closed, end = True, token.end - 1
+        if token.kind == "word" and token.text.upper() in DENIED_WORDS:
+            raise Refused(ACCESS_DENIED, f"{token.text}: not allowed on this endpoint")
+        if token.text == "(" and before is not None and before.kind in ("word", "quoted"):
+            name = before.text.strip('`"').replace("\\", "").lower()
+            if name in DENIED_CALLS:
+                raise Refused(ACCESS_DENIED, f"{name}(): not allowed on this endpoint")
+        before = token
+    return text[:end]
