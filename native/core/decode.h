@@ -1,0 +1,75 @@
+/* ProbeBatch (Avro binary) to columns and back. See decode.c and encode.c. */
+#ifndef FABRICTIME_DECODE_H
+#define FABRICTIME_DECODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Largest batch that is taken: what the largest message (4 MiB) can hold at 4 bytes a sample. */
+#define FT_MAX_SAMPLES (1 << 20)
+#define FT_MAX_GROUPS 65536
+#define FT_MAX_NAME_CHARS 512
+#define FT_MAX_PATH 65535
+/* Stamps and differences are held within +-2^62 ns (146 years), so that a sum of two never wraps. */
+#define FT_MAX_NS ((int64_t)1 << 62)
+
+enum ft_bad {
+    FT_OK = 0,
+    FT_TRUNCATED,      /* the bytes end in mid-record */
+    FT_VARINT,         /* more than 10 bytes, or more than 64 bits */
+    FT_BELOW,          /* value below what the field allows */
+    FT_ABOVE,          /* value above what the field allows */
+    FT_NAME_LONG,
+    FT_MANY_GROUPS,
+    FT_MANY_SAMPLES,
+    FT_BLOCK_SIZE,     /* a block is not as long as it says */
+    FT_LENGTHS,        /* arrays of one group differ in length */
+    FT_ODD,            /* coded pairs, but an odd count */
+    FT_TRAILING,
+    FT_NO_MEMORY,
+};
+
+enum ft_field {
+    FT_NIC, FT_RUN, FT_BATCH, FT_CLOCK_NS, FT_SYSTEM_NS, FT_SAMPLES, FT_PEER, FT_PATH, FT_SPACING_NS,
+    FT_SENT, FT_FORWARD, FT_TURNAROUND, FT_REVERSE, FT_LOST, FT_NO_T3, FT_END,
+};
+
+/* Where a name stands in the message. */
+struct ft_span {
+    const uint8_t *text;
+    int64_t bytes;
+};
+
+struct ft_batch {
+    struct ft_span nic;
+    int64_t run, batch, clock_ns, system_ns;
+    /* groups */
+    int64_t groups, group_room;
+    struct ft_span *peer;
+    int32_t *path, *spacing_ns, *lost, *no_t3;
+    int64_t *start; /* groups + 1 */
+    /* samples */
+    int64_t samples, sample_room;
+    int64_t *column[4]; /* sent, forward, turnaround, reverse */
+};
+
+struct ft_fault {
+    enum ft_bad what;
+    enum ft_field field;
+    int64_t group; /* -1: not in a group */
+    int64_t value, expected;
+    int64_t at; /* byte of the message */
+};
+
+/* Decode data[0..size). Returns FT_OK, or what is wrong with *fault filled. Free `batch` either way. */
+enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batch *batch, struct ft_fault *fault);
+void ft_batch_free(struct ft_batch *batch);
+
+/* Write a long as Avro does; returns the end. Room for 10 bytes is needed, 8 bytes are written at least. */
+uint8_t *ft_put_long(uint8_t *out, int64_t value);
+/* Write n longs as one Avro array: block count, elements, 0. Needs 10 * n + 20 bytes. */
+uint8_t *ft_put_array(uint8_t *out, const int64_t *values, int64_t n);
+/* The same for absolute stamps, as differences. Returns NULL where a difference exceeds FT_MAX_NS. */
+uint8_t *ft_put_stamps(uint8_t *out, const int64_t *values, int64_t n);
+
+#endif

@@ -1,0 +1,7 @@
+from numpy.typing import ArrayLike
+
+from native.core.columns import MeshSolution
+
+def solve_mesh(
+    nodes: int, a: ArrayLike, b: ArrayLike, value: ArrayLike, sigma: ArrayLike
+) -> MeshSolution: ...

@@ -1,0 +1,300 @@
+"""One prober's samples of one window, and what they come down to: pair fits and path delays.
+
+In: `ProbeColumns` as they were decoded (their columns are borrowed, not copied) and the clocks' lines. Out:
+`PairFits` and `PathDelayColumns`. The formulas stand in fit.c and reduce.c.
+"""
+
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.math cimport isfinite
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+
+import numpy as np
+
+from native.core.columns import PairFits, PathDelayColumns
+
+__all__ = ["BUCKETS", "NicWindow", "bucket_edges_ns", "bucket_of"]
+
+cdef extern from "window.h":
+    enum:
+        FT_BUCKETS
+    struct ft_piece:
+        const int64_t *sent
+        const int64_t *forward
+        const int64_t *turnaround
+        const int64_t *reverse
+        int64_t n
+        int32_t spacing_ns
+    struct ft_chain:
+        int64_t samples
+    struct ft_row:
+        int32_t peer, path
+        int64_t lost, no_t3
+        ft_chain chain
+    struct ft_window:
+        ft_row *rows
+        int64_t n_rows
+        ft_chain *peers
+        int64_t n_peers
+        int64_t samples
+    struct ft_pair_fit:
+        int64_t at_ns
+        double offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns
+        int64_t samples, accepted
+    struct ft_line:
+        int known
+        int64_t at_ns
+        double offset_ns, drift_ppb, bound_ns
+    struct ft_delays:
+        double forward[3]
+        double reverse[3]
+        double rtt[3]
+        double bound_ns
+        uint32_t forward_bucket[256]
+        uint32_t reverse_bucket[256]
+    int ft_window_add(ft_window *w, int32_t peer, int32_t path, ft_piece piece, int32_t lost, int32_t no_t3)
+    void ft_window_free(ft_window *w)
+    int ft_fit(ft_window *w, const ft_chain *chain, ft_pair_fit *fit) nogil
+    int ft_reduce(ft_window *w, const ft_row *row, const ft_line *prober, const ft_line *peer, ft_delays *out) nogil
+    int ft_bucket(double ns)
+
+BUCKETS = FT_BUCKETS
+
+cdef object _ndarray = np.ndarray
+cdef object _empty = np.empty
+cdef object _i4 = np.dtype(np.int32)
+cdef object _i8 = np.dtype(np.int64)
+cdef object _f8 = np.dtype(np.float64)
+
+
+def bucket_of(double ns):
+    """Return the histogram bucket of a delay: 4 * floor(log2 ns) + its next two bits; 0 below 1 ns, 255 at most."""
+    return ft_bucket(ns)
+
+
+def bucket_edges_ns(int bucket):
+    """Return (low, high) of a bucket in ns: low inclusive, high exclusive. Raises ValueError outside 0..255."""
+    if bucket < 0 or bucket >= FT_BUCKETS:
+        raise ValueError(f"bucket {bucket}: expected 0 to {FT_BUCKETS - 1}")
+    return (0.0 if bucket == 0 else _edge(bucket), _edge(bucket + 1))
+
+
+cdef double _edge(int bucket):
+    return (4 + bucket % 4) * 2.0 ** (bucket // 4 - 2)
+
+
+cdef const void *_pointer(object array, object dtype, str field, int64_t *n) except? NULL:
+    """Return the elements of a numpy column, which the caller keeps alive; their number in n[0]."""
+    cdef Py_buffer view
+    if type(array) is not _ndarray or array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(f"{field}: expected a contiguous numpy array of {dtype} of one dimension")
+    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+    cdef const void *pointer = view.buf
+    n[0] = view.len // view.itemsize if view.itemsize else 0
+    PyBuffer_Release(&view)
+    return pointer
+
+
+cdef ft_line _line(object clock):
+    """Return a ClockLine for C; without one, or with figures that are none, `known` is 0."""
+    cdef ft_line line
+    line.known = 0
+    line.at_ns = 0
+    line.offset_ns = line.drift_ppb = line.bound_ns = 0
+    if clock is not None:
+        line.at_ns = clock.at_ns
+        line.offset_ns = clock.offset_ns
+        line.drift_ppb = clock.drift_ppb
+        line.bound_ns = clock.bound_ns
+        line.known = (isfinite(line.offset_ns) and isfinite(line.drift_ppb) and isfinite(line.bound_ns)
+                      and line.bound_ns >= 0 and abs(line.offset_ns) < 9e18 and abs(line.drift_ppb) < 1e9)
+    return line
+
+
+cdef class NicWindow:
+    """All samples of one prober in one window."""
+
+    cdef ft_window _window
+    cdef readonly str nic
+    cdef list _kept
+    cdef list _peers
+    cdef dict _numbers
+
+    def __init__(self, str nic not None):
+        self.nic = nic
+
+    def __cinit__(self, *args, **kwargs):
+        self._kept = []
+        self._peers = []
+        self._numbers = {}
+
+    def __dealloc__(self):
+        ft_window_free(&self._window)
+
+    @property
+    def samples(self):
+        """Number of samples added."""
+        return self._window.samples
+
+    def add(self, batch):
+        """Take one batch of this prober. Its columns must not change afterwards.
+
+        Raises ValueError where it is another prober's or its columns do not fit each other; nothing of it is
+        taken then.
+        """
+        cdef int64_t groups, samples, starts, g, m, i, counted
+        cdef const int64_t *start
+        cdef const int64_t *sent
+        cdef const int64_t *forward
+        cdef const int64_t *turnaround
+        cdef const int64_t *reverse
+        cdef const int32_t *path
+        cdef const int32_t *spacing_ns
+        cdef const int32_t *lost
+        cdef const int32_t *no_t3
+        cdef ft_piece piece
+        cdef object last = None, peer, number
+        cdef int32_t peer_number = 0
+        cdef list peers
+        if batch.nic != self.nic:
+            raise ValueError(f"batch of {batch.nic!r}: expected one of {self.nic!r}")
+        peers = batch.peers
+        groups = len(peers)
+        kept = (batch.start, batch.sent, batch.forward, batch.turnaround, batch.reverse,
+                batch.path, batch.spacing_ns, batch.lost, batch.no_t3)
+        start = <const int64_t *>_pointer(kept[0], _i8, "start", &starts)
+        sent = <const int64_t *>_pointer(kept[1], _i8, "sent", &samples)
+        forward = <const int64_t *>_pointer(kept[2], _i8, "forward", &m)
+        _same("forward", m, samples)
+        turnaround = <const int64_t *>_pointer(kept[3], _i8, "turnaround", &m)
+        _same("turnaround", m, samples)
+        reverse = <const int64_t *>_pointer(kept[4], _i8, "reverse", &m)
+        _same("reverse", m, samples)
+        path = <const int32_t *>_pointer(kept[5], _i4, "path", &m)
+        _same("path", m, groups)
+        spacing_ns = <const int32_t *>_pointer(kept[6], _i4, "spacing_ns", &m)
+        _same("spacing_ns", m, groups)
+        lost = <const int32_t *>_pointer(kept[7], _i4, "lost", &m)
+        _same("lost", m, groups)
+        no_t3 = <const int32_t *>_pointer(kept[8], _i4, "no_t3", &m)
+        _same("no_t3", m, groups)
+        _same("start", starts, groups + 1)
+        if start[0] != 0 or start[groups] != samples:
+            raise ValueError(f"start: from {start[0]} to {start[groups]}, expected 0 to {samples}")
+        for g in range(groups):
+            if start[g + 1] < start[g]:
+                raise ValueError(f"start[{g + 1}] {start[g + 1]}: expected at least {start[g]}")
+            if not isinstance(peers[g], str):
+                raise ValueError(f"peers[{g}] {peers[g]!r:.80}: expected a string")
+        self._kept.append(kept)
+        for g in range(groups):
+            peer = peers[g]
+            if peer is not last:
+                number = self._numbers.get(peer)
+                if number is None:
+                    number = len(self._peers)
+                    self._numbers[peer] = number
+                    self._peers.append(peer)
+                peer_number = number
+                last = peer
+            i = start[g]
+            piece.sent = sent + i
+            piece.forward = forward + i
+            piece.turnaround = turnaround + i
+            piece.reverse = reverse + i
+            piece.n = start[g + 1] - i
+            piece.spacing_ns = spacing_ns[g]
+            if not ft_window_add(&self._window, peer_number, path[g], piece, lost[g], no_t3[g]):
+                raise MemoryError(f"no memory for group {g} of {groups}")
+
+    def fit(self):
+        """Return the `PairFits` of the window: a row a peer with at least one accepted sample."""
+        cdef int64_t n = self._window.n_peers, i, k = 0
+        cdef ft_pair_fit fit
+        cdef int done
+        whole = _empty((3, n), _i8)
+        real = _empty((5, n), _f8)
+        cdef int64_t[:, ::1] whole_ = whole
+        cdef double[:, ::1] real_ = real
+        cdef list peers = []
+        for i in range(n):
+            done = ft_fit(&self._window, &self._window.peers[i], &fit)
+            if done < 0:
+                raise MemoryError(f"no memory for {self._window.peers[i].samples} samples")
+            if done and fit.accepted > 0:
+                peers.append(self._peers[i])
+                whole_[0, k] = fit.at_ns
+                whole_[1, k] = fit.samples
+                whole_[2, k] = fit.accepted
+                real_[0, k] = fit.offset_ns
+                real_[1, k] = fit.drift_ppb
+                real_[2, k] = fit.sigma_ns
+                real_[3, k] = fit.drift_sigma_ppb
+                real_[4, k] = fit.rtt_min_ns
+                k += 1
+        return PairFits(peers, whole[0, :k], real[0, :k], real[1, :k], real[2, :k], real[3, :k], real[4, :k],
+                        whole[1, :k], whole[2, :k])
+
+    def delays(self, prober, peers):
+        """Return the `PathDelayColumns` of the window: a row a (peer, path) with a request in it.
+
+        `prober` is the prober's ClockLine or None, `peers` maps a peer's name to its ClockLine. Without both
+        lines a row's one-way figures are NaN and its histograms empty; round trips need no clock. Times of
+        one-way figures are fabric time; a round trip that stamps make negative counts as 0.
+        """
+        cdef int64_t n = self._window.n_rows, r, b, k_forward = 0, k_reverse = 0
+        cdef const ft_row *row
+        cdef ft_delays out
+        cdef ft_line own = _line(prober), other
+        cdef list lines = [peers.get(name) for name in self._peers]
+        cdef list names = []
+        path = _empty(n, _i4)
+        whole = _empty((3, n), _i8)
+        real = _empty((10, n), _f8)
+        start = np.zeros((2, n + 1), _i8)
+        buckets = _empty((4, 64 * n + FT_BUCKETS), _i4)
+        cdef int32_t[::1] path_ = path
+        cdef int64_t[:, ::1] whole_ = whole
+        cdef double[:, ::1] real_ = real
+        cdef int64_t[:, ::1] start_ = start
+        cdef int32_t[:, ::1] buckets_ = buckets
+        for r in range(n):
+            row = &self._window.rows[r]
+            other = _line(lines[row.peer])
+            if not ft_reduce(&self._window, row, &own, &other, &out):
+                raise MemoryError(f"no memory for {row.chain.samples} samples")
+            names.append(self._peers[row.peer])
+            path_[r] = row.path
+            whole_[0, r] = row.chain.samples
+            whole_[1, r] = row.lost
+            whole_[2, r] = row.no_t3
+            for b in range(3):
+                real_[b, r] = out.forward[b]
+                real_[3 + b, r] = out.reverse[b]
+                real_[6 + b, r] = out.rtt[b]
+            real_[9, r] = out.bound_ns
+            if max(k_forward, k_reverse) + FT_BUCKETS > buckets_.shape[1]:
+                buckets = np.concatenate([buckets, _empty((4, buckets_.shape[1]), _i4)], axis=1)
+                buckets_ = buckets
+            for b in range(FT_BUCKETS):
+                if out.forward_bucket[b]:
+                    buckets_[0, k_forward] = b
+                    buckets_[1, k_forward] = out.forward_bucket[b]
+                    k_forward += 1
+                if out.reverse_bucket[b]:
+                    buckets_[2, k_reverse] = b
+                    buckets_[3, k_reverse] = out.reverse_bucket[b]
+                    k_reverse += 1
+            start_[0, r + 1] = k_forward
+            start_[1, r + 1] = k_reverse
+        return PathDelayColumns(
+            names, path, whole[0], whole[1], whole[2], real[0], real[1], real[2], real[3], real[4], real[5],
+            real[6], real[7], real[8], real[9],
+            start[0], buckets[0, :k_forward].copy(), buckets[1, :k_forward].copy(),
+            start[1], buckets[2, :k_reverse].copy(), buckets[3, :k_reverse].copy(),
+        )
+
+
+cdef int _same(str field, int64_t n, int64_t expected) except -1:
+    if n != expected:
+        raise ValueError(f"{field}: {n} elements, expected {expected}")
+    return 0
