@@ -182,8 +182,9 @@ TABLES: Final[dict[str, Table]] = {
             (
                 ("shard", _NAME), ("source", _NAME), *_WINDOW, ("nic", _NAME), ("clock", _NAME),
                 ("run", "Int64 CODEC(ZSTD(1))"), ("batches", _COUNT), ("samples", _COUNTER),
-                ("lost", _COUNTER), ("lost_batches", _COUNT), ("restarts", _COUNT), ("clock_jump_ns", _COUNTER),
-                ("clock_ns", _COUNTER), ("system_ns", _COUNTER), ("append_ns", _COUNTER),
+                ("lost", _COUNTER), ("lost_batches", _COUNT), ("restarts", _COUNT),
+                ("clock_jump_ns", _COUNTER), ("clock_ns", _COUNTER), ("system_ns", _COUNTER),
+                ("append_ns", _COUNTER),
                 *_RECORDED,
             ),
             f"{_GROUP}, nic, source, window",
@@ -250,7 +251,8 @@ def create_rollup_view(database: str = DATABASE) -> str:
     kept = "nic, peer, window"
     buckets = {way: f"arraySort(arrayDistinct(g_{way}_bucket))" for way in WAYS}
     counts = {
-        way: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{way}_bucket, g_{way}_count), {buckets[way]})"
+        way: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{way}_bucket, g_{way}_count), "
+        + f"{buckets[way]})"
         for way in WAYS
     }
     histograms = ",\n".join(

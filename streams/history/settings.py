@@ -52,14 +52,18 @@ class HistorySinkSettings(BaseModel):
         description="file that holds the user's password (the history server's write token); none: empty",
     )
     retention: RetentionSettings = Field(default_factory=RetentionSettings, description="days kept, by table")
-    batch_rows: int = Field(
-        default=50_000, ge=1, le=500_000, description="rows of one table at which an insert is sent at once"
-    )
+    batch_bytes: int = Field(
+        default=4 * 1024 * 1024, ge=1024, le=32 * 1024 * 1024,
+        description="bytes of messages of one topic at which an insert is sent at once",
+    )  # fmt: skip
     batch_ms: int = Field(
         default=500, ge=10, le=60_000, description="ms after which a smaller insert is sent"
     )
     batch_messages: int = Field(
-        default=2_000, ge=1, le=100_000, description="messages of one topic held at most, acknowledged or not"
+        default=2_000,
+        ge=1,
+        le=100_000,
+        description="messages of one topic at which an insert is sent at once",
     )
     insert_timeout_s: float = Field(default=30.0, ge=1, le=600, description="s that one insert may take")
     retry_ms: int = Field(

@@ -1,0 +1,113 @@
+"""ClickHouse as the sink sees it: tables made, blocks inserted, failures told apart.
+
+In: Arrow tables with a deduplication token. Out: nothing, or `Unavailable` (try again) or `Refused` (this
+block will never be taken). Blocking; one instance is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from schemas import tables
+from streams.history.settings import HistorySinkSettings
+
+LOG: Final = logging.getLogger(__name__)
+
+INSERT_SETTINGS: Final[Mapping[str, str]] = {
+    "async_insert": "0",
+    "insert_deduplicate": "1",
+    "deduplicate_blocks_in_dependent_materialized_views": "1",
+    "optimize_on_insert": "0",
+    "max_partitions_per_insert_block": "0",
+}
+"""A block is stored whole, in base and rollup, before it is acknowledged."""
+
+DATA_ERRORS: Final = frozenset(
+    {6, 9, 10, 16, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 131, 349, 396, 691}
+)
+"""ClickHouse codes that speak against the block itself and not against the moment."""
+
+
+class Unavailable(Exception):
+    """History does not take the block now."""
+
+
+class Refused(Exception):
+    """History will not take this block, however often it is sent."""
+
+
+class Writer:
+    """One connection to a ClickHouse over HTTP, made when it is first needed and again after a failure."""
+
+    def __init__(self, settings: HistorySinkSettings) -> None:
+        self._settings = settings
+        self._client: Any = None
+
+    def insert(self, table: str, rows: pa.Table, token: str) -> None:
+        """Insert `rows` and return once they are stored. Raises Unavailable or Refused."""
+        from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows, max_chunksize=max(1, rows.num_rows))
+        try:
+            self._connected().raw_insert(
+                f"{tables.DATABASE}.{table}",
+                column_names=rows.schema.names,
+                insert_block=sink.getvalue().to_pybytes(),
+                fmt="ArrowStream",
+                settings={**INSERT_SETTINGS, "insert_deduplication_token": token},
+            )
+        except DatabaseError as error:
+            code = getattr(error, "code", None)
+            if code in DATA_ERRORS:
+                raise Refused(_line(error)) from error
+            self.close()
+            raise Unavailable(_line(error)) from error
+        except (ClickHouseError, OSError, ValueError) as error:
+            self.close()
+            raise Unavailable(_line(error)) from error
+
+    def close(self) -> None:
+        """Drop the connection; the next insert makes another."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            import clickhouse_connect
+
+            address = urlsplit(self._settings.url)
+            near = address.hostname in ("127.0.0.1", "::1", "localhost")
+            password = ""
+            if self._settings.password_file is not None:
+                password = self._settings.password_file.read_text(encoding="utf-8").strip()
+            client = clickhouse_connect.get_client(
+                host=address.hostname or "127.0.0.1",
+                port=address.port or (8443 if address.scheme == "https" else 8123),
+                interface=address.scheme,
+                username=self._settings.user,
+                password=password,
+                compress=False if near else "lz4",
+                autogenerate_session_id=False,
+                connect_timeout=5,
+                send_receive_timeout=self._settings.insert_timeout_s,
+                query_retries=0,
+                client_name="fabrictime-sink",
+            )
+            retention = self._settings.retention.as_tables()
+            for statement in (*tables.create_all(retention), *tables.set_retention(retention)):
+                client.command(statement)
+            LOG.info("history at %s: tables are there", self._settings.url)
+            self._client = client
+        return self._client
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -1,0 +1,251 @@
+"""Records to rows: what each topic's record becomes in which table, as columns.
+
+In: decoded records of one topic with their log append time. Out: one Arrow table a ClickHouse table,
+columns as in `schemas.tables`. Of several records with one identity in a batch only the newest counts, so
+that a block never holds a row twice. Pure: no broker, no database.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from schemas import tables, topics
+from schemas.codec import BadRecord, raw_schema
+
+EARLIEST_NS: Final = 946_684_800_000_000_000
+"""2000-01-01: a window before it, or after `LATEST_NS` (2200-01-01), is nobody's window."""
+LATEST_NS: Final = 7_258_118_400_000_000_000
+
+_TIME: Final = pa.timestamp("ns", tz="UTC")
+_INT: Final = pa.int64()
+_COUNT: Final = pa.uint32()
+_FIGURE: Final = pa.float32()
+_EXACT: Final = pa.float64()
+_TEXT: Final = pa.string()
+_BYTES: Final = pa.binary()
+
+_KIND_OF: Final[dict[str, pa.DataType]] = {
+    "window_start": _TIME, "window_end": _TIME,
+    "path": _COUNT, "count": _COUNT, "lost": _COUNT, "no_t3": _COUNT,
+    "pairs": _COUNT, "nics": _COUNT, "batches": _COUNT, "lost_batches": _COUNT, "restarts": _COUNT,
+    "part": _COUNT, "parts": _COUNT, "probe_port": _COUNT, "gone": pa.uint8(),
+    "rail": pa.int32(), "partition": pa.int32(),
+    "forward_bucket": pa.list_(pa.uint16()), "reverse_bucket": pa.list_(pa.uint16()),
+    "forward_bucket_count": pa.list_(pa.uint32()), "reverse_bucket_count": pa.list_(pa.uint32()),
+    "addresses": pa.list_(_TEXT), "capabilities": pa.list_(_TEXT),
+    "offset_ns": _EXACT, "drift_ppb": _EXACT, "residual_ns": _EXACT,
+    "key": _BYTES, "head": _BYTES,
+    **dict.fromkeys(("nic", "peer", "shard", "state", "domain", "clock", "source", "host", "device", "rack",
+                     "stamp", "topic", "reader", "reason", "detail"), _TEXT),
+    **{f"{kind}_{level}_ns": _FIGURE
+       for kind in ("forward", "reverse", "rtt") for level in ("min", "p50", "p99")},
+}  # fmt: skip
+"""Arrow type by column where it is not int64."""
+
+_KIND_IN: Final[dict[tuple[str, str], pa.DataType]] = {
+    (tables.DELAYS, "bound_ns"): _FIGURE,
+    (tables.CLOCKS, "bound_ns"): _EXACT,
+    (tables.NIC_WINDOWS, "lost"): _INT,
+}
+"""The same where one name has two types."""
+
+Record = Mapping[str, Any]
+Columns = dict[str, list[Any]]
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """Return the Arrow schema of a table's rows, columns in the table's order."""
+    return pa.schema(
+        [
+            (name, _KIND_IN.get((table, name), _KIND_OF.get(name, _INT)))
+            for name in tables.TABLES[table].column_names
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A decoded message: `record` is None for a tombstone, whose key then says whose."""
+
+    record: Record | None
+    key: str
+    append_ns: int
+
+
+def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
+    """Return the rows of `messages`, by table; tables without rows are left out.
+
+    Raises KeyError for a topic that history does not keep, BadRecord for a record whose figures no column
+    takes.
+    """
+    make = _MAKERS[topic]
+    out: dict[str, Columns] = defaultdict(lambda: defaultdict(list))
+    for message in _newest(topic, messages):
+        make(message, out)
+    return {table: _arrow(table, columns) for table, columns in out.items() if columns}
+
+
+def _arrow(table: str, columns: Columns) -> pa.Table:
+    schema = arrow_schema(table)
+    arrays = []
+    for field in schema:
+        try:
+            arrays.append(pa.array(columns[field.name], type=field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise BadRecord("OUT_OF_RANGE", f"{table}.{field.name}: {error}"[:300]) from error
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+_IDENTITY: Final[dict[str, tuple[str, ...]]] = {
+    topics.DELAYS.name: ("nic", "window", "part"),
+    topics.CLOCK_OFFSETS.name: ("shard", "window", "part"),
+    topics.CLOCK_FITS.name: ("source", "window", "part"),
+    topics.INVENTORY.name: ("nic",),
+    topics.REJECTS.name: ("topic", "partition", "offset", "reader"),
+}
+
+
+def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
+    """Of messages with one identity only the last, in the order of the log."""
+    fields = _IDENTITY[topic]
+    latest: dict[Any, Message] = {}
+    for message in messages:
+        record = message.record
+        identity = (message.key,) if record is None else tuple(record[field] for field in fields)
+        latest.pop(identity, None)
+        latest[identity] = message
+    return latest.values()
+
+
+def _repeat(columns: Columns, times: int, **values: Any) -> None:
+    for name, value in values.items():
+        columns[name].extend([value] * times)
+
+
+def _window(record: Record) -> dict[str, int]:
+    for name in ("window_start_ns", "window_end_ns"):
+        if not EARLIEST_NS <= record[name] <= LATEST_NS:
+            raise BadRecord(
+                "OUT_OF_RANGE", f"{name}: {record[name]}, expected a time in the years 2000 to 2199"
+            )
+    return {
+        "window": record["window"],
+        "window_start": record["window_start_ns"],
+        "window_end": record["window_end_ns"],
+    }
+
+
+def _take(columns: Columns, items: Sequence[Record], names: Iterable[str]) -> None:
+    for name in names:
+        columns[name].extend([item[name] for item in items])
+
+
+def _elements(record: str, field: str) -> tuple[str, ...]:
+    schema = next(each for each in raw_schema(record)["fields"] if each["name"] == field)
+    return tuple(each["name"] for each in schema["type"]["items"]["fields"])
+
+
+_PATH_FIELDS: Final = _elements("PathDelays", "paths")
+_CLOCK_FIELDS: Final = _elements("ClockOffsets", "clocks")
+_NIC_FIELDS: Final = _elements("ClockFits", "nics")
+
+
+def _delays(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None or not record["paths"]:
+        return
+    paths = record["paths"]
+    for path in paths:
+        for way in tables.WAYS:
+            if len(path[f"{way}_bucket"]) != len(path[f"{way}_bucket_count"]):
+                raise BadRecord("MALFORMED", f"paths.{way}_bucket: not as long as {way}_bucket_count")
+    if len({(path["peer"], path["path"]) for path in paths}) != len(paths):
+        raise BadRecord("MALFORMED", "paths: a peer and path stands there twice")
+    columns = out[tables.DELAYS]
+    _repeat(
+        columns, len(paths), nic=record["nic"], shard=record["shard"], **_window(record),
+        state=record["state"], recorded_ns=message.append_ns,
+    )  # fmt: skip
+    _take(columns, paths, _PATH_FIELDS)
+
+
+def _clocks(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None or not record["clocks"]:
+        return
+    columns = out[tables.CLOCKS]
+    _repeat(
+        columns, len(record["clocks"]), shard=record["shard"], domain=record["domain"], **_window(record),
+        log_offset_ns=record["log_offset_ns"], solved_ns=record["solved_ns"], recorded_ns=message.append_ns,
+    )  # fmt: skip
+    _take(columns, record["clocks"], _CLOCK_FIELDS)
+
+
+_FITS_FIELDS: Final = (
+    "shard", "source", "part", "parts", "first_offset", "next_offset", "lag_messages", "messages", "bytes",
+    "samples", "late", "rejected",
+)  # fmt: skip
+
+
+def _fits(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None:
+        return
+    window = _window(record)
+    columns = out[tables.PIPELINE]
+    _take(columns, [record], _FITS_FIELDS)
+    _repeat(
+        columns, 1, **window, nics=len(record["nics"]), pairs=len(record["pairs"]),
+        recorded_ns=message.append_ns,
+    )  # fmt: skip
+    nics = record["nics"]
+    if nics:
+        columns = out[tables.NIC_WINDOWS]
+        _repeat(
+            columns, len(nics), shard=record["shard"], source=record["source"], **window,
+            recorded_ns=message.append_ns,
+        )  # fmt: skip
+        _take(columns, nics, _NIC_FIELDS)
+
+
+_NIC_NOTHING: Final[Record] = {
+    "host": "", "device": "", "shard": "", "rail": None, "rack": None, "addresses": [], "probe_port": 0,
+    "clock": "", "stamp": "UNKNOWN", "speed_bps": None, "mtu_bytes": None, "run": 0, "since_ns": 0,
+    "announced_ns": 0, "capabilities": [],
+}  # fmt: skip
+
+
+def _nics(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    gone = record is None
+    _take(
+        out[tables.NICS],
+        [{"nic": message.key, **(record or _NIC_NOTHING), "gone": gone, "recorded_ns": message.append_ns}],
+        tables.TABLES[tables.NICS].column_names,
+    )
+
+
+def _rejects(message: Message, out: dict[str, Columns]) -> None:
+    if message.record is not None:
+        _take(
+            out[tables.REJECTS],
+            [{**message.record, "recorded_ns": message.append_ns}],
+            tables.TABLES[tables.REJECTS].column_names,
+        )
+
+
+_MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
+    topics.DELAYS.name: _delays,
+    topics.CLOCK_OFFSETS.name: _clocks,
+    topics.CLOCK_FITS.name: _fits,
+    topics.INVENTORY.name: _nics,
+    topics.REJECTS.name: _rejects,
+}
+
+TOPICS: Final[tuple[topics.Topic, ...]] = tuple(topics.TOPICS[name] for name in _MAKERS)
+"""The topics that history keeps."""
