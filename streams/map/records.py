@@ -1,0 +1,224 @@
+"""Closed windows to records: `ClockFits` a shard, `PathDelays` a NIC.
+
+In: a `ClosedWindow`, the inventory's view of clocks and shards, the newest clock lines. Out: records as dicts, in
+parts of at most `MAX_ELEMENTS`. Everything in them but `lag_messages` follows from the messages alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from native.core import ClockLine, NicWindow, PairFits, PathDelayColumns
+from schemas.topics import MAX_ELEMENTS
+from streams.map.source import ClosedWindow, NicSamples
+from streams.map.tally import JumpLimit
+
+__all__ = ["Clocks", "Fitted", "Member", "clock_fits", "fit_window", "path_delays"]
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the inventory says of a NIC."""
+
+    nic: str
+    host: str
+    shard: str
+    clock: str
+
+
+class Clocks(Protocol):
+    """The newest clocks of the fleet, by NIC."""
+
+    log_offset_ns: int
+    """Fabric time minus log append time."""
+
+    def state_of(self, nic: str, log_now_ns: int) -> str:
+        """Return SYNCED, HOLDOVER or UNSYNCED."""
+
+    def lines(self) -> Mapping[str, ClockLine]:
+        """Return the clock line of every NIC that can be used."""
+
+
+@dataclass(slots=True)
+class Fitted:
+    """A closed window with its pairs fitted: prober to `PairFits`."""
+
+    window: ClosedWindow
+    fits: dict[str, PairFits]
+
+
+def fit_window(window: ClosedWindow) -> Fitted:
+    """Fit all pairs of a closed window. Long-running and free of shared state: may run in a thread."""
+    return Fitted(window, {name: nic.samples.fit() for name, nic in sorted(window.nics.items())})
+
+
+def clock_fits(
+    fitted: Fitted,
+    members: Mapping[str, Member],
+    shards: Sequence[str],
+    window_ns: int,
+    limit: JumpLimit,
+    lag_messages: int = -1,
+) -> list[Record]:
+    """Return the window's `ClockFits`: for each of `shards` at least one, in parts.
+
+    `members` holds every prober of the window, `shards` every shard that may wait for this source. Counts stand in
+    a shard's part 0 alone, so that parts add up; messages that belong to no NIC (refused ones) count in the first
+    shard.
+    """
+    window = fitted.window
+    by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
+    for nic in fitted.fits:
+        by_shard.setdefault(members[nic].shard, []).append(nic)
+    records: list[Record] = []
+    for index, (shard, nics) in enumerate(by_shard.items()):
+        entries = [_nic_window(window.nics[nic], members[nic].clock, limit) for nic in nics]
+        pairs = [pair for nic in nics for pair in _pairs(nic, fitted.fits[nic])]
+        parts = max(1, -(-len(entries) // MAX_ELEMENTS), -(-len(pairs) // MAX_ELEMENTS))
+        own = window.cut.messages if index == 0 else 0
+        for part in range(parts):
+            cut = slice(part * MAX_ELEMENTS, (part + 1) * MAX_ELEMENTS)
+            first = part == 0
+            records.append({
+                "shard": shard,
+                "source": window.source,
+                "window": window.cut.window,
+                "window_start_ns": window.cut.window * window_ns,
+                "window_end_ns": (window.cut.window + 1) * window_ns,
+                "part": part,
+                "parts": parts,
+                "first_offset": window.cut.first_offset,
+                "next_offset": window.cut.next_offset,
+                "lag_messages": lag_messages if first else -1,
+                "messages": own if first else 0,
+                "bytes": window.bytes if first and index == 0 else 0,
+                "samples": sum(entry["samples"] for entry in entries) if first else 0,
+                "late": window.cut.late if first and index == 0 else 0,
+                "rejected": window.rejected if first and index == 0 else 0,
+                "nics": entries[cut],
+                "pairs": pairs[cut],
+            })  # fmt: skip
+    return records
+
+
+def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
+    tally = nic.tally
+    state = tally.state
+    assert state is not None
+    return {
+        "nic": tally.nic,
+        "clock": clock,
+        "run": state.run,
+        "batches": tally.batches,
+        "samples": nic.samples.samples,
+        "lost": tally.lost,
+        "lost_batches": tally.lost_batches,
+        "restarts": tally.restarts,
+        "clock_jump_ns": tally.clock_jump_ns(limit),
+        "clock_ns": state.clock_ns,
+        "system_ns": state.system_ns,
+        "append_ns": tally.append_ns,
+        "last_batch": state.batch,
+    }
+
+
+def _pairs(prober: str, fits: PairFits) -> list[Record]:
+    columns = zip(
+        fits.peers,
+        fits.at_ns.tolist(),
+        fits.offset_ns.tolist(),
+        fits.drift_ppb.tolist(),
+        fits.sigma_ns.tolist(),
+        fits.drift_sigma_ppb.tolist(),
+        fits.rtt_min_ns.tolist(),
+        fits.samples.tolist(),
+        fits.accepted.tolist(),
+        strict=True,
+    )
+    return [
+        {
+            "prober": prober,
+            "peer": peer,
+            "at_ns": at_ns,
+            "offset_ns": offset_ns,
+            "drift_ppb": drift_ppb,
+            "sigma_ns": sigma_ns,
+            "drift_sigma_ppb": drift_sigma_ppb,
+            "rtt_min_ns": rtt_min_ns,
+            "samples": samples,
+            "accepted": accepted,
+        }
+        for peer, at_ns, offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, samples, accepted in columns
+    ]
+
+
+def path_delays(
+    samples: NicWindow, member: Member, cut_window: int, window_ns: int, clocks: Clocks
+) -> list[Record]:
+    """Return one NIC's `PathDelays` of a window, in parts, by the newest clocks. Empty where nothing was sent."""
+    lines = clocks.lines()
+    start_ns = cut_window * window_ns
+    own = lines.get(member.nic)
+    columns = samples.delays(own, lines)
+    rows = len(columns.peers)
+    parts = -(-rows // MAX_ELEMENTS)
+    state = "UNSYNCED" if own is None else clocks.state_of(member.nic, start_ns + window_ns)
+    paths = _paths(columns)
+    return [
+        {
+            "nic": member.nic,
+            "shard": member.shard,
+            "window": cut_window,
+            "part": part,
+            "parts": parts,
+            "window_start_ns": start_ns + clocks.log_offset_ns,
+            "window_end_ns": start_ns + window_ns + clocks.log_offset_ns,
+            "state": state,
+            "paths": paths[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+        }
+        for part in range(parts)
+    ]
+
+
+_FIGURES = (
+    "forward_min_ns", "forward_p50_ns", "forward_p99_ns", "reverse_min_ns", "reverse_p50_ns", "reverse_p99_ns",
+    "rtt_min_ns", "rtt_p50_ns", "rtt_p99_ns", "bound_ns",
+)  # fmt: skip
+_NAMES = (
+    "peer", "path", "count", "lost", "no_t3", *_FIGURES,
+    "forward_bucket", "forward_bucket_count", "reverse_bucket", "reverse_bucket_count",
+)  # fmt: skip
+
+
+def _paths(columns: PathDelayColumns) -> list[Record]:
+    figures = [_with_null(getattr(columns, name)) for name in _FIGURES]
+    rows = zip(
+        columns.peers,
+        columns.path.tolist(),
+        columns.count.tolist(),
+        columns.lost.tolist(),
+        columns.no_t3.tolist(),
+        *figures,
+        _ragged(columns.forward_bucket_start, columns.forward_bucket),
+        _ragged(columns.forward_bucket_start, columns.forward_bucket_count),
+        _ragged(columns.reverse_bucket_start, columns.reverse_bucket),
+        _ragged(columns.reverse_bucket_start, columns.reverse_bucket_count),
+        strict=True,
+    )
+    return [dict(zip(_NAMES, row, strict=True)) for row in rows]
+
+
+def _with_null(values: NDArray[np.float64]) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]
+
+
+def _ragged(start: NDArray[np.int64], values: NDArray[np.int32]) -> list[list[int]]:
+    flat, edges = values.tolist(), start.tolist()
+    return [flat[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]

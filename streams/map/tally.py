@@ -1,0 +1,117 @@
+"""What one prober sent: counts, gaps of its batch counter, restarts and jumps of its clock.
+
+In: the heads of its `ProbeBatch`es in log order, with append times. Out: a `NicTally` a window, the element of
+`ClockFits.nics`. `NicState` is what must be carried from one window to the next; a `ClockFits` record holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = ["JumpLimit", "NicState", "NicTally"]
+
+MISSING_KEPT: Final = 64
+"""Batch numbers of a gap that are remembered, so that one that comes late is taken and not called a duplicate."""
+
+
+@dataclass(frozen=True, slots=True)
+class JumpLimit:
+    """What a clock may do against the system clock between two flushes without being called a jump."""
+
+    floor_ns: float
+    rate_ppm: float
+
+    def exceeded(self, step_ns: float, elapsed_ns: float) -> bool:
+        """Return whether a change of (clock - system) by `step_ns` within `elapsed_ns` is a jump."""
+        return abs(step_ns) > self.floor_ns + self.rate_ppm * 1e-6 * abs(elapsed_ns)
+
+
+@dataclass(slots=True)
+class NicState:
+    """A prober as its last batch left it."""
+
+    run: int
+    batch: int
+    clock_ns: int
+    system_ns: int
+    missing: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, nic_window: Mapping[str, Any]) -> NicState:
+        """Recover it from an element of `ClockFits.nics`."""
+        return cls(
+            nic_window["run"], nic_window["last_batch"], nic_window["clock_ns"], nic_window["system_ns"]
+        )
+
+
+@dataclass(slots=True)
+class NicTally:
+    """One prober's counts in one window."""
+
+    nic: str
+    state: NicState | None
+    batches: int = 0
+    lost: int = 0
+    lost_batches: int = 0
+    restarts: int = 0
+    append_ns: int = 0
+    _reads: list[tuple[int, int]] = field(default_factory=list)
+    """(clock_ns, system_ns) of the flushes; the first is the previous window's last."""
+
+    def __post_init__(self) -> None:
+        if self.state is not None:
+            self._reads.append((self.state.clock_ns, self.state.system_ns))
+
+    def take(self, run: int, batch: int, clock_ns: int, system_ns: int, lost: int, append_ns: int) -> bool:
+        """Count one batch. Returns False for one that was taken before (a producer's second try)."""
+        state = self.state
+        if state is None:
+            self.state = NicState(run, batch, clock_ns, system_ns)
+        elif run != state.run:
+            self.restarts += 1
+            self.state = NicState(run, batch, clock_ns, system_ns)
+        elif batch > state.batch >= 0:
+            gap = range(state.batch + 1, batch)
+            self.lost_batches += len(gap)
+            state.missing.update(gap[:MISSING_KEPT])
+            while len(state.missing) > MISSING_KEPT:
+                state.missing.remove(min(state.missing))
+            state.batch = batch
+        elif batch in state.missing:
+            state.missing.remove(batch)
+            self.lost_batches = max(0, self.lost_batches - 1)
+        elif state.batch < 0:
+            state.batch = batch
+        else:
+            return False
+        assert self.state is not None
+        self.batches += 1
+        self.lost += lost
+        if batch == self.state.batch:
+            self.state.clock_ns, self.state.system_ns = clock_ns, system_ns
+            self.append_ns = append_ns
+            self._reads.append((clock_ns, system_ns))
+        return True
+
+    def clock_jump_ns(self, limit: JumpLimit) -> int:
+        """Return the largest lasting step of the clock against the system clock, 0 where none is beyond `limit`.
+
+        A single odd reading (the process was held up between the two clocks) goes back with the next flush, so a
+        step counts only if the next reading, where there is one, confirms it.
+        """
+        ahead = [clock - system for clock, system in self._reads]
+        largest = 0
+        for i in range(1, len(ahead)):
+            step = ahead[i] - ahead[i - 1]
+            elapsed = self._reads[i][1] - self._reads[i - 1][1]
+            if abs(step) <= abs(largest) or not limit.exceeded(step, elapsed):
+                continue
+            if i + 1 < len(ahead):
+                confirmed = ahead[i + 1] - ahead[i - 1]
+                longer = self._reads[i + 1][1] - self._reads[i - 1][1]
+                if not limit.exceeded(confirmed, longer) or (confirmed > 0) != (step > 0):
+                    continue
+            largest = step
+        return largest

@@ -1,0 +1,180 @@
+"""Which window a message belongs to, and when a window closes: the bookkeeping of one source partition.
+
+In: append times, offsets and a monotonic clock, all in ns. Out: `Cut`s, the closed windows with their offset
+ranges. Knows no Kafka and holds no messages. A replay that is given the ranges of published windows cuts the same
+windows whatever the timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["Cut", "LogClock", "Placement", "Range", "WindowCutter"]
+
+NONE = -1
+MAX_EMPTY_RUN = 5
+"""Most empty windows sent in a row to fill a gap of a source; a longer gap is skipped."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """A published window of a source: offsets [first, next), both -1 where it was empty."""
+
+    window: int
+    first_offset: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class Cut:
+    """One closed window of a source."""
+
+    window: int
+    first_offset: int = NONE
+    next_offset: int = NONE
+    messages: int = 0
+    late: int = 0
+
+    @property
+    def range(self) -> Range:
+        """Its offset range."""
+        return Range(self.window, self.first_offset, self.next_offset)
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where a message goes: `window`; `before` closed ahead of it, `after` closed by it."""
+
+    window: int
+    late: bool
+    before: list[Cut] = field(default_factory=list)
+    after: list[Cut] = field(default_factory=list)
+
+
+class LogClock:
+    """The log's clock, seen through append times: never ahead of it, behind by the least delay of the last minute.
+
+    An append time plus the time since it was seen can only be behind the log's clock, so the greatest of them is
+    the best estimate; older sightings are dropped after one to two spans, so that a clock that was set back is
+    believed again.
+    """
+
+    SPAN_NS = 30_000_000_000
+
+    def __init__(self, start_ns: int, monotonic_ns: int) -> None:
+        self._ahead = [start_ns - monotonic_ns, None]
+        self._turned_ns = monotonic_ns
+        self._seen = False
+
+    def observe(self, append_ns: int, monotonic_ns: int) -> None:
+        """Take an append time that was seen at `monotonic_ns`."""
+        ahead = append_ns - monotonic_ns
+        if not self._seen:
+            self._ahead, self._turned_ns, self._seen = [ahead, None], monotonic_ns, True
+            return
+        if monotonic_ns - self._turned_ns > self.SPAN_NS:
+            self._ahead, self._turned_ns = [ahead, self._ahead[0]], monotonic_ns
+        elif self._ahead[0] is None or ahead > self._ahead[0]:
+            self._ahead[0] = ahead
+
+    def now_ns(self, monotonic_ns: int) -> int:
+        """Return the log's clock at `monotonic_ns`: ns since the Unix epoch."""
+        return monotonic_ns + max(ahead for ahead in self._ahead if ahead is not None)
+
+
+class WindowCutter:
+    """Cuts one source partition into windows of append time.
+
+    A window closes when a message of a later one comes, or when the log's clock is `silence_ns` past its end and
+    the source was quiet as long. What comes for a closed window counts as late and enters the open one. Offsets of
+    `known` ranges (published by an earlier owner but read again) go to the window that had them, which closes at
+    its range's end.
+    """
+
+    def __init__(self, window_ns: int, silence_ns: int, known: Iterable[Range] = ()) -> None:
+        self.window_ns = window_ns
+        self.silence_ns = silence_ns
+        ranges = sorted(known)
+        self._known = [each for each in ranges if each.first_offset != NONE]
+        self._last_closed = ranges[-1].window if ranges else None
+        self._open: Cut | None = None
+        self._replaying: Range | None = None
+
+    @property
+    def open_window(self) -> int | None:
+        """The window that the next message of the present would enter, None before the first."""
+        return None if self._open is None else self._open.window
+
+    def place(self, append_ns: int, offset: int) -> Placement:
+        """Return the window of a message; offsets must come in ascending order."""
+        natural = append_ns // self.window_ns
+        known = self._known_range(offset)
+        before = self._end_replay(known)
+        if known is not None:
+            if self._replaying is None:
+                self._replaying, self._open = known, Cut(known.window)
+            window = known.window
+        else:
+            before += self._advance(natural)
+            window = natural if self._open is None else self._open.window
+        cut = self._open
+        if cut is None:
+            cut = self._open = Cut(window)
+        late = natural < cut.window
+        if cut.first_offset == NONE:
+            cut.first_offset = offset
+        cut.next_offset = offset + 1
+        cut.messages += 1
+        cut.late += late
+        after = []
+        if known is not None and offset + 1 >= known.next_offset:
+            after = [cut]
+            self._open, self._replaying = None, None
+        return Placement(cut.window, late, before, after)
+
+    def tick(self, log_now_ns: int, quiet_ns: int, caught_up: bool) -> list[Cut]:
+        """Return the windows that silence closes: `quiet_ns` since the last message was seen, `caught_up` where
+        the log is known to hold nothing more of this source."""
+        if self._replaying is not None or not caught_up or quiet_ns < self.silence_ns:
+            return []
+        present = (log_now_ns - self.silence_ns) // self.window_ns
+        if self._open is None:
+            start = present if self._last_closed is None else self._last_closed + 1
+            if start > present:
+                return []
+            self._open = Cut(max(start, present - MAX_EMPTY_RUN))
+        return self._advance(present) if present > self._open.window else []
+
+    def _known_range(self, offset: int) -> Range | None:
+        while self._known and self._known[0].next_offset <= offset:
+            self._known.pop(0)
+        if self._known and self._known[0].first_offset <= offset:
+            return self._known[0]
+        return None
+
+    def _end_replay(self, known: Range | None) -> list[Cut]:
+        """Close the replayed window where its range ended without its last offset (retention took it)."""
+        if self._replaying is None or self._replaying == known or self._open is None:
+            return []
+        cut, self._open, self._replaying = self._open, None, None
+        return [cut]
+
+    def _advance(self, window: int) -> list[Cut]:
+        """Close what is open before `window`, with the empty windows between, and open `window`."""
+        least = 0 if self._last_closed is None else self._last_closed + 1
+        target = max(window, least)
+        closed: list[Cut] = []
+        if self._open is None:
+            gap_start = target if self._last_closed is None else least
+        elif self._open.window >= target:
+            return []
+        else:
+            closed.append(self._open)
+            gap_start = self._open.window + 1
+        if target - gap_start <= MAX_EMPTY_RUN:
+            closed += [Cut(window) for window in range(gap_start, target)]
+        self._open = Cut(target)
+        if closed:
+            self._last_closed = max(closed[-1].window, target - 1)
+        return closed
