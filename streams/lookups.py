@@ -20,7 +20,7 @@ from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, INVENTORY
 from streams.map.records import Member
 from streams.solve.clocks import HOLDOVER, SYNCED, UNSYNCED
 
-__all__ = ["Inventory", "Offsets", "View", "read_tail", "split_host"]
+__all__ = ["Inventory", "Offsets", "View", "partition_count", "read_tail", "split_host"]
 
 log = logging.getLogger(__name__)
 
@@ -234,6 +234,16 @@ async def _seek(
     for tp in partitions:
         consumer.seek(tp, begins[tp] if tail is None else max(begins[tp], ends[tp] - tail))
     return {tp: ends[tp] for tp in partitions if ends[tp] > begins[tp]}
+
+
+async def partition_count(bootstrap: str, topic: str) -> int:
+    """Return how many partitions a topic has, waiting for it to exist."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        return len(await _partitions(consumer, topic))
+    finally:
+        await consumer.stop()
 
 
 async def read_tail(

@@ -86,9 +86,10 @@ class StreamSettings(BaseModel):
     fetch_kib: int = Field(
         default=1024, ge=16, le=65_536, description="KiB that one fetch takes from one partition at most"
     )
-    open_windows: int = Field(
-        default=32, ge=1, le=4096, description="closed windows that wait to be published before intake pauses"
-    )
+    held_samples: int = Field(
+        default=6_000_000, ge=1000, le=1_000_000_000,
+        description="samples of closed windows that wait to be published before intake pauses; 32 bytes each",
+    )  # fmt: skip
     commit_interval_ms: int = Field(default=1000, ge=50, le=60_000, description="ms between offset commits")
     session_timeout_s: int = Field(
         default=6, ge=2, le=300, description="s after which a silent worker's partitions go to others"

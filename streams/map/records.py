@@ -1,6 +1,6 @@
 """Closed windows to records: `ClockFits` a shard, `PathDelays` a NIC.
 
-In: a `ClosedWindow`, the inventory's view of clocks and shards, the newest clock lines. Out: records as dicts, in
+In: a `ClosedWindow`, what the inventory says of its NICs, the newest clock lines. Out: records as dicts, in
 parts of at most `MAX_ELEMENTS`. Everything in them but `lag_messages` follows from the messages alone.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from schemas.topics import MAX_ELEMENTS
 from streams.map.source import ClosedWindow, NicSamples
 from streams.map.tally import JumpLimit
 
-__all__ = ["Clocks", "Fitted", "Member", "clock_fits", "fit_window", "path_delays"]
+__all__ = ["Fitted", "Member", "clock_fits", "fit_window", "path_delays"]
 
 Record = dict[str, Any]
 
@@ -31,19 +31,6 @@ class Member:
     host: str
     shard: str
     clock: str
-
-
-class Clocks(Protocol):
-    """The newest clocks of the fleet, by NIC."""
-
-    log_offset_ns: int
-    """Fabric time minus log append time."""
-
-    def state_of(self, nic: str, log_now_ns: int) -> str:
-        """Return SYNCED, HOLDOVER or UNSYNCED."""
-
-    def lines(self) -> Mapping[str, ClockLine]:
-        """Return the clock line of every NIC that can be used."""
 
 
 @dataclass(slots=True)
@@ -160,26 +147,32 @@ def _pairs(prober: str, fits: PairFits) -> list[Record]:
 
 
 def path_delays(
-    samples: NicWindow, member: Member, cut_window: int, window_ns: int, clocks: Clocks
+    samples: NicWindow,
+    member: Member,
+    window: int,
+    window_ns: int,
+    lines: Mapping[str, ClockLine],
+    state: str,
+    log_offset_ns: int,
 ) -> list[Record]:
-    """Return one NIC's `PathDelays` of a window, in parts, by the newest clocks. Empty where nothing was sent."""
-    lines = clocks.lines()
-    start_ns = cut_window * window_ns
-    own = lines.get(member.nic)
-    columns = samples.delays(own, lines)
-    rows = len(columns.peers)
-    parts = -(-rows // MAX_ELEMENTS)
-    state = "UNSYNCED" if own is None else clocks.state_of(member.nic, start_ns + window_ns)
+    """Return one NIC's `PathDelays` of a window, in parts; none where nothing was sent.
+
+    `lines` are the newest clock lines by NIC, `state` that of the prober's own clock, `log_offset_ns` fabric time
+    minus log append time. May run in a thread.
+    """
+    columns = samples.delays(None if state == "UNSYNCED" else lines.get(member.nic), lines)
+    parts = -(-len(columns.peers) // MAX_ELEMENTS)
     paths = _paths(columns)
+    start_ns = window * window_ns + log_offset_ns
     return [
         {
             "nic": member.nic,
             "shard": member.shard,
-            "window": cut_window,
+            "window": window,
             "part": part,
             "parts": parts,
-            "window_start_ns": start_ns + clocks.log_offset_ns,
-            "window_end_ns": start_ns + window_ns + clocks.log_offset_ns,
+            "window_start_ns": start_ns,
+            "window_end_ns": start_ns + window_ns,
             "state": state,
             "paths": paths[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
         }

@@ -158,12 +158,18 @@ class ShardClocks:
         self._fresh: dict[str, bool] = {}
 
     def recover(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Go on from the parts of the newest published window among `records` (`ClockOffsets` of this shard)."""
+        """Go on from the newest window among `records` (`ClockOffsets`) that has all its parts."""
         mine = [r for r in records if r["shard"] == self.shard]
         if not mine:
             return
-        newest = max(r["window"] for r in mine)
-        parts = [r for r in mine if r["window"] == newest]
+        windows: dict[int, dict[int, Mapping[str, Any]]] = {}
+        for record in mine:
+            windows.setdefault(record["window"], {})[record["part"]] = record
+        whole = [w for w, found in windows.items() if len(found) == next(iter(found.values()))["parts"]]
+        if not whole:
+            return
+        newest = max(whole)
+        parts = [windows[newest][part] for part in sorted(windows[newest])]
         self.last_window = newest
         self.log_offset_ns = parts[0]["log_offset_ns"]
         for record in parts:
