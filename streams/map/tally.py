@@ -7,7 +7,7 @@ In: the heads of its `ProbeBatch`es in log order, with append times. Out: a `Nic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 __all__ = ["JumpLimit", "NicState", "NicTally"]
@@ -62,6 +62,7 @@ class NicTally:
 
     def __post_init__(self) -> None:
         if self.state is not None:
+            self.state = replace(self.state, missing=set(self.state.missing))
             self._reads.append((self.state.clock_ns, self.state.system_ns))
 
     def take(self, run: int, batch: int, clock_ns: int, system_ns: int, lost: int, append_ns: int) -> bool:

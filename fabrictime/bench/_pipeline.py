@@ -1,0 +1,117 @@
+"""The embedded log and stream workers as processes of their own, for benches and tests.
+
+In: a directory. Out: addresses and `psutil.Process`es; everything started here ends with its context.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+__all__ = ["Service", "embedded_log", "service", "stream_worker"]
+
+
+class Service:
+    """A child process that tells its readiness by NOTIFY_SOCKET. Its output goes to a file."""
+
+    def __init__(self, module: str, settings: Mapping[str, Any], folder: Path) -> None:
+        self.output = folder / f"{module}-{time.monotonic_ns()}.log"
+        self._path = Path(tempfile.mkdtemp(prefix="ft-notify-")) / "socket"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self._path))
+        self.status = ""
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, json.dumps(dict(settings))],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"NOTIFY_SOCKET": str(self._path)},
+            )
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait for READY=1. Raises RuntimeError where the process ends or takes longer."""
+        deadline = time.monotonic() + timeout_s
+        self._socket.settimeout(0.2)
+        while time.monotonic() < deadline:
+            try:
+                words = self._socket.recv(4096).decode()
+            except TimeoutError:
+                if self.process.poll() is not None:
+                    break
+                continue
+            if words.startswith("STATUS="):
+                self.status = words.removeprefix("STATUS=").strip()
+            if "READY=1" in words:
+                return
+        raise RuntimeError(f"{self.output.name}: not ready, exit code {self.process.poll()}: {self.tail()}")
+
+    def tail(self, characters: int = 2000) -> str:
+        """Return the end of its output."""
+        return self.output.read_text()[-characters:]
+
+    def peak_mb(self) -> float:
+        """Return the most memory that it held resident so far, in MB."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        return psutil.Process(self.process.pid).memory_info().rss / 1e6
+
+    def stop(self, timeout_s: float = 20.0) -> int:
+        """End it by SIGTERM, by SIGKILL after the timeout; return its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        code = self.process.wait()
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+        if self._path.parent.exists():
+            self._path.parent.rmdir()
+        return code
+
+
+@contextmanager
+def service(module: str, settings: Mapping[str, Any], folder: Path) -> Iterator[Service]:
+    """Run `python -m module SETTINGS` until the context ends; ready when it is given."""
+    started = Service(module, settings, folder)
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        started.stop()
+
+
+@contextmanager
+def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
+    """Run the embedded log with the project's topics; gives its address."""
+    settings = {
+        "directory": str(folder / "log"), "port": 0, "partitions": partitions, "min_free_bytes": 0,
+        "group_join_delay_ms": 50,
+    }  # fmt: skip
+    with service("fabrictime.log", settings, folder) as log:
+        deadline = time.monotonic() + 5
+        while not log.status and time.monotonic() < deadline:
+            log._socket.settimeout(0.2)
+            words = log._socket.recv(4096).decode()
+            log.status = words.removeprefix("STATUS=") if words.startswith("STATUS=") else ""
+        yield log.status.removeprefix("listening on ").strip()
+
+
+@contextmanager
+def stream_worker(bootstrap: str, folder: Path, **settings: Any) -> Iterator[Service]:
+    """Run one stream worker against a log."""
+    with service("streams", {"bootstrap": bootstrap, **settings}, folder) as worker:
+        yield worker

@@ -1,0 +1,106 @@
+"""What the stream tests share: clocks whose truth is known, and the fits that a mesh of them would yield."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+WINDOW_NS = 1_000_000_000
+FIRST = 1_760_000_000
+
+
+@dataclass
+class TrueClock:
+    """c(t) = t + offset_ns + drift_ppb * 1e-9 * (t - epoch): what this clock shows at the true time t."""
+
+    offset_ns: float = 0.0
+    drift_ppb: float = 0.0
+    epoch_ns: int = FIRST * WINDOW_NS
+
+    def reading(self, true_ns: int) -> int:
+        return true_ns + round(self.offset_ns + self.drift_ppb * 1e-9 * (true_ns - self.epoch_ns))
+
+
+@dataclass
+class Fleet:
+    """NICs with clocks, probing each other; `fits(window)` is what the map stage would send."""
+
+    clocks: dict[str, TrueClock]
+    peers: Callable[[str], Iterable[str]] | None = None
+    clock_of: dict[str, str] = field(default_factory=dict)
+    delay_ns: Callable[[str, str, int], float] = lambda a, b, w: 5_000.0
+    noise_ns: float = 50.0
+    system_error_ns: Callable[[str, int], float] = lambda nic, true_ns: 0.0
+    silent: set[str] = field(default_factory=set)
+    jumps: dict[tuple[str, int], int] = field(default_factory=dict)
+    seed: int = 1
+    log_ahead_ns: int = 0
+    append_delay_ns: Callable[[str], int] = lambda nic: 3_000_000
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def clock(self, nic: str) -> TrueClock:
+        return self.clocks[nic]
+
+    def fits(self, window: int, source: str = "fabric.probes/0") -> list[dict[str, Any]]:
+        start = window * WINDOW_NS
+        nics, pairs = [], []
+        for nic in sorted(self.clocks):
+            if nic in self.silent:
+                continue
+            flush = start + 900_000_000
+            nics.append({
+                "nic": nic, "clock": self.clock_of.get(nic, nic), "run": 1, "batches": 10, "samples": 100, "lost": 0,
+                "lost_batches": 0, "restarts": 0, "clock_jump_ns": self.jumps.get((nic, window), 0),
+                "clock_ns": self.clock(nic).reading(flush),
+                "system_ns": flush + round(self.system_error_ns(nic, flush)),
+                "append_ns": flush + self.append_delay_ns(nic) + self.log_ahead_ns, "last_batch": 0,
+            })  # fmt: skip
+            for peer in self.peers(nic) if self.peers else [n for n in sorted(self.clocks) if n != nic]:
+                if peer in self.silent or peer == nic:
+                    continue
+                pairs.append(self._pair(nic, peer, window, start + 500_000_000 + int(self.rng.integers(-10**8, 10**8))))
+        return [{
+            "shard": "fabric", "source": source, "window": window, "part": 0, "parts": 1,
+            "first_offset": window * 10, "next_offset": window * 10 + 10, "nics": nics, "pairs": pairs,
+        }]  # fmt: skip
+
+    def _pair(self, prober: str, peer: str, window: int, true_ns: int) -> dict[str, Any]:
+        forward, reverse = self.delay_ns(prober, peer, window), self.delay_ns(peer, prober, window)
+        mine, theirs = self.clock(prober), self.clock(peer)
+        offset = theirs.reading(true_ns) - mine.reading(true_ns) + (forward - reverse) / 2
+        drift_sigma = self.noise_ns * 3.5
+        return {
+            "prober": prober, "peer": peer, "at_ns": mine.reading(true_ns),
+            "offset_ns": offset + float(self.rng.normal(0, self.noise_ns)),
+            "drift_ppb": theirs.drift_ppb - mine.drift_ppb + float(self.rng.normal(0, drift_sigma)),
+            "sigma_ns": self.noise_ns, "drift_sigma_ppb": drift_sigma, "rtt_min_ns": forward + reverse,
+            "samples": 100, "accepted": 50,
+        }  # fmt: skip
+
+    def errors_ns(self, records: Iterable[Mapping[str, Any]], nic_of: Mapping[str, str] | None = None) -> dict[str, float]:
+        """Each clock's error at its own at_ns against true time, free of the gauge: the median of all taken off."""
+        found = {}
+        for record in records:
+            for state in record["clocks"]:
+                clock = self.clocks[(nic_of or {}).get(state["clock"], state["clock"])]
+                true_ns = state["at_ns"]
+                for _ in range(4):
+                    true_ns -= clock.reading(true_ns) - state["at_ns"]
+                found[state["clock"]] = state["at_ns"] - true_ns + state["offset_ns"]
+        middle = float(np.median(list(found.values())))
+        return {name: error - middle for name, error in found.items()}
+
+
+def states(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {clock["clock"]: clock for record in records for clock in record["clocks"]}
+
+
+@pytest.fixture
+def fleet_of() -> type[Fleet]:
+    return Fleet
