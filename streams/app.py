@@ -1,8 +1,8 @@
 """The stream worker: builds the Faust app of its stages and runs it in this process until SIGTERM or SIGINT.
 
 In: `StreamSettings`. Out: an exit code, 0 after a signal; readiness told in systemd's way once partitions are
-assigned and the lookups have caught up. No port is opened. The history sink is an app and a group of its own, so
-that a history that is down holds nothing else up.
+assigned and the lookups have caught up. No port is opened. The history sink is an app and a group of its own,
+so that a history that is down holds nothing else up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +76,12 @@ class _Service:
         self.stages = [stage for stage in (self.map, self.solve) if stage is not None]
         self._notifier = SystemdNotifier()
         self._watching = False
-        self.app.on_partitions_assigned.connect(self._assigned)
-        self.app.on_partitions_revoked.connect(self._revoked)
-        self.app.on_before_shutdown.connect(self._stopping)
+        signals: Any = self.app
+        signals.on_partitions_assigned.connect(self._assigned)
+        signals.on_partitions_revoked.connect(self._revoked)
+        signals.on_before_shutdown.connect(self._stopping)
 
-    async def _assigned(self, app: faust.App, assigned: set[TP], **_: Any) -> None:
+    async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
         by_topic: dict[str, list[TP]] = {}
         for tp in sorted(assigned):
             by_topic.setdefault(tp.topic, []).append(tp)
@@ -94,7 +94,7 @@ class _Service:
             self._watching = True
             self.room.task("watchdog", watch(self.room, self.stages))
 
-    async def _revoked(self, app: faust.App, revoked: set[TP], **_: Any) -> None:
+    async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
         await asyncio.gather(*(stage.revoked() for stage in self.stages))
 
     async def _tell_ready(self, partitions: int) -> None:
@@ -104,7 +104,7 @@ class _Service:
         self._notifier.notify(f"STATUS={partitions} partitions")
         self._notifier.notify("READY=1")
 
-    async def _stopping(self, app: faust.App, **_: Any) -> None:
+    async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
         self._notifier.notify("STOPPING=1")
         await asyncio.gather(*(stage.revoked() for stage in self.stages))
         await self.room.stop()
@@ -133,7 +133,8 @@ def main(settings: StreamSettings) -> int:
             importlib.import_module("streams.agents.sink").register(sink, settings)
             apps.append(sink)
             if service is None:
-                sink.on_partitions_assigned.connect(_ready_at_once)
+                signals: Any = sink
+                signals.on_partitions_assigned.connect(_ready_at_once)
         if not apps:
             raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
         _run(apps, loop)
@@ -142,13 +143,19 @@ def main(settings: StreamSettings) -> int:
         shutil.rmtree(datadir, ignore_errors=True)
 
 
-async def _ready_at_once(app: faust.App, assigned: Iterable[TP], **_: Any) -> None:
+async def _ready_at_once(app: Any, *_: Any, **__: Any) -> None:
     SystemdNotifier().notify("READY=1")
 
 
 def _run(apps: list[faust.App], loop: asyncio.AbstractEventLoop) -> None:
     worker = faust.Worker(
-        apps[0], *apps[1:], loop=loop, quiet=True, override_logging=False, redirect_stdouts=False, workdir=os.getcwd()
+        apps[0],
+        *apps[1:],
+        loop=loop,
+        quiet=True,
+        override_logging=False,
+        redirect_stdouts=False,
+        workdir=os.getcwd(),
     )
     worker.spinner = None
     try:
@@ -162,6 +169,7 @@ def _registry(settings: StreamSettings) -> codec.Registry | None:
     """Return the schema registry of the settings; none where they name none."""
     if settings.schema_registry_url is None:
         return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(settings.schema_registry_url)
+    found: codec.Registry = importlib.import_module("schemas.registry").ConfluentRegistry(
+        settings.schema_registry_url
+    )
+    return found

@@ -1,7 +1,8 @@
 """What every worker must know, as read-only views: the inventory and the newest clocks.
 
-In: whole compacted topics, read by consumers without a group. Out: `Inventory`, `Offsets` and `recent_fits`. A
-stage starts when its views have reached the end offsets seen at their start; the views themselves know no Kafka.
+In: whole compacted topics, read by consumers without a group. Out: `Inventory`, `Offsets` and `recent_fits`.
+A stage starts when its views have reached the end offsets seen at their start; the views themselves know no
+Kafka.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Record = dict[str, Any]
 Refused = Callable[[ConsumerRecord, codec.BadRecord], None]
 
 OFFSETS_TAIL: Final = 1000
-"""Newest records of each partition of the offsets topic that are read at the start: some minutes at least. The
-whole topic keeps a day of every second for replays."""
+"""Newest records of each partition of the offsets topic that are read at the start: some minutes at least.
+The whole topic keeps a day of every second for replays."""
 STALE_NS_PER_S: Final = 50.0
 """ns a second by which a bound grows while a line is carried on."""
 
@@ -52,7 +53,7 @@ class Inventory:
     def take(self, key: bytes | None, value: bytes | None, registry: codec.Registry | None = None) -> None:
         """Take one message. Raises BadRecord."""
         if value is None:
-            if key is not None and self.members.pop(key.decode("utf-8", "replace"), None):
+            if key is not None and self.members.pop(key.decode("utf-8", "replace"), None) is not None:
                 self.version += 1
             return
         nic = codec.decode(value, "Nic", registry)
@@ -133,7 +134,8 @@ class Offsets:
         self.version += 1
 
     def newest(self, shard: str) -> list[Record]:
-        """Return the parts of the newest window of `shard` whose parts are all there; empty where there is none."""
+        """Return the parts of the newest window of `shard` whose parts are all there; empty where there is
+        none."""
         for found in (self._shards.get(shard), self._previous.get(shard)):
             if found is not None and found.parts:
                 parts = next(iter(found.parts.values()))["parts"]
@@ -229,7 +231,8 @@ async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> list[TopicParti
 async def _seek(
     consumer: AIOKafkaConsumer, partitions: list[TopicPartition], tail: int | None
 ) -> dict[TopicPartition, int]:
-    """Set the consumer to where reading begins; return the end offsets of the partitions that hold anything."""
+    """Set the consumer to where reading begins; return the end offsets of the partitions that hold
+    anything."""
     begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
     for tp in partitions:
         consumer.seek(tp, begins[tp] if tail is None else max(begins[tp], ends[tp] - tail))
@@ -260,7 +263,7 @@ async def read_tail(
         missing = await _seek(consumer, await _partitions(consumer, topic), tail)
         records = []
         while missing:
-            for tp, messages in (await consumer.getmany(timeout_ms=250)).items():
+            for messages in (await consumer.getmany(timeout_ms=250)).values():
                 for message in messages:
                     if message.value is not None:
                         try:

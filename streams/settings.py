@@ -22,12 +22,15 @@ class SolveSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     wander_ppb_per_sqrt_s: float = Field(
-        default=10.0, gt=0, le=10_000, description="ppb per square root of a second that a clock's rate wanders"
+        default=10.0,
+        gt=0,
+        le=10_000,
+        description="ppb per square root of a second that a clock's rate wanders",
     )
     asymmetry_share: float = Field(
         default=0.5, ge=0, le=1,
-        description="share of the round trip's unloaded half that may hide in one direction; 1: a bound that no"
-        " path can break",
+        description="share of the unloaded round trip's half that may hide in one direction; 1: a bound that"
+        " no path can break",
     )  # fmt: skip
     holdover_s: float = Field(
         default=60.0, ge=0, le=86_400, description="s that a clock without measurements is carried on"
@@ -39,7 +42,10 @@ class SolveSettings(BaseModel):
         default=100.0, gt=0, le=100, description="ppb by which fabric time may be slewed towards the hosts"
     )
     slew_time_s: float = Field(
-        default=20.0, ge=1, le=3600, description="s in which an error against the hosts' median is slewed away"
+        default=20.0,
+        ge=1,
+        le=3600,
+        description="s in which an error against the hosts' median is slewed away",
     )
     grace_ms: int = Field(
         default=500, ge=0, le=60_000,
@@ -68,14 +74,19 @@ class StreamSettings(BaseModel):
         description="stages that this worker runs; sink only where history is set",
     )  # fmt: skip
     default_shard: str = Field(
-        default="fabric", pattern=r"^[^\s/]{1,64}$", description="shard of a NIC that the inventory does not know"
+        default="fabric",
+        pattern=r"^[^\s/]{1,64}$",
+        description="shard of a NIC that the inventory does not know",
     )
     window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
     silence_ms: int = Field(
         default=150, ge=10, le=10_000, description="ms after which a silent partition holds no window open"
     )
     clock_jump_us: float = Field(
-        default=100.0, gt=0, le=1e9, description="us of a step between two flushes that is called a clock jump"
+        default=100.0,
+        gt=0,
+        le=1e9,
+        description="us of a step between two flushes that is called a clock jump",
     )
     clock_jump_ppm: float = Field(
         default=1000.0, gt=0, le=1e6, description="ppm of rate against the system clock that is no jump yet"

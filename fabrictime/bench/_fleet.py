@@ -1,7 +1,7 @@
 """Probe batches as a fleet of probers would send them, made fast and with known clocks.
 
-In: how many NICs, their clocks, peers, paths and rates. Out: `ProbeBatch` messages for any interval of time. For
-benches and tests only; nothing in it is measured from a network.
+In: how many NICs, their clocks, peers, paths and rates. Out: `ProbeBatch` messages for any interval of time.
+For benches and tests only; nothing in it is measured from a network.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class SyntheticFleet:
         self._header = codec.header(PROBES.record)
 
     def columns(self, name: str, start_ns: int, end_ns: int, pairs_per_path: int) -> ProbeColumns:
-        """Return the next batch of a NIC: `pairs_per_path` coded pairs a peer and path within [start, end)."""
+        """Return the next batch of a NIC: `pairs_per_path` coded pairs a peer and path within [start,
+        end)."""
         nic = self.members[name]
         rng = self._rng
         per_group = 2 * pairs_per_path

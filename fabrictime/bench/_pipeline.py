@@ -65,7 +65,7 @@ class Service:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024 / 1e6
-        return psutil.Process(self.process.pid).memory_info().rss / 1e6
+        return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
 
     def stop(self, timeout_s: float = 20.0) -> int:
         """End it by SIGTERM, by SIGKILL after the timeout; return its exit code."""

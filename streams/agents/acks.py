@@ -1,7 +1,8 @@
 """Acknowledging messages in offset order, whatever the order in which their windows are done.
 
-In: Faust messages as they are read, and the news that one is done. Out: acknowledgements of a partition's front.
-Faust (0.15.3) commits past one missing offset, so nothing may be acknowledged ahead of its predecessors.
+In: Faust messages as they are read, and the news that one is done. Out: acknowledgements of a partition's
+front. Faust (0.15.3) commits past one missing offset, so nothing may be acknowledged ahead of its
+predecessors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The map stage in Faust: probes in, fits and path delays out.
 
-In: `fabric.probes`, this worker's partitions. Out: per source partition and window `ClockFits`, then `PathDelays`
-a NIC; once the log has acknowledged them, the window's messages are acknowledged. On a rebalance what is held is
-dropped: the next owner reads it again and cuts it by the offset ranges that were published.
+In: `fabric.probes`, this worker's partitions. Out: per source partition and window `ClockFits`, then
+`PathDelays` a NIC; once the log has acknowledged them, the window's messages are acknowledged. On a rebalance
+what is held is dropped: the next owner reads it again and cuts it by the offset ranges that were published.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def source_name(tp: TP) -> str:
 def recovered(
     records: Iterable[codec.Record], source: str, position: int | None
 ) -> tuple[list[Range], dict[str, NicState]]:
-    """Return what a new owner of `source` goes on from: the published ranges, and the probers' states as they were
-    at `position`, where it begins to read."""
+    """Return what a new owner of `source` goes on from: the published ranges, and the probers' states as they
+    were at `position`, where it begins to read."""
     ranges: dict[int, Range] = {}
     states: dict[str, tuple[int, NicState]] = {}
     begin = 0 if position is None else position
@@ -268,7 +268,9 @@ class MapStage:
                 if self._waiting_samples <= self.settings.held_samples:
                     self._room_left.set()
 
-    def _encode_fits(self, job: _Job, members: dict[str, Member], shards: list[str]) -> list[tuple[str, bytes]]:
+    def _encode_fits(
+        self, job: _Job, members: dict[str, Member], shards: list[str]
+    ) -> list[tuple[str, bytes]]:
         fitted = fit_window(job.window)
         records = clock_fits(fitted, members, shards, self.window_ns, self.limit, job.lag_messages)
         return [(r["shard"], codec.encode(CLOCK_FITS.record, r, self.room.registry)) for r in records]
@@ -304,14 +306,14 @@ def register(app: faust.App, room: Room) -> MapStage:
         PROBES.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
     )
 
-    async def probes(stream: faust.StreamT[bytes]) -> None:
+    async def probes(stream: Any) -> None:
         stage.start()
         async for event in stream.noack().events():
             try:
                 message = event.message
                 event.value = None
                 await stage.take(message)
-            except Exception as error:  # noqa: BLE001: whatever it is, going on would lose the message
+            except Exception as error:
                 room.give_up(f"map: {type(error).__name__}: {error}", error)
                 raise
 

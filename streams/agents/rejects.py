@@ -50,7 +50,9 @@ def reject_record(
     }
 
 
-async def send_reject(room: Room, message: Any, value: bytes | None, reader: str, error: Exception) -> Awaitable[Any]:
+async def send_reject(
+    room: Room, message: Any, value: bytes | None, reader: str, error: Exception
+) -> Awaitable[Any]:
     """Send the `Reject` of a Faust or aiokafka message; awaiting the result waits for the acknowledgement.
 
     `error` is a `BadRecord` or `BadBatch`: its `reason` is a symbol of `Reject.reason`.
@@ -62,7 +64,7 @@ async def send_reject(room: Room, message: Any, value: bytes | None, reader: str
     seconds_or_ms = message.timestamp or 0
     append_ns = round(seconds_or_ms * 1000) * MS if isinstance(seconds_or_ms, float) else seconds_or_ms * MS
     record = reject_record(
-        message.topic, message.partition, message.offset, append_ns or time.time_ns(), message.key, value, reader,
-        str(getattr(error, "reason", "OTHER")), str(error),
+        message.topic, message.partition, message.offset, append_ns or time.time_ns(), message.key, value,
+        reader, str(getattr(error, "reason", "OTHER")), str(error),
     )  # fmt: skip
     return await room.send(REJECTS.name, message.topic, "Reject", record)

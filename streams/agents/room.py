@@ -1,7 +1,7 @@
 """What the agents of one worker share: views, the log's clock, sending with acknowledgement, giving up.
 
-In: the Faust app and its settings. Out: `Room`. An error that would lose or double anything ends the worker; the
-supervisor starts a new one, which goes on at the committed offsets.
+In: the Faust app and its settings. Out: `Room`. An error that would lose or double anything ends the worker;
+the supervisor starts a new one, which goes on at the committed offsets.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Room:
         self.reject: Callable[[ConsumerRecord, codec.BadRecord], None] = lambda message, error: None
         self._views: list[View] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending: asyncio.Task[Any] | None = None
 
     def start_views(self) -> None:
         """Begin to fill the lookups; may be called more than once."""
@@ -52,7 +53,11 @@ class Room:
             return
         for view, tail in ((self.inventory, None), (self.offsets, OFFSETS_TAIL)):
             filling = View(
-                view, self.settings.bootstrap, lambda m, e: self.reject(m, e), tail=tail, registry=self.registry
+                view,
+                self.settings.bootstrap,
+                lambda m, e: self.reject(m, e),
+                tail=tail,
+                registry=self.registry,
             )
             self._views.append(filling)
             self.task(f"lookup of {view.topic}", filling.run())
@@ -90,7 +95,7 @@ class Room:
         self.failed = reason
         log.critical("stream worker gives up: %s", reason, exc_info=error)
         loop = asyncio.get_running_loop()
-        loop.create_task(self.app.stop(), name="stop after failure")
+        self._ending = loop.create_task(self.app.stop(), name="stop after failure")
         loop.call_later(LAST_WORDS_S, os._exit, 70)
 
     async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
@@ -117,15 +122,20 @@ class Room:
             return None
         return highwater if isinstance(highwater, int) else None
 
+    def _consumer(self) -> Any:
+        """Return Faust's consumer with its parts that have no public name (0.15.3)."""
+        return self.app.consumer
+
     async def committed(self, tp: TP) -> int | None:
-        """Return the offset where this worker begins to read a partition, None where its group never committed."""
-        thread = self.app.consumer._thread
+        """Return the offset where this worker begins to read a partition, None where its group never
+        committed."""
+        thread = self._consumer()._thread
         found = await thread.call_thread(thread._consumer.committed, TopicPartition(tp.topic, tp.partition))
         return found if isinstance(found, int) and found >= 0 else None
 
     def position(self, tp: TP) -> int | None:
         """Return one past the last offset that the client library has handed to Faust."""
-        consumer = self.app.consumer._thread._consumer
+        consumer = self._consumer()._thread._consumer
         assignment = consumer._subscriptions.subscription.assignment
         if assignment is None or TopicPartition(tp.topic, tp.partition) not in assignment.tps:
             return None

@@ -1,12 +1,13 @@
 """The solve stage in Faust: a shard's fits in, its clocks out; one writer a shard, by partition.
 
-In: `fabric.clock.fits`. Out: `ClockOffsets` of each window, in order; then the window's fits are acknowledged. A
-new owner goes on from the last published `ClockOffsets` and the unacknowledged fits.
+In: `fabric.clock.fits`. Out: `ClockOffsets` of each window, in order; then the window's fits are
+acknowledged. A new owner goes on from the last published `ClockOffsets` and the unacknowledged fits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -154,10 +155,8 @@ class SolveStage:
 
     async def _solve_forever(self) -> None:
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._come.wait(), TICK_S)
-            except TimeoutError:
-                pass
             self._come.clear()
             async with self._solving:
                 for held in list(self._held.values()):
@@ -197,14 +196,14 @@ def register(app: faust.App, room: Room) -> SolveStage:
         CLOCK_FITS.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
     )
 
-    async def fits(stream: faust.StreamT[bytes]) -> None:
+    async def fits(stream: Any) -> None:
         stage.start()
         async for event in stream.noack().events():
             try:
                 message = event.message
                 event.value = None
                 await stage.take(message)
-            except Exception as error:  # noqa: BLE001: whatever it is, going on would lose the message
+            except Exception as error:
                 room.give_up(f"solve: {type(error).__name__}: {error}", error)
                 raise
 

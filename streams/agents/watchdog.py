@@ -1,7 +1,7 @@
 """Gives up a worker whose consumer stands still: known failures of the stream library end that way.
 
-In: the log's end offsets, read by a consumer of its own, and the stages' positions. Out: the worker's end, when the
-log grew and a position did not move for `stall_s`.
+In: the log's end offsets, read by a consumer of its own, and the stages' positions. Out: the worker's end,
+when the log grew and a position did not move for `stall_s`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ async def watch(room: Room, stages: Iterable[object]) -> None:
             ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
             for tp in watching.look(loop.time(), ends, positions):
                 room.give_up(
-                    f"{tp.topic}/{tp.partition}: position {positions[tp]} stood still for {room.settings.stall_s:g} s"
-                    f" while the log reached {ends[tp]}"
+                    f"{tp.topic}/{tp.partition}: position {positions[tp]} stood still for "
+                    f"{room.settings.stall_s:g} s while the log reached {ends[tp]}"
                 )
                 return
     finally:

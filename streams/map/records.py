@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ def clock_fits(
 ) -> list[Record]:
     """Return the window's `ClockFits`: for each of `shards` at least one, in parts.
 
-    `members` holds every prober of the window, `shards` every shard that may wait for this source. Counts stand in
-    a shard's part 0 alone, so that parts add up; messages that belong to no NIC (refused ones) count in the first
-    shard.
+    `members` holds every prober of the window, `shards` every shard that may wait for this source. Counts
+    stand in a shard's part 0 alone, so that parts add up; messages that belong to no NIC (refused ones) count
+    in the first shard.
     """
     window = fitted.window
     by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
@@ -98,7 +99,7 @@ def clock_fits(
 def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
     tally = nic.tally
     state = tally.state
-    assert state is not None
+    assert state is not None  # noqa: S101  an entry is made with its first batch
     return {
         "nic": tally.nic,
         "clock": clock,
@@ -117,7 +118,7 @@ def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
 
 
 def _pairs(prober: str, fits: PairFits) -> list[Record]:
-    columns = zip(
+    rows = zip(
         fits.peers,
         fits.at_ns.tolist(),
         fits.offset_ns.tolist(),
@@ -142,7 +143,7 @@ def _pairs(prober: str, fits: PairFits) -> list[Record]:
             "samples": samples,
             "accepted": accepted,
         }
-        for peer, at_ns, offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, samples, accepted in columns
+        for peer, at_ns, offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, samples, accepted in rows
     ]
 
 
@@ -157,8 +158,8 @@ def path_delays(
 ) -> list[Record]:
     """Return one NIC's `PathDelays` of a window, in parts; none where nothing was sent.
 
-    `lines` are the newest clock lines by NIC, `state` that of the prober's own clock, `log_offset_ns` fabric time
-    minus log append time. May run in a thread.
+    `lines` are the newest clock lines by NIC, `state` that of the prober's own clock, `log_offset_ns` fabric
+    time minus log append time. May run in a thread.
     """
     columns = samples.delays(None if state == "UNSYNCED" else lines.get(member.nic), lines)
     parts = -(-len(columns.peers) // MAX_ELEMENTS)
@@ -181,8 +182,8 @@ def path_delays(
 
 
 _FIGURES = (
-    "forward_min_ns", "forward_p50_ns", "forward_p99_ns", "reverse_min_ns", "reverse_p50_ns", "reverse_p99_ns",
-    "rtt_min_ns", "rtt_p50_ns", "rtt_p99_ns", "bound_ns",
+    "forward_min_ns", "forward_p50_ns", "forward_p99_ns", "reverse_min_ns", "reverse_p50_ns",
+    "reverse_p99_ns", "rtt_min_ns", "rtt_p50_ns", "rtt_p99_ns", "bound_ns",
 )  # fmt: skip
 _NAMES = (
     "peer", "path", "count", "lost", "no_t3", *_FIGURES,
@@ -214,4 +215,4 @@ def _with_null(values: NDArray[np.float64]) -> list[float | None]:
 
 def _ragged(start: NDArray[np.int64], values: NDArray[np.int32]) -> list[list[int]]:
     flat, edges = values.tolist(), start.tolist()
-    return [flat[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return [flat[begin:end] for begin, end in pairwise(edges)]

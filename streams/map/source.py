@@ -1,7 +1,7 @@
 """One source partition: messages to closed windows of samples.
 
-In: decoded batches (or the news that a message could not be read) in offset order. Out: `ClosedWindow`s, each with
-its samples by prober, its counts and its offset range. Knows no Kafka.
+In: decoded batches (or the news that a message could not be read) in offset order. Out: `ClosedWindow`s, each
+with its samples by prober, its counts and its offset range. Knows no Kafka.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class NicSamples:
 
 @dataclass(slots=True)
 class ClosedWindow:
-    """A window whose records can be made. `tokens` are the messages to acknowledge once they are published."""
+    """A window whose records can be made. `tokens` are the messages to acknowledge once they are
+    published."""
 
     source: str
     cut: Cut
@@ -96,8 +97,8 @@ class Source:
         if not nic.tally.take(batch.run, batch.batch, batch.clock_ns, batch.system_ns, lost, append_ns):
             window.duplicates += 1
             return
-        assert nic.tally.state is not None
-        self._states[batch.nic] = nic.tally.state
+        if nic.tally.state is not None:
+            self._states[batch.nic] = nic.tally.state
         nic.samples.add(batch)
         self.held_samples += len(batch.sent)
 

@@ -1,7 +1,8 @@
 """What one prober sent: counts, gaps of its batch counter, restarts and jumps of its clock.
 
-In: the heads of its `ProbeBatch`es in log order, with append times. Out: a `NicTally` a window, the element of
-`ClockFits.nics`. `NicState` is what must be carried from one window to the next; a `ClockFits` record holds it.
+In: the heads of its `ProbeBatch`es in log order, with append times. Out: a `NicTally` a window, the element
+of `ClockFits.nics`. `NicState` is what must be carried from one window to the next; a `ClockFits` record
+holds it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any, Final
 __all__ = ["JumpLimit", "NicState", "NicTally"]
 
 MISSING_KEPT: Final = 64
-"""Batch numbers of a gap that are remembered, so that one that comes late is taken and not called a duplicate."""
+"""Batch numbers of a gap that are remembered, so that one that comes late is taken and not called a
+duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,9 @@ class NicTally:
     def take(self, run: int, batch: int, clock_ns: int, system_ns: int, lost: int, append_ns: int) -> bool:
         """Count one batch. Returns False for one that was taken before (a producer's second try)."""
         state = self.state
-        if state is None:
-            self.state = NicState(run, batch, clock_ns, system_ns)
-        elif run != state.run:
-            self.restarts += 1
-            self.state = NicState(run, batch, clock_ns, system_ns)
+        if state is None or run != state.run:
+            self.restarts += state is not None
+            state = self.state = NicState(run, batch, clock_ns, system_ns)
         elif batch > state.batch >= 0:
             gap = range(state.batch + 1, batch)
             self.lost_batches += len(gap)
@@ -87,20 +87,20 @@ class NicTally:
             state.batch = batch
         else:
             return False
-        assert self.state is not None
         self.batches += 1
         self.lost += lost
-        if batch == self.state.batch:
-            self.state.clock_ns, self.state.system_ns = clock_ns, system_ns
+        if batch == state.batch:
+            state.clock_ns, state.system_ns = clock_ns, system_ns
             self.append_ns = append_ns
             self._reads.append((clock_ns, system_ns))
         return True
 
     def clock_jump_ns(self, limit: JumpLimit) -> int:
-        """Return the largest lasting step of the clock against the system clock, 0 where none is beyond `limit`.
+        """Return the largest lasting step of the clock against the system clock, 0 where none is beyond
+        `limit`.
 
-        A single odd reading (the process was held up between the two clocks) goes back with the next flush, so a
-        step counts only if the next reading, where there is one, confirms it.
+        A single odd reading (the process was held up between the two clocks) goes back with the next flush,
+        so a step counts only if the next reading, where there is one, confirms it.
         """
         ahead = [clock - system for clock, system in self._reads]
         largest = 0

@@ -1,8 +1,8 @@
 """Which window a message belongs to, and when a window closes: the bookkeeping of one source partition.
 
 In: append times, offsets and a monotonic clock, all in ns. Out: `Cut`s, the closed windows with their offset
-ranges. Knows no Kafka and holds no messages. A replay that is given the ranges of published windows cuts the same
-windows whatever the timing.
+ranges. Knows no Kafka and holds no messages. A replay that is given the ranges of published windows cuts the
+same windows whatever the timing.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ class Placement:
 
 
 class LogClock:
-    """The log's clock, seen through append times: never ahead of it, behind by the least delay of the last minute.
+    """The log's clock, seen through append times: never ahead of it, behind by the least delay of the last
+    minute.
 
-    An append time plus the time since it was seen can only be behind the log's clock, so the greatest of them is
-    the best estimate; older sightings are dropped after one to two spans, so that a clock that was set back is
-    believed again.
+    An append time plus the time since it was seen can only be behind the log's clock, so the greatest of them
+    is the best estimate; older sightings are dropped after one to two spans, so that a clock that was set
+    back is believed again.
     """
 
     SPAN_NS = 30_000_000_000
@@ -86,10 +87,10 @@ class LogClock:
 class WindowCutter:
     """Cuts one source partition into windows of append time.
 
-    A window closes when a message of a later one comes, or when the log's clock is `silence_ns` past its end and
-    the source was quiet as long. What comes for a closed window counts as late and enters the open one. Offsets of
-    `known` ranges (published by an earlier owner but read again) go to the window that had them, which closes at
-    its range's end.
+    A window closes when a message of a later one comes, or when the log's clock is `silence_ns` past its end
+    and the source was quiet as long. What comes for a closed window counts as late and enters the open one.
+    Offsets of `known` ranges (published by an earlier owner but read again) go to the window that had them,
+    which closes at its range's end.
     """
 
     def __init__(self, window_ns: int, silence_ns: int, known: Iterable[Range] = ()) -> None:
@@ -134,8 +135,8 @@ class WindowCutter:
         return Placement(cut.window, late, before, after)
 
     def tick(self, log_now_ns: int, quiet_ns: int, caught_up: bool) -> list[Cut]:
-        """Return the windows that silence closes: `quiet_ns` since the last message was seen, `caught_up` where
-        the log is known to hold nothing more of this source."""
+        """Return the windows that silence closes: `quiet_ns` since the last message was seen, `caught_up`
+        where the log is known to hold nothing more of this source."""
         if self._replaying is not None or not caught_up or quiet_ns < self.silence_ns:
             return []
         present = (log_now_ns - self.silence_ns) // self.window_ns

@@ -1,12 +1,13 @@
 """The clocks of one shard, window after window, in fabric time.
 
-In: all `ClockFits` of one window. Out: the window's `ClockOffsets`. State: one line and its uncertainty a clock,
-recoverable from the last `ClockOffsets`, so that a new owner goes on without a step.
+In: all `ClockFits` of one window. Out: the window's `ClockOffsets`. State: one line and its uncertainty a
+clock, recoverable from the last `ClockOffsets`, so that a new owner goes on without a step.
 
-Each clock is followed by a two-state filter (offset in ns, rate in ppb) in fabric time. The mesh tells the clocks
-against each other only; where fabric time itself is (the gauge) follows from continuity: it goes on as the
-clocks that were there before say in the median, and is slewed towards the median of the hosts' system clocks.
-A new connected part starts at that median, and its rate at the hosts' rate, which takes a second window to know.
+Each clock is followed by a two-state filter (offset in ns, rate in ppb) in fabric time. The mesh tells the
+clocks against each other only; where fabric time itself is (the gauge) follows from continuity: it goes on as
+the clocks that were there before say in the median, and is slewed towards the median of the hosts' system
+clocks. A new connected part starts at that median, and its rate at the hosts' rate, which takes a second
+window to know.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class ClockTrack:
         q = wander * wander
         self.offset_ns += self.drift_ppb * dt
         self.at_ns = reading_ns
-        self.p_offset += 2 * dt * self.p_cross + dt * dt * self.p_drift + WALK_NS2_PER_S * ahead + q * ahead**3 / 3
+        self.p_offset += (
+            2 * dt * self.p_cross + dt * dt * self.p_drift + WALK_NS2_PER_S * ahead + q * ahead**3 / 3
+        )
         self.p_cross += dt * self.p_drift + q * dt * ahead / 2
         self.p_drift += q * ahead
 
@@ -193,7 +196,8 @@ class ShardClocks:
     ) -> list[Record]:
         """Return the `ClockOffsets` of a window from all its `ClockFits`.
 
-        `clock_of` is the inventory's NIC to clock; a NIC that neither it nor the fits know is a clock of its own.
+        `clock_of` is the inventory's NIC to clock; a NIC that neither it nor the fits know is a clock of its
+        own.
         """
         self.last_window = window
         start_ns = window * window_ns
@@ -242,12 +246,14 @@ class ShardClocks:
                 taken.flush[node] = nic
         return taken
 
-    def _guess_readings(self, taken: _Window, middle_log_ns: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Guess each clock's reading at the window's middle: carried on from the last solution, else from the last
-        flush and its append time."""
+    def _guess_readings(
+        self, taken: _Window, middle_log_ns: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Guess each clock's reading at the window's middle: carried on from the last solution, else from the
+        last flush and its append time."""
         readings = np.zeros(len(taken.names), np.int64)
         known = np.zeros(len(taken.names), np.bool_)
-        for node, name in enumerate(taken.names):
+        for node in range(len(taken.names)):
             flush = taken.flush.get(node)
             if flush is not None:
                 readings[node] = flush["clock_ns"] + middle_log_ns - flush["append_ns"]
@@ -265,7 +271,9 @@ class ShardClocks:
                 track.advance(int(mesh.reading_ns[node]), self.parameters.wander_ppb_per_sqrt_s)
         going_on = [
             i for i, name in enumerate(names)
-            if name in self.tracks and self.tracks[name].state != UNSYNCED and int(members[i]) not in taken.jumped
+            if name in self.tracks
+            and self.tracks[name].state != UNSYNCED
+            and int(members[i]) not in taken.jumped
         ]  # fmt: skip
         domain = names[0]
         hosts = _by_host(taken, members)
@@ -289,7 +297,8 @@ class ShardClocks:
     def _continued_gauge(
         self, names: list[str], members: NDArray[np.int64], mesh: Mesh, going_on: list[int]
     ) -> tuple[float, float]:
-        """Return what to add to theta and rate so that the part's clocks go on where they were, in the median."""
+        """Return what to add to theta and rate so that the part's clocks go on where they were, in the
+        median."""
         tracks = [self.tracks[names[i]] for i in going_on]
         nodes = members[going_on]
         ahead = np.array([t.offset_ns for t in tracks]) - mesh.theta_ns[nodes]
@@ -299,7 +308,8 @@ class ShardClocks:
         return _robust_mean(ahead, weight), _robust_mean(rate, rate_weight)
 
     def _hosts_rate(self, mesh: Mesh, hosts: Mapping[str, list[tuple[int, Record]]]) -> tuple[float, bool]:
-        """Return the gauge's rate from the hosts' system clocks, and whether two flushes each were there to tell."""
+        """Return the gauge's rate from the hosts' system clocks, and whether two flushes each were there to
+        tell."""
         medians = []
         for flushes in hosts.values():
             rates = []
@@ -326,8 +336,9 @@ class ShardClocks:
     ) -> float:
         """Return the change of fabric time's rate (ppb) that slews it towards the hosts' median.
 
-        A proportional and an integral part, limited together: what the rate was changed by before is taken back.
-        A part without that memory (new here, or its owner died) has its slew in its clocks' rates already.
+        A proportional and an integral part, limited together: what the rate was changed by before is taken
+        back. A part without that memory (new here, or its owner died) has its slew in its clocks' rates
+        already.
         """
         if not hosts:
             return -self._slew.pop(domain, 0.0)

@@ -1,7 +1,7 @@
 """When a window of fits is complete: every source has spoken, or the grace is over.
 
-In: `ClockFits` of one shard with the log's clock in ns. Out: windows in order, each with its records in the log's
-order. Knows no Kafka; tokens are what the caller acknowledges once the window is published.
+In: `ClockFits` of one shard with the log's clock in ns. Out: windows in order, each with its records in the
+log's order. Knows no Kafka; tokens are what the caller acknowledges once the window is published.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One window's pair fits to relative clocks: offsets and rates of the mesh's nodes at one common instant.
 
-In: pairs (prober, peer, offset, drift, round trip) and a guess of every prober's reading at the common instant.
-Out: `Mesh`, each node's value against its connected part's mean, with standard error and asymmetry limit. No
-memory and no fabric time in here: see clocks.py.
+In: pairs (prober, peer, offset, drift, round trip) and a guess of every prober's reading at the common
+instant. Out: `Mesh`, each node's value against its connected part's mean, with standard error and asymmetry
+limit. No memory and no fabric time in here: see clocks.py.
 
 Signs. theta_i is what added to clock i gives a common time: theta_i = T - c_i. A pair's offset is
 c_peer - c_prober = theta_prober - theta_peer, and its drift the same difference of rates.
@@ -25,13 +25,15 @@ Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 ASYMMETRY_RMS: Final = 0.1
-"""Typical one-sided share of an unloaded round trip's half: how pairs are weighted, not how errors are bound."""
+"""Typical one-sided share of an unloaded round trip's half: how pairs are weighted, not how errors are
+bound."""
 SIGMA_LEAST_NS: Final = 1.0
 DRIFT_LIMIT_PPB: Final = 1e6
 """Beyond 1,000 ppm it is no oscillator: the clock stepped within the window."""
 NO_SLOPE_PPB: Final = 1e6
 EXACT_NODES: Final = 128
-"""Parts up to this size get their asymmetry limit from the solution's own gains, larger ones from neighbours."""
+"""Parts up to this size get their asymmetry limit from the solution's own gains, larger ones from
+neighbours."""
 
 
 @dataclass(slots=True)
@@ -49,11 +51,11 @@ class Pairs:
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], node_of: Mapping[str, int]) -> Pairs:
-        """Take `ClockFits.pairs` elements; those of unknown or equal nodes, and those that no clock could have
-        made, are left out."""
+        """Take `ClockFits.pairs` elements; those of unknown or equal nodes, and those that no clock could
+        have made, are left out."""
         rows = [
-            (node_of[r["prober"]], node_of[r["peer"]], r["at_ns"], r["offset_ns"], r["drift_ppb"], r["sigma_ns"],
-             r["drift_sigma_ppb"], r["rtt_min_ns"])
+            (node_of[r["prober"]], node_of[r["peer"]], r["at_ns"], r["offset_ns"], r["drift_ppb"],
+             r["sigma_ns"], r["drift_sigma_ppb"], r["rtt_min_ns"])
             for r in records
             if r["accepted"] > 0
             and r["prober"] in node_of
@@ -72,8 +74,8 @@ class Pairs:
 
 
 class RttFloor:
-    """The least round trip that each pair of clocks showed lately: what is above it is queueing, which may stand in
-    one direction alone. A pair without history takes the window's median."""
+    """The least round trip that each pair of clocks showed lately: what is above it is queueing, which may
+    stand in one direction alone. A pair without history takes the window's median."""
 
     RISE: Final = 1.002
 
@@ -118,13 +120,18 @@ class Mesh:
 
 
 def solve_relative(
-    nodes: int, pairs: Pairs, floor_ns: Float64s, share: float, readings: Int64s, has_reading: NDArray[np.bool_]
+    nodes: int,
+    pairs: Pairs,
+    floor_ns: Float64s,
+    share: float,
+    readings: Int64s,
+    has_reading: NDArray[np.bool_],
 ) -> Mesh:
     """Solve offsets and rates of `nodes` clocks from `pairs`.
 
-    `readings` guesses each prober's clock at one common instant, good to some ms. All offsets are carried to that
-    instant with their own drift; as the guesses differ from the true instant by clock, the solution itself then
-    tells better ones (all readings plus theta are one number) and the solve is done again, twice.
+    `readings` guesses each prober's clock at one common instant, good to some ms. All offsets are carried to
+    that instant with their own drift; as the guesses differ from the true instant by clock, the solution
+    itself then tells better ones (all readings plus theta are one number) and the solve is done again, twice.
     """
     excess = np.maximum(pairs.rtt_min_ns - floor_ns, 0.0)
     asymmetry = share * floor_ns / 2 + excess / 2
@@ -158,7 +165,9 @@ def solve_relative(
         rate_ppb=rates.x,
         rate_sigma_ppb=rates.sigma,
         reading_ns=reading,
-        asymmetry_ns=_asymmetry_of_nodes(nodes, pairs, weight * solution.weight, asymmetry, solution.component),
+        asymmetry_ns=_asymmetry_of_nodes(
+            nodes, pairs, weight * solution.weight, asymmetry, solution.component
+        ),
         pairs=counts.astype(np.int64),
         residual_ns=np.sqrt(squares / np.maximum(counts, 1)),
     )
@@ -194,9 +203,9 @@ def _asymmetry_of_nodes(
     """Return for each node the most that errors of at most `limit` a pair can shift its theta.
 
     theta = G v with G the gains of weighted least squares, so |error| <= sum |G| limit. With L the weighted
-    Laplacian and A the pairs' incidence, G = pinv(L) A' W, and as A' W has no mean, inv(L + 1/n) serves as well.
-    Large parts take the weighted mean of the node's own pairs, which that sum comes close to in a well connected
-    mesh.
+    Laplacian and A the pairs' incidence, G = pinv(L) A' W, and as A' W has no mean, inv(L + 1/n) serves as
+    well. Large parts take the weighted mean of the node's own pairs, which that sum comes close to in a well
+    connected mesh.
     """
     result = np.zeros(nodes)
     if not len(pairs):

@@ -55,8 +55,8 @@ class Fleet:
                 continue
             flush = start + 900_000_000
             nics.append({
-                "nic": nic, "clock": self.clock_of.get(nic, nic), "run": 1, "batches": 10, "samples": 100, "lost": 0,
-                "lost_batches": 0, "restarts": 0, "clock_jump_ns": self.jumps.get((nic, window), 0),
+                "nic": nic, "clock": self.clock_of.get(nic, nic), "run": 1, "batches": 10, "samples": 100,
+                "lost": 0, "lost_batches": 0, "restarts": 0, "clock_jump_ns": self.jumps.get((nic, window), 0),
                 "clock_ns": self.clock(nic).reading(flush),
                 "system_ns": flush + round(self.system_error_ns(nic, flush)),
                 "append_ns": flush + self.append_delay_ns(nic) + self.log_ahead_ns, "last_batch": 0,
@@ -64,7 +64,11 @@ class Fleet:
             for peer in self.peers(nic) if self.peers else [n for n in sorted(self.clocks) if n != nic]:
                 if peer in self.silent or peer == nic:
                     continue
-                pairs.append(self._pair(nic, peer, window, start + 500_000_000 + int(self.rng.integers(-10**8, 10**8))))
+                pairs.append(
+                    self._pair(
+                        nic, peer, window, start + 500_000_000 + int(self.rng.integers(-(10**8), 10**8))
+                    )
+                )
         return [{
             "shard": "fabric", "source": source, "window": window, "part": 0, "parts": 1,
             "first_offset": window * 10, "next_offset": window * 10 + 10, "nics": nics, "pairs": pairs,
@@ -83,8 +87,11 @@ class Fleet:
             "samples": 100, "accepted": 50,
         }  # fmt: skip
 
-    def errors_ns(self, records: Iterable[Mapping[str, Any]], nic_of: Mapping[str, str] | None = None) -> dict[str, float]:
-        """Each clock's error at its own at_ns against true time, free of the gauge: the median of all taken off."""
+    def errors_ns(
+        self, records: Iterable[Mapping[str, Any]], nic_of: Mapping[str, str] | None = None
+    ) -> dict[str, float]:
+        """Each clock's error at its own at_ns against true time, free of the gauge: the median of all taken
+        off."""
         found = {}
         for record in records:
             for state in record["clocks"]:
