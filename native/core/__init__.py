@@ -3,19 +3,28 @@
 from native.core.columns import ClockLine, MeshSolution, PairFits, PathDelayColumns, ProbeColumns
 from native.core.decode import BadBatch, decode_probe_batch, encode_probe_batch
 from native.core.mesh import solve_mesh
+from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_sockets, siphash24
 from native.core.window import NicWindow, bucket_edges_ns, bucket_of
 
 __all__ = [
     "BadBatch",
     "ClockLine",
+    "Engine",
+    "Link",
     "MeshSolution",
     "NicWindow",
     "PairFits",
     "PathDelayColumns",
+    "Peer",
     "ProbeColumns",
+    "Sockets",
+    "TestClock",
     "bucket_edges_ns",
     "bucket_of",
     "decode_probe_batch",
     "encode_probe_batch",
+    "link_of",
+    "open_sockets",
+    "siphash24",
     "solve_mesh",
 ]

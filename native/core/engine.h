@@ -1,0 +1,108 @@
+/* The probe engine: prober and responder of one NIC in one thread. engine.c says how it works. */
+#ifndef FT_ENGINE_H
+#define FT_ENGINE_H
+
+#include <netinet/in.h>
+#include <stdint.h>
+
+#include "clockmodel.h"
+#include "siphash.h"
+
+#define FT_NO_STAMP INT64_MIN
+#define FT_MAX_PATHS 64
+#define FT_MAX_PEERS 1024
+
+/* name, what it counts */
+#define FT_COUNTERS(X)                                                                     \
+  X(requests_sent)       /* requests that the kernel took */                               \
+  X(replies_received)    /* first replies to our requests */                               \
+  X(samples)             /* probes with all four stamps */                                 \
+  X(pairs)               /* coded pairs kept */                                            \
+  X(pairs_demoted)       /* complete pairs whose real spacing was too far from the set one */ \
+  X(lost)                /* requests without a reply in time */                            \
+  X(no_t3)               /* replies whose stamps never came */                             \
+  X(no_t1)               /* requests whose own send stamp never came: never left the host */ \
+  X(late)                /* replies after the verdict */                                   \
+  X(duplicates)          /* replies and follow-ups that were there already */              \
+  X(stale_run)           /* answers to another run */                                      \
+  X(collects_sent)       /* packets that ask for follow-ups */                             \
+  X(followups_received)                                                                    \
+  X(requests_received)                                                                     \
+  X(replies_sent)                                                                          \
+  X(collects_received)                                                                     \
+  X(followups_sent)                                                                        \
+  X(malformed)           /* packets that are none of ours: magic, version, kind, length */ \
+  X(bad_mac)             /* strangers, other keys, other addresses */                      \
+  X(wrong_nic)           /* meant for another NIC than this */                             \
+  X(stale_time)          /* requests further from our system clock than allowed: replays */ \
+  X(no_rx_stamp)         /* packets that came without a receive stamp */                   \
+  X(unknown_stamp)       /* transmit stamps that belong to nothing we remember */          \
+  X(send_errors)         /* packets that the kernel refused for want of room */            \
+  X(unreachable)         /* requests that the kernel could not route: counted as lost */   \
+  X(rx_queue_drops)      /* packets that our full socket buffers lost */                   \
+  X(overflow_samples)    /* samples that nobody drained in time */                         \
+  X(table_full)          /* shots put off since the state table was full */                \
+  X(missed_timers)       /* shots skipped since this thread got no processor in time */    \
+  X(capped)              /* shots put off by the rate cap */                               \
+  X(answers_capped)      /* times that answering waited for the rate cap */                \
+  X(throttled)           /* times that the rate was lowered since the thread fell behind */ \
+  X(wakeups)                                                                               \
+  X(bytes_asked)         /* payload of authentic requests and collects received */         \
+  X(bytes_answered)      /* payload of replies and follow-ups sent */
+
+typedef struct {
+#define X(name) uint64_t name;
+  FT_COUNTERS(X)
+#undef X
+} ft_counters;
+
+typedef struct {
+  int max_peers, paths;
+  int64_t spacing_ns, timeout_ns, collect_delay_ns, drain_ns, max_age_ns;
+  double rate_pps, max_pps, answer_max_pps;
+  uint64_t run, seed;
+  uint32_t nic_hash;
+  ft_key key;
+  int hardware; /* take raw hardware stamps */
+  uint32_t table_shots, out_samples, reply_ring;
+} ft_config;
+
+typedef struct {
+  uint32_t group; /* ((peer * paths) + path) * 2 + (1 for a coded pair) */
+  uint32_t order;
+  int64_t sent, forward, turnaround, reverse;
+} ft_sample;
+
+typedef struct {
+  ft_sample *samples;
+  uint32_t count;
+  uint32_t *lost, *no_t3; /* by group */
+  int64_t clock_ns, system_ns;
+} ft_output;
+
+typedef struct ft_engine ft_engine;
+
+ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *path_fds, int phc_fd);
+void ft_engine_free(ft_engine *e);
+int ft_engine_run(ft_engine *e, int64_t for_ns); /* 0, or an errno */
+void ft_engine_stop(ft_engine *e);
+void ft_engine_lock(ft_engine *e);
+void ft_engine_unlock(ft_engine *e);
+/* the following want the lock */
+void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *address, uint32_t nic_hash);
+void ft_engine_clear_peer(ft_engine *e, int slot);
+void ft_engine_set_rate(ft_engine *e, double rate_pps);
+ft_clock *ft_engine_clock(ft_engine *e, int in_use);
+ft_output *ft_engine_swap(ft_engine *e); /* valid until the next swap */
+const ft_counters *ft_engine_counters(ft_engine *e);
+const char *const *ft_counter_names(void);
+int ft_counter_count(void);
+double ft_engine_throttle(ft_engine *e);
+int ft_engine_groups(ft_engine *e);
+/* order samples by group, stable; `start` has groups + 1 elements. Wants no lock. */
+void ft_engine_scatter(ft_engine *e, ft_output *out, int64_t *start, int64_t *sent, int64_t *forward,
+                       int64_t *turnaround, int64_t *reverse);
+/* one packet through the parser, as if it had come from `from` on path socket `path` (-1: the responder) */
+void ft_engine_feed(ft_engine *e, int path, const uint8_t *data, int size, const struct sockaddr_storage *from);
+
+#endif

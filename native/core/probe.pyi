@@ -1,0 +1,91 @@
+"""Types of probe.pyx."""
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from native.core.columns import ProbeColumns
+
+__all__ = ["Engine", "Link", "Peer", "Sockets", "TestClock", "link_of", "open_sockets", "siphash24"]
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    nic: str
+    address: str
+    port: int
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    speed_bps: int | None
+    mtu_bytes: int | None
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    responder: socket.socket
+    paths: tuple[socket.socket, ...]
+    def close(self) -> None: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def path_ports(self) -> tuple[int, ...]: ...
+
+def open_sockets(
+    address: str, port: int, first_path_port: int, paths: int, buffer_bytes: int = ...
+) -> Sockets: ...
+def link_of(sock: socket.socket, device: str) -> Link: ...
+def siphash24(key: bytes, data: bytes) -> int: ...
+
+class TestClock:
+    __test__: bool
+    parameters: tuple[int, float, float, int, int, int, int]
+    def __init__(
+        self,
+        offset_ns: int = 0,
+        drift_ppb: float = 0.0,
+        wander_ppb_per_sqrt_s: float = 0.0,
+        epoch_ns: int = 0,
+        seed: int = 0,
+        step_ns: int = 0,
+        step_at_ns: int = 0,
+    ) -> None: ...
+    def reading(self, realtime_ns: int) -> int: ...
+    def offset_at(self, realtime_ns: int) -> int: ...
+
+class Engine:
+    nic: str
+    run_id: int
+    def __init__(
+        self,
+        sockets: Sockets,
+        *,
+        nic: str,
+        key: bytes,
+        run: int | None = None,
+        rate_pps: float = 1000.0,
+        max_pps: float = 100_000.0,
+        answer_max_pps: float = 200_000.0,
+        spacing_ns: int = 20_000,
+        timeout_ms: float = 100.0,
+        collect_delay_ms: float = 20.0,
+        drain_ms: float = 5.0,
+        max_age_s: float = 86_400.0,
+        clock: TestClock | None = None,
+        device: str | None = None,
+        seed: int | None = None,
+        max_peers: int = 64,
+    ) -> None: ...
+    @property
+    def phc_index(self) -> int | None: ...
+    @property
+    def path_ports(self) -> tuple[int, ...]: ...
+    @property
+    def peers(self) -> list[Peer]: ...
+    def run(self, seconds: float | None = None) -> None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def set_peers(self, peers: Iterable[Peer]) -> None: ...
+    def set_rate(self, rate_pps: float) -> None: ...
+    def step_clock(self, step_ns: int) -> None: ...
+    def counters(self) -> dict[str, float]: ...
+    def drain(self) -> ProbeColumns: ...
+    def feed(self, path: int, data: bytes, address: str, port: int) -> None: ...

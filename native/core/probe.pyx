@@ -1,0 +1,502 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The probe engine for Python: sockets and peers in, `ProbeColumns` out.
+
+One `Engine` is one NIC's prober and responder. A thread calls `run`, which holds no GIL; any other thread drains
+the samples, changes the peers or reads the counters meanwhile. engine.c says what goes over the wire.
+"""
+
+import os
+import socket as _socket
+from dataclasses import dataclass
+
+import numpy as np
+
+from native.core.columns import ProbeColumns
+
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+cdef extern from "sys/socket.h":
+    cdef struct sockaddr_storage:
+        uint16_t ss_family
+
+cdef extern from "clockmodel.h":
+    ctypedef struct ft_clock:
+        int64_t offset_ns, step_ns, step_at_ns
+    void ft_clock_init(ft_clock *, int64_t, double, double, int64_t, uint64_t, int64_t, int64_t)
+    int64_t ft_clock_read(ft_clock *, int64_t)
+
+cdef extern from "siphash.h":
+    ctypedef struct ft_key:
+        uint64_t k0, k1
+    uint64_t ft_siphash(ft_key, const uint8_t *, size_t)
+    ft_key ft_key_from(const uint8_t *, size_t)
+
+cdef extern from "hwstamp.h":
+    ctypedef struct ft_hwstamp:
+        int phc, changed
+    int ft_hwstamp_start(int, const char *, ft_hwstamp *)
+    void ft_hwstamp_restore(int, const char *, const ft_hwstamp *)
+    void ft_link(int, const char *, int64_t *, int *)
+
+cdef extern from "engine.h":
+    int FT_MAX_PATHS, FT_MAX_PEERS
+    ctypedef struct ft_counters:
+        uint64_t requests_sent
+    ctypedef struct ft_config:
+        int max_peers, paths, hardware
+        int64_t spacing_ns, timeout_ns, collect_delay_ns, drain_ns, max_age_ns
+        double rate_pps, max_pps, answer_max_pps
+        uint64_t run, seed
+        uint32_t nic_hash, table_shots, out_samples, reply_ring
+        ft_key key
+    ctypedef struct ft_output:
+        uint32_t count
+        uint32_t *lost
+        uint32_t *no_t3
+        int64_t clock_ns, system_ns
+    ctypedef struct ft_engine:
+        pass
+    ft_engine *ft_engine_new(const ft_config *, int, const int *, int)
+    void ft_engine_free(ft_engine *)
+    int ft_engine_run(ft_engine *, int64_t) nogil
+    void ft_engine_stop(ft_engine *)
+    void ft_engine_lock(ft_engine *) nogil
+    void ft_engine_unlock(ft_engine *)
+    void ft_engine_set_peer(ft_engine *, int, const sockaddr_storage *, uint32_t)
+    void ft_engine_clear_peer(ft_engine *, int)
+    void ft_engine_set_rate(ft_engine *, double)
+    ft_clock *ft_engine_clock(ft_engine *, int)
+    ft_output *ft_engine_swap(ft_engine *)
+    const ft_counters *ft_engine_counters(ft_engine *)
+    double ft_engine_throttle(ft_engine *)
+    int ft_engine_groups(ft_engine *)
+    void ft_engine_scatter(ft_engine *, ft_output *, int64_t *, int64_t *, int64_t *, int64_t *, int64_t *) nogil
+    void ft_engine_feed(ft_engine *, int, const uint8_t *, int, const sockaddr_storage *)
+    const char *const *ft_counter_names()
+    int ft_counter_count()
+
+__all__ = ["Engine", "Link", "Peer", "Sockets", "TestClock", "link_of", "open_sockets", "siphash24"]
+
+cdef int64_t SECOND_NS = 1000000000
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A NIC to probe: its id, and the address and UDP port that answer."""
+
+    nic: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a network device says of itself; None where it does not."""
+
+    speed_bps: int | None
+    mtu_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """One responder socket and one socket a path, all bound to one address."""
+
+    responder: object
+    paths: tuple
+
+    def close(self):
+        """Close them all."""
+        for sock in (self.responder, *self.paths):
+            sock.close()
+
+    @property
+    def port(self):
+        """The UDP port that answers."""
+        return self.responder.getsockname()[1]
+
+    @property
+    def path_ports(self):
+        """The source port of each path."""
+        return tuple(sock.getsockname()[1] for sock in self.paths)
+
+
+def open_sockets(str address, int port, int first_path_port, int paths, int buffer_bytes=1 << 20):
+    """Open and bind a NIC's sockets in the calling thread's network namespace; port 0: any free one.
+
+    Raises OSError, its text naming address and port.
+    """
+    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+    opened = []
+    ports = [port] + [first_path_port and first_path_port + i for i in range(paths)]
+    try:
+        for wanted in ports:
+            sock = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+            opened.append(sock)
+            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, buffer_bytes)
+            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, buffer_bytes)
+            try:
+                sock.bind((address, wanted))
+            except OSError as error:
+                raise OSError(error.errno, f"probe socket {address} UDP port {wanted}: {error.strerror}") from None
+    except BaseException:
+        for sock in opened:
+            sock.close()
+        raise
+    return Sockets(opened[0], tuple(opened[1:]))
+
+
+def link_of(sock, str device):
+    """Return what `device`, of the namespace that `sock` was opened in, says of itself."""
+    cdef int64_t speed
+    cdef int mtu
+    name = device.encode()
+    ft_link(sock.fileno(), name, &speed, &mtu)
+    return Link(speed if speed > 0 else None, mtu if mtu > 0 else None)
+
+
+def siphash24(bytes key, bytes data):
+    """Return the SipHash-2-4 of `data` under a key of 16 bytes (32: folded into one), as an integer."""
+    _check_key(key)
+    return ft_siphash(ft_key_from(key, len(key)), data, len(data))
+
+
+def _check_key(key):
+    if len(key) not in (16, 32):
+        raise ValueError(f"fleet key: {len(key)} bytes, expected 16 or 32")
+
+
+cdef class TestClock:
+    """A clock that a test gives to a NIC: deterministic, so that the truth can be computed anywhere.
+
+    With s the seconds since `epoch_ns` it reads system + offset_ns + drift_ppb * s + x(s), and step_ns more from
+    step_at_ns on; x is the integral of a seeded random walk of frequency, whose standard deviation after s seconds
+    is wander_ppb_per_sqrt_s * sqrt(s). Times are ns since the Unix epoch.
+    """
+
+    __test__ = False
+    cdef ft_clock clock
+    cdef readonly tuple parameters
+
+    def __init__(self, int64_t offset_ns=0, double drift_ppb=0.0, double wander_ppb_per_sqrt_s=0.0,
+                 int64_t epoch_ns=0, seed=0, int64_t step_ns=0, int64_t step_at_ns=0):
+        if wander_ppb_per_sqrt_s > 0 and epoch_ns <= 0:
+            raise ValueError(f"test clock: epoch_ns {epoch_ns} with wander, expected a time after 1970")
+        self.parameters = (offset_ns, drift_ppb, wander_ppb_per_sqrt_s, epoch_ns, seed, step_ns, step_at_ns)
+        ft_clock_init(&self.clock, offset_ns, drift_ppb, wander_ppb_per_sqrt_s, epoch_ns,
+                      <uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), step_ns, step_at_ns)
+
+    def reading(self, int64_t realtime_ns):
+        """Return what the clock reads at this moment of the system clock, ns."""
+        return ft_clock_read(&self.clock, realtime_ns)
+
+    def offset_at(self, int64_t realtime_ns):
+        """Return the clock minus the system clock at this moment, ns."""
+        return ft_clock_read(&self.clock, realtime_ns) - realtime_ns
+
+    def __reduce__(self):
+        return (TestClock, self.parameters)
+
+
+cdef void _fill_address(sockaddr_storage *out, address, int port) except *:
+    """Write a socket address; raises ValueError where `address` is none."""
+    cdef uint8_t *p = <uint8_t *>out
+    cdef bytes packed
+    memset(out, 0, sizeof(sockaddr_storage))
+    if not 0 <= port < 65536:
+        raise ValueError(f"port {port}: expected 0 to 65535")
+    try:
+        packed = _socket.inet_pton(_socket.AF_INET6 if ":" in address else _socket.AF_INET, address)
+    except OSError:
+        raise ValueError(f"address {address!r}: expected an IPv4 or IPv6 address") from None
+    out.ss_family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+    p[2] = port >> 8
+    p[3] = port & 255
+    memcpy(p + (8 if ":" in address else 4), <const uint8_t *>packed, len(packed))
+
+
+cdef uint32_t _hash_of(str nic):
+    cdef ft_key zero
+    zero.k0 = zero.k1 = 0
+    name = nic.encode()
+    return <uint32_t>ft_siphash(zero, name, len(name))
+
+
+cdef class Engine:
+    """Prober and responder of one NIC. Rates in packets a second, times in the unit of their names.
+
+    `rate_pps` requests a second go to random peers on random paths, in coded pairs `spacing_ns` apart with
+    exponential gaps between pairs (spacing_ns 0: single probes). `max_pps` caps what is asked, `answer_max_pps`
+    what is answered; both slow and never stop. `device`: take the NIC's own stamps where it can give them.
+    Raises ValueError for a setting out of range, OSError where the kernel refuses.
+    """
+
+    cdef ft_engine *engine
+    cdef ft_config config
+    cdef ft_hwstamp hardware
+    cdef object sockets, names, slots, free_slots, resting, phc
+    cdef bytes device
+    cdef list ports
+    cdef int64_t batch
+    cdef readonly str nic
+    cdef readonly object run_id
+    cdef bint has_clock
+
+    def __cinit__(self):
+        self.engine = NULL
+
+    def __init__(self, sockets, *, str nic, bytes key, run=None, double rate_pps=1000.0, double max_pps=100_000.0,
+                 double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, double timeout_ms=100.0,
+                 double collect_delay_ms=20.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
+                 str device=None, seed=None, int max_peers=64):
+        cdef int fds[64]
+        paths = len(sockets.paths)
+        _check_key(key)
+        _check("rate_pps", rate_pps, 0.001, 10e6)
+        _check("max_pps", max_pps, 1, 10e6)
+        _check("answer_max_pps", answer_max_pps, 1, 10e6)
+        _check("spacing_ns", spacing_ns, 0, 1_000_000_000)
+        _check("timeout_ms", timeout_ms, 1, 60_000)
+        _check("drain_ms", drain_ms, 0, 1_000)
+        _check("collect_delay_ms", collect_delay_ms, 0, timeout_ms)
+        _check("max_peers", max_peers, 1, FT_MAX_PEERS)
+        _check("paths", paths, 1, FT_MAX_PATHS)
+        if self.engine is not NULL:
+            raise RuntimeError("Engine: initialised twice")
+        self.sockets = sockets
+        self.nic = nic
+        self.run_id = run if run is not None else int.from_bytes(os.urandom(8), "big") >> 1
+        self.batch = 0
+        self.ports = list(sockets.path_ports)
+        self.slots = {}
+        self.names = [None] * max_peers
+        self.free_slots = list(range(max_peers - 1, -1, -1))
+        self.resting = []
+        self.phc = None
+        self.hardware.phc = -1
+        self.hardware.changed = 0
+        self.config.max_peers = max_peers
+        self.config.paths = paths
+        self.config.spacing_ns = spacing_ns
+        self.config.timeout_ns = <int64_t>(timeout_ms * 1e6)
+        self.config.collect_delay_ns = <int64_t>(collect_delay_ms * 1e6)
+        self.config.drain_ns = <int64_t>(drain_ms * 1e6)
+        self.config.max_age_ns = <int64_t>(max_age_s * 1e9)
+        self.config.rate_pps = rate_pps
+        self.config.max_pps = max_pps
+        self.config.answer_max_pps = answer_max_pps
+        self.config.run = self.run_id
+        self.config.seed = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) & 0xFFFFFFFFFFFFFFFF
+        self.config.nic_hash = _hash_of(nic)
+        self.config.key = ft_key_from(key, len(key))
+        busiest = min(rate_pps, max_pps) * 1.25
+        self.config.table_shots = <uint32_t>min(busiest * (2.5 * timeout_ms / 1e3 + 0.1) + 512, 4e6)
+        self.config.out_samples = <uint32_t>min(busiest * 2 + 4096, 4e6)
+        self.config.reply_ring = <uint32_t>min(65536, 1024 + answer_max_pps)
+        if device is not None and clock is None:
+            self.device = device.encode()
+            if ft_hwstamp_start(sockets.responder.fileno(), self.device, &self.hardware):
+                try:
+                    self.phc = os.open(f"/dev/ptp{self.hardware.phc}", os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    ft_hwstamp_restore(sockets.responder.fileno(), self.device, &self.hardware)
+                    self.hardware.phc = -1
+                    self.hardware.changed = 0
+        self.config.hardware = self.phc is not None
+        for i in range(paths):
+            fds[i] = sockets.paths[i].fileno()
+        self.engine = ft_engine_new(&self.config, sockets.responder.fileno(), fds,
+                                    -1 if self.phc is None else self.phc)
+        if self.engine is NULL:
+            error = errno
+            self._restore()
+            raise OSError(error, f"probe engine of {nic}: {os.strerror(error)}")
+        self.has_clock = clock is not None
+        if clock is not None:
+            self._set_clock(clock)
+
+    cdef void _set_clock(self, clock):
+        cdef int64_t offset, epoch, step, step_at
+        cdef double drift, wander
+        offset, drift, wander, epoch, seed, step, step_at = clock.parameters
+        ft_clock_init(ft_engine_clock(self.engine, 1), offset, drift, wander, epoch,
+                      <uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), step, step_at)
+
+    cdef void _restore(self):
+        if self.hardware.changed:
+            ft_hwstamp_restore(self.sockets.responder.fileno(), self.device, &self.hardware)
+            self.hardware.changed = 0
+        if self.phc is not None:
+            os.close(self.phc)
+            self.phc = None
+
+    def __dealloc__(self):
+        ft_engine_free(self.engine)
+
+    def close(self):
+        """Put the NIC's stamping back as it was found and close the sockets. Only after `run` has returned."""
+        ft_engine_free(self.engine)
+        self.engine = NULL
+        self._restore()
+        self.sockets.close()
+
+    cdef ft_engine *_alive(self) except NULL:
+        if self.engine is NULL:
+            raise RuntimeError(f"probe engine of {self.nic}: closed")
+        return self.engine
+
+    @property
+    def phc_index(self):
+        """N of the /dev/ptpN that stamps, or None where the kernel's clock does."""
+        return self.hardware.phc if self.config.hardware else None
+
+    @property
+    def path_ports(self):
+        """The source port of each path."""
+        return tuple(self.ports)
+
+    def run(self, seconds=None):
+        """Ask and answer for so many seconds, or until `stop`. Raises OSError where waiting fails."""
+        cdef int64_t for_ns = -1 if seconds is None else <int64_t>(seconds * 1e9)
+        cdef int error
+        cdef ft_engine *engine = self._alive()
+        with nogil:
+            error = ft_engine_run(engine, for_ns)
+        if error:
+            raise OSError(error, f"probe engine of {self.nic}: {os.strerror(error)}")
+
+    def stop(self):
+        """Make `run` return soon; from any thread. Counts for the next `run` where none is on."""
+        ft_engine_stop(self._alive())
+
+    cdef void _lock(self):
+        cdef ft_engine *engine = self.engine
+        with nogil:
+            ft_engine_lock(engine)
+
+    def set_peers(self, peers):
+        """Probe these from now on. Raises ValueError where there are more than max_peers, or for a bad address."""
+        cdef sockaddr_storage address
+        self._alive()
+        wanted = {peer.nic: peer for peer in peers}
+        if len(wanted) > self.config.max_peers:
+            raise ValueError(f"peers: {len(wanted)}, expected at most {self.config.max_peers}")
+        for peer in wanted.values():
+            _fill_address(&address, peer.address, peer.port)
+        for nic in [nic for nic in self.slots if nic not in wanted]:
+            slot = self.slots.pop(nic)[0]
+            self._lock()
+            ft_engine_clear_peer(self.engine, slot)
+            ft_engine_unlock(self.engine)
+            self.resting.append([slot, 0])
+        for nic, peer in wanted.items():
+            slot, known = self.slots.get(nic, (None, None))
+            if known == peer:
+                continue
+            if slot is None:
+                slot = self._take_slot()
+                if slot is None:
+                    continue
+            self.slots[nic] = (slot, peer)
+            self.names[slot] = nic
+            _fill_address(&address, peer.address, peer.port)
+            self._lock()
+            ft_engine_set_peer(self.engine, slot, &address, _hash_of(nic))
+            ft_engine_unlock(self.engine)
+
+    def _take_slot(self):
+        return self.free_slots.pop() if self.free_slots else None
+
+    @property
+    def peers(self):
+        """The peers that are probed now."""
+        return [peer for _, peer in self.slots.values()]
+
+    def set_rate(self, double rate_pps):
+        """Change the request rate; at most the one given at the start, which sized the tables."""
+        self._alive()
+        _check("rate_pps", rate_pps, 0.001, 10e6)
+        self._lock()
+        ft_engine_set_rate(self.engine, rate_pps)
+        ft_engine_unlock(self.engine)
+
+    def step_clock(self, int64_t step_ns):
+        """Make the clock jump now. Raises RuntimeError where no test clock was set."""
+        if not self.has_clock:
+            raise RuntimeError(f"probe engine of {self.nic}: no test clock to step")
+        self._lock()
+        ft_engine_clock(self.engine, 1).offset_ns += step_ns
+        ft_engine_unlock(self.engine)
+
+    def counters(self):
+        """Return what was counted since the start, by name, and `throttle`: the share of the rate in use, 0..1."""
+        cdef const ft_counters *c
+        cdef const char *const *names = ft_counter_names()
+        cdef const uint64_t *values
+        self._alive()
+        self._lock()
+        values = <const uint64_t *>ft_engine_counters(self.engine)
+        found = {names[i].decode(): values[i] for i in range(ft_counter_count())}
+        found["throttle"] = ft_engine_throttle(self.engine)
+        ft_engine_unlock(self.engine)
+        return found
+
+    def drain(self):
+        """Take all samples and losses since the last call, as the run's next batch. For one thread at a time."""
+        cdef ft_output *out
+        cdef ft_engine *engine = self._alive()
+        cdef int groups = ft_engine_groups(engine), g
+        cdef int64_t[::1] start = np.empty(groups + 1, np.int64)
+        cdef int64_t[::1] sent, forward, turnaround, reverse
+        self._lock()
+        out = ft_engine_swap(engine)
+        ft_engine_unlock(engine)
+        columns = np.empty((4, out.count + 1), np.int64)  # one spare: a memoryview of nothing has no address
+        sent, forward, turnaround, reverse = columns
+        with nogil:
+            ft_engine_scatter(engine, out, &start[0], &sent[0], &forward[0], &turnaround[0], &reverse[0])
+        peers, path, spacing, lost, no_t3, starts = [], [], [], [], [], []
+        cdef int paths = self.config.paths
+        for g in range(groups):
+            if start[g + 1] == start[g] and not out.lost[g] and not out.no_t3[g]:
+                continue
+            peers.append(self.names[g // 2 // paths])
+            path.append(self.ports[g // 2 % paths])
+            spacing.append(self.config.spacing_ns if g & 1 else 0)
+            lost.append(out.lost[g])
+            no_t3.append(out.no_t3[g])
+            starts.append(start[g])
+        starts.append(out.count)
+        batch = self.batch
+        self.batch += 1
+        self._rested()
+        return ProbeColumns(
+            nic=self.nic, run=self.run_id, batch=batch, clock_ns=out.clock_ns, system_ns=out.system_ns, peers=peers,
+            path=np.array(path, np.int32), spacing_ns=np.array(spacing, np.int32), lost=np.array(lost, np.int32),
+            no_t3=np.array(no_t3, np.int32), start=np.array(starts, np.int64), sent=columns[0, :-1],
+            forward=columns[1, :-1], turnaround=columns[2, :-1], reverse=columns[3, :-1])
+
+    def _rested(self):
+        """A slot is given to another peer only when nothing of the old one can come any more."""
+        import time
+        now = time.monotonic()
+        for entry in self.resting:
+            entry[1] = entry[1] or now + 3 * self.config.timeout_ns * 1e-9
+        for entry in [entry for entry in self.resting if entry[1] < now]:
+            self.resting.remove(entry)
+            self.free_slots.append(entry[0])
+
+    def feed(self, int path, bytes data, str address, int port):
+        """Put a packet through the parser as if it had come on this path (-1: to the responder); for tests."""
+        cdef sockaddr_storage sender
+        self._alive()
+        _fill_address(&sender, address, port)
+        self._lock()
+        ft_engine_feed(self.engine, path, data, <int>min(len(data), 65536), &sender)
+        ft_engine_unlock(self.engine)
+
+
+def _check(str name, value, least, most):
+    if not least <= value <= most:
+        raise ValueError(f"{name} {value}: expected {least} to {most}")

@@ -1,0 +1,54 @@
+"""Sockets in another network namespace: opened there by a helper thread, used from anywhere.
+
+setns changes one thread and that thread cannot come back, so it does its work and ends; a socket stays in the
+namespace that it was opened in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["in_netns"]
+
+_CLONE_NEWNET = 0x40000000
+
+T = TypeVar("T")
+
+
+def in_netns(path: str | None, work: Callable[[], T]) -> T:
+    """Return `work()`, done inside the network namespace at `path` (None: in this thread, as it is).
+
+    Raises OSError naming the namespace where it cannot be entered, and whatever `work` raises.
+    """
+    if path is None:
+        return work()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def enter_and_work() -> None:
+        try:
+            _enter(path)
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001  # handed to the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=enter_and_work, name=f"netns {path}", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _enter(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET):
+            code = ctypes.get_errno()
+            raise OSError(code, f"network namespace {path}: {os.strerror(code)}")
+    finally:
+        os.close(fd)

@@ -1,0 +1,151 @@
+"""From a prober to the log: messages wait in bounded room while the log is down, then the oldest are dropped.
+
+In: topic, key, bytes. Out: acknowledged Kafka messages, and counts of what was dropped. Never blocks but in
+`close`. librdkafka gets only a few messages at a time, since what it holds it never lets go for newer ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as KafkaMessage
+
+__all__ = ["Outlet", "kafka_client"]
+
+_log = logging.getLogger(__name__)
+
+Delivered = Callable[[int], None]
+"""Called with a message's log append time, ns since the Unix epoch."""
+
+_IN_FLIGHT = 64
+
+
+def kafka_client(bootstrap: str) -> dict[str, Any]:
+    """Return the configuration that every Kafka client of a prober shares."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "broker.address.family": "any",
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 2,
+        "statistics.interval.ms": 0,
+        "error_cb": _on_error,
+    }
+
+
+class _Producer(Protocol):
+    def produce(self, topic: str, *, key: bytes, value: bytes, on_delivery: Any) -> None: ...
+    def poll(self, timeout: float) -> int: ...
+    def flush(self, timeout: float) -> int: ...
+    def purge(self) -> None: ...
+
+
+class Outlet:
+    """A bounded queue before a Kafka producer. `most_messages` and `most_bytes` bound what waits."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        most_messages: int,
+        most_bytes: int,
+        compression: str = "none",
+        producer: _Producer | None = None,
+    ) -> None:
+        self._producer: _Producer = producer or Producer({
+            **config,
+            "partitioner": "murmur2_random",
+            "enable.idempotence": True,
+            "compression.type": compression,
+            "linger.ms": 0,
+            "message.timeout.ms": 0,
+            "message.max.bytes": 4_000_000,
+            "queue.buffering.max.messages": 1000,
+        })  # fmt: skip
+        self._waiting: deque[tuple[str, bytes, bytes, Delivered | None]] = deque()
+        self._waiting_bytes = 0
+        self._most_messages = most_messages
+        self._most_bytes = most_bytes
+        self._in_flight = 0
+        self.dropped = 0
+        self.delivered = 0
+        self.failed = 0
+
+    def put(self, topic: str, key: str, value: bytes, delivered: Delivered | None = None) -> None:
+        """Send when there is room; drop the oldest message that waits where there is none."""
+        self._waiting.append((topic, key.encode(), value, delivered))
+        self._waiting_bytes += len(value)
+        while self._waiting and (
+            len(self._waiting) > self._most_messages or self._waiting_bytes > self._most_bytes
+        ):
+            self._waiting_bytes -= len(self._waiting.popleft()[2])
+            self.dropped += 1
+        self.poll()
+
+    def poll(self) -> None:
+        """Serve acknowledgements and hand on what waits."""
+        self._producer.poll(0)
+        while self._waiting and self._in_flight < _IN_FLIGHT:
+            topic, key, value, delivered = self._waiting[0]
+            try:
+                self._producer.produce(
+                    topic, key=key, value=value, on_delivery=self._report(topic, delivered)
+                )
+            except BufferError:
+                return
+            except KafkaException as error:  # this message can never be sent: too large, or refused for good
+                self.failed += 1
+                _log.error("%s: message of %d bytes: %s", topic, len(value), error)
+            else:
+                self._in_flight += 1
+            self._waiting.popleft()
+            self._waiting_bytes -= len(value)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not acknowledged yet."""
+        return len(self._waiting) + self._in_flight
+
+    def close(self, timeout_s: float) -> int:
+        """Send what waits for at most so long; return how many messages were given up."""
+        end = time.monotonic() + timeout_s
+        while self.waiting and time.monotonic() < end:
+            self.poll()
+            self._producer.flush(max(0.0, min(0.1, end - time.monotonic())))
+        left = self.waiting
+        self._producer.purge()
+        self._producer.flush(0.1)
+        return left
+
+    def _report(
+        self, topic: str, delivered: Delivered | None
+    ) -> Callable[[KafkaError | None, KafkaMessage], None]:
+        def report(error: KafkaError | None, message: KafkaMessage) -> None:
+            self._in_flight -= 1
+            if error is not None:
+                self.failed += 1
+                if error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+                    _log.error("%s: not acknowledged: %s", topic, error)
+                return
+            self.delivered += 1
+            if delivered is not None:
+                delivered(message.timestamp()[1] * 1_000_000)
+
+        return report
+
+
+_said: dict[str, float] = {}
+
+
+def _on_error(error: KafkaError) -> None:
+    """Log librdkafka's complaints, the same one at most every 10 s."""
+    line, now = str(error), time.monotonic()
+    if now - _said.get(line, -1e9) > 10:
+        if len(_said) > 100:
+            _said.clear()
+        _said[line] = now
+        _log.warning("log: %s", line)

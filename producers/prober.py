@@ -1,0 +1,228 @@
+"""The prober service: one NIC's engine, its batches to the log, its peers from the inventory.
+
+In: `ProbeSettings`, `NicSettings`. Out: `Nic` announcements, and `ProbeBatch`es (publish = raw) or
+`ClockFits` and `PathDelays` (publish = reduced). The engine's thread makes no Python; this one wakes every `flush_ms`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from sdnotify import SystemdNotifier
+
+from native.core import encode_probe_batch
+from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_sockets
+from producers.inventory import InventoryReader, Roster, addresses_of, nic_record
+from producers.keys import read_key
+from producers.netns import in_netns
+from producers.outlet import Outlet, kafka_client
+from producers.peers import choose_peers, hashes_of
+from producers.settings import ClockSettings, NicSettings, ProbeSettings
+from schemas import codec
+from schemas.ids import nic_id
+from schemas.topics import INVENTORY, PROBES
+
+__all__ = ["Prober", "main", "test_clock"]
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_S = 2.0
+_STATUS_S = 5.0
+
+
+def test_clock(settings: ClockSettings | None) -> TestClock | None:
+    """Return the clock that a test gives to a NIC; epoch_ns 0 becomes now."""
+    if settings is None:
+        return None
+    return TestClock(
+        offset_ns=settings.offset_ns,
+        drift_ppb=settings.drift_ppb,
+        wander_ppb_per_sqrt_s=settings.wander_ppb_per_sqrt_s,
+        epoch_ns=settings.epoch_ns or time.time_ns(),
+        seed=settings.seed,
+        step_ns=settings.step_ns,
+        step_at_ns=settings.step_at_ns,
+    )
+
+
+test_clock.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a test by its name
+
+
+class Prober:
+    """One NIC's engine with what it needs around it. `tick` is to be called every `flush_ms`."""
+
+    def __init__(self, settings: ProbeSettings, nic: NicSettings) -> None:
+        self.settings = settings
+        self.nic = nic
+        self.name = nic_id(nic.host, nic.device)
+        self.since_ns = time.time_ns()
+        key = read_key(settings.key_file)
+
+        def open_all() -> tuple[Sockets, Link]:
+            sockets = open_sockets(nic.address, settings.udp_port, settings.first_path_port, settings.paths)
+            return sockets, link_of(sockets.responder, nic.device)
+
+        sockets, self.link = in_netns(nic.netns, open_all)
+        self.port = sockets.port
+        self.engine = Engine(
+            sockets,
+            nic=self.name,
+            key=key,
+            rate_pps=settings.rate_pps,
+            max_pps=settings.max_pps,
+            answer_max_pps=settings.answer_max_pps,
+            spacing_ns=settings.spacing_ns,
+            timeout_ms=settings.timeout_ms,
+            collect_delay_ms=min(5.0, settings.timeout_ms / 4),
+            max_age_s=settings.max_age_s,
+            clock=test_clock(nic.clock),
+            device=nic.device if settings.hardware_stamps else None,
+            max_peers=max(32, 3 * settings.peers),
+        )
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start to answer, and to ask once there are peers."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop and put everything back as it was found."""
+        self.engine.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.engine.close()
+
+    def record(self) -> dict[str, Any]:
+        """Return the NIC's announcement as of now."""
+        return nic_record(
+            self.nic,
+            run=self.engine.run_id,
+            probe_port=self.port,
+            phc_index=self.engine.phc_index,
+            speed_bps=self.link.speed_bps,
+            mtu_bytes=self.link.mtu_bytes,
+            since_ns=self.since_ns,
+            announced_ns=time.time_ns(),
+        )
+
+    def meet(self, roster: Roster) -> int:
+        """Choose the peers anew from who is alive; return how many there are."""
+        known = addresses_of(roster.alive(self.nic.shard).values(), self.nic.address)
+        known.pop(self.name, None)
+        names = sorted(known)
+        seed = self.settings.peers_seed
+        chosen = choose_peers(self.name, names, self.settings.peers, seed, hashes_of(names, seed))
+        self.engine.set_peers([Peer(name, *known[name]) for name in chosen])
+        return len(chosen)
+
+    def _run(self) -> None:
+        try:
+            self.engine.run()
+        except BaseException as error:  # noqa: BLE001  # carried to the service's thread, which ends with it
+            self.failure = error
+
+
+def main(settings: ProbeSettings, nic: NicSettings) -> int:
+    """Probe until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 1 failed at work, 2 cannot start."""
+    stopping = threading.Event()
+    _on_signals(stopping)
+    try:
+        prober = Prober(settings, nic)
+    except (OSError, ValueError) as error:
+        _log.error("%s/%s: %s", nic.host, nic.device, error)
+        return 2
+    registry = _registry(settings.schema_registry_url)
+    client = kafka_client(settings.bootstrap)
+    roster = Roster(settings.silent_s)
+    reader = InventoryReader(client, roster, registry)
+    outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
+    publish = _publisher(prober, outlet, registry)
+    notify = SystemdNotifier()
+    prober.start()
+    _log.info(
+        "%s: answers on %s UDP port %d, run %d", prober.name, nic.address, prober.port, prober.engine.run_id
+    )
+    notify.notify("READY=1")
+    flush_s = settings.flush_ms / 1e3
+    due = time.monotonic() + flush_s
+    announce_at = status_at = 0.0
+    meet_at, peers = float("inf"), 0
+    try:
+        while not stopping.is_set() and prober.failure is None:
+            now = time.monotonic()
+            if now >= announce_at:
+                outlet.put(
+                    INVENTORY.name, prober.name, codec.encode(INVENTORY.record, prober.record(), registry)
+                )
+                announce_at = now + settings.announce_s
+                meet_at = min(meet_at, now + 1)  # who fell silent shows only when somebody else speaks
+            if reader.poll():
+                meet_at = min(meet_at, now + flush_s)
+            if now >= meet_at:
+                meet_at = float("inf")
+                peers = prober.meet(roster)
+            if now >= due:
+                publish()
+                due = max(due + flush_s, now)
+            outlet.poll()
+            if now >= status_at:
+                status_at = now + _STATUS_S
+                notify.notify(f"STATUS={_status(prober, peers, outlet)}")
+            stopping.wait(max(0.0, due - time.monotonic()))
+        if prober.failure is not None:
+            _log.error("%s: %s", prober.name, prober.failure)
+        publish()
+    finally:
+        notify.notify("STOPPING=1")
+        prober.close()
+        left = outlet.close(_CLOSE_S)
+        reader.close()
+        if left:
+            _log.warning("%s: %d messages could not be sent before the end", prober.name, left)
+    return 0 if prober.failure is None else 1
+
+
+def _status(prober: Prober, peers: int, outlet: Outlet) -> str:
+    counters = prober.engine.counters()
+    return (
+        f"{peers} peers, {counters['samples']:.0f} samples, {counters['lost']:.0f} lost, "
+        f"throttle {counters['throttle']:.2f}, {outlet.waiting} messages wait, {outlet.dropped} dropped"
+    )
+
+
+def _publisher(prober: Prober, outlet: Outlet, registry: codec.Registry | None) -> Callable[[], None]:
+    head = codec.header(PROBES.record, registry)
+
+    def raw() -> None:
+        outlet.put(PROBES.name, prober.name, head + encode_probe_batch(prober.engine.drain()))
+
+    return raw
+
+
+def _registry(url: str | None) -> codec.Registry | None:
+    if url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    return ConfluentRegistry(url)
+
+
+def _on_signals(stopping: threading.Event) -> None:
+    """Stop on SIGTERM and SIGINT, where this is the process's main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+    elif os.environ.get("NOTIFY_SOCKET"):
+        _log.warning("prober runs outside the main thread: signals are not its own")

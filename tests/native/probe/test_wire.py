@@ -1,0 +1,208 @@
+"""What goes over the wire: who gets an answer, how large it is, and what bad packets and bad networks do."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from native.core.probe import Peer, siphash24
+
+MakeNic = Callable[..., Any]
+MakeResponder = Callable[..., Any]
+
+# SipHash-2-4 of 0, 1, … n - 1 under the key 00 01 … 0f: some of the published 64-bit vectors, with the
+# worked example of its paper (15 bytes).
+VECTORS = {
+    0: 0x726FDB47DD0E0E31,
+    1: 0x74F839C593DC67FD,
+    2: 0x0D6C8009D9A94F5A,
+    3: 0x85676696D7FB7E2D,
+    4: 0xCF2794E0277187B7,
+    5: 0x18765564CD99A68D,
+    6: 0xCBC9466E58FEE3CE,
+    7: 0xAB0200F58B01D137,
+    8: 0x93F5F5799A932462,
+    15: 0xA129CA6149BE45E5,
+    63: 0x958A324CEB064572,
+}
+
+
+@pytest.mark.parametrize(("size", "expected"), VECTORS.items())
+def test_siphash_gives_the_published_vectors(size: int, expected: int) -> None:
+    assert siphash24(bytes(range(16)), bytes(range(size))) == expected
+
+
+def test_a_key_of_32_bytes_uses_all_of_them() -> None:
+    key = bytes(range(32))
+    hashes = {siphash24(key, b"x"), siphash24(key[:16], b"x")}
+    hashes |= {siphash24(key[:i] + b"\xff" + key[i + 1 :], b"x") for i in range(32)}
+    assert len(hashes) == 34
+
+
+class Asker:
+    """A plain socket that asks a responder."""
+
+    def __init__(self, nic: Any) -> None:
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind((nic.address, 0))
+        self.target = (nic.address, nic.sockets.port)
+        self.own = self.sock.getsockname()
+
+    def ask(self, data: bytes, timeout_s: float = 5.0) -> bytes | None:
+        self.sock.settimeout(timeout_s)
+        self.sock.sendto(data, self.target)
+        try:
+            return self.sock.recv(2048)
+        except TimeoutError:
+            return None
+
+
+def test_an_answer_is_never_larger_than_its_question(make_nic: MakeNic, wire: Any) -> None:
+    nic = make_nic("a/lo")
+    nic.start()
+    asker = Asker(nic)
+    question = wire.request(wire.KEY, asker.own, asker.target, "a/lo", seq=5)
+    answer = asker.ask(question)
+    assert answer is not None
+    assert len(answer) <= len(question)
+    assert answer[:4] == b"FT\x12\x00"
+    assert answer[-8:] == wire.mac(wire.KEY, asker.target, asker.own, answer[:-8])
+    t2, ticket, _ = struct.unpack(">qII", answer[16:32])
+    for count in (1, 2, 32):
+        question = wire.collect(wire.KEY, asker.own, asker.target, [(5, ticket)] * count)
+        answer = asker.ask(question)
+        assert answer is not None
+        assert len(answer) == len(question)
+        seq, t3 = struct.unpack_from(">Iq", answer, 16)
+        assert seq == 5
+        assert t2 < t3 < t2 + 1_000_000_000
+    asker.sock.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        asker.sock.recv(2048)
+    asker.sock.close()
+    counters = nic.engine.counters()
+    assert counters["bytes_answered"] <= counters["bytes_asked"]
+    assert counters["replies_sent"] + counters["followups_sent"] == 4
+
+
+def test_a_stamp_is_given_to_its_asker_alone(make_nic: MakeNic, wire: Any) -> None:
+    nic = make_nic("a/lo")
+    nic.start()
+    asker = Asker(nic)
+    answer = asker.ask(wire.request(wire.KEY, asker.own, asker.target, "a/lo", seq=5))
+    assert answer is not None
+    ticket = struct.unpack_from(">I", answer, 24)[0]
+    for seq, run in ((5, 2), (6, 1)):
+        answer = asker.ask(wire.collect(wire.KEY, asker.own, asker.target, [(seq, ticket)], run=run))
+        assert answer is not None
+        assert struct.unpack_from(">q", answer, 20)[0] == -(2**63)
+    asker.sock.close()
+
+
+def test_strangers_get_no_answer_and_are_counted(make_nic: MakeNic, wire: Any) -> None:
+    nic = make_nic("a/lo", max_age_s=60)
+    nic.start()
+    asker, other = Asker(nic), Asker(nic)
+    good = wire.request(wire.KEY, asker.own, asker.target, "a/lo")
+    flipped = bytearray(good)
+    flipped[20] ^= 1
+    old = time.time_ns() - 120 * 10**9
+    strange = {
+        "other key": (wire.request(bytes(16), asker.own, asker.target, "a/lo"), "bad_mac"),
+        "one bit": (bytes(flipped), "bad_mac"),
+        "another NIC": (wire.request(wire.KEY, asker.own, asker.target, "b/lo"), "wrong_nic"),
+        "too old": (wire.request(wire.KEY, asker.own, asker.target, "a/lo", at_ns=old), "stale_time"),
+        "cut": (good[:-1], "malformed"),
+        "longer": (good + b"\0", "malformed"),
+        "foreign": (b"GET / HTTP/1.0\r\n\r\n", "malformed"),
+        "a reply": (b"FT\x12\0" + good[4:], "malformed"),
+        "empty": (b"", "malformed"),
+        "other version": (b"FT\x21\0" + good[4:], "malformed"),
+    }
+    for what, (data, counter) in strange.items():
+        before = nic.engine.counters()[counter]
+        asker.sock.sendto(data, asker.target)
+        end = time.monotonic() + 5
+        while nic.engine.counters()[counter] == before:
+            assert time.monotonic() < end, f"{what}: not counted under {counter}"
+    before = nic.engine.counters()["bad_mac"]
+    other.sock.sendto(good, other.target)  # a true packet replayed from another port
+    end = time.monotonic() + 5
+    while nic.engine.counters()["bad_mac"] == before:
+        assert time.monotonic() < end
+    assert nic.engine.counters()["replies_sent"] == 0
+    assert asker.ask(good) is not None
+    asker.sock.close()
+    other.sock.close()
+
+
+def test_loss_duplicates_and_reordering_are_told_apart(
+    make_nic: MakeNic, make_responder: MakeResponder
+) -> None:
+    nic = make_nic("a/lo", rate_pps=1500.0, timeout_ms=200)
+    far = make_responder(nic.address, drop=0.1, double=0.2, reorder=0.1)
+    nic.engine.set_peers([Peer("far/lo", *far.address)])
+    nic.start()
+    nic.until(lambda: nic.samples() > 800 and nic.lost() > 40)
+    nic.engine.set_peers([])
+    nic.until(lambda: nic.samples() + nic.lost() >= nic.engine.counters()["requests_sent"])
+    counters = nic.engine.counters()
+    assert counters["duplicates"] > 50
+    assert counters["lost"] == far.dropped
+    assert counters["samples"] == far.asked - far.dropped
+    assert counters["no_t3"] == 0
+
+
+def test_a_lost_follow_up_is_asked_for_again_and_never_a_loss(
+    make_nic: MakeNic, make_responder: MakeResponder
+) -> None:
+    nic = make_nic("a/lo", rate_pps=1000.0, timeout_ms=40, collect_delay_ms=2.0, drain_ms=1.0)
+    far = make_responder(nic.address, no_followup=0.5)
+    nic.engine.set_peers([Peer("far/lo", *far.address)])
+    nic.start()
+    nic.until(lambda: nic.engine.counters()["no_t3"] > 20 and nic.samples() > 200)
+    counters = nic.engine.counters()
+    assert counters["lost"] == 0
+    assert counters["no_t3"] < counters["samples"]
+    assert sum(int(batch.no_t3.sum()) for batch in nic.batches) > 0
+
+
+def test_answers_to_another_run_are_left(make_nic: MakeNic, make_responder: MakeResponder) -> None:
+    nic = make_nic("a/lo", timeout_ms=20)
+    far = make_responder(nic.address, run=77)
+    nic.engine.set_peers([Peer("far/lo", *far.address)])
+    nic.start()
+    nic.until(lambda: nic.lost() > 20)
+    assert nic.engine.counters()["stale_run"] > 0
+    assert nic.samples() == 0
+
+
+def test_the_parser_takes_any_bytes(make_nic: MakeNic, wire: Any) -> None:
+    nic = make_nic("a/lo", paths=1)
+    draw = random.Random(20240229)
+    source = (nic.address, 4242)
+    target = (nic.address, nic.sockets.port)
+    nic.engine.set_peers([Peer("b/lo", *source)])
+    run = nic.engine.run_id
+    for _ in range(20_000):
+        kind = draw.randrange(6)
+        count = draw.choice((0, 1, 32, 33, 255, draw.randrange(256)))
+        body = wire.head(kind, count, draw.randrange(2**32), draw.choice((run, 1)))
+        body += draw.randbytes(draw.choice((0, 4, 12, 16, count * 12, draw.randrange(600))))
+        path = draw.randrange(-1, 1)
+        to = target if path < 0 else (nic.address, nic.sockets.path_ports[0])
+        body += wire.mac(wire.KEY, source, to, body) if draw.random() < 0.7 else draw.randbytes(8)
+        if draw.random() < 0.2:
+            body = draw.randbytes(draw.randrange(700))
+        nic.engine.feed(path, body, *source)
+    counters = nic.engine.counters()
+    assert counters["malformed"] > 1000
+    assert counters["bad_mac"] > 10
+    assert counters["samples"] == 0
+    assert nic.engine.drain().start[-1] == 0
