@@ -149,6 +149,11 @@ class Partition:
         Raises LogError: a full disk is KAFKA_STORAGE_ERROR, and the batch is not in the log then.
         """
         header = batch.check(view, self.config.max_message_bytes)
+        if header.size > self.config.segment_bytes:
+            raise LogError(
+                Code.RECORD_LIST_TOO_LARGE,
+                f"record batch of {header.size} B, a segment holds {self.config.segment_bytes}",
+            )
         if self.config.compact:
             batch.require_keys(view, header)
         if header.producer_id >= 0:

@@ -1,0 +1,118 @@
+"""Faust workers and kcat, as people run them. On both brokers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+WORKER = Path(__file__).with_name("faust_counter.py")
+
+
+@pytest.mark.timeout(180)
+def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tmp_path, wait_for):
+    app = f"counter-{uuid.uuid4().hex[:8]}"
+    from confluent_kafka.cimpl import NewTopic
+
+    for future in admin.create_topics([NewTopic(f"{app}-{end}", 4, 1) for end in ("in", "out")]).values():
+        future.result(20)
+    workers = []
+
+    def start():
+        folder = tmp_path / f"worker-{len(workers)}"
+        folder.mkdir()
+        env = os.environ | {"APP": app, "BOOTSTRAP": kafka.bootstrap, "DATA": str(folder)}
+        with (folder / "output").open("wb") as output:
+            worker = subprocess.Popen(
+                [sys.executable, str(WORKER), "worker", "-l", "warn", "--without-web"],
+                env=env, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        workers.append(worker)
+        return worker
+
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": app, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(f"{app}-out", number, 0) for number in range(4)])
+    newest: dict[bytes, int] = {}
+
+    def counted(wanted):
+        """Whether every key has been counted `wanted` times: at least, since Faust delivers at least once."""
+        for worker, folder in zip(workers, sorted(tmp_path.iterdir()), strict=True):
+            assert worker.poll() in (None, -9), (folder / "output").read_text()[-2000:]
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None
+            newest[message.key()] = int(message.value())
+        return len(newest) == 10 and min(newest.values()) >= wanted
+
+    def send(times):
+        produce(f"{app}-in", [(b"key-%d" % key, b"") for _ in range(times) for key in range(10)])
+
+    def members():
+        group = admin.describe_consumer_groups([app], request_timeout=10)[app].result(10)
+        return len(group.members) if group.state.name == "STABLE" else 0
+
+    try:
+        first = start()
+        send(10)
+        wait_for(lambda: counted(10))
+        start()
+        wait_for(lambda: members() == 2)
+        send(10)
+        wait_for(lambda: counted(20))
+        first.kill()
+        first.wait()
+        send(10)
+        # The dead worker's session ends, the other recovers its part of the table and goes on.
+        wait_for(lambda: counted(30), deadline_s=60)
+        assert max(newest.values()) <= 60
+    finally:
+        consumer.close()
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            try:
+                worker.wait(20)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+
+
+@pytest.fixture
+def kcat(kafka):
+    program = shutil.which("kcat") or shutil.which("kafkacat")
+    if program is None:
+        pytest.skip("no kcat on this machine (Debian: apt-get install kafkacat)")
+
+    def call(*arguments, data=""):
+        done = subprocess.run(
+            [program, "-b", kafka.bootstrap, *arguments],
+            input=data, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return call
+
+
+def test_kcat_lists_produces_consumes_and_asks_for_times(kcat, topic):
+    name = topic(1)
+    assert f'topic "{name}" with 1 partitions' in kcat("-L")
+    kcat("-P", "-t", name, "-K", ":", data="a:one\nb:two\n")
+    kcat("-P", "-t", name, "-K", ":", "-z", "lz4", data="c:three\n")
+    read = kcat("-C", "-t", name, "-o", "beginning", "-e", "-q", "-f", "%k=%s@%o\n")
+    assert read.splitlines() == ["a=one@0", "b=two@1", "c=three@2"]
+    assert kcat("-Q", "-t", f"{name}:0:0").strip() == f"{name} [0] offset 0"
+    assert kcat("-C", "-t", name, "-o", "-1", "-e", "-q").strip() == "three"
+
+
+def test_kcat_in_a_group(kcat, topic):
+    name = topic(2)
+    kcat("-P", "-t", name, data="one\ntwo\n")
+    group = f"kcat-{uuid.uuid4().hex[:6]}"
+    read = kcat("-G", group, "-X", "auto.offset.reset=earliest", "-c", "2", "-q", name)
+    assert sorted(read.split()) == ["one", "two"]
