@@ -1,0 +1,306 @@
+"""A leaf-spine fabric of real packets: network namespaces wired with veth pairs, static equal-cost routes.
+
+In: FabricSettings, in a process that has called `userns.enter`. Out: running namespaces, the description of every
+NIC for a prober, every directed link, and `open_in` for sockets there. Closing it, or the end of its last process,
+leaves nothing. What each sysctl is for stands beside it: without them equal-cost paths do not follow the 5-tuple.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from fabrictime.testbed import userns
+from fabrictime.testbed.clocks import ClockTruth, draw_clock
+from fabrictime.testbed.settings import FULL_FRAME_BYTES, FabricSettings
+from fabrictime.testbed.topology import Node, Plan, Port, Route, make_plan
+from schemas.ids import nic_id
+
+__all__ = ["Fabric", "FabricError", "FabricNic"]
+
+T = TypeVar("T")
+
+_TC_H_ROOT = 0xFFFFFFFF
+_PERMANENT = 0x80  # NUD_PERMANENT
+_WARM_UP_PORT = 9  # discard
+
+# Needed: a fabric without them would lie. Every namespace gets them before its first interface.
+_SYSCTLS = {
+    "ipv4/ip_forward": "1",
+    "ipv4/fib_multipath_hash_policy": "3",  # by the packet's fields: 1 would take the sending socket's own hash
+    "ipv4/fib_multipath_hash_fields": "0x37",  # addresses, protocol and ports
+    "ipv4/icmp_ratelimit": "0",  # every trace is answered
+    "ipv4/icmp_errors_use_inbound_ifaddr": "1",  # an answer names the port that the packet came in by
+    "ipv4/conf/all/rp_filter": "0",
+    "ipv4/conf/default/rp_filter": "0",
+    "ipv4/conf/all/ignore_routes_with_linkdown": "1",  # the end that only lost its carrier moves its flows as well
+    "ipv4/conf/default/ignore_routes_with_linkdown": "1",
+}
+# Taken where the kernel has them.
+_SYSCTLS_OPTIONAL = {
+    "ipv4/icmp_msgs_per_sec": "1000000",
+    "ipv4/tcp_no_metrics_save": "1",  # no connection learns from an earlier one
+    "ipv6/conf/all/disable_ipv6": "1",  # no packets but those that somebody sends
+    "ipv6/conf/default/disable_ipv6": "1",
+}
+
+_serial = itertools.count(1)
+
+
+class FabricError(RuntimeError):
+    """The fabric could not be built or changed; `str()` says what and why, one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class FabricNic:
+    """One NIC of the fabric, as a prober needs it. `rail` and `rack` as in the inventory; `netns` is a path."""
+
+    nic: str
+    host: str
+    device: str
+    address: str
+    netns: str
+    leaf: str
+    leaf_port: str
+    shard: str
+    rail: int | None
+    rack: str
+    clock: ClockTruth | None
+
+
+class Fabric:
+    """A fabric from `open` (or `with`) to `close`. Methods may be called from any thread, faults one at a time."""
+
+    def __init__(self, settings: FabricSettings | None = None, name: str | None = None) -> None:
+        self.settings = settings or FabricSettings()
+        self.plan: Plan = make_plan(self.settings)
+        self.name = name or f"ft{os.getpid()}-{next(_serial)}"
+        self.links: dict[str, tuple[Port, Port]] = self.plan.links()
+        self.lock = threading.RLock()
+        self._paths: dict[str, str] = {}
+        self._nics: list[FabricNic] = []
+        self._closers: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Build it all. Raises NamespacesDenied before `enter`, FabricError where the kernel refuses a part."""
+        if self._paths:
+            raise FabricError(f"fabric {self.name}: it is open already")
+        if not userns.inside():
+            raise userns.NamespacesDenied("a fabric is built after fabrictime.testbed.userns.enter() only")
+        try:
+            userns.in_helper_thread(self._build)
+        except (OSError, NetlinkError) as error:
+            self.close()
+            raise FabricError(f"fabric {self.name}: {_line(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+        self._nics = list(self._describe())
+        return self
+
+    def close(self) -> None:
+        """Take it all down: what is attached to it, then its namespaces. A second call does nothing."""
+        while self._closers:
+            self._closers.pop()()
+        for path in self._paths.values():
+            userns.remove_netns(path)
+        self._paths.clear()
+        self._nics.clear()
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called before the namespaces go; the last one added is called first."""
+        self._closers.append(closer)
+
+    def nics(self) -> list[FabricNic]:
+        """Return every NIC of every host, host by host."""
+        return list(self._nics)
+
+    def nic(self, name: str) -> FabricNic:
+        """Return the NIC named `h1/eth1`, or a host's first one by the host's name. Raises FabricError."""
+        for nic in self._nics:
+            if name in (nic.nic, nic.host):
+                return nic
+        raise FabricError(f"NIC {name!r}: expected one of {_some(nic.nic for nic in self._nics)}")
+
+    def netns(self, node: str) -> str:
+        """Return the path of a node's namespace. Raises FabricError where the fabric has no such node."""
+        try:
+            return self._paths[node]
+        except KeyError:
+            raise FabricError(f"node {node!r}: expected one of {_some(self._paths)}") from None
+
+    def open_in(self, node: str, work: Callable[[], T]) -> T:
+        """Run `work` in a helper thread inside a node's namespace: the sockets that it opens stay there."""
+        return userns.in_netns(self.netns(node), work)
+
+    def set_port(self, port: Port, up: bool, down: Iterable[tuple[str, str]] = ()) -> None:
+        """Take a port down, or up with every address, neighbour and route that going down cost it.
+
+        `down`: (node, port) of ports that are down still; routes skip them, as the kernel wants it.
+        """
+        dead = set(down)
+
+        def work() -> None:
+            with IPRoute() as ip:
+                index = socket.if_nametoindex(port.name)
+                ip.link("set", index=index, state="up" if up else "down")
+                if not up:
+                    return
+                self._neighbour(ip, port, index)
+                node = self.plan.nodes[port.node]
+                for route in node.routes:
+                    if any(hop.port == port.name for hop in route.nexthops):
+                        _set_route(ip, route, {name for at, name in dead if at == node.name})
+
+        try:
+            self.open_in(port.node, work)
+        except (OSError, NetlinkError) as error:
+            raise FabricError(f"port {port}: {_line(error)}") from error
+
+    def _build(self) -> None:
+        """Make every namespace, then wire and configure node by node. Runs in a helper thread."""
+        descriptors: dict[str, int] = {}
+        try:
+            for name in self.plan.nodes:
+                self._paths[name] = userns.new_netns(f"{self.name}-{name}")
+                descriptors[name] = os.open(self._paths[name], os.O_RDONLY | os.O_CLOEXEC)
+                self._write_sysctls()
+            for name, node in self.plan.nodes.items():
+                userns.setns(self._paths[name])
+                with IPRoute() as ip:
+                    self._wire(ip, node, descriptors)
+            # Ports are up on both ends only now: routes need a carrier to be used at once.
+            for name, node in self.plan.nodes.items():
+                userns.setns(self._paths[name])
+                with IPRoute() as ip:
+                    for route in node.routes:
+                        _set_route(ip, route, set())
+                    for address, table in node.rules:
+                        ip.rule("add", src=address, src_len=32, table=table, priority=1000 + table)
+                if node.kind == "host":
+                    self._warm_up(node)
+        finally:
+            for descriptor in descriptors.values():
+                os.close(descriptor)
+
+    def _write_sysctls(self) -> None:
+        base = Path("/proc/sys/net")
+        for key, value in _SYSCTLS.items():
+            (base / key).write_text(value)
+        optional = {**_SYSCTLS_OPTIONAL, "ipv4/fib_multipath_hash_seed": str(self.settings.hash_seed)}
+        for key, value in optional.items():
+            try:
+                (base / key).write_text(value)
+            except FileNotFoundError:
+                continue
+
+    def _wire(self, ip: IPRoute, node: Node, descriptors: dict[str, int]) -> None:
+        """Make a node's cables upwards (the lower end makes both), then set its ports up."""
+        shape = {"gso_max_segs": 1, "gso_max_size": FULL_FRAME_BYTES, "gro_max_size": FULL_FRAME_BYTES}
+        ip.link("set", index=1, state="up")
+        for port in node.ports:
+            far = self.plan.far[node.name, port.name]
+            if _lower(node, self.plan.nodes[far.node]):
+                ip.link(
+                    "add", ifname=port.name, kind="veth", address=port.mac, **shape,
+                    peer={"ifname": far.name, "address": far.mac, "net_ns_fd": descriptors[far.node], **shape},
+                )  # fmt: skip
+        for port in node.ports:
+            index = socket.if_nametoindex(port.name)
+            ip.addr("add", index=index, address=port.address, prefixlen=31)
+            if port.rate_bps:
+                ip.tc("add", "tbf", index, 0x10000, parent=_TC_H_ROOT, **self._shaping(port.rate_bps))
+            ip.link("set", index=index, state="up")
+            self._neighbour(ip, port, index)
+
+    def _shaping(self, rate_bps: int) -> dict[str, int]:
+        return {
+            "rate": rate_bps // 8,
+            "burst": self.settings.burst_for(rate_bps),
+            "limit": self.settings.buffer_bytes,
+        }
+
+    def _neighbour(self, ip: IPRoute, port: Port, index: int) -> None:
+        far = self.plan.far[port.node, port.name]
+        ip.neigh("replace", ifindex=index, dst=far.address, lladdr=far.mac, state=_PERMANENT)
+
+    def _warm_up(self, node: Node) -> None:
+        """Send one packet out of each port: the first one of a fresh veth pair can be lost."""
+        for port in node.ports:
+            far = self.plan.far[node.name, port.name]
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.sendto(b"", (far.address, _WARM_UP_PORT))
+
+    def _describe(self) -> Iterable[FabricNic]:
+        many = self.settings.nics_per_host > 1
+        for port, far, rail in self.plan.nics():
+            nic = nic_id(port.node, port.name)
+            yield FabricNic(
+                nic=nic,
+                host=port.node,
+                device=port.name,
+                address=port.address,
+                netns=self._paths[port.node],
+                leaf=far.node,
+                leaf_port=far.name,
+                shard=self.settings.shard,
+                rail=rail if many else None,
+                rack=f"rack{self.plan.racks[port.node] + 1}",
+                clock=draw_clock(self.settings, nic),
+            )
+
+
+def _set_route(ip: IPRoute, route: Route, down: set[str]) -> None:
+    """Put a route in place over those of its ports that are up; over none, there is none to put."""
+    hops = [hop for hop in route.nexthops if hop.port not in down]
+    if not hops:
+        return
+    fields: dict[str, Any] = {}
+    if route.table is not None:
+        fields["table"] = route.table
+    if route.source is not None:
+        fields["prefsrc"] = route.source
+    if len(hops) == 1:
+        fields |= {"gateway": hops[0].gateway, "oif": socket.if_nametoindex(hops[0].port)}
+    else:
+        fields["multipath"] = [
+            {"gateway": hop.gateway, "oif": socket.if_nametoindex(hop.port)} for hop in hops
+        ]
+    ip.route("replace", dst=route.destination, **fields)
+
+
+def _lower(node: Node, far: Node) -> bool:
+    order = ("host", "leaf", "spine")
+    return order.index(node.kind) < order.index(far.kind)
+
+
+def _line(error: Exception) -> str:
+    """Return one line for what the kernel refused."""
+    code = getattr(error, "code", None) or getattr(error, "errno", None)
+    if code == errno.EOPNOTSUPP:
+        return f"this kernel lacks a part that the fabric needs (veth, or the TBF queue): {error}"
+    return " ".join(str(error).split())
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:12]) + (f" and {len(listed) - 12} more" if len(listed) > 12 else "") or "(none)"

@@ -1,0 +1,300 @@
+"""Faults by name: break a part of a running fabric, and put it back exactly as it was.
+
+In: a Fabric and a line such as `grey 20% leaf1>spine2 for 10s`. Out: packets that are lost as said, a log of what
+was broken when (known to the truth recorder alone), and the fabric as before once cleared.
+
+    down TARGET           carrier lost: the port left of `>` is taken down, as in `down spine2>leaf1`
+    blackhole TARGET      everything sent into the link is lost, carrier and routes stay
+    grey P% TARGET        that share of what is sent into the link is lost, drawn by `seed N` (0 by default)
+
+TARGET: a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both directions of
+it (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a whole switch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from fabrictime.testbed import nft
+from fabrictime.testbed.fabric import Fabric, FabricError
+from fabrictime.testbed.topology import Port
+
+__all__ = ["FaultEvent", "FaultSpec", "Faults", "parse_duration", "parse_fault"]
+
+FaultKind = Literal["down", "blackhole", "grey"]
+
+_log = logging.getLogger(__name__)
+_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION_MAX_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpec:
+    """What to break. `share` 0..1: the part of packets lost; `for_s` None: until cleared."""
+
+    kind: FaultKind
+    target: str
+    share: float = 1.0
+    seed: int = 0
+    for_s: float | None = None
+
+    def __str__(self) -> str:
+        words = [self.kind]
+        if self.kind == "grey":
+            words.append(f"{self.share * 100:g}%")
+        words.append(self.target)
+        if self.kind == "grey" and self.seed:
+            words.append(f"seed {self.seed}")
+        if self.for_s is not None:
+            words.append(f"for {self.for_s:g}s")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """One entry of the faults' log. `links`: ids of the directed links that lose packets; times are CLOCK_REALTIME.
+
+    `from_ns` and `until_ns` bracket the change: the fault was certainly in force between the end of its start and
+    the start of its end. `cleared_*` None: in force still.
+    """
+
+    fault: int
+    spec: FaultSpec
+    links: tuple[str, ...]
+    start_begin_ns: int
+    start_end_ns: int
+    clear_begin_ns: int | None = None
+    clear_end_ns: int | None = None
+
+
+def parse_duration(text: str) -> float:
+    """Return seconds of `500ms`, `10s`, `2m` or `1h`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.strip())
+    if match is None:
+        raise ValueError(f"duration {text!r}: expected a number and ms, s, m or h, as in 10s")
+    seconds = float(match[1]) * _UNIT_S[match[2]]
+    if not 0 < seconds <= _DURATION_MAX_S:
+        raise ValueError(f"duration {text!r}: expected above 0 and at most 7 days")
+    return seconds
+
+
+def parse_fault(text: str) -> FaultSpec:
+    """Return the fault that a line names. Raises ValueError that says what was expected."""
+    words = text.split()
+    for_s = None
+    if len(words) > 2 and words[-2] == "for":
+        for_s = parse_duration(words[-1])
+        words = words[:-2]
+    seed = 0
+    if len(words) > 2 and words[-2] == "seed":
+        if not re.fullmatch(r"\d{1,18}", words[-1]):
+            raise ValueError(f"fault {text!r}: expected a whole number after seed")
+        seed = int(words[-1])
+        words = words[:-2]
+    match words:
+        case ["down" | "blackhole" as kind, target]:
+            return FaultSpec(kind, target, 1.0, seed, for_s)  # type: ignore[arg-type]  # the pattern narrows it
+        case ["grey", share_text, target]:
+            match = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
+            share = float(match[1]) / 100 if match else 0.0
+            if not 1 / nft.SLOTS <= share < 1:
+                raise ValueError(f"fault {text!r}: expected a loss of 0.03% to 99.9%, as in grey 20% leaf1>spine2")
+            return FaultSpec("grey", target, share, seed, for_s)
+    raise ValueError(
+        f"fault {text!r}: expected `down TARGET`, `blackhole TARGET` or `grey P% TARGET`, "
+        "then `seed N` and `for 10s` where wanted"
+    )
+
+
+@dataclass(slots=True)
+class _Active:
+    event: FaultEvent
+    heal: list[Callable[[], None]]
+    timer: threading.Timer | None = None
+
+
+class Faults:
+    """The faults of one fabric. All methods may be called from any thread."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._active: dict[int, _Active] = {}
+        self._past: list[FaultEvent] = []
+        self._down: dict[tuple[str, str], int] = {}
+        self._numbers = itertools.count(1)
+        fabric.on_close(self._stop)
+
+    def add(self, fault: FaultSpec | str) -> FaultEvent:
+        """Break it now. Raises ValueError for a line or target that makes no sense, FabricError from the kernel."""
+        spec = parse_fault(fault) if isinstance(fault, str) else fault
+        with self._fabric.lock:
+            links = self.resolve(spec)
+            number = next(self._numbers)
+            heal: list[Callable[[], None]] = []
+            begin = time.time_ns()
+            try:
+                self._break(spec, links, number, heal)
+            except BaseException:
+                for undo in reversed(heal):
+                    undo()
+                raise
+            lossy = self._lossy(spec, links)
+            active = _Active(FaultEvent(number, spec, lossy, begin, time.time_ns()), heal)
+            self._active[number] = active
+            if spec.for_s is not None:
+                active.timer = threading.Timer(spec.for_s, self._expire, (number,))
+                active.timer.daemon = True
+                active.timer.start()
+            _log.info("fault %d: %s", number, spec)
+            return active.event
+
+    def clear(self, fault: int | str | None = None) -> list[FaultEvent]:
+        """Heal one fault by number or by the line it was made from, or all. Returns the log of what was healed."""
+        with self._fabric.lock:
+            healed = []
+            for number in self._choose(fault):
+                active = self._active.pop(number)
+                if active.timer is not None:
+                    active.timer.cancel()
+                begin = time.time_ns()
+                for undo in reversed(active.heal):
+                    undo()
+                event = active.event
+                done = FaultEvent(
+                    event.fault, event.spec, event.links, event.start_begin_ns, event.start_end_ns,
+                    begin, time.time_ns(),
+                )  # fmt: skip
+                self._past.append(done)
+                healed.append(done)
+                _log.info("fault %d cleared: %s", number, event.spec)
+            return healed
+
+    def active(self) -> list[FaultEvent]:
+        """Return the faults in force, oldest first."""
+        with self._fabric.lock:
+            return [active.event for active in self._active.values()]
+
+    def log(self) -> list[FaultEvent]:
+        """Return every fault there was and is, by number."""
+        with self._fabric.lock:
+            return sorted([*self._past, *self.active()], key=lambda event: event.fault)
+
+    def resolve(self, spec: FaultSpec) -> list[str]:
+        """Return the ids of the directed links that a fault's target names. Raises ValueError where it names none."""
+        target, links = spec.target, self._fabric.links
+        if target in links:
+            return [target]
+        both = "<>" in target
+        near, arrow, far = target.partition("<>" if both else ">")
+        if arrow:
+            found = [
+                link
+                for link, (sender, receiver) in links.items()
+                if (_names(sender, near) and _names(receiver, far))
+                or (both and _names(sender, far) and _names(receiver, near))
+            ]
+        else:
+            found = [
+                link
+                for link, (sender, receiver) in links.items()
+                if _names(sender, target) or (spec.kind != "down" and _names(receiver, target))
+            ]
+        if not found:
+            example = next(iter(links.values()))
+            raise ValueError(
+                f"target {target!r}: expected a link such as {example[0].node}>{example[1].node}, a NIC or a switch "
+                "of this fabric"
+            )
+        return found
+
+    def _break(self, spec: FaultSpec, links: list[str], number: int, heal: list[Callable[[], None]]) -> None:
+        fabric = self._fabric
+        if spec.kind == "down":
+            ports = {(port.node, port.name): port for port in (fabric.links[link][0] for link in links)}
+            for port in ports.values():
+                self._take_down(port, heal)
+            return
+        for at, link in enumerate(links):
+            receiver = fabric.links[link][1]
+            table = f"fault{number}-{at}"
+            try:
+                fabric.open_in(
+                    receiver.node,
+                    lambda table=table, port=receiver: nft.add_drop(table, port.name, spec.share, spec.seed),
+                )
+            except OSError as error:
+                raise FabricError(f"fault {spec}: {error}") from error
+            heal.append(lambda table=table, port=receiver: self._remove(table, port))
+
+    def _take_down(self, port: Port, heal: list[Callable[[], None]]) -> None:
+        """Take a port down unless another fault did; count, so that the last one to be cleared brings it up."""
+        key = (port.node, port.name)
+        if key not in self._down:
+            self._fabric.set_port(port, up=False)
+        self._down[key] = self._down.get(key, 0) + 1
+
+        def undo() -> None:
+            self._down[key] -= 1
+            if not self._down[key]:
+                del self._down[key]
+                self._fabric.set_port(port, up=True, down=self._down)
+
+        heal.append(undo)
+
+    def _remove(self, table: str, port: Port) -> None:
+        try:
+            self._fabric.open_in(port.node, lambda: nft.remove_drop(table))
+        except OSError as error:
+            raise FabricError(f"fault {table} on {port}: {error}") from error
+
+    def _lossy(self, spec: FaultSpec, links: list[str]) -> tuple[str, ...]:
+        """Return the links that lose packets: a cable that is down loses both its directions."""
+        if spec.kind != "down":
+            return tuple(links)
+        ends = {self._fabric.links[link] for link in links}
+        return tuple(
+            link for link, (a, b) in self._fabric.links.items() if (a, b) in ends or (b, a) in ends
+        )
+
+    def _choose(self, fault: int | str | None) -> list[int]:
+        if fault is None:
+            return list(self._active)
+        if isinstance(fault, str) and fault.isdecimal():
+            fault = int(fault)
+        found = [
+            number
+            for number, active in self._active.items()
+            if number == fault or (isinstance(fault, str) and str(active.event.spec) == str(parse_fault(fault)))
+        ]
+        if not found:
+            raise ValueError(f"fault {fault!r}: expected one in force ({', '.join(map(str, self._active)) or 'none is'})")
+        return found
+
+    def _expire(self, number: int) -> None:
+        with self._fabric.lock:
+            if number in self._active:
+                try:
+                    self.clear(number)
+                except FabricError:
+                    _log.exception("fault %d could not be cleared", number)
+
+    def _stop(self) -> None:
+        """Forget everything in force; the namespaces go with their faults."""
+        with self._fabric.lock:
+            for active in self._active.values():
+                if active.timer is not None:
+                    active.timer.cancel()
+            self._active.clear()
+            self._down.clear()
+
+
+def _names(port: Port, text: str) -> bool:
+    """Return whether `text` names this port or its node: `leaf1`, `leaf1:swp3`, `h1/eth1`."""
+    return text in (port.node, f"{port.node}:{port.name}", f"{port.node}/{port.name}")

@@ -1,0 +1,162 @@
+"""Packet loss on one port by nftables, spoken over netlink: no `nft` binary.
+
+In: an interface of the calling thread's network namespace, a share of loss, a seed. Out: a table of its own whose
+one chain hooks that interface's ingress and drops, silently: carrier, counters of the sender and routes stay as
+they are. Removing the table undoes it exactly. pyroute2 encodes the messages; sending them here rather than by
+its NFTSocket gets the kernel's answer to each.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+from typing import Any
+
+from pyroute2.netlink import NETLINK_NETFILTER, NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES, nfgen_msg
+from pyroute2.netlink.nfnetlink.nftsocket import (
+    NFPROTO_NETDEV,
+    NFT_MSG_DELTABLE,
+    NFT_MSG_NEWCHAIN,
+    NFT_MSG_NEWRULE,
+    NFT_MSG_NEWSET,
+    NFT_MSG_NEWSETELEM,
+    NFT_MSG_NEWTABLE,
+    nft_chain_msg,
+    nft_rule_msg,
+    nft_set_elem_list_msg,
+    nft_set_msg,
+    nft_table_msg,
+)
+
+__all__ = ["SLOTS", "add_drop", "remove_drop"]
+
+SLOTS = 4096
+"""Length of the loss pattern: packet i of a link is dropped when slot i mod SLOTS is drawn."""
+
+_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
+_INGRESS = 0  # NF_NETDEV_INGRESS
+_CHAIN, _SET = "in", "slots"
+_ELEMENTS_A_MESSAGE = 512
+_TIMEOUT_S = 5.0
+
+
+def add_drop(table: str, device: str, share: float, seed: int) -> None:
+    """Drop `share` (above 0, up to 1) of what comes in by `device`: exactly that share of each SLOTS packets.
+
+    Which ones is drawn by `seed` once and repeats: the same packets in the same order meet the same fate. Raises
+    OSError, with nothing changed, where the kernel refuses.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share of loss {share}: expected above 0 and at most 1")
+    drop = _expression(
+        "immediate",
+        ("NFTA_IMMEDIATE_DREG", 0),
+        (
+            "NFTA_IMMEDIATE_DATA",
+            {"attrs": [("NFTA_DATA_VERDICT", {"attrs": [("NFTA_VERDICT_CODE", 0)]})]},
+        ),
+    )
+    messages = [
+        _message(nft_table_msg, NFT_MSG_NEWTABLE, NFTA_TABLE_NAME=table, NFTA_TABLE_FLAGS=0),
+        _message(
+            nft_chain_msg, NFT_MSG_NEWCHAIN, NFTA_CHAIN_TABLE=table, NFTA_CHAIN_NAME=_CHAIN,
+            NFTA_CHAIN_HOOK={"attrs": [
+                ("NFTA_HOOK_HOOKNUM", _INGRESS), ("NFTA_HOOK_PRIORITY", 0), ("NFTA_HOOK_DEV", device),
+            ]},
+            NFTA_CHAIN_POLICY=1, NFTA_CHAIN_TYPE="filter",
+        ),
+    ]  # fmt: skip
+    rule = [drop]
+    if share < 1:
+        messages += _loss_set(table, share, seed)
+        rule = [
+            _expression(
+                "numgen",
+                ("NFTA_NG_DREG", 1), ("NFTA_NG_MODULUS", SLOTS), ("NFTA_NG_TYPE", 0), ("NFTA_NG_OFFSET", 0),
+            ),
+            _expression("lookup", ("NFTA_LOOKUP_SET", _SET), ("NFTA_LOOKUP_SREG", 1), ("NFTA_LOOKUP_SET_ID", 1)),
+            drop,
+        ]  # fmt: skip
+    messages.append(
+        _message(
+            nft_rule_msg, NFT_MSG_NEWRULE,
+            NFTA_RULE_TABLE=table, NFTA_RULE_CHAIN=_CHAIN, NFTA_RULE_EXPRESSIONS=rule,
+        )
+    )  # fmt: skip
+    _commit(messages)
+
+
+def remove_drop(table: str) -> None:
+    """Remove what `add_drop` made under this name. Raises OSError where there is none."""
+    _commit([_message(nft_table_msg, NFT_MSG_DELTABLE, NFTA_TABLE_NAME=table)])
+
+
+def _loss_set(table: str, share: float, seed: int) -> list[Any]:
+    """Return the messages that make the set of dropped slots, keys in the machine's byte order."""
+    drawn = random.Random(seed).sample(range(SLOTS), max(1, round(share * SLOTS)))  # noqa: S311  # reproducible
+    messages = [
+        _message(
+            nft_set_msg, NFT_MSG_NEWSET,
+            NFTA_SET_TABLE=table, NFTA_SET_NAME=_SET, NFTA_SET_KEY_TYPE=0, NFTA_SET_KEY_LEN=4, NFTA_SET_ID=1,
+            NFTA_SET_FLAGS=set(),
+        )
+    ]  # fmt: skip
+    for first in range(0, len(drawn), _ELEMENTS_A_MESSAGE):
+        elements = [
+            {"attrs": [("NFTA_SET_ELEM_KEY", {"attrs": [("NFTA_DATA_VALUE", struct.pack("=I", slot))]})]}
+            for slot in drawn[first : first + _ELEMENTS_A_MESSAGE]
+        ]
+        messages.append(
+            _message(
+                nft_set_elem_list_msg, NFT_MSG_NEWSETELEM,
+                NFTA_SET_ELEM_LIST_TABLE=table, NFTA_SET_ELEM_LIST_SET=_SET, NFTA_SET_ELEM_LIST_SET_ID=1,
+                NFTA_SET_ELEM_LIST_ELEMENTS=elements,
+            )
+        )  # fmt: skip
+    return messages
+
+
+def _expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:
+    return {"attrs": [("NFTA_EXPR_NAME", name), ("NFTA_EXPR_DATA", {"attrs": list(attributes)})]}
+
+
+def _message(kind: type[Any], number: int, **attributes: Any) -> Any:
+    message = kind()
+    message["nfgen_family"] = NFPROTO_NETDEV
+    message["attrs"] = list(attributes.items())
+    message["header"]["type"] = NFNL_SUBSYS_NFTABLES << 8 | number
+    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE
+    return message
+
+
+def _commit(messages: list[Any]) -> None:
+    """Send the messages as one transaction: all of them hold, or none. Raises OSError of the first refusal."""
+    batch = bytearray()
+    edges = [nfgen_msg(), nfgen_msg()]
+    for edge, number in zip(edges, (_BATCH_BEGIN, _BATCH_END), strict=True):
+        edge["res_id"] = NFNL_SUBSYS_NFTABLES
+        edge["header"]["type"] = number
+        edge["header"]["flags"] = NLM_F_REQUEST
+    for sequence, message in enumerate([edges[0], *messages, edges[1]]):
+        message["header"]["sequence_number"] = sequence
+        message.encode()
+        batch += message.data
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as sock:
+        sock.settimeout(_TIMEOUT_S)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(len(batch) * 2, 65536))
+        sock.bind((0, 0))
+        sock.send(batch)
+        waiting = len(messages)
+        while waiting:
+            answer = sock.recv(65536)
+            at = 0
+            while at + 20 <= len(answer):
+                length, kind, _, _, _, code = struct.unpack_from("=IHHIIi", answer, at)
+                if kind == NLMSG_ERROR:
+                    if code:
+                        raise OSError(-code, f"nftables: {os.strerror(-code)}")
+                    waiting -= 1
+                at += max(length + 3 & ~3, 16)

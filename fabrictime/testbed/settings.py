@@ -1,0 +1,93 @@
+"""Settings of the testbed fabric: its shape, its rates and the clocks its NICs are given.
+
+In: the `fabric` table of the one TOML file. Out: a checked, frozen model for `fabrictime.testbed.fabric.Fabric`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["BURST_NS", "FULL_FRAME_BYTES", "HOSTS_PER_LEAF_MAX", "FabricSettings"]
+
+FULL_FRAME_BYTES = 1514
+HOSTS_PER_LEAF_MAX = 127
+BURST_NS = 100_000
+"""Time a port may send beyond its rate when no burst is set: what a late timer must be able to catch up."""
+
+
+class FabricSettings(BaseModel):
+    """A leaf-spine fabric of network namespaces: every host on a leaf, every leaf on every spine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: int = Field(8, ge=1, le=512, description="hosts, spread evenly over the leaves")
+    leaves: int = Field(4, ge=1, le=128, description="leaf switches")
+    spines: int = Field(4, ge=1, le=64, description="spine switches")
+    nics_per_host: int = Field(
+        1, ge=1, le=16, description="NICs of a host; above 1, NIC r of each host of a rack is on leaf r (rail r)"
+    )
+    links_per_leaf_spine: int = Field(
+        1, ge=1, le=8, description="parallel links between each leaf and each spine"
+    )
+    host_rate_bps: int = Field(
+        1_000_000_000, ge=0, le=32_000_000_000, description="bit/s of a host's link, each way; 0: not limited"
+    )
+    fabric_rate_bps: int = Field(
+        1_000_000_000, ge=0, le=32_000_000_000,
+        description="bit/s of a link between leaf and spine, each way; 0: not limited",
+    )  # fmt: skip
+    buffer_bytes: int = Field(
+        200_000, ge=3_000, le=1_000_000_000, description="bytes a limited port queues before it drops"
+    )
+    burst_bytes: int | None = Field(
+        None, ge=1_520, le=10_000_000,
+        description="bytes a limited port may send at once; null: 100 us of its rate, at least one packet",
+    )  # fmt: skip
+    hash_seed: int = Field(
+        20_240_229, ge=1, le=2**32 - 1, description="seed of the flow hash that chooses among equal paths"
+    )
+    shard: str = Field(
+        "fabric", pattern=r"^[^\s/>]{1,64}$", description="shard that every NIC of the fabric belongs to"
+    )
+    clock_seed: int = Field(1, ge=0, le=2**63 - 1, description="seed that the NICs' clocks are drawn from")
+    clock_offset_max_ns: int = Field(
+        0, ge=0, le=60_000_000_000,
+        description="each NIC's clock starts within this many ns of the true time; 0: it starts right",
+    )  # fmt: skip
+    clock_drift_max_ppb: float = Field(
+        0.0, ge=0, le=1_000_000, allow_inf_nan=False,
+        description="each NIC's clock drifts by at most this many ppb; 0: none drifts",
+    )  # fmt: skip
+    clock_wander_ppb_per_sqrt_s: float = Field(
+        0.0, ge=0, le=10_000, allow_inf_nan=False,
+        description="random walk of each NIC's drift, ppb per square root of a second",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.leaves % self.nics_per_host:
+            raise ValueError(
+                f"leaves {self.leaves}: expected a multiple of nics_per_host {self.nics_per_host}, one leaf a rail"
+            )
+        racks = self.leaves // self.nics_per_host
+        if -(-self.hosts // racks) > HOSTS_PER_LEAF_MAX:
+            raise ValueError(
+                f"hosts {self.hosts}: expected at most {HOSTS_PER_LEAF_MAX * racks}, {HOSTS_PER_LEAF_MAX} a leaf"
+            )
+        for name in ("host_rate_bps", "fabric_rate_bps"):
+            rate = getattr(self, name)
+            if 0 < rate < 1_000_000:
+                raise ValueError(f"{name} {rate}: expected 0 or at least 1000000")
+            if rate and self.burst_for(rate) > self.buffer_bytes:
+                raise ValueError(
+                    f"buffer_bytes {self.buffer_bytes}: expected at least the burst, {self.burst_for(rate)}"
+                )
+        return self
+
+    def burst_for(self, rate_bps: int) -> int:
+        """Return the bytes that a port of this rate may send at once."""
+        if self.burst_bytes is not None:
+            return self.burst_bytes
+        return max(FULL_FRAME_BYTES + 6, rate_bps * BURST_NS // 8_000_000_000)

@@ -1,0 +1,194 @@
+"""The plan of a leaf-spine fabric: names, addresses, cables and routes, before anything is built.
+
+In: FabricSettings. Out: a Plan of plain values, the same for the same settings. Pure; the kernel is not asked.
+Hosts are h1.. with devices eth1.., leaves leaf1.., spines spine1.. with ports swp1..; a leaf's hosts come first.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fabrictime.testbed.settings import FabricSettings
+from schemas.ids import link_id
+
+__all__ = ["Cable", "Nexthop", "Node", "Plan", "Port", "Route", "make_plan"]
+
+Kind = Literal["host", "leaf", "spine"]
+
+_HOSTS_NET = int(ipaddress.IPv4Address("10.64.0.0"))  # /24 a leaf: 10.64.0.0 .. 10.64.127.255
+_LINKS_NET = int(ipaddress.IPv4Address("10.128.0.0"))  # /31 a cable between leaf and spine
+_PREFIX = 31
+_RAIL_TABLE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One end of a cable: an interface of a node. `rate_bps` 0: not limited."""
+
+    node: str
+    name: str
+    address: str
+    mac: str
+    rate_bps: int
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """Two ports that are wired together: host to leaf, or leaf to spine, the lower one first."""
+
+    lower: Port
+    upper: Port
+
+    def links(self) -> tuple[str, str]:
+        """Return the ids of its two directed links: upwards, downwards."""
+        low, up = self.lower, self.upper
+        return link_id(low.node, low.name, up.node, up.name), link_id(up.node, up.name, low.node, low.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Nexthop:
+    """Where a route leads: out of `port`, to the far end's `gateway`."""
+
+    port: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A static route of one node. Several nexthops: equal-cost paths, in this order. `table` None: main."""
+
+    destination: str
+    nexthops: tuple[Nexthop, ...]
+    table: int | None = None
+    source: str | None = None
+
+
+@dataclass(slots=True)
+class Node:
+    """A namespace: a host, a leaf or a spine. `rules`: (source address, table) for hosts of several NICs."""
+
+    name: str
+    kind: Kind
+    ports: list[Port] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+    rules: list[tuple[str, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Everything that stands before the first system call."""
+
+    nodes: dict[str, Node]
+    cables: list[Cable]
+    far: dict[tuple[str, str], Port]
+    """(node, port name) -> the port at the cable's other end."""
+    racks: dict[str, int]
+    """host -> index of its rack."""
+
+    def nics(self) -> Iterator[tuple[Port, Port, int]]:
+        """Yield (host's port, leaf's port, rail) of each NIC, host by host."""
+        for node in self.nodes.values():
+            if node.kind == "host":
+                for rail, port in enumerate(node.ports):
+                    yield port, self.far[node.name, port.name], rail
+
+    def links(self) -> dict[str, tuple[Port, Port]]:
+        """Return every directed link: id -> (sending port, receiving port)."""
+        table = {}
+        for cable in self.cables:
+            up, down = cable.links()
+            table[up] = (cable.lower, cable.upper)
+            table[down] = (cable.upper, cable.lower)
+        return table
+
+
+def make_plan(settings: FabricSettings) -> Plan:
+    """Return the plan of the fabric that `settings` describe."""
+    nodes: dict[str, Node] = {}
+    hosts = [f"h{i + 1}" for i in range(settings.hosts)]
+    leaves = [f"leaf{i + 1}" for i in range(settings.leaves)]
+    spines = [f"spine{i + 1}" for i in range(settings.spines)]
+    for names, kind in ((hosts, "host"), (leaves, "leaf"), (spines, "spine")):
+        for name in names:
+            nodes[name] = Node(name, kind)  # type: ignore[arg-type]  # the loop's literals widen to str
+
+    cables: list[Cable] = []
+    far: dict[tuple[str, str], Port] = {}
+
+    def wire(lower: str, upper: str, base: int, upper_first: bool, rate_bps: int) -> None:
+        ends = []
+        for at, node in enumerate((nodes[lower], nodes[upper])):
+            number = len(node.ports) + 1
+            address = ipaddress.IPv4Address(base + (1 - at if upper_first else at))
+            name = f"eth{number}" if node.kind == "host" else f"swp{number}"
+            port = Port(node.name, name, str(address), _mac(len(cables), at), rate_bps)
+            node.ports.append(port)
+            ends.append(port)
+        cables.append(Cable(ends[0], ends[1]))
+        far[lower, ends[0].name] = ends[1]
+        far[upper, ends[1].name] = ends[0]
+
+    rails = settings.nics_per_host
+    racks = settings.leaves // rails
+    rack_of = {name: i * racks // settings.hosts for i, name in enumerate(hosts)}
+    placed = [0] * settings.leaves
+    for name in hosts:
+        for rail in range(rails):
+            leaf = rack_of[name] * rails + rail
+            wire(name, leaves[leaf], _HOSTS_NET + 256 * leaf + 2 * placed[leaf], True, settings.host_rate_bps)
+            placed[leaf] += 1
+    count = 0
+    for leaf_name in leaves:
+        for spine_name in spines:
+            for _ in range(settings.links_per_leaf_spine):
+                wire(leaf_name, spine_name, _LINKS_NET + 2 * count, False, settings.fabric_rate_bps)
+                count += 1
+
+    plan = Plan(nodes, cables, far, rack_of)
+    for name in hosts:
+        _route_host(plan, nodes[name])
+    prefixes = {leaf: f"{ipaddress.IPv4Address(_HOSTS_NET + 256 * i)}/24" for i, leaf in enumerate(leaves)}
+    for i, leaf_name in enumerate(leaves):
+        if not placed[i]:
+            del prefixes[leaf_name]
+    for leaf_name in leaves:
+        leaf_node = nodes[leaf_name]
+        up = tuple(
+            Nexthop(port.name, far[leaf_name, port.name].address)
+            for port in leaf_node.ports
+            if nodes[far[leaf_name, port.name].node].kind == "spine"
+        )
+        leaf_node.routes = [Route(prefix, up) for leaf, prefix in prefixes.items() if leaf != leaf_name]
+    for spine_name in spines:
+        spine = nodes[spine_name]
+        for leaf, prefix in prefixes.items():
+            down = tuple(
+                Nexthop(port.name, far[spine_name, port.name].address)
+                for port in spine.ports
+                if far[spine_name, port.name].node == leaf
+            )
+            spine.routes.append(Route(prefix, down))
+    return plan
+
+
+def _route_host(plan: Plan, host: Node) -> None:
+    """Give a host its default route; with several NICs, each source address leaves by its own NIC."""
+    for rail, port in enumerate(host.ports):
+        way = (Nexthop(port.name, plan.far[host.name, port.name].address),)
+        if rail == 0:
+            host.routes.append(Route("default", way, source=port.address))
+        if len(host.ports) > 1:
+            host.routes.append(Route("default", way, table=_RAIL_TABLE + rail, source=port.address))
+            host.rules.append((port.address, _RAIL_TABLE + rail))
+
+
+def _mac(cable: int, end: int) -> str:
+    """Return a locally administered unicast address, unique for each end of each cable."""
+    raw = (0x02_F7_00_00_00_00 | cable << 8 | end).to_bytes(6, "big")
+    return raw.hex(":")

@@ -1,0 +1,288 @@
+"""Namespaces without privilege and without a helper binary: a user and a mount namespace for this process.
+
+In: nothing but the kernel's permission. Out: a process that may make network namespaces, mounts them under
+/run/netns and hands them to its children, while its own network stays the machine's. Standard library alone:
+it must run before anything starts a thread, and as a program it says whether namespaces are allowed (exit code
+0, or 1 with the reason as one line).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+__all__ = [
+    "NETNS_DIRECTORY",
+    "NamespacesDenied",
+    "enter",
+    "in_helper_thread",
+    "in_netns",
+    "inside",
+    "namespaces_allowed",
+    "new_netns",
+    "remove_netns",
+    "setns",
+]
+
+T = TypeVar("T")
+
+NETNS_DIRECTORY = "/run/netns"
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
+_MNT_DETACH = 2
+_CHECK_TIMEOUT_S = 20.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NamespacesDenied(RuntimeError):
+    """Namespaces cannot be entered here; `str()` is the reason, one line."""
+
+
+def inside() -> bool:
+    """Return whether this process is where `enter` leads: its /run is the testbed's own."""
+    return Path(NETNS_DIRECTORY, ".fabrictime").exists()
+
+
+def enter() -> None:
+    """Move this process into a user and a mount namespace of its own; a second call does nothing.
+
+    Call it before any thread starts (importing numpy starts some). Afterwards this process is root inside, its
+    children inherit both namespaces, /run holds what it held plus an empty /run/netns, and the network is still
+    the machine's. Raises NamespacesDenied, with the process as it was, where the kernel or a setting forbids it.
+    """
+    if inside():
+        return
+    threads = _threads()
+    if len(threads) > 1:
+        raise NamespacesDenied(
+            f"this process already runs {len(threads)} threads ({', '.join(sorted(set(threads)))}): namespaces "
+            "are entered before any thread starts; numpy and thread pools start some when imported"
+        )
+    reason = namespaces_allowed()
+    if reason is not None:
+        raise NamespacesDenied(reason)
+    _enter()
+
+
+def namespaces_allowed() -> str | None:
+    """Return None where `enter` would work, else the reason, one line. Tried in a child; nothing changes here."""
+    try:
+        child = subprocess.run(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"namespaces: the check could not run: {error}"
+    if child.returncode == 0:
+        return None
+    lines = (child.stdout.strip() or child.stderr.strip()).splitlines()
+    return lines[-1] if lines else f"namespaces: the check ended with code {child.returncode}"
+
+
+def new_netns(name: str) -> str:
+    """Make a network namespace, put the calling thread into it and return its path under /run/netns.
+
+    Only for a helper thread: the thread cannot come back to the machine's network. Raises NamespacesDenied where
+    the process has not entered, FileExistsError where the name is taken.
+    """
+    if not inside():
+        raise NamespacesDenied("network namespaces are made after enter() only")
+    path = f"{NETNS_DIRECTORY}/{name}"
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        _call("unshare", _CLONE_NEWNET, what="a network namespace")
+        _mount("/proc/thread-self/ns/net", path, None, _MS_BIND, None)
+    except OSError:
+        os.unlink(path)
+        raise
+    return path
+
+
+def remove_netns(path: str) -> None:
+    """Let go of a namespace made by `new_netns`; the kernel frees it with the last process or socket in it."""
+    _libc.umount2(os.fsencode(path), _MNT_DETACH)
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def setns(path: str) -> None:
+    """Put the calling thread into the network namespace at `path`. Raises OSError. Only for a helper thread."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _call("setns", fd, _CLONE_NEWNET, what=f"the network namespace {path}")
+    finally:
+        os.close(fd)
+
+
+def in_netns(path: str | None, work: Callable[[], T]) -> T:
+    """Run `work` in a helper thread inside the namespace at `path` (None: here) and return what it returns.
+
+    Sockets that `work` opens stay in that namespace. What `work` raises is raised here.
+    """
+    if path is None:
+        return work()
+
+    def body() -> T:
+        setns(path)
+        return work()
+
+    return in_helper_thread(body)
+
+
+def in_helper_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread of its own, wait, and return or raise what it does."""
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:  # noqa: BLE001  # carried over to the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name="netns", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def _enter() -> None:
+    """Do what `enter` says. Leaves the process half way where it fails: try it in a child first."""
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        try:
+            _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS, what="a user and a mount namespace")
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+            Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+        except OSError:
+            if uid != 0:
+                raise
+            _call("unshare", _CLONE_NEWNS, what="a mount namespace")  # root needs no user namespace for the rest
+        _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
+        _own_run()
+    except OSError as error:
+        raise NamespacesDenied(_why(error)) from error
+
+
+def _own_run() -> None:
+    """Mount a tmpfs on /run that shows what /run showed, with a /run/netns of its own."""
+    old = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        entries = sorted(os.scandir(old), key=lambda entry: entry.name)
+        _mount("tmpfs", "/run", "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=4m")
+        os.mkdir(NETNS_DIRECTORY, 0o755)
+        for entry in entries:
+            if entry.name == "netns":
+                continue
+            target = f"/run/{entry.name}"
+            with suppress(OSError):  # what cannot be shown again (a dead link, a foreign mount) is left out
+                if entry.is_symlink():
+                    os.symlink(os.readlink(entry.name, dir_fd=old), target)
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    os.mkdir(target, 0o755)
+                else:
+                    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                _mount(f"/proc/self/fd/{old}/{entry.name}", target, None, _MS_BIND | _MS_REC, None)
+        Path(NETNS_DIRECTORY, ".fabrictime").write_text(f"{os.getpid()}\n")
+    finally:
+        os.close(old)
+
+
+def _check() -> None:
+    """Do in this process, a child made for it, everything that a fabric needs of the kernel."""
+    _enter()
+    try:
+        new_netns("check")
+        forward = Path("/proc/sys/net/ipv4/ip_forward")
+        try:
+            forward.write_text("1")
+        except OSError as error:
+            raise NamespacesDenied(f"namespaces: {forward} cannot be written inside one: {error.strerror}") from error
+    except OSError as error:
+        raise NamespacesDenied(_why(error)) from error
+
+
+def _threads() -> list[str]:
+    """Return the names of this process's threads as the kernel knows them."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
+def _why(error: OSError) -> str:
+    """Return the reason behind a refused namespace: the setting that forbids it where one does."""
+    if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        return "namespaces are off for ordinary users: sysctl kernel.unprivileged_userns_clone is 0, expected 1"
+    for kind in ("user", "mnt", "net"):
+        if _read(f"/proc/sys/user/max_{kind}_namespaces") == "0":
+            return f"namespaces are off: sysctl user.max_{kind}_namespaces is 0, expected more"
+    if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "namespaces are off for ordinary users: sysctl kernel.apparmor_restrict_unprivileged_userns is 1, "
+            "expected 0 (or an AppArmor profile that allows userns)"
+        )
+    if error.errno == errno.ENOSPC:
+        return "namespaces: the machine's limit of namespaces is reached (sysctl user.max_user_namespaces)"
+    if error.errno in (errno.ENOSYS, errno.EINVAL):
+        return f"namespaces: this kernel has not all of user, mount and network namespaces: {error}"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        status = (_read("/proc/self/status") or "").splitlines()
+        if any(line.split() == ["Seccomp:", "2"] for line in status):
+            return f"namespaces are refused, as by a container's seccomp filter: {error}"
+    return f"namespaces are refused: {error}"
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _call(name: str, *arguments: int, what: str) -> None:
+    if getattr(_libc, name)(*(ctypes.c_int(argument) for argument in arguments)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name} ({what}): {os.strerror(code)}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
+    done = _libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        None if kind is None else kind.encode(),
+        ctypes.c_ulong(flags),
+        None if data is None else data.encode(),
+    )
+    if done != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mount on {target}: {os.strerror(code)}")
+
+
+if __name__ == "__main__":
+    try:
+        _check()
+    except NamespacesDenied as denied:
+        print(denied)
+        sys.exit(1)
