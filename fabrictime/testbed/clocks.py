@@ -1,7 +1,7 @@
 """The clocks that the testbed gives its NICs: what is wrong with each, known exactly.
 
-In: FabricSettings. Out: one ClockTruth a NIC, drawn by seed, to be handed to that NIC's prober and kept by the
-truth recorder. Without wander the clock's reading is a line, and `error_ns` is exact.
+In: FabricSettings. Out: one ClockTruth a NIC, drawn by seed, to be handed to that NIC's prober and kept by
+the truth recorder. Without wander the clock's reading is a line, and `error_ns` is exact.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ __all__ = ["ClockTruth", "draw_clock"]
 
 @dataclass(frozen=True, slots=True)
 class ClockTruth:
-    """What a NIC's clock does: reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its wander.
+    """What a NIC's clock does: reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its
+    wander.
 
-    epoch_ns 0: the drift counts from the moment that the prober starts. `wander_ppb_per_sqrt_s` is a random walk
-    of the rate, drawn from `seed`.
+    epoch_ns 0: the drift counts from the moment that the prober starts. `wander_ppb_per_sqrt_s` is a random
+    walk of the rate, drawn from `seed`.
     """
 
     offset_ns: int
@@ -31,7 +32,9 @@ class ClockTruth:
 
 def draw_clock(settings: FabricSettings, nic: str, epoch_ns: int = 0) -> ClockTruth | None:
     """Return the clock of a NIC, always the same for the same settings; None where all clocks are right."""
-    if not (settings.clock_offset_max_ns or settings.clock_drift_max_ppb or settings.clock_wander_ppb_per_sqrt_s):
+    if not (
+        settings.clock_offset_max_ns or settings.clock_drift_max_ppb or settings.clock_wander_ppb_per_sqrt_s
+    ):
         return None
     draw = random.Random(f"{settings.clock_seed}/{nic}")  # noqa: S311  # reproducible, nothing secret
     return ClockTruth(

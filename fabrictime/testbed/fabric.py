@@ -1,17 +1,20 @@
 """A leaf-spine fabric of real packets: network namespaces wired with veth pairs, static equal-cost routes.
 
-In: FabricSettings, in a process that has called `userns.enter`. Out: running namespaces, the description of every
-NIC for a prober, every directed link, and `open_in` for sockets there. Closing it, or the end of its last process,
-leaves nothing. What each sysctl is for stands beside it: without them equal-cost paths do not follow the 5-tuple.
+In: FabricSettings, in a process that has called `userns.enter`. Out: running namespaces, the description of
+every NIC for a prober, every directed link, and `open_in` for sockets there. Closing it, or the end of its
+last process, leaves nothing. What each sysctl is for stands beside it: without them equal-cost paths do not
+follow the 5-tuple.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +41,12 @@ _WARM_UP_PORT = 9  # discard
 # Needed: a fabric without them would lie. Every namespace gets them before its first interface.
 _SYSCTLS = {
     "ipv4/ip_forward": "1",
-    "ipv4/fib_multipath_hash_policy": "3",  # by the packet's fields: 1 would take the sending socket's own hash
-    "ipv4/fib_multipath_hash_fields": "0x37",  # addresses, protocol and ports
+    "ipv4/fib_multipath_hash_policy": "3",  # by the packet: 1 would take the socket's own hash
     "ipv4/icmp_ratelimit": "0",  # every trace is answered
     "ipv4/icmp_errors_use_inbound_ifaddr": "1",  # an answer names the port that the packet came in by
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",
-    "ipv4/conf/all/ignore_routes_with_linkdown": "1",  # the end that only lost its carrier moves its flows as well
+    "ipv4/conf/all/ignore_routes_with_linkdown": "1",  # who lost only the carrier moves its flows too
     "ipv4/conf/default/ignore_routes_with_linkdown": "1",
 }
 # Taken where the kernel has them.
@@ -64,7 +66,9 @@ class FabricError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class FabricNic:
-    """One NIC of the fabric, as a prober needs it. `rail` and `rack` as in the inventory; `netns` is a path."""
+    """One NIC of the fabric, as a prober needs it. `rail` and `rack` as in the inventory; `netns` is a
+    path.
+    """
 
     nic: str
     host: str
@@ -80,7 +84,9 @@ class FabricNic:
 
 
 class Fabric:
-    """A fabric from `open` (or `with`) to `close`. Methods may be called from any thread, faults one at a time."""
+    """A fabric from `open` (or `with`) to `close`. Methods may be called from any thread, faults one at a
+    time.
+    """
 
     def __init__(self, settings: FabricSettings | None = None, name: str | None = None) -> None:
         self.settings = settings or FabricSettings()
@@ -88,7 +94,10 @@ class Fabric:
         self.name = name or f"ft{os.getpid()}-{next(_serial)}"
         self.links: dict[str, tuple[Port, Port]] = self.plan.links()
         self.lock = threading.RLock()
+        self.generation = 0
+        """Grows with each change of a port: paths found before may have moved."""
         self._paths: dict[str, str] = {}
+        self._epoch_ns = 0
         self._nics: list[FabricNic] = []
         self._closers: list[Callable[[], None]] = []
 
@@ -101,7 +110,9 @@ class Fabric:
         self.close()
 
     def open(self) -> Self:
-        """Build it all. Raises NamespacesDenied before `enter`, FabricError where the kernel refuses a part."""
+        """Build it all. Raises NamespacesDenied before `enter`, FabricError where the kernel refuses a
+        part.
+        """
         if self._paths:
             raise FabricError(f"fabric {self.name}: it is open already")
         if not userns.inside():
@@ -114,6 +125,7 @@ class Fabric:
         except BaseException:
             self.close()
             raise
+        self._epoch_ns = time.time_ns()
         self._nics = list(self._describe())
         return self
 
@@ -158,6 +170,7 @@ class Fabric:
         `down`: (node, port) of ports that are down still; routes skip them, as the kernel wants it.
         """
         dead = set(down)
+        self.generation += 1
 
         def work() -> None:
             with IPRoute() as ip:
@@ -204,7 +217,10 @@ class Fabric:
 
     def _write_sysctls(self) -> None:
         base = Path("/proc/sys/net")
-        for key, value in _SYSCTLS.items():
+        fields = (
+            "0x37" if self.settings.hash_protocol else "0x33"
+        )  # addresses and ports, with the protocol or not
+        for key, value in {**_SYSCTLS, "ipv4/fib_multipath_hash_fields": fields}.items():
             (base / key).write_text(value)
         optional = {**_SYSCTLS_OPTIONAL, "ipv4/fib_multipath_hash_seed": str(self.settings.hash_seed)}
         for key, value in optional.items():
@@ -213,7 +229,7 @@ class Fabric:
             except FileNotFoundError:
                 continue
 
-    def _wire(self, ip: IPRoute, node: Node, descriptors: dict[str, int]) -> None:
+    def _wire(self, ip: IPRoute, node: Node, fds: dict[str, int]) -> None:
         """Make a node's cables upwards (the lower end makes both), then set its ports up."""
         shape = {"gso_max_segs": 1, "gso_max_size": FULL_FRAME_BYTES, "gro_max_size": FULL_FRAME_BYTES}
         ip.link("set", index=1, state="up")
@@ -222,7 +238,7 @@ class Fabric:
             if _lower(node, self.plan.nodes[far.node]):
                 ip.link(
                     "add", ifname=port.name, kind="veth", address=port.mac, **shape,
-                    peer={"ifname": far.name, "address": far.mac, "net_ns_fd": descriptors[far.node], **shape},
+                    peer={"ifname": far.name, "address": far.mac, "net_ns_fd": fds[far.node], **shape},
                 )  # fmt: skip
         for port in node.ports:
             index = socket.if_nametoindex(port.name)
@@ -232,10 +248,15 @@ class Fabric:
             ip.link("set", index=index, state="up")
             self._neighbour(ip, port, index)
 
-    def _shaping(self, rate_bps: int) -> dict[str, int]:
+    def _shaping(self, rate_bps: int) -> dict[str, float]:
+        """Return TBF's parameters; the burst as whole microseconds rounded up, since it is cut down to
+        them.
+        """
+        bytes_per_us = rate_bps / 8e6
+        burst_us = math.ceil(self.settings.burst_for(rate_bps) / bytes_per_us) + 0.5
         return {
             "rate": rate_bps // 8,
-            "burst": self.settings.burst_for(rate_bps),
+            "burst": burst_us * bytes_per_us,
             "limit": self.settings.buffer_bytes,
         }
 
@@ -265,7 +286,7 @@ class Fabric:
                 shard=self.settings.shard,
                 rail=rail if many else None,
                 rack=f"rack{self.plan.racks[port.node] + 1}",
-                clock=draw_clock(self.settings, nic),
+                clock=draw_clock(self.settings, nic, self._epoch_ns),
             )
 
 

@@ -1,14 +1,15 @@
 """Faults by name: break a part of a running fabric, and put it back exactly as it was.
 
-In: a Fabric and a line such as `grey 20% leaf1>spine2 for 10s`. Out: packets that are lost as said, a log of what
-was broken when (known to the truth recorder alone), and the fabric as before once cleared.
+In: a Fabric and a line such as `grey 20% leaf1>spine2 for 10s`. Out: packets that are lost as said, a log of
+what was broken when (known to the truth recorder alone), and the fabric as before once cleared.
 
     down TARGET           carrier lost: the port left of `>` is taken down, as in `down spine2>leaf1`
     blackhole TARGET      everything sent into the link is lost, carrier and routes stay
     grey P% TARGET        that share of what is sent into the link is lost, drawn by `seed N` (0 by default)
 
-TARGET: a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both directions of
-it (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a whole switch.
+TARGET: a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both
+directions of it (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a
+whole switch.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from fabrictime.testbed import nft
@@ -46,7 +48,7 @@ class FaultSpec:
     for_s: float | None = None
 
     def __str__(self) -> str:
-        words = [self.kind]
+        words: list[str] = [self.kind]
         if self.kind == "grey":
             words.append(f"{self.share * 100:g}%")
         words.append(self.target)
@@ -59,10 +61,11 @@ class FaultSpec:
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """One entry of the faults' log. `links`: ids of the directed links that lose packets; times are CLOCK_REALTIME.
+    """One entry of the faults' log. `links`: ids of the directed links that lose packets; times are
+    CLOCK_REALTIME.
 
-    `from_ns` and `until_ns` bracket the change: the fault was certainly in force between the end of its start and
-    the start of its end. `cleared_*` None: in force still.
+    The fault was certainly in force from `start_end_ns` to `clear_begin_ns`, and certainly not before
+    `start_begin_ns` or after `clear_end_ns`. `clear_*` None: in force still.
     """
 
     fault: int
@@ -100,12 +103,14 @@ def parse_fault(text: str) -> FaultSpec:
         words = words[:-2]
     match words:
         case ["down" | "blackhole" as kind, target]:
-            return FaultSpec(kind, target, 1.0, seed, for_s)  # type: ignore[arg-type]  # the pattern narrows it
+            return FaultSpec(kind, target, 1.0, seed, for_s)
         case ["grey", share_text, target]:
             match = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
             share = float(match[1]) / 100 if match else 0.0
             if not 1 / nft.SLOTS <= share < 1:
-                raise ValueError(f"fault {text!r}: expected a loss of 0.03% to 99.9%, as in grey 20% leaf1>spine2")
+                raise ValueError(
+                    f"fault {text!r}: expected a loss of 0.03% to 99.9%, as in grey 20% leaf1>spine2"
+                )
             return FaultSpec("grey", target, share, seed, for_s)
     raise ValueError(
         f"fault {text!r}: expected `down TARGET`, `blackhole TARGET` or `grey P% TARGET`, "
@@ -132,7 +137,9 @@ class Faults:
         fabric.on_close(self._stop)
 
     def add(self, fault: FaultSpec | str) -> FaultEvent:
-        """Break it now. Raises ValueError for a line or target that makes no sense, FabricError from the kernel."""
+        """Break it now. Raises ValueError for a line or target that makes no sense, FabricError from the
+        kernel.
+        """
         spec = parse_fault(fault) if isinstance(fault, str) else fault
         with self._fabric.lock:
             links = self.resolve(spec)
@@ -142,8 +149,7 @@ class Faults:
             try:
                 self._break(spec, links, number, heal)
             except BaseException:
-                for undo in reversed(heal):
-                    undo()
+                _undo(heal)
                 raise
             lossy = self._lossy(spec, links)
             active = _Active(FaultEvent(number, spec, lossy, begin, time.time_ns()), heal)
@@ -156,7 +162,9 @@ class Faults:
             return active.event
 
     def clear(self, fault: int | str | None = None) -> list[FaultEvent]:
-        """Heal one fault by number or by the line it was made from, or all. Returns the log of what was healed."""
+        """Heal one fault by number or by the line it was made from, or all. Returns the log of what was
+        healed.
+        """
         with self._fabric.lock:
             healed = []
             for number in self._choose(fault):
@@ -164,8 +172,7 @@ class Faults:
                 if active.timer is not None:
                     active.timer.cancel()
                 begin = time.time_ns()
-                for undo in reversed(active.heal):
-                    undo()
+                _undo(active.heal)
                 event = active.event
                 done = FaultEvent(
                     event.fault, event.spec, event.links, event.start_begin_ns, event.start_end_ns,
@@ -187,7 +194,9 @@ class Faults:
             return sorted([*self._past, *self.active()], key=lambda event: event.fault)
 
     def resolve(self, spec: FaultSpec) -> list[str]:
-        """Return the ids of the directed links that a fault's target names. Raises ValueError where it names none."""
+        """Return the ids of the directed links that a fault's target names. Raises ValueError where it names
+        none.
+        """
         target, links = spec.target, self._fabric.links
         if target in links:
             return [target]
@@ -209,8 +218,8 @@ class Faults:
         if not found:
             example = next(iter(links.values()))
             raise ValueError(
-                f"target {target!r}: expected a link such as {example[0].node}>{example[1].node}, a NIC or a switch "
-                "of this fabric"
+                f"target {target!r}: expected a link such as {example[0].node}>{example[1].node}, "
+                "a NIC or a switch of this fabric"
             )
         return found
 
@@ -225,16 +234,14 @@ class Faults:
             receiver = fabric.links[link][1]
             table = f"fault{number}-{at}"
             try:
-                fabric.open_in(
-                    receiver.node,
-                    lambda table=table, port=receiver: nft.add_drop(table, port.name, spec.share, spec.seed),
-                )
+                work = partial(nft.add_drop, table, receiver.name, spec.share, spec.seed)
+                fabric.open_in(receiver.node, work)
             except OSError as error:
                 raise FabricError(f"fault {spec}: {error}") from error
-            heal.append(lambda table=table, port=receiver: self._remove(table, port))
+            heal.append(partial(self._remove, table, receiver))
 
     def _take_down(self, port: Port, heal: list[Callable[[], None]]) -> None:
-        """Take a port down unless another fault did; count, so that the last one to be cleared brings it up."""
+        """Take a port down unless another fault did; the last one cleared brings it up."""
         key = (port.node, port.name)
         if key not in self._down:
             self._fabric.set_port(port, up=False)
@@ -259,9 +266,7 @@ class Faults:
         if spec.kind != "down":
             return tuple(links)
         ends = {self._fabric.links[link] for link in links}
-        return tuple(
-            link for link, (a, b) in self._fabric.links.items() if (a, b) in ends or (b, a) in ends
-        )
+        return tuple(link for link, (a, b) in self._fabric.links.items() if (a, b) in ends or (b, a) in ends)
 
     def _choose(self, fault: int | str | None) -> list[int]:
         if fault is None:
@@ -271,10 +276,13 @@ class Faults:
         found = [
             number
             for number, active in self._active.items()
-            if number == fault or (isinstance(fault, str) and str(active.event.spec) == str(parse_fault(fault)))
+            if number == fault
+            or (isinstance(fault, str) and str(active.event.spec) == str(parse_fault(fault)))
         ]
         if not found:
-            raise ValueError(f"fault {fault!r}: expected one in force ({', '.join(map(str, self._active)) or 'none is'})")
+            raise ValueError(
+                f"fault {fault!r}: expected one in force ({', '.join(map(str, self._active)) or 'none is'})"
+            )
         return found
 
     def _expire(self, number: int) -> None:
@@ -293,6 +301,18 @@ class Faults:
                     active.timer.cancel()
             self._active.clear()
             self._down.clear()
+
+
+def _undo(heal: list[Callable[[], None]]) -> None:
+    """Undo every step, the last first, whatever one of them raises; then raise the first error."""
+    first: FabricError | None = None
+    for undo in reversed(heal):
+        try:
+            undo()
+        except FabricError as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def _names(port: Port, text: str) -> bool:

@@ -1,9 +1,9 @@
 """Packet loss on one port by nftables, spoken over netlink: no `nft` binary.
 
-In: an interface of the calling thread's network namespace, a share of loss, a seed. Out: a table of its own whose
-one chain hooks that interface's ingress and drops, silently: carrier, counters of the sender and routes stay as
-they are. Removing the table undoes it exactly. pyroute2 encodes the messages; sending them here rather than by
-its NFTSocket gets the kernel's answer to each.
+In: an interface of the calling thread's network namespace, a share of loss, a seed. Out: a table of its own
+whose one chain hooks that interface's ingress and drops, silently: carrier, counters of the sender and routes
+stay as they are. Removing the table undoes it exactly. pyroute2 encodes the messages; sending them here
+rather than by its NFTSocket gets the kernel's answer to each.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _TIMEOUT_S = 5.0
 def add_drop(table: str, device: str, share: float, seed: int) -> None:
     """Drop `share` (above 0, up to 1) of what comes in by `device`: exactly that share of each SLOTS packets.
 
-    Which ones is drawn by `seed` once and repeats: the same packets in the same order meet the same fate. Raises
-    OSError, with nothing changed, where the kernel refuses.
+    Which ones is drawn by `seed` once and repeats: the same packets in the same order meet the same fate.
+    Raises OSError, with nothing changed, where the kernel refuses.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share of loss {share}: expected above 0 and at most 1")
@@ -75,9 +75,13 @@ def add_drop(table: str, device: str, share: float, seed: int) -> None:
         rule = [
             _expression(
                 "numgen",
-                ("NFTA_NG_DREG", 1), ("NFTA_NG_MODULUS", SLOTS), ("NFTA_NG_TYPE", 0), ("NFTA_NG_OFFSET", 0),
+                ("NFTA_NG_DREG", 1), ("NFTA_NG_MODULUS", SLOTS),
+                ("NFTA_NG_TYPE", 0), ("NFTA_NG_OFFSET", 0),
             ),
-            _expression("lookup", ("NFTA_LOOKUP_SET", _SET), ("NFTA_LOOKUP_SREG", 1), ("NFTA_LOOKUP_SET_ID", 1)),
+            _expression(
+                "lookup",
+                ("NFTA_LOOKUP_SET", _SET), ("NFTA_LOOKUP_SREG", 1), ("NFTA_LOOKUP_SET_ID", 1),
+            ),
             drop,
         ]  # fmt: skip
     messages.append(
@@ -133,7 +137,9 @@ def _message(kind: type[Any], number: int, **attributes: Any) -> Any:
 
 
 def _commit(messages: list[Any]) -> None:
-    """Send the messages as one transaction: all of them hold, or none. Raises OSError of the first refusal."""
+    """Send the messages as one transaction: all of them hold, or none. Raises OSError of the first
+    refusal.
+    """
     batch = bytearray()
     edges = [nfgen_msg(), nfgen_msg()]
     for edge, number in zip(edges, (_BATCH_BEGIN, _BATCH_END), strict=True):

@@ -1,6 +1,7 @@
 """Settings of the testbed fabric: its shape, its rates and the clocks its NICs are given.
 
-In: the `fabric` table of the one TOML file. Out: a checked, frozen model for `fabrictime.testbed.fabric.Fabric`.
+In: the `fabric` table of the one TOML file. Out: a checked, frozen model for
+`fabrictime.testbed.fabric.Fabric`.
 """
 
 from __future__ import annotations
@@ -22,46 +23,63 @@ class FabricSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    hosts: int = Field(8, ge=1, le=512, description="hosts, spread evenly over the leaves")
-    leaves: int = Field(4, ge=1, le=128, description="leaf switches")
-    spines: int = Field(4, ge=1, le=64, description="spine switches")
+    hosts: int = Field(default=8, ge=1, le=512, description="hosts, spread evenly over the leaves")
+    leaves: int = Field(default=4, ge=1, le=128, description="leaf switches")
+    spines: int = Field(default=4, ge=1, le=64, description="spine switches")
     nics_per_host: int = Field(
-        1, ge=1, le=16, description="NICs of a host; above 1, NIC r of each host of a rack is on leaf r (rail r)"
+        default=1,
+        ge=1,
+        le=16,
+        description="NICs of a host; above 1, NIC r of each host of a rack is on leaf r (rail r)",
     )
     links_per_leaf_spine: int = Field(
-        1, ge=1, le=8, description="parallel links between each leaf and each spine"
+        default=1, ge=1, le=8, description="parallel links between each leaf and each spine"
     )
     host_rate_bps: int = Field(
-        1_000_000_000, ge=0, le=32_000_000_000, description="bit/s of a host's link, each way; 0: not limited"
+        default=1_000_000_000,
+        ge=0,
+        le=32_000_000_000,
+        description="bit/s of a host's link, each way; 0: not limited",
     )
     fabric_rate_bps: int = Field(
-        1_000_000_000, ge=0, le=32_000_000_000,
+        default=1_000_000_000, ge=0, le=32_000_000_000,
         description="bit/s of a link between leaf and spine, each way; 0: not limited",
     )  # fmt: skip
     buffer_bytes: int = Field(
-        200_000, ge=3_000, le=1_000_000_000, description="bytes a limited port queues before it drops"
+        default=200_000, ge=3_000, le=1_000_000_000, description="bytes a limited port queues before it drops"
     )
     burst_bytes: int | None = Field(
-        None, ge=1_520, le=10_000_000,
-        description="bytes a limited port may send at once; null: 100 us of its rate, at least one packet",
+        default=None, ge=1_520, le=10_000_000,
+        description="bytes a limited port may send at once; null: a full packet and 100 us of its rate",
     )  # fmt: skip
     hash_seed: int = Field(
-        20_240_229, ge=1, le=2**32 - 1, description="seed of the flow hash that chooses among equal paths"
+        default=20_240_229,
+        ge=1,
+        le=2**32 - 1,
+        description="seed of the flow hash that chooses among equal paths",
+    )
+    hash_protocol: bool = Field(
+        default=True,
+        description="whether UDP and TCP of the same ports may take different paths, as on most switches",
     )
     shard: str = Field(
-        "fabric", pattern=r"^[^\s/>]{1,64}$", description="shard that every NIC of the fabric belongs to"
+        default="fabric",
+        pattern=r"^[^\s/>]{1,64}$",
+        description="shard that every NIC of the fabric belongs to",
     )
-    clock_seed: int = Field(1, ge=0, le=2**63 - 1, description="seed that the NICs' clocks are drawn from")
+    clock_seed: int = Field(
+        default=1, ge=0, le=2**63 - 1, description="seed that the NICs' clocks are drawn from"
+    )
     clock_offset_max_ns: int = Field(
-        0, ge=0, le=60_000_000_000,
+        default=0, ge=0, le=60_000_000_000,
         description="each NIC's clock starts within this many ns of the true time; 0: it starts right",
     )  # fmt: skip
     clock_drift_max_ppb: float = Field(
-        0.0, ge=0, le=1_000_000, allow_inf_nan=False,
+        default=0.0, ge=0, le=1_000_000, allow_inf_nan=False,
         description="each NIC's clock drifts by at most this many ppb; 0: none drifts",
     )  # fmt: skip
     clock_wander_ppb_per_sqrt_s: float = Field(
-        0.0, ge=0, le=10_000, allow_inf_nan=False,
+        default=0.0, ge=0, le=10_000, allow_inf_nan=False,
         description="random walk of each NIC's drift, ppb per square root of a second",
     )  # fmt: skip
 
@@ -69,12 +87,14 @@ class FabricSettings(BaseModel):
     def _fits(self) -> Self:
         if self.leaves % self.nics_per_host:
             raise ValueError(
-                f"leaves {self.leaves}: expected a multiple of nics_per_host {self.nics_per_host}, one leaf a rail"
+                f"leaves {self.leaves}: expected a multiple of nics_per_host {self.nics_per_host}, "
+                "one leaf a rail"
             )
         racks = self.leaves // self.nics_per_host
         if -(-self.hosts // racks) > HOSTS_PER_LEAF_MAX:
             raise ValueError(
-                f"hosts {self.hosts}: expected at most {HOSTS_PER_LEAF_MAX * racks}, {HOSTS_PER_LEAF_MAX} a leaf"
+                f"hosts {self.hosts}: expected at most {HOSTS_PER_LEAF_MAX * racks}, "
+                f"{HOSTS_PER_LEAF_MAX} a leaf"
             )
         for name in ("host_rate_bps", "fabric_rate_bps"):
             rate = getattr(self, name)
@@ -90,4 +110,4 @@ class FabricSettings(BaseModel):
         """Return the bytes that a port of this rate may send at once."""
         if self.burst_bytes is not None:
             return self.burst_bytes
-        return max(FULL_FRAME_BYTES + 6, rate_bps * BURST_NS // 8_000_000_000)
+        return FULL_FRAME_BYTES + rate_bps * BURST_NS // 8_000_000_000

@@ -1,7 +1,8 @@
 """The plan of a leaf-spine fabric: names, addresses, cables and routes, before anything is built.
 
-In: FabricSettings. Out: a Plan of plain values, the same for the same settings. Pure; the kernel is not asked.
-Hosts are h1.. with devices eth1.., leaves leaf1.., spines spine1.. with ports swp1..; a leaf's hosts come first.
+In: FabricSettings. Out: a Plan of plain values, the same for the same settings. Pure; the kernel is not
+asked. Hosts are h1.. with devices eth1.., leaves leaf1.., spines spine1.. with ports swp1..; a leaf's hosts
+come first.
 """
 
 from __future__ import annotations
@@ -153,10 +154,11 @@ def make_plan(settings: FabricSettings) -> Plan:
     plan = Plan(nodes, cables, far, rack_of)
     for name in hosts:
         _route_host(plan, nodes[name])
-    prefixes = {leaf: f"{ipaddress.IPv4Address(_HOSTS_NET + 256 * i)}/24" for i, leaf in enumerate(leaves)}
-    for i, leaf_name in enumerate(leaves):
-        if not placed[i]:
-            del prefixes[leaf_name]
+    prefixes = {
+        leaf: f"{ipaddress.IPv4Address(_HOSTS_NET + 256 * i)}/24"
+        for i, leaf in enumerate(leaves)
+        if placed[i]
+    }
     for leaf_name in leaves:
         leaf_node = nodes[leaf_name]
         up = tuple(
@@ -167,11 +169,11 @@ def make_plan(settings: FabricSettings) -> Plan:
         leaf_node.routes = [Route(prefix, up) for leaf, prefix in prefixes.items() if leaf != leaf_name]
     for spine_name in spines:
         spine = nodes[spine_name]
-        for leaf, prefix in prefixes.items():
+        for leaf_name, prefix in prefixes.items():
             down = tuple(
                 Nexthop(port.name, far[spine_name, port.name].address)
                 for port in spine.ports
-                if far[spine_name, port.name].node == leaf
+                if far[spine_name, port.name].node == leaf_name
             )
             spine.routes.append(Route(prefix, down))
     return plan

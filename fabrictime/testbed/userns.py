@@ -2,8 +2,8 @@
 
 In: nothing but the kernel's permission. Out: a process that may make network namespaces, mounts them under
 /run/netns and hands them to its children, while its own network stays the machine's. Standard library alone:
-it must run before anything starts a thread, and as a program it says whether namespaces are allowed (exit code
-0, or 1 with the reason as one line).
+it must run before anything starts a thread, and as a program it says whether namespaces are allowed (exit
+code 0, or 1 with the reason as one line).
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ def inside() -> bool:
 def enter() -> None:
     """Move this process into a user and a mount namespace of its own; a second call does nothing.
 
-    Call it before any thread starts (importing numpy starts some). Afterwards this process is root inside, its
-    children inherit both namespaces, /run holds what it held plus an empty /run/netns, and the network is still
-    the machine's. Raises NamespacesDenied, with the process as it was, where the kernel or a setting forbids it.
+    Call it before any thread starts (importing numpy starts some). Afterwards this process is root inside,
+    its children inherit both namespaces, /run holds what it held plus an empty /run/netns, and the network is
+    still the machine's. Raises NamespacesDenied, with the process as it was, where the kernel or a setting
+    forbids it.
     """
     if inside():
         return
     threads = _threads()
     if len(threads) > 1:
         raise NamespacesDenied(
-            f"this process already runs {len(threads)} threads ({', '.join(sorted(set(threads)))}): namespaces "
-            "are entered before any thread starts; numpy and thread pools start some when imported"
+            f"this process already runs {len(threads)} threads ({', '.join(sorted(set(threads)))}): "
+            "namespaces are entered before any thread starts; numpy and thread pools start some when imported"
         )
     reason = namespaces_allowed()
     if reason is not None:
@@ -77,7 +78,9 @@ def enter() -> None:
 
 
 def namespaces_allowed() -> str | None:
-    """Return None where `enter` would work, else the reason, one line. Tried in a child; nothing changes here."""
+    """Return None where `enter` would work, else the reason, one line. Tried in a child; nothing changes
+    here.
+    """
     try:
         child = subprocess.run(
             [sys.executable, "-I", "-S", __file__],
@@ -98,8 +101,8 @@ def namespaces_allowed() -> str | None:
 def new_netns(name: str) -> str:
     """Make a network namespace, put the calling thread into it and return its path under /run/netns.
 
-    Only for a helper thread: the thread cannot come back to the machine's network. Raises NamespacesDenied where
-    the process has not entered, FileExistsError where the name is taken.
+    Only for a helper thread: the thread cannot come back to the machine's network. Raises NamespacesDenied
+    where the process has not entered, FileExistsError where the name is taken.
     """
     if not inside():
         raise NamespacesDenied("network namespaces are made after enter() only")
@@ -115,14 +118,18 @@ def new_netns(name: str) -> str:
 
 
 def remove_netns(path: str) -> None:
-    """Let go of a namespace made by `new_netns`; the kernel frees it with the last process or socket in it."""
+    """Let go of a namespace made by `new_netns`; the kernel frees it with the last process or socket in
+    it.
+    """
     _libc.umount2(os.fsencode(path), _MNT_DETACH)
     with suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def setns(path: str) -> None:
-    """Put the calling thread into the network namespace at `path`. Raises OSError. Only for a helper thread."""
+    """Put the calling thread into the network namespace at `path`. Raises OSError. Only for a helper
+    thread.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("setns", fd, _CLONE_NEWNET, what=f"the network namespace {path}")
@@ -176,7 +183,9 @@ def _enter() -> None:
         except OSError:
             if uid != 0:
                 raise
-            _call("unshare", _CLONE_NEWNS, what="a mount namespace")  # root needs no user namespace for the rest
+            _call(
+                "unshare", _CLONE_NEWNS, what="a mount namespace"
+            )  # root needs no user namespace for the rest
         _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
         _own_run()
     except OSError as error:
@@ -217,7 +226,9 @@ def _check() -> None:
         try:
             forward.write_text("1")
         except OSError as error:
-            raise NamespacesDenied(f"namespaces: {forward} cannot be written inside one: {error.strerror}") from error
+            raise NamespacesDenied(
+                f"namespaces: {forward} cannot be written inside one: {error.strerror}"
+            ) from error
     except OSError as error:
         raise NamespacesDenied(_why(error)) from error
 
@@ -234,14 +245,16 @@ def _threads() -> list[str]:
 def _why(error: OSError) -> str:
     """Return the reason behind a refused namespace: the setting that forbids it where one does."""
     if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-        return "namespaces are off for ordinary users: sysctl kernel.unprivileged_userns_clone is 0, expected 1"
+        return (
+            "namespaces are off for ordinary users: sysctl kernel.unprivileged_userns_clone is 0, expected 1"
+        )
     for kind in ("user", "mnt", "net"):
         if _read(f"/proc/sys/user/max_{kind}_namespaces") == "0":
             return f"namespaces are off: sysctl user.max_{kind}_namespaces is 0, expected more"
     if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
         return (
-            "namespaces are off for ordinary users: sysctl kernel.apparmor_restrict_unprivileged_userns is 1, "
-            "expected 0 (or an AppArmor profile that allows userns)"
+            "namespaces are off for ordinary users: sysctl "
+            "kernel.apparmor_restrict_unprivileged_userns is 1, expected 0 (or an AppArmor profile that allows userns)"
         )
     if error.errno == errno.ENOSPC:
         return "namespaces: the machine's limit of namespaces is reached (sysctl user.max_user_namespaces)"

@@ -1,0 +1,259 @@
+"""Traffic on a fabric: bulk UDP and TCP flows between its hosts, each a process of its own.
+
+In: a Fabric and FlowSpecs. Out: running flows that can be awaited or stopped, and what arrived of each as a
+FlowResult. Every flow ends by its own time, with the fabric, or with the process that started it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from fabrictime.testbed.fabric import Fabric, FabricError
+
+__all__ = ["Flow", "FlowResult", "FlowSpec", "Traffic", "parse_rate"]
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_RATE_UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_START_TIMEOUT_S = 10.0
+_END_GRACE_S = 5.0
+_UDP_PAYLOAD_MAX = 1472
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """One flow from NIC to NIC (or host to host).
+
+    `rate_bps`: UDP, the rate of its frames, paced in the sender; TCP, the cap on its pacing, 0 for none.
+    Ports 0: the kernel chooses. `congestion`: TCP's congestion control, set explicitly since machines differ.
+    """
+
+    source: str
+    destination: str
+    rate_bps: int
+    duration_s: float = 10.0
+    protocol: Literal["udp", "tcp"] = "udp"
+    sport: int = 0
+    dport: int = 0
+    payload_bytes: int = _UDP_PAYLOAD_MAX
+    congestion: str = "cubic"
+    interval_s: float = 0.1
+
+    def check(self) -> Self:
+        """Return itself. Raises ValueError that names the field and what it takes."""
+        least = 0 if self.protocol == "tcp" else 10_000
+        bounds: dict[str, tuple[float, float]] = {
+            "rate_bps": (least, 100_000_000_000),
+            "duration_s": (0.01, 86_400),
+            "sport": (0, 65535),
+            "dport": (0, 65535),
+            "payload_bytes": (1, _UDP_PAYLOAD_MAX),
+            "interval_s": (0.001, 60),
+        }
+        if self.protocol not in ("udp", "tcp"):
+            raise ValueError(f"protocol {self.protocol!r}: expected udp or tcp")
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # NaN fails as well
+                raise ValueError(f"{name} {value!r}: expected {low:g} to {high:g}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResult:
+    """What a flow did. Bytes are payload; loss and packets are UDP's, retransmits TCP's, None for the other.
+
+    `interval_bytes[i]`: payload that arrived in [begin_monotonic_ns + i * interval_s, + interval_s).
+    `refused_packets`: the sender's own kernel took them not; `skipped_packets`: the sender was held up.
+    """
+
+    spec: FlowSpec
+    sport: int
+    dport: int
+    elapsed_s: float
+    receiving_s: float
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int | None
+    received_packets: int | None
+    refused_packets: int
+    skipped_packets: int
+    retransmits: int | None
+    interval_s: float
+    interval_bytes: list[int]
+    begin_monotonic_ns: int
+    cpu_s: float
+
+    @property
+    def goodput_bps(self) -> float:
+        """Payload that arrived, bit/s over the flow's time, or over the longer time that it took to
+        arrive.
+        """
+        took_s = max(self.elapsed_s, self.receiving_s)
+        return self.received_bytes * 8 / took_s if took_s else 0.0
+
+    @property
+    def loss(self) -> float | None:
+        """Share of sent packets that did not arrive, 0..1; None for TCP or where none was sent."""
+        if self.sent_packets is None or self.received_packets is None or not self.sent_packets:
+            return None
+        return max(0.0, 1 - self.received_packets / self.sent_packets)
+
+
+class Flow:
+    """A running flow: await it with `wait`, end it early with `stop`."""
+
+    def __init__(
+        self, number: int, spec: FlowSpec, process: subprocess.Popen[str], started: dict[str, Any]
+    ) -> None:
+        self.number = number
+        self.spec = spec
+        self.sport: int = started["sport"]
+        self.dport: int = started["dport"]
+        self._process = process
+        self._result: FlowResult | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def running(self) -> bool:
+        """Whether the flow's process runs still."""
+        return self._process.poll() is None
+
+    def stop(self) -> FlowResult:
+        """End the flow now and return what it did."""
+        stdin = self._process.stdin
+        if stdin is not None:
+            with suppress(OSError):
+                stdin.close()
+        return self.wait()
+
+    def wait(self) -> FlowResult:
+        """Wait for the flow's own end and return what it did. Raises FabricError where it failed."""
+        with self._lock:
+            if self._result is None:
+                self._result = self._collect()
+            return self._result
+
+    def kill(self) -> None:
+        """End its process without asking for a result."""
+        _end(self._process)
+
+    def _collect(self) -> FlowResult:
+        stdout = self._process.stdout
+        if stdout is None:
+            raise FabricError(f"flow {self.number}: no output to read")
+        limit_s = self.spec.duration_s + _END_GRACE_S
+        answer = _read(self._process, limit_s)
+        _end(self._process)
+        if answer is None or "error" in answer:
+            raise FabricError(f"flow {self.number}: {(answer or {}).get('error', 'ended without a result')}")
+        return FlowResult(spec=self.spec, **answer)
+
+
+class Traffic:
+    """Starts flows on one fabric and ends those that run when the fabric closes."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._flows: dict[int, Flow] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        fabric.on_close(self.close)
+
+    def start(self, spec: FlowSpec) -> Flow:
+        """Start a flow and return once it sends. Raises ValueError for a bad spec, FabricError where it
+        cannot.
+        """
+        spec.check()
+        source, destination = self._fabric.nic(spec.source), self._fabric.nic(spec.destination)
+        if source.host == destination.host:
+            raise ValueError(f"flow {spec.source} to {spec.destination}: expected two hosts")
+        order = asdict(spec)
+        del order["source"], order["destination"]
+        order |= {
+            "source_netns": source.netns,
+            "source_address": source.address,
+            "destination_netns": destination.netns,
+            "destination_address": destination.address,
+        }
+        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fabrictime.testbed.flow_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        try:
+            if process.stdin is None:
+                raise FabricError("flow: no input to write")
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+            started = _read(process, spec.duration_s + _START_TIMEOUT_S)
+            if started is None or "started" not in started:
+                reason = (started or {}).get("error", "did not start")
+                raise FabricError(f"flow {spec.source} to {spec.destination}: {reason}")
+        except OSError as error:
+            _end(process)
+            raise FabricError(f"flow {spec.source} to {spec.destination}: {error}") from error
+        except BaseException:
+            _end(process)
+            raise
+        with self._lock:
+            flow = Flow(next(self._numbers), spec, process, started)
+            self._flows[flow.number] = flow
+        return flow
+
+    def flows(self) -> list[Flow]:
+        """Return the flows that run."""
+        with self._lock:
+            self._flows = {number: flow for number, flow in self._flows.items() if flow.running}
+            return list(self._flows.values())
+
+    def close(self) -> None:
+        """End every flow that runs."""
+        for flow in self.flows():
+            flow.kill()
+
+
+def parse_rate(text: str) -> int:
+    """Return bit/s of `70mbit`, `1.5gbit`, `200k` or `1000000`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit|bps|bit/s)?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"rate {text!r}: expected a number and kbit, mbit or gbit, as in 70mbit")
+    return round(float(match[1]) * _RATE_UNIT[match[2]])
+
+
+def _read(process: subprocess.Popen[str], timeout_s: float) -> dict[str, Any] | None:
+    """Return the next line of the worker; None where none comes in time. It writes whole lines, one at a
+    time.
+    """
+    if process.stdout is None or not select.select([process.stdout], [], [], timeout_s)[0]:
+        return None
+    line = process.stdout.readline()
+    return json.loads(line) if line else None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Make sure that the process is gone and its pipes are closed."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()

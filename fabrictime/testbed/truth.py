@@ -1,0 +1,412 @@
+"""The truth about a fabric, known to nothing else: what tests and experiments are judged by.
+
+In: a Fabric and its Faults. Out: per directed link what was sent, received and queued, the path that a flow
+takes, the faults' log and the clocks that the NICs were given. It looks into leaves and spines, which no
+detector may: nothing but tests, benches and the command line reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+from fabrictime.testbed.clocks import ClockTruth
+from fabrictime.testbed.fabric import Fabric, FabricNic
+from fabrictime.testbed.faults import FaultEvent, Faults
+
+__all__ = ["LinkTruth", "PathUnclear", "Truth", "TruthSample"]
+
+Protocol = Literal["udp", "tcp"]
+
+_RTM_GETROUTE, _RTM_GETQDISC, _RTM_GETSTATS = 26, 38, 94
+_RTA_DST, _RTA_SRC, _RTA_IIF, _RTA_OIF, _RTA_IP_PROTO, _RTA_SPORT, _RTA_DPORT = 1, 2, 3, 4, 27, 28, 29
+_NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_TC_H_ROOT = 0xFFFFFFFF
+_TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
+_IFLA_STATS_LINK_64 = 1
+_NLA_TYPE_MASK = 0x3FFF
+_NUMBER = {"udp": socket.IPPROTO_UDP, "tcp": socket.IPPROTO_TCP}
+_BURST_PACKETS, _BURST_PACKETS_MAX = 32, 256
+_BURST_BYTES = 1000
+_BURST_TIMEOUT_S = 1.0
+_HOPS_MAX = 8
+_SAMPLES_KEPT = 100_000
+
+
+class PathUnclear(RuntimeError):
+    """A path could not be told: packets were lost on the way, or other traffic hid them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTruth:
+    """Counts since the fabric was built. `sent_*` left the sending port; `received_*` came in at the other
+    end.
+
+    `backlog_*` wait in the sending port's queue now; `dropped_packets` did not fit into it. A difference of
+    sent and received is on the wire now. What a blackhole or grey fault takes counts as received: the fault
+    sits behind.
+    """
+
+    sent_packets: int = 0
+    sent_bytes: int = 0
+    received_packets: int = 0
+    received_bytes: int = 0
+    backlog_packets: int = 0
+    backlog_bytes: int = 0
+    dropped_packets: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TruthSample:
+    """All links at one moment, CLOCK_REALTIME; reading them took until `end_ns`."""
+
+    at_ns: int
+    end_ns: int
+    links: dict[str, LinkTruth]
+
+
+class Truth:
+    """The recorder of one fabric. Methods may be called from any thread."""
+
+    def __init__(self, fabric: Fabric, faults: Faults | None = None) -> None:
+        self._fabric = fabric
+        self._faults = faults
+        self._lock = threading.Lock()
+        self._sockets: dict[str, socket.socket] = {}
+        self._names: dict[str, dict[int, str]] = {}
+        self._samples: deque[TruthSample] = deque(maxlen=_SAMPLES_KEPT)
+        self._recording: threading.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._paths: dict[tuple[str, str, int, int, Protocol], list[str]] = {}
+        self._generation = -1
+        fabric.on_close(self.close)
+
+    def close(self) -> None:
+        """Stop recording and let go of the sockets."""
+        self.stop()
+        with self._lock:
+            for sock in self._sockets.values():
+                sock.close()
+            self._sockets.clear()
+
+    def links(self) -> dict[str, LinkTruth]:
+        """Return the counters and queues of every directed link now."""
+        with self._lock:
+            ports: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+            for node in self._fabric.plan.nodes:
+                sock = self._socket(node)
+                stats, queues = _stats(sock), _queues(sock)
+                for index, name in self._names[node].items():
+                    ports[node, name] = (stats.get(index, [0] * 8), queues.get(index, [0] * 3))
+        table = {}
+        for link, (sender, receiver) in self._fabric.links.items():
+            sent, queue = ports[sender.node, sender.name]
+            received = ports[receiver.node, receiver.name][0]
+            table[link] = LinkTruth(sent[1], sent[3], received[0], received[2], *queue)
+        return table
+
+    def record(self, interval_s: float = 0.1) -> None:
+        """Keep a sample of all links every `interval_s` (at least 1 ms) until `stop`; the newest 100,000
+        stay.
+        """
+        if not 0.001 <= interval_s <= 3600:
+            raise ValueError(f"interval_s {interval_s}: expected 0.001 to 3600")
+        self.stop()
+        ended = threading.Event()
+
+        def body() -> None:
+            due = time.monotonic()
+            while not ended.wait(max(0.0, due - time.monotonic())):
+                with suppress(OSError):  # the fabric closes under us
+                    self._samples.append(self.sample())
+                due = max(due + interval_s, time.monotonic())
+
+        self._recording = ended
+        self._thread = threading.Thread(target=body, name="truth", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End `record`; what was recorded stays."""
+        if self._recording is not None and self._thread is not None:
+            self._recording.set()
+            self._thread.join()
+            self._recording = self._thread = None
+
+    def sample(self) -> TruthSample:
+        """Return all links with the time of reading."""
+        begin = time.time_ns()
+        links = self.links()
+        return TruthSample(begin, time.time_ns(), links)
+
+    def samples(self) -> list[TruthSample]:
+        """Return what was recorded, oldest first."""
+        return list(self._samples)
+
+    def faults(self) -> list[FaultEvent]:
+        """Return every fault there was and is."""
+        return [] if self._faults is None else self._faults.log()
+
+    def clocks(self) -> dict[str, ClockTruth | None]:
+        """Return what each NIC's clock does; None: it is right."""
+        return {nic.nic: nic.clock for nic in self._fabric.nics()}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return links, faults and clocks as plain values for JSON."""
+        sample = self.sample()
+        return {
+            "at_ns": sample.at_ns,
+            "links": {link: asdict(truth) for link, truth in sample.links.items()},
+            "faults": [asdict(event) | {"text": str(event.spec)} for event in self.faults()],
+            "clocks": {nic: None if clock is None else asdict(clock) for nic, clock in self.clocks().items()},
+        }
+
+    def path_of(
+        self, source: str, destination: str, sport: int, dport: int, protocol: Protocol = "udp"
+    ) -> list[str]:
+        """Return the directed links that a 5-tuple takes, proven: a burst is sent and the links that moved
+        are read.
+
+        The burst carries a wrong checksum, so the far host drops it unseen. Other traffic may run; the burst
+        grows until one link a hop stands out. Raises PathUnclear, ValueError for a protocol or port that is
+        none.
+        """
+        start, end = self._ends(source, destination, sport, dport, protocol)
+        packets = _BURST_PACKETS
+        while True:
+            before = self.links()
+            self._fabric.open_in(start.host, partial(_burst, start, end, sport, dport, protocol, packets))
+            try:
+                return self._follow(start, end, before, packets)
+            except PathUnclear:
+                packets *= 2
+                if packets > _BURST_PACKETS_MAX:
+                    raise
+
+    def likely_path_of(
+        self, source: str, destination: str, sport: int, dport: int, protocol: Protocol = "udp"
+    ) -> list[str]:
+        """Return the same path from the kernel's own route lookup: no packet, remembered until a fault
+        changes it.
+        """
+        start, end = self._ends(source, destination, sport, dport, protocol)
+        key = (start.nic, end.nic, sport, dport, protocol)
+        with self._lock:
+            if self._generation != self._fabric.generation:
+                self._paths.clear()
+                self._generation = self._fabric.generation
+            if key in self._paths:
+                return list(self._paths[key])
+        leaving = {(sender.node, sender.name): link for link, (sender, _) in self._fabric.links.items()}
+        question = (start.address, end.address, _NUMBER[protocol], sport, dport)
+        path = [leaving[start.host, start.device]]
+        while (came_in := self._fabric.links[path[-1]][1]).node != end.host:
+            if len(path) > _HOPS_MAX:
+                raise PathUnclear(
+                    f"path from {start.nic} to {end.nic}: still under way after {' '.join(path)}"
+                )
+            with self._lock:
+                sock = self._socket(came_in.node)
+                names = self._names[came_in.node]
+                index = next(index for index, name in names.items() if name == came_in.name)
+                path.append(leaving[came_in.node, names[_next_port(sock, index, question)]])
+        with self._lock:
+            self._paths[key] = path
+        return list(path)
+
+    def _ends(
+        self, source: str, destination: str, sport: int, dport: int, protocol: str
+    ) -> tuple[FabricNic, FabricNic]:
+        if protocol not in _NUMBER:
+            raise ValueError(f"protocol {protocol!r}: expected udp or tcp")
+        for name, port in (("sport", sport), ("dport", dport)):
+            if not 1 <= port <= 65535:
+                raise ValueError(f"{name} {port}: expected 1 to 65535")
+        start, end = self._fabric.nic(source), self._fabric.nic(destination)
+        if start.host == end.host:
+            raise ValueError(f"path {source} to {destination}: expected two hosts")
+        return start, end
+
+    def _follow(
+        self, start: FabricNic, end: FabricNic, before: dict[str, LinkTruth], packets: int
+    ) -> list[str]:
+        """Wait until the burst has arrived, then go from hop to hop along the links that carried all of
+        it.
+        """
+        last = next(
+            link
+            for link, (sender, receiver) in self._fabric.links.items()
+            if receiver.node == end.host and receiver.name == end.device and sender.node == end.leaf
+        )
+        deadline = time.monotonic() + _BURST_TIMEOUT_S
+        while True:
+            now = self.links()
+            moved = {
+                link
+                for link, truth in now.items()
+                if truth.received_packets - before[link].received_packets >= packets
+                and truth.received_bytes - before[link].received_bytes >= packets * _BURST_BYTES
+            }
+            if last in moved or time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        path: list[str] = []
+        at, device = start.host, start.device
+        while at != end.host:
+            ahead = [
+                link
+                for link in moved
+                if self._fabric.links[link][0].node == at
+                and (at != start.host or self._fabric.links[link][0].name == device)
+                and self._leads(link, end)
+            ]
+            if len(ahead) != 1:
+                found = "no link" if not ahead else f"{len(ahead)} links"
+                raise PathUnclear(
+                    f"path from {start.nic} to {end.nic}: {found} out of {at} carried {packets} packets; "
+                    f"before it: {' '.join(path) or 'nothing'}"
+                )
+            path.append(ahead[0])
+            at = self._fabric.links[ahead[0]][1].node
+        return path
+
+    def _leads(self, link: str, end: FabricNic) -> bool:
+        """Return whether a flow to `end` could take this link: up to any switch, down to its leaf or NIC
+        only.
+        """
+        sender, receiver = self._fabric.links[link]
+        kinds = (self._fabric.plan.nodes[sender.node].kind, self._fabric.plan.nodes[receiver.node].kind)
+        if kinds == ("leaf", "spine"):
+            return sender.node != end.leaf
+        if kinds == ("spine", "leaf"):
+            return receiver.node == end.leaf
+        if kinds == ("leaf", "host"):
+            return receiver.node == end.host and receiver.name == end.device
+        return True
+
+    def _socket(self, node: str) -> socket.socket:
+        """Return the netlink socket that stands in a node's namespace, made on first use."""
+        if node not in self._sockets:
+
+            def open_there() -> tuple[socket.socket, dict[int, str]]:
+                sock = socket.socket(
+                    socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+                )
+                sock.bind((0, 0))
+                sock.settimeout(5)
+                names = {socket.if_nametoindex(p.name): p.name for p in self._fabric.plan.nodes[node].ports}
+                return sock, names
+
+            self._sockets[node], self._names[node] = self._fabric.open_in(node, open_there)
+        return self._sockets[node]
+
+
+def _stats(sock: socket.socket) -> dict[int, list[int]]:
+    """Return per interface index: packets in, out, bytes in, out, and what else rtnl_link_stats64 counts
+    first.
+    """
+    table = {}
+    for body in _dump(sock, _RTM_GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
+        (index,) = struct.unpack_from("=I", body, 4)
+        for kind, value in _attributes(body, 12):
+            if kind == _IFLA_STATS_LINK_64:
+                table[index] = list(struct.unpack_from("=8Q", value))
+    return table
+
+
+def _queues(sock: socket.socket) -> dict[int, list[int]]:
+    """Return per interface index of its root queue: packets and bytes that wait, packets that did not fit."""
+    table = {}
+    for body in _dump(sock, _RTM_GETQDISC, bytes(20)):
+        index, _, parent = struct.unpack_from("=iII", body, 4)
+        if parent != _TC_H_ROOT:
+            continue
+        for kind, value in _attributes(body, 20):
+            if kind == _TCA_STATS2:
+                for inner, queue in _attributes(value, 0):
+                    if inner == _TCA_STATS_QUEUE:
+                        table[index] = list(struct.unpack_from("=3I", queue))
+    return table
+
+
+def _dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
+    """Send one dump request and yield the body of each message of the answer. Raises OSError."""
+    sock.send(struct.pack("=IHHII", 16 + len(body), kind, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0) + body)
+    while True:
+        answer = sock.recv(1 << 18)
+        at = 0
+        while at + 16 <= len(answer):
+            length, got = struct.unpack_from("=IH", answer, at)
+            if got == _NLMSG_DONE:
+                return
+            if got == _NLMSG_ERROR:
+                (code,) = struct.unpack_from("=i", answer, at + 16)
+                raise OSError(-code, f"netlink request {kind} failed")
+            yield answer[at + 16 : at + length]
+            at += length + 3 & ~3
+
+
+def _attributes(data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    while at + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, at)
+        if length < 4:
+            return
+        yield kind & _NLA_TYPE_MASK, data[at + 4 : at + length]
+        at += length + 3 & ~3
+
+
+def _burst(
+    start: FabricNic, end: FabricNic, sport: int, dport: int, protocol: Protocol, packets: int
+) -> None:
+    """Send packets of one 5-tuple that no host will take: their checksum is wrong. Runs in the sender's
+    namespace.
+    """
+    if protocol == "udp":
+        head = struct.pack("!HHHH", sport, dport, _BURST_BYTES - 20, 0xDEAD)
+    else:
+        head = struct.pack("!HHIIBBHHH", sport, dport, 0, 0, 5 << 4, 0x10, 0, 0xDEAD, 0)
+    payload = head + bytes(_BURST_BYTES - 20 - len(head))
+    addresses = socket.inet_aton(start.address) + socket.inet_aton(end.address)
+    header = struct.pack("!BBHHHBBH", 0x45, 0, _BURST_BYTES, 0, 0, 64, _NUMBER[protocol], 0) + addresses
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        for _ in range(packets):
+            sock.sendto(header + payload, (end.address, 0))
+
+
+def _next_port(sock: socket.socket, came_in: int, key: tuple[str, str, int, int, int]) -> int:
+    """Ask the kernel at `sock` which interface it would forward a 5-tuple to that came in by another; both by
+    index.
+    """
+    source, destination, protocol, sport, dport = key
+    body = struct.pack("=8BI", socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
+    for kind, value in (
+        (_RTA_DST, socket.inet_aton(destination)),
+        (_RTA_SRC, socket.inet_aton(source)),
+        (_RTA_IIF, struct.pack("=I", came_in)),
+        (_RTA_IP_PROTO, struct.pack("=Bxxx", protocol)),
+        (_RTA_SPORT, struct.pack("!Hxx", sport)),
+        (_RTA_DPORT, struct.pack("!Hxx", dport)),
+    ):
+        length = {_RTA_IP_PROTO: 5, _RTA_SPORT: 6, _RTA_DPORT: 6}.get(kind, 4 + len(value))
+        body += struct.pack("=HH", length, kind) + value
+    sock.send(struct.pack("=IHHII", 16 + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body)
+    answer = sock.recv(1 << 16)
+    (kind,) = struct.unpack_from("=H", answer, 4)
+    if kind == _NLMSG_ERROR:
+        (code,) = struct.unpack_from("=i", answer, 16)
+        raise PathUnclear(f"route to {destination}: {os.strerror(-code)}")
+    for attribute, value in _attributes(answer, 28):
+        if attribute == _RTA_OIF:
+            return int.from_bytes(value, sys.byteorder)
+    raise PathUnclear(f"route to {destination}: the kernel names no interface")
