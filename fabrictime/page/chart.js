@@ -6,7 +6,8 @@ import { echarts } from "nicegui-echart";
 const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70",
   "#7ad151", "#bddf26", "#fde725"];
 // Okabe and Ito's palette, told apart with any kind of colour vision; its black replaced.
-const PATHS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a642", "#8c6bb1"];
+const PATHS_LIGHT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a642", "#8c6bb1"];
+const PATHS_DARK = ["#5aaeea", "#f0b43c", "#2fc598", "#e39cc6", "#a9d8f5", "#ff8a4c", "#d6c75a", "#b79ae0"];
 const LOSS = "#ff5a36";
 const STEPS = [1, 2, 5];
 const NS = 1, PERCENT = 2;
@@ -15,6 +16,7 @@ const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 const ink = () => dark()
   ? { text: "#e6e9ef", dim: "#8b94a5", line: "#2a303b", card: "#151a21", tip: "#1d232d", none: "#1a2028", grey: "#5c6575" }
   : { text: "#1a2230", dim: "#5e6878", line: "#dfe3ea", card: "#ffffff", tip: "#ffffff", none: "#f3f5f8", grey: "#a4acb9" };
+const color = (k) => (dark() ? PATHS_DARK : PATHS_LIGHT)[k % 8];
 const ramp = () => (dark() ? VIRIDIS : [...VIRIDIS].reverse());
 const text = (s) => echarts.format.encodeHTML(String(s));
 
@@ -241,7 +243,7 @@ function mark(params, api) {
 
 // ------------------------------------------------------------------------------------------ lines and bands
 
-function band(id, index, t, low, high, color, opacity) {
+function band(id, index, t, low, high, fill, opacity) {
   return {
     id, type: "custom", xAxisIndex: index, yAxisIndex: index, silent: true, animation: false, clip: true, z: 1,
     data: [[t[0] ?? 0, 1]], encode: { x: -1, y: -1 }, tooltip: { show: false },
@@ -253,7 +255,7 @@ function band(id, index, t, low, high, color, opacity) {
         down.push(api.coord([t[i], low[i]]));
       }
       if (up.length < 2) return null;
-      return { type: "polygon", shape: { points: up.concat(down.reverse()) }, style: { fill: color, opacity } };
+      return { type: "polygon", shape: { points: up.concat(down.reverse()) }, style: { fill, opacity } };
     },
   };
 }
@@ -306,20 +308,19 @@ class Pair {
         mid.map((v, i) => (v === null || f.bound[i] === null ? null : Math.min(v + f.bound[i], range[1]))),
         c.grey, 0.35));
       f.paths.forEach((path, k) => {
-        const color = PATHS[k % PATHS.length];
-        for (const [stat, style] of [["p99", { width: 1, type: [5, 3], opacity: 0.75 }],
+                for (const [stat, style] of [["p99", { width: 1, type: [5, 3], opacity: 0.75 }],
           ["p50", { width: 2 }], ["min", { width: 1, type: [1, 3], opacity: 0.8 }]])
           series.push({
             id: `${way}-${path}-${stat}`, name: `path ${path}`, type: "line", xAxisIndex: g, yAxisIndex: g,
             data: t.map((x, i) => [x, f.series[path][way][stat][i]]), showSymbol: false, connectNulls: false,
-            animation: false, lineStyle: { color, ...style }, itemStyle: { color }, emphasis: { disabled: true },
+            animation: false, lineStyle: { color: color(k), ...style }, itemStyle: { color: color(k) }, emphasis: { disabled: true },
             z: stat === "p50" ? 4 : 3, stat,
           });
       });
     });
     f.paths.forEach((path, k) => series.push({
       id: `lost-${path}`, name: `path ${path}`, type: "bar", stack: "lost", xAxisIndex: 2, yAxisIndex: 2,
-      data: t.map((x, i) => [x, f.series[path].lost[i]]), itemStyle: { color: PATHS[k % PATHS.length] },
+      data: t.map((x, i) => [x, f.series[path].lost[i]]), itemStyle: { color: color(k) },
       animation: false, barMaxWidth: 8, barMinWidth: 1.5,
     }));
     const worst = Math.max(1, ...t.map((_, i) => f.paths.reduce((n, p) => n + (f.series[p].lost[i] || 0), 0)));
@@ -355,7 +356,7 @@ class Pair {
       `<tr style="opacity:.7"><td></td>${["out min", "p50", "p99", "back min", "p50", "p99", "lost"].map(cell).join("")}</tr>`;
     f.paths.forEach((path, k) => {
       const s = f.series[path];
-      html += `<tr><td><span style="color:${PATHS[k % PATHS.length]}">■</span> ${path}</td>` +
+      html += `<tr><td><span style="color:${color(k)}">■</span> ${path}</td>` +
         ["forward", "reverse"].flatMap((w) => ["min", "p50", "p99"].map((st) => cell(delay(s[w][st][i])))).join("") +
         cell(s.lost[i] ?? "–") + "</tr>";
     });
@@ -382,11 +383,11 @@ class Clocks {
     const series = f.lines.map((line, k) => ({
       id: line.name, name: line.name, type: "line", data: f.t.map((x, i) => [x, line.v[i]]), showSymbol: false,
       animation: false, connectNulls: false, emphasis: { disabled: true }, z: line.bold ? 5 : 3,
-      lineStyle: { color: PATHS[k % PATHS.length], width: line.bold ? 2.5 : 1.2, opacity: line.bold ? 1 : 0.75,
+      lineStyle: { color: color(k), width: line.bold ? 2.5 : 1.2, opacity: line.bold ? 1 : 0.75,
         type: line.dashed ? [5, 3] : "solid" },
-      itemStyle: { color: PATHS[k % PATHS.length] },
+      itemStyle: { color: color(k) },
     }));
-    f.bands.forEach((b) => series.push(band(`band-${b.name}`, 0, f.t, b.low, b.high, PATHS[b.color % PATHS.length], 0.18)));
+    f.bands.forEach((b) => series.push(band(`band-${b.name}`, 0, f.t, b.low, b.high, color(b.color), 0.18)));
     let [low, high] = [Infinity, -Infinity];
     for (const line of f.lines) for (const v of line.v) if (v !== null) { low = Math.min(low, v); high = Math.max(high, v); }
     for (const b of f.bands) for (let i = 0; i < f.t.length; i++) if (b.low[i] !== null) { low = Math.min(low, b.low[i]); high = Math.max(high, b.high[i]); }
@@ -394,9 +395,9 @@ class Clocks {
     if (log && high > 0) { axis.min = below(Math.max(low, 1)); axis.max = above(Math.max(high, 2)); if (axis.min === axis.max) axis.max = above(axis.min * 1.5); }
     else if (Number.isFinite(low)) { const pad = Math.max((high - low) * 0.08, 1); axis.min = low - pad; axis.max = high + pad; }
     this.chart.setOption({
-      animation: false, grid: { left: 66, right: 14, top: 30, bottom: 24 },
-      legend: { type: "scroll", top: 0, left: 4, right: 4, icon: "roundRect", itemWidth: 14, itemHeight: 4, pageIconColor: c.dim, pageTextStyle: { color: c.dim },
-        textStyle: { color: c.text, fontSize: 12 }, data: f.lines.map((l) => l.name) },
+      animation: false, grid: { left: 58, right: 14, top: f.kind === "spread" ? 26 : 12, bottom: 22 },
+      legend: { show: f.kind === "spread", top: 0, right: 8, icon: "roundRect", itemWidth: 12, itemHeight: 4, itemGap: 8,
+        textStyle: { color: c.text, fontSize: 11 }, data: f.lines.map((l) => l.name) },
       tooltip: { ...tooltip(c), trigger: "axis", order: "valueDesc", axisPointer: { type: "line", lineStyle: { color: c.dim } },
         formatter: (ps) => this.tip(ps) },
       xAxis: timeAxis(c, 0, f.t, true),
@@ -437,6 +438,7 @@ export default {
     this.repaint = () => this.drawer.repaint();
     this.scheme.addEventListener("change", this.repaint);
     this.frames = 0;
+    this.$el.ft = { chart: this.chart, drawer: this.drawer };
     this.$emit("ready");
   },
   beforeUnmount() {

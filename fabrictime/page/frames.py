@@ -19,7 +19,7 @@ Metric = Literal["p50", "p99", "loss"]
 Level = Literal["nic", "host", "rack"]
 Cell = list[float | int | None]
 
-MAX_ROWS = 128
+MAX_ROWS = 64
 """A heat map with more rows than this shows hosts, then racks, where that makes it smaller."""
 
 UNKNOWN_RACK = "no rack"
@@ -54,7 +54,7 @@ def places(nics: Iterable[NicRow], pairs: Iterable[PairRow]) -> list[Place]:
         for nic in (pair.nic, pair.peer):
             if nic not in known:
                 known[nic] = Place(nic, nic.partition("/")[0], None)
-    return sorted(known.values(), key=lambda p: (_natural(p.rack or ""), _natural(p.host), _natural(p.nic)))
+    return sorted(known.values(), key=lambda p: (natural(p.rack or ""), natural(p.host), natural(p.nic)))
 
 
 def level_for(fleet: Sequence[Place], scope: Scope | None = None) -> Level:
@@ -207,7 +207,7 @@ def clock_frame(
     at = {step: i for i, step in enumerate(steps)}
     t = [step * step_ns // 1_000_000 for step in steps]
     if lines.spread:
-        names = {"max": "widest", "p99": "p99", "p90": "p90", "p50": "median"}
+        names = {"max": "widest bound", "p99": "p99", "p90": "p90", "p50": "median"}
         columns: dict[str, list[float | None]] = {name: [None] * len(t) for name in names}
         for row in lines.spread:
             i = at.get(row.at_ns // step_ns)
@@ -215,7 +215,7 @@ def clock_frame(
                 for name in names:
                     columns[name][i] = _ns(getattr(row, f"bound_{name}_ns"))
         drawn = [
-            {"name": f"bound, {names[name]}", "v": columns[name], "bold": name == "max", "dashed": False}
+            {"name": names[name], "v": columns[name], "bold": name == "max", "dashed": False}
             for name in names
         ]
         return {"kind": "spread", "view": "bound", "t": t, "lines": drawn, "bands": []}
@@ -229,7 +229,7 @@ def clock_frame(
             point.bound_ns if view == "bound" else point.offset_ns
         )
         bounds.setdefault(point.clock, [None] * len(t))[i] = point.bound_ns
-    names_ = sorted(values, key=_natural)
+    names_ = sorted(values, key=natural)
     if view == "wander":
         values = {name: less_line(values[name]) for name in names_}
     bands = []
@@ -296,7 +296,8 @@ def _ns(value: float | None) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Return a sort key by which h2 comes before h10."""
     return [
         (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     ]

@@ -12,9 +12,9 @@ import ipaddress
 import logging
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 from sdnotify import SystemdNotifier
@@ -40,8 +40,13 @@ HEADERS = {
 
 
 def main(settings: PageSettings) -> int:
-    """Serve the page until SIGTERM or SIGINT; return 0. Raises OSError where the port is taken."""
-    with contextlib.closing(_listen(settings)) as listener:
+    """Serve the page until SIGTERM or SIGINT; return 0. 1, with one line on stderr, where it cannot listen."""
+    try:
+        listener = _listen(settings)
+    except OSError as error:
+        print(f"fabrictime page: {error.strerror}", file=sys.stderr, flush=True)
+        return 1
+    with contextlib.closing(listener):
         return asyncio.run(_serve(settings, listener))
 
 
@@ -61,16 +66,12 @@ def _listen(settings: PageSettings) -> socket.socket:
     return listener
 
 
-def _token(path: Path | None) -> str | None:
-    return path.read_text(encoding="utf-8").strip() if path is not None else None
-
-
 async def _serve(settings: PageSettings, listener: socket.socket) -> int:
     import uvicorn
 
     url = str(settings.history_url)
     history = connect_http(
-        url, settings.history_user, _token(settings.history_token_file), settings.history_database,
+        url, settings.history_user, settings.history_token_file, settings.history_database,
         settings.query_timeout_s, THREADS,
     )  # fmt: skip
     hub = Hub(settings.refresh_ms / 1000)

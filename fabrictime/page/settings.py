@@ -23,9 +23,12 @@ class PageSettings(BaseModel):
     history_database: str = Field(
         "fabrictime", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="its database"
     )
-    history_user: str = Field("default", min_length=1, description="user name sent to history")
+    history_user: str = Field(
+        "reader", min_length=1, description="user name sent to history; reading is enough"
+    )
     history_token_file: Path | None = Field(
-        None, description="file that holds history's token (its password); null: none is sent"
+        None,
+        description="file with that user's token (its password), read at each connect; null: none is sent",
     )
     refresh_ms: int = Field(
         500, ge=100, le=10_000, description="ms between two polls of a view; a slow query stretches it"

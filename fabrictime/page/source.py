@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 Columns = Sequence[Sequence[Any]]
@@ -81,9 +82,9 @@ class ClickHouse:
 
 
 def connect_http(
-    url: str, user: str, token: str | None, database: str, timeout_s: float, threads: int
+    url: str, user: str, token_file: Path | None, database: str, timeout_s: float, threads: int
 ) -> ClickHouse:
-    """Return history at a ClickHouse HTTP URL. Nothing is sent before the first query."""
+    """Return history at a ClickHouse HTTP URL. Nothing is sent, no token read, before the first query."""
 
     def connect() -> Any:
         import clickhouse_connect
@@ -92,7 +93,7 @@ def connect_http(
         return clickhouse_connect.get_client(
             dsn=url,
             username=user,
-            password=token or "",
+            password=_token(token_file),
             connect_timeout=min(2.0, timeout_s),
             send_receive_timeout=timeout_s,
             query_limit=0,
@@ -103,6 +104,13 @@ def connect_http(
         )
 
     return ClickHouse(connect, url.rstrip("/"), database)
+
+
+def _token(path: Path | None) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip() if path is not None else ""
+    except OSError as error:
+        raise HistoryRefused(f"history's token file {path} cannot be read: {error.strerror}") from error
 
 
 def sort_error(error: Exception, url: str) -> HistoryError:

@@ -21,7 +21,7 @@ from fabrictime.page import frames, health
 from fabrictime.page.chart import LiveChart
 from fabrictime.page.hub import Hub, Snapshot
 from fabrictime.page.queries import ClockRow, NicRow, RejectRow, Way
-from fabrictime.page.questions import ClockLines, Fleet, Heat, Questions, Series
+from fabrictime.page.questions import CLOCK_LINES, ClockLines, Fleet, Heat, Questions, Series
 from fabrictime.page.settings import PageSettings
 from fabrictime.page.source import HistoryEmpty
 from fabrictime.page.units import (
@@ -232,8 +232,10 @@ class LivePage:
                     rows=[], columns=columns, row_key="clock", pagination=self._clock_page
                 )
                 self.clock_table.classes("ft-table").props(
-                    f'flat dense data-testid=clock-table binary-state-sort :rows-per-page-options="[{CLOCKS_A_PAGE}]"'
+                    "flat dense data-testid=clock-table binary-state-sort "
+                    f':rows-per-page-options="[{CLOCKS_A_PAGE}]"'
                 )
+                self.clock_table.add_slot("body-cell-clock", _CLOCK_CELL)
                 self.clock_table.add_slot("body-cell-state", _STATE_CELL)
                 self.clock_table.on("request", self._on_clock_request)
                 self.clock_table.on(
@@ -512,18 +514,23 @@ class LivePage:
     def _show_clock_table(self) -> None:
         page = self._clock_page
         keys: dict[str, Callable[[ClockRow], Any]] = {
-            "clock": lambda r: r.clock, "state": lambda r: r.state, "offset": lambda r: abs(r.offset_ns),
+            "clock": lambda r: frames.natural(r.clock), "state": lambda r: r.state, "offset": lambda r: abs(r.offset_ns),
             "drift": lambda r: abs(r.drift_ppb), "bound": lambda r: r.bound_ns, "pairs": lambda r: r.pairs,
             "residual": lambda r: r.residual_ns,
         }  # fmt: skip
-        ordered = sorted(self._clock_rows, key=lambda r: r.clock)
+        ordered = sorted(self._clock_rows, key=lambda r: frames.natural(r.clock))
         if page["sortBy"] in keys:
             ordered.sort(key=keys[page["sortBy"]], reverse=bool(page["descending"]))
         size = page["rowsPerPage"]
         page["rowsNumber"] = len(ordered)
         page["page"] = min(int(page["page"]), max(1, -(-len(ordered) // size)))
         first = (page["page"] - 1) * size
-        rows = [_clock_row(row) for row in ordered[first : first + size]]
+        lines = sorted({row.clock for row in ordered}, key=frames.natural)
+        few = len(lines) <= CLOCK_LINES
+        rows = [
+            {**_clock_row(row), "color": lines.index(row.clock) % 8 if few else -1}
+            for row in ordered[first : first + size]
+        ]
         if rows != self.clock_table.rows or self.clock_table.pagination != page:
             self.clock_table.pagination = dict(page)
             self.clock_table.rows = rows
@@ -581,6 +588,8 @@ class LivePage:
             self.rejects.rows = shown
 
 
+_CLOCK_CELL = """<q-td :props="props"><span v-if="props.row.color >= 0"
+ :class="'ft-swatch ft-c' + props.row.color"></span>{{ props.value }}</q-td>"""
 _STATE_CELL = (
     """<q-td :props="props"><span :class="'ft-pill ft-' + props.value">{{ props.value }}</span></q-td>"""
 )
