@@ -149,8 +149,7 @@ def heat_frame(matrix: HeatMatrix, sent: HeatMatrix | None) -> dict[str, Any]:
 def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
     """Return a pair's series on one time axis (ms since the Unix epoch), gaps as None."""
     step_ns = series.step_ns
-    first, last = -(-series.start_ns // step_ns), series.end_ns // step_ns
-    steps = range(first, max(last, first + 1))
+    steps = _steps(series.start_ns, series.end_ns, step_ns, (point.at_ns for point in series.points))
     at = {step: i for i, step in enumerate(steps)}
     paths = sorted({point.path for point in series.points})
     stats = ("min", "p50", "p99")
@@ -202,8 +201,8 @@ def clock_frame(
     bound as a band around it. Many clocks are shown as quantiles of their bounds, whatever `view` says.
     """
     step_ns = lines.step_ns
-    first, last = -(-lines.start_ns // step_ns), lines.end_ns // step_ns
-    steps = range(first, max(last, first + 1))
+    known = (row.at_ns for row in (*lines.points, *lines.spread))
+    steps = _steps(lines.start_ns, lines.end_ns, step_ns, known)
     at = {step: i for i, step in enumerate(steps)}
     t = [step * step_ns // 1_000_000 for step in steps]
     if lines.spread:
@@ -248,6 +247,13 @@ def clock_frame(
         for k, name in enumerate(names_)
     ]
     return {"kind": "lines", "view": view, "t": t, "lines": drawn, "bands": bands}
+
+
+def _steps(start_ns: int, end_ns: int, step_ns: int, known: Iterable[int]) -> range:
+    """Return the steps of a span, from the first that holds anything: a young history fills the chart."""
+    first, last = -(-start_ns // step_ns), end_ns // step_ns
+    first = max(first, min((at // step_ns for at in known), default=first))
+    return range(first, max(last, first + 2))
 
 
 def less_line(values: Sequence[float | None]) -> list[float | None]:

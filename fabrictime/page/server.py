@@ -40,7 +40,7 @@ HEADERS = {
 
 
 def main(settings: PageSettings) -> int:
-    """Serve the page until SIGTERM or SIGINT; return 0. 1, with one line on stderr, where it cannot listen."""
+    """Serve the page until SIGTERM or SIGINT; return 0, or 1 with a line on stderr where it cannot listen."""
     try:
         listener = _listen(settings)
     except OSError as error:

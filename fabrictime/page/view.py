@@ -232,8 +232,7 @@ class LivePage:
                     rows=[], columns=columns, row_key="clock", pagination=self._clock_page
                 )
                 self.clock_table.classes("ft-table").props(
-                    "flat dense data-testid=clock-table binary-state-sort "
-                    f':rows-per-page-options="[{CLOCKS_A_PAGE}]"'
+                    'flat dense data-testid=clock-table binary-state-sort :rows-per-page-options="[0]"'
                 )
                 self.clock_table.add_slot("body-cell-clock", _CLOCK_CELL)
                 self.clock_table.add_slot("body-cell-state", _STATE_CELL)
@@ -514,14 +513,15 @@ class LivePage:
     def _show_clock_table(self) -> None:
         page = self._clock_page
         keys: dict[str, Callable[[ClockRow], Any]] = {
-            "clock": lambda r: frames.natural(r.clock), "state": lambda r: r.state, "offset": lambda r: abs(r.offset_ns),
+            "clock": lambda r: frames.natural(r.clock), "state": lambda r: r.state,
+            "offset": lambda r: abs(r.offset_ns),
             "drift": lambda r: abs(r.drift_ppb), "bound": lambda r: r.bound_ns, "pairs": lambda r: r.pairs,
             "residual": lambda r: r.residual_ns,
         }  # fmt: skip
         ordered = sorted(self._clock_rows, key=lambda r: frames.natural(r.clock))
         if page["sortBy"] in keys:
             ordered.sort(key=keys[page["sortBy"]], reverse=bool(page["descending"]))
-        size = page["rowsPerPage"]
+        size = page["rowsPerPage"] = CLOCKS_A_PAGE - (len(ordered) > CLOCKS_A_PAGE)
         page["rowsNumber"] = len(ordered)
         page["page"] = min(int(page["page"]), max(1, -(-len(ordered) // size)))
         first = (page["page"] - 1) * size
