@@ -30,6 +30,11 @@ class LiveChart(Element, component="chart.js"):
 
             self.on("cell", clicked)
 
+    @property
+    def is_ignoring_events(self) -> bool:
+        """Never: a hidden chart must still say that it is ready or has drawn."""
+        return False
+
     def show(self, source: Callable[[bool], dict[str, Any] | None]) -> None:
         """Draw what `source(whole)` returns, once the browser can take it."""
         self._source = source

@@ -201,7 +201,7 @@ def clock_frame(
     bound as a band around it. Many clocks are shown as quantiles of their bounds, whatever `view` says.
     """
     step_ns = lines.step_ns
-    known = (row.at_ns for row in (*lines.points, *lines.spread))
+    known = [*(point.at_ns for point in lines.points), *(row.at_ns for row in lines.spread)]
     steps = _steps(lines.start_ns, lines.end_ns, step_ns, known)
     at = {step: i for i, step in enumerate(steps)}
     t = [step * step_ns // 1_000_000 for step in steps]

@@ -1,12 +1,20 @@
-"""History for the page's tests: chdb in process, filled with rows whose figures are known."""
+"""History for the page's tests, in process or as a server, filled with rows whose figures are known."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -35,8 +43,12 @@ class Writer:
         self.database = database
 
     def create(self) -> None:
-        for statement in tables.create_all():
+        for statement in tables.create_all(database=self.database):
             self.client.command(statement)
+
+    def empty(self) -> None:
+        for table in tables.TABLES:
+            self.client.command(f"TRUNCATE TABLE {self.database}.{table}")
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         block = "\n".join(json.dumps(row) for row in rows)
@@ -183,3 +195,288 @@ def filled(_engine: Filled) -> Filled:
     """Tables without a row."""
     _engine.fresh()
     return _engine
+
+
+# ------------------------------------------------------------------------------- processes and the browser
+
+HISTORY = """
+import sys
+from pathlib import Path
+from fabrictime.history.server import main
+from fabrictime.history.settings import HistorySettings
+sys.exit(main(HistorySettings(directory=Path(sys.argv[1]), port=int(sys.argv[2]))))
+"""
+PAGE = """
+import logging, sys
+from fabrictime.page.server import main
+from fabrictime.page.settings import PageSettings
+logging.basicConfig(level=logging.INFO)
+sys.exit(main(PageSettings.model_validate_json(sys.argv[1])))
+"""
+DEADLINE_S = 40.0
+
+T = TypeVar("T")
+
+
+def until(what: str, ask: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+    """Return the first truthy answer of `ask`; fail with `what` and the last answer after the deadline."""
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            pytest.fail(f"not within {deadline_s} s: {what}; last answer {answer!r}")
+        time.sleep(0.05)
+
+
+class Process:
+    """A service of ours as a child, its output in a file."""
+
+    def __init__(self, code: str, log: Path, *arguments: str) -> None:
+        self.log = log
+        environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+        with log.open("ab") as output:
+            self.child = subprocess.Popen(
+                [sys.executable, "-c", code, *arguments],
+                stdout=output,
+                stderr=output,
+                env=environment,
+                cwd=log.parent,
+            )
+
+    def stop(self, sign: int = signal.SIGTERM) -> int:
+        if self.child.poll() is None:
+            self.child.send_signal(sign)
+        return self.child.wait(20)
+
+    def alive(self) -> None:
+        assert self.child.poll() is None, self.log.read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A real history server on a directory, with a writer for any database in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: Process | None = None
+
+    def start(self) -> None:
+        self.process = Process(
+            HISTORY, self.folder / "history.log", str(self.folder / "data"), str(self.port)
+        )
+        until("history answers", self._answers)
+
+    def stop(self, sign: int = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.stop(sign)
+
+    def writer(self, database: str = "fabrictime") -> Writer:
+        import clickhouse_connect
+
+        client = clickhouse_connect.get_client(
+            host="127.0.0.1",
+            port=self.port,
+            username="fabrictime",
+            password=(self.folder / "data" / "write.token").read_text().strip(),
+        )
+        return Writer(client, database)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        self.process.alive()
+        try:
+            with urllib.request.urlopen(f"{self.url}/ping", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+class Page:
+    """A live page's process."""
+
+    def __init__(self, folder: Path, server_url: str, token_file: Path | None, **settings: Any) -> None:
+        port_file = folder / "page.port"
+        given = {
+            "port": 0, "history_url": server_url, "refresh_ms": 200, "port_file": str(port_file),
+            "history_token_file": str(token_file) if token_file else None, **settings,
+        }  # fmt: skip
+        self.process = Process(PAGE, folder / "page.log", json.dumps(given))
+        self.port = int(until("the page listens", lambda: self._port(port_file)))
+        self.url = f"http://127.0.0.1:{self.port}/"
+
+    def _port(self, path: Path) -> str:
+        self.process.alive()
+        return path.read_text().strip() if path.exists() else ""
+
+    def healthz(self) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(f"{self.url}healthz", timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+@pytest.fixture(name="until", scope="session")
+def _until() -> Callable[..., Any]:
+    """Waits for a condition."""
+    return until
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[Server]:
+    """A history server of this test's own."""
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One history server for the tests that leave it running."""
+    server = Server(tmp_path_factory.mktemp("history"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def start_page(tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Starts pages that end with the test."""
+    pages: list[Page] = []
+
+    def start(server: Server, **settings: Any) -> Page:
+        folder = tmp_path / f"page{len(pages)}"
+        folder.mkdir()
+        pages.append(Page(folder, server.url, server.folder / "data" / "read.token", **settings))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        page.process.stop()
+
+
+class Browser:
+    """Headless Chromium with one window."""
+
+    def __init__(self, profile: Path) -> None:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for argument in (
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            "--hide-scrollbars", f"--user-data-dir={profile}",
+        ):  # fmt: skip
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver: Any = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
+
+    def open(self, url: str, dark: bool = True, width: int = 1400, height: int = 900) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get_log("browser")
+        self.driver.get(url)
+
+    def js(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def text(self, test: str) -> str:
+        return str(
+            self.js(
+                "const e = document.querySelector(`[data-testid=${arguments[0]}]`);"
+                "return e && e.offsetParent !== null ? e.innerText : ''",
+                test,
+            )
+        )
+
+    def toggle(self, test: str, option: str) -> None:
+        """Press the button of a toggle."""
+        self.js(
+            "[...document.querySelectorAll(`[data-testid=${arguments[0]}] button`)]"
+            ".find((b) => b.innerText.trim() === arguments[1]).click()",
+            test,
+            option,
+        )
+
+    def frames(self, test: str) -> int:
+        return int(
+            self.js(
+                "return document.querySelector(`[data-testid=${arguments[0]}]`)?.dataset.frames ?? 0", test
+            )
+        )
+
+    def cell(self, nic: str, peer: str) -> dict[str, Any] | None:
+        """What the heat map shows for a row and a column."""
+        found = self.js(
+            "const h = document.querySelector('[data-testid=heat]')?.ft?.drawer;"
+            "if (!h?.rows) return null;"
+            "const y = h.rows.findIndex((l) => l.text === arguments[0]);"
+            "const x = h.cols.findIndex((l) => l.text === arguments[1]);"
+            "const shown = h.chart.getOption().series[0].data.find((d) => d[0] === x && d[1] === y);"
+            "const cell = h.cells.get(y * h.cols.length + x);"
+            "return cell ? {metric: h.metric, value: cell[1], p50: cell[2], p99: cell[3], count: cell[5],"
+            " lost: cell[6], bound: cell[7], drawn: shown ? shown[2] : null, x, y} : null",
+            nic,
+            peer,
+        )
+        return dict(found) if found else None
+
+    def click_cell(self, nic: str, peer: str) -> None:
+        """Click the middle of a cell with the mouse."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        self.hover_cell(nic, peer)
+        ActionChains(self.driver).click().perform()
+
+    def hover_cell(self, nic: str, peer: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        cell = self.cell(nic, peer)
+        assert cell is not None
+        x, y = self.js(
+            "const e = document.querySelector('[data-testid=heat] .ft-canvas');"
+            "const b = e.getBoundingClientRect();"
+            "const p = e.parentElement.ft.chart.convertToPixel({gridIndex: 0}, [arguments[0], arguments[1]]);"
+            "return [b.left + p[0], b.top + p[1]]",
+            cell["x"],
+            cell["y"],
+        )
+        chain = ActionChains(self.driver)
+        chain.w3c_actions.pointer_action.move_to_location(round(x), round(y))
+        chain.perform()
+
+    def errors(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+CHROMIUM = "/usr/bin/chromium"
+CHROMEDRIVER = "/usr/bin/chromedriver"
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium; skips where it or its driver is missing."""
+    for path in (CHROMIUM, CHROMEDRIVER):
+        if not os.access(path, os.X_OK):
+            pytest.skip(f"{path} is missing (Debian: apt-get install chromium chromium-driver)")
+    started = Browser(tmp_path_factory.mktemp("chromium"))
+    yield started
+    started.driver.quit()

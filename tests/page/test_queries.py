@@ -62,9 +62,11 @@ def test_a_silent_prober_leaves_the_last_second_after_three(filled: Any) -> None
 
 def test_a_span_merges_windows_and_paths_and_counts_a_repeated_row_once(filled: Any) -> None:
     slow = {"reverse_p50_ns": 65_536.0, "count": 1, "lost": 1}
-    for _ in range(2):  # the same record again, as after a crash
-        filled.delays(T, {("a/e", "b/e"): {0: {"reverse_p50_ns": 1_024.0}, 1: slow}})
-        filled.delays(T + S, {("a/e", "b/e"): {0: {"reverse_p50_ns": 1_024.0, "bound_ns": 950.0}}})
+    for again in range(2):  # the same records once more, as after a crash
+        again_ns = {"recorded_ns": T + 10 * S + again}
+        filled.delays(T, {("a/e", "b/e"): {0: {"reverse_p50_ns": 1_024.0, **again_ns}, 1: slow | again_ns}})
+        wide = {"reverse_p50_ns": 1_024.0, "bound_ns": 950.0, **again_ns}
+        filled.delays(T + S, {("a/e", "b/e"): {0: wide}})
     (row,) = queries.pair_delays(filled.history, "reverse", 10 * S, T + 2 * S)
     assert (row.count, row.lost, row.bound_ns) == (201, 1, 950.0)
     assert row.loss_max == pytest.approx(1 / 102)
