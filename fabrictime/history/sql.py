@@ -26,7 +26,8 @@ READ_STATEMENTS: Final = frozenset(
 DENIED_CALLS: Final = frozenset(
     {"file", "python", "executable", "executablepool", "fuzzjson", "catboostevaluate", "filecluster", "local"}
 )
-DENIED_WORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT"})
+DENIED_WORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT", "APPLY"})
+"""APPLY would call a function without its bracket."""
 
 _TOKEN: Final = re.compile(
     r"""
@@ -35,7 +36,7 @@ _TOKEN: Final = re.compile(
     | (?P<string>'(?:[^'\\]|\\[\s\S]|'')*')
     | (?P<quoted>"(?:[^"\\]|\\[\s\S]|"")*"|`(?:[^`\\]|\\[\s\S]|``)*`)
     | (?P<word>[A-Za-z_0-9]+)
-    | (?P<mark>[-+*/%=<>!?:,.;(){}\[\]|&^~@])
+    | (?P<mark>[-+%=<>!?:,.;(){}\[\]|&^~@]|/(?!\*)|\*(?!/))
     """,
     re.VERBOSE,
 )
@@ -153,8 +154,8 @@ def _check(text: str) -> str:
         if token.kind == "word" and token.text.upper() in DENIED_WORDS:
             raise Refused(ACCESS_DENIED, f"{token.text}: not allowed on this endpoint")
         if token.text == "(" and before is not None and before.kind in ("word", "quoted"):
-            name = before.text.strip('`"').replace("\\", "").lower()
-            if name in DENIED_CALLS:
+            name = before.text.strip('`"').lower()
+            if name in DENIED_CALLS or "\\" in name:
                 raise Refused(ACCESS_DENIED, f"{name}(): not allowed on this endpoint")
         before = token
     return text[:end]

@@ -225,7 +225,14 @@ def _nics(message: Message, out: dict[str, Columns]) -> None:
     gone = record is None
     _take(
         out[tables.NICS],
-        [{"nic": message.key, **(record or _NIC_NOTHING), "gone": gone, "recorded_ns": message.append_ns}],
+        [
+            {
+                "nic": message.key,
+                **(record or _NIC_NOTHING),
+                "gone": int(gone),
+                "recorded_ns": message.append_ns,
+            }
+        ],
         tables.TABLES[tables.NICS].column_names,
     )
 
