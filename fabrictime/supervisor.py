@@ -29,6 +29,9 @@ CONFIG_EXIT: Final = 2
 RESTART_DELAYS_S: Final = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Pause before the n-th restart in a row; the last repeats. Below the 10 s that a replacement may take."""
 
+START_ATTEMPTS: Final = 5
+"""Starts of a child that was never ready before it is given up."""
+
 STEADY_S: Final = 10.0
 """A child that was ready this long is given the short pauses again."""
 
@@ -251,8 +254,10 @@ class Supervisor:
                 self._fail(node, last or f"ended with {CONFIG_EXIT}: it cannot work with its configuration")
                 return
             waited_s = time.monotonic() - first_s
-            if not node.ready.is_set() and waited_s > node.spec.ready_timeout_s:
-                self._fail(node, f"not ready after {waited_s:.0f} s, last {node.last_exit}")
+            late = waited_s > node.spec.ready_timeout_s
+            if not node.ready.is_set() and (late or node.starts >= START_ATTEMPTS):
+                tries = f"{node.starts} start{'s' if node.starts > 1 else ''}"
+                self._fail(node, f"not ready after {tries} in {waited_s:.0f} s, last {node.last_exit}")
                 return
             steady = node.ready_since_s is not None and time.monotonic() - node.ready_since_s > STEADY_S
             in_a_row = 0 if steady else in_a_row

@@ -130,7 +130,7 @@ def main(settings: StreamSettings) -> int:
             apps.append(service.app)
         if "sink" in settings.stages and settings.history is not None:
             sink = build_app(f"{settings.group}-sink", settings, datadir)
-            importlib.import_module("streams.agents.sink").register(sink, settings)
+            importlib.import_module("streams.agents.sink").register(sink, settings.history, registry)
             apps.append(sink)
             if service is None:
                 signals: Any = sink

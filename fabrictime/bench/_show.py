@@ -1,0 +1,82 @@
+"""Runs benches and prints their reports: JSON lines, or tables with the progress above.
+
+In: names of benches. Out: exit code 0 when all ran, 1 when one could not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fabrictime.bench import Report, load, names, run_bench
+
+
+def print_list(*, as_json: bool) -> None:
+    """Print the benches with their targets."""
+    targets = {
+        name: {
+            key: {"unit": target.unit, "target": target.text()} for key, target in load(name).TARGETS.items()
+        }
+        for name in names()
+    }
+    if as_json:
+        print(json.dumps(targets))
+        return
+    table = Table("bench", "figure", "target", "unit", box=None)
+    for name, figures in targets.items():
+        for key, target in figures.items():
+            table.add_row(name, key, target["target"] or "", target["unit"])
+    Console().print(table)
+
+
+def run(chosen: Sequence[str], *, as_json: bool, quick: bool) -> int:
+    """Run benches one after the other, print each report when it is there, return the exit code.
+
+    Several reports as JSON are one JSON list.
+    """
+    screen = Console(stderr=True)
+    reports: list[Report] = []
+    failed = 0
+    for name in chosen:
+        with screen.status(f"{name}: starting") as status:
+
+            def progress(line: str, name: str = name, status: Any = status) -> None:
+                status.update(f"{name}: {line}")
+                if not screen.is_terminal:
+                    print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+            try:
+                reports.append(run_bench(load(name), progress, quick=quick))
+            except Exception as error:
+                if len(chosen) == 1:
+                    raise
+                failed += 1
+                screen.print(f"{name}: {type(error).__name__}: {error}", style="red", markup=False)
+                continue
+        if not as_json:
+            _print(reports[-1])
+    if as_json:
+        print(json.dumps(reports[0] if len(chosen) == 1 else reports))
+    return 1 if failed else 0
+
+
+def _print(report: Report) -> None:
+    console = Console()
+    found = report["machine"]
+    console.print(
+        f"[bold]{report['name']}[/bold]: {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, "
+        f"kernel {found['kernel']}, Python {found['python']}, load {found['load_1min_at_start']}",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    table = Table("figure", "value", "unit", "target", "met", "remark", box=None)
+    for key, figure in report["figures"].items():
+        met = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure["met"]]
+        value = "missing" if figure["value"] is None else f"{figure['value']:,.6g}"
+        remark = figure.get("reason") or figure.get("note") or ""
+        table.add_row(key, value, figure["unit"] or "", figure["target"] or "", met, remark)
+    console.print(table)

@@ -1,0 +1,129 @@
+"""The NICs that `up` probes: of the fabric, of loopback, or of this host as a fleet file lists them.
+
+In: the settings and, for `fabric`, the running testbed. Out: NicSettings. A fleet file is TOML (or JSON)
+with a `[[nics]]` table a NIC: `host`, `device`, `address`, and `shard`, `rail`, `rack` where known.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from fabrictime.config import Config, ConfigError
+from producers.settings import ClockSettings, NicSettings
+from schemas.ids import nic_id
+
+if TYPE_CHECKING:
+    from fabrictime.testbed.fabric import Fabric, FabricNic
+
+KINDS: Final = ("fabric", "loopback", "none")
+
+
+def loopback_nics(count: int) -> list[NicSettings]:
+    """Return NICs on 127.0.0.1 and up, a host each: they share one clock, the machine's."""
+    return [
+        NicSettings(host=f"lo{number}", device="lo", address=f"127.0.0.{number}", shard="loopback")
+        for number in range(1, count + 1)
+    ]
+
+
+def fabric_nics(fabric: Fabric) -> list[NicSettings]:
+    """Return the NICs of a running fabric, each with its test clock, drifting from now on."""
+    epoch_ns = time.time_ns()
+
+    def clock_of(nic: FabricNic) -> ClockSettings | None:
+        if nic.clock is None:
+            return None
+        return ClockSettings(
+            offset_ns=nic.clock.offset_ns,
+            drift_ppb=nic.clock.drift_ppb,
+            wander_ppb_per_sqrt_s=nic.clock.wander_ppb_per_sqrt_s,
+            epoch_ns=nic.clock.epoch_ns or epoch_ns,
+            seed=nic.clock.seed,
+        )
+
+    return [
+        NicSettings(
+            host=nic.host,
+            device=nic.device,
+            address=nic.address,
+            netns=nic.netns,
+            shard=nic.shard,
+            rail=nic.rail,
+            rack=nic.rack,
+            clock=clock_of(nic),
+        )
+        for nic in fabric.nics()
+    ]
+
+
+def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
+    """Return the NICs that a fleet file lists for `host` (None: all). Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        tables: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        kinds = ", ".join(KINDS)
+        raise ConfigError(f"fleet {path}: {error.strerror}; expected {kinds} or a fleet file") from None
+    except (ValueError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"fleet {path}: not a TOML file: {error}") from None
+    unknown = [key for key in tables if key != "nics"]
+    if unknown or not isinstance(tables.get("nics"), list) or not tables["nics"]:
+        raise ConfigError(
+            f"fleet {path}: {f'{unknown[0]}: unknown key, ' if unknown else ''}expected [[nics]]"
+        )
+    nics = [_nic(path, number, row) for number, row in enumerate(tables["nics"], 1)]
+    names = [nic_id(nic.host, nic.device) for nic in nics]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"fleet {path}: {name} is listed twice")
+    here = [nic for nic in nics if host is None or nic.host == host]
+    if not here:
+        hosts = ", ".join(sorted({nic.host for nic in nics})[:8])
+        raise ConfigError(
+            f"fleet {path}: no NIC of host {host!r}, it lists {hosts} (up.host_name sets the name)"
+        )
+    return here
+
+
+def _nic(path: Path, number: int, row: Any) -> NicSettings:
+    try:
+        return NicSettings.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"fleet {path}: nics[{number}].{key}: {message}") from None
+
+
+def write_nics(path: Path, nics: Iterable[NicSettings]) -> None:
+    """Write a fleet file that `file_nics` reads."""
+    path.write_text(json.dumps({"nics": [nic.model_dump(mode="json") for nic in nics]}), encoding="utf-8")
+
+
+def host_name(config: Config) -> str:
+    """Return this host's name in fleet files."""
+    return config.up.host_name or socket.gethostname()
+
+
+def nic_of(config: Config, name: str | None) -> NicSettings:
+    """Return the NIC that a prober service is for: by name, or this host's only one. Raises ConfigError."""
+    if config.up.fleet in KINDS:
+        raise ConfigError(f"up.fleet = {config.up.fleet!r}: a prober service needs a fleet file")
+    path = Path(config.up.fleet)
+    if name is not None:
+        for nic in file_nics(path):
+            if nic_id(nic.host, nic.device) == name:
+                return nic
+        raise ConfigError(f"fleet {path}: {name} is not listed")
+    here = file_nics(path, host_name(config))
+    if len(here) != 1:
+        raise ConfigError(f"fleet {path}: {len(here)} NICs of this host, expected --nic host/device")
+    return here[0]

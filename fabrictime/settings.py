@@ -1,0 +1,74 @@
+"""Settings of the application itself: what `fabrictime up` starts, where data lies, whose services it uses.
+
+In: the `up` and `schema_registry` tables of the one TOML file. Out: checked, frozen models.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def default_data_directory() -> Path:
+    """Return `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "fabrictime"
+
+
+class UpSettings(BaseModel):
+    """What `fabrictime up` starts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fleet: str = Field(
+        "fabric", min_length=1,
+        description="what is probed: fabric (real packets between namespaces), loopback, none, or the path "
+        "of a fleet file that lists the NICs of hosts",
+    )  # fmt: skip
+    data_directory: Path = Field(
+        default_factory=default_data_directory,
+        description="where log, history, secrets and run files lie; made owner-only",
+    )
+    log_url: str | None = Field(
+        None, pattern=r"^(kafka://)?[^\s,/]+:\d+(,[^\s,/]+:\d+)*$",
+        description="host:port of a Kafka cluster to use in place of the embedded log",
+    )  # fmt: skip
+    history_url: str | None = Field(
+        None, pattern=r"^https?://[^/?#\s@]+/?$",
+        description="http://host:port of a ClickHouse to use in place of the embedded history",
+    )  # fmt: skip
+    history_user: str = Field("default", min_length=1, description="user name at history_url")
+    history_password_file: Path | None = Field(
+        None, description="file that holds that user's password; without it none is sent"
+    )
+    host_name: str | None = Field(
+        None, min_length=1, description="this host's name in a fleet file; without it the system's"
+    )
+    workers: int = Field(2, ge=0, le=64, description="Faust workers on this machine")
+    page: bool = Field(True, description="whether to serve the live page")
+    loopback_nics: int = Field(8, ge=2, le=64, description="NICs of the fleet `loopback`, on 127.0.0.x")
+    topic_replication: int = Field(
+        1, ge=1, le=7, description="copies of each topic that is created on the cluster at log_url"
+    )
+    start_timeout_s: float = Field(
+        90.0, ge=1, le=3600, description="s that one process may take until it is ready"
+    )
+    stop_timeout_s: float = Field(
+        4.0, gt=0, le=60, description="s that one process may take to stop before it is killed"
+    )
+    table_refresh_ms: int = Field(
+        500, ge=100, le=1000, description="ms between two pictures of the live table"
+    )
+
+
+class SchemaRegistrySettings(BaseModel):
+    """A Confluent schema registry, where others' consumers need one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = Field(
+        None, pattern=r"^https?://\S+$",
+        description="its address; messages then carry the Confluent wire format",
+    )  # fmt: skip

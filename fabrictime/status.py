@@ -1,0 +1,129 @@
+"""What a running `up` says about itself: a state file that it writes and `fabrictime status` reads.
+
+In: the data directory. Out: pid, fleet, addresses and children, only while that `up` lives; and the lock that
+lets one `up` at a time use a data directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+STATE_FILE: Final = "run/state.json"
+LOCK_FILE: Final = "run/lock"
+
+
+class Lock:
+    """Holds a data directory for this process. The kernel lets go of it when the process ends."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock. Raises ValueError, naming the process that holds it, where it is taken."""
+        for part in (directory, directory / "run", directory / "secrets"):
+            part.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        path = directory / LOCK_FILE
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise ValueError(f"{directory}: in use by {describe(_pid_in(path))}") from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go of the directory."""
+        os.close(self._fd)
+
+
+def _pid_in(path: Path) -> int | None:
+    text = path.read_text(encoding="utf-8").strip()
+    return int(text) if text.isdigit() else None
+
+
+def describe(pid: int | None) -> str:
+    """Return 'process 123 (fabrictime up --fleet none)', as far as this user may know it."""
+    if pid is None:
+        return "a process that this user may not look at"
+    try:
+        command = " ".join(psutil.Process(pid).cmdline()) or psutil.Process(pid).name()
+    except psutil.Error:
+        return f"process {pid}"
+    return f"process {pid} ({command[:160]})"
+
+
+def port_holder(host: str, port: int) -> str:
+    """Return who listens on a TCP port, in words."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        connections = []
+    pids = [
+        c.pid
+        for c in connections
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid is not None
+    ]
+    return describe(pids[0] if pids else None)
+
+
+def write(directory: Path, state: Mapping[str, Any]) -> None:
+    """Put the state where `read` finds it, whole or not at all."""
+    path = directory / STATE_FILE
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(state), encoding="utf-8")
+    fresh.chmod(0o600)
+    fresh.replace(path)
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """Return the state of the `up` that runs on this data directory. Raises ValueError where none does."""
+    if not _locked(directory / LOCK_FILE):
+        raise ValueError(f"{directory}: no `fabrictime up` is running on this data directory")
+    try:
+        found: dict[str, Any] = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{directory}: `fabrictime up` is just starting ({error})") from None
+    found["age_s"] = round(time.time() - found["started_s"], 1)
+    return found
+
+
+def _locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def show(state: Mapping[str, Any]) -> None:
+    """Print the state for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"pid {state['pid']}, fleet {state['fleet']}, up for {state['age_s']:.0f} s, "
+        f"data in {state['directory']}",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    for name, address in state["addresses"].items():
+        console.print(f"{name}: {address}", soft_wrap=True, highlight=False)
+    table = Table("process", "pid", "state", "age s", "restarts", "says", box=None)
+    for row in state["children"]:
+        cells = (row["name"], row["pid"], row["state"], row["age_s"], row["restarts"], row["status"])
+        table.add_row(*("" if cell is None else str(cell) for cell in cells))
+    console.print(table)

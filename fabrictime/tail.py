@@ -1,0 +1,143 @@
+"""Prints the decoded records of a topic as they come.
+
+In: a topic's name and where its log is. Out: a line of JSON a record, or a panel a record for people.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+import math
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from schemas import codec
+from schemas.topics import TOPICS
+
+CONNECT_TIMEOUT_S: Final = 5.0
+_SHOWN_ELEMENTS: Final = 4
+
+
+def main(
+    bootstrap: str, topic: str, *, from_beginning: bool, limit: int | None, as_json: bool,
+    schema_registry_url: str | None = None,
+) -> None:  # fmt: skip
+    """Print records until `limit`, SIGINT or a closed pipe. Raises ValueError where nothing can be read."""
+    if topic not in TOPICS:
+        close = difflib.get_close_matches(topic, TOPICS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(TOPICS)}"
+        raise ValueError(f"topic {topic!r}: not in the table of topics, {hint}")
+    registry = _registry(schema_registry_url)
+    printed = 0
+    try:
+        for message in messages(bootstrap, topic, from_beginning=from_beginning):
+            line = describe(message, TOPICS[topic].record, registry)
+            if as_json:
+                print(json.dumps(line, allow_nan=False), flush=True)
+            else:
+                _pretty(line)
+            printed += 1
+            if printed == limit:
+                return
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        sys.stderr.close()
+
+
+def _registry(url: str | None) -> codec.Registry | None:
+    if url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    registry: codec.Registry = ConfluentRegistry(url)
+    return registry
+
+
+def messages(bootstrap: str, topic: str, *, from_beginning: bool) -> Iterator[Message]:
+    """Yield the messages of all partitions of a topic, without a group.
+
+    Raises ValueError where the log or the topic is not there.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap, "group.id": "fabrictime-tail", "enable.auto.commit": False,
+            "log_level": 0, "fetch.wait.max.ms": 50, "fetch.error.backoff.ms": 50,
+        }
+    )  # fmt: skip
+    try:
+        try:
+            found = consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics[topic]
+        except KafkaException as error:
+            raise ValueError(f"log {bootstrap}: {error.args[0].str()}") from None
+        if found.error is not None or not found.partitions:
+            raise ValueError(f"topic {topic}: does not exist at {bootstrap}")
+        start = OFFSET_BEGINNING if from_beginning else OFFSET_END
+        consumer.assign([TopicPartition(topic, partition, start) for partition in found.partitions])
+        while True:
+            message = consumer.poll(0.2)
+            if message is None:
+                continue
+            failure = message.error()
+            if failure is None:
+                yield message
+            elif failure.fatal():
+                raise ValueError(f"topic {topic}: {failure.str()}")
+    finally:
+        consumer.close()
+
+
+def describe(message: Message, record: str, registry: codec.Registry | None = None) -> dict[str, Any]:
+    """Return a message as a JSON-ready dict: where it stands, and its `record`, or `error`."""
+    key, value = message.key(), message.value()
+    line: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "append_ns": message.timestamp()[1] * 1_000_000,
+        "key": None if key is None else key.decode("utf-8", "replace"),
+    }
+    if value is None:
+        return line | {"tombstone": True}
+    try:
+        return line | {"record": _plain(codec.decode(value, record, registry))}
+    except codec.BadRecord as error:
+        return line | {"error": f"{error.reason}: {error}"}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(element) for key, element in value.items()}
+    if isinstance(value, list):
+        return [_plain(element) for element in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _pretty(line: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.pretty import Pretty
+
+    when = datetime.fromtimestamp(line["append_ns"] / 1e9, UTC).isoformat(timespec="milliseconds")
+    console = Console()
+    place = f"{line['topic']}/{line['partition']}@{line['offset']}"
+    console.print(f"[bold]{when}[/bold] {place} [cyan]{line['key']}[/cyan]", highlight=False, soft_wrap=True)
+    if "error" in line:
+        console.print(line["error"], style="red", markup=False)
+    elif "record" in line:
+        console.print(Pretty(line["record"], max_length=_SHOWN_ELEMENTS, max_string=120, expand_all=False))

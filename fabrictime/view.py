@@ -1,0 +1,198 @@
+"""What the topics say right now: the figures of the live table and of the scorecard.
+
+In: ClockFits, ClockOffsets, PathDelays and Nic records from a groupless consumer. Out: `View`, totals and the
+newest state of each NIC, clock and path. Each record is counted once, by its identity.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from schemas import codec
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY
+
+RECENT_S: Final = 5.0
+_REMEMBERED: Final = 100_000
+_RECORD_NS: Final = 1_000_000_000
+
+
+@dataclass(slots=True)
+class NicView:
+    """One prober: totals since the view began, and its last window."""
+
+    samples: int = 0
+    lost: int = 0
+    lost_batches: int = 0
+    restarts: int = 0
+    probes_per_s: float = 0.0
+    heard_s: float = 0.0
+
+
+@dataclass(slots=True)
+class ClockView:
+    """One clock as last published."""
+
+    at_ns: int
+    offset_ns: float
+    drift_ppb: float
+    bound_ns: float
+    state: str
+    window: int
+    heard_s: float
+
+
+@dataclass(slots=True)
+class PathView:
+    """The path with the highest p99 of one NIC's last window."""
+
+    peer: str
+    path: int
+    p99_ns: float
+    bound_ns: float
+    heard_s: float
+
+
+@dataclass
+class View:
+    """Everything seen since the view began. One thread adds, others read under `lock`."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    nics: dict[str, NicView] = field(default_factory=dict)
+    clocks: dict[str, ClockView] = field(default_factory=dict)
+    worst: dict[str, PathView] = field(default_factory=dict)
+    clock_of: dict[str, str] = field(default_factory=dict)
+    lag: dict[str, int] = field(default_factory=dict)
+    late_ms: float | None = None
+    rejected: int = 0
+    unreadable: int = 0
+    _seen: OrderedDict[tuple[Any, ...], None] = field(default_factory=OrderedDict)
+
+    def add(self, topic: str, record: Mapping[str, Any], append_ns: int) -> None:
+        """Take one record of a topic, appended to the log at `append_ns`."""
+        with self.lock:
+            if topic == INVENTORY.name:
+                self.clock_of[record["nic"]] = record["clock"]
+            elif topic == CLOCK_FITS.name:
+                if self._first(topic, record["source"], record["window"], record["part"]):
+                    self._add_fits(record)
+            elif topic == CLOCK_OFFSETS.name:
+                self._add_offsets(record, append_ns)
+            elif topic == DELAYS.name:
+                self._add_delays(record)
+
+    def _first(self, *identity: Any) -> bool:
+        if identity in self._seen:
+            return False
+        self._seen[identity] = None
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return True
+
+    def _add_fits(self, record: Mapping[str, Any]) -> None:
+        now_s = time.monotonic()
+        seconds = (record["window_end_ns"] - record["window_start_ns"]) / _RECORD_NS
+        self.rejected += record["rejected"]
+        if record["lag_messages"] >= 0:
+            self.lag[record["source"]] = record["lag_messages"]
+        for row in record["nics"]:
+            nic = self.nics.setdefault(row["nic"], NicView())
+            nic.samples += row["samples"]
+            nic.lost += row["lost"]
+            nic.lost_batches += row["lost_batches"]
+            nic.restarts += row["restarts"]
+            nic.probes_per_s = (row["samples"] + row["lost"]) / max(seconds, 1e-3)
+            nic.heard_s = now_s
+
+    def _add_offsets(self, record: Mapping[str, Any], append_ns: int) -> None:
+        now_s = time.monotonic()
+        self.late_ms = (append_ns + record["log_offset_ns"] - record["window_end_ns"]) / 1e6
+        for row in record["clocks"]:
+            known = self.clocks.get(row["clock"])
+            if known is None or known.window <= record["window"]:
+                self.clocks[row["clock"]] = ClockView(
+                    row["at_ns"], row["offset_ns"], row["drift_ppb"], row["bound_ns"], row["state"],
+                    record["window"], now_s,
+                )  # fmt: skip
+
+    def _add_delays(self, record: Mapping[str, Any]) -> None:
+        ways = [
+            (row[f"{way}_p99_ns"], row["bound_ns"] or 0.0, row["peer"], row["path"])
+            for row in record["paths"]
+            for way in ("forward", "reverse")
+            if row[f"{way}_p99_ns"] is not None
+        ]
+        if ways:
+            p99_ns, bound_ns, peer, path = max(ways)
+            self.worst[record["nic"]] = PathView(peer, path, p99_ns, bound_ns, time.monotonic())
+
+
+class Watcher:
+    """Fills a View from the topics, from now on, in a thread of its own."""
+
+    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+        self.view = View()
+        self._bootstrap = bootstrap
+        self._registry = registry
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=3)
+
+    def _run(self) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap, "group.id": "fabrictime-up",
+                "enable.auto.commit": False,
+                "log_level": 0, "fetch.wait.max.ms": 100, "fetch.error.backoff.ms": 100,
+                "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500, "auto.offset.reset": "latest",
+            }
+        )  # fmt: skip
+        wanted = {CLOCK_FITS.name, CLOCK_OFFSETS.name, DELAYS.name, INVENTORY.name}
+        assigned: list[TopicPartition] = []
+        while not self._ending.is_set() and not assigned:
+            try:
+                topics = consumer.list_topics(timeout=2).topics
+            except KafkaException:
+                continue
+            if wanted <= topics.keys():
+                assigned = [
+                    TopicPartition(name, number, OFFSET_BEGINNING if name == INVENTORY.name else OFFSET_END)
+                    for name in wanted
+                    for number in topics[name].partitions
+                ]
+            else:
+                self._ending.wait(0.2)
+        consumer.assign(assigned)
+        while not self._ending.is_set():
+            for message in consumer.consume(200, 0.1):
+                if message.error() is None and message.value() is not None:
+                    self._take(message)
+        consumer.close()
+
+    def _take(self, message: Any) -> None:
+        topic = message.topic()
+        try:
+            record = codec.decode(message.value(), _RECORDS[topic], self._registry)
+        except codec.BadRecord:
+            with self.view.lock:
+                self.view.unreadable += 1
+            return
+        self.view.add(topic, record, message.timestamp()[1] * 1_000_000)
+
+
+_RECORDS: Final = {topic.name: topic.record for topic in (CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY)}
