@@ -41,6 +41,11 @@ class LiveChart(Element, component="chart.js"):
         self._dirty = True
         self._send()
 
+    def resume(self) -> None:
+        """Send everything again: the browser was away, and what it last drew is not known."""
+        if self._ready:
+            self._on_ready()
+
     def _send(self) -> None:
         if not self._ready or self._waiting or not self._dirty or self._source is None:
             return

@@ -162,6 +162,7 @@ def _freshness(delays_age_s: float | None, clocks_age_s: float | None) -> Check:
     name = "Data age"
     if delays_age_s is None:
         return Check(name, State.BAD, "empty", "No delay has reached history yet.")
-    state = State.BAD if delays_age_s >= AGE_BAD_S else State.WARN if delays_age_s >= AGE_WARN_S else State.OK
+    age_s = max(delays_age_s, AGE_WARN_S if clocks_age_s is None else clocks_age_s)
+    state = State.BAD if age_s >= AGE_BAD_S else State.WARN if age_s >= AGE_WARN_S else State.OK
     clocks = "no clocks yet" if clocks_age_s is None else f"clocks {seconds_text(clocks_age_s)}"
     return Check(name, state, seconds_text(delays_age_s), f"Newest delays in history; {clocks}.")

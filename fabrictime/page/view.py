@@ -131,9 +131,10 @@ class LivePage:
                 self._build_clocks()
                 self._build_health()
             self._build_rejects()
+        ui.timer(0.5, self._show_banner)
 
     def start(self) -> None:
-        """Begin to follow history. Ends with `stop`."""
+        """Begin to follow history, or follow it again after the browser was away. Ends with `stop`."""
         questions = self.site.questions
         self._follow("fleet", ("fleet",), questions.fleet, self._on_fleet)
         self._follow("clocks", ("clocks",), questions.clocks, self._on_clocks)
@@ -142,7 +143,8 @@ class LivePage:
         self._follow_heat()
         self._follow_pair()
         self._follow_clock_lines()
-        ui.timer(0.5, self._show_banner)
+        for chart in (self.heat, self.pair, self.clock_chart):
+            chart.resume()
 
     def stop(self) -> None:
         """Follow nothing more."""
@@ -183,6 +185,11 @@ class LivePage:
                     self.scope_text = _text("", "")
                 self.scope_back.on("click", lambda: self._look_into(None))
                 self.scope_back.set_visibility(False)
+                with ui.element("div").classes("ft-key"):
+                    ui.element("i").classes("ft-key-lost")
+                    _text("lost probes", "")
+                    ui.element("i").classes("ft-key-unsynced")
+                    _text("clock not synced", "")
             self.heat = LiveChart("heat", on_cell=self._on_cell).classes("ft-fill").props("data-testid=heat")
             self.heat_empty = _text("Waiting for the first window.", "ft-empty", test="heat-empty")
 
@@ -440,7 +447,9 @@ class LivePage:
         self.light.classes(remove="ft-wait ft-bad ft-ok", add=f"ft-{kind}")
 
     def _on_heat(self, snapshot: Snapshot[Heat]) -> None:
-        if snapshot.value is not None and snapshot.error is None:
+        if snapshot.error is not None:
+            self.heat_note.set_text(f"last {SPANS[self.choice.span]}: {snapshot.error}")
+        elif snapshot.value is not None:
             self._heat = snapshot.value
             self._draw_heat(snapshot.query_s)
 
@@ -454,15 +463,15 @@ class LivePage:
         empty = not self._matrix.rows
         self.heat_empty.set_visibility(empty)
         self.heat.set_visibility(not empty)
-        what = "prober to peer" if self.choice.way == "forward" else "peer to prober"
-        unit = {
-            "nic": "NICs",
-            "host": "hosts, the worst pair of each",
-            "rack": "racks, the worst pair of each",
-        }[level]
-        note = f"rows probe, columns answer; {what}; {unit}; last {SPANS[self.choice.span]}"
+        flow = "row → column" if self.choice.way == "forward" else "column → row"
+        cells = {
+            "nic": "",
+            "host": "a cell is its hosts' worst pair · ",
+            "rack": "a cell is its racks' worst pair · ",
+        }
+        note = f"rows probe · {flow} · {cells[level]}last {SPANS[self.choice.span]}"
         if query_s > 1:
-            note += f"; history takes {query_s:.1f} s for this span"
+            note += f" · history takes {query_s:.1f} s for it"
         self.heat_note.set_text(note)
         if not empty:
             self.heat.show(self._heat_frame)
