@@ -65,9 +65,9 @@ def level_for(fleet: Sequence[Place], scope: Scope | None = None) -> Level:
     levels: tuple[Level, ...] = ("nic", "host", "rack")
     sizes = {level: len({p.at(level) for p in fleet}) for level in levels}
     for level in levels:
-        if sizes[level] <= MAX_ROWS:
+        if sizes[level] <= MAX_ROWS and (level == "nic" or sizes[level] > 1):
             return level
-    return min(levels, key=lambda level: sizes[level] if sizes[level] > 1 else 1 << 60)
+    return min((level for level in levels if sizes[level] > 1), key=lambda level: sizes[level])
 
 
 @dataclass(slots=True)

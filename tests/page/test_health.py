@@ -28,7 +28,7 @@ WELL = PipelineRows(
 def test_a_pipeline_that_is_well_is_ok_throughout() -> None:
     checks = judge(WELL)
     assert {check.state for check in checks} == {State.OK}
-    assert [check.name for check in checks][0] == "Samples"
+    assert checks[0].name == "Samples"
     assert checks[0].figure == "40.0k/s"
     assert all(check.sentence.endswith(".") for check in checks)
 
@@ -42,8 +42,8 @@ def test_a_pipeline_that_is_well_is_ok_throughout() -> None:
             {"probers_now": ProberRow(8, 390_000, 10_000, 0, 0, 0, "h3/eth1", 0.2)},
             "Probes lost", State.BAD, "h3/eth1 (20%)",
         ),
-        ({"probers_recent": ProberRow(8, 1, 0, 3, 0, 0, "", 0.0)}, "Batches lost", State.WARN, "lost between"),
-        ({"probers_recent": ProberRow(8, 1, 0, 0, 1, 2, "", 0.0)}, "Restarts, jumps", State.WARN, "2 clock jumps"),
+        ({"probers_recent": ProberRow(8, 1, 0, 3, 0, 0, "", 0)}, "Batches lost", State.WARN, "lost between"),
+        ({"probers_recent": ProberRow(8, 1, 0, 0, 1, 2, "", 0)}, "Restarts, jumps", State.WARN, "2 clock"),
         ({"lags": [LagRow("fabric.probes/4", 70, 0)]}, "Stream lag", State.WARN, "fabric.probes/4"),
         ({"lags": [LagRow("fabric.probes/4", 7_000, 0)]}, "Stream lag", State.BAD, "1 of 1"),
         ({"lags": [LagRow("h1/eth0", -1, 0)]}, "Stream lag", State.OK, "reduce by themselves"),
