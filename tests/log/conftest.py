@@ -1,0 +1,140 @@
+"""Helpers of the embedded log's own tests: batches, and the log as a process that can be killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+DEADLINE_S = 30.0
+
+
+def wait_until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
+    deadline = time.monotonic() + deadline_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {deadline_s} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[..., Any]:
+    return wait_until
+
+
+def build_batch(
+    pairs: list[tuple[bytes | None, bytes | None]],
+    *,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    codec: int = 0,
+) -> bytearray:
+    builder = DefaultRecordBatchBuilder(
+        magic=2, compression_type=codec, is_transactional=False, producer_id=producer[0],
+        producer_epoch=producer[1], base_sequence=producer[2], batch_size=1 << 24,
+    )  # fmt: skip
+    for offset, (key, value) in enumerate(pairs):
+        assert builder.append(offset, 1000, key, value, []) is not None
+    return bytearray(builder.build())
+
+
+@pytest.fixture(scope="session")
+def make_batch() -> Callable[..., bytearray]:
+    return build_batch
+
+
+@pytest.fixture(scope="session")
+def parse() -> Callable[[bytes], list[tuple[int, bytes | None, bytes | None]]]:
+    """Reads whole batches as (offset, key, value), checking every checksum, with aiokafka's parser."""
+
+    def read(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
+        found = []
+        position = 0
+        while position < len(data):
+            size = int.from_bytes(data[position + 8 : position + 12], "big") + 12
+            batch = DefaultRecordBatch(data[position : position + size])
+            assert batch.validate_crc()
+            found += [(record.offset, record.key, record.value) for record in batch]
+            position += size
+        return found
+
+    return read
+
+
+class LogProcess:
+    """`python -m fabrictime.log` on a directory and a port of its own."""
+
+    def __init__(self, folder: Path, command: list[str], **settings: Any) -> None:
+        self.folder = folder
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port = sock.getsockname()[1]
+        self.settings = {
+            "directory": str(folder / "data"), "port": self.port, "create_topics": False, "min_free_bytes": 0,
+            "housekeeping_ms": 100, **settings,
+        }  # fmt: skip
+        self.command = [*command, sys.executable, "-m", "fabrictime.log"]
+        self.starts = 0
+        self.start()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def output(self) -> str:
+        return self._errors.read_text()
+
+    def start(self) -> None:
+        self.starts += 1
+        self._errors = self.folder / f"stderr-{self.starts}"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [*self.command, json.dumps(self.settings)], stderr=errors, cwd=Path.cwd()
+            )
+        wait_until(lambda: "listening on" in self.output or self.process.poll() is not None)
+        if self.process.returncode == 77:
+            pytest.skip(self.output.strip())
+        assert self.process.poll() is None, self.output
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(20)
+
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found
+        return int(found[1]) * 1024
+
+
+@pytest.fixture
+def start_log(tmp_path: Path) -> Iterator[Callable[..., LogProcess]]:
+    started: list[LogProcess] = []
+
+    def start(command: list[str] | None = None, **settings: Any) -> LogProcess:
+        folder = tmp_path / f"log-{len(started)}"
+        folder.mkdir()
+        started.append(LogProcess(folder, command or [], **settings))
+        return started[-1]
+
+    yield start
+    for log in started:
+        if log.process.poll() is None:
+            assert log.stop() == 0, log.output
+        assert "Traceback" not in log.output, log.output
