@@ -264,11 +264,10 @@ class Store:
         state = os.statvfs(self.directory)
         free = state.f_bavail * state.f_frsize
         self._room_bytes_left = _CHECK_ROOM_BYTES
-        if free < self.settings.min_free_bytes:
-            self.out_of_room(
-                f"{free} B free under {self.directory}, min_free_bytes is {self.settings.min_free_bytes}"
-            )
-        elif self._no_room:
+        least = self.settings.min_free_bytes
+        if free < least:
+            self.out_of_room(f"{free} B free under {self.directory}, min_free_bytes is {least}")
+        elif self._no_room and free >= least + self.settings.max_message_bytes:
             log.warning("there is room again (%d B free): messages are taken again", free)
             self._no_room = ""
 

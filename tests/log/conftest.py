@@ -17,6 +17,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 DEADLINE_S = 30.0
+SMALL_DISK = Path(__file__).with_name("full_disk.py")
 
 
 def wait_until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
@@ -127,10 +128,14 @@ class LogProcess:
 def start_log(tmp_path: Path) -> Iterator[Callable[..., LogProcess]]:
     started: list[LogProcess] = []
 
-    def start(command: list[str] | None = None, **settings: Any) -> LogProcess:
+    def start(disk_size: str | None = None, **settings: Any) -> LogProcess:
         folder = tmp_path / f"log-{len(started)}"
         folder.mkdir()
-        started.append(LogProcess(folder, command or [], **settings))
+        command = []
+        if disk_size is not None:
+            (folder / "data").mkdir()
+            command = [sys.executable, str(SMALL_DISK), str(folder / "data"), disk_size]
+        started.append(LogProcess(folder, command, **settings))
         return started[-1]
 
     yield start

@@ -1,0 +1,324 @@
+"""The log as a process: killed, crowded, out of room, started twice, thrown garbage at."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
+
+
+def create(log, name, partitions=1, **config):
+    admin = AdminClient({"bootstrap.servers": log.bootstrap, **QUIET})
+    config = {key.replace("_", "."): str(value) for key, value in config.items()}
+    for future in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+        future.result(20)
+    return admin
+
+
+def everything(log, name, partitions=1):
+    """All messages of a topic up to its end."""
+    consumer = Consumer(
+        {"bootstrap.servers": log.bootstrap, "group.id": "all", "enable.partition.eof": True, **QUIET}
+    )
+    try:
+        consumer.assign([TopicPartition(name, number, 0) for number in range(partitions)])
+        messages, ended = [], set()
+        deadline = time.monotonic() + 30
+        while len(ended) < partitions:
+            assert time.monotonic() < deadline
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    messages.append(message)
+                elif message.error().code() == -191:
+                    ended.add(message.partition())
+        return messages
+    finally:
+        consumer.close()
+
+
+@pytest.mark.timeout(120)
+def test_kill_9_loses_doubles_and_reorders_nothing_acknowledged(start_log, wait_for):
+    log = start_log(segment_bytes=2_000_000)
+    create(log, "t", 3)
+    producer = Producer(
+        {
+            "bootstrap.servers": log.bootstrap, "enable.idempotence": True, "linger.ms": 1,
+            "message.timeout.ms": 60_000, "partitioner": "murmur2_random", "retry.backoff.ms": 20, **QUIET,
+        }
+    )  # fmt: skip
+    acknowledged: dict[tuple[int, int], bytes] = {}
+    failed = []
+
+    def delivered(error, message):
+        if error:
+            failed.append(error)
+        else:
+            acknowledged[message.partition(), message.offset()] = message.value()
+
+    ended = threading.Event()
+    sent = 0
+
+    def send():
+        nonlocal sent
+        while not ended.is_set():
+            try:
+                producer.produce(
+                    "t", b"%d" % sent + b" " * 500, b"key-%d" % (sent % 10), on_delivery=delivered
+                )
+            except BufferError:
+                producer.poll(0.01)
+                continue
+            sent += 1
+            producer.poll(0)
+            if sent - len(acknowledged) > 2000:
+                producer.poll(0.01)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        for _ in range(4):
+            already = len(acknowledged)
+            wait_for(lambda already=already: len(acknowledged) > already + 3000)
+            log.kill()
+            log.start()
+    finally:
+        ended.set()
+        thread.join()
+    assert producer.flush(40) == 0
+    assert not failed
+    assert len(acknowledged) == sent
+    messages = everything(log, "t", 3)
+    assert {(m.partition(), m.offset()): m.value() for m in messages} == acknowledged
+    by_key = defaultdict(list)
+    for message in messages:
+        by_key[message.key()].append(int(message.value()))
+    assert sorted(itertools.chain(*by_key.values())) == list(range(sent))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def test_committed_offsets_and_groups_after_kill_9(start_log, wait_for):
+    log = start_log()
+    create(log, "t", 2)
+    producer = Producer({"bootstrap.servers": log.bootstrap, **QUIET})
+    for number in range(100):
+        producer.produce("t", b"%d" % number, partition=number % 2)
+    assert producer.flush(20) == 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": log.bootstrap, "group.id": "g", "auto.offset.reset": "earliest",
+            "enable.auto.commit": False, "session.timeout.ms": 6000, "heartbeat.interval.ms": 200, **QUIET,
+        }
+    )  # fmt: skip
+    try:
+        consumer.subscribe(["t"])
+        got = []
+        wait_for(lambda: got.extend(consumer.consume(100, 0.1)) or len(got) >= 100)
+        consumer.commit(asynchronous=False)
+        log.kill()
+        log.start()
+        [low, high] = consumer.committed([TopicPartition("t", 0), TopicPartition("t", 1)], timeout=20)
+        assert (low.offset, high.offset) == (50, 50)
+        producer.produce("t", b"after", partition=1)
+        assert producer.flush(20) == 0
+
+        def after():
+            message = consumer.poll(0.1)
+            return message is not None and message.error() is None and message.value() == b"after"
+
+        wait_for(after)
+    finally:
+        consumer.close()
+
+
+def test_a_clean_end_and_a_second_start(start_log):
+    log = start_log()
+    create(log, "t")
+    producer = Producer({"bootstrap.servers": log.bootstrap, **QUIET})
+    for number in range(10):
+        producer.produce("t", b"%d" % number)
+    assert producer.flush(20) == 0
+    begin = time.monotonic()
+    assert log.stop() == 0
+    assert time.monotonic() - begin < 5
+    log.start()
+    assert [message.value() for message in everything(log, "t")] == [b"%d" % number for number in range(10)]
+
+
+def second(log, **settings):
+    return subprocess.run(
+        [sys.executable, "-m", "fabrictime.log", json.dumps({**log.settings, **settings})],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+def test_a_second_process_says_who_holds_the_directory_or_the_port(start_log, tmp_path):
+    log = start_log()
+    done = second(log, port=0)
+    assert done.returncode == 1
+    assert f"log directory {log.settings['directory']} is held by process {log.process.pid}" in done.stderr
+    done = second(log, directory=str(tmp_path / "other"))
+    assert done.returncode == 1
+    assert f"port 127.0.0.1:{log.port} is held by process {log.process.pid} (python" in done.stderr
+    for output in (done.stderr,):
+        assert len(output.strip().splitlines()) == 1
+    log.kill()
+    assert not (tmp_path / "other").exists()
+    log.start()
+
+
+def test_settings_that_are_wrong_are_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "fabrictime.log", json.dumps({"directory": str(tmp_path), "port": 99999})],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip() == "fabrictime.log: port: Input should be less than or equal to 65535"
+
+
+@pytest.mark.timeout(120)
+def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(start_log, wait_for):
+    log = start_log(disk_size="12m")
+    create(log, "t", 2, segment_bytes=1_100_000)
+    admin = create(log, "ballast", 1)
+    options = {
+        "bootstrap.servers": log.bootstrap,
+        "retry.backoff.ms": 50,
+        "retry.backoff.max.ms": 100,
+        **QUIET,
+    }
+    ballast = Producer(options)
+    for _ in range(6):
+        ballast.produce("ballast", os.urandom(900_000))
+    assert ballast.flush(20) == 0
+    acknowledged, refused = [], []
+
+    def delivered(error, message):
+        (refused if error else acknowledged).append(error or message.value())
+
+    impatient = Producer({**options, "message.timeout.ms": 1500, "linger.ms": 0})
+    number = 0
+    while not refused:
+        impatient.produce("t", b"%04d" % number + os.urandom(50_000), partition=0, on_delivery=delivered)
+        impatient.poll(0.005)
+        number += 1
+        assert number < 500
+    impatient.flush(20)
+    assert len(acknowledged) > 50
+    assert log.output.count("messages are refused") == 1
+    assert "No space left" in log.output
+    # A patient producer waits until somebody makes room.
+    patient = Producer({**options, "message.timeout.ms": 60_000})
+    patient.produce("t", b"9999patience", partition=0, on_delivery=delivered)
+    patient.poll(0.5)
+    admin.delete_topics(["ballast"])["ballast"].result(20)
+    assert patient.flush(30) == 0
+    wait_for(lambda: "room again" in log.output)
+    assert [m.value() for m in everything(log, "t", 2)] == acknowledged
+    assert acknowledged[-1] == b"9999patience"
+
+
+def test_a_half_sent_request_and_a_crowd_cost_little_memory(start_log, wait_for):
+    log = start_log(max_connections=60, max_request_bytes=32 * 1024 * 1024)
+    before = log.resident_bytes()
+    crowd = []
+    for _ in range(50):
+        sock = socket.create_connection(("127.0.0.1", log.port))
+        sock.sendall(struct.pack(">ihhi", 31 * 1024 * 1024, 0, 7, 1) + b"x" * 100)
+        crowd.append(sock)
+    create(log, "t")
+    assert log.resident_bytes() - before < 40_000_000
+    extra = [socket.create_connection(("127.0.0.1", log.port)) for _ in range(20)]
+    for sock in extra[15:]:
+        sock.settimeout(10)
+        assert sock.recv(1) == b""
+    for sock in crowd + extra:
+        sock.close()
+    wait_for(lambda: "refused: 60 are open" in log.output)
+    assert everything(log, "t") == []
+
+
+def test_buffers_of_all_connections_are_bounded(start_log):
+    log = start_log(buffer_bytes=8 * 1024 * 1024)
+    create(log, "t")
+    before = log.resident_bytes()
+    body = bytes(4 * 1024 * 1024)
+    crowd, closed = [], 0
+    for _ in range(10):
+        sock = socket.create_connection(("127.0.0.1", log.port))
+        sock.settimeout(5)
+        try:
+            sock.sendall(struct.pack(">ihhi", 30 * 1024 * 1024, 0, 7, 1) + body)
+        except OSError:
+            closed += 1
+        crowd.append(sock)
+    assert everything(log, "t") == []
+    assert "receive buffers of all connections" in log.output
+    assert log.resident_bytes() - before < 40_000_000
+    for sock in crowd:
+        sock.close()
+
+
+def test_garbage_of_every_kind_leaves_it_serving(start_log):
+    log = start_log()
+    create(log, "t")
+    for number in range(200):
+        with socket.create_connection(("127.0.0.1", log.port)) as sock:
+            data = os.urandom(1 + number * 7)
+            if number % 2:
+                data = struct.pack(">ihhi", len(data) + 8, number % 40, number % 12, 1) + data
+            try:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+                sock.settimeout(10)
+                while sock.recv(65536):
+                    pass
+            except ConnectionError:
+                continue
+    assert everything(log, "t") == []
+    assert log.output.count("closed:") > 100
+    assert "Traceback" not in log.output
+
+
+def test_a_client_that_does_not_read_is_not_buffered_for(start_log):
+    log = start_log()
+    create(log, "t")
+    producer = Producer({"bootstrap.servers": log.bootstrap, **QUIET})
+    for _ in range(60):
+        producer.produce("t", os.urandom(900_000))
+    assert producer.flush(30) == 0
+    before = log.resident_bytes()
+    from aiokafka.protocol.fetch import FetchRequest_v4
+
+    request = FetchRequest_v4(-1, 0, 1, 1 << 30, 0, [("t", [(0, 0, 1 << 30)])])
+    data = request.build_request_header(1, "deaf").encode() + request.encode()
+    with socket.create_connection(("127.0.0.1", log.port)) as sock:
+        for _ in range(50):
+            sock.sendall(struct.pack(">i", len(data)) + data)
+        assert len(everything(log, "t")) == 60
+        assert log.resident_bytes() - before < 40_000_000
+
+
+def test_fsync_keeps_up(start_log, wait_for):
+    log = start_log(fsync_interval_ms=20)
+    create(log, "t", 2)
+    producer = Producer({"bootstrap.servers": log.bootstrap, **QUIET})
+    for number in range(200):
+        producer.produce("t", b"%d" % number)
+        producer.poll(0.001)
+    assert producer.flush(20) == 0
+    assert len(everything(log, "t", 2)) == 200
+    assert "fsync failed" not in log.output
