@@ -1,25 +1,32 @@
 """The inventory as a prober sees it: what it announces of its NIC, and which peers there are.
 
 In: records of fabric.inventory with their log append times. Out: `Nic` records, and the NICs alive by the
-log's own time. `InventoryReader` is the thin Kafka side: a groupless reader of the whole compacted topic.
+log's own time. `LookupReader` is the thin Kafka side: a groupless reader of a whole topic.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka import Message as KafkaMessage
 
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import clock_id, nic_id
-from schemas.topics import INVENTORY
+from schemas.topics import Partitions, Topic
 
-__all__ = ["InventoryReader", "Roster", "nic_record"]
+__all__ = ["LookupReader", "Roster", "addresses_of", "nic_record"]
 
 _log = logging.getLogger(__name__)
 
@@ -91,28 +98,44 @@ class Roster:
         }
 
 
-class InventoryReader:
-    """Reads fabric.inventory into a `Roster`, without a group and without ever blocking."""
+Take = Callable[[str, Record | None, int], None]
+"""Takes a message's key, its record (None: removed) and its log append time, ms."""
+
+
+class LookupReader:
+    """Reads a whole topic into a view, without a group and almost without blocking.
+
+    `tail`: begin at the end instead, where only what is new matters.
+    """
 
     def __init__(
-        self, config: dict[str, Any], roster: Roster, registry: codec.Registry | None = None
+        self,
+        config: dict[str, Any],
+        topic: Topic,
+        take: Take,
+        registry: codec.Registry | None,
+        tail: bool = False,
     ) -> None:
-        self._consumer = Consumer({
-            **config,
-            "group.id": "fabrictime-prober-lookup",  # librdkafka wants one; nothing is ever committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 1000,
-        })  # fmt: skip
-        self._roster = roster
-        self._registry = registry
-        self._consumer.assign([TopicPartition(INVENTORY.name, 0, 0)])
-        self._warned_at = 0.0
+        self._consumer = Consumer(
+            {
+                **config,
+                "group.id": "fabrictime-prober-lookup",  # librdkafka wants one; nothing is ever committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest" if tail else "earliest",
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": 1000,
+            }
+        )
+        self._topic, self._view, self._registry = topic, take, registry
+        self._begin = OFFSET_END if tail else OFFSET_BEGINNING
+        self._assigned = False
+        self._ask_at = self._warned_at = 0.0
         self.rejected = 0
 
     def poll(self, most: int = 1000) -> bool:
         """Take what has come; return whether there was anything."""
+        if not self._assigned and not self._assign():
+            return False
         try:
             messages: list[KafkaMessage] = self._consumer.consume(most, timeout=0)
         except KafkaException as error:
@@ -126,6 +149,26 @@ class InventoryReader:
         """End the consumer."""
         self._consumer.close()
 
+    def _assign(self) -> bool:
+        """Ask how many partitions the topic has, at most once a second, and read them all."""
+        count = 1
+        if self._topic.partitions is not Partitions.ONE:
+            now = time.monotonic()
+            if now < self._ask_at:
+                return False
+            self._ask_at = now + 1
+            try:
+                found = self._consumer.list_topics(self._topic.name, timeout=0.2).topics.get(self._topic.name)
+            except KafkaException as error:
+                self._warn(str(error))
+                return False
+            count = 0 if found is None or found.error is not None else len(found.partitions)
+        if count:
+            name = self._topic.name
+            self._consumer.assign([TopicPartition(name, number, self._begin) for number in range(count)])
+            self._assigned = True
+        return self._assigned
+
     def _take(self, message: KafkaMessage) -> None:
         error = message.error()
         if error is not None:
@@ -135,18 +178,18 @@ class InventoryReader:
         name = (message.key() or b"").decode(errors="replace")
         value = message.value()
         try:
-            record = None if value is None else codec.decode(value, INVENTORY.record, self._registry)
+            record = None if value is None else codec.decode(value, self._topic.record, self._registry)
         except codec.BadRecord as bad:
             self.rejected += 1
-            self._warn(f"{INVENTORY.name}: {name}: {bad}")
+            self._warn(f"{name}: {bad}")
             return
-        self._roster.take(name, record, message.timestamp()[1])
+        self._view(name, record, message.timestamp()[1])
 
     def _warn(self, line: str) -> None:
         now = time.monotonic()
         if now - self._warned_at > 10 or not self._warned_at:
             self._warned_at = now
-            _log.warning("inventory: %s", line)
+            _log.warning("%s: %s", self._topic.name, line)
 
 
 def addresses_of(records: Iterable[Record], family_of: str) -> dict[str, tuple[str, int]]:

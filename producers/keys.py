@@ -21,8 +21,8 @@ def read_key(path: Path) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise KeyFileError(f"key_file {path}: {error.strerror}, expected the fleet's probe key") from None
-    with os.fdopen(fd, "rb") as file:
-        state = os.fstat(file.fileno())
+    try:
+        state = os.fstat(fd)
         if not stat.S_ISREG(state.st_mode):
             raise KeyFileError(f"key_file {path}: not a regular file")
         if state.st_mode & 0o077:
@@ -30,7 +30,9 @@ def read_key(path: Path) -> bytes:
             raise KeyFileError(f"key_file {path}: mode {mode:04o}, expected 0600: others could read the key")
         if state.st_uid not in (os.geteuid(), 0):
             raise KeyFileError(f"key_file {path}: belongs to user {state.st_uid}, expected {os.geteuid()}")
-        data = file.read(256)
+        data = os.read(fd, 256)
+    finally:
+        os.close(fd)
     if len(data) in KEY_BYTES and not _is_hex(data):
         return data
     text = data.strip()

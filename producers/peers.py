@@ -36,20 +36,20 @@ def choose_peers(
     if hashes is None:
         hashes = hashes_of(nics, seed)
     own = hashes_of([nic], seed)[0]
-    names = np.asarray(nics, dtype=object)
-    others = names != nic
-    names, hashes = names[others], hashes[others]
-    if len(names) == 0 or count < 1:
+    itself = [index for index in np.flatnonzero(hashes == own).tolist() if nics[index] == nic]
+    others = np.delete(np.arange(len(nics)), itself)
+    hashes = hashes[others]
+    if len(others) == 0 or count < 1:
         return []
     ahead = np.argmin(hashes - own)  # wraps: the distance forward on the ring
-    if len(names) <= count:
+    if len(others) <= count:
         order = np.argsort(hashes, kind="stable")
-        return [str(name) for name in names[order]]
+        return [nics[index] for index in others[order].tolist()]
     score = _mix(hashes ^ _mix(np.array([own], np.uint64)))
     score[ahead] = np.iinfo(np.uint64).max
     best = np.argpartition(score, len(score) - count)[-count:]
     best = best[np.argsort(score[best])[::-1]]
-    return [str(name) for name in names[best]]
+    return [nics[index] for index in others[best].tolist()]
 
 
 def _mix(words: _Words) -> _Words:

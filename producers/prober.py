@@ -1,7 +1,8 @@
 """The prober service: one NIC's engine, its batches to the log, its peers from the inventory.
 
 In: `ProbeSettings`, `NicSettings`. Out: `Nic` announcements, and `ProbeBatch`es (publish = raw) or
-`ClockFits` and `PathDelays` (publish = reduced). The engine's thread makes no Python; this one wakes every `flush_ms`.
+`ClockFits` and `PathDelays` (publish = reduced). The engine's thread runs no Python; this one wakes every
+`flush_ms`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -19,15 +19,16 @@ from sdnotify import SystemdNotifier
 
 from native.core import encode_probe_batch
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_sockets
-from producers.inventory import InventoryReader, Roster, addresses_of, nic_record
+from producers.inventory import LookupReader, Roster, addresses_of, nic_record
 from producers.keys import read_key
 from producers.netns import in_netns
-from producers.outlet import Outlet, kafka_client
+from producers.outlet import Delivered, Outlet, kafka_client
 from producers.peers import choose_peers, hashes_of
+from producers.reduced import ClockView, Reducer
 from producers.settings import ClockSettings, NicSettings, ProbeSettings
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import INVENTORY, PROBES
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PROBES
 
 __all__ = ["Prober", "main", "test_clock"]
 
@@ -87,6 +88,7 @@ class Prober:
             max_peers=max(32, 3 * settings.peers),
         )
         self.failure: BaseException | None = None
+        self._known: dict[str, tuple[str, int]] = {}
         self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
 
     def start(self) -> None:
@@ -117,6 +119,9 @@ class Prober:
         """Choose the peers anew from who is alive; return how many there are."""
         known = addresses_of(roster.alive(self.nic.shard).values(), self.nic.address)
         known.pop(self.name, None)
+        if known == self._known:
+            return len(self.engine.peers)
+        self._known = known
         names = sorted(known)
         seed = self.settings.peers_seed
         chosen = choose_peers(self.name, names, self.settings.peers, seed, hashes_of(names, seed))
@@ -142,9 +147,13 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     registry = _registry(settings.schema_registry_url)
     client = kafka_client(settings.bootstrap)
     roster = Roster(settings.silent_s)
-    reader = InventoryReader(client, roster, registry)
+    reader = LookupReader(client, INVENTORY, roster.take, registry)
     outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
-    publish = _publisher(prober, outlet, registry)
+    publisher: _Raw | _Reduced
+    if settings.publish == "raw":
+        publisher = _Raw(prober, outlet, registry)
+    else:
+        publisher = _Reduced(prober, outlet, registry, roster, client)
     notify = SystemdNotifier()
     prober.start()
     _log.info(
@@ -153,24 +162,26 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     notify.notify("READY=1")
     flush_s = settings.flush_ms / 1e3
     due = time.monotonic() + flush_s
-    announce_at = status_at = 0.0
+    announce_at = status_at = rest_until = 0.0
     meet_at, peers = float("inf"), 0
     try:
         while not stopping.is_set() and prober.failure is None:
             now = time.monotonic()
             if now >= announce_at:
-                outlet.put(
-                    INVENTORY.name, prober.name, codec.encode(INVENTORY.record, prober.record(), registry)
-                )
+                announcement = codec.encode(INVENTORY.record, prober.record(), registry)
+                outlet.put(INVENTORY.name, prober.name, announcement, publisher.log_time())
                 announce_at = now + settings.announce_s
-                meet_at = min(meet_at, now + 1)  # who fell silent shows only when somebody else speaks
+                # who fell silent shows only when somebody else speaks
+                meet_at = min(meet_at, max(now + 1, rest_until))
             if reader.poll():
-                meet_at = min(meet_at, now + flush_s)
+                meet_at = min(meet_at, max(now + flush_s, rest_until))
             if now >= meet_at:
                 meet_at = float("inf")
                 peers = prober.meet(roster)
+                took_s = time.monotonic() - now
+                rest_until = now + max(flush_s, 50 * took_s)  # choosing costs at most 2% of a processor
             if now >= due:
-                publish()
+                publisher.flush()
                 due = max(due + flush_s, now)
             outlet.poll()
             if now >= status_at:
@@ -179,12 +190,14 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
             stopping.wait(max(0.0, due - time.monotonic()))
         if prober.failure is not None:
             _log.error("%s: %s", prober.name, prober.failure)
-        publish()
+        publisher.flush()
+        publisher.end()
     finally:
         notify.notify("STOPPING=1")
         prober.close()
         left = outlet.close(_CLOSE_S)
         reader.close()
+        publisher.close()
         if left:
             _log.warning("%s: %d messages could not be sent before the end", prober.name, left)
     return 0 if prober.failure is None else 1
@@ -198,13 +211,86 @@ def _status(prober: Prober, peers: int, outlet: Outlet) -> str:
     )
 
 
-def _publisher(prober: Prober, outlet: Outlet, registry: codec.Registry | None) -> Callable[[], None]:
-    head = codec.header(PROBES.record, registry)
+class _Raw:
+    """Publishes the samples themselves."""
 
-    def raw() -> None:
-        outlet.put(PROBES.name, prober.name, head + encode_probe_batch(prober.engine.drain()))
+    def __init__(self, prober: Prober, outlet: Outlet, registry: codec.Registry | None) -> None:
+        self._prober, self._outlet = prober, outlet
+        self._head = codec.header(PROBES.record, registry)
 
-    return raw
+    def flush(self) -> None:
+        """Put what was measured since the last call."""
+        batch = self._prober.engine.drain()
+        self._outlet.put(PROBES.name, self._prober.name, self._head + encode_probe_batch(batch))
+
+    def log_time(self) -> Delivered | None:
+        """Return what wants to know a message's append time."""
+        return None
+
+    def end(self) -> None:
+        """Put what is still open: nothing."""
+
+    def close(self) -> None:
+        """Let go of everything: nothing."""
+
+
+class _Reduced:
+    """Publishes each window's fits and delays, by its own view of inventory and clocks."""
+
+    def __init__(
+        self,
+        prober: Prober,
+        outlet: Outlet,
+        registry: codec.Registry | None,
+        roster: Roster,
+        client: dict[str, Any],
+    ) -> None:
+        self._prober, self._outlet, self._registry, self._roster = prober, outlet, registry, roster
+        view = ClockView()
+        shard = prober.nic.shard
+
+        def take(key: str, record: dict[str, Any] | None, append_ms: int) -> None:
+            if record is not None and record["shard"] == shard:
+                view.take(record)
+
+        self._offsets = LookupReader(client, CLOCK_OFFSETS, take, registry, tail=True)
+        clock = prober.record()["clock"]
+        self._reducer = Reducer(prober.name, shard, clock, prober.settings.window_ms * 1_000_000, view)
+        self._log_offset_ns = 0
+
+    def flush(self) -> None:
+        """Take what was measured since the last call; put the window that it closed."""
+        self._offsets.poll()
+        batch = self._prober.engine.drain()
+        self._put(*self._reducer.add(batch, time.time_ns() + self._log_offset_ns, self._clocks()))
+
+    def log_time(self) -> Delivered | None:
+        """Return what learns from a message's append time how far the log's clock is from ours."""
+        sent_ns = time.time_ns()
+
+        def learn(append_ns: int) -> None:
+            self._log_offset_ns = append_ns - (sent_ns + time.time_ns()) // 2
+
+        return learn
+
+    def end(self) -> None:
+        """Put the window that is still open."""
+        self._put(*self._reducer.close(self._clocks()))
+
+    def close(self) -> None:
+        """Let go of the reader."""
+        self._offsets.close()
+
+    def _clocks(self) -> dict[str, str]:
+        shard = self._prober.nic.shard
+        return {name: record["clock"] for name, record in self._roster.alive(shard).items()}
+
+    def _put(self, fits: list[dict[str, Any]], delays: list[dict[str, Any]]) -> None:
+        for record in fits:
+            data = codec.encode(CLOCK_FITS.record, record, self._registry)
+            self._outlet.put(CLOCK_FITS.name, record["shard"], data)
+        for record in delays:
+            self._outlet.put(DELAYS.name, record["nic"], codec.encode(DELAYS.record, record, self._registry))
 
 
 def _registry(url: str | None) -> codec.Registry | None:

@@ -1,0 +1,197 @@
+"""`probes.publish = reduced`: a prober fits its own windows and publishes figures instead of samples.
+
+In: the prober's batches with their log time, and the newest `ClockOffsets`. Out: the `ClockFits` and
+`PathDelays` that a map worker would make of the same samples, with the NIC itself as source. Knows no Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from native.core import ClockLine, NicWindow, PairFits, PathDelayColumns, ProbeColumns
+from schemas.topics import MAX_ELEMENTS
+
+__all__ = ["ClockView", "Reducer"]
+
+Record = dict[str, Any]
+
+HOLDOVER_NS: Final = 60_000_000_000
+FRESH_NS: Final = 10_000_000_000
+JUMP_FLOOR_NS: Final = 100_000
+JUMP_RATE: Final = 1e-3
+"""What a clock may do against the system clock between two flushes: the floor, and this share of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    line: ClockLine
+    state: str
+    window: int
+    end_log_ns: int
+
+
+@dataclass(slots=True)
+class ClockView:
+    """The newest line of every clock, from `ClockOffsets` in any order."""
+
+    log_offset_ns: int = 0
+    """Fabric time minus log append time."""
+    _clocks: dict[str, _Known] = field(default_factory=dict)
+
+    def take(self, record: Record) -> None:
+        """Note one `ClockOffsets` record."""
+        self.log_offset_ns = record["log_offset_ns"]
+        end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
+        for clock in record["clocks"]:
+            known = self._clocks.get(clock["clock"])
+            if known is None or known.window <= record["window"]:
+                line = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
+                self._clocks[clock["clock"]] = _Known(line, clock["state"], record["window"], end_log_ns)
+
+    def state(self, clock: str, log_ns: int) -> str:
+        """Return SYNCED, HOLDOVER or UNSYNCED: how far `clock` can be trusted at this log time."""
+        known = self._clocks.get(clock)
+        if known is None or known.state == "UNSYNCED" or log_ns - known.end_log_ns > HOLDOVER_NS:
+            return "UNSYNCED"
+        return "SYNCED" if known.state == "SYNCED" and log_ns - known.end_log_ns < FRESH_NS else "HOLDOVER"
+
+    def lines(self, clock_of: Mapping[str, str], log_ns: int) -> dict[str, ClockLine]:
+        """Return NIC to clock line for those NICs of `clock_of` (NIC to clock) whose clock can be used."""
+        return {
+            nic: self._clocks[clock].line
+            for nic, clock in clock_of.items()
+            if self.state(clock, log_ns) != "UNSYNCED"
+        }
+
+
+class Reducer:
+    """One prober's open window. `add` returns the records of each window that it closes."""
+
+    def __init__(self, nic: str, shard: str, clock: str, window_ns: int, view: ClockView) -> None:
+        self._nic, self._shard, self._clock = nic, shard, clock
+        self._window_ns = window_ns
+        self._view = view
+        self._window = -1
+        self._samples = NicWindow(nic)
+        self._batches = self._lost = 0
+        self._last = (0, 0)
+        self._step_ns = 0
+        self._end: Record = {}
+
+    def add(
+        self, batch: ProbeColumns, log_ns: int, clock_of: Mapping[str, str]
+    ) -> tuple[list[Record], list[Record]]:
+        """Take a batch published at `log_ns`; return (`ClockFits`, `PathDelays`) of the window it closed.
+
+        `clock_of`: NIC to the name of its clock, for the peers. Windows never run back.
+        """
+        window = max(log_ns // self._window_ns, self._window)
+        closed: tuple[list[Record], list[Record]] = ([], [])
+        if self._window not in (-1, window):
+            closed = self.close(clock_of)
+        self._window = window
+        self._samples.add(batch)
+        self._batches += 1
+        self._lost += int(batch.lost.sum())
+        if self._last != (0, 0):
+            elapsed = batch.system_ns - self._last[1]
+            step = batch.clock_ns - self._last[0] - elapsed
+            if abs(step) > JUMP_FLOOR_NS + JUMP_RATE * abs(elapsed) and abs(step) > abs(self._step_ns):
+                self._step_ns = step
+        self._last = (batch.clock_ns, batch.system_ns)
+        self._end = {"run": batch.run, "last_batch": batch.batch, "append_ns": log_ns}
+        return closed
+
+    def close(self, clock_of: Mapping[str, str]) -> tuple[list[Record], list[Record]]:
+        """Return the open window's records and open an empty one; nothing where no batch was taken."""
+        if not self._batches:
+            return [], []
+        start_ns = self._window * self._window_ns
+        log_ns = start_ns + self._window_ns
+        lines = self._view.lines({**clock_of, self._nic: self._clock}, log_ns)
+        fits = self._clock_fits(self._samples.fit())
+        delays = self._path_delays(self._samples.delays(lines.get(self._nic), lines), start_ns)
+        self._samples = NicWindow(self._nic)
+        self._batches = self._lost = self._step_ns = 0
+        return fits, delays
+
+    def _clock_fits(self, fits: PairFits) -> list[Record]:
+        start_ns = self._window * self._window_ns
+        nic = {
+            "nic": self._nic, "clock": self._clock, "batches": self._batches,
+            "samples": self._samples.samples, "lost": self._lost, "lost_batches": 0, "restarts": 0,
+            "clock_jump_ns": self._step_ns,
+            "clock_ns": self._last[0], "system_ns": self._last[1], **self._end,
+        }  # fmt: skip
+        pairs = [
+            {"prober": self._nic, "peer": peer, **dict(zip(_FIT_FIELDS, values, strict=True))}
+            for peer, *values in zip(
+                fits.peers, *(getattr(fits, name).tolist() for name in _FIT_FIELDS), strict=True
+            )
+        ]
+        parts = max(1, -(-len(pairs) // MAX_ELEMENTS))
+        return [
+            {
+                "shard": self._shard, "source": self._nic, "window": self._window,
+                "window_start_ns": start_ns, "window_end_ns": start_ns + self._window_ns, "part": part,
+                "parts": parts, "first_offset": -1, "next_offset": -1,
+                "lag_messages": -1, "messages": 0, "bytes": 0,
+                "samples": 0 if part else self._samples.samples, "late": 0, "rejected": 0,
+                "nics": [] if part else [nic],
+                "pairs": pairs[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+            }
+            for part in range(parts)
+        ]  # fmt: skip
+
+    def _path_delays(self, columns: PathDelayColumns, start_ns: int) -> list[Record]:
+        offset_ns = self._view.log_offset_ns
+        state = self._view.state(self._clock, start_ns + self._window_ns)
+        rows = _rows(columns)
+        parts = -(-len(rows) // MAX_ELEMENTS)
+        return [
+            {
+                "nic": self._nic, "shard": self._shard, "window": self._window, "part": part, "parts": parts,
+                "window_start_ns": start_ns + offset_ns,
+                "window_end_ns": start_ns + self._window_ns + offset_ns,
+                "state": state, "paths": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+            }
+            for part in range(parts)
+        ]  # fmt: skip
+
+
+_FIT_FIELDS: Final = (
+    "at_ns", "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "samples", "accepted",
+)  # fmt: skip
+_COUNTS: Final = ("path", "count", "lost", "no_t3")
+_FIGURES: Final = (
+    "forward_min_ns", "forward_p50_ns", "forward_p99_ns",
+    "reverse_min_ns", "reverse_p50_ns", "reverse_p99_ns",
+    "rtt_min_ns", "rtt_p50_ns", "rtt_p99_ns", "bound_ns",
+)  # fmt: skip
+_BUCKETS: Final = (
+    ("forward_bucket_start", "forward_bucket"), ("forward_bucket_start", "forward_bucket_count"),
+    ("reverse_bucket_start", "reverse_bucket"), ("reverse_bucket_start", "reverse_bucket_count"),
+)  # fmt: skip
+
+
+def _rows(columns: PathDelayColumns) -> list[Record]:
+    values: dict[str, list[Any]] = {"peer": columns.peers}
+    values |= {name: getattr(columns, name).tolist() for name in _COUNTS}
+    values |= {name: _with_null(getattr(columns, name)) for name in _FIGURES}
+    values |= {name: _ragged(getattr(columns, start), getattr(columns, name)) for start, name in _BUCKETS}
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def _with_null(values: NDArray[np.float64]) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]
+
+
+def _ragged(start: NDArray[np.int64], values: NDArray[np.int32]) -> list[list[int]]:
+    flat, edges = values.tolist(), start.tolist()
+    return [flat[begin:end] for begin, end in pairwise(edges)]

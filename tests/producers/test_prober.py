@@ -1,0 +1,143 @@
+"""The prober as a process on a real log: peers found, batches that strangers read, restarts, a lost log."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+Records = list[dict[str, Any]]
+
+
+def batches_of(records: Records, nic: str) -> Records:
+    return [record for record in records if record["nic"] == nic]
+
+
+def samples_of(records: Records, nic: str) -> int:
+    return sum(len(s["sent"]) for record in batches_of(records, nic) for s in record["samples"])
+
+
+def test_probers_find_each_other_and_publish_all_four_stamps(
+    start_prober: Callable[..., Any], read: Callable[[str], Any]
+) -> None:
+    clock = {"offset_ns": 3_000_000, "drift_ppb": 12_000.0}
+    start_prober("a")
+    start_prober("b", nic={"clock": clock})
+    start_prober("c")
+    probes = read("fabric.probes")
+    records = probes.until(lambda found: all(samples_of(found, f"{host}/lo") > 100 for host in "abc"))
+    for host in "abc":
+        own = batches_of(records, f"{host}/lo")
+        assert [record["batch"] for record in own] == list(range(len(own)))
+        assert len({record["run"] for record in own}) == 1
+        peers = {s["peer"] for record in own for s in record["samples"]}
+        assert peers == {f"{other}/lo" for other in "abc" if other != host}
+        for record in own:
+            for s in record["samples"]:
+                assert len(s["sent"]) == len(s["forward"]) == len(s["turnaround"]) == len(s["reverse"])
+                assert not s["spacing_ns"] or len(s["sent"]) % 2 == 0
+                assert min(s["turnaround"], default=0) >= 0
+    forward = [
+        f
+        for record in batches_of(records, "a/lo")
+        for s in record["samples"]
+        if s["peer"] == "b/lo"
+        for f in s["forward"]
+    ]
+    assert 2_900_000 < sorted(forward)[len(forward) // 2] < 3_500_000
+    nics = {record["nic"]: record for record in read("fabric.inventory").until(lambda found: len(found) >= 3)}
+    assert nics["b/lo"]["clock"] == "b/lo"
+    assert nics["a/lo"]["clock"] == "a/system"
+    assert nics["a/lo"]["run"] == batches_of(records, "a/lo")[0]["run"]
+
+
+def test_a_restart_is_a_new_run_that_begins_at_batch_0(
+    start_prober: Callable[..., Any], read: Callable[[str], Any]
+) -> None:
+    a = start_prober("a")
+    start_prober("b")
+    probes = read("fabric.probes")
+    probes.until(lambda found: samples_of(found, "a/lo") > 20)
+    started = time.monotonic()
+    code, text = a.end(signal.SIGTERM)
+    assert code == 0, text
+    assert time.monotonic() - started < 5
+    a.start()
+    records = probes.until(lambda found: len({r["run"] for r in batches_of(found, "a/lo")}) == 2)
+    runs = [record["run"] for record in batches_of(records, "a/lo")]
+    new = [record for record in batches_of(records, "a/lo") if record["run"] == runs[-1]]
+    assert new[0]["batch"] == 0
+
+
+def test_a_log_that_goes_costs_the_oldest_batches_and_shows_as_a_gap(
+    start_prober: Callable[..., Any], read: Callable[[str], Any], log: Any
+) -> None:
+    a = start_prober("a", flush_ms=10, queue_messages=10)
+    probes = read("fabric.probes")
+    before = len(batches_of(probes.until(lambda found: len(found) > 20), "a/lo"))
+    log.down()
+    gone = time.monotonic()
+    while time.monotonic() - gone < 2.5:
+        time.sleep(0.05)  # the outage itself: what it lasts is what is tested
+    log.up()
+    records = probes.until(lambda found: len(batches_of(found, "a/lo")) > before + 100)
+    numbers = sorted({record["batch"] for record in batches_of(records, "a/lo")})
+    gaps = [b - a for a, b in pairwise(numbers) if b - a > 1]
+    assert gaps, "nothing was dropped: the queue is not bounded"
+    assert len(gaps) <= 2
+    assert len({record["run"] for record in batches_of(records, "a/lo")}) == 1
+    assert a.end()[0] == 0
+
+
+def test_reduced_publishes_windows_with_itself_as_source(
+    start_prober: Callable[..., Any], read: Callable[[str], Any]
+) -> None:
+    start_prober("a", publish="reduced", window_ms=200)
+    start_prober("b", publish="reduced", window_ms=200, nic={"clock": {"offset_ns": 3_000_000}})
+    found = read("fabric.clock.fits").until(
+        lambda records: sum(bool(r["pairs"]) for r in records if r["source"] == "a/lo") >= 3
+    )
+    own = [record for record in found if record["source"] == "a/lo"]
+    windows = [record["window"] for record in own]
+    assert windows == sorted(set(windows))
+    last = next(record for record in reversed(own) if record["pairs"])
+    assert last["shard"] == "fabric"
+    assert last["nics"][0]["nic"] == "a/lo"
+    assert abs(last["pairs"][0]["offset_ns"] - 3_000_000) < 50_000
+    delays = read("fabric.delays").until(lambda records: any(r["paths"] for r in records))
+    assert delays[0]["state"] == "UNSYNCED"
+    assert all(path["forward_p50_ns"] is None for record in delays for path in record["paths"])
+
+
+def test_it_ends_quickly_while_the_log_is_away(start_prober: Callable[..., Any], log: Any) -> None:
+    log.down()
+    a = start_prober("a")
+    for line in a.process.stderr:
+        if "answers on" in line:
+            break
+    started = time.monotonic()
+    code, text = a.end(signal.SIGINT)
+    assert code == 0, text
+    assert time.monotonic() - started < 5
+    log.up()
+
+
+def test_what_it_cannot_start_with_is_one_line(start_prober: Callable[..., Any], key_file: Path) -> None:
+    key_file.chmod(0o644)
+    a = start_prober("a")
+    a.process.wait(20)
+    code, text = a.end()
+    assert code == 2
+    assert "a/lo: key_file" in text
+    assert "expected 0600" in text
+    assert "Traceback" not in text
+    key_file.chmod(0o600)
+    b = start_prober("b", nic={"netns": "/run/netns/none-such"})
+    b.process.wait(20)
+    code, text = b.end()
+    assert code == 2
+    assert "/run/netns/none-such" in text
+    assert "Traceback" not in text
