@@ -41,6 +41,7 @@ _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
 _MNT_DETACH = 2
+_PR_SET_DUMPABLE = 4
 _CHECK_TIMEOUT_S = 20.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -174,6 +175,8 @@ def in_helper_thread(work: Callable[[], T]) -> T:
 def _enter() -> None:
     """Do what `enter` says. Leaves the process half way where it fails: try it in a child first."""
     uid, gid = os.geteuid(), os.getegid()
+    limits = _limits()
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # a process that gave up root does not own its /proc/self
     try:
         try:
             _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS, what="a user and a mount namespace")
@@ -189,7 +192,7 @@ def _enter() -> None:
         _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
         _own_run()
     except OSError as error:
-        raise NamespacesDenied(_why(error)) from error
+        raise NamespacesDenied(_why(error, limits)) from error
 
 
 def _own_run() -> None:
@@ -219,6 +222,7 @@ def _own_run() -> None:
 
 def _check() -> None:
     """Do in this process, a child made for it, everything that a fabric needs of the kernel."""
+    limits = _limits()
     _enter()
     try:
         new_netns("check")
@@ -230,7 +234,7 @@ def _check() -> None:
                 f"namespaces: {forward} cannot be written inside one: {error.strerror}"
             ) from error
     except OSError as error:
-        raise NamespacesDenied(_why(error)) from error
+        raise NamespacesDenied(_why(error, limits)) from error
 
 
 def _threads() -> list[str]:
@@ -242,19 +246,22 @@ def _threads() -> list[str]:
     return names
 
 
-def _why(error: OSError) -> str:
+def _limits() -> dict[str, str | None]:
+    """Return the settings that can forbid namespaces, as they bind this process before it has any."""
+    names = ("kernel/unprivileged_userns_clone", "kernel/apparmor_restrict_unprivileged_userns")
+    kinds = (f"user/max_{kind}_namespaces" for kind in ("user", "mnt", "net"))
+    return {name.replace("/", "."): _read(f"/proc/sys/{name}") for name in (*names, *kinds)}
+
+
+def _why(error: OSError, limits: dict[str, str | None]) -> str:
     """Return the reason behind a refused namespace: the setting that forbids it where one does."""
-    if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+    for name, value in limits.items():
+        if value == "0" and "apparmor" not in name:
+            return f"namespaces are off: sysctl {name} is 0, expected more"
+    if limits["kernel.apparmor_restrict_unprivileged_userns"] == "1":
         return (
-            "namespaces are off for ordinary users: sysctl kernel.unprivileged_userns_clone is 0, expected 1"
-        )
-    for kind in ("user", "mnt", "net"):
-        if _read(f"/proc/sys/user/max_{kind}_namespaces") == "0":
-            return f"namespaces are off: sysctl user.max_{kind}_namespaces is 0, expected more"
-    if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return (
-            "namespaces are off for ordinary users: sysctl "
-            "kernel.apparmor_restrict_unprivileged_userns is 1, expected 0 (or an AppArmor profile that allows userns)"
+            "namespaces are off for ordinary users: sysctl kernel.apparmor_restrict_unprivileged_userns "
+            "is 1, expected 0 (or an AppArmor profile that allows them)"
         )
     if error.errno == errno.ENOSPC:
         return "namespaces: the machine's limit of namespaces is reached (sysctl user.max_user_namespaces)"

@@ -1,0 +1,282 @@
+"""`fabrictime fabric`: build a fabric by itself, and load, break and look into a running one.
+
+In: the command line. Out: tables for people, JSON with --json. All but `up` talk to the fabric's owner (this
+`up`, or `fabrictime up`) over the socket in its data directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+
+from fabrictime.testbed.control import ControlClient, NoFabric, Testbed, socket_path
+from fabrictime.testbed.fabric import FabricError
+from fabrictime.testbed.faults import parse_duration
+from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.traffic import parse_rate
+from fabrictime.testbed.userns import NamespacesDenied, enter
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="A leaf-spine fabric of real packets on this machine.")
+
+Directory = Annotated[
+    Path | None, typer.Option("--dir", help="data directory of the running fabric", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+_FLOW_START_S = 15.0
+
+
+@app.command()
+def up(
+    hosts: Annotated[int | None, typer.Option(help="hosts")] = None,
+    leaves: Annotated[int | None, typer.Option(help="leaf switches")] = None,
+    spines: Annotated[int | None, typer.Option(help="spine switches")] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="rate of every link, as in 100mbit; 0: not limited")
+    ] = None,
+    duration: Annotated[str | None, typer.Option("--for", help="end by itself, as in 30s")] = None,
+    directory: Directory = None,
+) -> None:
+    """Build a fabric and hold it until Ctrl-C."""
+    with _clear_errors():
+        limit_s = None if duration is None else parse_duration(duration)
+        bps = None if rate is None else parse_rate(rate)
+        given: dict[str, Any] = {
+            "hosts": hosts,
+            "leaves": leaves,
+            "spines": spines,
+            "host_rate_bps": bps,
+            "fabric_rate_bps": bps,
+        }
+        settings = FabricSettings(**{key: value for key, value in given.items() if value is not None})
+        enter()
+        ended = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        begin = time.monotonic()
+        with Testbed(settings, _path(directory)) as testbed:
+            console = Console()
+            console.print(_tree(testbed))
+            console.print(f"up in {time.monotonic() - begin:.2f} s, process {os.getpid()}; Ctrl-C ends it")
+            ended.wait(limit_s)
+
+
+@app.command()
+def show(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Show the running fabric: its NICs, faults and flows."""
+    with _clear_errors():
+        state = ControlClient(_path(directory)).ask("show")
+        if as_json:
+            print(json.dumps(state))
+            return
+        console = Console()
+        table = Table("NIC", "address", "leaf", "rack", "rail", "namespace", title=f"fabric {state['name']}")
+        for nic in state["nics"]:
+            rail = "" if nic["rail"] is None else str(nic["rail"])
+            table.add_row(
+                nic["nic"],
+                nic["address"],
+                f"{nic['leaf']}:{nic['leaf_port']}",
+                nic["rack"],
+                rail,
+                nic["netns"],
+            )
+        console.print(table)
+        for event in state["faults"]:
+            console.print(
+                f"fault {event['fault']}: {event['text']}  ({', '.join(event['links'])})", markup=False
+            )
+        for flow in state["flows"]:
+            console.print(
+                f"flow {flow['flow']}: {flow['protocol']} {flow['source']}:{flow['sport']} > "
+                f"{flow['destination']}:{flow['dport']} {flow['rate_bps'] / 1e6:g} Mbit/s", markup=False,
+            )  # fmt: skip
+
+
+@app.command()
+def fault(
+    line: Annotated[str, typer.Argument(help="as in 'grey 20% leaf1>spine2', 'down h1', 'blackhole spine1'")],
+    duration: Annotated[str | None, typer.Option("--for", help="heal by itself, as in 10s")] = None,
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break a part of the running fabric."""
+    with _clear_errors():
+        text = line if duration is None else f"{line} for {duration}"
+        event = ControlClient(_path(directory)).ask("fault", line=text)
+        if as_json:
+            print(json.dumps(event))
+        else:
+            _plain(f"fault {event['fault']}: {event['text']}; loses packets on {', '.join(event['links'])}")
+
+
+@app.command()
+def clear(
+    which: Annotated[str | None, typer.Argument(help="number or line of a fault; all without")] = None,
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Heal one fault, or all."""
+    with _clear_errors():
+        events = ControlClient(_path(directory)).ask("clear", fault=which)
+        if as_json:
+            print(json.dumps(events))
+            return
+        for event in events:
+            held_s = (event["clear_end_ns"] - event["start_begin_ns"]) / 1e9
+            _plain(f"fault {event['fault']} cleared after {held_s:.1f} s: {event['text']}")
+        if not events:
+            _plain("no fault in force")
+
+
+@app.command()
+def flow(
+    source: Annotated[str, typer.Argument(help="host or NIC that sends")],
+    destination: Annotated[str, typer.Argument(help="host or NIC that receives")],
+    rate: Annotated[str, typer.Option(help="as in 70mbit; 0 with --tcp: as fast as it goes")] = "70mbit",
+    duration: Annotated[str, typer.Option("--for", help="as in 10s")] = "10s",
+    tcp: Annotated[bool, typer.Option("--tcp", help="TCP, else UDP")] = False,
+    sport: Annotated[int, typer.Option(help="source port, which chooses the path; 0: any")] = 0,
+    dport: Annotated[int, typer.Option(help="destination port; 0: any")] = 0,
+    congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a bulk flow across the running fabric and report what arrived."""
+    with _clear_errors():
+        duration_s = parse_duration(duration)
+        answers = ControlClient(_path(directory)).stream(
+            "flow", duration_s + _FLOW_START_S,
+            source=source, destination=destination, rate_bps=parse_rate(rate), duration_s=duration_s,
+            protocol="tcp" if tcp else "udp", sport=sport, dport=dport, congestion=congestion,
+        )  # fmt: skip
+        started = next(answers)
+        if not as_json:
+            path = started["path"] or [started["why"]]
+            _plain(
+                f"flow {started['flow']} from port {started['sport']} to {started['dport']}: {' '.join(path)}"
+            )
+        result = next(answers)
+        if as_json:
+            print(json.dumps(result | {"path": started["path"]}))
+            return
+        lost = "" if result["loss"] is None else f", {result['loss'] * 100:.2f} % lost"
+        again = "" if result["retransmits"] is None else f", {result['retransmits']} retransmits"
+        _plain(
+            f"{result['goodput_bps'] / 1e6:.2f} Mbit/s of payload in {result['elapsed_s']:.1f} s{lost}{again}"
+        )
+
+
+@app.command()
+def truth(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Show what only the recorder knows: every link's counters and queue, the faults, the clocks."""
+    with _clear_errors():
+        state = ControlClient(_path(directory)).ask("truth")
+        if as_json:
+            print(json.dumps(state))
+            return
+        console = Console()
+        table = Table("link", "sent", "received", "MB received", "queued B", "dropped")
+        for link, now in state["links"].items():
+            table.add_row(
+                link, f"{now['sent_packets']}", f"{now['received_packets']}",
+                f"{now['received_bytes'] / 1e6:.1f}", f"{now['backlog_bytes']}", f"{now['dropped_packets']}",
+            )  # fmt: skip
+        console.print(table)
+        for event in state["faults"]:
+            ended = "in force" if event["clear_end_ns"] is None else "cleared"
+            _plain(f"fault {event['fault']}: {event['text']} ({ended})")
+        for nic, clock in state["clocks"].items():
+            if clock is not None:
+                _plain(f"clock {nic}: {clock['offset_ns']} ns and {clock['drift_ppb']:.1f} ppb off")
+
+
+@app.command()
+def path(
+    source: Annotated[str, typer.Argument(help="host or NIC that sends")],
+    destination: Annotated[str, typer.Argument(help="host or NIC that receives")],
+    sport: Annotated[int, typer.Option(help="source port")],
+    dport: Annotated[int, typer.Option(help="destination port")],
+    tcp: Annotated[bool, typer.Option("--tcp", help="TCP, else UDP")] = False,
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the links that a 5-tuple takes, proven by a burst and the links' counters."""
+    with _clear_errors():
+        links = ControlClient(_path(directory)).ask(
+            "path", source=source, destination=destination, sport=sport, dport=dport,
+            protocol="tcp" if tcp else "udp",
+        )  # fmt: skip
+        if as_json:
+            print(json.dumps(links))
+        else:
+            _plain("\n".join(links))
+
+
+def _path(directory: Path | None) -> Path:
+    if directory is None:
+        from fabrictime.settings import default_data_directory
+
+        directory = default_data_directory()
+    return socket_path(directory)
+
+
+def _tree(testbed: Testbed) -> Tree:
+    """Return the fabric as a tree: spines, then each leaf with its NICs."""
+    settings, plan = testbed.fabric.settings, testbed.fabric.plan
+    tree = Tree(
+        f"fabric {testbed.fabric.name}: {settings.hosts} hosts, {settings.leaves} leaves, "
+        f"{settings.spines} spines; hosts {_rate(settings.host_rate_bps)}, "
+        f"fabric {_rate(settings.fabric_rate_bps)}"
+    )
+    spines = [node.name for node in plan.nodes.values() if node.kind == "spine"]
+    tree.add(", ".join(spines))
+    nics = testbed.fabric.nics()
+    for node in plan.nodes.values():
+        if node.kind == "leaf":
+            branch = tree.add(node.name)
+            for nic in nics:
+                if nic.leaf == node.name:
+                    branch.add(f"{nic.nic}  {nic.address}")
+    return tree
+
+
+def _rate(bps: int) -> str:
+    return f"{bps / 1e6:g} Mbit/s" if bps else "not limited"
+
+
+def _plain(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what can go wrong into one line on standard error and exit code 1 (2: a wrong argument)."""
+    try:
+        yield
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        typer.echo(f"fabrictime fabric: {where + ': ' if where else ''}{first['msg']}", err=True)
+        raise typer.Exit(2) from None
+    except (FabricError, NamespacesDenied, NoFabric) as error:
+        typer.echo(f"fabrictime fabric: {error}", err=True)
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        typer.echo(f"fabrictime fabric: {error}", err=True)
+        raise typer.Exit(2) from None

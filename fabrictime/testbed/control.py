@@ -1,0 +1,299 @@
+"""Talking to a running fabric from another process: an owner-only Unix socket, one JSON line each way.
+
+In: requests such as `{"command": "fault", "line": "grey 20% leaf1>spine2"}` on the socket that the
+fabric's owner holds, since only its own descendants are in its namespaces. Out: `{"ok": true, "result":
+...}` or `{"ok": false, "error": "one line"}`. `Testbed` is the whole: a fabric with faults, traffic,
+truth and that socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fabrictime.testbed.fabric import Fabric, FabricError
+from fabrictime.testbed.faults import FaultEvent, Faults, parse_fault
+from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
+from fabrictime.testbed.truth import PathUnclear, Truth
+
+__all__ = ["ControlClient", "ControlServer", "NoFabric", "Testbed", "socket_path"]
+
+_LINE_BYTES_MAX = 65_536
+_ANSWER_BYTES_MAX = 64 << 20
+_IDLE_S = 10.0
+_CONNECTIONS_MAX = 32
+
+_log = logging.getLogger(__name__)
+
+
+class NoFabric(RuntimeError):
+    """No running fabric answers on the socket; `str()` is one line."""
+
+
+def socket_path(data_directory: Path) -> Path:
+    """Return where the fabric of a data directory listens."""
+    return data_directory / "run" / "fabric.sock"
+
+
+class Testbed:
+    """A fabric with everything that goes with it, as `with Testbed(settings, path) as testbed`."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    def __init__(self, settings: FabricSettings | None = None, path: Path | None = None) -> None:
+        self.fabric = Fabric(settings)
+        self.faults = Faults(self.fabric)
+        self.traffic = Traffic(self.fabric)
+        self.truth = Truth(self.fabric, self.faults)
+        self._path = path
+
+    def __enter__(self) -> Self:
+        self.fabric.open()
+        try:
+            if self._path is not None:
+                server = ControlServer(self, self._path)
+                self.fabric.on_close(server.close)
+        except BaseException:
+            self.fabric.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.fabric.close()
+
+
+class ControlServer:
+    """Answers requests about one testbed, in threads of its own, from construction to `close`."""
+
+    def __init__(self, testbed: Testbed, path: Path) -> None:
+        self._testbed = testbed
+        self._path = path
+        self._slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._commands: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
+            "show": self._show,
+            "fault": self._fault,
+            "clear": self._clear,
+            "flow": self._flow,
+            "truth": self._truth,
+            "path": self._path_of,
+        }
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._socket = _listen(path)
+        self._thread = threading.Thread(target=self._serve, name="fabric control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and remove the socket."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            if not self._slots.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._answer, args=(connection,), name="fabric request", daemon=True
+            ).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        """Read one request, answer it, and hang up."""
+        try:
+            with connection:
+                _check_peer(connection)
+                connection.settimeout(_IDLE_S)
+                with connection.makefile("rb") as lines:
+                    line = lines.readline(_LINE_BYTES_MAX)
+                for result in self._run(line):
+                    connection.sendall(json.dumps(result).encode() + b"\n")
+        except OSError as error:
+            _log.info("fabric control: a client left: %s", error)
+        finally:
+            self._slots.release()
+
+    def _run(self, line: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict) or request.get("command") not in self._commands:
+                raise ValueError(f"request {line[:80]!r}: expected a command of {', '.join(self._commands)}")
+            for result in self._commands[request["command"]](request):
+                yield {"ok": True, "result": result}
+        except (ValueError, TypeError, KeyError, FabricError, PathUnclear) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            yield {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
+
+    def _show(self, request: dict[str, Any]) -> Iterator[Any]:
+        fabric = self._testbed.fabric
+        yield {
+            "name": fabric.name,
+            "pid": os.getpid(),
+            "settings": fabric.settings.model_dump(),
+            "nics": [asdict(nic) for nic in fabric.nics()],
+            "links": list(fabric.links),
+            "faults": [_event(event) for event in self._testbed.faults.active()],
+            "flows": [
+                asdict(flow.spec) | {"flow": flow.number, "sport": flow.sport, "dport": flow.dport}
+                for flow in self._testbed.traffic.flows()
+            ],
+        }
+
+    def _fault(self, request: dict[str, Any]) -> Iterator[Any]:
+        yield _event(self._testbed.faults.add(parse_fault(_text(request, "line"))))
+
+    def _clear(self, request: dict[str, Any]) -> Iterator[Any]:
+        which = None if request.get("fault") is None else _text(request, "fault")
+        yield [_event(event) for event in self._testbed.faults.clear(which)]
+
+    def _flow(self, request: dict[str, Any]) -> Iterator[Any]:
+        values = {key: value for key, value in request.items() if key != "command"}
+        names = {field.name for field in fields(FlowSpec)}
+        if unknown := set(values) - names:
+            raise ValueError(
+                f"flow: unknown {', '.join(sorted(unknown))}; expected {', '.join(sorted(names))}"
+            )
+        flow = self._testbed.traffic.start(FlowSpec(**values))
+        nic = self._testbed.fabric.nic
+        started = {"flow": flow.number, "sport": flow.sport, "dport": flow.dport}
+        try:
+            yield started | {
+                "path": self._testbed.truth.likely_path_of(
+                    nic(flow.spec.source).nic, nic(flow.spec.destination).nic,
+                    flow.sport, flow.dport, flow.spec.protocol,
+                )
+            }  # fmt: skip
+        except PathUnclear as unclear:
+            yield started | {"path": None, "why": str(unclear)}
+        except GeneratorExit:  # the client left: so does its flow
+            flow.kill()
+            raise
+        yield _flow_result(flow.wait())
+
+    def _truth(self, request: dict[str, Any]) -> Iterator[Any]:
+        yield self._testbed.truth.snapshot()
+
+    def _path_of(self, request: dict[str, Any]) -> Iterator[Any]:
+        protocol = _text(request, "protocol") if "protocol" in request else "udp"
+        if protocol not in ("udp", "tcp"):
+            raise ValueError(f"protocol {protocol!r}: expected udp or tcp")
+        yield self._testbed.truth.path_of(
+            _text(request, "source"),
+            _text(request, "destination"),
+            int(request["sport"]),
+            int(request["dport"]),
+            "udp" if protocol == "udp" else "tcp",
+        )
+
+
+class ControlClient:
+    """Asks a running fabric. Raises NoFabric where none answers, FabricError for what it refuses."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def ask(self, command: str, timeout_s: float | None = 30.0, **values: Any) -> Any:
+        """Return the only result of a command."""
+        return next(self.stream(command, timeout_s, **values))
+
+    def stream(self, command: str, timeout_s: float | None = None, **values: Any) -> Iterator[Any]:
+        """Yield the results of a command as they come."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+            connection.settimeout(timeout_s)
+            try:
+                with _near(self._path) as name:
+                    connection.connect(name)
+            except OSError as error:
+                reason = os.strerror(error.errno) if error.errno else str(error)
+                raise NoFabric(f"no running fabric at {self._path}: {reason}") from None
+            try:
+                connection.sendall(json.dumps({"command": command, **values}).encode() + b"\n")
+                with connection.makefile("rb") as lines:
+                    while line := lines.readline(_ANSWER_BYTES_MAX):
+                        answer = json.loads(line)
+                        if not answer["ok"]:
+                            raise FabricError(answer["error"])
+                        yield answer["result"]
+            except OSError as error:
+                raise NoFabric(f"the fabric at {self._path} hung up: {error}") from None
+
+
+def _listen(path: Path) -> socket.socket:
+    """Return a socket listening at `path`, readable by its owner alone. Raises FabricError where one
+    answers there.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        with _near(path) as name:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as trial:
+                try:
+                    trial.connect(name)
+                except OSError:
+                    path.unlink(missing_ok=True)  # left by an owner that was killed
+                else:
+                    raise FabricError(f"a fabric is running at {path} already")
+            os.fchmod(listener.fileno(), 0o600)  # bind gives the file this mode: never open to others
+            listener.bind(name)
+        listener.listen(_CONNECTIONS_MAX)
+    except OSError as error:
+        listener.close()
+        raise FabricError(f"socket {path}: {os.strerror(error.errno or 0)}") from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@contextlib.contextmanager
+def _near(path: Path) -> Iterator[str]:
+    """Yield a short name of `path`: an address of a Unix socket holds 107 bytes, a data directory may
+    have more.
+    """
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def _check_peer(connection: socket.socket) -> None:
+    """Refuse any user but our own, beyond what the socket's mode does."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    _, uid, _ = struct.unpack("=iII", raw)
+    if uid != os.geteuid():
+        raise PermissionError(f"user {uid} is not the fabric's owner")
+
+
+def _text(request: dict[str, Any], key: str) -> str:
+    value = request[key]
+    if not isinstance(value, str | int):
+        raise ValueError(f"{key} {value!r}: expected text")
+    return str(value)
+
+
+def _event(event: FaultEvent) -> dict[str, Any]:
+    return asdict(event) | {"text": str(event.spec)}
+
+
+def _flow_result(result: FlowResult) -> dict[str, Any]:
+    return asdict(result) | {"goodput_bps": result.goodput_bps, "loss": result.loss}
