@@ -472,7 +472,7 @@ class Broker:
     def _init_producer_id(self, head: RequestHead, fields: Fields) -> Fields:
         answer = {"error_code": Code.NONE, "producer_id": -1, "producer_epoch": -1}
         if fields["transactional_id"] is not None:
-            answer["error_code"] = Code.INVALID_REQUEST
+            answer["error_code"] = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             log.warning("a client asked for transactions, which this log does not have")
             return answer
         try:
@@ -487,7 +487,7 @@ class Broker:
     def _find_coordinator(self, head: RequestHead, fields: Fields) -> Fields:
         found = fields.get("coordinator_type", 0) == 0
         return {
-            "error_code": Code.NONE if found else Code.INVALID_REQUEST,
+            "error_code": Code.NONE if found else Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "error_message": None if found else "transactions are not supported",
             "coordinator_id": NODE_ID if found else -1,
             "host": self.address.host if found else "",

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 from collections import deque
@@ -40,6 +41,8 @@ _MAX_SMALL_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Longest request that carries no records."""
 _STALLED_S: Final = 60.0
 _HEAD_BYTES: Final = 14
+_ACCEPT_PAUSE_S: Final = 1.0
+_OPEN_FILES: Final = 65_536
 
 
 class Connection:
@@ -213,7 +216,8 @@ class Connection:
                 if isinstance(chunk, Range):
                     sent = os.sendfile(self._fd, chunk.handle.fd, chunk.position, chunk.size)
                     if not sent:
-                        raise MalformedRequest("segment ends early")
+                        self.close("a segment ends early", level=logging.ERROR)
+                        return
                     left = chunk.size - sent
                     rest: Range | memoryview = Range(chunk.handle, chunk.position + sent, left)
                 else:
@@ -273,7 +277,7 @@ class LogServer:
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._syncing: asyncio.Task[None] | None = None
+        self._accepting: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Recover and listen. Raises AlreadyRunning, OSError or ValueError."""
@@ -289,8 +293,7 @@ class LogServer:
         self.broker = Broker(self.settings, self.store, self.offsets, self.groups)
         host, port = self._listener.getsockname()[:2]
         self.broker.address = Peer(host, port)
-        self._listener.listen(128)
-        self.loop.add_reader(self._listener.fileno(), self._accept)
+        self._listen()
         self._tasks = [self.loop.create_task(self._upkeep())]
         if self.settings.fsync_interval_ms:
             self._tasks.append(self.loop.create_task(self._sync()))
@@ -323,6 +326,9 @@ class LogServer:
             ) from None
         return listener
 
+    def _listen(self) -> None:
+        self.loop.add_reader(self._listener.fileno(), self._accept)
+
     def _accept(self) -> None:
         while True:
             try:
@@ -330,7 +336,9 @@ class LogServer:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                log.warning("a connection could not be taken: %s", error.strerror)
+                log.warning("no connection is taken for %.0f s: %s", _ACCEPT_PAUSE_S, error.strerror)
+                self.loop.remove_reader(self._listener.fileno())
+                self._accepting = self.loop.call_later(_ACCEPT_PAUSE_S, self._listen)
                 return
             peer = Peer(address[0], address[1])
             if len(self.connections) >= self.settings.max_connections:
@@ -385,6 +393,8 @@ class LogServer:
 
     async def stop(self) -> None:
         """Close every connection and the directory."""
+        if self._accepting is not None:
+            self._accepting.cancel()
         self.loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for task in self._tasks:
@@ -434,4 +444,9 @@ async def _serve(settings: LogSettings) -> int:
 
 def main(settings: LogSettings) -> int:
     """Run the log until SIGTERM or SIGINT. Returns the exit code; 1 where it could not start."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Every segment and every connection is an open file.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return asyncio.run(_serve(settings))

@@ -75,7 +75,7 @@ def test_members_share_and_take_over(topic, member, group, wait_for, strategy):
     second = member(group, name, **config)
     found = settle(wait_for, [first, second], 6)
     assert [len(part) for part in found] == [3, 3]
-    second.unsubscribe()
+    second.close()
     settle(wait_for, [first], 6)
 
 

@@ -287,7 +287,7 @@ def test_a_partition_that_does_not_exist_takes_nothing(raw, topic, record_batch)
 
 
 def test_a_topic_that_does_not_exist_is_not_made(kafka, admin):
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "message.timeout.ms": 3000})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "message.timeout.ms": 1500})
     errors = []
     name = f"none-{uuid.uuid4().hex[:8]}"
     producer.produce(name, b"v", on_delivery=lambda error, _: errors.append(error))
@@ -343,7 +343,7 @@ def test_transactions_or_a_clear_refusal(kafka):
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "t", "log_level": 0})
     if kafka.embedded:
         with pytest.raises(KafkaException):
-            producer.init_transactions(3)
+            producer.init_transactions(20)
     else:
         producer.init_transactions(20)
 

@@ -14,6 +14,8 @@ import time
 from collections import defaultdict
 
 import pytest
+from aiokafka.protocol.fetch import FetchRequest_v4
+from aiokafka.protocol.group import HeartbeatRequest_v1, JoinGroupRequest_v2
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -301,8 +303,6 @@ def test_a_client_that_does_not_read_is_not_buffered_for(start_log):
         producer.produce("t", os.urandom(900_000))
     assert producer.flush(30) == 0
     before = log.resident_bytes()
-    from aiokafka.protocol.fetch import FetchRequest_v4
-
     request = FetchRequest_v4(-1, 0, 1, 1 << 30, 0, [("t", [(0, 0, 1 << 30)])])
     data = request.build_request_header(1, "deaf").encode() + request.encode()
     with socket.create_connection(("127.0.0.1", log.port)) as sock:
@@ -322,3 +322,36 @@ def test_fsync_keeps_up(start_log, wait_for):
     assert producer.flush(20) == 0
     assert len(everything(log, "t", 2)) == 200
     assert "fsync failed" not in log.output
+
+
+def test_a_member_that_dies_while_it_joins_holds_nobody_up(start_log, wait_for):
+    log = start_log()
+
+    def call(sock, request, number):
+        data = request.build_request_header(number, "raw").encode() + request.encode()
+        sock.sendall(struct.pack(">i", len(data)) + data)
+
+    def answer(sock, request):
+        size = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))[0]
+        return request.RESPONSE_TYPE.decode(sock.recv(size, socket.MSG_WAITALL)[4:])
+
+    def join(member_id):
+        return JoinGroupRequest_v2("g", 30_000, 30_000, member_id, "consumer", [("range", b"")])
+
+    with socket.create_connection(("127.0.0.1", log.port), timeout=10) as living:
+        call(living, join(""), 1)
+        first = answer(living, join(""))
+        with socket.create_connection(("127.0.0.1", log.port)) as dying:
+            call(dying, join(""), 1)
+            heartbeat = HeartbeatRequest_v1("g", first.generation_id, first.member_id)
+            code = 0
+            while code != 27:
+                call(living, heartbeat, 2)
+                code = answer(living, heartbeat).error_code
+        wait_for(lambda: "disconnected while joining" in log.output)
+        begin = time.monotonic()
+        call(living, join(first.member_id), 3)
+        again = answer(living, join(""))
+        assert time.monotonic() - begin < 5
+    assert again.error_code == 0
+    assert [member[0] for member in again.members] == [first.member_id]
