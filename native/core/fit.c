@@ -26,6 +26,7 @@
  *
  * Numbers: stamps and clock differences reach 1e18 ns, so the median of each is taken off in integers first.
  */
+#include "select.h"
 #include "window.h"
 
 #include <math.h>

@@ -9,24 +9,29 @@
  * 2. Corrections by conjugate gradients with the Jacobi preconditioner (Hestenes and Stiefel 1952; Saad,
  *    Iterative Methods for Sparse Linear Systems, section 9.2). A random mesh of 10 peers a node is an
  *    expander: some 20 steps, whatever its size.
- * 3. Huber's weights (Robust Statistics, 1981): an edge off by more than 1.5 scales counts as
- *    1.5 * scale / |off|. The scale is that of the edges' own errors, or larger where the median residual says
- *    so. Each round solves only for what the last one left.
+ * 3. Robust weights (Huber, Robust Statistics, 1981; Holland and Welsch 1977), iterated: first Cauchy's, which
+ *    let gross outliers go at once, until the scale settles; from there Huber's, whose answer is unique: an
+ *    edge off by more than 1.5 scales counts as 1.5 * scale / |off|. The scale is that of the edges' own
+ *    errors, or larger where the median residual says so. Each round solves only for what the last one left.
  * 4. Standard errors: the diagonal of L's pseudo-inverse. Parts of up to DENSE nodes: by Cholesky, exactly.
  *    Larger ones: DRAWS draws of edge noise solved at once; the nearest neighbours' share, 1 / L_ii, is known
  *    exactly and taken from the draw (a control variate), so that a few draws give a few percent.
  *    Both are scaled up where the part's residuals are larger than the edges' errors allow.
  */
 #include "mesh.h"
+#include "select.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 12
+#define CAUCHY_ROUNDS 20
+#define CAUCHY 2.4
+#define HUBER_ROUNDS 8
 #define HUBER 1.5
 #define STEPS_MOST 2000
-#define TOLERANCE 1e-9
+#define ROUGH 1e-2 /* tolerance of a round that another one follows */
+#define FINE 1e-7
 #define DRAW_TOLERANCE 1e-2
 #define DENSE 96
 #define DRAWS 16
@@ -206,12 +211,6 @@ static void gradients_draws(const struct mesh *m, double *x, double *r, double t
     gradients_of(m, x, r, DRAWS, tolerance, room);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Residuals of x; returns the median of |residual| / sigma over real edges (0 without), using `sorted`. */
 static double residuals(const struct mesh *m, const double *x, double *residual, double *sorted)
 {
@@ -223,14 +222,27 @@ static double residuals(const struct mesh *m, const double *x, double *residual,
     }
     if (k == 0)
         return 0;
-    if (k > 20001) { /* a spread of them serves the median */
-        int64_t step = k / 10000;
-        for (int64_t i = 0; i * step < k; i++)
-            sorted[i] = sorted[i * step];
-        k = (k - 1) / step + 1;
-    }
-    qsort(sorted, (size_t)k, sizeof *sorted, by_value);
-    return sorted[k / 2];
+    return ft_select(sorted, k, k / 2);
+}
+
+/* One round: solve for what x leaves with these weights; returns the new scale, at least 1. `room`: 5 n. */
+static double correct(struct mesh *m, double *x, const double *weight, double *residual, double *sorted,
+                      double *room, double tolerance)
+{
+    double *correction = room, *r = room + m->n;
+    weigh(m, weight);
+    memset(r, 0, (size_t)m->n * sizeof *r);
+    for (int64_t e = 0; e < m->e; e++)
+        if (m->a[e] != m->b[e]) {
+            double push = m->edge_w[e] * (m->value[e] - (x[m->b[e]] - x[m->a[e]]));
+            r[m->b[e]] += push;
+            r[m->a[e]] -= push;
+        }
+    gradients_one(m, correction, r, tolerance, room + 2 * m->n);
+    for (int64_t i = 0; i < m->n; i++)
+        x[i] += correction[i];
+    double typical = residuals(m, x, residual, sorted) * 1.4826;
+    return typical > 1 ? typical : 1;
 }
 
 static uint64_t next_random(uint64_t *state)
@@ -385,40 +397,36 @@ int ft_solve_mesh(int64_t nodes, int64_t edges, const int32_t *a, const int32_t 
     if (!room || !sorted || !order || !build(&m))
         goto out;
     walk(&m, x, order);
-    sums = malloc(((size_t)m.parts * 2 + 1) * sizeof *sums);
+    sums = malloc(((size_t)m.parts * 4 + 1) * sizeof *sums);
     part_from = calloc((size_t)m.parts + 2, sizeof *part_from);
     if (!sums || !part_from)
         goto out;
     for (int64_t e = 0; e < edges; e++)
         weight[e] = 1;
 
-    double *correction = room, *r = room + n, scale = 1;
-    for (int round = 0; round < ROUNDS; round++) {
-        weigh(&m, weight);
-        residuals(&m, x, residual, sorted);
-        memset(r, 0, n * sizeof *r);
+    double scale = correct(&m, x, weight, residual, sorted, room, ROUGH);
+    for (int round = 0; round < CAUCHY_ROUNDS; round++) {
         for (int64_t e = 0; e < edges; e++) {
-            double push = m.edge_w[e] * residual[e];
-            if (a[e] != b[e]) {
-                r[b[e]] += push;
-                r[a[e]] -= push;
-            }
+            double off = residual[e] / (sigma[e] * scale * CAUCHY);
+            weight[e] = 1 / (1 + off * off);
         }
-        gradients_one(&m, correction, r, TOLERANCE, room + 2 * n);
-        for (int64_t i = 0; i < nodes; i++)
-            x[i] += correction[i];
-        double typical = residuals(&m, x, residual, sorted) * 1.4826;
-        scale = typical > 1 ? typical : 1;
+        double before = scale;
+        scale = correct(&m, x, weight, residual, sorted, room, ROUGH);
+        if (fabs(scale - before) <= 0.02 * before)
+            break;
+    }
+    for (int round = 0; round < HUBER_ROUNDS; round++) {
         double changed = 0;
         for (int64_t e = 0; e < edges; e++) {
-            double off = fabs(residual[e]) / (sigma[e] * scale * HUBER);
-            double kept = off > 1 ? 1 / off : 1;
+            double off = fabs(residual[e]) / (sigma[e] * scale * HUBER), kept = off > 1 ? 1 / off : 1;
             changed = fmax(changed, fabs(kept - weight[e]));
             weight[e] = kept;
         }
-        if (changed < 0.01)
+        if (round > 0 && changed < 0.02)
             break;
+        scale = correct(&m, x, weight, residual, sorted, room, ROUGH);
     }
+    correct(&m, x, weight, residual, sorted, room, FINE);
     centre(&m, x, 1, sums);
 
     /* nodes by part */
@@ -431,18 +439,26 @@ int ft_solve_mesh(int64_t nodes, int64_t edges, const int32_t *a, const int32_t 
     if (!variances(&m, order, part_from, x_sigma))
         goto out;
 
-    /* chi^2 per degree of freedom of each part: sums[2c] / sums[2c + 1] */
-    memset(sums, 0, (size_t)m.parts * 2 * sizeof *sums);
+    /* Where edges are worse than they say: the variance of Huber's estimate is E(psi^2) / E(psi')^2 times that
+     * of plain least squares (Huber 1981, section 7.6), here per part and for the weighted Laplacian. */
+    memset(sums, 0, (size_t)m.parts * 4 * sizeof *sums);
     for (int64_t e = 0; e < edges; e++)
         if (a[e] != b[e]) {
-            sums[2 * component[a[e]]] += m.edge_w[e] * residual[e] * residual[e];
-            sums[2 * component[a[e]] + 1] += 1;
+            double *part = sums + 4 * component[a[e]], pull = weight[e] * residual[e] / sigma[e];
+            part[0] += pull * pull;
+            part[1] += weight[e];
+            part[2] += weight[e] == 1;
+            part[3] += 1;
         }
     for (int64_t i = 0; i < nodes; i++) {
-        int64_t part = component[i], k = part_from[part + 1] - part_from[part];
-        double freedom = sums[2 * part + 1] - (double)(k - 1);
-        double chi = freedom > 0 ? sums[2 * part] / freedom : 1;
-        x_sigma[i] = sqrt(x_sigma[i] * (chi > 1 ? chi : 1));
+        int64_t c = component[i];
+        const double *part = sums + 4 * c;
+        double freedom = part[3] - (double)(part_from[c + 1] - part_from[c] - 1), worse = 1;
+        if (freedom > 0) {
+            double inner = fmax(part[2] / part[3], 0.3);
+            worse = part[0] / freedom * (part[1] / part[3]) / (inner * inner);
+        }
+        x_sigma[i] = sqrt(x_sigma[i] * (worse > 1 ? worse : 1));
     }
     done = 1;
 out:

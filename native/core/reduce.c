@@ -11,6 +11,7 @@
  *
  * Quantiles are nearest rank: the p-quantile of n values is the ceil(p * n)-th smallest.
  */
+#include "select.h"
 #include "window.h"
 
 #include <math.h>

@@ -46,9 +46,6 @@ void ft_window_free(struct ft_window *w);
 /* Room for n doubles, or NULL. */
 double *ft_window_scratch(struct ft_window *w, int64_t n);
 
-/* The k-th smallest (from 0) of n values, which are reordered: values[0..k) <= result <= values(k..n). */
-double ft_select(double *values, int64_t n, int64_t k);
-
 /* The clock line of one pair; see fit.c. */
 struct ft_pair_fit {
     int64_t at_ns;
