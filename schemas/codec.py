@@ -13,10 +13,14 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+from schemas.topics import MAX_MESSAGE_BYTES
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 HEADER_BYTES: Final = 10
@@ -35,6 +39,9 @@ class BadRecord(ValueError):
 
 class Registry(Protocol):
     """What the codec needs of a schema registry: ids for our schemas, schemas for foreign ids."""
+
+    def __hash__(self) -> int:
+        """A registry is itself and no other: what its ids mean is remembered for it."""
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
         """Return the id under which `schema` is registered for record `name`."""
@@ -71,16 +78,15 @@ def _fingerprint(schema: Any) -> bytes:
 
 
 @cache
-def _known_writers() -> dict[bytes, tuple[str, Any]]:
-    """Fingerprint to (record name, parsed writer's schema): ours and every released one."""
+def _known_writers() -> dict[bytes, _Writer]:
+    """Fingerprint to writer: every released schema, and ours."""
     root = files("schemas")
-    known: dict[bytes, tuple[str, Any]] = {}
+    known: dict[bytes, _Writer] = {}
     for folder in (root / "released", root):
         for path in folder.iterdir():
             if path.name.endswith(".avsc"):
                 schema = json.loads(path.read_text(encoding="utf-8"))
-                parsed = fastavro.parse_schema(schema, named_schemas={})
-                known[_fingerprint(schema)] = (schema["name"], parsed)
+                known[_fingerprint(schema)] = _Writer(schema)
     return known
 
 
@@ -107,39 +113,55 @@ def body_start(data: bytes, name: str, registry: Registry | None = None) -> int:
 
     For native decoders, which know one schema. Raises BadRecord for any other writer.
     """
-    _, writer, start = _writer_of(data, name, registry)
+    writer, start = _writer_of(data, name, registry)
     if writer is not _current(name):
         raise BadRecord("UNKNOWN_SCHEMA", f"{name}: written with another schema than ours")
     return start
 
 
 def decode(data: bytes, name: str, registry: Registry | None = None) -> Record:
-    """Return the record in `data`, checked. Raises BadRecord for anything that is not an honest `name`."""
-    _, writer, start = _writer_of(data, name, registry)
+    """Return the record in `data`, checked. Raises BadRecord for anything that is not an honest `name`.
+
+    With a registry, whatever its `schema_of` raises but KeyError passes through: a registry that is away says
+    nothing about the message.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise BadRecord("TOO_LARGE", f"{name}: {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}")
+    writer, start = _writer_of(data, name, registry)
+    # Enums are read as their numbers first: fastavro takes negative ones for positions from the end.
+    record: Record = _read(data, start, name, writer.numbered, None)
+    writer.check([record], name)
+    if writer is _current(name):
+        return record
+    record = _read(data, start, name, writer.parsed, _current(name).parsed)
+    _current(name).check([record], name)
+    return record
+
+
+def _read(data: bytes, start: int, name: str, writer: Any, reader: Any) -> Any:
     body = io.BytesIO(data)
     body.seek(start)
-    ours = _current(name)
-    record: Any
     try:
-        record = fastavro.schemaless_reader(body, writer, None if writer is ours else ours)
+        record = fastavro.schemaless_reader(body, writer, reader)
     except EOFError as error:
         raise BadRecord("TRUNCATED", f"{name}: ends after {len(data)} bytes in mid-record") from error
     except (ValueError, IndexError, KeyError, OverflowError, TypeError, fastavro.schema.SchemaParseException,
             fastavro.read.SchemaResolutionError, MemoryError) as error:  # fmt: skip
+        if isinstance(error, IndexError) and body.tell() == len(data):
+            raise BadRecord("TRUNCATED", f"{name}: ends after {len(data)} bytes in mid-number") from error
         raise BadRecord("MALFORMED", f"{name}: {type(error).__name__}: {error}"[:300]) from error
     rest = len(data) - body.tell()
     if rest:
         raise BadRecord("MALFORMED", f"{name}: {rest} bytes after the record's end")
-    _checker(name)(record, name)
-    checked: Record = record
-    return checked
+    return record
 
 
-def _current(name: str) -> Any:
-    return _known_writers()[fingerprint_of(name)][1]
+def _current(name: str) -> _Writer:
+    return _known_writers()[fingerprint_of(name)]
 
 
-def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[str, Any, int]:
+def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writer, int]:
+    """Return who wrote `data` and where its body starts."""
     if data[:2] == SINGLE_OBJECT:
         if len(data) < HEADER_BYTES:
             raise BadRecord("TRUNCATED", f"{name}: {len(data)} bytes, expected a header of {HEADER_BYTES}")
@@ -147,94 +169,200 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[str, 
         found = _known_writers().get(written)
         if found is None:
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: fingerprint {written.hex()} is none of ours")
-        if found[0] != name:
-            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {found[0]}")
-        return found[0], found[1], HEADER_BYTES
+        if found.name != name:
+            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {found.name}")
+        return found, HEADER_BYTES
     if data[:1] == b"\x00":
         if len(data) < CONFLUENT_HEADER_BYTES:
             raise BadRecord("TRUNCATED", f"{name}: {len(data)} bytes, expected a schema id")
         if registry is None:
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: Confluent wire format, but no schema registry is set")
-        schema_id = int.from_bytes(data[1:CONFLUENT_HEADER_BYTES], "big")
-        try:
-            schema = dict(registry.schema_of(schema_id))
-        except KeyError as error:
-            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {schema_id}") from error
-        if schema.get("name") != name:
-            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {schema.get('name')}")
-        ours = _fingerprint(schema) == fingerprint_of(name)
-        parsed = _current(name) if ours else fastavro.parse_schema(schema, named_schemas={})
-        return name, parsed, CONFLUENT_HEADER_BYTES
+        return _registered(int.from_bytes(data[1:CONFLUENT_HEADER_BYTES], "big"), name, registry), (
+            CONFLUENT_HEADER_BYTES
+        )
     raise BadRecord(
         "UNKNOWN_SCHEMA", f"{name}: begins with {data[:2].hex() or 'nothing'}, expected c301 or 00"
     )
 
 
+_registered_writers: WeakKeyDictionary[Registry, dict[int, _Writer]] = WeakKeyDictionary()
+"""Writers by the ids of a registry, which never change their meaning."""
+
+
+def _registered(schema_id: int, name: str, registry: Registry) -> _Writer:
+    known = _registered_writers.setdefault(registry, {})
+    writer = known.get(schema_id)
+    if writer is None:
+        try:
+            schema = registry.schema_of(schema_id)
+        except KeyError as error:
+            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {schema_id}") from error
+        try:
+            ours = _known_writers().get(_fingerprint(schema))
+            writer = known[schema_id] = ours or _Writer(schema)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
+                fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:  # fmt: skip
+            raise BadRecord(
+                "UNKNOWN_SCHEMA", f"{name}: schema {schema_id} of the registry: {error}"[:300]
+            ) from error
+    if writer.name != name:
+        raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {writer.name}")
+    return writer
+
+
+class _Writer:
+    """A schema of messages: as fastavro takes it, the same with enums as numbers, and its checks."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.name: str = schema["name"]
+        self.parsed = fastavro.parse_schema(dict(schema), named_schemas={})
+        self.numbered = fastavro.parse_schema(_numbered(schema, {}), named_schemas={})
+        self.check: Check = _check_of(self.numbered, None) or (lambda values, where: None)
+
+
+def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
+    """Return `schema` with each enum as an int that carries its symbols.
+
+    Raises ValueError for arrays and maps of nothing: a few bytes could stand for any number of elements.
+    """
+    if isinstance(schema, str):
+        return enums.get(schema, schema)
+    if isinstance(schema, list):
+        return [_numbered(branch, enums) for branch in schema]
+    if not isinstance(schema, dict | Mapping):
+        raise ValueError(f"{schema!r:.80}: expected an Avro schema")
+    kind = schema["type"]
+    if kind == "enum":
+        numbered = {"type": "int", "symbols": list(schema["symbols"])}
+        enums[schema["name"]] = enums[f"{schema.get('namespace', '')}.{schema['name']}"] = numbered
+        return numbered
+    if isinstance(kind, str) and kind in enums:
+        return enums[kind]
+    changed = dict(schema)
+    changed.pop("logicalType", None)
+    if kind in ("record", "error"):
+        changed["fields"] = [{**field, "type": _numbered(field["type"], enums)} for field in schema["fields"]]
+    elif kind in ("array", "map"):
+        part = "items" if kind == "array" else "values"
+        changed[part] = _numbered(schema[part], enums)
+        if _empty(changed[part]):
+            raise ValueError(f"{kind} of elements without a byte")
+    elif isinstance(kind, dict | list):
+        changed["type"] = _numbered(kind, enums)
+    return changed
+
+
+def _empty(schema: Any) -> bool:
+    """Whether a value of `schema` can take no byte at all (a named type: taken for one that can)."""
+    if isinstance(schema, list):
+        return False
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "record":
+        return all(_empty(field["type"]) for field in schema["fields"])
+    if kind == "fixed":
+        return not schema["size"]
+    if isinstance(kind, dict | list):
+        return _empty(kind)
+    return kind not in ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
+
+
 MAX_STRING: Final = 512
-Check = Callable[[Any, str], None]
+MAX_BYTES: Final = 4096
+MAX_ARRAY: Final = 65_536
 
+_INT: Final = 2**31 - 1
 
-@cache
-def _checker(name: str) -> Check:
-    return _check_of(raw_schema(name), None) or (lambda value, where: None)
+Check = Callable[[list[Any], str], None]
+"""Takes all values that stand at one place of the schema at once: a column is checked faster than a value."""
 
 
 def _check_of(schema: Any, least: float | None) -> Check | None:
-    """Compile the checks of a schema: finite numbers, `min` where a field states it, bounded lengths."""
+    """Compile the checks of a schema: finite numbers, `min` where a field states it, bounded lengths, known
+    enum numbers. The values may be changed: enums become their symbols."""
     if isinstance(schema, list):
         branches = [_check_of(branch, least) for branch in schema if branch != "null"]
-        inner = branches[0] if branches else None
+        inner = branches[0] if len(branches) == 1 else None
         if inner is None:
             return None
-        return lambda value, where: None if value is None else inner(value, where)
-    if isinstance(schema, dict) and schema["type"] == "record":
-        return _record_check(schema)
-    if isinstance(schema, dict) and schema["type"] == "array":
-        return _array_check(schema["items"], least)
+        return lambda values, where: inner([value for value in values if value is not None], where)
     kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "record":
+        return _record_check(schema)
+    if kind == "array":
+        return _array_check(schema["items"], least)
     if kind in ("double", "float"):
-        return lambda value, where: _check_number(value, where, least)
-    if kind in ("int", "long") and least is not None:
-        return lambda value, where: _check_number(value, where, least)
-    if kind == "string":
-        return _check_string
+        return lambda values, where: _check_numbers(values, where, least)
+    if kind == "int" and "symbols" in schema:
+        return lambda values, where: _check_whole(values, where, 0, len(schema["symbols"]) - 1)
+    if kind == "int":
+        bound = -_INT - 1 if least is None else max(least, -_INT - 1)
+        return lambda values, where: _check_whole(values, where, bound, _INT)
+    if kind == "long":
+        return lambda values, where: _check_whole(values, where, least, None)
+    if kind in ("string", "bytes"):
+        most = MAX_STRING if kind == "string" else MAX_BYTES
+        return lambda values, where: _check_lengths(values, where, most, kind)
     return None
 
 
-def _record_check(schema: Any) -> Check | None:
+def _record_check(schema: Any) -> Check:
+    enums = {
+        field["name"]: field["type"]["symbols"]
+        for field in schema["fields"]
+        if isinstance(field["type"], dict) and "symbols" in field["type"]
+    }
     checks = [(field["name"], _check_of(field["type"], field.get("min"))) for field in schema["fields"]]
-    active = [(field, check) for field, check in checks if check is not None]
+    active = [(field, check) for field, check in checks if check is not None and field not in enums]
 
-    def check_record(value: Any, where: str) -> None:
+    def check_records(values: list[Any], where: str) -> None:
+        for field, symbols in enums.items():
+            for value in values:
+                number = value[field]
+                if isinstance(number, str):
+                    continue
+                if not 0 <= number < len(symbols):
+                    raise BadRecord(
+                        "OUT_OF_RANGE", f"{where}.{field}: enum number {number}, expected one of {symbols}"
+                    )
+                value[field] = symbols[number]
         for field, check in active:
-            check(value[field], f"{where}.{field}")
+            check([value[field] for value in values], f"{where}.{field}")
 
-    return check_record if active else None
+    return check_records
 
 
 def _array_check(items: Any, least: float | None) -> Check:
     inner = _check_of(items, least)
 
-    def check_array(value: Any, where: str) -> None:
-        if len(value) > MAX_ARRAY:
-            raise BadRecord("TOO_LARGE", f"{where}: {len(value)} elements, expected at most {MAX_ARRAY}")
+    def check_arrays(values: list[Any], where: str) -> None:
+        longest = max(map(len, values), default=0)
+        if longest > MAX_ARRAY:
+            raise BadRecord("TOO_LARGE", f"{where}: {longest} elements, expected at most {MAX_ARRAY}")
         if inner is not None:
-            for element in value:
-                inner(element, where)
+            inner(list(chain.from_iterable(values)), where)
 
-    return check_array
-
-
-MAX_ARRAY: Final = 65_536
+    return check_arrays
 
 
-def _check_number(value: float, where: str, least: float | None) -> None:
-    if not math.isfinite(value):
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {value}, expected a finite number")
-    if least is not None and value < least:
-        raise BadRecord("OUT_OF_RANGE", f"{where}: {value}, expected at least {least:g}")
+def _check_numbers(values: list[float], where: str, least: float | None) -> None:
+    if not all(map(math.isfinite, values)):
+        wrong = next(value for value in values if not math.isfinite(value))
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {wrong}, expected a finite number")
+    if least is not None and values and min(values) < least:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {least:g}")
 
 
-def _check_string(value: str, where: str) -> None:
-    if len(value) > MAX_STRING:
-        raise BadRecord("TOO_LARGE", f"{where}: {len(value)} characters, expected at most {MAX_STRING}")
+def _check_whole(values: list[int], where: str, least: float | None, most: int | None) -> None:
+    if not values:
+        return
+    if least is not None and min(values) < least:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {min(values)}, expected at least {least:.12g}")
+    if most is not None and max(values) > most:
+        raise BadRecord("OUT_OF_RANGE", f"{where}: {max(values)}, expected at most {most}")
+
+
+def _check_lengths(values: list[Any], where: str, most: int, kind: str) -> None:
+    longest = max(map(len, values), default=0)
+    if longest > most:
+        what = "characters" if kind == "string" else "bytes"
+        raise BadRecord("TOO_LARGE", f"{where}: {longest} {what}, expected at most {most}")

@@ -1,51 +1,116 @@
-"""A Confluent schema registry behind the codec's `Registry`: ids for our schemas, schemas for foreign ids.
+"""The Confluent Schema Registry behind `codec.Registry`: ids for our schemas, schemas for foreign ids.
 
-Needs the extra `fabrictime[registry]`. Subjects follow the record name strategy: `fabrictime.ProbeBatch`.
+In: the registry's URL. Out: ids and schemas, each asked for once and remembered for good, since a registry
+never gives an id a second meaning. Needs the extra `registry`; subjects follow the record's full name
+(RecordNameStrategy), since one record may travel on several topics.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-__all__ = ["ConfluentRegistry"]
+__all__ = ["ConfluentRegistry", "RegistryMissing", "RegistryUnavailable"]
+
+TIMEOUT_S: Final = 5.0
+
+
+class RegistryMissing(ImportError):
+    """The registry's client library is not installed."""
+
+
+class RegistryUnavailable(OSError):
+    """The registry did not answer, or not as a registry does: nothing is known about the message at hand."""
 
 
 class ConfluentRegistry:
-    """Asks the registry once for each schema and id, then remembers. Errors of the registry are raised."""
+    """A schema registry at `url` (user and password in it are used and never shown).
 
-    def __init__(self, url: str) -> None:
-        try:
-            from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-        except ImportError as error:
-            raise RuntimeError(
-                f"schema_registry_url {url}: needs the extra fabrictime[registry]: {error}"
-            ) from error
-        self._schema = Schema
-        self._client = SchemaRegistryClient({"url": url})
+    Raises RegistryMissing where the client library is not installed, ValueError for a URL that is none.
+    """
+
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"schema_registry_url {_shown(url)!r}: expected http://HOST:PORT or https://…")
+        client = _library()
+        self._shown = _shown(url)
+        self._error: type[Exception] = client.error.SchemaRegistryError
+        self._schema = client.Schema
+        self._client = client.SchemaRegistryClient({"url": url, "timeout": timeout_s, "max.retries": 0})
         self._ids: dict[str, int] = {}
         self._schemas: dict[int, Mapping[str, Any]] = {}
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
-        """Return the id under which `schema` is registered for `name`; registers it where it is not."""
-        if name not in self._ids:
-            subject = f"{schema.get('namespace', 'fabrictime')}.{name}"
-            self._ids[name] = int(
-                self._client.register_schema(subject, self._schema(json.dumps(schema), "AVRO"))
-            )
-        return self._ids[name]
+        """Return the id of record `name` with `schema`, registered where it is new.
+
+        Raises ValueError where the registry refuses the schema, RegistryUnavailable where it does not answer.
+        """
+        text = json.dumps(schema)
+        known = self._ids.get(text)
+        if known is not None:
+            return known
+        subject = f"{schema['namespace']}.{name}" if "namespace" in schema else name
+        try:
+            made = int(self._client.register_schema(subject, self._schema(text, "AVRO")))
+        except self._error as error:
+            if getattr(error, "http_status_code", 500) in (409, 422):
+                raise ValueError(
+                    f"schema {subject}: the registry at {self._shown} refuses it: {error}"
+                ) from error
+            raise self._unavailable(error) from error
+        except Exception as error:  # the client passes on whatever its HTTP library raises
+            raise self._unavailable(error) from error
+        self._ids[text] = made
+        return made
 
     def schema_of(self, schema_id: int) -> Mapping[str, Any]:
-        """Return the writer's schema of `schema_id`. Raises KeyError where the registry has none."""
-        if schema_id not in self._schemas:
-            from confluent_kafka.schema_registry.error import SchemaRegistryError
+        """Return the Avro schema with this id.
 
-            try:
-                text = self._client.get_schema(schema_id).schema_str
-            except SchemaRegistryError as error:
-                if error.http_status_code == 404:
-                    raise KeyError(schema_id) from error
-                raise
-            self._schemas[schema_id] = json.loads(text or "null")
-        return self._schemas[schema_id]
+        Raises KeyError where the registry has no such Avro schema, RegistryUnavailable without an answer.
+        """
+        known = self._schemas.get(schema_id)
+        if known is not None:
+            return known
+        try:
+            found = self._client.get_schema(schema_id)
+        except self._error as error:
+            if getattr(error, "http_status_code", 500) == 404:
+                raise KeyError(f"schema {schema_id}: none at {self._shown}") from error
+            raise self._unavailable(error) from error
+        except Exception as error:  # as above
+            raise self._unavailable(error) from error
+        try:
+            schema = json.loads(found.schema_str)
+        except (TypeError, ValueError) as error:
+            raise KeyError(f"schema {schema_id}: no Avro schema at {self._shown}") from error
+        if not isinstance(schema, dict):
+            raise KeyError(f"schema {schema_id}: {schema!r:.80} at {self._shown}, expected an Avro record")
+        self._schemas[schema_id] = schema
+        return schema
+
+    def _unavailable(self, error: Exception) -> RegistryUnavailable:
+        return RegistryUnavailable(f"schema registry {self._shown}: {type(error).__name__}: {error}"[:300])
+
+
+def _library() -> Any:
+    """Return the client's module. Raises RegistryMissing."""
+    try:
+        # one of its own dependencies warns about another when it is imported
+        with warnings.catch_warnings(record=True):
+            import confluent_kafka.schema_registry as client
+            import confluent_kafka.schema_registry.error  # noqa: F401  (an attribute of `client` from here on)
+    except ImportError as error:
+        raise RegistryMissing(
+            f"schema_registry_url is set, but {error.name} is missing: pip install 'fabrictime[registry]'"
+        ) from error
+    return client
+
+
+def _shown(url: str) -> str:
+    """Return `url` without user and password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
