@@ -162,33 +162,43 @@ static double slope_of(const struct points *p)
     return n ? median(slopes, n) : 0;
 }
 
-/* Height of each point's trip above a quiet one's (the lower quartile), and the noise that it betrays. */
+/* Height of each point's trip above a quiet one's (the lower quartile), and the noise that it betrays: half
+ * the quartiles' distance. The least trip is not used: a step's bin takes each direction from another side. */
 static double excess_of(const struct points *p, double excess[BINS])
 {
     double sorted[BINS];
     memcpy(sorted, p->trip, (size_t)p->n * sizeof *sorted);
-    double quiet = ft_select(sorted, p->n, p->n / 4), typical = ft_select(sorted, p->n, p->n / 2);
-    double least = ft_select(sorted, p->n, 0);
+    double quiet = ft_select(sorted, p->n, p->n / 4), high = ft_select(sorted, p->n, 3 * p->n / 4);
     for (int k = 0; k < p->n; k++)
         excess[k] = p->trip[k] > quiet ? p->trip[k] - quiet : 0;
-    double s0 = (typical - least) / 2;
+    double s0 = (high - quiet) / 2;
     return s0 > LEAST_SIGMA_NS ? s0 : LEAST_SIGMA_NS;
 }
 
-/* Whether some jump between neighbours is more than their usual scatter and their excess explain. */
-static int stepped(const struct points *p, const double excess[BINS], double s0)
+/* Range of the points where some jump between neighbours is more than their usual scatter and their excess
+ * explain; 0 where none is. The rate between neighbours (its median, in *rate) is taken out of both: unlike a
+ * line's slope it does not follow a step. */
+static double step_of(const struct points *p, const double excess[BINS], double s0, double *rate)
 {
-    double jumps[BINS], sizes[BINS];
-    int n = p->n - 1;
+    double rates[BINS], sizes[BINS], least = p->theta[0], most = least;
+    int n = p->n - 1, found = 0;
+    for (int k = 0; k < n; k++) {
+        double dx = p->x[k + 1] - p->x[k];
+        rates[k] = dx > 0 ? (p->theta[k + 1] - p->theta[k]) / dx : 0;
+    }
+    *rate = median(rates, n);
     for (int k = 0; k < n; k++)
-        sizes[k] = jumps[k] = fabs(p->theta[k + 1] - p->theta[k]);
+        sizes[k] = fabs(p->theta[k + 1] - p->theta[k] - *rate * (p->x[k + 1] - p->x[k]));
     double usual = 1.5 * median(sizes, n);
-    if (usual < s0)
-        usual = s0;
-    for (int k = 0; k < n; k++)
-        if (jumps[k] > 8 * usual + excess[k] / 2 + excess[k + 1] / 2)
-            return 1;
-    return 0;
+    usual = usual > s0 ? usual : s0;
+    for (int k = 0; k < n; k++) {
+        double jump = fabs(p->theta[k + 1] - p->theta[k] - *rate * (p->x[k + 1] - p->x[k]));
+        double height = p->theta[k + 1] - *rate * (p->x[k + 1] - p->x[0]);
+        found |= jump > 8 * usual + excess[k] / 2 + excess[k + 1] / 2;
+        least = height < least ? height : least;
+        most = height > most ? height : most;
+    }
+    return found ? most - least : 0;
 }
 
 /* Lower quartile of up to 256 of the pairs' differences, three times: the guard. */
@@ -336,12 +346,10 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         }
         at = sx / sw;
         theta = st / sw;
-        double sxx = 0, sxt = 0, least = HUGE_VAL, most = -HUGE_VAL;
+        double sxx = 0, sxt = 0, rate, step = step_of(&p, excess, s0, &rate);
         for (int i = 0; i < p.n; i++) {
             sxx += weight[i] * (p.x[i] - at) * (p.x[i] - at);
             sxt += weight[i] * (p.x[i] - at) * (p.theta[i] - theta);
-            least = p.theta[i] < least ? p.theta[i] : least;
-            most = p.theta[i] > most ? p.theta[i] : most;
         }
         double extra = sxx > 0 ? sxt / sxx : 0, chi = 0;
         for (int i = 0; i < p.n; i++) {
@@ -351,8 +359,9 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         chi = p.n > 2 && chi / (p.n - 2) > 1 ? chi / (p.n - 2) : 1;
         theta += slope * at; /* the points had it taken out */
         sigma = sqrt(chi / sw);
-        if (stepped(&p, excess, s0)) {
-            sigma = most - least;
+        if (step > 0) {
+            sigma = step > sigma ? step : sigma;
+            slope = fabs(slope + rate) <= SLOPE_MOST ? slope + rate : 0;
         } else if (sxx > 0 && fabs(slope + extra) <= SLOPE_MOST) {
             slope += extra;
             slope_sigma = sqrt(chi / sxx);

@@ -12,7 +12,10 @@
  * 3. Robust weights (Huber, Robust Statistics, 1981; Holland and Welsch 1977), iterated: first Cauchy's, which
  *    let gross outliers go at once, until the scale settles; from there Huber's, whose answer is unique: an
  *    edge off by more than 1.5 scales counts as 1.5 * scale / |off|. The scale is that of the edges' own
- *    errors, or larger where the median residual says so. Each round solves only for what the last one left.
+ *    errors, or larger where the median residual says so. Each round solves only for what the last one left:
+ *    L dx = B^T psi(residual). In L an edge weighs at least 1e-10 of what else hangs on either of its nodes,
+ *    or a group that only bad edges hold would be singular in doubles; the right-hand side keeps the true
+ *    weights, and with them the answer. (So such a group's sigma stays below 1e5 times its inner edges'.)
  * 4. Standard errors: the diagonal of L's pseudo-inverse. Parts of up to DENSE nodes: by Cholesky, exactly.
  *    Larger ones: DRAWS draws of edge noise solved at once; the nearest neighbours' share, 1 / L_ii, is known
  *    exactly and taken from the draw (a control variate), so that a few draws give a few percent.
@@ -30,9 +33,10 @@
 #define HUBER_ROUNDS 8
 #define HUBER 1.5
 #define STEPS_MOST 2000
+#define LEAST_SHARE 1e-10
 #define ROUGH 1e-2 /* tolerance of a round that another one follows */
 #define FINE 1e-7
-#define DRAW_TOLERANCE 1e-2
+#define DRAW_TOLERANCE 1e-4 /* the smooth errors of a long chain are a small part of the gradient */
 #define DENSE 96
 #define DRAWS 16
 
@@ -80,8 +84,16 @@ static int build(struct mesh *m)
 
 static void weigh(struct mesh *m, const double *robust)
 {
-    for (int64_t e = 0; e < m->e; e++)
+    memset(m->diagonal, 0, (size_t)m->n * sizeof *m->diagonal);
+    for (int64_t e = 0; e < m->e; e++) {
         m->edge_w[e] = robust[e] / (m->sigma[e] * m->sigma[e]);
+        if (m->a[e] != m->b[e]) {
+            m->diagonal[m->a[e]] += m->edge_w[e];
+            m->diagonal[m->b[e]] += m->edge_w[e];
+        }
+    }
+    for (int64_t e = 0; e < m->e; e++)
+        m->edge_w[e] = fmax(m->edge_w[e], LEAST_SHARE * fmin(m->diagonal[m->a[e]], m->diagonal[m->b[e]]));
     for (int64_t i = 0; i < m->n; i++) {
         double sum = 0;
         for (int64_t s = m->from[i]; s < m->from[i + 1]; s++)
@@ -137,6 +149,21 @@ static void centre(const struct mesh *m, double *x, int k, double *sums)
     }
 }
 
+/* What rounding left in r along each part's constant, which no x can answer, is taken out. */
+static void balance(const struct mesh *m, double *r, double *sums)
+{
+    memset(sums, 0, (size_t)m->parts * 2 * sizeof *sums);
+    for (int64_t i = 0; i < m->n; i++) {
+        sums[2 * m->component[i]] += r[i];
+        sums[2 * m->component[i] + 1] += m->diagonal[i];
+    }
+    for (int64_t i = 0; i < m->n; i++) {
+        const double *sum = sums + 2 * m->component[i];
+        if (sum[1] > 0)
+            r[i] -= m->diagonal[i] * (sum[0] / sum[1]);
+    }
+}
+
 /* Solve L x = r for k interleaved right-hand sides; r is used up, x is set. `room` holds 3 * n * k. */
 static inline __attribute__((always_inline)) void gradients_of(const struct mesh *m, double *x, double *r,
                                                                const int k, double tolerance, double *room)
@@ -157,7 +184,7 @@ static inline __attribute__((always_inline)) void gradients_of(const struct mesh
     for (int steps = 0; steps < STEPS_MOST; steps++) {
         int going = 0;
         for (int c = 0; c < k; c++)
-            going |= rz[c] > tolerance * tolerance * first[c] && rz[c] > 0;
+            going |= rz[c] > tolerance * tolerance * first[c] && rz[c] < 1e12 * first[c];
         if (!going)
             break;
         memset(pq, 0, sizeof pq);
@@ -227,20 +254,23 @@ static double residuals(const struct mesh *m, const double *x, double *residual,
 
 /* One round: solve for what x leaves with these weights; returns the new scale, at least 1. `room`: 5 n. */
 static double correct(struct mesh *m, double *x, const double *weight, double *residual, double *sorted,
-                      double *room, double tolerance)
+                      double *room, double *sums, double tolerance)
 {
     double *correction = room, *r = room + m->n;
     weigh(m, weight);
     memset(r, 0, (size_t)m->n * sizeof *r);
     for (int64_t e = 0; e < m->e; e++)
         if (m->a[e] != m->b[e]) {
-            double push = m->edge_w[e] * (m->value[e] - (x[m->b[e]] - x[m->a[e]]));
+            double own = weight[e] / (m->sigma[e] * m->sigma[e]);
+            double push = own * (m->value[e] - (x[m->b[e]] - x[m->a[e]]));
             r[m->b[e]] += push;
             r[m->a[e]] -= push;
         }
+    balance(m, r, sums);
     gradients_one(m, correction, r, tolerance, room + 2 * m->n);
     for (int64_t i = 0; i < m->n; i++)
-        x[i] += correction[i];
+        if (isfinite(correction[i]))
+            x[i] += correction[i];
     double typical = residuals(m, x, residual, sorted) * 1.4826;
     return typical > 1 ? typical : 1;
 }
@@ -404,15 +434,15 @@ int ft_solve_mesh(int64_t nodes, int64_t edges, const int32_t *a, const int32_t 
     for (int64_t e = 0; e < edges; e++)
         weight[e] = 1;
 
-    double scale = correct(&m, x, weight, residual, sorted, room, ROUGH);
+    double scale = correct(&m, x, weight, residual, sorted, room, sums, FINE);
     for (int round = 0; round < CAUCHY_ROUNDS; round++) {
         for (int64_t e = 0; e < edges; e++) {
             double off = residual[e] / (sigma[e] * scale * CAUCHY);
             weight[e] = 1 / (1 + off * off);
         }
         double before = scale;
-        scale = correct(&m, x, weight, residual, sorted, room, ROUGH);
-        if (fabs(scale - before) <= 0.02 * before)
+        scale = correct(&m, x, weight, residual, sorted, room, sums, ROUGH);
+        if (round > 1 && fabs(scale - before) <= 0.02 * before)
             break;
     }
     for (int round = 0; round < HUBER_ROUNDS; round++) {
@@ -424,9 +454,9 @@ int ft_solve_mesh(int64_t nodes, int64_t edges, const int32_t *a, const int32_t 
         }
         if (round > 0 && changed < 0.02)
             break;
-        scale = correct(&m, x, weight, residual, sorted, room, ROUGH);
+        scale = correct(&m, x, weight, residual, sorted, room, sums, ROUGH);
     }
-    correct(&m, x, weight, residual, sorted, room, FINE);
+    correct(&m, x, weight, residual, sorted, room, sums, FINE);
     centre(&m, x, 1, sums);
 
     /* nodes by part */
