@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -49,7 +49,14 @@ ROOMS: Final[dict[str, str]] = {
 
 
 class ConfigError(ValueError):
-    """Settings that cannot be used; the text has one line for each wrong key."""
+    """Settings that cannot be used; the text has one line for each wrong key.
+
+    `follows`: only keys that were filled in from elsewhere are wrong, so that the cause stands elsewhere too.
+    """
+
+    def __init__(self, text: str, *, follows: bool = False) -> None:
+        super().__init__(text)
+        self.follows = follows
 
 
 def model_of(table: str) -> type[BaseModel]:
@@ -133,14 +140,15 @@ class Config:
 
     def check(self) -> None:
         """Check every room. Raises ConfigError with one line for each wrong key of all of them."""
-        wrong: list[str] = []
+        errors: list[ConfigError] = []
         for room in ROOMS:
             try:
                 getattr(self, room)
             except ConfigError as error:
-                wrong += str(error).splitlines()
-        if wrong:
-            raise ConfigError("\n".join(wrong))
+                errors.append(error)
+        causes = [error for error in errors if not error.follows] or errors
+        if causes:
+            raise ConfigError("\n".join(dict.fromkeys("\n".join(map(str, causes)).splitlines())))
 
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
         """Return a config with some keys set anew, checked at the next use."""
@@ -171,7 +179,11 @@ class Config:
         try:
             return model.model_validate(given)
         except ValidationError as error:
-            raise ConfigError("\n".join(_lines(self.source, name, model, error))) from None
+            own = [
+                found["loc"] for found in error.errors() if _holds(self.tables.get(name, {}), found["loc"])
+            ]
+            lines = _lines(self.source, name, model, error, own)
+            raise ConfigError("\n".join(lines), follows=not own) from None
 
     def _filled(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
         shared = _SHARED.get(path, {}).items()
@@ -279,9 +291,19 @@ def _meant(word: str, known: Mapping[str, Any]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(sorted(known))}"
 
 
-def _lines(source: str, table: str, model: type[BaseModel], error: ValidationError) -> Iterator[str]:
+def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
+    """Whether the file itself says something at `path`, or leaves out what nobody else fills in."""
+    return not path or path[0] in table
+
+
+def _lines(
+    source: str, table: str, model: type[BaseModel], error: ValidationError, own: Sequence[Any]
+) -> Iterator[str]:
+    """Yield a line for each wrong key; where the file's own ones are wrong, for those alone."""
     schema = model.model_json_schema()
     for found in error.errors(include_url=False):
+        if own and found["loc"] not in own:
+            continue
         where = [part for part in found["loc"] if not str(part).startswith(("function-", "literal["))]
         key = ".".join([table, *(str(part) for part in where)])
         field = field_schema(schema, [str(part) for part in where])

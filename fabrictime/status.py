@@ -122,7 +122,8 @@ def show(state: Mapping[str, Any]) -> None:
     )  # fmt: skip
     for name, address in state["addresses"].items():
         console.print(f"{name}: {address}", soft_wrap=True, highlight=False)
-    table = Table("process", "pid", "state", "age s", "restarts", "says", box=None)
+    table = Table("process", "pid", "state", "age s", "restarts", box=None)
+    table.add_column("says", no_wrap=True, overflow="ellipsis")
     for row in state["children"]:
         cells = (row["name"], row["pid"], row["state"], row["age_s"], row["restarts"], row["status"])
         table.add_row(*("" if cell is None else str(cell) for cell in cells))

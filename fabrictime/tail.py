@@ -140,4 +140,14 @@ def _pretty(line: dict[str, Any]) -> None:
     if "error" in line:
         console.print(line["error"], style="red", markup=False)
     elif "record" in line:
-        console.print(Pretty(line["record"], max_length=_SHOWN_ELEMENTS, max_string=120, expand_all=False))
+        console.print(Pretty(_shortened(line["record"]), max_string=120))
+
+
+def _shortened(value: Any) -> Any:
+    """Return a record whose long arrays end after a few elements with how many follow."""
+    if isinstance(value, dict):
+        return {key: _shortened(element) for key, element in value.items()}
+    if isinstance(value, list) and len(value) > _SHOWN_ELEMENTS:
+        shown = [_shortened(element) for element in value[:_SHOWN_ELEMENTS]]
+        return [*shown, f"and {len(value) - _SHOWN_ELEMENTS} more"]
+    return value

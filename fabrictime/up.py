@@ -76,8 +76,12 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
 
     Raises ConfigError, or ValueError where another process holds the directory or a port.
     """
+    from fabrictime import fleet
+
     config = load(path, {"up": given})
     config.check()
+    if config.up.fleet not in fleet.KINDS:
+        fleet.file_nics(Path(config.up.fleet), fleet.host_name(config))
     directory = config.up.data_directory.absolute()
     lock = status.Lock(directory)
     try:

@@ -1,0 +1,142 @@
+"""The house rules, checked: lint, format, types, import contracts, topics as the table says, plain files."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas import topics
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("schemas", "native", "producers", "streams", "actuators", "grafana", "fabrictime")
+BIN = Path(sys.executable).parent
+
+# One worker runs them all: they share caches and would only get in each other's way.
+pytestmark = pytest.mark.xdist_group("lint")
+
+
+def tracked(*suffixes):
+    listed = subprocess.run(
+        ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
+    paths = [ROOT / name for name in listed.stdout.splitlines()]
+    return [path for path in paths if path.is_file() and (not suffixes or path.suffix in suffixes)]
+
+
+def sources():
+    return [path for path in tracked(".py") if path.relative_to(ROOT).parts[0] in ROOMS]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["ruff", "check", "--no-cache"], id="ruff"),
+        pytest.param(["ruff", "format", "--check", "--no-cache"], id="format"),
+        pytest.param(["mypy"], id="mypy"),
+        pytest.param(["lint-imports", "--no-cache"], id="imports"),
+    ],
+)
+def test_tool_has_nothing_to_say(command):
+    program = BIN / command[0]
+    if not program.exists():
+        pytest.skip(f"{command[0]} is not installed beside {sys.executable}")
+    done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "warning" not in done.stderr.lower(), done.stderr
+
+
+SERVICES = {
+    "prober": ("producers/",),
+    "map": ("streams/agents/map.py",),
+    "solve": ("streams/agents/solve.py",),
+    "sink": ("streams/agents/sink.py", "streams/history/rows.py"),
+    "up": ("fabrictime/view.py",),
+}
+"""The services that `topics.py` names, and the files that open their topics."""
+
+SHARED_ROOM = ("streams/agents/", "streams/lookups.py", "streams/app.py")
+"""Files that open topics for both stages of a worker: lookups, rejects."""
+
+
+COUNTED_ONLY = {"solve": {topics.PROBES.name}}
+"""Topics that a service asks the number of partitions of, and does not read."""
+
+
+def constants_used(prefixes):
+    """The topic constants that files name: `TOPIC` imported from schemas.topics, or `topics.TOPIC`."""
+    names = {name for name in vars(topics) if isinstance(getattr(topics, name), topics.Topic)}
+    used = set()
+    for path in sources():
+        if not str(path.relative_to(ROOT)).startswith(prefixes):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "schemas.topics":
+                used |= {alias.name for alias in node.names} & names
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in names:
+                used.add(node.attr) if node.value.id == "topics" else None
+    return {getattr(topics, name).name for name in used}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_service_opens_the_topics_that_the_table_says(service):
+    said = {t.name for t in topics.TOPICS.values() if service in t.writers or service in t.readers}
+    opened = constants_used(SERVICES[service]) - COUNTED_ONLY.get(service, set())
+    shared = constants_used(SHARED_ROOM) if service in ("map", "solve") else set()
+    assert opened <= said, f"{service} opens {opened - said}, which topics.py does not say"
+    assert said <= opened | shared, (
+        f"topics.py says that {service} opens {said - opened - shared}, it does not"
+    )
+
+
+def test_topics_are_opened_by_constant_and_by_no_other_room():
+    """A topic's name as a literal would slip past the comparison above."""
+    literal = re.compile(r"""["']fabric\.[a-z][a-z.-]*["']""")
+    known = {f'"{name}"' for name in topics.TOPICS} | {f"'{name}'" for name in topics.TOPICS}
+    found = [
+        f"{path.relative_to(ROOT)}: {match}"
+        for path in sources()
+        if path.relative_to(ROOT) != Path("schemas/topics.py")
+        for match in literal.findall(path.read_text())
+        if match in known
+    ]
+    assert not found
+
+
+def test_every_service_of_the_table_is_known():
+    named = {name for topic in topics.TOPICS.values() for name in (*topic.writers, *topic.readers)}
+    assert named == set(SERVICES)
+
+
+def test_every_module_says_what_it_is_for_in_a_few_lines():
+    wrong = []
+    for path in sources():
+        doc = ast.get_docstring(ast.parse(path.read_text()))
+        if not doc or not 1 <= len(doc.splitlines()) <= 12:
+            wrong.append(f"{path.relative_to(ROOT)}: {len(doc.splitlines()) if doc else 0} lines")
+    assert not wrong, "expected a module docstring of 1 to 12 lines"
+
+
+def test_no_file_names_a_machine_or_a_registry():
+    paths = re.compile(rf"{'/wo'}{'rk/'}|{'/ho'}{'me/'}[a-z]|{'/tm'}{'p/wt'}")
+    hosts = re.compile(r"https?://[^\s\"')]*(?:index|simple|pypi|mirror|proxy)[^\s\"')]*", re.IGNORECASE)
+    found = []
+    for path in tracked():
+        if path.suffix in (".png", ".ico"):
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found += [f"{path.relative_to(ROOT)}: {match}" for match in paths.findall(text)]
+    lock = (ROOT / "requirements.lock").read_text()
+    found += [f"requirements.lock: {match}" for match in hosts.findall(lock)]
+    found += [
+        f"requirements.lock: {line}"
+        for line in lock.splitlines()
+        if line.startswith(("-i ", "--index", "--extra-index", "--find"))
+    ]
+    assert not found
