@@ -140,7 +140,7 @@ class ControlServer:
                 raise ValueError(f"request {line[:80]!r}: expected a command of {', '.join(self._commands)}")
             for result in self._commands[request["command"]](request):
                 yield {"ok": True, "result": result}
-        except (ValueError, TypeError, KeyError, FabricError, PathUnclear) as error:
+        except (ValueError, TypeError, KeyError, RecursionError, FabricError, PathUnclear) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             yield {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
 
