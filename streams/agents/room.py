@@ -136,7 +136,7 @@ class Room:
     def position(self, tp: TP) -> int | None:
         """Return one past the last offset that the client library has handed to Faust."""
         consumer = self._consumer()._thread._consumer
-        assignment = consumer._subscriptions.subscription.assignment
+        assignment = consumer._subscription.subscription.assignment
         if assignment is None or TopicPartition(tp.topic, tp.partition) not in assignment.tps:
             return None
         state = assignment.state_value(TopicPartition(tp.topic, tp.partition))

@@ -1,0 +1,287 @@
+"""The stream worker's bench: probe batches in the embedded log to clock offsets and path delays back in it.
+
+Out: samples a second of one worker that reads a log filled beforehand, all windows closed and published, and its
+resident memory; the same with small messages; and how long after a window's end its offsets are in the log while
+a small fleet flushes every 100 ms. The fleet is synthetic (known clocks, made batches), all else is the product:
+embedded log, Faust worker, native decoder, fits, delays, solve.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from fabrictime.bench import Figure, Missing, Target, Value
+from fabrictime.bench._fleet import SyntheticFleet
+from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
+from schemas import codec
+from schemas.topics import CLOCK_OFFSETS, DELAYS, PROBES
+
+NAME: Final = "stream"
+TARGETS: Final[Mapping[str, Target]] = {
+    "samples_per_second_per_worker": Target("samples/s", ">=", 4_000_000),
+    "worker_resident_mb": Target("MB", "<=", 600),
+    "offset_topic_ms_p99": Target("ms", "<=", 300),
+}
+WINDOW_MS: Final = 1000
+TIMEOUT_S: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is put into the log for a throughput figure: `nics` batches every `flush_ms` for `windows` windows."""
+
+    nics: int
+    flush_ms: int
+    pairs_per_path: int
+    windows: int
+    peers: int = 10
+    paths: int = 4
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Samples of one message."""
+        return 2 * self.pairs_per_path * self.peers * self.paths
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What one worker made of a load."""
+
+    samples_per_second: float
+    message_kb: float
+    resident_mb: float
+    windows: int
+
+
+def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value]:
+    """Measure; `quick` takes fewer windows."""
+    figures: dict[str, Value] = {}
+    windows = 3 if quick else 8
+    for key, load in (
+        ("", Load(nics=800, flush_ms=1000, pairs_per_path=75, windows=windows)),
+        ("_10kb", Load(nics=400, flush_ms=100, pairs_per_path=9, windows=windows)),
+    ):
+        progress(
+            f"throughput: {load.windows} windows of {load.nics} NICs with {load.samples_per_batch} samples every "
+            f"{load.flush_ms} ms"
+        )
+        with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+            done = throughput(load, Path(folder), progress)
+        note = (
+            f"messages of {done.message_kb:.0f} kB, {load.nics} NICs, {load.peers} peers, {load.paths} paths, "
+            f"{done.windows} windows, from the worker's readiness to its last record"
+        )
+        figures[f"samples_per_second_per_worker{key}"] = Figure(
+            done.samples_per_second, unit="samples/s", note=note
+        )
+        figures[f"worker_resident_mb{key}"] = Figure(done.resident_mb, unit="MB", note=f"peak; {note}")
+    progress("latency: 64 NICs, a flush every 100 ms")
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        taken = offset_latency_ms(Path(folder), windows=8 if quick else 64)
+    note = f"64 NICs, flush every 100 ms, {len(taken)} windows, embedded log"
+    if taken:
+        figures["offset_topic_ms_p99"] = Figure(float(np.percentile(taken, 99)), note=note)
+        figures["offset_topic_ms_p50"] = Figure(float(np.percentile(taken, 50)), unit="ms", note=note)
+    else:
+        figures["offset_topic_ms_p99"] = Missing("no offsets were published")
+    return figures
+
+
+def throughput(load: Load, folder: Path, progress: Callable[[str], None]) -> Throughput:
+    """Fill a log at the pace of the load, then let one worker read it."""
+    fleet = SyntheticFleet(load.nics, peers=load.peers, paths=load.paths, epoch_ns=time.time_ns())
+    flushes = WINDOW_MS // load.flush_ms
+    with embedded_log(folder) as bootstrap:
+        producer = _producer(bootstrap)
+        size = samples = 0
+        for window in range(load.windows):
+            batches = _one_window(fleet, load, flushes)
+            _wait_for_window()
+            start = time.monotonic()
+            for number, (name, value) in enumerate(batches):
+                _produce(producer, name, value)
+                size += len(value)
+                late = start + 0.9 * number / len(batches) - time.monotonic()
+                if late > 0.002:
+                    producer.poll(late)
+            samples += len(batches) * load.samples_per_batch
+            progress(f"throughput: window {window + 1} of {load.windows} is in the log")
+        _wait_for_window()
+        for partition in range(8):
+            producer.produce(PROBES.name, None, partition=partition)  # a tombstone: ends the last window
+        producer.flush(30)
+        last = _last_window(bootstrap)
+        with stream_worker(bootstrap, folder, stages=["map", "solve"]) as worker:
+            ready_ms = time.time() * 1000
+            finished_ms = _finished_ms(bootstrap, last, load.nics, worker)
+            resident = worker.peak_mb()
+    batches_sent = load.windows * load.nics * flushes
+    return Throughput(
+        samples / ((finished_ms - ready_ms) / 1000), size / batches_sent / 1000, resident, load.windows
+    )
+
+
+def _one_window(fleet: SyntheticFleet, load: Load, flushes: int) -> list[tuple[str, bytes]]:
+    now_ns = time.time_ns()
+    step_ns = load.flush_ms * 1_000_000
+    return [
+        (
+            name,
+            fleet.message(
+                name, now_ns + flush * step_ns, now_ns + (flush + 1) * step_ns, load.pairs_per_path
+            ),
+        )
+        for flush in range(flushes)
+        for name in fleet.members
+    ]
+
+
+def _wait_for_window() -> None:
+    """Wait for the next whole second of the machine's clock, which is the log's as well."""
+    now = time.time()
+    time.sleep(1.005 - now % 1.0)
+
+
+def _producer(bootstrap: str) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "partitioner": "murmur2_random",
+            "linger.ms": 2,
+            "queue.buffering.max.kbytes": 256 * 1024,
+            "queue.buffering.max.messages": 200_000,
+            "message.max.bytes": 2 * 1024 * 1024,
+        }
+    )
+
+
+def _produce(producer: Producer, name: str, value: bytes) -> None:
+    while True:
+        try:
+            producer.produce(PROBES.name, value, name)
+            producer.poll(0)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+def _end_offsets(consumer: Consumer, topic: str) -> list[TopicPartition]:
+    found = consumer.list_topics(topic, 10).topics[topic]
+    ends = []
+    for partition in found.partitions:
+        tp = TopicPartition(topic, partition)
+        tp.offset = consumer.get_watermark_offsets(tp, 10)[1]
+        ends.append(tp)
+    return ends
+
+
+def _last_window(bootstrap: str) -> int:
+    """Return the number of the last window that holds a batch: append time of each partition's end but one."""
+    consumer = _reader(bootstrap)
+    newest = 0
+    for tp in _end_offsets(consumer, PROBES.name):
+        if tp.offset >= 2:
+            consumer.assign([TopicPartition(tp.topic, tp.partition, tp.offset - 2)])
+            message = consumer.poll(10)
+            if message is not None and message.error() is None:
+                newest = max(newest, message.timestamp()[1] // WINDOW_MS)
+    consumer.close()
+    return int(newest)
+
+
+def _reader(bootstrap: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 50,
+            "queued.max.messages.kbytes": 16 * 1024,
+        }
+    )
+
+
+def _messages(bootstrap: str, topics: list[str], deadline: float) -> Iterator[Any]:
+    """Yield all messages of some topics from their beginning until the deadline; None when there is none yet."""
+    consumer = _reader(bootstrap)
+    try:
+        partitions = [
+            TopicPartition(tp.topic, tp.partition, 0) for t in topics for tp in _end_offsets(consumer, t)
+        ]
+        consumer.assign(partitions)
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is None:
+                yield None
+            elif message.error() is not None:
+                raise KafkaException(message.error())
+            else:
+                yield message
+    finally:
+        consumer.close()
+
+
+def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
+    """Return the append time of the last record of window `last`: all NICs' delays and the shard's offsets."""
+    delays: set[str] = set()
+    newest = offsets = 0
+    for message in _messages(bootstrap, [DELAYS.name, CLOCK_OFFSETS.name], time.monotonic() + TIMEOUT_S):
+        if message is None:
+            if worker.process.poll() is not None:
+                raise RuntimeError(f"the worker ended: {worker.tail()}")
+            continue
+        if message.topic() == DELAYS.name:
+            record = codec.decode(message.value(), DELAYS.record)
+            if record["window"] == last:
+                delays.add(record["nic"])
+                newest = max(newest, message.timestamp()[1])
+        elif codec.decode(message.value(), CLOCK_OFFSETS.record)["window"] == last:
+            offsets = message.timestamp()[1]
+        if offsets and len(delays) == nics:
+            return max(newest, offsets)
+    raise RuntimeError(
+        f"window {last}: delays of {len(delays)} of {nics} NICs, offsets {bool(offsets)} after {TIMEOUT_S:g} s"
+    )
+
+
+def offset_latency_ms(folder: Path, windows: int, nics: int = 64) -> list[float]:
+    """Return for each window of a live fleet the ms from its end to its offsets' append time."""
+    fleet = SyntheticFleet(nics, peers=10, paths=1, epoch_ns=time.time_ns())
+    names = list(fleet.members)
+    found: dict[int, float] = {}
+    with embedded_log(folder) as bootstrap, stream_worker(bootstrap, folder, stages=["map", "solve"]):
+        producer = _producer(bootstrap)
+        warm_ns = 3_000_000_000
+        start_ns = time.time_ns()
+        end_ns = start_ns + warm_ns + windows * 1_000_000_000
+        due_ns = start_ns
+        number = 0
+        while due_ns < end_ns:
+            wait = (due_ns - time.time_ns()) / 1e9
+            if wait > 0:
+                producer.poll(wait)
+            now_ns = time.time_ns()
+            name = names[number % nics]
+            _produce(producer, name, fleet.message(name, now_ns - 100_000_000, now_ns, 2))
+            number += 1
+            due_ns = start_ns + number * 100_000_000 // nics
+        producer.flush(10)
+        first, last = (start_ns + warm_ns) // 1_000_000_000, end_ns // 1_000_000_000 - 1
+        for message in _messages(bootstrap, [CLOCK_OFFSETS.name], time.monotonic() + 10):
+            if message is None:
+                if last in found:
+                    break
+                continue
+            window = codec.decode(message.value(), CLOCK_OFFSETS.record)["window"]
+            if first <= window <= last:
+                taken = float(message.timestamp()[1] - (window + 1) * WINDOW_MS)
+                found[window] = max(taken, found.get(window, 0.0))
+    return list(found.values())
