@@ -2,6 +2,7 @@
 
 from native.core.columns import ClockLine, MeshSolution, PairFits, PathDelayColumns, ProbeColumns
 from native.core.decode import BadBatch, decode_probe_batch, encode_probe_batch
+from native.core.delays import encode_path_delays
 from native.core.mesh import solve_mesh
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_sockets, siphash24
 from native.core.window import NicWindow, bucket_edges_ns, bucket_of
@@ -22,6 +23,7 @@ __all__ = [
     "bucket_edges_ns",
     "bucket_of",
     "decode_probe_batch",
+    "encode_path_delays",
     "encode_probe_batch",
     "link_of",
     "open_sockets",

@@ -217,7 +217,8 @@ cdef class NicWindow:
         cdef double[:, ::1] real_ = real
         cdef list peers = []
         for i in range(n):
-            done = ft_fit(&self._window, &self._window.peers[i], &fit)
+            with nogil:
+                done = ft_fit(&self._window, &self._window.peers[i], &fit)
             if done < 0:
                 raise MemoryError(f"no memory for {self._window.peers[i].samples} samples")
             if done and fit.accepted > 0:
@@ -242,6 +243,7 @@ cdef class NicWindow:
         one-way figures are fabric time; a round trip that stamps make negative counts as 0.
         """
         cdef int64_t n = self._window.n_rows, r, b, k_forward = 0, k_reverse = 0
+        cdef int done
         cdef const ft_row *row
         cdef ft_delays out
         cdef ft_line own = _line(prober), other
@@ -260,7 +262,9 @@ cdef class NicWindow:
         for r in range(n):
             row = &self._window.rows[r]
             other = _line(lines[row.peer])
-            if not ft_reduce(&self._window, row, &own, &other, &out):
+            with nogil:
+                done = ft_reduce(&self._window, row, &own, &other, &out)
+            if not done:
                 raise MemoryError(f"no memory for {row.chain.samples} samples")
             names.append(self._peers[row.peer])
             path_[r] = row.path

@@ -286,13 +286,14 @@ class MapStage:
 
         def encode() -> list[tuple[str, bytes]]:
             return [
-                (record["nic"], codec.encode(DELAYS.record, record, self.room.registry))
+                (member.nic, head + body)
                 for samples, member, state in work
-                for record in path_delays(
+                for body in path_delays(
                     samples, member, window.cut.window, self.window_ns, lines, state, log_offset_ns
                 )
             ]
 
+        head = codec.header(DELAYS.record, self.room.registry)
         log_offset_ns = offsets.log_offset_ns
         for key, value in await asyncio.get_running_loop().run_in_executor(self._pool, encode):
             job.sent.append(await self.room.send_raw(DELAYS.name, key, value))

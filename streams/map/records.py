@@ -1,20 +1,16 @@
 """Closed windows to records: `ClockFits` a shard, `PathDelays` a NIC.
 
 In: a `ClosedWindow`, what the inventory says of its NICs, the newest clock lines. Out: records as dicts, in
-parts of at most `MAX_ELEMENTS`. Everything in them but `lag_messages` follows from the messages alone.
+parts of at most `MAX_ELEMENTS`; path delays as Avro bodies at once. Everything in them but `lag_messages` follows from the messages alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from native.core import ClockLine, NicWindow, PairFits, PathDelayColumns
+from native.core import ClockLine, NicWindow, PairFits, encode_path_delays
 from schemas.topics import MAX_ELEMENTS
 from streams.map.source import ClosedWindow, NicSamples
 from streams.map.tally import JumpLimit
@@ -22,6 +18,9 @@ from streams.map.tally import JumpLimit
 __all__ = ["Fitted", "Member", "clock_fits", "fit_window", "path_delays"]
 
 Record = dict[str, Any]
+
+STATES: Final = ("UNSYNCED", "HOLDOVER", "SYNCED")
+"""Symbols of `ClockSync` in their order on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
 
 
 def _pairs(prober: str, fits: PairFits) -> list[Record]:
-    rows = zip(
+    row = zip(
         fits.peers,
         fits.at_ns.tolist(),
         fits.offset_ns.tolist(),
@@ -143,7 +142,7 @@ def _pairs(prober: str, fits: PairFits) -> list[Record]:
             "samples": samples,
             "accepted": accepted,
         }
-        for peer, at_ns, offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, samples, accepted in rows
+        for peer, at_ns, offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, samples, accepted in row
     ]
 
 
@@ -155,64 +154,29 @@ def path_delays(
     lines: Mapping[str, ClockLine],
     state: str,
     log_offset_ns: int,
-) -> list[Record]:
-    """Return one NIC's `PathDelays` of a window, in parts; none where nothing was sent.
+) -> list[bytes]:
+    """Return one NIC's `PathDelays` of a window as Avro bodies, in parts; none where nothing was sent.
 
     `lines` are the newest clock lines by NIC, `state` that of the prober's own clock, `log_offset_ns` fabric
     time minus log append time. May run in a thread.
     """
     columns = samples.delays(None if state == "UNSYNCED" else lines.get(member.nic), lines)
-    parts = -(-len(columns.peers) // MAX_ELEMENTS)
-    paths = _paths(columns)
+    rows = len(columns.peers)
+    parts = -(-rows // MAX_ELEMENTS)
     start_ns = window * window_ns + log_offset_ns
     return [
-        {
-            "nic": member.nic,
-            "shard": member.shard,
-            "window": window,
-            "part": part,
-            "parts": parts,
-            "window_start_ns": start_ns,
-            "window_end_ns": start_ns + window_ns,
-            "state": state,
-            "paths": paths[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
-        }
+        encode_path_delays(
+            member.nic,
+            member.shard,
+            window,
+            part,
+            parts,
+            start_ns,
+            start_ns + window_ns,
+            STATES.index(state),
+            columns,
+            part * MAX_ELEMENTS,
+            min((part + 1) * MAX_ELEMENTS, rows),
+        )
         for part in range(parts)
     ]
-
-
-_FIGURES = (
-    "forward_min_ns", "forward_p50_ns", "forward_p99_ns", "reverse_min_ns", "reverse_p50_ns",
-    "reverse_p99_ns", "rtt_min_ns", "rtt_p50_ns", "rtt_p99_ns", "bound_ns",
-)  # fmt: skip
-_NAMES = (
-    "peer", "path", "count", "lost", "no_t3", *_FIGURES,
-    "forward_bucket", "forward_bucket_count", "reverse_bucket", "reverse_bucket_count",
-)  # fmt: skip
-
-
-def _paths(columns: PathDelayColumns) -> list[Record]:
-    figures = [_with_null(getattr(columns, name)) for name in _FIGURES]
-    rows = zip(
-        columns.peers,
-        columns.path.tolist(),
-        columns.count.tolist(),
-        columns.lost.tolist(),
-        columns.no_t3.tolist(),
-        *figures,
-        _ragged(columns.forward_bucket_start, columns.forward_bucket),
-        _ragged(columns.forward_bucket_start, columns.forward_bucket_count),
-        _ragged(columns.reverse_bucket_start, columns.reverse_bucket),
-        _ragged(columns.reverse_bucket_start, columns.reverse_bucket_count),
-        strict=True,
-    )
-    return [dict(zip(_NAMES, row, strict=True)) for row in rows]
-
-
-def _with_null(values: NDArray[np.float64]) -> list[float | None]:
-    return [None if value != value else value for value in values.tolist()]
-
-
-def _ragged(start: NDArray[np.int64], values: NDArray[np.int32]) -> list[list[int]]:
-    flat, edges = values.tolist(), start.tolist()
-    return [flat[begin:end] for begin, end in pairwise(edges)]
