@@ -67,6 +67,11 @@ class Service:
                 return int(line.split()[1]) * 1024 / 1e6
         return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
 
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that it has used since its start, all threads."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
+
     def stop(self, timeout_s: float = 20.0) -> int:
         """End it by SIGTERM, by SIGKILL after the timeout; return its exit code."""
         if self.process.poll() is None:

@@ -59,6 +59,8 @@ class Throughput:
     message_kb: float
     resident_mb: float
     windows: int
+    cpu_s: float
+    """CPU seconds of the worker a million samples."""
 
 
 def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value]:
@@ -82,6 +84,7 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
         figures[f"samples_per_second_per_worker{key}"] = Figure(
             done.samples_per_second, unit="samples/s", note=note
         )
+        figures[f"worker_cpu_s_per_million_samples{key}"] = Figure(done.cpu_s, unit="s", note=note)
         figures[f"worker_resident_mb{key}"] = Figure(done.resident_mb, unit="MB", note=f"peak; {note}")
     progress("latency: 64 NICs, a flush every 100 ms")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
@@ -122,10 +125,14 @@ def throughput(load: Load, folder: Path, progress: Callable[[str], None]) -> Thr
         with stream_worker(bootstrap, folder, stages=["map", "solve"]) as worker:
             ready_ms = time.time() * 1000
             finished_ms = _finished_ms(bootstrap, last, load.nics, worker)
-            resident = worker.peak_mb()
+            resident, cpu_s = worker.peak_mb(), worker.cpu_s()
     batches_sent = load.windows * load.nics * flushes
     return Throughput(
-        samples / ((finished_ms - ready_ms) / 1000), size / batches_sent / 1000, resident, load.windows
+        samples / ((finished_ms - ready_ms) / 1000),
+        size / batches_sent / 1000,
+        resident,
+        load.windows,
+        cpu_s / samples * 1e6,
     )
 
 
