@@ -82,6 +82,7 @@ class _Service:
         signals.on_before_shutdown.connect(self._stopping)
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
+        self.room.tune_fetches()
         by_topic: dict[str, list[TP]] = {}
         for tp in sorted(assigned):
             by_topic.setdefault(tp.topic, []).append(tp)

@@ -1,9 +1,9 @@
 """The stream worker's bench: probe batches in the embedded log to clock offsets and path delays back in it.
 
-Out: samples a second of one worker that reads a log filled beforehand, all windows closed and published, and its
-resident memory; the same with small messages; and how long after a window's end its offsets are in the log while
-a small fleet flushes every 100 ms. The fleet is synthetic (known clocks, made batches), all else is the product:
-embedded log, Faust worker, native decoder, fits, delays, solve.
+Out: samples a second of one worker that reads a log filled beforehand, all windows closed and published, and
+its resident memory; the same with small messages; and how long after a window's end its offsets are in the
+log while a small fleet flushes every 100 ms. The fleet is synthetic (known clocks, made batches), all else is
+the product: embedded log, Faust worker, native decoder, fits, delays, solve.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Load:
-    """What is put into the log for a throughput figure: `nics` batches every `flush_ms` for `windows` windows."""
+    """What is put into the log for a throughput figure: `nics` batches every `flush_ms` for `windows`
+    windows."""
 
     nics: int
     flush_ms: int
@@ -72,14 +73,14 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
         ("_10kb", Load(nics=400, flush_ms=100, pairs_per_path=9, windows=windows)),
     ):
         progress(
-            f"throughput: {load.windows} windows of {load.nics} NICs with {load.samples_per_batch} samples every "
-            f"{load.flush_ms} ms"
+            f"throughput: {load.windows} windows of {load.nics} NICs with {load.samples_per_batch} samples "
+            f"every {load.flush_ms} ms"
         )
         with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
             done = throughput(load, Path(folder), progress)
         note = (
-            f"messages of {done.message_kb:.0f} kB, {load.nics} NICs, {load.peers} peers, {load.paths} paths, "
-            f"{done.windows} windows, from the worker's readiness to its last record"
+            f"messages of {done.message_kb:.0f} kB, {load.nics} NICs, {load.peers} peers, {load.paths} paths,"
+            f" {done.windows} windows, from the worker's readiness to its last record"
         )
         figures[f"samples_per_second_per_worker{key}"] = Figure(
             done.samples_per_second, unit="samples/s", note=note
@@ -191,7 +192,8 @@ def _end_offsets(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 
 def _last_window(bootstrap: str) -> int:
-    """Return the number of the last window that holds a batch: append time of each partition's end but one."""
+    """Return the number of the last window that holds a batch: append time of each partition's end but
+    one."""
     consumer = _reader(bootstrap)
     newest = 0
     for tp in _end_offsets(consumer, PROBES.name):
@@ -217,7 +219,8 @@ def _reader(bootstrap: str) -> Consumer:
 
 
 def _messages(bootstrap: str, topics: list[str], deadline: float) -> Iterator[Any]:
-    """Yield all messages of some topics from their beginning until the deadline; None when there is none yet."""
+    """Yield all messages of some topics from their beginning until the deadline; None when there is none
+    yet."""
     consumer = _reader(bootstrap)
     try:
         partitions = [
@@ -237,7 +240,8 @@ def _messages(bootstrap: str, topics: list[str], deadline: float) -> Iterator[An
 
 
 def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
-    """Return the append time of the last record of window `last`: all NICs' delays and the shard's offsets."""
+    """Return the append time of the last record of window `last`: all NICs' delays and the shard's
+    offsets."""
     delays: set[str] = set()
     newest = offsets = 0
     for message in _messages(bootstrap, [DELAYS.name, CLOCK_OFFSETS.name], time.monotonic() + TIMEOUT_S):
@@ -255,7 +259,8 @@ def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
         if offsets and len(delays) == nics:
             return max(newest, offsets)
     raise RuntimeError(
-        f"window {last}: delays of {len(delays)} of {nics} NICs, offsets {bool(offsets)} after {TIMEOUT_S:g} s"
+        f"window {last}: delays of {len(delays)} of {nics} NICs, offsets {bool(offsets)}"
+        f" after {TIMEOUT_S:g} s"
     )
 
 

@@ -1,7 +1,8 @@
 """Closed windows to records: `ClockFits` a shard, `PathDelays` a NIC.
 
 In: a `ClosedWindow`, what the inventory says of its NICs, the newest clock lines. Out: records as dicts, in
-parts of at most `MAX_ELEMENTS`; path delays as Avro bodies at once. Everything in them but `lag_messages` follows from the messages alone.
+parts of at most `MAX_ELEMENTS`; path delays as Avro bodies at once. Everything in them but `lag_messages`
+follows from the messages alone.
 """
 
 from __future__ import annotations

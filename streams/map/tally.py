@@ -100,19 +100,14 @@ class NicTally:
         `limit`.
 
         A single odd reading (the process was held up between the two clocks) goes back with the next flush,
-        so a step counts only if the next reading, where there is one, confirms it.
+        so each reading is first replaced by the median of itself and its two neighbours, which keeps steps.
         """
         ahead = [clock - system for clock, system in self._reads]
+        smooth = [*ahead[:1], *(sorted(ahead[i : i + 3])[1] for i in range(len(ahead) - 2)), *ahead[-1:]]
         largest = 0
         for i in range(1, len(ahead)):
-            step = ahead[i] - ahead[i - 1]
+            step = smooth[i] - smooth[i - 1]
             elapsed = self._reads[i][1] - self._reads[i - 1][1]
-            if abs(step) <= abs(largest) or not limit.exceeded(step, elapsed):
-                continue
-            if i + 1 < len(ahead):
-                confirmed = ahead[i + 1] - ahead[i - 1]
-                longer = self._reads[i + 1][1] - self._reads[i - 1][1]
-                if not limit.exceeded(confirmed, longer) or (confirmed > 0) != (step > 0):
-                    continue
-            largest = step
+            if abs(step) > abs(largest) and limit.exceeded(step, elapsed):
+                largest = step
         return largest

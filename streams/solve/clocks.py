@@ -346,8 +346,9 @@ class ShardClocks:
         tau = self.parameters.slew_time_s
         limit = self.parameters.slew_max_ppb
         seconds = window_ns * 1e-9
-        integral = self._integral.get(domain, 0.0) + error_ns * seconds / (4 * tau * tau)
-        integral = min(max(integral, -limit / 2), limit / 2)
+        integral = self._integral.get(domain, 0.0)
+        if abs(error_ns / tau) < limit:  # else the slew is at its limit, and the integral would overshoot
+            integral = min(max(integral + error_ns * seconds / (4 * tau * tau), -limit / 2), limit / 2)
         self._integral[domain] = integral
         slew = min(max(error_ns / tau + integral, -limit), limit)
         change = slew - self._slew.get(domain, slew)

@@ -227,5 +227,6 @@ def _asymmetry_of_nodes(
         weighted = incidence * np.maximum(share, 1e-9)[:, None]
         whole = incidence.T @ weighted + 1.0 / len(members)
         gains = np.linalg.solve(whole, weighted.T)
+        gains -= (own[members] / own[members].sum()) @ gains
         result[members] = np.abs(gains) @ limit[mine]
     return result

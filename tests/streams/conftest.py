@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ class Fleet:
             flush = start + 900_000_000
             nics.append({
                 "nic": nic, "clock": self.clock_of.get(nic, nic), "run": 1, "batches": 10, "samples": 100,
-                "lost": 0, "lost_batches": 0, "restarts": 0, "clock_jump_ns": self.jumps.get((nic, window), 0),
+                "lost": 0, "lost_batches": 0, "restarts": 0,
+                "clock_jump_ns": self.jumps.get((nic, window), 0),
                 "clock_ns": self.clock(nic).reading(flush),
                 "system_ns": flush + round(self.system_error_ns(nic, flush)),
                 "append_ns": flush + self.append_delay_ns(nic) + self.log_ahead_ns, "last_batch": 0,
@@ -108,6 +110,24 @@ def states(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {clock["clock"]: clock for record in records for clock in record["clocks"]}
 
 
-@pytest.fixture
-def fleet_of() -> type[Fleet]:
-    return Fleet
+@pytest.fixture(scope="session")
+def sim() -> SimpleNamespace:
+    """The simulation: clocks, fleets, and how to read what the solver says of them."""
+    return SimpleNamespace(
+        Clock=TrueClock,
+        Fleet=Fleet,
+        states=states,
+        WINDOW_NS=WINDOW_NS,
+        FIRST=FIRST,
+        random_fleet=random_fleet,
+    )
+
+
+def random_fleet(nics: int, seed: int = 1, **settings: Any) -> Fleet:
+    """NICs whose clocks are ms and tens of ppm apart."""
+    rng = np.random.default_rng(seed)
+    clocks = {
+        f"h{i:02d}/e0": TrueClock(float(rng.uniform(-5e6, 5e6)), float(rng.uniform(-3e4, 3e4)))
+        for i in range(nics)
+    }
+    return Fleet(clocks, seed=seed, **settings)
