@@ -311,11 +311,6 @@ class Partition:
         self.segments[first : first + len(old)] = [fresh]
         self._hints.clear()
 
-    def sync(self) -> None:
-        """Write everything through to the disk. Raises OSError."""
-        for segment in self.segments:
-            segment.sync()
-
     def close(self) -> None:
         """Keep the active segment's index too, so that the next start need not read it."""
         if self.segments[-1].size:
@@ -325,11 +320,6 @@ class Partition:
         """Tell every waiting reader that this partition is gone."""
         for waiter in tuple(self.waiters):
             waiter.gone()
-
-
-def room_error(error: OSError) -> bool:
-    """Whether `error` says that there is no room."""
-    return error.errno in _ROOM_ERRORS
 
 
 DEFAULTS: Final[Mapping[str, str]] = {

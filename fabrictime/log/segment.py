@@ -244,7 +244,11 @@ class Segment:
         self.meta_path.unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Write the file through to the disk where anything is new."""
-        if self.unsynced:
+        """Write the file through to the disk; may run in a thread of its own. Raises OSError."""
+        # Cleared first: what is appended meanwhile counts as new.
+        self.unsynced = False
+        try:
             os.fsync(self.handle.fd)
-            self.unsynced = False
+        except OSError:
+            self.unsynced = True
+            raise

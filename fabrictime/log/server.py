@@ -386,7 +386,8 @@ class LogServer:
         while True:
             await asyncio.sleep(self.settings.fsync_interval_ms / 1000)
             try:
-                await asyncio.to_thread(self.store.sync)
+                for segment in self.store.unsynced():
+                    await asyncio.to_thread(segment.sync)
                 await asyncio.to_thread(self.offsets.sync)
             except OSError as error:
                 log.error("fsync failed: %s", error)
@@ -405,7 +406,8 @@ class LogServer:
         self.groups.close()
         await asyncio.sleep(0)
         if self.settings.fsync_interval_ms:
-            self.store.sync()
+            for segment in self.store.unsynced():
+                segment.sync()
         self.offsets.close()
         self.store.close()
 

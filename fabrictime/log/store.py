@@ -23,6 +23,7 @@ from typing import Final
 
 from fabrictime.log.errors import AlreadyRunning, Code, LogError
 from fabrictime.log.partition import DEFAULTS, Partition, TopicConfig, parse_config
+from fabrictime.log.segment import Segment
 from fabrictime.log.settings import LogSettings
 from schemas.topics import TOPICS, Partitions
 
@@ -317,10 +318,11 @@ class Store:
             total -= freed
             log.info("%s: total_bytes removed %d B", oldest.directory, freed)
 
-    def sync(self) -> None:
-        """Write everything through to the disk. Raises OSError."""
-        for partition in self.partitions():
-            partition.sync()
+    def unsynced(self) -> list[Segment]:
+        """Return the segments with bytes that were not yet written through to the disk."""
+        return [
+            segment for partition in self.partitions() for segment in partition.segments if segment.unsynced
+        ]
 
     def close(self) -> None:
         """Keep what makes the next start quick, and let go of the directory."""

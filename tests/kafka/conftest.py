@@ -24,6 +24,14 @@ from confluent_kafka.cimpl import NewTopic
 from fabrictime.bench import _apache_kafka
 
 DEADLINE_S = 30.0
+FETCH_AND_START_S = _apache_kafka.FETCH_S + 2 * _apache_kafka.START_S
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test on Apache Kafka may have to fetch its jars: that takes as long as it takes."""
+    for item in items:
+        if item.get_closest_marker("kafka") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(FETCH_AND_START_S))
 
 
 @dataclass(frozen=True)
