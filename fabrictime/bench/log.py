@@ -36,6 +36,7 @@ PARTITIONS: Final = 8
 MESSAGE_BYTES: Final = 32 * 1024
 SMALL_BYTES: Final = 200
 _TIMEOUT_S: Final = 180.0
+_START_S: Final = 20.0
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -80,23 +81,22 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
 @contextmanager
 def embedded(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Run the embedded log in a process of its own and give its address and the process."""
-    settings = {"directory": str(folder), "port": 0, "create_topics": False, "min_free_bytes": 0}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fabrictime.log", json.dumps(settings)], stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None  # noqa: S101 - a pipe was asked for
-    seen: list[str] = []
+    settings = {"directory": str(folder / "log"), "port": 0, "create_topics": False, "min_free_bytes": 0}
+    output = folder / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fabrictime.log", json.dumps(settings)], stderr=file
+        )
     try:
-        for line in process.stderr:
-            seen.append(line)
-            if "listening on " in line:
-                break
-        else:
-            raise RuntimeError(f"the embedded log did not start: {''.join(seen)[-300:]}")
-        yield line.split("listening on ")[1].split(",")[0], psutil.Process(process.pid)
+        deadline_s = time.monotonic() + _START_S
+        while "listening on " not in output.read_text():
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the embedded log did not start: {output.read_text()[-300:]}")
+            time.sleep(0.02)
+        yield output.read_text().split("listening on ")[1].split(",")[0], psutil.Process(process.pid)
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.wait(_START_S)
 
 
 def _peak_mb(process: psutil.Process) -> float:

@@ -112,6 +112,41 @@ def test_kill_9_loses_doubles_and_reorders_nothing_acknowledged(start_log, wait_
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
+@pytest.mark.timeout(120)
+def test_kill_9_in_the_midst_of_compaction_keeps_the_newest_of_every_key(start_log, wait_for):
+    log = start_log(housekeeping_ms=50, compaction_bytes=0)
+    options = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0", "segment_bytes": 40_000}
+    create(log, "t", 1, **options)
+    producer = Producer(
+        {
+            "bootstrap.servers": log.bootstrap, "enable.idempotence": True, "batch.size": 5000,
+            "linger.ms": 1, "message.timeout.ms": 60_000, "retry.backoff.ms": 20, "compression.type": "lz4", **QUIET,
+        }
+    )  # fmt: skip
+    newest: dict[bytes, tuple[int, bytes]] = {}
+
+    def delivered(error, message):
+        assert error is None
+        key = message.key()
+        newest[key] = max(newest.get(key, (-1, b"")), (message.offset(), message.value()))
+
+    total = 0
+    for _ in range(4):
+        for number in range(total, total + 3000):
+            producer.produce("t", b"%d" % number, b"key-%d" % (number % 100), on_delivery=delivered)
+            producer.poll(0.0002)
+        total += 3000
+        log.kill()
+        log.start()
+    assert producer.flush(40) == 0
+    compacted = wait_for(lambda: len(found := everything(log, "t")) < total // 3 and found)
+    offsets = [message.offset() for message in compacted]
+    assert offsets == sorted(set(offsets))
+    last = {message.key(): (message.offset(), message.value()) for message in compacted}
+    assert last == newest
+    assert {int(value) for _, value in last.values()} == set(range(total - 100, total))
+
+
 def test_committed_offsets_and_groups_after_kill_9(start_log, wait_for):
     log = start_log()
     create(log, "t", 2)
