@@ -1019,7 +1019,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
       const shot *s = &e->shots[e->second & e->shot_mask];
       second_due = s->pair && s->halves[1].state == WAITING ? s->second_due : now;
     }
-    /* a pair's second half does not wait for the drain, unless that has waited long */
+    /* a pair's second half does not wait for the drain, unless that is long overdue */
     int64_t since = now - e->last_drain;
     if (outstanding && (since >= e->config.drain_ns || e->sent_since_drain >= DRAIN_SENT) &&
         (second_due - now > SPIN_NS || since >= 3 * e->config.drain_ns || e->sent_since_drain >= 2 * DRAIN_SENT)) {

@@ -1,0 +1,102 @@
+"""The engine across namespaces: several paths by source port, a dead spine seen on its paths alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fabrictime.testbed import userns
+
+pytestmark = pytest.mark.fabric
+
+SCRIPT = """
+from fabrictime.testbed import userns
+userns.enter()
+import json, threading, time
+from fabrictime.testbed.fabric import Fabric
+from fabrictime.testbed.faults import Faults
+from fabrictime.testbed.settings import FabricSettings
+from native.core.probe import Engine, Peer, TestClock, open_sockets
+from producers.netns import in_netns
+
+PATHS = 16
+
+def collect(engine, seconds):
+    end = time.monotonic() + seconds
+    paths, forward = {}, []
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        batch = engine.drain()
+        forward += batch.forward.tolist()
+        for g, path in enumerate(batch.path.tolist()):
+            answered, lost = paths.get(path, (0, 0))
+            count = int(batch.start[g + 1] - batch.start[g])
+            paths[path] = (answered + count, lost + int(batch.lost[g]))
+    return paths, forward
+
+with Fabric(FabricSettings(hosts=2, leaves=2, spines=2)) as fabric:
+    engines, threads = [], []
+    for number, nic in enumerate(fabric.nics()):
+        sockets = in_netns(nic.netns, lambda: open_sockets(nic.address, 9319, 9320, PATHS))
+        clock = TestClock(offset_ns=1_000_000 * number)
+        engines.append(Engine(sockets, nic=nic.nic, key=bytes(16), rate_pps=3000.0, clock=clock))
+        threads.append(threading.Thread(target=engines[-1].run))
+        threads[-1].start()
+    near, far = fabric.nics()
+    engines[0].set_peers([Peer(far.nic, far.address, 9319)])
+    good, forward = collect(engines[0], 1.0)
+    no_t3 = engines[0].counters()["no_t3"]
+    faults = Faults(fabric)
+    faults.add("blackhole leaf1>spine1")
+    engines[0].drain()
+    collect(engines[0], 0.3)  # what was sent before
+    broken, _ = collect(engines[0], 1.0)
+    forward.sort()
+    print(json.dumps({"good": good, "broken": broken, "forward_p50_ns": forward[len(forward) // 2],
+                      "no_t3": no_t3}))
+    for engine in engines:
+        engine.stop()
+    for thread in threads:
+        thread.join()
+"""
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    reason = userns.namespaces_allowed()
+    if reason is not None:
+        pytest.skip(reason)
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=root, env=os.environ | {"PYTHONPATH": root},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_path_answers_and_nothing_is_lost(seen: dict[str, Any]) -> None:
+    assert set(map(int, seen["good"])) == set(range(9320, 9336))
+    assert sum(lost for _, lost in seen["good"].values()) == 0
+    assert all(answered > 0 for answered, _ in seen["good"].values())
+    assert seen["no_t3"] == 0
+
+
+def test_a_dead_link_is_lost_on_its_paths_and_on_no_other(seen: dict[str, Any]) -> None:
+    answers = {path: answered for path, (answered, _) in seen["broken"].items() if answered}
+    losses = {path: lost for path, (_, lost) in seen["broken"].items() if lost}
+    assert answers, "every path died: they all ran over one spine"
+    assert losses, "no path died: none ran over the spine"
+    assert not answers.keys() & losses.keys()
+    assert answers.keys() | losses.keys() == seen["good"].keys()
+
+
+def test_one_way_delay_is_microseconds_past_the_clock_offset(seen: dict[str, Any]) -> None:
+    assert 1_000_000 < seen["forward_p50_ns"] < 1_100_000
