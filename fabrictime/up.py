@@ -140,10 +140,11 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
             say(f"no fabric here: {denied}; probing between loopback addresses instead")
             kind = "loopback"
         else:
-            from fabrictime.testbed.fabric import Fabric
+            from fabrictime.testbed.control import Testbed, socket_path
 
             began_s = time.monotonic()
-            run.fabric = stack.enter_context(Fabric(run.config.fabric))
+            testbed = Testbed(run.config.fabric, socket_path(run.directory))
+            run.fabric = stack.enter_context(testbed).fabric
             shape = run.config.fabric
             say(
                 f"fabric ready, {shape.hosts} hosts, {shape.leaves} leaves and {shape.spines} spines, "
