@@ -216,8 +216,10 @@ class _Writer:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.name: str = schema["name"]
         self.parsed = fastavro.parse_schema(dict(schema), named_schemas={})
-        self.numbered = fastavro.parse_schema(_numbered(schema, {}), named_schemas={})
-        self.check: Check = _check_of(self.numbered, None) or (lambda values, where: None)
+        numbered = _numbered(schema, {})
+        self.numbered = fastavro.parse_schema(numbered, named_schemas={})
+        # Not from the parsed one: fastavro drops `symbols` from what is no enum.
+        self.check: Check = _check_of(numbered, None) or (lambda values, where: None)
 
 
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
