@@ -23,6 +23,8 @@ from fabrictime.log.segment import Handle, Segment
 log = logging.getLogger(__name__)
 
 _HINTS: Final = 32
+_BEHIND_MS: Final = 1000
+"""A clock that runs back by more than this is worth a log line."""
 _ROOM_ERRORS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 
@@ -79,6 +81,7 @@ class Partition:
         self._now_ms = now_ms
         self._hints: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
         self._last_ms = 0
+        self._behind = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.segments = self._recover()
 
@@ -160,7 +163,7 @@ class Partition:
             earlier = self.producers.check(header)
             if earlier is not None:
                 return Appended(earlier.base_offset, earlier.append_ms, 0)
-        append_ms = self._last_ms = max(self._now_ms(), self._last_ms)
+        append_ms = self._stamp_ms()
         active = self.segments[-1]
         try:
             if active.size and (
@@ -180,6 +183,20 @@ class Partition:
         for waiter in tuple(self.waiters):
             waiter.more(len(view))
         return Appended(base_offset, append_ms, len(view))
+
+    def _stamp_ms(self) -> int:
+        now_ms = self._now_ms()
+        behind_ms = self._last_ms - now_ms
+        if behind_ms <= 0:
+            self._last_ms = now_ms
+            self._behind = False
+        elif behind_ms > _BEHIND_MS and not self._behind:
+            self._behind = True
+            log.warning(
+                "%s: the clock is %d ms behind the last append: its time stands still until then",
+                self.directory, behind_ms,
+            )  # fmt: skip
+        return self._last_ms
 
     def roll(self) -> Segment:
         """Close the active segment and open the next. Raises OSError."""

@@ -57,13 +57,14 @@ def content(partition, parse):
     return found
 
 
-def test_append_time_never_runs_back(tmp_path, clock, make_batch):
+def test_append_time_never_runs_back(tmp_path, clock, make_batch, caplog):
     partition = Partition(tmp_path, config(), clock)
     times = []
     for now in (1000, 5000, 2000, 4999, 5001):
         clock.now = now
         times.append(partition.append(memoryview(make_batch([(b"k", b"v")]))).append_ms)
     assert times == [1000, 5000, 5000, 5000, 5001]
+    assert caplog.text.count("the clock is 3000 ms behind") == caplog.text.count("behind") == 1
     clock.now = 3000
     again = Partition(tmp_path, config(), clock)
     assert again.append(memoryview(make_batch([(b"k", b"v")]))).append_ms == 5001

@@ -120,7 +120,8 @@ def test_kill_9_in_the_midst_of_compaction_keeps_the_newest_of_every_key(start_l
     producer = Producer(
         {
             "bootstrap.servers": log.bootstrap, "enable.idempotence": True, "batch.size": 5000,
-            "linger.ms": 1, "message.timeout.ms": 60_000, "retry.backoff.ms": 20, "compression.type": "lz4", **QUIET,
+            "linger.ms": 1, "message.timeout.ms": 60_000, "retry.backoff.ms": 20,
+            "compression.type": "lz4", **QUIET,
         }
     )  # fmt: skip
     newest: dict[bytes, tuple[int, bytes]] = {}
