@@ -41,7 +41,7 @@ def test_topics_are_created_once_and_then_checked(bootstrap):
 
 def test_another_number_of_partitions_is_told_and_left_alone(bootstrap):
     topics_admin.create_topics(bootstrap, partitions=3)
-    with pytest.raises(topics_admin.TopicsError, match="fabric.delays: has 3 partitions, expected 5"):
+    with pytest.raises(topics_admin.TopicsError, match=r"fabric\.delays: has 3 partitions, expected 5"):
         topics_admin.create_topics(bootstrap, partitions=5)
     topics_admin.create_topics(bootstrap, partitions=3)
 
