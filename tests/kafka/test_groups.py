@@ -153,7 +153,8 @@ def ready(raw, group, wait_for):
 
     def up():
         answer = raw().ask(OffsetFetchRequest_v1(group, [("none", [0])]))
-        return answer.topics[0][1][0][-1] in (0, 3)
+        codes = [part[-1] for _, parts in answer.topics for part in parts]
+        return bool(codes) and set(codes) <= {0, 3}
 
     from aiokafka.protocol.coordination import FindCoordinatorRequest_v0
 
@@ -304,3 +305,24 @@ def test_groups_are_listed_and_described(kafka, admin, topic, member, group, wai
     [one] = described.members
     assert one.client_id == "me"
     assert sorted(part.partition for part in one.assignment.topic_partitions) == [0, 1]
+
+
+def test_confluent_static_members_keep_their_partitions_over_a_restart(topic, member, group, wait_for):
+    name = topic(4)
+    consumers = [member(group, name, **{"group.instance.id": f"host-{number}"}) for number in range(2)]
+    before = settle(wait_for, consumers, 4)
+    consumers[1].close()
+    back = member(group, name, **{"group.instance.id": "host-1"})
+    assert settle(wait_for, [consumers[0], back], 4) == before
+
+
+async def test_aiokafka_static_member(kafka, topic, group):
+    name = topic(2)
+    for _ in range(2):
+        async with AIOKafkaConsumer(
+            name, bootstrap_servers=kafka.bootstrap, group_id=group, group_instance_id="host-1",
+            session_timeout_ms=6000, heartbeat_interval_ms=200,
+        ) as consumer:  # fmt: skip
+            async with asyncio.timeout(20):
+                while len(consumer.assignment()) != 2:
+                    await consumer.getmany(timeout_ms=50)
