@@ -1,0 +1,278 @@
+"""The worker as it runs: a real log, real Faust workers, probes in, clocks and delays out."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from fabrictime.bench._fleet import SyntheticFleet
+from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
+from schemas import codec
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PROBES, REJECTS, TOPICS
+
+PARTITIONS = 4
+SETTINGS: dict[str, Any] = {"stages": ["map", "solve"], "window_ms": 500, "session_timeout_s": 3}
+WINDOW_NS = 500_000_000
+
+
+class Log:
+    """The log as a test sees it: produce batches, read topics, wait for what must come."""
+
+    def __init__(self, bootstrap: str, nics: int = 6) -> None:
+        self.bootstrap = bootstrap
+        self.fleet = SyntheticFleet(nics, peers=min(5, nics - 1), paths=1, epoch_ns=time.time_ns())
+        self.acknowledged = 0
+        self.samples = 0
+        self._producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+        self._consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
+        )
+        self._records: dict[str, list[tuple[Any, codec.Record]]] = {}
+        self._next: dict[tuple[str, int], int] = {}
+
+    def send(self, value: bytes, key: str, samples: int = 0) -> None:
+        def delivered(error: Any, _: Any) -> None:
+            assert error is None
+            self.acknowledged += 1
+            self.samples += samples
+
+        self._producer.produce(PROBES.name, value, key, on_delivery=delivered)
+        self._producer.poll(0)
+
+    def probe(self, seconds: float, until: Callable[[], bool] | None = None) -> None:
+        """Let every NIC flush each 50 ms for some time, or until something holds."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            now_ns = time.time_ns()
+            for name in self.fleet.members:
+                self.send(self.fleet.message(name, now_ns - 50_000_000, now_ns, 4), name, 8 * self.per_batch())
+            self._producer.poll(0.05)
+            if until is not None and until():
+                return
+        assert until is None, f"not within {seconds} s"
+
+    def per_batch(self) -> int:
+        return len(next(iter(self.fleet.members.values())).peers)
+
+    def flush(self) -> None:
+        assert self._producer.flush(20) == 0
+
+    def read(self, topic: str) -> list[tuple[Any, codec.Record]]:
+        """Everything that a topic holds by now."""
+        kept = self._records.setdefault(topic, [])
+        numbers = self._consumer.list_topics(topic, 10).topics[topic].partitions
+        ends = {
+            number: self._consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1]
+            for number in numbers
+        }
+        missing = {n: end for n, end in ends.items() if self._next.get((topic, n), 0) < end}
+        self._consumer.assign([TopicPartition(topic, n, self._next.get((topic, n), 0)) for n in missing])
+        while missing:
+            message = self._consumer.poll(5)
+            assert message is not None, f"{topic}: {missing} did not come"
+            assert message.error() is None
+            number = message.partition()
+            self._next[topic, number] = message.offset() + 1
+            if message.value() is not None:
+                kept.append((message, codec.decode(message.value(), TOPICS[topic].record)))
+            if message.offset() + 1 >= ends[number]:
+                missing.pop(number, None)
+        return kept
+
+    def records(self, topic: str) -> list[codec.Record]:
+        return [record for _, record in self.read(topic)]
+
+    def wait(self, what: Callable[[], bool], seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < end, f"not within {seconds} s"
+            self._producer.poll(0.05)
+
+    def fits_by_identity(self) -> dict[tuple[str, str, int, int], codec.Record]:
+        """What a reader who knows the identity has in the end."""
+        return {
+            (r["shard"], r["source"], r["window"], r["part"]): r for r in self.records(CLOCK_FITS.name)
+        }
+
+    def synced(self) -> bool:
+        newest = self.newest_offsets()
+        return bool(newest) and all(c["state"] == "SYNCED" for c in newest.values())
+
+    def newest_offsets(self) -> dict[str, codec.Record]:
+        found: dict[str, codec.Record] = {}
+        for record in sorted(self.records(CLOCK_OFFSETS.name), key=lambda r: int(r["window"])):
+            found |= {clock["clock"]: clock for clock in record["clocks"]}
+        return found
+
+    def close(self) -> None:
+        self._producer.flush(5)
+        self._consumer.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with embedded_log(tmp_path, PARTITIONS) as bootstrap:
+        log = Log(bootstrap)
+        yield log
+        log.close()
+
+
+def test_offsets_and_delays_come_out_true_and_in_time(log: Log, tmp_path: Path) -> None:
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS) as worker:
+        log.probe(20, until=lambda: len({r["window"] for r in log.records(DELAYS.name) if r["state"] == "SYNCED"}) > 3)
+        assert worker.stop() == 0
+    errors = {}
+    fleet = log.fleet.members
+    for record in log.records(CLOCK_OFFSETS.name):
+        fabric = {}
+        for clock in record["clocks"]:
+            if clock["state"] == "SYNCED":
+                true = fleet[clock["clock"]].clock
+                time_ns = clock["at_ns"]
+                for _ in range(4):
+                    time_ns -= true.reading_at(time_ns) - clock["at_ns"]
+                fabric[clock["clock"]] = clock["at_ns"] - time_ns + clock["offset_ns"]
+                errors[clock["clock"], record["window"]] = clock["bound_ns"]
+        if fabric:
+            middle = sorted(fabric.values())[len(fabric) // 2]
+            for name, ahead in fabric.items():
+                assert abs(ahead - middle) <= 2 * errors[name, record["window"]]
+                assert errors[name, record["window"]] < 10_000
+            assert abs(middle) < 1_000_000
+    assert len(errors) >= 3 * len(fleet)
+    delays = [p for r in log.records(DELAYS.name) if r["state"] == "SYNCED" for p in r["paths"]]
+    assert delays
+    for path in delays:
+        assert abs(path["forward_min_ns"] - 5_000) <= path["bound_ns"] + 2_000
+        assert abs(path["reverse_min_ns"] - 5_000) <= path["bound_ns"] + 2_000
+    sources = {r["source"] for r in log.records(CLOCK_FITS.name)}
+    assert sources == {f"{PROBES.name}/{n}" for n in range(PARTITIONS)}
+
+
+def test_every_source_speaks_in_every_window_without_a_single_probe(log: Log, tmp_path: Path) -> None:
+    def windows() -> list[int]:
+        fits = log.records(CLOCK_FITS.name)
+        return sorted({w for w in (r["window"] for r in fits) if sum(r["window"] == w for r in fits) == PARTITIONS})
+
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        log.wait(lambda: len(windows()) >= 3)
+    found = windows()
+    assert found == list(range(found[0], found[-1] + 1))
+    assert all(r["samples"] == 0 and r["first_offset"] == -1 for r in log.records(CLOCK_FITS.name))
+
+
+def test_a_message_that_cannot_be_read_is_rejected_and_the_stream_goes_on(log: Log, tmp_path: Path) -> None:
+    name = next(iter(log.fleet.members))
+    now_ns = time.time_ns()
+    good = log.fleet.message(name, now_ns, now_ns + 1000, 2)
+    bad = {
+        "UNKNOWN_SCHEMA": (b"hello", "x"),
+        "TRUNCATED": (good[:-7], name),
+        "WRONG_KEY": (good, "other/nic"),
+        "MALFORMED": (good + b"\x01", name),
+    }
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        for value, key in bad.values():
+            log.send(value, key)
+        log.flush()
+        log.wait(lambda: len(log.records(REJECTS.name)) >= len(bad))
+        log.probe(20, until=log.synced)
+    rejects = log.read(REJECTS.name)
+    assert {r["reason"] for _, r in rejects} == set(bad)
+    for message, record in rejects:
+        assert message.key() == PROBES.name.encode()
+        assert record["topic"] == PROBES.name
+        assert record["detail"]
+        assert record["head"] in {value[:1024] for value, _ in bad.values()}
+    assert sum(r["rejected"] for r in log.fits_by_identity().values()) == len(bad)
+
+
+def test_tombstones_are_passed_over(log: Log, tmp_path: Path) -> None:
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        log._producer.produce(PROBES.name, None, next(iter(log.fleet.members)))
+        log.probe(20, until=log.synced)
+    assert log.records(REJECTS.name) == []
+
+
+@pytest.mark.parametrize("pause_s", [1.3, 2.1])
+def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Path, pause_s: float) -> None:
+    first = Service("streams", {"bootstrap": log.bootstrap, **SETTINGS}, tmp_path)
+    try:
+        first.wait_ready()
+        log.probe(20, until=log.synced)
+        log.probe(pause_s)
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(10)
+    finally:
+        first.stop()
+    before = log.newest_offsets()
+    died = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
+    log.probe(1.0)
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        log.probe(30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > died + 4)
+        log.flush()
+        log.wait(lambda: sum(r["samples"] for r in log.fits_by_identity().values()) >= log.samples)
+        log.wait(log.synced)
+    fits = log.fits_by_identity().values()
+    assert sum(r["samples"] for r in fits) == log.samples
+    assert sum(r["messages"] for r in fits) == log.acknowledged
+    assert sum(n["lost_batches"] for r in fits for n in r["nics"]) == 0
+    ranges = sorted((r["source"], r["first_offset"], r["next_offset"]) for r in fits if r["messages"])
+    for (source, _, end), (next_source, begin, _) in zip(ranges, ranges[1:], strict=False):
+        assert source != next_source or begin == end
+    after = log.newest_offsets()
+    for name, old in before.items():
+        new = after[name]
+        carried = old["offset_ns"] + old["drift_ppb"] * 1e-9 * (new["at_ns"] - old["at_ns"])
+        seconds = (new["at_ns"] - old["at_ns"]) * 1e-9
+        assert abs(carried - new["offset_ns"]) < 500 + 500 * seconds  # no step: rate errors of some 100 ppb
+    by_window: dict[int, set[Any]] = {}
+    for record in log.records(CLOCK_OFFSETS.name):
+        by_window.setdefault(record["window"], set()).add((record["part"], record["parts"]))
+    assert all(len({parts for _, parts in found}) == 1 for found in by_window.values())
+
+
+def test_workers_come_and_go_while_it_runs(log: Log, tmp_path: Path) -> None:
+    """Every partition has one owner at a time, and no sample is lost or counted twice."""
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        log.probe(20, until=log.synced)
+        with stream_worker(log.bootstrap, tmp_path, **SETTINGS) as second:
+            began = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
+            log.probe(
+                30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > began + 6
+            )
+            assert second.stop() == 0
+        ended = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
+        log.probe(30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > ended + 4)
+        log.flush()
+        log.wait(lambda: sum(r["samples"] for r in log.fits_by_identity().values()) >= log.samples)
+    fits = log.fits_by_identity().values()
+    assert sum(r["samples"] for r in fits) == log.samples
+    assert sum(r["messages"] for r in fits) == log.acknowledged
+    assert log.synced()
+
+
+def test_nics_with_one_clock_in_the_inventory_share_an_offset(log: Log, tmp_path: Path) -> None:
+    """The inventory is known before the first window, since the stage waits for its lookups."""
+    names = list(log.fleet.members)
+    one = log.fleet.members[names[0]].clock
+    log.fleet.members[names[1]].clock = one
+    for name in names[:2]:
+        nic = {
+            "nic": name, "host": name.split("/")[0], "device": "eth0", "shard": "pod1", "rail": None, "rack": None,
+            "addresses": ["127.0.0.1"], "probe_port": 0, "clock": "shared/system", "stamp": "KERNEL",
+            "speed_bps": None, "mtu_bytes": None, "run": 1, "since_ns": 0, "announced_ns": 0, "capabilities": [],
+        }  # fmt: skip
+        log._producer.produce(INVENTORY.name, codec.encode("Nic", nic), name)
+    log.flush()
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        log.probe(20, until=lambda: "shared/system" in log.newest_offsets())
+    clocks = {c["clock"] for r in log.records(CLOCK_OFFSETS.name) for c in r["clocks"]}
+    assert not clocks & set(names[:2])
+    assert {r["shard"] for r in log.records(CLOCK_OFFSETS.name)} == {"pod1", "fabric"}
