@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,7 @@ class Log:
         self.acknowledged = 0
         self.samples = 0
         self._producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
-        )
+        self._consumers: dict[str, Consumer] = {}
         self._records: dict[str, list[tuple[Any, codec.Record]]] = {}
         self._next: dict[tuple[str, int], int] = {}
 
@@ -51,7 +51,8 @@ class Log:
         while time.monotonic() < end:
             now_ns = time.time_ns()
             for name in self.fleet.members:
-                self.send(self.fleet.message(name, now_ns - 50_000_000, now_ns, 4), name, 8 * self.per_batch())
+                value = self.fleet.message(name, now_ns - 50_000_000, now_ns, 4)
+                self.send(value, name, 8 * self.per_batch())
             self._producer.poll(0.05)
             if until is not None and until():
                 return
@@ -66,23 +67,31 @@ class Log:
     def read(self, topic: str) -> list[tuple[Any, codec.Record]]:
         """Everything that a topic holds by now."""
         kept = self._records.setdefault(topic, [])
-        numbers = self._consumer.list_topics(topic, 10).topics[topic].partitions
-        ends = {
-            number: self._consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1]
-            for number in numbers
+        consumer = self._consumers.get(topic)
+        if consumer is None:
+            consumer = self._consumers[topic] = Consumer(
+                {
+                    "bootstrap.servers": self.bootstrap,
+                    "group.id": "test",
+                    "enable.auto.commit": False,
+                    "fetch.wait.max.ms": 20,
+                }
+            )
+            numbers = consumer.list_topics(topic, 10).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, n, 0) for n in numbers])
+            self._next |= {(topic, n): 0 for n in numbers}
+        missing = {
+            n: consumer.get_watermark_offsets(TopicPartition(topic, n), 10)[1]
+            for name, n in self._next
+            if name == topic
         }
-        missing = {n: end for n, end in ends.items() if self._next.get((topic, n), 0) < end}
-        self._consumer.assign([TopicPartition(topic, n, self._next.get((topic, n), 0)) for n in missing])
-        while missing:
-            message = self._consumer.poll(5)
+        while missing := {n: end for n, end in missing.items() if self._next[topic, n] < end}:
+            message = consumer.poll(5)
             assert message is not None, f"{topic}: {missing} did not come"
             assert message.error() is None
-            number = message.partition()
-            self._next[topic, number] = message.offset() + 1
+            self._next[topic, message.partition()] = message.offset() + 1
             if message.value() is not None:
                 kept.append((message, codec.decode(message.value(), TOPICS[topic].record)))
-            if message.offset() + 1 >= ends[number]:
-                missing.pop(number, None)
         return kept
 
     def records(self, topic: str) -> list[codec.Record]:
@@ -96,9 +105,7 @@ class Log:
 
     def fits_by_identity(self) -> dict[tuple[str, str, int, int], codec.Record]:
         """What a reader who knows the identity has in the end."""
-        return {
-            (r["shard"], r["source"], r["window"], r["part"]): r for r in self.records(CLOCK_FITS.name)
-        }
+        return {(r["shard"], r["source"], r["window"], r["part"]): r for r in self.records(CLOCK_FITS.name)}
 
     def synced(self) -> bool:
         newest = self.newest_offsets()
@@ -112,7 +119,8 @@ class Log:
 
     def close(self) -> None:
         self._producer.flush(5)
-        self._consumer.close()
+        for consumer in self._consumers.values():
+            consumer.close()
 
 
 @pytest.fixture
@@ -123,9 +131,12 @@ def log(tmp_path: Path) -> Iterator[Log]:
         log.close()
 
 
-def test_offsets_and_delays_come_out_true_and_in_time(log: Log, tmp_path: Path) -> None:
+def test_offsets_and_delays_come_out_true(log: Log, tmp_path: Path) -> None:
+    def delays() -> list[codec.Record]:
+        return log.records(DELAYS.name)
+
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS) as worker:
-        log.probe(20, until=lambda: len({r["window"] for r in log.records(DELAYS.name) if r["state"] == "SYNCED"}) > 3)
+        log.probe(20, until=lambda: len({r["window"] for r in delays() if r["state"] == "SYNCED"}) > 3)
         assert worker.stop() == 0
     errors = {}
     fleet = log.fleet.members
@@ -143,12 +154,13 @@ def test_offsets_and_delays_come_out_true_and_in_time(log: Log, tmp_path: Path) 
             middle = sorted(fabric.values())[len(fabric) // 2]
             for name, ahead in fabric.items():
                 assert abs(ahead - middle) <= 2 * errors[name, record["window"]]
-                assert errors[name, record["window"]] < 10_000
             assert abs(middle) < 1_000_000
     assert len(errors) >= 3 * len(fleet)
-    delays = [p for r in log.records(DELAYS.name) if r["state"] == "SYNCED" for p in r["paths"]]
-    assert delays
-    for path in delays:
+    last = max(window for _, window in errors)
+    assert max(bound for (_, window), bound in errors.items() if window == last) < 10_000
+    paths = [p for r in delays() if r["state"] == "SYNCED" for p in r["paths"]]
+    assert paths
+    for path in paths:
         assert abs(path["forward_min_ns"] - 5_000) <= path["bound_ns"] + 2_000
         assert abs(path["reverse_min_ns"] - 5_000) <= path["bound_ns"] + 2_000
     sources = {r["source"] for r in log.records(CLOCK_FITS.name)}
@@ -157,8 +169,8 @@ def test_offsets_and_delays_come_out_true_and_in_time(log: Log, tmp_path: Path) 
 
 def test_every_source_speaks_in_every_window_without_a_single_probe(log: Log, tmp_path: Path) -> None:
     def windows() -> list[int]:
-        fits = log.records(CLOCK_FITS.name)
-        return sorted({w for w in (r["window"] for r in fits) if sum(r["window"] == w for r in fits) == PARTITIONS})
+        counts = Counter(r["window"] for r in log.records(CLOCK_FITS.name))
+        return sorted(window for window, sources in counts.items() if sources == PARTITIONS)
 
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
         log.wait(lambda: len(windows()) >= 3)
@@ -224,7 +236,7 @@ def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Pa
     assert sum(r["messages"] for r in fits) == log.acknowledged
     assert sum(n["lost_batches"] for r in fits for n in r["nics"]) == 0
     ranges = sorted((r["source"], r["first_offset"], r["next_offset"]) for r in fits if r["messages"])
-    for (source, _, end), (next_source, begin, _) in zip(ranges, ranges[1:], strict=False):
+    for (source, _, end), (next_source, begin, _) in pairwise(ranges):
         assert source != next_source or begin == end
     after = log.newest_offsets()
     for name, old in before.items():
@@ -244,9 +256,7 @@ def test_workers_come_and_go_while_it_runs(log: Log, tmp_path: Path) -> None:
         log.probe(20, until=log.synced)
         with stream_worker(log.bootstrap, tmp_path, **SETTINGS) as second:
             began = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
-            log.probe(
-                30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > began + 6
-            )
+            log.probe(30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > began + 6)
             assert second.stop() == 0
         ended = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
         log.probe(30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > ended + 4)
@@ -265,14 +275,17 @@ def test_nics_with_one_clock_in_the_inventory_share_an_offset(log: Log, tmp_path
     log.fleet.members[names[1]].clock = one
     for name in names[:2]:
         nic = {
-            "nic": name, "host": name.split("/")[0], "device": "eth0", "shard": "pod1", "rail": None, "rack": None,
-            "addresses": ["127.0.0.1"], "probe_port": 0, "clock": "shared/system", "stamp": "KERNEL",
-            "speed_bps": None, "mtu_bytes": None, "run": 1, "since_ns": 0, "announced_ns": 0, "capabilities": [],
+            "nic": name, "host": name.split("/")[0], "device": "eth0", "shard": "pod1", "rail": None,
+            "rack": None, "addresses": ["127.0.0.1"], "probe_port": 0, "clock": "shared/system", "stamp": "KERNEL",
+            "speed_bps": None, "mtu_bytes": None, "run": 1, "since_ns": 0, "announced_ns": 0,
+            "capabilities": [],
         }  # fmt: skip
         log._producer.produce(INVENTORY.name, codec.encode("Nic", nic), name)
     log.flush()
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
-        log.probe(20, until=lambda: "shared/system" in log.newest_offsets())
+        log.probe(
+            20, until=lambda: {r["shard"] for r in log.records(CLOCK_OFFSETS.name)} == {"pod1", "fabric"}
+        )
     clocks = {c["clock"] for r in log.records(CLOCK_OFFSETS.name) for c in r["clocks"]}
+    assert "shared/system" in clocks
     assert not clocks & set(names[:2])
-    assert {r["shard"] for r in log.records(CLOCK_OFFSETS.name)} == {"pod1", "fabric"}
