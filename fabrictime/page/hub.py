@@ -51,6 +51,7 @@ class View(Generic[T]):
     """One question that is asked again and again while somebody watches."""
 
     fetch: Callable[[], T]
+    every_s: float
     snapshot: Snapshot[T] = field(default_factory=Snapshot)
     subscribers: list[Callable[[Snapshot[T]], None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -67,15 +68,20 @@ class Hub:
         self._closed = False
 
     def subscribe(
-        self, key: Hashable, fetch: Callable[[], T], callback: Callable[[Snapshot[T]], None]
+        self,
+        key: Hashable,
+        fetch: Callable[[], T],
+        callback: Callable[[Snapshot[T]], None],
+        every_s: float = 0.0,
     ) -> Callable[[], None]:
         """Call `callback` with the view's snapshot now and at each poll; return how to end it.
 
-        `fetch` asks history and may block; it is used where `key` has no view yet.
+        `fetch` asks history and may block. It and `every_s`, the least time from poll to poll where that is
+        above the hub's, are used where `key` has no view yet.
         """
         view = self._views.get(key)
         if view is None:
-            view = self._views[key] = View(fetch)
+            view = self._views[key] = View(fetch, max(every_s, self._refresh_s))
         view.subscribers.append(callback)
         if view.task is None or view.task.done():
             view.task = asyncio.get_running_loop().create_task(self._poll(key, view))
@@ -119,7 +125,7 @@ class Hub:
                 for callback in tuple(view.subscribers):
                     _tell(callback, view.snapshot)
             took_s = time.monotonic() - now
-            pause_s = max(self._refresh_s - took_s, view.snapshot.query_s * (1 / BUSY_SHARE - 1), 0.02)
+            pause_s = max(view.every_s - took_s, view.snapshot.query_s * (1 / BUSY_SHARE - 1), 0.02)
             await asyncio.sleep(min(pause_s, 60.0))
         del self._views[key]
 

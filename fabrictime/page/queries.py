@@ -20,15 +20,11 @@ SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
-    """Ends of the newest windows in history, ns since the Unix epoch; None where a table has no row.
+class Newest:
+    """A table's rows before merging, and the start of its newest window in ns; None where it has no row."""
 
-    `delays_ns` and `clocks_ns` are in fabric time, `pipeline_ns` in log append time.
-    """
-
-    delays_ns: int | None
-    clocks_ns: int | None
-    pipeline_ns: int | None
+    rows: int
+    start_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,33 +200,23 @@ _START = "toUnixTimestamp64Nano(window_start)"
 _STEP = f"intDiv(intDiv({_START} + {_END}, 2), {{step_ns:Int64}}) * {{step_ns:Int64}}"
 
 
-def pulse(history: History) -> Pulse:
-    """Return the ends of the newest windows. Reads part metadata, so it costs the same at any size."""
-    found: dict[str, int | None] = {}
-    for table in (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE):
-        rows = _rows(
-            history,
-            f"SELECT count(), toUnixTimestamp64Nano(max(window_start)) FROM {history.database}.{table}",
-        )
-        count, newest = next(rows)
-        found[table] = int(newest) if count else None
-    return Pulse(
-        _window_end(history, tables.DELAYS_1S, found[tables.DELAYS_1S]),
-        _window_end(history, tables.CLOCKS, found[tables.CLOCKS]),
-        _window_end(history, tables.PIPELINE, found[tables.PIPELINE]),
-    )
+def newest(history: History) -> dict[str, Newest]:
+    """Return how far each table is. Reads the metadata of parts alone, so it costs the same at any size."""
+    select = "SELECT '{0}', count(), toUnixTimestamp64Nano(max(window_start)) FROM {1}.{0}"
+    asked = (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE)
+    sql = " UNION ALL ".join(select.format(table, history.database) for table in asked)
+    return {
+        table: Newest(int(rows), int(start) if rows else None) for table, rows, start in _rows(history, sql)
+    }
 
 
-def _window_end(history: History, table: str, start_ns: int | None) -> int | None:
-    if start_ns is None:
-        return None
-    rows = _rows(
-        history,
-        f"SELECT max({_END}) FROM {history.database}.{table} WHERE {_SINCE}",
-        since_ns=start_ns,
-    )
-    (end_ns,) = next(rows)
-    return int(end_ns)
+def window_ns(history: History, table: str, start_ns: int) -> int:
+    """Return the length of a table's windows from `start_ns` on. Raises ValueError where there is none."""
+    sql = f"SELECT count(), max({_END} - {_START}) FROM {history.database}.{table} WHERE {_SINCE}"
+    windows, length = next(_rows(history, sql, since_ns=start_ns))
+    if not windows:
+        raise ValueError(f"{table}: no window from {start_ns} ns on, expected the newest one")
+    return int(length)
 
 
 def inventory(history: History) -> list[NicRow]:

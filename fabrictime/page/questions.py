@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from fabrictime.page import health, queries
 from fabrictime.page.source import History
+from schemas import tables
+
+T = TypeVar("T")
 
 SECOND_NS = queries.SECOND_NS
 PULSE_KEPT_S = 0.15
+WINDOW_KEPT_S = 30.0
+SLOW_KEPT_S = 5.0
+"""Ten-minute sums and the inventory are asked for this seldom."""
+
+ANSWERS_KEPT = 48
 POINTS = 300
 """Steps that a series has at most."""
 
@@ -23,7 +33,23 @@ CLOCK_LINES = 16
 """Clocks beyond this are shown as a distribution."""
 
 REJECTS = 200
+REJECTS_KEPT_S = 1.0
+WORST = 12
 DAY_NS = 86_400 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Ends of the newest windows in history, ns since the Unix epoch; None where a table has no row.
+
+    `delays_ns` and `clocks_ns` are in fabric time, `pipeline_ns` in log append time. `state` differs when
+    a table has changed: what was asked before can be used again while it is the same.
+    """
+
+    delays_ns: int | None
+    clocks_ns: int | None
+    pipeline_ns: int | None
+    state: tuple[queries.Newest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +64,7 @@ class Heat:
 class Fleet:
     """What the header needs; ages in seconds by this machine's clock."""
 
-    pulse: queries.Pulse
+    pulse: Pulse
     nics: list[queries.NicRow]
     probing: int
     samples_per_s: float
@@ -68,66 +94,104 @@ class ClockLines:
 
 
 class Questions:
-    """Asks history for one part of the page at a time; safe to call from many threads."""
+    """Asks history for one part of the page at a time; safe to call from many threads.
+
+    An answer is used again while the tables that it came from have not changed.
+    """
 
     def __init__(self, history: History, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._history = history
         self._now_ns = now_ns
         self._lock = threading.Lock()
-        self._pulse: queries.Pulse | None = None
+        self._pulse: Pulse | None = None
         self._pulse_s = -1e9
+        self._windows: dict[str, tuple[float, int]] = {}
+        self._answers: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
 
-    def pulse(self) -> queries.Pulse:
+    def pulse(self) -> Pulse:
         """Return the newest windows' ends, at most `PULSE_KEPT_S` old."""
         with self._lock:
             if self._pulse is None or time.monotonic() - self._pulse_s > PULSE_KEPT_S:
-                self._pulse = queries.pulse(self._history)
+                found = queries.newest(self._history)
+                delays, clocks, pipeline = (
+                    (table, found[table]) for table in (tables.DELAYS_1S, tables.CLOCKS, tables.PIPELINE)
+                )
+                self._pulse = Pulse(
+                    self._end_ns(*delays),
+                    self._end_ns(*clocks),
+                    self._end_ns(*pipeline),
+                    (delays[1], clocks[1], pipeline[1]),
+                )
                 self._pulse_s = time.monotonic()
             return self._pulse
 
     def heat(self, way: queries.Way, span_s: int) -> Heat:
         """Return every pair's delays of the span."""
-        end_ns = self.pulse().delays_ns
+        pulse = self.pulse()
+        end_ns = pulse.delays_ns
         if end_ns is None:
             return Heat([], None)
-        return Heat(queries.pair_delays(self._history, way, span_s * SECOND_NS, end_ns), end_ns)
+        return self._once(
+            ("heat", way, span_s),
+            pulse.state[0],
+            lambda: Heat(queries.pair_delays(self._history, way, span_s * SECOND_NS, end_ns), end_ns),
+        )
 
     def fleet(self) -> Fleet:
         """Return the fleet's summary: the worst paths of the last 3 s, rates of the last 10 s."""
         pulse = self.pulse()
-        nics = queries.inventory(self._history)
-        probing, rate, worst = 0, 0.0, []
+        nics = self._seldom("inventory", lambda: queries.inventory(self._history))
+        probing, rate = 0, 0.0
+        worst: list[queries.WorstRow] = []
         if pulse.pipeline_ns is not None:
-            rate = health.samples_per_s(queries.flow(self._history, 10 * SECOND_NS, pulse.pipeline_ns))
-            probing = queries.probers(self._history, 10 * SECOND_NS, pulse.pipeline_ns).nics
-        if pulse.delays_ns is not None:
-            worst = queries.worst_paths(self._history, 3 * SECOND_NS, pulse.delays_ns, 12)
+            flow, probers = self._short(pulse)
+            probing, rate = probers.nics, health.samples_per_s(flow)
+        if (end_ns := pulse.delays_ns) is not None:
+            worst = self._once(
+                "worst",
+                pulse.state[0],
+                lambda: queries.worst_paths(self._history, 3 * SECOND_NS, end_ns, WORST),
+            )
         return Fleet(pulse, nics, probing, rate, worst, self._age_s(pulse.delays_ns))
 
     def series(self, nic: str, peer: str, span_s: int) -> Series:
         """Return the series of one pair, by path."""
-        end_ns, step_ns = self.pulse().delays_ns or 0, _step_ns(span_s)
-        points = queries.pair_series(self._history, nic, peer, span_s * SECOND_NS, end_ns, step_ns)
-        return Series(points, end_ns - span_s * SECOND_NS, end_ns, step_ns)
+        pulse = self.pulse()
+        end_ns, span_ns, step_ns = pulse.delays_ns or 0, span_s * SECOND_NS, step_ns_of(span_s)
+        points = self._once(
+            ("series", nic, peer, span_s),
+            pulse.state[0],
+            lambda: queries.pair_series(self._history, nic, peer, span_ns, end_ns, step_ns),
+        )
+        return Series(points, end_ns - span_ns, end_ns, step_ns)
 
     def clocks(self) -> list[queries.ClockRow]:
         """Return each clock's newest solution."""
-        end_ns = self.pulse().clocks_ns
-        return [] if end_ns is None else queries.clocks_now(self._history, end_ns)
+        pulse = self.pulse()
+        end_ns = pulse.clocks_ns
+        if end_ns is None:
+            return []
+        return self._once("clocks", pulse.state[1], lambda: queries.clocks_now(self._history, end_ns))
 
     def clock_lines(self, span_s: int) -> ClockLines:
         """Return the clocks over the span: each of them, or their spread where they are many."""
-        end_ns, step_ns = self.pulse().clocks_ns, _step_ns(span_s)
+        pulse, step_ns = self.pulse(), step_ns_of(span_s)
+        end_ns = pulse.clocks_ns
         if end_ns is None:
             return ClockLines([], [], 0, 0, step_ns)
         span_ns = span_s * SECOND_NS
-        names = [row.clock for row in queries.clocks_now(self._history, end_ns)]
-        start_ns = end_ns - span_ns
-        if len(names) > CLOCK_LINES:
-            spread = queries.clock_spread(self._history, span_ns, end_ns, step_ns)
-            return ClockLines([], spread, start_ns, end_ns, step_ns)
-        points = queries.clock_series(self._history, names, span_ns, end_ns, step_ns)
-        return ClockLines(points, [], start_ns, end_ns, step_ns)
+        names = [row.clock for row in self.clocks()]
+
+        def ask() -> ClockLines:
+            points: list[queries.ClockPoint] = []
+            spread: list[queries.ClockSpread] = []
+            if len(names) > CLOCK_LINES:
+                spread = queries.clock_spread(self._history, span_ns, end_ns, step_ns)
+            else:
+                points = queries.clock_series(self._history, names, span_ns, end_ns, step_ns)
+            return ClockLines(points, spread, end_ns - span_ns, end_ns, step_ns)
+
+        return self._once(("lines", span_s), pulse.state[1], ask)
 
     def pipeline(self) -> health.PipelineRows | None:
         """Return what the health section judges; None while history has no row of the pipeline."""
@@ -135,26 +199,72 @@ class Questions:
         end_ns = pulse.pipeline_ns
         if end_ns is None:
             return None
-        short, long = 10 * SECOND_NS, 600 * SECOND_NS
+        flow, probers = self._short(pulse)
+        long_ns = 600 * SECOND_NS
         return health.PipelineRows(
-            queries.flow(history, short, end_ns),
-            queries.flow(history, long, end_ns),
-            queries.probers(history, short, end_ns),
-            queries.probers(history, long, end_ns),
-            queries.lags(history, end_ns),
-            queries.offset_latency(history, 60 * SECOND_NS, pulse.clocks_ns or 0),
+            flow,
+            self._seldom("flow", lambda: queries.flow(history, long_ns, end_ns)),
+            probers,
+            self._seldom("probers", lambda: queries.probers(history, long_ns, end_ns)),
+            self._once("lags", pulse.state[2], lambda: queries.lags(history, end_ns)),
+            self._once(
+                "latency",
+                pulse.state[1],
+                lambda: queries.offset_latency(history, 60 * SECOND_NS, pulse.clocks_ns or 0),
+            ),
             self._age_s(pulse.delays_ns),
             self._age_s(pulse.clocks_ns),
-            len(queries.recent_rejects(history, end_ns - long, REJECTS)),
+            sum(row.append_ns >= end_ns - long_ns for row in self.rejects()),
         )
 
     def rejects(self) -> list[queries.RejectRow]:
         """Return the newest rejects of the last day."""
-        return queries.recent_rejects(self._history, self._now_ns() - DAY_NS, REJECTS)
+        since_ns = self._now_ns() - DAY_NS
+        return self._seldom(
+            "rejects", lambda: queries.recent_rejects(self._history, since_ns, REJECTS), REJECTS_KEPT_S
+        )
+
+    def _short(self, pulse: Pulse) -> tuple[queries.FlowRow, queries.ProberRow]:
+        short_ns, end_ns = 10 * SECOND_NS, pulse.pipeline_ns or 0
+        return self._once(
+            "short",
+            pulse.state[2],
+            lambda: (
+                queries.flow(self._history, short_ns, end_ns),
+                queries.probers(self._history, short_ns, end_ns),
+            ),
+        )
+
+    def _end_ns(self, table: str, newest: queries.Newest) -> int | None:
+        if newest.start_ns is None:
+            return None
+        asked_s, length_ns = self._windows.get(table, (-1e9, 0))
+        if time.monotonic() - asked_s > WINDOW_KEPT_S:
+            length_ns = queries.window_ns(self._history, table, newest.start_ns)
+            self._windows[table] = (time.monotonic(), length_ns)
+        return newest.start_ns + length_ns
+
+    def _seldom(self, key: Hashable, ask: Callable[[], T], kept_s: float = SLOW_KEPT_S) -> T:
+        return self._once(key, int(time.monotonic() / kept_s), ask)
+
+    def _once(self, key: Hashable, state: Hashable, ask: Callable[[], T]) -> T:
+        """Return the answer kept for this key and state, else ask."""
+        with self._lock:
+            kept = self._answers.get(key)
+        if kept is not None and kept[0] == state:
+            return kept[1]  # type: ignore[no-any-return]
+        answer = ask()
+        with self._lock:
+            self._answers[key] = (state, answer)
+            self._answers.move_to_end(key)
+            while len(self._answers) > ANSWERS_KEPT:
+                self._answers.popitem(last=False)
+        return answer
 
     def _age_s(self, end_ns: int | None) -> float | None:
         return None if end_ns is None else max(0.0, (self._now_ns() - end_ns) / 1e9)
 
 
-def _step_ns(span_s: int) -> int:
+def step_ns_of(span_s: int) -> int:
+    """Return the step of a series over a span: whole seconds, at most `POINTS` steps."""
     return max(1, span_s // POINTS) * SECOND_NS

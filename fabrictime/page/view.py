@@ -21,7 +21,7 @@ from fabrictime.page import frames, health
 from fabrictime.page.chart import LiveChart
 from fabrictime.page.hub import Hub, Snapshot
 from fabrictime.page.queries import ClockRow, NicRow, RejectRow, Way
-from fabrictime.page.questions import CLOCK_LINES, ClockLines, Fleet, Heat, Questions, Series
+from fabrictime.page.questions import CLOCK_LINES, ClockLines, Fleet, Heat, Questions, Series, step_ns_of
 from fabrictime.page.settings import PageSettings
 from fabrictime.page.source import HistoryEmpty
 from fabrictime.page.units import (
@@ -137,9 +137,9 @@ class LivePage:
         """Begin to follow history, or follow it again after the browser was away. Ends with `stop`."""
         questions = self.site.questions
         self._follow("fleet", ("fleet",), questions.fleet, self._on_fleet)
-        self._follow("clocks", ("clocks",), questions.clocks, self._on_clocks)
-        self._follow("health", ("health",), questions.pipeline, self._on_health)
-        self._follow("rejects", ("rejects",), questions.rejects, self._on_rejects)
+        self._follow("clocks", ("clocks",), questions.clocks, self._on_clocks, 1.0)
+        self._follow("health", ("health",), questions.pipeline, self._on_health, 1.0)
+        self._follow("rejects", ("rejects",), questions.rejects, self._on_rejects, 2.0)
         self._follow_heat()
         self._follow_pair()
         self._follow_clock_lines()
@@ -337,11 +337,16 @@ class LivePage:
     # --------------------------------------------------------------------------------------------- following
 
     def _follow(
-        self, slot: str, key: tuple[Any, ...], fetch: Callable[[], Any], callback: Callable[[Any], None]
+        self,
+        slot: str,
+        key: tuple[Any, ...],
+        fetch: Callable[[], Any],
+        callback: Callable[[Any], None],
+        every_s: float = 0.0,
     ) -> None:
         if slot in self._ends:
             self._ends.pop(slot)()
-        self._ends[slot] = self.site.hub.subscribe(key, fetch, callback)
+        self._ends[slot] = self.site.hub.subscribe(key, fetch, callback, every_s)
 
     def _follow_heat(self) -> None:
         way, span = self.choice.way, self.choice.span
@@ -366,12 +371,17 @@ class LivePage:
             ("pair", nic, peer, span),
             lambda: self.site.questions.series(nic, peer, span),
             self._on_series,
+            _line_every_s(span),
         )
 
     def _follow_clock_lines(self) -> None:
         span = self.choice.clock_span
         self._follow(
-            "lines", ("lines", span), lambda: self.site.questions.clock_lines(span), self._on_clock_lines
+            "lines",
+            ("lines", span),
+            lambda: self.site.questions.clock_lines(span),
+            self._on_clock_lines,
+            _line_every_s(span),
         )
 
     # ----------------------------------------------------------------------------------------------- filling
@@ -449,7 +459,7 @@ class LivePage:
     def _on_heat(self, snapshot: Snapshot[Heat]) -> None:
         if snapshot.error is not None:
             self.heat_note.set_text(f"last {SPANS[self.choice.span]}: {snapshot.error}")
-        elif snapshot.value is not None:
+        elif snapshot.value is not None and snapshot.value is not self._heat:
             self._heat = snapshot.value
             self._draw_heat(snapshot.query_s)
 
@@ -487,7 +497,10 @@ class LivePage:
     def _on_series(self, snapshot: Snapshot[Series]) -> None:
         if snapshot.value is None or snapshot.error is not None:
             return
-        series = self._series = snapshot.value
+        series, before = snapshot.value, self._series
+        if before is not None and before.points is series.points:
+            return
+        self._series = series
         nic, peer = self.choice.nic or "", self.choice.peer or ""
         step_s = series.step_ns / 1e9
         point = "a point a window" if step_s <= 1 else f"a point {step_s:.0f} s: median p50, worst p99"
@@ -546,7 +559,7 @@ class LivePage:
             self.clock_table.props(f":hide-bottom={'true' if len(ordered) <= size else 'false'}")
 
     def _on_clock_lines(self, snapshot: Snapshot[ClockLines]) -> None:
-        if snapshot.value is not None and snapshot.error is None:
+        if snapshot.value is not self._clock_lines and snapshot.error is None:
             self._clock_lines = snapshot.value
             self._draw_clocks()
 
@@ -619,6 +632,11 @@ def _reject_row(row: RejectRow) -> dict[str, Any]:
         "where": f"{row.topic}/{row.partition} @ {row.offset}", "reader": row.reader, "reason": row.reason,
         "detail": row.detail, "size": f"{count_text(row.size_bytes)} B",
     }  # fmt: skip
+
+
+def _line_every_s(span_s: int) -> float:
+    """A series with a wide step need not be asked each time."""
+    return min(step_ns_of(span_s) / 1e9, 2.0) / 2
 
 
 def _card(classes: str) -> Any:

@@ -16,7 +16,9 @@ T = time.time_ns() // S * S - 100 * S  # retention drops what is old
 
 def test_an_empty_history_has_no_pulse_and_no_rows(filled: Any) -> None:
     history = filled.history
-    assert queries.pulse(history) == queries.Pulse(None, None, None)
+    assert set(queries.newest(history).values()) == {queries.Newest(0, None)}
+    with pytest.raises(ValueError, match="delays_1s: no window"):
+        queries.window_ns(history, "delays_1s", T)
     assert queries.inventory(history) == []
     assert queries.pair_delays(history, "forward", S, T) == []
     assert queries.worst_paths(history, S, T, 5) == []
@@ -31,11 +33,17 @@ def test_an_empty_history_has_no_pulse_and_no_rows(filled: Any) -> None:
     assert queries.recent_rejects(history, 0, 10) == []
 
 
-def test_the_pulse_is_each_table_s_newest_window_end(filled: Any) -> None:
+def test_each_table_tells_its_newest_window(filled: Any) -> None:
     for second in (0, 3, 1):
         filled.delays(T + second * S, {("a/e", "b/e"): {0: {}}})
     filled.clocks(T + 2 * S, {"a/system": {}})
-    assert queries.pulse(filled.history) == queries.Pulse(T + 4 * S, T + 3 * S, None)
+    assert queries.newest(filled.history) == {
+        "delays_1s": queries.Newest(3, T + 3 * S),
+        "clocks": queries.Newest(1, T + 2 * S),
+        "pipeline": queries.Newest(0, None),
+    }
+    filled.delays(T + 4 * S, {("a/e", "b/e"): {0: {}}}, window_ns=S // 5)
+    assert queries.window_ns(filled.history, "delays_1s", T + 4 * S) == S // 5
 
 
 def test_the_last_second_is_each_prober_s_own_newest_window(filled: Any) -> None:
@@ -221,6 +229,6 @@ def test_missing_tables_are_told_from_a_wrong_query(filled: Any) -> None:
 
     history = ClickHouse(Kept, "chdb", "fabrictime")
     with pytest.raises(HistoryEmpty, match="no tables yet"):
-        queries.pulse(history)
+        queries.newest(history)
     with pytest.raises(QueryFailed, match="history at chdb"):
         history.columns("SELECT nonsense")

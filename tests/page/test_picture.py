@@ -1,0 +1,120 @@
+"""The README's picture, taken of the real page on a small fabric's figures.
+
+Written only where FABRICTIME_PAGE_PICTURE names the file, so that a test run leaves the tree as it is:
+FABRICTIME_PAGE_PICTURE=docs/live-page.png python -m pytest tests/page/test_picture.py
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.chromium
+
+S = 1_000_000_000
+HOSTS, RAILS, PATHS, SECONDS = 8, 2, 4, 240
+WANTED = os.environ.get("FABRICTIME_PAGE_PICTURE")
+
+
+@pytest.mark.skipif(WANTED is None, reason="FABRICTIME_PAGE_PICTURE names no file to write")
+@pytest.mark.timeout(240)
+def test_picture_of_the_live_page(
+    new_server: Any, start_page: Callable[..., Any], browser: Any, until: Any
+) -> None:
+    """Eight hosts with two rails; one spine's queue fills every so often and slows one path of a NIC."""
+    target = Path(str(WANTED)).resolve()
+    writer = new_server.writer()
+    writer.create()
+    start = time.time_ns() // S * S - SECONDS * S
+    fleet = Fleet(random.Random(7))
+    writer.nics({nic: {"rack": f"r{1 + i // 8}"} for i, nic in enumerate(fleet.nics)}, start)
+    for second in range(SECONDS):
+        fleet.window(writer, start + second * S, second)
+    page = start_page(new_server)
+    browser.open(page.url + "?nic=h3/eth0&peer=h6/eth1&span=10")
+    second = SECONDS
+
+    def drawn() -> bool:
+        nonlocal second
+        while start + (second + 1) * S < time.time_ns():
+            fleet.window(writer, start + second * S, second)
+            second += 1
+        charts = ("heat", "pair", "clock-chart")
+        return min(browser.frames(chart) for chart in charts) >= 3 and browser.text("banner") == ""
+
+    until("all charts", drawn)
+    browser.js("document.activeElement?.blur()")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    assert browser.driver.save_screenshot(str(target))
+    assert browser.errors() == []
+
+
+class Fleet:
+    """Figures of a small leaf-spine fabric with kernel stamps."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.nics = [f"h{h + 1}/eth{r}" for h in range(HOSTS) for r in range(RAILS)]
+        self.peers = {nic: rng.sample([p for p in self.nics if p[:2] != nic[:2]], 10) for nic in self.nics}
+        self.peers["h3/eth0"] = sorted({*self.peers["h3/eth0"], "h6/eth1"})
+        self.base = {(nic, peer): rng.uniform(10e3, 15e3) for nic in self.nics for peer in self.peers[nic]}
+
+    def window(self, writer: Any, at: int, second: int) -> None:
+        busy = second % 60 in range(14, 40)
+        writer.delays(
+            at,
+            {
+                pair: {40_001 + k: self.path(pair, k, busy, second) for k in range(PATHS)}
+                for pair in self.base
+            },
+        )
+        hosts = range(HOSTS)
+        writer.clocks(
+            at,
+            {
+                f"h{h + 1}/system": {
+                    "offset_ns": (h - 3.6) * 1.1e6
+                    + second * (h - 3.3) * 2_900
+                    + 220 * math.sin(second / 40 + h),
+                    "drift_ppb": (h - 3.3) * 2_900 + 5 * math.cos(second / 40 + h),
+                    "bound_ns": 610 + 45 * h + 25 * math.sin(second / 13 + 2 * h),
+                    "pairs": 19 + h % 3,
+                    "residual_ns": 140 + 11 * h,
+                }
+                for h in hosts
+            },
+        )
+        writer.pipeline(
+            at,
+            {
+                f"fabric.probes/{k}": {
+                    "samples": 10_000 + self.rng.randint(-90, 90),
+                    "lag_messages": self.rng.randint(0, 2),
+                }
+                for k in range(8)
+            },
+        )
+        writer.nic_windows(at, {nic: {"lost": int(self.rng.random() < 0.1)} for nic in self.nics})
+
+    def path(self, pair: tuple[str, str], k: int, busy: bool, second: int) -> dict[str, Any]:
+        rng = self.rng
+        slow = 1.0
+        if busy and pair[0] == "h3/eth0" and k == 1:
+            slow = 4.2 + rng.uniform(-0.4, 0.4)
+        forward = self.base[pair] * (1 + 0.025 * k) * rng.lognormvariate(0, 0.03) * slow
+        back = self.base[pair] * (1.04 + 0.02 * k) * rng.lognormvariate(0, 0.03)
+        lossy = slow > 1 or (pair[1] == "h7/eth0" and k == 2)
+        return {
+            "count": 125, "lost": rng.randint(0, 3) * (rng.random() < 0.35) if lossy else 0,
+            "forward_min_ns": forward * 0.9, "forward_p50_ns": forward,
+            "forward_p99_ns": forward * rng.uniform(1.5, 1.9), "reverse_min_ns": back * 0.9,
+            "reverse_p50_ns": back, "reverse_p99_ns": back * rng.uniform(1.5, 1.8),
+            "bound_ns": 1_480 + 60 * math.sin(second / 17),
+        }  # fmt: skip
