@@ -122,14 +122,15 @@ class LivePage:
         """Lay the page out inside the current client."""
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"):
-            self._build_header()
-            self.banner = _text("", "ft-banner", test="banner")
-            self.banner.set_visibility(False)
-            with ui.element("main").classes("ft-grid"):
-                self._build_heat()
-                self._build_pair()
-                self._build_clocks()
-                self._build_health()
+            with ui.element("div").classes("ft-screen"):
+                self._build_header()
+                self.banner = _text("", "ft-banner", test="banner")
+                self.banner.set_visibility(False)
+                with ui.element("main").classes("ft-grid"):
+                    self._build_heat()
+                    self._build_pair()
+                    self._build_clocks()
+                    self._build_health()
             self._build_rejects()
         ui.timer(0.5, self._show_banner)
 

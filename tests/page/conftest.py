@@ -308,6 +308,7 @@ class Page:
         port_file = folder / "page.port"
         given = {
             "port": 0, "history_url": server_url, "refresh_ms": 200, "port_file": str(port_file),
+            "stale_after_s": 600.0,
             "history_token_file": str(token_file) if token_file else None, **settings,
         }  # fmt: skip
         self.process = Process(PAGE, folder / "page.log", json.dumps(given))
