@@ -167,6 +167,6 @@ def test_a_clock_3_ms_and_12_ppm_off_is_measured_back_within_its_bound(inside, p
         print(f"drift by {drifts[6]:.0f} ppb, at worst {drifts[-1]:.0f} ppb", end="")
     assert len(found) == 12
     for name, peer, error, sigma, drift, drift_sigma, rtt, _ in found:
-        # sigma is what noise leaves; which way of the two is longer no pair can know: at most half the round trip
+        # Noise leaves sigma; which of the two ways is longer no pair can know: at most half the round trip.
         assert abs(error) < 4 * sigma + rtt / 2, (name, peer, error, sigma)
         assert abs(drift) < 5 * drift_sigma + 500, (name, peer, drift, drift_sigma)
