@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from fabrictime.config import ConfigError, load
 from fabrictime.testbed.control import ControlClient, NoFabric, Testbed, socket_path
 from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.faults import parse_duration
@@ -35,6 +36,10 @@ app = typer.Typer(no_args_is_help=True, help="A leaf-spine fabric of real packet
 
 Directory = Annotated[
     Path | None, typer.Option("--dir", help="data directory of the running fabric", show_default=False)
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file; fabrictime.toml here where it is there."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -50,9 +55,10 @@ def up(
         str | None, typer.Option(help="rate of every link, as in 100mbit; 0: not limited")
     ] = None,
     duration: Annotated[str | None, typer.Option("--for", help="end by itself, as in 30s")] = None,
+    config: ConfigFile = None,
     directory: Directory = None,
 ) -> None:
-    """Build a fabric and hold it until Ctrl-C."""
+    """Build a fabric, as the settings say or as given here, and hold it until Ctrl-C."""
     with _clear_errors():
         limit_s = None if duration is None else parse_duration(duration)
         bps = None if rate is None else parse_rate(rate)
@@ -63,13 +69,15 @@ def up(
             "host_rate_bps": bps,
             "fabric_rate_bps": bps,
         }
-        settings = FabricSettings(**{key: value for key, value in given.items() if value is not None})
+        base = load(config).fabric.model_dump()
+        settings = FabricSettings(**base | {key: value for key, value in given.items() if value is not None})
+        path = _path(directory, config)
         enter()
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         begin = time.monotonic()
-        with Testbed(settings, _path(directory)) as testbed:
+        with Testbed(settings, path) as testbed:
             console = Console()
             console.print(_tree(testbed))
             console.print(f"up in {time.monotonic() - begin:.2f} s, process {os.getpid()}; Ctrl-C ends it")
@@ -228,12 +236,8 @@ def path(
             _plain("\n".join(links))
 
 
-def _path(directory: Path | None) -> Path:
-    if directory is None:
-        from fabrictime.settings import default_data_directory
-
-        directory = default_data_directory()
-    return socket_path(directory)
+def _path(directory: Path | None, config: Path | None = None) -> Path:
+    return socket_path(load(config).up.data_directory if directory is None else directory)
 
 
 def _tree(testbed: Testbed) -> Tree:
@@ -277,6 +281,6 @@ def _clear_errors() -> Iterator[None]:
     except (FabricError, NamespacesDenied, NoFabric) as error:
         typer.echo(f"fabrictime fabric: {error}", err=True)
         raise typer.Exit(1) from None
-    except ValueError as error:
+    except (ConfigError, ValueError) as error:
         typer.echo(f"fabrictime fabric: {error}", err=True)
         raise typer.Exit(2) from None
