@@ -2,6 +2,7 @@
 
 Written only where FABRICTIME_PAGE_PICTURE names the file, so that a test run leaves the tree as it is:
 FABRICTIME_PAGE_PICTURE=docs/live-page.png python -m pytest tests/page/test_picture.py
+With FABRICTIME_PAGE_URL it shows the page that runs there, a real pipeline's, instead of filled figures.
 """
 
 from __future__ import annotations
@@ -21,15 +22,38 @@ pytestmark = pytest.mark.chromium
 S = 1_000_000_000
 HOSTS, RAILS, PATHS, SECONDS = 8, 2, 4, 240
 WANTED = os.environ.get("FABRICTIME_PAGE_PICTURE")
+RUNNING = os.environ.get("FABRICTIME_PAGE_URL")
 
 
-@pytest.mark.skipif(WANTED is None, reason="FABRICTIME_PAGE_PICTURE names no file to write")
+def save(browser: Any) -> None:
+    target = Path(str(WANTED)).resolve()
+    browser.js("document.activeElement?.blur()")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    assert browser.driver.save_screenshot(str(target))
+    assert browser.errors() == []
+
+
+@pytest.mark.skipif(
+    WANTED is None or RUNNING is None, reason="FABRICTIME_PAGE_PICTURE and _URL are not both set"
+)
+def test_picture_of_a_running_pipeline(browser: Any, until: Any) -> None:
+    """The page at FABRICTIME_PAGE_URL, its worst pair opened where the address names none."""
+    browser.open(str(RUNNING))
+    until("all is drawn", lambda: min(browser.frames("heat"), browser.frames("clock-chart")) >= 3)
+    if "nic=" not in str(RUNNING):
+        browser.js("document.querySelector('[data-testid=worst] tbody tr').click()")
+    until("the pair", lambda: browser.frames("pair") >= 2)
+    save(browser)
+
+
+@pytest.mark.skipif(
+    WANTED is None or RUNNING is not None, reason="FABRICTIME_PAGE_PICTURE names no file to write"
+)
 @pytest.mark.timeout(240)
 def test_picture_of_the_live_page(
     new_server: Any, start_page: Callable[..., Any], browser: Any, until: Any
 ) -> None:
     """Eight hosts with two rails; one spine's queue fills every so often and slows one path of a NIC."""
-    target = Path(str(WANTED)).resolve()
     writer = new_server.writer()
     writer.create()
     start = time.time_ns() // S * S - SECONDS * S
@@ -51,10 +75,7 @@ def test_picture_of_the_live_page(
         return frames >= 3 and browser.text("health-word") == "OK" and slow(second - 10) and slow(second)
 
     until("all charts", drawn)
-    browser.js("document.activeElement?.blur()")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    assert browser.driver.save_screenshot(str(target))
-    assert browser.errors() == []
+    save(browser)
 
 
 def slow(second: int) -> bool:
