@@ -10,7 +10,7 @@ import json
 import socket
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +62,27 @@ def fabric_nics(fabric: Fabric) -> list[NicSettings]:
         )
         for nic in fabric.nics()
     ]
+
+
+def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]) -> list[NicSettings]:
+    """Return the NICs with the test clocks of the settings, drifting from now on where they name no epoch.
+
+    Raises ConfigError for a clock of no NIC.
+    """
+    epoch_ns = time.time_ns()
+    names = [nic_id(nic.host, nic.device) for nic in nics]
+    for name in clocks:
+        if name not in names:
+            known = ", ".join(names[:8]) or "none here"
+            raise ConfigError(f"up.clocks.{name}: no such NIC, expected one of {known}")
+    found = []
+    for name, nic in zip(names, nics, strict=True):
+        clock = clocks.get(name)
+        if clock is not None:
+            clock = clock.model_copy(update={"epoch_ns": clock.epoch_ns or epoch_ns})
+            nic = nic.model_copy(update={"clock": clock})
+        found.append(nic)
+    return found
 
 
 def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:

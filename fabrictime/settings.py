@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from producers.settings import ClockSettings
+
 
 def default_data_directory() -> Path:
     """Return `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`."""
@@ -49,6 +51,10 @@ class UpSettings(BaseModel):
     workers: int = Field(2, ge=0, le=64, description="Faust workers on this machine")
     page: bool = Field(True, description="whether to serve the live page")
     loopback_nics: int = Field(8, ge=2, le=64, description="NICs of the fleet `loopback`, on 127.0.0.x")
+    clocks: dict[str, ClockSettings] = Field(
+        default_factory=dict,
+        description='test clocks by NIC, as in [up.clocks."h1/eth1"], in place of the ones that it would have',
+    )
     topic_replication: int = Field(
         1, ge=1, le=7, description="copies of each topic that is created on the cluster at log_url"
     )

@@ -158,6 +158,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
         run.nics = fleet.loopback_nics(run.config.up.loopback_nics)
     elif kind != "none":
         run.nics = fleet.file_nics(Path(kind), fleet.host_name(run.config))
+    run.nics = fleet.with_clocks(run.nics, run.config.up.clocks)
     run.fleet = kind
 
 
