@@ -53,7 +53,7 @@ class UpSettings(BaseModel):
     loopback_nics: int = Field(8, ge=2, le=64, description="NICs of the fleet `loopback`, on 127.0.0.x")
     clocks: dict[str, ClockSettings] = Field(
         default_factory=dict,
-        description='test clocks by NIC, as in [up.clocks."h1/eth1"], in place of the ones that it would have',
+        description='test clocks by NIC, in place of what it would have, as in [up.clocks."h1/eth1"]',
     )
     topic_replication: int = Field(
         1, ge=1, le=7, description="copies of each topic that is created on the cluster at log_url"

@@ -14,6 +14,7 @@ import tempfile
 import time
 import urllib.request
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -70,7 +71,8 @@ class Pipeline:
         (folder / "ft.toml").write_text(SETTINGS)
         self.output = (folder / "up.out").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fabrictime.cli", "up", "--config", folder / "ft.toml", "--dir", self.directory],
+            [sys.executable, "-m", "fabrictime.cli", "up", "--config", folder / "ft.toml",
+             "--dir", self.directory],
             cwd=ROOT, stdout=self.output, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -241,13 +243,13 @@ def test_no_acknowledged_batch_is_lost(pipeline):
 
 def test_every_sample_is_counted_once(pipeline):
     """Windows tile each partition's offsets, and their samples are those of the batches."""
+    windows = {}
+    for record in pipeline.records("fabric.clock.fits"):
+        windows[record["source"], record["window"], record["part"]] = record
     samples = {}
     for partition, offset, value in pipeline.messages("fabric.probes"):
         columns = decode_probe_batch(value, codec.body_start(value, "ProbeBatch"))
         samples[partition, offset] = len(columns.sent)
-    windows = {}
-    for record in pipeline.records("fabric.clock.fits"):
-        windows[record["source"], record["window"], record["part"]] = record
     ranges = defaultdict(list)
     for (source, _, part), record in windows.items():
         if part == 0 and record["first_offset"] >= 0:
@@ -256,7 +258,7 @@ def test_every_sample_is_counted_once(pipeline):
     for partition, records in ranges.items():
         records.sort(key=lambda record: record["first_offset"])
         assert records[0]["first_offset"] == 0
-        for one, following in zip(records, records[1:], strict=False):
+        for one, following in pairwise(records):
             assert one["next_offset"] == following["first_offset"], (partition, one["window"])
         for record in records:
             inside = range(record["first_offset"], record["next_offset"])
