@@ -37,6 +37,10 @@ T = TypeVar("T")
 _TC_H_ROOT = 0xFFFFFFFF
 _PERMANENT = 0x80  # NUD_PERMANENT
 _WARM_UP_PORT = 9  # discard
+_LOWER_INDEX = 1001
+"""First index of the interfaces at cables' lower ends. With one index at both ends of a veth pair, each in
+its namespace, the kernel takes the far end for no link of its own: it tells of a carrier up to 1 s late.
+"""
 
 # Needed: a fabric without them would lie. Every namespace gets them before its first interface.
 _SYSCTLS = {
@@ -233,11 +237,12 @@ class Fabric:
         """Make a node's cables upwards (the lower end makes both), then set its ports up."""
         shape = {"gso_max_segs": 1, "gso_max_size": FULL_FRAME_BYTES, "gro_max_size": FULL_FRAME_BYTES}
         ip.link("set", index=1, state="up")
-        for port in node.ports:
+        for number, port in enumerate(node.ports):
             far = self.plan.far[node.name, port.name]
             if _lower(node, self.plan.nodes[far.node]):
                 ip.link(
-                    "add", ifname=port.name, kind="veth", address=port.mac, **shape,
+                    "add", index=_LOWER_INDEX + number, ifname=port.name, kind="veth",
+                    address=port.mac, **shape,
                     peer={"ifname": far.name, "address": far.mac, "net_ns_fd": fds[far.node], **shape},
                 )  # fmt: skip
         for port in node.ports:

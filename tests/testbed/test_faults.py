@@ -11,6 +11,7 @@ from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.fabric import Fabric
 from fabrictime.testbed.faults import Faults, FaultSpec, parse_duration, parse_fault
 from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.topology import Port
 from fabrictime.testbed.traffic import FlowSpec
 from fabrictime.testbed.truth import PathUnclear
 
@@ -271,3 +272,36 @@ def test_a_line_that_is_no_fault_is_refused(line):
 
 def test_durations():
     assert [parse_duration(t) for t in ("500ms", "10s", "2m", "1h")] == [0.5, 10, 120, 3600]
+
+
+def test_the_far_end_sees_a_carriers_change_at_once_whichever_port_it_is(inside):
+    """The kernel may hold such a change back for a second, where both ends have one interface index."""
+
+    def body():
+        with Fabric(FabricSettings(hosts=4, leaves=2, spines=2)) as fabric:
+            faults = Faults(fabric)
+            before = state(fabric)
+            deadline = time.monotonic() + 3
+            while not all(running(fabric, port) for port, _ in fabric.links.values()):
+                assert time.monotonic() < deadline
+            slowest = 0.0
+            for line in ("down h1", "down h2", "down leaf1>spine1", "down spine2>leaf2", "down leaf2>h3"):
+                (link,) = faults.resolve(parse_fault(line))
+                for change, expected in ((lambda line=line: faults.add(line), False), (faults.clear, True)):
+                    begin = time.monotonic()
+                    change()
+                    while running(fabric, fabric.links[link][1]) != expected:
+                        assert time.monotonic() - begin < 5
+                    slowest = max(slowest, time.monotonic() - begin)
+            assert settled(fabric, before) == before
+            return slowest
+
+    assert inside(body) < 0.4
+
+
+def running(fabric: Fabric, port: Port) -> bool:
+    def read() -> bool:
+        with IPRoute() as ip:
+            return bool(ip.get_links(ifname=port.name)[0]["flags"] & 0x40)
+
+    return fabric.open_in(port.node, read)
