@@ -103,7 +103,7 @@ def encode(name: str, record: Mapping[str, Any], registry: Registry | None = Non
     out.write(header(name, registry))
     try:
         fastavro.schemaless_writer(out, parsed_schema(name), record, strict=True)
-    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError, ValueError) as error:
         raise ValueError(f"{name}: record does not fit its schema: {error}") from error
     return out.getvalue()
 
