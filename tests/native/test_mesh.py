@@ -67,7 +67,7 @@ def test_sigma_covers_the_truth(nodes, rounds, outliers):
 
 def test_sigma_grows_where_edges_are_worse_than_they_say():
     rng = np.random.default_rng(6)
-    a, b, value, sigma, truth = random_mesh(rng, 100)
+    a, b, value, sigma, _ = random_mesh(rng, 100)
     honest = solve_mesh(100, a, b, value, sigma)
     modest = solve_mesh(100, a, b, value, sigma / 10)
     assert np.median(modest.sigma) == pytest.approx(np.median(honest.sigma), rel=0.3)

@@ -1,0 +1,184 @@
+/* Feeds the hot path with what nobody vouches for; built by test_sanitized.py with the sanitizers on.
+ * Prints "clean" at the end; whatever is wrong ends the program before that. */
+#include "decode.h"
+#include "mesh.h"
+#include "window.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t state = 5;
+
+static uint64_t chance(uint64_t below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return below ? state % below : state;
+}
+
+static int64_t number(int bits)
+{
+    return (int64_t)chance(0) >> (64 - bits);
+}
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
+            exit(1); \
+        } \
+    } while (0)
+
+/* A batch of `groups` groups; returns its length. */
+static int64_t write_batch(uint8_t *out, int groups, int per)
+{
+    uint8_t *p = ft_put_long(out, 3);
+    int64_t values[64];
+    memcpy(p, "a/b", 3);
+    p += 3;
+    for (int i = 0; i < 4; i++)
+        p = ft_put_long(p, i == 1 ? 7 : number(63));
+    p = ft_put_long(p, groups);
+    for (int g = 0; g < groups; g++) {
+        p = ft_put_long(p, 1);
+        *p++ = (uint8_t)('a' + g / 2);
+        p = ft_put_long(p, 40000 + g);
+        p = ft_put_long(p, g % 2 * 500);
+        for (int c = 0; c < 4; c++) {
+            for (int i = 0; i < per; i++)
+                values[i] = number(c == 0 ? 60 : 10 + 8 * c);
+            p = c == 0 ? ft_put_stamps(p, values, per) : ft_put_array(p, values, per);
+            CHECK(p != NULL);
+        }
+        p = ft_put_long(p, g);
+        p = ft_put_long(p, 0);
+    }
+    return ft_put_long(p, 0) - out;
+}
+
+static void digest(const struct ft_batch *b)
+{
+    struct ft_window w;
+    struct ft_pair_fit fit;
+    struct ft_delays delays;
+    struct ft_line line = {1, number(62), (double)number(62), (double)number(20), 3};
+    memset(&w, 0, sizeof w);
+    for (int64_t g = 0; g < b->groups; g++) {
+        int64_t i = b->start[g];
+        struct ft_piece piece = {.sent = b->column[0] + i, .forward = b->column[1] + i,
+                                 .turnaround = b->column[2] + i, .reverse = b->column[3] + i,
+                                 .n = b->start[g + 1] - i, .spacing_ns = b->spacing_ns[g]};
+        CHECK(ft_window_add(&w, (int32_t)(g / 2), b->path[g], piece, b->lost[g], b->no_t3[g]));
+    }
+    for (int64_t i = 0; i < w.n_peers; i++)
+        if (ft_fit(&w, &w.peers[i], &fit) > 0)
+            CHECK(isfinite(fit.offset_ns) && isfinite(fit.drift_ppb) && fit.sigma_ns > 0 && fit.rtt_min_ns >= 0);
+    for (int64_t r = 0; r < w.n_rows; r++)
+        CHECK(ft_reduce(&w, &w.rows[r], &line, &line, &delays));
+    ft_window_free(&w);
+}
+
+/* Decodes a copy that ends where its memory ends. Returns whether it was a batch. */
+static int try_decode(const uint8_t *bytes, int64_t size)
+{
+    struct ft_batch b;
+    struct ft_fault fault;
+    uint8_t *exact = malloc((size_t)size + !size);
+    memcpy(exact, bytes, (size_t)size);
+    int good = ft_decode(exact, size, &b, &fault) == FT_OK;
+    if (good) {
+        CHECK(b.start[b.groups] == b.samples);
+        CHECK(b.samples <= size / 4);
+        digest(&b);
+    } else {
+        CHECK(fault.what != FT_OK && fault.at >= 0 && fault.at <= size);
+    }
+    ft_batch_free(&b);
+    free(exact);
+    return good;
+}
+
+static void fuzz_decode(void)
+{
+    static uint8_t body[1 << 16], mutated[1 << 16];
+    int read = 0;
+    int64_t size = write_batch(body, 6, 12);
+    CHECK(try_decode(body, size));
+    for (int64_t n = 0; n < size; n++)
+        CHECK(!try_decode(body, n));
+    for (int round = 0; round < 30000; round++) {
+        if (round % 1000 == 0)
+            size = write_batch(body, 1 + (int)chance(8), 2 * (int)chance(20));
+        memcpy(mutated, body, (size_t)size);
+        for (uint64_t k = 0, n = 1 + chance(4); k < n; k++) {
+            static const uint8_t hard[] = {0, 1, 127, 128, 255};
+            mutated[chance((uint64_t)size)] = chance(2) ? hard[chance(5)] : (uint8_t)chance(256);
+        }
+        read += try_decode(mutated, chance(3) ? size : (int64_t)chance((uint64_t)size + 1));
+    }
+    CHECK(read > 100);
+    for (int round = 0; round < 20000; round++) {
+        int64_t n = (int64_t)chance(80);
+        for (int64_t i = 0; i < n; i++)
+            mutated[i] = (uint8_t)chance(chance(2) ? 4 : 256);
+        try_decode(mutated, n);
+    }
+}
+
+static void fuzz_window(void)
+{
+    for (int round = 0; round < 3000; round++) {
+        int64_t n = 1 + (int64_t)chance(120), start[2] = {0, n};
+        struct ft_batch b = {.groups = 1, .samples = n, .start = start};
+        int32_t zero = 0, spacing = n % 2 ? 0 : (int32_t)chance(2) * 50;
+        b.path = b.lost = b.no_t3 = &zero;
+        b.spacing_ns = &spacing;
+        for (int c = 0; c < 4; c++) {
+            int bits = 1 + (int)chance(64);
+            b.column[c] = malloc((size_t)n * sizeof(int64_t));
+            for (int64_t i = 0; i < n; i++)
+                b.column[c][i] = chance(50) ? number(bits) : (chance(2) ? INT64_MIN : INT64_MAX);
+        }
+        digest(&b);
+        for (int c = 0; c < 4; c++)
+            free(b.column[c]);
+    }
+}
+
+static void fuzz_mesh(void)
+{
+    for (int round = 0; round < 200; round++) {
+        int64_t nodes = 1 + (int64_t)chance(round % 20 ? 30 : 300), edges = (int64_t)chance(4 * (uint64_t)nodes);
+        size_t n = (size_t)nodes, e = (size_t)edges + 1;
+        int32_t *a = malloc(e * sizeof *a), *b = malloc(e * sizeof *b), *part = malloc(n * sizeof *part);
+        double *value = malloc(e * sizeof *value), *sigma = malloc(e * sizeof *sigma);
+        double *x = malloc(n * sizeof *x), *x_sigma = malloc(n * sizeof *x_sigma);
+        double *residual = malloc(e * sizeof *residual), *weight = malloc(e * sizeof *weight);
+        int bits = 1 + (int)chance(60);
+        for (int64_t i = 0; i < edges; i++) {
+            a[i] = (int32_t)chance((uint64_t)nodes);
+            b[i] = (int32_t)chance((uint64_t)nodes);
+            value[i] = (double)number(bits);
+            sigma[i] = ldexp(1, (int)chance(40) - 10);
+        }
+        CHECK(ft_solve_mesh(nodes, edges, a, b, value, sigma, x, x_sigma, part, residual, weight));
+        for (int64_t i = 0; i < nodes; i++)
+            CHECK(isfinite(x[i]) && x_sigma[i] >= 0 && part[i] >= 0 && part[i] < nodes);
+        free(a), free(b), free(part), free(value), free(sigma), free(x), free(x_sigma), free(residual);
+        free(weight);
+    }
+}
+
+int main(void)
+{
+    fuzz_decode();
+    fuzz_window();
+    fuzz_mesh();
+    for (int i = -5; i < 70; i++)
+        CHECK(ft_bucket(ldexp(1.3, i)) >= 0 && ft_bucket(ldexp(1.3, i)) < FT_BUCKETS);
+    puts("clean");
+    return 0;
+}
