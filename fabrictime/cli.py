@@ -175,7 +175,7 @@ def tail(
     try:
         settings = _config(config, directory, log)
         reader.main(
-            settings.bootstrap, topic, from_beginning=start == "beginning", limit=limit, as_json=as_json,
+            _running_log(settings), topic, from_beginning=start == "beginning", limit=limit, as_json=as_json,
             schema_registry_url=settings.schema_registry.url,
         )  # fmt: skip
     except ValueError as error:
@@ -266,6 +266,18 @@ def service(
     from fabrictime import service as runner
 
     raise typer.Exit(runner.run(name, config, nic))
+
+
+def _running_log(settings: Any) -> str:
+    """Return the log's address: of the `up` that runs on the data directory, else as the settings say."""
+    from fabrictime import status as reader
+
+    if settings.up.log_url is None:
+        try:
+            return str(reader.read(settings.up.data_directory)["addresses"]["log"])
+        except ValueError:  # none is running: the settings are all there is
+            return str(settings.bootstrap)
+    return str(settings.bootstrap)
 
 
 def _config(path: Path | None, directory: Path | None, log: str | None = None) -> Any:

@@ -1,0 +1,118 @@
+"""What `up` would start: fleets, children in order, and the way out where namespaces are denied."""
+
+import contextlib
+import json
+
+import pytest
+
+from fabrictime import fleet, up
+from fabrictime.config import ConfigError, load
+from fabrictime.supervisor import Step
+from fabrictime.testbed import userns
+from producers.settings import ClockSettings
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Make a Run on a fresh directory with the given [up] settings."""
+
+    def make(**given):
+        directory = tmp_path / "data"
+        for part in ("run", "secrets"):
+            (directory / part).mkdir(parents=True)
+        config = load(None, {"up": {"data_directory": str(directory), **given}})
+        return up.Run(config, directory, None, False)
+
+    return make
+
+
+def test_denied_namespaces_are_said_and_loopback_is_probed(run, monkeypatch, capsys):
+    def denied():
+        raise userns.NamespacesDenied("namespaces are refused here")
+
+    monkeypatch.setattr(userns, "enter", denied)
+    made = run(fleet="fabric", loopback_nics=3)
+    up._make_fleet(made, contextlib.ExitStack())
+    assert made.fleet == "loopback"
+    assert [nic.address for nic in made.nics] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    said = capsys.readouterr().err
+    assert said == "no fabric here: namespaces are refused here; probing between loopback addresses instead\n"
+
+
+def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
+    made = run(fleet="loopback", loopback_nics=2, workers=2)
+    up._make_fleet(made, contextlib.ExitStack())
+    up._make_secrets(made)
+    needs = {node.name: set(node.needs) for node in up.children(made)}
+    assert needs == {
+        "log": set(), "history": set(), "worker-1": {"log", "history"}, "worker-2": {"log", "history"},
+        "prober lo1/lo": {"log"}, "prober lo2/lo": {"log"}, "page": {"history"},
+    }  # fmt: skip
+    key = made.config.probes.key_file
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert len(bytes.fromhex(key.read_text())) == 32
+    again = load(made.directory / "run" / "settings.json")
+    assert again.probes == made.config.probes
+    assert fleet.nic_of(again, "lo2/lo") == made.nics[1]
+
+
+def test_services_of_others_are_used_and_not_started(run):
+    made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", page=False, workers=1)
+    up._make_fleet(made, contextlib.ExitStack())
+    up._make_secrets(made)
+    nodes = {node.name: node for node in up.children(made)}
+    assert set(nodes) == {"log", "worker-1"}
+    assert isinstance(nodes["log"], Step)
+    assert made.addresses() == {"log": "k:9092", "history": "http://ch:8123"}
+
+
+def test_fleet_file_gives_this_hosts_nics(run, tmp_path):
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        "[[nics]]\nhost = 'a'\ndevice = 'eth0'\naddress = '10.0.0.1'\nrail = 0\n"
+        "[[nics]]\nhost = 'a'\ndevice = 'eth1'\naddress = '10.0.1.1'\nrail = 1\n"
+        "[[nics]]\nhost = 'b'\ndevice = 'eth0'\naddress = '10.0.0.2'\n"
+    )
+    made = run(fleet=str(path), host_name="a")
+    up._make_fleet(made, contextlib.ExitStack())
+    assert [(nic.device, nic.rail) for nic in made.nics] == [("eth0", 0), ("eth1", 1)]
+    with pytest.raises(ConfigError, match="no NIC of host 'c', it lists a, b"):
+        fleet.file_nics(path, "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected \\[\\[nics\\]\\]"),
+        ("nics = 3", "expected \\[\\[nics\\]\\]"),
+        ("hosts = 1\n[[nics]]\nhost = 'a'", "hosts: unknown key"),
+        (
+            "[[nics]]\nhost = 'a'\ndevice = 'e'\naddress = '1.1.1.1'\nspeed = 1",
+            "nics\\[1\\].speed: Extra inputs",
+        ),
+        ("[[nics]]\nhost = 'a'\ndevice = 'e'\naddress = '1.1.1.1'\n" * 2, "a/e is listed twice"),
+    ],
+)
+def test_wrong_fleet_file_is_one_line(tmp_path, text, said):
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said) as raised:
+        fleet.file_nics(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_test_clocks_are_given_by_name_and_keep_their_epoch():
+    nics = fleet.with_clocks(fleet.loopback_nics(2), {"lo2/lo": ClockSettings(offset_ns=5)})
+    assert nics[0].clock is None
+    assert nics[1].clock.offset_ns == 5
+    assert nics[1].clock.epoch_ns > 0
+    with pytest.raises(ConfigError, match=r"up\.clocks\.x/y: no such NIC, expected one of lo1/lo, lo2/lo"):
+        fleet.with_clocks(nics, {"x/y": ClockSettings()})
+
+
+def test_fleet_survives_its_file(tmp_path):
+    nics = fleet.with_clocks(fleet.loopback_nics(2), {"lo1/lo": ClockSettings(drift_ppb=7)})
+    path = tmp_path / "fleet.json"
+    fleet.write_nics(path, nics)
+    assert fleet.file_nics(path) == nics
+    assert json.loads(path.read_text())["nics"][0]["host"] == "lo1"
