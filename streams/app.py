@@ -13,8 +13,9 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import faust
 from faust.types import TP
@@ -32,6 +33,9 @@ from streams.settings import StreamSettings
 __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
+
+EXIT_S: Final = 2.0
+"""s that threads have to end after the worker stopped; what they hold is unacknowledged."""
 
 
 def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
@@ -139,9 +143,19 @@ def main(settings: StreamSettings) -> int:
         if not apps:
             raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
         _run(apps, loop)
-        return 70 if service is not None and service.room.failed is not None else 0
+        code = 70 if service is not None and service.room.failed is not None else 0
+        _end_soon(code)
+        return code
     finally:
         shutil.rmtree(datadir, ignore_errors=True)
+
+
+def _end_soon(code: int) -> None:
+    """See that the process ends with `code` even where a thread hangs, say in an insert into a dead
+    history."""
+    last = threading.Timer(EXIT_S, os._exit, (code,))
+    last.daemon = True
+    last.start()
 
 
 async def _ready_at_once(app: Any, *_: Any, **__: Any) -> None:

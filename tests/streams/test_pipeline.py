@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -117,6 +118,9 @@ class Log:
             found |= {clock["clock"]: clock for clock in record["clocks"]}
         return found
 
+    def last_window(self) -> int:
+        return max(r["window"] for r in self.records(CLOCK_OFFSETS.name))
+
     def close(self) -> None:
         self._producer.flush(5)
         for consumer in self._consumers.values():
@@ -205,6 +209,18 @@ def test_a_message_that_cannot_be_read_is_rejected_and_the_stream_goes_on(log: L
     assert sum(r["rejected"] for r in log.fits_by_identity().values()) == len(bad)
 
 
+def test_a_history_that_is_down_holds_nothing_else_up(log: Log, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # takes connections and never answers
+        history = {"url": url, "batch_messages": 2}
+        settings = SETTINGS | {"stages": ["map", "solve", "sink"], "history": history}
+        with stream_worker(log.bootstrap, tmp_path, **settings) as worker:
+            log.probe(20, until=log.synced)
+            began = log.last_window()
+            log.probe(20, until=lambda: log.last_window() > began + 6)
+            assert worker.process.poll() is None
+
+
 def test_tombstones_are_passed_over(log: Log, tmp_path: Path) -> None:
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
         log._producer.produce(PROBES.name, None, next(iter(log.fleet.members)))
@@ -224,10 +240,10 @@ def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Pa
     finally:
         first.stop()
     before = log.newest_offsets()
-    died = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
+    died = log.last_window()
     log.probe(1.0)
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
-        log.probe(30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > died + 4)
+        log.probe(30, until=lambda: log.last_window() > died + 4)
         log.flush()
         log.wait(lambda: sum(r["samples"] for r in log.fits_by_identity().values()) >= log.samples)
         log.wait(log.synced)
@@ -255,11 +271,11 @@ def test_workers_come_and_go_while_it_runs(log: Log, tmp_path: Path) -> None:
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
         log.probe(20, until=log.synced)
         with stream_worker(log.bootstrap, tmp_path, **SETTINGS) as second:
-            began = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
-            log.probe(30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > began + 6)
+            began = log.last_window()
+            log.probe(30, until=lambda: log.last_window() > began + 6)
             assert second.stop() == 0
-        ended = max(r["window"] for r in log.records(CLOCK_OFFSETS.name))
-        log.probe(30, until=lambda: max(r["window"] for r in log.records(CLOCK_OFFSETS.name)) > ended + 4)
+        ended = log.last_window()
+        log.probe(30, until=lambda: log.last_window() > ended + 4)
         log.flush()
         log.wait(lambda: sum(r["samples"] for r in log.fits_by_identity().values()) >= log.samples)
     fits = log.fits_by_identity().values()
@@ -276,8 +292,9 @@ def test_nics_with_one_clock_in_the_inventory_share_an_offset(log: Log, tmp_path
     for name in names[:2]:
         nic = {
             "nic": name, "host": name.split("/")[0], "device": "eth0", "shard": "pod1", "rail": None,
-            "rack": None, "addresses": ["127.0.0.1"], "probe_port": 0, "clock": "shared/system", "stamp": "KERNEL",
-            "speed_bps": None, "mtu_bytes": None, "run": 1, "since_ns": 0, "announced_ns": 0,
+            "rack": None, "addresses": ["127.0.0.1"], "probe_port": 0, "clock": "shared/system",
+            "stamp": "KERNEL", "speed_bps": None, "mtu_bytes": None, "run": 1, "since_ns": 0,
+            "announced_ns": 0,
             "capabilities": [],
         }  # fmt: skip
         log._producer.produce(INVENTORY.name, codec.encode("Nic", nic), name)
