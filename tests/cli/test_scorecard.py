@@ -27,7 +27,8 @@ def offsets(window, **states):
     return {
         "window": window, "log_offset_ns": 0, "window_end_ns": (window + 1) * 10**9,
         "clocks": [
-            {"clock": clock, "state": state, "at_ns": 10**18, "offset_ns": 0.0, "drift_ppb": 0.0, "bound_ns": 50.0}
+            {"clock": clock, "state": state, "at_ns": 10**18, "offset_ns": 0.0,
+             "drift_ppb": 0.0, "bound_ns": 50.0}
             for clock, state in states.items()
         ],
     }  # fmt: skip
