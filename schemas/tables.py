@@ -181,8 +181,8 @@ TABLES: Final[dict[str, Table]] = {
             "one row a source, window and prober (ClockFits.nics); window_start in log append time",
             (
                 ("shard", _NAME), ("source", _NAME), *_WINDOW, ("nic", _NAME), ("clock", _NAME),
-                ("run", "Int64 CODEC(ZSTD(1))"), ("batches", _COUNT), ("samples", _COUNTER),
-                ("lost", _COUNTER), ("lost_batches", _COUNT), ("restarts", _COUNT),
+                ("run", "Int64 CODEC(ZSTD(1))"), ("batches", _COUNT), ("last_batch", _COUNTER),
+                ("samples", _COUNTER), ("lost", _COUNTER), ("lost_batches", _COUNT), ("restarts", _COUNT),
                 ("clock_jump_ns", _COUNTER), ("clock_ns", _COUNTER), ("system_ns", _COUNTER),
                 ("append_ns", _COUNTER),
                 *_RECORDED,

@@ -85,7 +85,7 @@ class Server:
 
 
 @contextmanager
-def _server(parent: Path | None = None) -> Iterator[Server]:
+def running_server(parent: Path | None = None) -> Iterator[Server]:
     """Run a history server on a directory that is deleted afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="fabrictime-bench-history-", dir=parent))
     settings = {"directory": str(folder / "history"), "port": 0, "memory_limit_mib": 4096,
@@ -125,7 +125,7 @@ def _server(parent: Path | None = None) -> Iterator[Server]:
 def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure. `quick` stores 2M rows in place of 100M, and says so."""
     figures: dict[str, Value] = {}
-    with _server() as server:
+    with running_server() as server:
         progress("inserting path delays as the sink does")
         figures |= _insert(server, quick)
         client = server.client()
@@ -150,7 +150,7 @@ def _select(first_window: int, windows: int) -> str:
     """
     shape = ", ".join(map(str, HISTOGRAM))
     first, second, third = (f"cityHash64(number, {seed})" for seed in (1, 2, 3))
-    # A path's least delay lies between 4 and 16 us, by pair and path; a tenth of the windows queue a bucket deeper.
+    # A path's least delay lies between 4 and 10 us, by pair and path; a tenth of the windows queue more.
     floor = f"toUInt16(48 + cityHash64(pair, path, 7) % 6 + ({first} % 10 = 0))"
     figures = {
         "forward_min_ns": f"low + {first} % 400", "forward_p50_ns": f"low * 1.9 + {first} % 900",
@@ -161,7 +161,7 @@ def _select(first_window: int, windows: int) -> str:
     }  # fmt: skip
     values = {
         "nic": f"concat('h', toString(intDiv(pair, {PEERS})), '/eth0')",
-        "peer": f"concat('h', toString((intDiv(pair, {PEERS}) + 1 + 9 * (pair % {PEERS})) % {NICS}), '/eth0')",
+        "peer": f"concat('h', toString((intDiv(pair, {PEERS}) + 1 + pair % {PEERS} * 9) % {NICS}), '/eth0')",
         "path": "toUInt32(33434 + path)", "shard": "'s0'", "window": "at",
         "window_start": "fromUnixTimestamp64Nano(at * 1000000000, 'UTC')",
         "window_end": "fromUnixTimestamp64Nano((at + 1) * 1000000000, 'UTC')",
@@ -309,9 +309,11 @@ def _heatmap(table: str, end_s: int) -> str:
 
 def _series(table: str, end_s: int) -> str:
     return (
-        f"SELECT at, {tables.quantile_sql(0.99, 'm')} AS p99_ns FROM (SELECT toStartOfSecond(window_start) AS at, "
-        f"{tables.merged_sql('forward')} AS m FROM {tables.DATABASE}.{table} FINAL "
-        f"WHERE window_start >= toDateTime64({end_s - 300}, 9, 'UTC') AND nic = 'h7/eth0' AND peer = 'h8/eth0' "
+        f"SELECT at, {tables.quantile_sql(0.99, 'm')} AS p99_ns "
+        f"FROM (SELECT toStartOfSecond(window_start) AS at, {tables.merged_sql('forward')} AS m "
+        f"FROM {tables.DATABASE}.{table} FINAL "
+        f"WHERE window_start >= toDateTime64({end_s - 300}, 9, 'UTC') AND nic = 'h7/eth0' "
+        f"AND peer = 'h8/eth0' "
         "GROUP BY at) ORDER BY at"
     )
 

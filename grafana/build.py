@@ -1,0 +1,316 @@
+"""The dashboards as code: `python -m grafana.build` writes the JSON that stands in grafana/dashboards/.
+
+In: the queries. Out: dashboards of Grafana 11.6, made with its foundation SDK. Colours tell apart for
+colour-blind eyes (Okabe and Ito's blue, orange and vermillion; viridis for heat); no meaning hangs on red
+against green.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, table, timeseries
+from grafana_foundation_sdk.cog import builder as cogbuilder
+from grafana_foundation_sdk.cog import variants
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import heatmap as heatmap_models
+
+from grafana import queries
+from grafana.datasource import PLUGIN, PLUGIN_VERSION, UID
+
+FOLDER: Final = Path(__file__).resolve().parent / "dashboards"
+BLUE: Final = "#0072B2"
+ORANGE: Final = "#E69F00"
+VERMILLION: Final = "#D55E00"
+SKY: Final = "#56B4E9"
+TAG: Final = "fabrictime"
+SOURCE: Final = models.DataSourceRef(type_val=PLUGIN, uid=UID)
+TABLE_FORMAT: Final = 1
+SERIES_FORMAT: Final = 0
+
+
+class ClickHouseQuery(variants.Dataquery):
+    """A target of the ClickHouse plugin: SQL as it stands, answered as series or as a table."""
+
+    def __init__(self, sql: str, ref_id: str = "A", series: bool = False) -> None:
+        self.sql = sql
+        self.ref_id = ref_id
+        self.series = series
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the target as the plugin stores it."""
+        return {
+            "refId": self.ref_id,
+            "datasource": {"type": PLUGIN, "uid": UID},
+            "editorType": "sql",
+            "queryType": "timeseries" if self.series else "table",
+            "format": SERIES_FORMAT if self.series else TABLE_FORMAT,
+            "rawSql": self.sql,
+            "pluginVersion": PLUGIN_VERSION,
+        }
+
+
+class Query(cogbuilder.Builder[ClickHouseQuery]):
+    """Builder of a `ClickHouseQuery`."""
+
+    def __init__(self, sql: str, ref_id: str = "A", series: bool = False) -> None:
+        self._query = ClickHouseQuery(sql, ref_id, series)
+
+    def build(self) -> ClickHouseQuery:
+        """Return the target."""
+        return self._query
+
+
+def _thresholds(*steps: tuple[float | None, str]) -> dashboard.ThresholdsConfig:
+    made = [models.Threshold(value=value, color=color) for value, color in steps]
+    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(made)
+
+
+def _fixed(color: str) -> dashboard.FieldColor:
+    return dashboard.FieldColor().mode(models.FieldColorModeId.FIXED).fixed_color(color)
+
+
+def _scaled() -> dashboard.FieldColor:
+    """Series coloured by their last value, from blue over yellow to red."""
+    return dashboard.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)
+
+
+def _stat(title: str, doc: str, sql: str, unit: str, *steps: tuple[float | None, str]) -> stat.Panel:
+    return (
+        stat.Panel()
+        .title(title).description(doc).datasource(SOURCE).height(4).span(6).unit(unit)
+        .color_mode(common_models.BigValueColorMode.VALUE)
+        .graph_mode(common_models.BigValueGraphMode.NONE)
+        .thresholds(_thresholds(*(steps or ((None, BLUE),))))
+        .with_target(Query(sql))
+    )  # fmt: skip
+
+
+def _lines(title: str, doc: str, sql: str, unit: str, span: int = 12) -> timeseries.Panel:
+    return (
+        timeseries.Panel()
+        .title(title).description(doc).datasource(SOURCE).height(9).span(span).unit(unit)
+        .color_scheme(_scaled()).line_width(1).fill_opacity(0)
+        .show_points(common_models.VisibilityMode.NEVER)
+        .tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI)
+                 .sort(common_models.SortOrder.DESCENDING))
+        .with_target(Query(sql, series=True))
+    )  # fmt: skip
+
+
+def _color_override(color: str) -> list[models.DynamicConfigValue]:
+    return [models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})]
+
+
+def _unit_override(unit: str) -> list[models.DynamicConfigValue]:
+    return [models.DynamicConfigValue(id_val="unit", value=unit)]
+
+
+def _link_override(title: str, url: str) -> list[models.DynamicConfigValue]:
+    return [
+        models.DynamicConfigValue(id_val="links", value=[{"title": title, "url": url, "targetBlank": False}])
+    ]
+
+
+def _table(title: str, doc: str, sql: str, height: int = 10, span: int = 24) -> table.Panel:
+    return (
+        table.Panel()
+        .title(title).description(doc).datasource(SOURCE).height(height).span(span)
+        .color_scheme(_fixed(BLUE)).filterable(True)
+        .with_target(Query(sql))
+    )  # fmt: skip
+
+
+def _values(name: str, label: str, sql: str) -> dashboard.QueryVariable:
+    return (
+        dashboard.QueryVariable(name)
+        .label(label).datasource(SOURCE).query(sql).multi(True).include_all(True)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.ALPHABETICAL_ASC)
+        .current(models.VariableOption(text="All", value="$__all"))
+    )  # fmt: skip
+
+
+def _board(uid: str, title: str, doc: str) -> dashboard.Dashboard:
+    return (
+        dashboard.Dashboard(title)
+        .uid(uid).description(doc).tags([TAG]).timezone("browser").refresh("5s").time("now-15m", "now")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .link(dashboard.DashboardLink(TAG).type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
+              .as_dropdown(False).include_vars(False).keep_time(True))
+    )  # fmt: skip
+
+
+def delays() -> dashboard.Dashboard:
+    """Fleet delays: how long packets take one way, which pairs and paths are slow, what is lost."""
+    pair_link = (
+        "/d/fabrictime-delays?${__url_time_range}&var-nic=${__data.fields.nic}&var-peer=${__data.fields.peer}"
+    )
+    matrix = (
+        _table("p99 one-way delay, NIC by NIC", "Rows send, columns receive. Up to 4,096 pairs.",
+               queries.PAIR_MATRIX, 12, 12)
+        .unit("ns")
+        .color_scheme(_scaled())
+        .cell_options(common_models.TableColoredBackgroundCellOptions(
+            mode=common_models.TableCellBackgroundDisplayMode.BASIC))
+        .with_transformation(models.DataTransformerConfig(
+            id_val="groupingToMatrix",
+            options={"rowField": "nic", "columnField": "peer", "valueField": "p99_ns", "emptyValue": "null"},
+        ))
+    )  # fmt: skip
+    spread = (
+        heatmap.Panel()
+        .title("One-way delay, all samples")
+        .description("How many samples took how long, sender to receiver, of the chosen NICs and peers.")
+        .datasource(SOURCE).height(12).span(12)
+        .calculate(False)
+        .color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Viridis")
+               .steps(64).reverse(False).exponent(0.5).fill(BLUE))
+        .y_axis(heatmap.YAxisConfig().unit("ns"))
+        .rows_frame(heatmap.RowsHeatmapOptions().layout(common_models.HeatmapCellLayout.LE))
+        .with_target(Query(queries.DELAY_SPREAD, series=True))
+    )  # fmt: skip
+    worst = (
+        _table("Slowest paths", "A path's worst window of the range. bound_ns: error of one-way figures.",
+               queries.WORST_PATHS)
+        .override_by_regexp(".*_ns", _unit_override("ns"))
+        .override_by_name("loss", _unit_override("percentunit"))
+        .override_by_name("nic", _link_override("this pair", pair_link))
+    )  # fmt: skip
+    return (
+        _board("fabrictime-delays", "fabrictime: fleet delays", "True one-way delay of every pair and path.")
+        .with_variable(_values("nic", "NIC", queries.NIC_VALUES))
+        .with_variable(_values("peer", "Peer", queries.PEER_VALUES))
+        .with_panel(_stat("Pairs measured", "Pairs of NICs with a window in range.", queries.PAIRS, "short"))
+        .with_panel(_stat("Samples", "Samples with all four stamps, a second.", queries.SAMPLES, "cps"))
+        .with_panel(_stat("p99 of the fleet", "99% of all samples took less.", queries.FLEET_P99, "ns",
+                          (None, BLUE), (50_000, ORANGE), (200_000, VERMILLION)))
+        .with_panel(_stat("Loss", "Requests without a reply.", queries.LOSS, "percentunit",
+                          (None, BLUE), (0.0001, ORANGE), (0.01, VERMILLION)))
+        .with_panel(matrix)
+        .with_panel(spread)
+        .with_panel(_lines("p99 of the slowest pairs", "The 20 slowest of the chosen pairs.",
+                           queries.PAIR_SERIES, "ns"))
+        .with_panel(_lines("p99 of the slowest paths", "The 20 slowest of the chosen pairs' paths: the path of "
+                           "a pair that is slow alone shares a link with others that are.",
+                           queries.PATH_SERIES, "ns"))
+        .with_panel(_lines("Loss", "Requests without a reply, of the chosen pairs.", queries.LOSS_SERIES,
+                           "percentunit", 24).color_scheme(_fixed(VERMILLION)))
+        .with_panel(worst)
+    )  # fmt: skip
+
+
+def clocks() -> dashboard.Dashboard:
+    """Clocks: what each clock is off by, and how well that is known."""
+    states = (
+        _stat("Clocks", "By the state of their newest window.", queries.CLOCK_COUNT, "short")
+        .span(12)
+        .override_by_name("synced", _color_override(BLUE))
+        .override_by_name("holdover", _color_override(ORANGE))
+        .override_by_name("unsynced", _color_override(VERMILLION))
+    )
+    band = (
+        _lines("Error bound of the chosen clocks", "The true error is below its bound 99.9% of the time.",
+               queries.CLOCK_BAND, "ns")
+        .override_by_name("bound_max_ns", _color_override(VERMILLION))
+        .override_by_name("bound_p50_ns", _color_override(BLUE))
+        .override_by_name("residual_ns", _color_override(SKY))
+    )  # fmt: skip
+    listed = (
+        _table("Clocks", "Newest window of each clock.", queries.CLOCK_TABLE)
+        .override_by_regexp(".*_ns", _unit_override("ns"))
+        .override_by_name("clock", _link_override(
+            "this clock", "/d/fabrictime-clocks?${__url_time_range}&var-clock=${__data.fields.clock}"))
+    )  # fmt: skip
+    return (
+        _board("fabrictime-clocks", "fabrictime: clocks", "Every clock's offset and its bound.")
+        .with_variable(_values("clock", "Clock", queries.CLOCK_VALUES))
+        .with_panel(states)
+        .with_panel(_stat("Largest bound", "Of the clocks that are not UNSYNCED.", queries.WORST_BOUND, "ns",
+                          (None, BLUE), (1_000, ORANGE), (10_000, VERMILLION)).span(12))
+        .with_panel(_lines("Offset since the range's start", "How far each clock's offset moved.",
+                           queries.CLOCK_OFFSETS, "ns"))
+        .with_panel(_lines("Error bound by clock", "", queries.CLOCK_BOUNDS, "ns"))
+        .with_panel(_lines("Drift", "Rate of each clock against fabric time, in parts per billion.",
+                           queries.CLOCK_DRIFT, "suffix: ppb"))
+        .with_panel(band)
+        .with_panel(listed)
+    )  # fmt: skip
+
+
+def pipeline() -> dashboard.Dashboard:
+    """Pipeline health: what comes in, what waits, what was refused."""
+    rates = (
+        _lines("Messages and samples a second", "As the map stage read them.", queries.MESSAGES, "cps")
+        .override_by_name("messages", _color_override(ORANGE))
+        .override_by_name("samples", _color_override(BLUE))
+    )
+    lateness = (
+        _lines("Age of a window's fits", "From the window's end to the log's append time of its ClockFits.",
+               queries.LATENESS, "ms")
+        .override_by_name("p50_ms", _color_override(BLUE))
+        .override_by_name("p99_ms", _color_override(VERMILLION))
+    )  # fmt: skip
+    faults = (
+        _lines("Late and refused messages", "Late ones count into the next window.", queries.FAULTS, "short")
+        .override_by_name("late", _color_override(ORANGE))
+        .override_by_name("rejected", _color_override(VERMILLION))
+    )
+    nics = (
+        _table("Probers", "Lost batches are messages missing by their counter.", queries.NIC_TABLE, 10, 12)
+        .override_by_name("clock_jump_ns", _unit_override("ns"))
+        .override_by_name("nic", _link_override(
+            "its delays", "/d/fabrictime-delays?${__url_time_range}&var-nic=${__data.fields.nic}"))
+    )  # fmt: skip
+    return (
+        _board(
+            "fabrictime-pipeline", "fabrictime: pipeline health", "From the probers to the published windows."
+        )
+        .with_panel(rates)
+        .with_panel(
+            _lines("Lag", "Messages in the log that the map stage had not read yet.", queries.LAG, "short")
+        )
+        .with_panel(lateness)
+        .with_panel(faults)
+        .with_panel(nics)
+        .with_panel(_table("Refused messages", "What could not be read, and why.", queries.REJECTS, 10, 12))
+    )
+
+
+DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
+    "fabrictime-delays": delays,
+    "fabrictime-clocks": clocks,
+    "fabrictime-pipeline": pipeline,
+}
+"""Builder of each dashboard by its uid."""
+
+
+def made(uid: str) -> str:
+    """Return the JSON text of a dashboard. Raises KeyError for an unknown uid."""
+    return (
+        json.dumps(json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[uid]().build())), indent=1) + "\n"
+    )
+
+
+def committed(uid: str) -> dict[str, Any]:
+    """Return a dashboard as it stands in grafana/dashboards/."""
+    loaded: dict[str, Any] = json.loads((FOLDER / f"{uid}.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def main() -> int:
+    """Write all dashboards. Returns the exit code."""
+    for uid in DASHBOARDS:
+        path = FOLDER / f"{uid}.json"
+        path.write_text(made(uid), encoding="utf-8")
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

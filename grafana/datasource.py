@@ -1,0 +1,47 @@
+"""History as a Grafana data source: the ClickHouse plugin, spoken to over HTTP.
+
+In: address and user of history. Out: what Grafana's API and its provisioning take. Dashboards name it by uid.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+PLUGIN: Final = "grafana-clickhouse-datasource"
+PLUGIN_VERSION: Final = "4.8.2"
+UID: Final = "fabrictime"
+NAME: Final = "fabrictime history"
+DATABASE: Final = "fabrictime"
+DEFAULT_URL: Final = "http://127.0.0.1:18123"
+
+
+def data_source(url: str, user: str, password: str | None) -> dict[str, Any]:
+    """Return the data source as Grafana's API takes it; without a password what is stored stays.
+
+    Raises ValueError where `url` is not http(s)://host[:port].
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (8443 if parts.scheme == "https" else 8123)
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port or parts.username:
+        raise ValueError(f"history URL {url!r}: expected http://host:port")
+    return {
+        "uid": UID,
+        "name": NAME,
+        "type": PLUGIN,
+        "access": "proxy",
+        "isDefault": False,
+        "jsonData": {
+            "version": PLUGIN_VERSION,
+            "host": parts.hostname,
+            "port": port,
+            "protocol": "http",
+            "secure": parts.scheme == "https",
+            "username": user,
+            "defaultDatabase": DATABASE,
+        },
+        "secureJsonData": {} if password is None else {"password": password},
+    }

@@ -1,0 +1,146 @@
+"""The dashboards: the JSON is current, every panel's SQL runs and returns rows, units and colours are set."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from grafana import build, datasource, queries
+
+ROOT = build.FOLDER.parent
+UIDS = sorted(build.DASHBOARDS)
+
+
+def panels(board):
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_the_committed_json_is_current(uid):
+    current = (build.FOLDER / f"{uid}.json").read_text(encoding="utf-8")
+    assert current == build.made(uid), "run: python -m grafana.build"
+
+
+def test_there_is_no_dashboard_without_code():
+    assert sorted(path.stem for path in build.FOLDER.glob("*.json")) == UIDS
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_every_panel_names_its_unit_or_columns_and_says_what_it_shows(uid):
+    board = build.committed(uid)
+    assert board["uid"] == uid
+    assert board["schemaVersion"] >= 40
+    for panel in panels(board):
+        assert panel["title"]
+        assert panel["datasource"] == {"type": datasource.PLUGIN, "uid": datasource.UID}
+        config = panel.get("fieldConfig", {})
+        assert panel["type"] in ("table", "heatmap") or config["defaults"]["unit"], panel["title"]
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == datasource.UID
+            assert target["editorType"] == "sql"
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_no_colour_pair_of_red_and_green(uid):
+    text = json.dumps(build.committed(uid)).lower()
+    assert not re.search(r'"(dark-|light-|semi-dark-|super-light-)?(green|red)"', text)
+    assert "gryl" not in text
+    assert "palette-classic" not in text
+
+
+@pytest.fixture
+def asked(filled_history, expand_macros):
+    client, from_s, to_s = filled_history
+
+    def ask(sql, **variables):
+        return client.query(expand_macros(sql, from_s, to_s, **variables))
+
+    return ask
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_every_panels_sql_runs_and_returns_rows(asked, uid):
+    board = build.committed(uid)
+    values = {}
+    for variable in board["templating"].get("list", []):
+        values[variable["name"]] = [row[0] for row in asked(variable["query"], **values).result_rows]
+        assert values[variable["name"]], variable["name"]
+    for panel in panels(board):
+        for target in panel["targets"]:
+            result = asked(target["rawSql"], **values)
+            assert result.result_rows, panel["title"]
+            names = result.column_names
+            assert len(set(names)) == len(names)
+            if target["queryType"] == "timeseries":
+                assert names[0] == "time", panel["title"]
+            for override in panel.get("fieldConfig", {}).get("overrides", []):
+                if override["matcher"]["id"] == "byName":
+                    assert override["matcher"]["options"] in names, panel["title"]
+
+
+def test_figures_are_right(asked):
+    nics = {"nic": ["h0/eth0", "h3/eth0"], "peer": ["h1/eth0"]}
+    assert asked(queries.PAIRS).result_rows == [(12,)]
+    rows = {(nic, peer): p99 for nic, peer, p99 in asked(queries.PAIR_MATRIX, **nics).result_rows}
+    assert set(rows) == {("h0/eth0", "h1/eth0"), ("h3/eth0", "h1/eth0")}
+    assert 8192 <= rows["h0/eth0", "h1/eth0"] <= 10240
+    assert 14336 <= rows["h3/eth0", "h1/eth0"] <= 16384
+    [(loss,)] = asked(queries.LOSS).result_rows
+    assert loss == pytest.approx(0.1 / 10.1)
+    assert asked(queries.CLOCK_COUNT).result_rows == [(4, 0, 0)]
+    changes = {row[2] for row in asked(queries.CLOCK_OFFSETS, clock=["h2/system"]).result_rows}
+    assert max(map(abs, changes)) < 7
+    late = asked(queries.LATENESS).result_rows
+    assert [row[1] for row in late] == pytest.approx([200.0] * len(late))
+
+
+@pytest.mark.parametrize(
+    ("sql", "expanded"),
+    [
+        ("$__timeFilter(t)", "t >= toDateTime(100) AND t <= toDateTime(160)"),
+        ("$__timeFilter_ms(a.t)",
+         "a.t >= fromUnixTimestamp64Milli(100500) AND a.t <= fromUnixTimestamp64Milli(160250)"),
+        ("$__timeInterval(t)", "toStartOfInterval(toDateTime(t), INTERVAL 1 second)"),
+        ("$__timeInterval_ms(t)", "toStartOfInterval(toDateTime64(t, 3), INTERVAL 250 millisecond)"),
+        ("$__fromTime $__toTime", "toDateTime(100) toDateTime(160)"),
+        ("$__fromTime_ms, $__toTime_ms",
+         "fromUnixTimestamp64Milli(100500), fromUnixTimestamp64Milli(160250)"),
+        ("$__interval_s", "1"),
+        ("${nic:singlequote}", "'a','it''s'"),
+    ],
+)  # fmt: skip
+def test_macros_expand_as_the_plugin_does(expand_macros, sql, expanded):
+    assert expand_macros(sql, 100.5, 160.25, 0.25, nic=["a", "it's"]) == expanded
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "$__timeGroup(t, 1m)",
+        "$__unknown(t)",
+        "$__timeFilter",
+        "$__interval_s(t)",
+        "$nic",
+        "${nic}",
+        "${no:csv}",
+    ],
+)
+def test_an_unknown_macro_or_variable_fails(expand_macros, sql):
+    with pytest.raises(expand_macros.unknown):
+        expand_macros(sql, 0, 1, nic=["a"])
+
+
+def test_provisioning_is_what_push_would_make():
+    [source] = yaml.safe_load((ROOT / "provisioning/datasources/fabrictime.yaml").read_text())["datasources"]
+    pushed = datasource.data_source("http://clickhouse:8123", "reader", "x")
+    assert {key: source[key] for key in ("uid", "name", "type", "access")} == {
+        key: pushed[key] for key in ("uid", "name", "type", "access")
+    }
+    variable = {"host", "port"}
+    assert set(source["jsonData"]) == set(pushed["jsonData"])
+    for key in set(pushed["jsonData"]) - variable:
+        assert source["jsonData"][key] == pushed["jsonData"][key], key
+    [provider] = yaml.safe_load((ROOT / "provisioning/dashboards/fabrictime.yaml").read_text())["providers"]
+    assert provider["options"]["path"] == "/etc/fabrictime/dashboards"
+    assert provider["allowUiUpdates"] is False
