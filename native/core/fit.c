@@ -100,6 +100,7 @@ static inline double apart(int64_t a, int64_t b)
 /* Points (x, y) of one direction. */
 struct cloud {
     double *x, *y;
+    uint8_t *bin;
     int64_t n;
 };
 
@@ -107,14 +108,20 @@ struct minima {
     double x[BINS], y[BINS]; /* y with the slope taken out; HUGE_VAL: empty */
 };
 
-static void minima_of(const struct cloud *c, double slope, double from, double per_bin, int bins,
-                      struct minima *out)
+static void sort_into_bins(struct cloud *c, double from, double per_bin, int bins)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        int k = (int)((c->x[i] - from) * per_bin);
+        c->bin[i] = (uint8_t)(k < bins ? k : bins - 1);
+    }
+}
+
+static void minima_of(const struct cloud *c, double slope, int bins, struct minima *out)
 {
     for (int k = 0; k < bins; k++)
         out->y[k] = HUGE_VAL;
     for (int64_t i = 0; i < c->n; i++) {
-        int k = (int)((c->x[i] - from) * per_bin);
-        k = k < bins ? k : bins - 1;
+        int k = c->bin[i];
         double y = c->y[i] - slope * c->x[i];
         if (y < out->y[k]) {
             out->y[k] = y;
@@ -129,12 +136,11 @@ struct points {
     int n;
 };
 
-static void points_of(const struct cloud *f, const struct cloud *r, double slope, double from, double per_bin,
-                      int bins, struct points *out)
+static void points_of(const struct cloud *f, const struct cloud *r, double slope, int bins, struct points *out)
 {
     struct minima lf, lr;
-    minima_of(f, slope, from, per_bin, bins, &lf);
-    minima_of(r, -slope, from, per_bin, bins, &lr);
+    minima_of(f, slope, bins, &lf);
+    minima_of(r, -slope, bins, &lr);
     out->n = 0;
     for (int k = 0; k < bins; k++) {
         if (lf.y[k] == HUGE_VAL || lr.y[k] == HUGE_VAL)
@@ -230,12 +236,13 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
     int64_t n = chain->samples;
     if (n == 0)
         return 0;
-    double *scratch = ft_window_scratch(w, 8 * n);
+    double *scratch = ft_window_scratch(w, 8 * n + n / 4 + 1);
     if (scratch == NULL)
         return -1;
     /* all usable samples, in the order of the pieces; then the accepted ones of each direction */
     double *x = scratch, *y_f = x + n, *x_r = y_f + n, *y_r = x_r + n;
-    struct cloud f = {y_r + n, y_r + 2 * n, 0}, r = {y_r + 3 * n, y_r + 4 * n, 0};
+    uint8_t *bin = (uint8_t *)(scratch + 8 * n);
+    struct cloud f = {y_r + n, y_r + 2 * n, bin, 0}, r = {y_r + 3 * n, y_r + 4 * n, bin + n, 0};
 
     struct bases base = bases_of(w, chain);
     double base_trip = add_bases(base.forward, base.reverse), base_rest;
@@ -326,8 +333,12 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
     struct points p = {.n = 0};
     double slope = 0, per_bin = to > from ? bins / (to - from) : 0;
     int line = bins >= LEAST_POINTS && to - from >= 1000;
+    if (line) {
+        sort_into_bins(&f, from, per_bin, bins);
+        sort_into_bins(&r, from, per_bin, bins);
+    }
     for (int round = 0; line && round < 3; round++) {
-        points_of(&f, &r, slope, from, per_bin, bins, &p);
+        points_of(&f, &r, slope, bins, &p);
         line = p.n >= LEAST_POINTS;
         if (line && round < 2)
             slope += slope_of(&p);

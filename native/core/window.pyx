@@ -111,13 +111,24 @@ cdef ft_line _line(object clock):
 
 
 cdef class NicWindow:
-    """All samples of one prober in one window."""
+    """All samples of one prober in one window.
+
+    `fit` and `delays` give up the interpreter lock: while one of them runs, another thread's call on the same
+    window is refused with RuntimeError.
+    """
 
     cdef ft_window _window
     cdef readonly str nic
     cdef list _kept
     cdef list _peers
     cdef dict _numbers
+    cdef bint _busy
+
+    cdef int _claim(self) except -1:
+        if self._busy:
+            raise RuntimeError(f"window of {self.nic}: in use by another thread, expected one at a time")
+        self._busy = True
+        return 0
 
     def __init__(self, str nic not None):
         self.nic = nic
@@ -155,6 +166,8 @@ cdef class NicWindow:
         cdef object last = None, peer, number
         cdef int32_t peer_number = 0
         cdef list peers
+        if self._busy:
+            self._claim()
         if batch.nic != self.nic:
             raise ValueError(f"batch of {batch.nic!r}: expected one of {self.nic!r}")
         peers = batch.peers
@@ -208,6 +221,13 @@ cdef class NicWindow:
 
     def fit(self):
         """Return the `PairFits` of the window: a row a peer with at least one accepted sample."""
+        self._claim()
+        try:
+            return self._fit()
+        finally:
+            self._busy = False
+
+    cdef _fit(self):
         cdef int64_t n = self._window.n_peers, i, k = 0
         cdef ft_pair_fit fit
         cdef int done
@@ -242,6 +262,13 @@ cdef class NicWindow:
         lines a row's one-way figures are NaN and its histograms empty; round trips need no clock. Times of
         one-way figures are fabric time; a round trip that stamps make negative counts as 0.
         """
+        self._claim()
+        try:
+            return self._delays(prober, peers)
+        finally:
+            self._busy = False
+
+    cdef _delays(self, prober, peers):
         cdef int64_t n = self._window.n_rows, r, b, k_forward = 0, k_reverse = 0
         cdef int done
         cdef const ft_row *row

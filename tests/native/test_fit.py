@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -265,3 +267,28 @@ def test_columns_that_do_not_fit_are_refused_whole(columns_of, name, value, text
         window.add(batch)
     assert window.samples == 0
     assert window.fit().peers == []
+
+
+def test_one_thread_at_a_time(simulated):
+    """Fits give up the interpreter lock: whoever else calls meanwhile is refused, and nothing breaks."""
+    rng = np.random.default_rng(3)
+    batches = [simulated(rng, samples=40_000, peer=f"{k}/eth0") for k in range(4)]
+    window = NicWindow("a/eth0")
+    for batch in batches:
+        window.add(batch)
+    wanted = window.fit()
+
+    def work(turn):
+        try:
+            if turn % 4 == 3:
+                window.add(batches[0])
+            return window.fit()
+        except RuntimeError as refused:
+            return str(refused)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(24)))
+    fits = [result for result in results if not isinstance(result, str)]
+    assert fits
+    assert all("in use by another thread" in result for result in results if isinstance(result, str))
+    assert all(result.peers == wanted.peers for result in fits)
