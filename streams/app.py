@@ -34,6 +34,8 @@ __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
 
+REPEAT_S: Final = 10.0
+"""s before the same line of a client library is printed again."""
 EXIT_S: Final = 2.0
 """s that threads have to end after the worker stopped; what they hold is unacknowledged."""
 
@@ -123,6 +125,7 @@ class _Service:
 
 def main(settings: StreamSettings) -> int:
     """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 where it gave up."""
+    _quiet_libraries()
     registry = _registry(settings)
     datadir = Path(tempfile.mkdtemp(prefix="fabrictime-stream-"))
     loop = asyncio.new_event_loop()
@@ -148,6 +151,32 @@ def main(settings: StreamSettings) -> int:
         return code
     finally:
         shutil.rmtree(datadir, ignore_errors=True)
+
+
+class _Repeated(logging.Filter):
+    """Lets a line of the client libraries through once in a while: a log that is away makes hundreds a
+    second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to print the line."""
+        if not record.name.startswith(("aiokafka", "faust", "mode")):
+            return True
+        key = (record.name, str(record.msg))
+        if record.created - self._said.get(key, 0.0) < REPEAT_S:
+            return False
+        self._said[key] = record.created
+        return True
+
+
+def _quiet_libraries() -> None:
+    for name in ("aiokafka", "faust", "mode"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_Repeated())
 
 
 def _end_soon(code: int) -> None:

@@ -7,15 +7,19 @@ when the log grew and a position did not move for `stall_s`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from streams.agents.room import Room
 
 __all__ = ["StallWatch", "watch"]
+
+log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
@@ -68,7 +72,14 @@ async def watch(room: Room, stages: Iterable[object]) -> None:
                 positions |= getattr(stage, "positions", {})
             if not positions:
                 continue
-            found = await consumer.end_offsets([TopicPartition(tp.topic, tp.partition) for tp in positions])
+            try:
+                found = await consumer.end_offsets(
+                    [TopicPartition(tp.topic, tp.partition) for tp in positions]
+                )
+            except KafkaError as error:  # the log is away: standing still is no fault of ours
+                log.info("watchdog: end offsets not known: %s", error)
+                watching.look(loop.time(), {}, {})
+                continue
             ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
             for tp in watching.look(loop.time(), ends, positions):
                 room.give_up(

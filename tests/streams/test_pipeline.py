@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from fabrictime.bench._fleet import SyntheticFleet
-from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
+from fabrictime.bench._pipeline import Service, embedded_log, service, stream_worker
 from schemas import codec
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PROBES, REJECTS, TOPICS
 
@@ -120,6 +120,13 @@ class Log:
 
     def last_window(self) -> int:
         return max(r["window"] for r in self.records(CLOCK_OFFSETS.name))
+
+    def reachable(self) -> bool:
+        """Whether the readers have found the log again after it was away."""
+        try:
+            return all(self.read(topic) is not None for topic in self._consumers)
+        except KafkaException:
+            return False
 
     def close(self) -> None:
         self._producer.flush(5)
@@ -264,6 +271,33 @@ def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Pa
     for record in log.records(CLOCK_OFFSETS.name):
         by_window.setdefault(record["window"], set()).add((record["part"], record["parts"]))
     assert all(len({parts for _, parts in found}) == 1 for found in by_window.values())
+
+
+def test_a_log_that_dies_and_comes_back_costs_no_sample(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"directory": str(tmp_path / "log"), "port": port, "partitions": 4, "min_free_bytes": 0}
+    bootstrap = f"127.0.0.1:{port}"
+    with (
+        service("fabrictime.log", settings, tmp_path) as first,
+        stream_worker(bootstrap, tmp_path, **SETTINGS) as worker,
+    ):
+        log = Log(bootstrap)
+        log.probe(20, until=log.synced)
+        log.probe(0.8)
+        died = log.last_window()
+        first.process.kill()
+        first.process.wait(10)
+        with service("fabrictime.log", settings, tmp_path):
+            log.wait(log.reachable)
+            log.probe(30, until=lambda: log.last_window() > died + 5)
+            log.flush()
+            log.wait(lambda: sum(r["samples"] for r in log.fits_by_identity().values()) >= log.samples)
+            assert worker.process.poll() is None
+            assert sum(r["samples"] for r in log.fits_by_identity().values()) == log.samples
+            log.wait(log.synced)
+            log.close()
+            assert worker.stop() == 0
 
 
 def test_workers_come_and_go_while_it_runs(log: Log, tmp_path: Path) -> None:
