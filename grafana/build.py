@@ -196,7 +196,7 @@ def delays() -> dashboard.Dashboard:
         .with_panel(spread)
         .with_panel(_lines("p99 of the slowest pairs", "The 20 slowest of the chosen pairs.",
                            queries.PAIR_SERIES, "ns"))
-        .with_panel(_lines("p99 of the slowest paths", "The 20 slowest of the chosen pairs' paths: the path of "
+        .with_panel(_lines("p99 of the slowest paths", "The 20 slowest paths of these pairs: the path of "
                            "a pair that is slow alone shares a link with others that are.",
                            queries.PATH_SERIES, "ns"))
         .with_panel(_lines("Loss", "Requests without a reply, of the chosen pairs.", queries.LOSS_SERIES,

@@ -1,0 +1,224 @@
+"""docker-compose.yml and Dockerfile: pinned, healthy, non-root, loopback only, settings our models take."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fabrictime import config, service
+from grafana.datasource import PLUGIN, PLUGIN_VERSION
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docker-compose.yml"
+COMPOSE = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+SERVICES = COMPOSE["services"]
+OURS = {"topics", "worker", "page"}
+OPTIONS = re.compile(r"\$\{[A-Z_]+(:-([^}]*))?\}")
+
+
+def test_the_services_of_the_whole_pipeline_are_there():
+    assert set(SERVICES) == {"kafka", "topics", "clickhouse", "worker", "page", "grafana"}
+    assert set(COMPOSE["volumes"]) == {"kafka", "clickhouse", "grafana"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_images_are_pinned_and_nobody_is_root(name):
+    image, _, tag = SERVICES[name]["image"].partition(":")
+    assert re.fullmatch(r"\d+\.\d+(\.\d+)*", tag), f"{image}: {tag}"
+    user = SERVICES[name]["user"].split(":")[0]
+    assert int(user) > 0
+    assert SERVICES[name]["cap_drop"] == ["ALL"]
+    assert not SERVICES[name].get("privileged")
+    assert "network_mode" not in SERVICES[name]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_published_on_loopback_alone(name):
+    for port in SERVICES[name].get("ports", []):
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"topics"}))
+def test_every_lasting_service_has_a_health_check_and_comes_back(name):
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] in ("CMD", "CMD-SHELL")
+    assert {"interval", "timeout", "retries", "start_period"} <= set(check)
+    assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+def test_services_wait_for_what_they_need():
+    assert SERVICES["topics"]["depends_on"]["kafka"]["condition"] == "service_healthy"
+    assert SERVICES["topics"]["restart"] == "no"
+    needs = SERVICES["worker"]["depends_on"]
+    assert needs["topics"]["condition"] == "service_completed_successfully"
+    assert needs["clickhouse"]["condition"] == "service_healthy"
+    for each in SERVICES.values():
+        for other, need in each.get("depends_on", {}).items():
+            assert need["condition"] != "service_healthy" or "test" in SERVICES[other]["healthcheck"]
+
+
+def test_workers_scale():
+    worker = SERVICES["worker"]
+    assert worker["deploy"]["replicas"] >= 2
+    assert "container_name" not in worker
+    assert "ports" not in worker
+    assert "hostname" not in worker
+
+
+def test_no_password_stands_in_the_file():
+    text = FILE.read_text(encoding="utf-8")
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(":")
+        if "PASSWORD" in key.upper() and value.strip():
+            assert "/run/secrets/" in value or value.strip().startswith("FABRICTIME_"), line
+    for secret in COMPOSE["secrets"].values():
+        assert re.fullmatch(r"FABRICTIME_\w+_PASSWORD", secret["environment"])
+    example = (ROOT / "docker/env.example").read_text(encoding="utf-8")
+    for secret in COMPOSE["secrets"].values():
+        assert f"\n{secret['environment']}=\n" in example
+    assert ".env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_secrets_are_readable_by_their_service_alone():
+    for name, each in SERVICES.items():
+        for secret in each.get("secrets", []):
+            assert secret["source"] in COMPOSE["secrets"]
+            assert secret["uid"] == each["user"].split(":")[0], name
+            assert secret["mode"] in (0o400, 400), name
+
+
+def test_mounted_files_are_there():
+    for name, each in SERVICES.items():
+        for volume in each.get("volumes", []):
+            source, target, *mode = volume.split(":")
+            if source.startswith("./"):
+                assert (ROOT / source).exists(), f"{name}: {source}"
+                assert mode == ["ro"], volume
+                assert target.startswith("/")
+            else:
+                assert source in COMPOSE["volumes"], volume
+    assert os.access(ROOT / "docker/clickhouse-reader.sh", os.X_OK)
+
+
+@pytest.fixture
+def settings():
+    found = config.load(ROOT / "docker/fabrictime.toml")
+    found.check()
+    return found
+
+
+def test_our_settings_file_is_taken_by_every_room(settings):
+    assert settings.streams.bootstrap == "kafka:9092"
+    history = settings.streams.history
+    assert (history.url, history.user) == ("http://clickhouse:8123", "fabrictime")
+    assert str(history.password_file) == "/run/secrets/writer_password"
+    assert str(settings.page.history_url).rstrip("/") == "http://clickhouse:8123"
+    assert settings.page.history_user == "reader"
+    assert str(settings.page.history_token_file) == "/run/secrets/reader_password"
+    assert set(tomllib.loads((ROOT / "docker/fabrictime.toml").read_text())) <= set(config.ROOMS)
+
+
+def test_addresses_agree_between_settings_and_services(settings):
+    kafka = SERVICES["kafka"]["environment"]
+    host, _, port = settings.streams.bootstrap.partition(":")
+    assert host in SERVICES
+    assert f"INSIDE://:{port}" in kafka["KAFKA_LISTENERS"]
+    advertised = OPTIONS.sub(lambda found: found[2], kafka["KAFKA_ADVERTISED_LISTENERS"])
+    assert advertised == "INSIDE://kafka:9092,HOSTS://127.0.0.1:19092"
+    assert SERVICES["kafka"]["ports"] == ["127.0.0.1:19092:9094"]
+    assert settings.page.history_url.host in SERVICES
+    assert SERVICES["page"]["ports"] == [f"127.0.0.1:8480:{settings.page.port}"]
+    grafana = SERVICES["grafana"]["environment"]
+    assert (grafana["FABRICTIME_HISTORY_HOST"], grafana["FABRICTIME_HISTORY_PORT"]) == ("clickhouse", "8123")
+    source = (ROOT / "grafana/provisioning/datasources/fabrictime.yaml").read_text()
+    for name in re.findall(r"\$(FABRICTIME_\w+)", source):
+        assert name in grafana
+    assert grafana["GF_PLUGINS_PREINSTALL_SYNC"] == f"{PLUGIN}@{PLUGIN_VERSION}"
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_our_commands_are_commands(name):
+    command = SERVICES[name]["command"]
+    if command[0] == "service":
+        assert command[1] in service.SERVICES
+    else:
+        assert command[:2] == ["topics", "create"]
+    assert command[-2] == "--config"
+    mounted = SERVICES[name]["volumes"][0].split(":")[1]
+    assert command[-1] == mounted
+
+
+def test_workers_health_asks_for_the_group_that_they_form(settings):
+    *_, bootstrap, group = SERVICES["worker"]["healthcheck"]["test"]
+    assert (bootstrap, group) == (settings.streams.bootstrap, settings.streams.group)
+
+
+def test_the_dockerfile_is_pinned_multi_stage_and_not_root():
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    bases = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    assert len(bases) == 2
+    assert all(re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base) for base in bases)
+    final = lines[max(i for i, line in enumerate(lines) if line.startswith("FROM ")) :]
+    assert [line for line in final if line.startswith("USER ")] == ["USER 10001:10001"]
+    assert not any("gcc" in line for line in final)
+    assert SERVICES["worker"]["user"] == "10001:10001"
+    for line in lines:
+        if line.startswith("COPY ") and "--from" not in line:
+            for source in line.split()[1:-1]:
+                assert (ROOT / source).exists(), line
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored[0] == "*"
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["wheel"][
+        "packages"
+    ]
+    for package in packages:
+        assert f"COPY {package} {package}" in lines
+        assert f"!{package}" in ignored
+
+
+def _docker(*command):
+    if shutil.which("docker") is None:
+        pytest.skip("no docker command")
+    return subprocess.run(
+        ["docker", *command], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, **{secret["environment"]: "x" for secret in COMPOSE["secrets"].values()}},
+    )  # fmt: skip
+
+
+def test_docker_compose_takes_the_file():
+    if _docker("compose", "version").returncode:
+        pytest.skip("this docker has no compose plugin")
+    done = _docker("compose", "config", "--quiet")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.container
+@pytest.mark.timeout(900)
+def test_the_whole_stands_up():
+    if _docker("info").returncode:
+        pytest.skip("no container engine answers")
+    if _docker("compose", "version").returncode:
+        pytest.skip("this docker has no compose plugin")
+    from testcontainers.compose import DockerCompose
+
+    os.environ |= {secret["environment"]: "test-only" for secret in COMPOSE["secrets"].values()}
+    with DockerCompose(str(ROOT), build=True, wait=True) as stack:
+        out, _, code = stack.exec_in_container(
+            [
+                "clickhouse-client",
+                "--user",
+                "reader",
+                "--password",
+                "test-only",
+                "-q",
+                "SHOW TABLES FROM fabrictime",
+            ],
+            "clickhouse",
+        )
+        assert code == 0
+        assert "delays_1s" in out
