@@ -2,8 +2,8 @@
 
 In: nothing. Out: rates in samples/s, each the best of many tries. The batches are a prober's of 100 ms: 10
 peers, 4 paths, coded pairs of 20 us, delays of 5 to 50 us under a clock difference of milliseconds;
-`decode_samples_per_second` is of some 500 samples a message, as probers send them, the `large` figure of 7,000.
-fastavro, the peer, turns the same messages into numpy columns in the same run, in turns with the decoder.
+`decode_samples_per_second` is of some 500 samples a message, as probers send them, the `large` figure of
+7,000. fastavro, the peer, turns the same messages into numpy columns in the same run, in turns with ours.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ In: the message and where its Avro body starts, or `ProbeColumns`. Out: `ProbeCo
 no honest writer would send are refused with `BadBatch`; memory stays within what the bytes can hold.
 """
 
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -23,7 +23,6 @@ cdef extern from "decode.h":
         FT_MAX_GROUPS
         FT_MAX_NAME_CHARS
         FT_MAX_PATH
-    const int64_t FT_MAX_NS
     cdef enum ft_bad:
         FT_OK
         FT_TRUNCATED
@@ -40,7 +39,6 @@ cdef extern from "decode.h":
         FT_NO_MEMORY
     cdef enum ft_field:
         FT_NIC
-        FT_END
     struct ft_span:
         const uint8_t *text
         int64_t bytes

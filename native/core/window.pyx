@@ -4,9 +4,9 @@ In: `ProbeColumns` as they were decoded (their columns are borrowed, not copied)
 `PairFits` and `PathDelayColumns`. The formulas stand in fit.c and reduce.c.
 """
 
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.math cimport isfinite
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 import numpy as np
 
