@@ -390,7 +390,13 @@ class Clocks {
     f.bands.forEach((b) => series.push(band(`band-${b.name}`, 0, f.t, b.low, b.high, color(b.color), 0.18)));
     let [low, high] = [Infinity, -Infinity];
     for (const line of f.lines) for (const v of line.v) if (v !== null) { low = Math.min(low, v); high = Math.max(high, v); }
-    for (const b of f.bands) for (let i = 0; i < f.t.length; i++) if (b.low[i] !== null) { low = Math.min(low, b.low[i]); high = Math.max(high, b.high[i]); }
+    for (const b of f.bands) { // a bound far wider than usual, as at a start, leaves the scale alone
+      const widths = b.low.flatMap((v, i) => (v === null ? [] : [b.high[i] - v])).sort((x, y) => x - y);
+      const usual = 3 * (widths[widths.length >> 1] ?? 0);
+      b.low.forEach((v, i) => {
+        if (v !== null && b.high[i] - v <= usual) { low = Math.min(low, v); high = Math.max(high, b.high[i]); }
+      });
+    }
     const axis = { type: log ? "log" : "value" };
     if (log && high > 0) { axis.min = below(Math.max(low, 1)); axis.max = above(Math.max(high, 2)); if (axis.min === axis.max) axis.max = above(axis.min * 1.5); }
     else if (Number.isFinite(low)) { const pad = Math.max((high - low) * 0.08, 1); axis.min = low - pad; axis.max = high + pad; }

@@ -197,11 +197,13 @@ def clock_frame(
     """Return the clocks over time.
 
     `offset` is offset_ns as solved; `wander` is offset_ns less its own straight line over the span, which
-    leaves what a steady drift does not explain; `bound` is bound_ns. The chosen clock is drawn bold, its
+    leaves what a steady drift does not explain; `bound` is bound_ns. UNSYNCED is a gap: its offset says
+    nothing, and its bound would hide all others. The chosen clock is drawn bold, its
     bound as a band around it. Many clocks are shown as quantiles of their bounds, whatever `view` says.
     """
     step_ns = lines.step_ns
-    known = [*(point.at_ns for point in lines.points), *(row.at_ns for row in lines.spread)]
+    said = (point for point in lines.points if point.state != "UNSYNCED")
+    known = [*(point.at_ns for point in said), *(row.at_ns for row in lines.spread)]
     steps = _steps(lines.start_ns, lines.end_ns, step_ns, known)
     at = {step: i for i, step in enumerate(steps)}
     t = [step * step_ns // 1_000_000 for step in steps]
@@ -222,7 +224,7 @@ def clock_frame(
     bounds: dict[str, list[float | None]] = {}
     for point in lines.points:
         i = at.get(point.at_ns // step_ns)
-        if i is None:
+        if i is None or point.state == "UNSYNCED":
             continue
         values.setdefault(point.clock, [None] * len(t))[i] = (
             point.bound_ns if view == "bound" else point.offset_ns

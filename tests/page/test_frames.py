@@ -157,3 +157,15 @@ def test_many_clocks_are_a_distribution() -> None:
     frame = frames.clock_frame(ClockLines([], spread, 0, 5 * S, S), "wander", None)
     assert frame["kind"] == "spread"
     assert [line["v"][-1] for line in frame["lines"]] == [40, 30, 20, 10]
+
+
+def test_a_clock_that_is_not_synced_is_a_gap() -> None:
+    points = [
+        ClockPoint(
+            "h1/c", i * S, 1e9 if i == 2 else 5.0, 1e9 if i == 2 else 40.0, "UNSYNCED" if i == 2 else "SYNCED"
+        )
+        for i in range(5)
+    ]
+    frame = frames.clock_frame(ClockLines(points, [], 0, 5 * S, S), "offset", "h1/c")
+    assert frame["lines"][0]["v"] == [5.0, 5.0, None, 5.0, 5.0]
+    assert frame["bands"][0]["high"] == [45.0, 45.0, None, 45.0, 45.0]
