@@ -5,6 +5,7 @@ In: typed rows. Out: plain dicts of numbers and names for `chart.js`. Pure.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ Cell = list[float | int | None]
 
 MAX_ROWS = 64
 """A heat map with more rows than this shows hosts, then racks, where that makes it smaller."""
+
+GAP_STEPS = 3
 
 UNKNOWN_RACK = "no rack"
 
@@ -196,7 +199,7 @@ def clock_frame(
 ) -> dict[str, Any]:
     """Return the clocks over time.
 
-    `offset` is offset_ns as solved; `wander` is offset_ns less its own straight line over the span, which
+    `offset` is offset_ns as solved; `wander` is offset_ns less its own straight line, which
     leaves what a steady drift does not explain; `bound` is bound_ns. UNSYNCED is a gap: its offset says
     nothing, and its bound would hide all others. The chosen clock is drawn bold, its
     bound as a band around it. Many clocks are shown as quantiles of their bounds, whatever `view` says.
@@ -259,7 +262,17 @@ def _steps(start_ns: int, end_ns: int, step_ns: int, known: Iterable[int]) -> ra
 
 
 def less_line(values: Sequence[float | None]) -> list[float | None]:
-    """Return values less their least-squares straight line; None stays None."""
+    """Return values less the least-squares straight line of each unbroken stretch; None stays None.
+
+    `GAP_STEPS` or more without a value end a stretch: the clock may have been started anew.
+    """
+    ends = [i for i, value in enumerate(values) if value is not None]
+    cuts = [b for a, b in itertools.pairwise(ends) if b - a > GAP_STEPS]
+    parts = itertools.pairwise([0, *cuts, len(values)])
+    return [value for first, last in parts for value in _less_one_line(values[first:last])]
+
+
+def _less_one_line(values: Sequence[float | None]) -> list[float | None]:
     y = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     x = np.arange(len(y), dtype=np.float64)
     known = np.isfinite(y)

@@ -193,6 +193,11 @@ class RejectRow:
     size_bytes: int
 
 
+VAGUE = 20
+"""A one-way delay whose error bound is more than this many round trips says nothing: it counts as unknown.
+So it is while clocks start from the hosts' system clocks."""
+
+_VAGUE = f"ifNull(bound_ns > {VAGUE} * {{rtt}}, 0)"
 _SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 _END = "toUnixTimestamp64Nano(window_end)"
 _START = "toUnixTimestamp64Nano(window_start)"
@@ -240,7 +245,12 @@ def pair_delays(history: History, way: Way, span_ns: int, newest_ns: int) -> lis
     merged, low = tables.merged_sql(way), f"{way}_min_ns"
     table = f"{history.database}.{tables.DELAYS_1S}"
     own = span_ns <= SECOND_NS
-    source = f"(SELECT * FROM {table} FINAL WHERE {_SINCE})"
+    vague = _VAGUE.format(rtt="rtt_min_ns")
+    known = ", ".join(
+        f"if({vague}, {none}, {column}) AS {column}"
+        for column, none in ((f"{way}_bucket", "[]"), (f"{way}_bucket_count", "[]"), (low, "NULL"))
+    )
+    source = f"(SELECT * REPLACE ({known}) FROM {table} FINAL WHERE {_SINCE})"
     if own:
         source = (
             f"(SELECT *, max({_END}) OVER (PARTITION BY nic) AS own_end FROM {source})"
@@ -252,7 +262,8 @@ def pair_delays(history: History, way: Way, span_ns: int, newest_ns: int) -> lis
         "FROM ("
         f"SELECT nic, peer, sum(count) AS n, sum(lost) AS l, "
         f"max(lost / greatest(lost + count, 1)) AS loss, min({low}) AS low, {merged} AS g, "
-        f"min(rtt_min_ns) AS rtt, max(bound_ns) AS bound, max({_END}) AS at FROM {source} GROUP BY nic, peer)"
+        f"min(rtt_min_ns) AS rtt, maxIf(bound_ns, NOT {vague}) AS bound, max({_END}) AS at "
+        f"FROM {source} GROUP BY nic, peer)"
         " ORDER BY nic, peer"
     )
     since_ns = newest_ns - (max(span_ns, 3 * SECOND_NS) if own else span_ns)
@@ -274,7 +285,8 @@ def worst_paths(history: History, span_ns: int, newest_ns: int, limit: int) -> l
         "SELECT nic, peer, path, bound_ns, lost, count, "
         "arrayJoin([('forward', forward_p50_ns, forward_p99_ns), "
         "('reverse', reverse_p50_ns, reverse_p99_ns)]) AS way "
-        f"FROM {history.database}.{tables.DELAYS} FINAL WHERE {_SINCE}) "
+        f"FROM {history.database}.{tables.DELAYS} FINAL "
+        f"WHERE {_SINCE} AND NOT {_VAGUE.format(rtt='rtt_p50_ns')}) "
         "WHERE p99 IS NOT NULL ORDER BY p99 DESC, nic, peer, path, w "
         "LIMIT 1 BY nic, peer, path, w LIMIT {limit:UInt32}"
     )
@@ -290,12 +302,15 @@ def pair_series(
     history: History, nic: str, peer: str, span_ns: int, newest_ns: int, step_ns: int
 ) -> list[PointRow]:
     """Return the series of one (nic, peer) by path, in steps of `step_ns`, oldest first."""
-    weighted = "quantileExactWeighted(0.5)({way}_p50_ns, count)"
+    clear = f"NOT {_VAGUE.format(rtt='rtt_p50_ns')}"
+    figures = ", ".join(
+        f"minIf({way}_min_ns, {clear}), quantileExactWeightedIf(0.5)({way}_p50_ns, count, {clear}), "
+        f"maxIf({way}_p99_ns, {clear})"
+        for way in ("forward", "reverse")
+    )
     sql = (
-        f"SELECT path, {_STEP} AS at, sum(count), sum(lost), "
-        f"min(forward_min_ns), {weighted.format(way='forward')}, max(forward_p99_ns), "
-        f"min(reverse_min_ns), {weighted.format(way='reverse')}, max(reverse_p99_ns), "
-        "quantileExactWeighted(0.5)(rtt_p50_ns, count), max(bound_ns) "
+        f"SELECT path, {_STEP} AS at, sum(count), sum(lost), {figures}, "
+        f"quantileExactWeighted(0.5)(rtt_p50_ns, count), maxIf(bound_ns, {clear}) "
         f"FROM {history.database}.{tables.DELAYS} FINAL "
         f"WHERE {_SINCE} AND nic = {{nic:String}} AND peer = {{peer:String}} "
         "GROUP BY path, at ORDER BY path, at"

@@ -137,6 +137,9 @@ def test_wander_is_the_offset_less_its_own_line() -> None:
     flat = frames.less_line(bent)
     assert flat[10] is None
     assert max(flat[:10] + flat[11:], key=lambda v: v or 0.0) == flat[15]
+    restarted = [*steady, *([None] * 5), *(9e8 - 4_000.0 * i for i in range(20))]
+    known = [value for value in frames.less_line(restarted) if value is not None]
+    assert known == pytest.approx([0.0] * 40, abs=1e-2)
     assert frames.less_line([None, 7.0, None]) == [None, 0.0, None]
     assert frames.less_line([]) == []
 

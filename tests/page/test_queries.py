@@ -93,6 +93,22 @@ def test_a_pair_without_clocks_has_a_round_trip_and_no_one_way_delay(filled: Any
     assert queries.worst_paths(filled.history, S, T + S, 5) == []
 
 
+def test_a_delay_whose_bound_exceeds_twenty_round_trips_counts_as_unknown(filled: Any) -> None:
+    start = {"forward_p50_ns": 1e9, "reverse_p50_ns": -1e9, "bound_ns": 1e9, "lost": 3}
+    filled.delays(T, {("a/e", "b/e"): {7: start}})
+    filled.delays(T + S, {("a/e", "b/e"): {7: {"forward_p50_ns": 8_192.0}}})
+    (row,) = queries.pair_delays(filled.history, "forward", 10 * S, T + 2 * S)
+    assert (row.count, row.lost, row.bound_ns) == (200, 3, 800.0)
+    assert row.p99_ns is not None
+    assert row.p99_ns < 10_240
+    assert row.min_ns == pytest.approx(8_192 * 0.8)
+    worst = queries.worst_paths(filled.history, 10 * S, T + 2 * S, 5)
+    assert max(path.p99_ns for path in worst) == 18_000.0
+    first, second = queries.pair_series(filled.history, "a/e", "b/e", 60 * S, T + 2 * S, S)
+    assert (first.forward_p50_ns, first.reverse_min_ns, first.bound_ns, first.lost) == (None, None, None, 3)
+    assert (second.forward_p50_ns, second.bound_ns) == (8_192.0, 800.0)
+
+
 def test_the_worst_paths_come_worst_first_each_in_its_worst_window(filled: Any) -> None:
     filled.delays(T, {("a/e", "b/e"): {7: {"forward_p50_ns": 50_000.0}, 8: {}}})
     filled.delays(T + S, {("a/e", "b/e"): {7: {"reverse_p50_ns": 30_000.0}, 8: {}}})
