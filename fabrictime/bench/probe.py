@@ -21,15 +21,12 @@ TARGETS: Final[Mapping[str, Target]] = {
     "cpu_per_probe_vs_irtt": Target("1", "<=", 0.25),
 }
 
-_UNITS: Final = {
-    "cpu_per_probe_us": "us",
-    "irtt_cpu_per_probe_us": "us",
-    "irtt_rate_pps": "1/s",
-    "offered_pps": "1/s",
-    "one_way_p50_ns": "ns",
-    "one_way_p99_ns": "ns",
-    "pairs_kept_share": "1",
-}
+_UNITS: Final = {"_us": "us", "_pps": "1/s", "_ns": "ns"}
+
+
+def _unit(key: str) -> str:
+    stem = key.removesuffix("_at_its_fastest")
+    return next((unit for end, unit in _UNITS.items() if stem.endswith(end)), "1")
 
 
 def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -55,7 +52,7 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def _values(speed: Mapping[str, float], versus: Mapping[str, float | str]) -> dict[str, Value]:
     figures: dict[str, Value] = {
-        key: Figure(float(value), _UNITS.get(key))
+        key: Figure(float(value), _unit(key))
         for key, value in {**speed, **versus}.items()
         if key != "missing"
     }

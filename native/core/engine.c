@@ -532,17 +532,20 @@ static void on_path_stamp(ft_engine *e, path_socket *path, const ancillary *a) {
   complete(e, s, h);
 }
 
-static void drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
+/* Returns whether more may wait in the socket. */
+static int drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
   path_socket *socket = &e->paths[path];
   batch *b = &e->in;
+  int more = 0;
   for (int turn = 0; events & EPOLLERR && turn < 16; turn++) {
     int got = batch_receive(e, b, socket->fd, BATCH, MSG_ERRQUEUE);
     for (int i = 0; i < got; i++) {
       ancillary a = read_control(e, &b->messages[i].msg_hdr);
       if (a.is_transmit) on_path_stamp(e, socket, &a);
     }
-    if (got < BATCH) break;
+    if (!(more = got == BATCH)) break;
   }
+  int stamps = more;
   for (int turn = 0; events & EPOLLIN && turn < 16; turn++) {
     int got = batch_receive(e, b, socket->fd, BATCH, 0);
     for (int i = 0; i < got; i++) {
@@ -552,8 +555,9 @@ static void drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
       int size = m->msg_flags & MSG_TRUNC ? 0 : (int)b->messages[i].msg_len;
       on_path_packet(e, path, b->data[i], size, &b->names[i], a.stamp, now);
     }
-    if (got < BATCH) break;
+    if (!(more = got == BATCH)) break;
   }
+  return stamps || more;
 }
 
 static void expire(ft_engine *e, int64_t now) {
@@ -592,10 +596,12 @@ static void expire(ft_engine *e, int64_t now) {
 static void drain_paths(ft_engine *e, int64_t now) {
   struct epoll_event events[FT_MAX_PATHS];
   int ready = epoll_wait(e->epoll_paths, events, FT_MAX_PATHS, 0);
-  for (int i = 0; i < ready; i++) drain_path(e, (int)events[i].data.u32, events[i].events, now);
-  expire(e, now);
+  int more = 0;
+  for (int i = 0; i < ready; i++) more |= drain_path(e, (int)events[i].data.u32, events[i].events, now);
+  /* an answer that lies unread in our own socket is not lost */
+  if (!more) expire(e, now);
   if (e->collectings) send_collections(e, now);
-  e->last_drain = now;
+  e->last_drain = more ? now - 3 * e->config.drain_ns : now;
   e->sent_since_drain = 0;
 }
 
