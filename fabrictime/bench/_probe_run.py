@@ -166,7 +166,7 @@ def against_irtt(asker: FabricNic, answerer: FabricNic, quick: bool) -> dict[str
             theirs, ours, rates = [], [], []
             for turn in range(1 if quick else 5):
                 rate, cost = irtt_once(asker, answerer, server.pid, interval, seconds)
-                found = measure(asker, answerer, 1, rate, seconds)
+                found = measure(asker, answerer, 4, rate, seconds)
                 own = (found["cpu_s"] + found["far_cpu_s"]) / max(found["samples"], 1) * 1e6
                 theirs.append(cost)
                 ours.append(own)

@@ -684,6 +684,10 @@ static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
   }
 }
 
+/* Two shots share a waking, to two different paths: that halves what waking costs, and the gaps on each path stay
+ * exponential. With one path there is nobody to share with. */
+static int shots_together(const ft_engine *e) { return e->actives * e->config.paths > 1 ? 2 : 1; }
+
 static void shoot(ft_engine *e, int64_t now) {
   aimed aims[BATCH];
   int n = 0, fresh = 0, pair = e->config.spacing_ns > 0;
@@ -696,10 +700,12 @@ static void shoot(ft_engine *e, int64_t now) {
     aims[n++] = (aimed){s, 1};
   }
   if (e->actives && e->next_shot <= now) {
-    double mean_ns = 1e9 * (1 + pair) / (e->config.rate_pps * e->throttle);
+    int together = shots_together(e);
+    double mean_ns = 1e9 * (1 + pair) * together / (e->config.rate_pps * e->throttle);
     keep_up(e, now, mean_ns);
     refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
-    for (; fresh < SHOTS_A_TURN && e->next_shot <= now; fresh++) {
+    uint32_t taken = UINT32_MAX;
+    for (; fresh < SHOTS_A_TURN && (e->next_shot <= now || fresh % together); fresh++) {
       if (e->cap_tokens < 1) {
         e->counters.capped++;
         e->next_shot = now + (int64_t)((1 - e->cap_tokens) * 1e9 / e->config.max_pps) + 1;
@@ -712,9 +718,13 @@ static void shoot(ft_engine *e, int64_t now) {
       }
       e->cap_tokens -= 1 + pair;
       shot *s = &e->shots[e->head & e->shot_mask];
+      uint32_t paths = (uint32_t)e->config.paths, choices = (uint32_t)e->actives * paths;
+      uint32_t choice = draw_below(e, fresh % together ? choices - 1 : choices);
+      if (fresh % together && choice >= taken) choice++; /* another path than the first of the two */
+      taken = choice;
       *s = (shot){.number = e->head,
-                  .peer = (uint16_t)e->active[draw_below(e, (uint32_t)e->actives)],
-                  .path = (uint8_t)draw_below(e, (uint32_t)e->config.paths),
+                  .peer = (uint16_t)e->active[choice / paths],
+                  .path = (uint8_t)(choice % paths),
                   .pair = (uint8_t)pair,
                   .second_due = INT64_MAX,
                   .deadline = now + e->config.timeout_ns};
@@ -723,7 +733,7 @@ static void shoot(ft_engine *e, int64_t now) {
       e->head++;
       put_request(e, n, s, 0, system_ns);
       aims[n++] = (aimed){s, 0};
-      e->next_shot += draw_gap(e, mean_ns);
+      if (fresh % together == 0) e->next_shot += draw_gap(e, mean_ns);
     }
   }
   if (!n) return;
