@@ -17,6 +17,7 @@ from native.core.probe import Engine, Peer, open_sockets
 from producers.netns import in_netns
 
 BUFFER_BYTES = 4 << 20
+TIMEOUT_MS = 500.0
 
 
 def main() -> int:
@@ -26,7 +27,13 @@ def main() -> int:
         given["netns"], lambda: open_sockets(given["address"], 9319, 9320, given["paths"], BUFFER_BYTES)
     )
     engine = Engine(
-        sockets, nic=given["nic"], key=bytes(16), rate_pps=given["rate_pps"], max_pps=1e6, answer_max_pps=1e6
+        sockets,
+        nic=given["nic"],
+        key=bytes(16),
+        rate_pps=given["rate_pps"],
+        max_pps=1e6,
+        answer_max_pps=1e6,
+        timeout_ms=TIMEOUT_MS,
     )
     thread = threading.Thread(target=engine.run, daemon=True)
     thread.start()
@@ -56,7 +63,7 @@ def _ask(engine: Engine, peer: Peer, seconds: float) -> dict[str, Any]:
     took_s, cpu_s = time.monotonic() - start, time.process_time() - cpu
     engine.set_peers([])
     samples = sum(len(column) for column in forward)
-    time.sleep(0.4)  # twice the timeout: what is still under way comes back, or is lost
+    time.sleep(2.2 * TIMEOUT_MS / 1e3)  # what is still under way comes back, or is lost
     batches.append(engine.drain())
     after = engine.counters()
     counted = {name: after[name] - before[name] for name in after}

@@ -72,8 +72,8 @@ def test_gaps_are_exponential(make_nic: MakeNic) -> None:
     a.until(lambda: a.samples() > 1500)
     sent = np.sort(np.concatenate([batch.sent for batch in a.batches]))
     gaps = np.diff(sent)
-    # mean 0.5 ms; an exponential's standard deviation equals its mean, a metronome's would be 0
-    assert 0.7 < gaps.std() / gaps.mean() < 2.0
+    # of an exponential, the 90th percentile is log(10) / log(2) = 3.3 medians; of a metronome, one
+    assert 2.2 < np.quantile(gaps, 0.9) / np.median(gaps) < 8.0
 
 
 def test_offset_of_set_clocks_is_measured(make_nic: MakeNic) -> None:
@@ -109,7 +109,7 @@ def test_a_clock_step_shows_in_the_flush_readings(make_nic: MakeNic) -> None:
 
 
 def test_a_peer_that_is_not_there_is_loss_and_nothing_else(make_nic: MakeNic) -> None:
-    a, b = make_nic("a/lo", timeout_ms=20), make_nic("b/lo")
+    a, b = make_nic("a/lo", timeout_ms=500), make_nic("b/lo")
     a.engine.set_peers([Peer("gone/lo", b.address, 9), b.peer()])
     a.start()
     b.start()
