@@ -79,7 +79,7 @@ INVENTORY: Final = Topic(
 CLOCK_FITS: Final = Topic(
     "fabric.clock.fits", "shard", "ClockFits", "all pairs that one source fitted in one window",
     Partitions.DATA, DAY_MS,
-    writers=("map", "prober"), readers=("solve", "sink", "up"),
+    writers=("map", "prober"), readers=("map", "solve", "sink", "up"),
 )  # fmt: skip
 CLOCK_OFFSETS: Final = Topic(
     "fabric.clock.offsets", "shard/part", "ClockOffsets", "a window's clocks, in parts",

@@ -124,9 +124,9 @@ def throughput(load: Load, folder: Path, progress: Callable[[str], None]) -> Thr
         producer.flush(30)
         last = _last_window(bootstrap)
         with stream_worker(bootstrap, folder, stages=["map", "solve"]) as worker:
-            ready_ms = time.time() * 1000
+            ready_ms, ready_cpu_s = time.time() * 1000, worker.cpu_s()
             finished_ms = _finished_ms(bootstrap, last, load.nics, worker)
-            resident, cpu_s = worker.peak_mb(), worker.cpu_s()
+            resident, cpu_s = worker.peak_mb(), worker.cpu_s() - ready_cpu_s
     batches_sent = load.windows * load.nics * flushes
     return Throughput(
         samples / ((finished_ms - ready_ms) / 1000),
