@@ -15,6 +15,8 @@ LOSS_WARN, LOSS_BAD = 0.001, 0.02
 LAG_WARN_MESSAGES, LAG_BAD_MESSAGES = 50, 1_000
 LATENCY_WARN_MS, LATENCY_BAD_MS = 300.0, 2_000.0
 AGE_WARN_S, AGE_BAD_S = 3.0, 10.0
+REJECTS_SEEN = 200
+"""Rejects that are looked at; as many mean that there may be more."""
 
 
 class State(IntEnum):
@@ -145,7 +147,10 @@ def _rejects(flow: FlowRow, rejects: int) -> Check:
     refused = max(flow.rejected, rejects)
     if refused == 0:
         return Check("Rejects", State.OK, "0", "Every message could be read: 10 min.")
-    return Check("Rejects", State.WARN, count_text(refused), "Refused in 10 min; reasons are listed below.")
+    more = "+" if refused == REJECTS_SEEN else ""
+    return Check(
+        "Rejects", State.WARN, count_text(refused) + more, "Refused in 10 min; reasons are listed below."
+    )
 
 
 def _latency(latency: LatencyRow) -> Check:

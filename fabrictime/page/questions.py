@@ -32,7 +32,6 @@ POINTS = 300
 CLOCK_LINES = 16
 """Clocks beyond this are shown as a distribution."""
 
-REJECTS = 200
 REJECTS_KEPT_S = 1.0
 WORST = 12
 DAY_NS = 86_400 * SECOND_NS
@@ -221,7 +220,9 @@ class Questions:
         """Return the newest rejects of the last day."""
         since_ns = self._now_ns() - DAY_NS
         return self._seldom(
-            "rejects", lambda: queries.recent_rejects(self._history, since_ns, REJECTS), REJECTS_KEPT_S
+            "rejects",
+            lambda: queries.recent_rejects(self._history, since_ns, health.REJECTS_SEEN),
+            REJECTS_KEPT_S,
         )
 
     def _short(self, pulse: Pulse) -> tuple[queries.FlowRow, queries.ProberRow]:
