@@ -38,6 +38,7 @@
 #define FINE 1e-7
 #define DRAW_TOLERANCE 1e-4 /* the smooth errors of a long chain are a small part of the gradient */
 #define DENSE 96
+#define LEAST_PIVOT 1e-14
 #define DRAWS 16
 
 struct mesh {
@@ -306,10 +307,11 @@ static void dense_variance(const struct mesh *m, const int32_t *node, int64_t k,
             matrix[i * k + place[m->to[s]]] -= m->w[s] / mean;
     }
     for (int64_t j = 0; j < k; j++) { /* Cholesky, lower triangle */
-        double pivot = matrix[j * k + j];
+        double whole = matrix[j * k + j], pivot = whole;
         for (int64_t c = 0; c < j; c++)
             pivot -= matrix[j * k + c] * matrix[j * k + c];
-        pivot = pivot > 1e-300 ? sqrt(pivot) : 1e-150;
+        /* what rounding cannot tell from 0 holds next to nothing: a very large error, not an infinite one */
+        pivot = sqrt(fmax(pivot, LEAST_PIVOT * whole));
         matrix[j * k + j] = pivot;
         for (int64_t i = j + 1; i < k; i++) {
             double sum = matrix[i * k + j];

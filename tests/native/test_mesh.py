@@ -109,6 +109,16 @@ def test_parts_are_found_and_solved_apart():
     assert got.sigma[4] == pytest.approx(0.5 / np.sqrt(2))
 
 
+def test_a_group_that_only_hopeless_edges_hold():
+    """Weights 1e16 apart: the tight pair stays tight, and its place is known badly, not infinitely so."""
+    a, b = [1, 0, 0, 0, 2], [4, 5, 2, 1, 3]
+    sigma = [0.001, 1.5, 107_020.0, 51_856.0, 0.001953125]
+    got = solve_mesh(6, a, b, np.zeros(5), sigma)
+    assert np.isfinite(got.sigma).all()
+    assert got.sigma.max() > 1_000
+    assert got.x == pytest.approx(np.zeros(6), abs=1)
+
+
 def test_empty_inputs():
     none = np.empty(0)
     assert solve_mesh(0, none, none, none, none).x.size == 0
@@ -189,10 +199,10 @@ def test_any_graph_gives_finite_figures(nodes, data):
 def test_a_thousand_clocks_are_quick():
     a, b, value, sigma, _ = random_mesh(np.random.default_rng(1), 1_000)
     best = min(_seconds(lambda: solve_mesh(1_000, a, b, value, sigma)) for _ in range(5))
-    assert best < 0.05  # about 5 ms on an idle core
+    assert best < 0.1  # about 5 ms on an idle core
 
 
 def _seconds(work):
-    begin = time.perf_counter()
+    begin = time.thread_time()
     work()
-    return time.perf_counter() - begin
+    return time.thread_time() - begin
