@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 PLUGIN: Final = "grafana-clickhouse-datasource"
-PLUGIN_VERSION: Final = "4.8.2"
+PLUGIN_VERSION: Final = "4.11.2"
 UID: Final = "fabrictime"
 NAME: Final = "fabrictime history"
 DATABASE: Final = "fabrictime"

@@ -6,9 +6,9 @@ Every table is a ReplacingMergeTree whose sorting key is the identity of its row
 log append time of the record that it came from. So a record that is inserted again, or computed again after
 a crash, overwrites and never doubles, however the inserts were cut: **read with FINAL**, or with an
 aggregate that takes a repeated row calmly (min, max, any, argMax). The rollup `delays_1s` is fed by a
-materialized view, one row a (nic, peer, window): since the paths of a peer stand in one record, each
-inserted block gives its row whole, and it replaces as the base's rows do. Merging rollup rows over any span
-is `sumMap` of their histograms.
+materialized view, one row a (nic, peer, window, part of the record): since a record is inserted whole, each
+block gives its rows whole, and they replace as the base's rows do. Merging rollup rows over any span is
+`sumMap` of their histograms.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ TABLES: Final[dict[str, Table]] = {
             "one row a nic, peer, path and window (PathDelays); window_start in fabric time",
             (
                 ("nic", _NAME), ("peer", _NAME), ("path", "UInt32 CODEC(ZSTD(1))"), ("shard", _NAME),
-                *_WINDOW, ("state", _STATE),
+                *_WINDOW, ("part", _COUNT), ("state", _STATE),
                 ("count", _COUNT), ("lost", _COUNT), ("no_t3", _COUNT),
                 ("forward_min_ns", _FIGURE), ("forward_p50_ns", _FIGURE), ("forward_p99_ns", _FIGURE),
                 ("reverse_min_ns", _FIGURE), ("reverse_p50_ns", _FIGURE), ("reverse_p99_ns", _FIGURE),
@@ -138,10 +138,10 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             DELAYS_1S,
-            "delays with the paths of a peer merged: one row a nic, peer and window",
+            "delays with the paths of a peer merged: one row a nic, peer, window and part of its record",
             (
-                ("nic", _NAME), ("peer", _NAME), ("shard", _NAME), *_WINDOW, ("state", _STATE),
-                ("paths", "UInt32 CODEC(T64, ZSTD(1))"),
+                ("nic", _NAME), ("peer", _NAME), ("shard", _NAME), *_WINDOW, ("part", _COUNT),
+                ("state", _STATE), ("paths", "UInt32 CODEC(T64, ZSTD(1))"),
                 ("count", "UInt64 CODEC(T64, ZSTD(1))"), ("lost", "UInt64 CODEC(T64, ZSTD(1))"),
                 ("no_t3", "UInt64 CODEC(T64, ZSTD(1))"),
                 ("forward_min_ns", _FIGURE), ("reverse_min_ns", _FIGURE), ("rtt_min_ns", _FIGURE),
@@ -150,7 +150,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("reverse_bucket", _BUCKETS), ("reverse_bucket_count", "Array(UInt64) CODEC(T64, ZSTD(1))"),
                 *_RECORDED,
             ),
-            f"{_GROUP}, nic, peer, window",
+            f"{_GROUP}, nic, peer, window, part",
         ),
         Table(
             CLOCKS,
@@ -245,10 +245,10 @@ def set_retention(retention: Retention, database: str = DATABASE) -> list[str]:
 def create_rollup_view(database: str = DATABASE) -> str:
     """Return the view that feeds `delays_1s` from each block inserted into `delays`.
 
-    The writer sends no block that holds one row's identity twice, or a part of a (nic, peer, window) only.
+    The writer sends no block that holds one row's identity twice, or a record only in part.
     A few buckets a row: joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
     """
-    kept = "nic, peer, window"
+    kept = "nic, peer, window, part"
     buckets = {way: f"arraySort(arrayDistinct(g_{way}_bucket))" for way in WAYS}
     counts = {
         way: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{way}_bucket, g_{way}_count), "

@@ -169,7 +169,7 @@ def _delays(message: Message, out: dict[str, Columns]) -> None:
     columns = out[tables.DELAYS]
     _repeat(
         columns, len(paths), nic=record["nic"], shard=record["shard"], **_window(record),
-        state=record["state"], recorded_ns=message.append_ns,
+        part=record["part"], state=record["state"], recorded_ns=message.append_ns,
     )  # fmt: skip
     _take(columns, paths, _PATH_FIELDS)
 

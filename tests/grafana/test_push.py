@@ -9,9 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from grafana import push as push_module
 from grafana.build import DASHBOARDS
-from grafana.datasource import PLUGIN, UID
+from grafana.datasource import PLUGIN, PLUGIN_VERSION, UID
 from grafana.push import PushError, push
 
 TOKEN = "glsa_right"
@@ -187,12 +186,9 @@ def test_a_real_grafana_takes_it():
     from testcontainers.core.container import DockerContainer
 
     container = (
-        DockerContainer("grafana/grafana:11.6.0")
+        DockerContainer("grafana/grafana:11.6.2")
         .with_env("GF_SECURITY_ADMIN_PASSWORD", "test-only")
-        .with_env(
-            "GF_PLUGINS_PREINSTALL_SYNC",
-            f"{PLUGIN}@{push_module.data_source('http://h:1', 'u', None)['jsonData']['version']}",
-        )
+        .with_env("GF_PLUGINS_PREINSTALL_SYNC", f"{PLUGIN}@{PLUGIN_VERSION}")
         .with_exposed_ports(3000)
     )
     with container:

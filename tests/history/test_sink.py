@@ -269,6 +269,7 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         "lost_batches": 0,
         "restarts": 0,
         "clock_jump_ns": -7,
+        "last_batch": 9,
         "clock_ns": 1,
         "system_ns": 2,
         "append_ns": 3,
@@ -393,3 +394,16 @@ async def test_the_agents_take_what_topics_py_says_the_sink_reads(shared_server)
         topic.name for topic in topics.TOPICS.values() if "sink" in topic.readers
     }
     assert sink_module.READER == "sink"
+
+
+async def test_a_peer_that_stands_in_two_parts_is_counted_whole(shared_server, client, path_delays):
+    log = Log()
+    for part in range(2):
+        paths = [path_delays.path(path=10 * part + number) for number in range(3)]
+        log.append(path_delays.encode(path_delays(paths=paths, part=part, parts=2)))
+    for _ in range(2):
+        sink = log.sink(settings(shared_server))
+        for offset in range(2):
+            await sink.take(log.message(offset))
+            await sink.flush()
+    assert sums(client) == ((6, 60, 6, 12, 60, 60), (6, 60, 6, 12, 60, 60))
