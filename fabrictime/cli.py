@@ -244,16 +244,31 @@ def topics_create(log: Log = None, config: ConfigFile = None) -> None:
 @grafana_app.command("push")
 def grafana_push(
     url: Annotated[str, typer.Argument(help="http://host:port of the Grafana.")],
-    token_file: Annotated[Path | None, typer.Option(help="File that holds an API token.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with a service account's token.")] = None,
+    user: Annotated[str | None, typer.Option(help="User name, where there is no token.")] = None,
+    password_file: Annotated[Path | None, typer.Option(help="File with that user's password.")] = None,
+    history: Annotated[
+        str | None, typer.Option(metavar="URL", help="ClickHouse, as that Grafana reaches it.")
+    ] = None,
+    history_user: Annotated[str, typer.Option(help="User name there.")] = "reader",
+    history_password_file: Annotated[Path | None, typer.Option(help="File with its password.")] = None,
 ) -> None:
-    """Put the dashboards into a Grafana that stands elsewhere."""
+    """Put data source and dashboards into a Grafana that stands elsewhere."""
     from grafana import push
 
     try:
-        for line in push.push(url, token_file):
-            typer.echo(line)
+        lines = push.push(
+            url, token_file, user=user, password=_secret(password_file),
+            history_url=history, history_user=history_user, history_password=_secret(history_password_file),
+        )  # fmt: skip
     except (ValueError, OSError) as error:
         _stop(str(error))
+    for line in lines:
+        typer.echo(line)
+
+
+def _secret(path: Path | None) -> str | None:
+    return None if path is None else path.read_text(encoding="utf-8").strip()
 
 
 @app.command(hidden=True)
