@@ -73,7 +73,10 @@ def _print(report: Report) -> None:
         f"kernel {found['kernel']}, Python {found['python']}, load {found['load_1min_at_start']}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
-    table = Table("figure", "value", "unit", "target", "met", "remark", box=None)
+    table = Table(box=None)
+    for title in ("figure", "value", "unit", "target", "met"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("remark")
     for key, figure in report["figures"].items():
         met = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure["met"]]
         value = "missing" if figure["value"] is None else f"{figure['value']:,.6g}"
