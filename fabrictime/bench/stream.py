@@ -164,6 +164,7 @@ def _producer(bootstrap: str) -> Producer:
             "bootstrap.servers": bootstrap,
             "partitioner": "murmur2_random",
             "linger.ms": 2,
+            "log_level": 2,
             "queue.buffering.max.kbytes": 256 * 1024,
             "queue.buffering.max.messages": 200_000,
             "message.max.bytes": 2 * 1024 * 1024,
@@ -213,6 +214,7 @@ def _reader(bootstrap: str) -> Consumer:
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 50,
+            "log_level": 2,
             "queued.max.messages.kbytes": 16 * 1024,
         }
     )
