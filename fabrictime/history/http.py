@@ -139,7 +139,7 @@ class Endpoint:
         return found
 
     async def _read(self, request: web.Request) -> tuple[bytes, dict[str, str]]:
-        """Return (statement with data, parameters) of a request."""
+        """Return (body, parameters) of a request; the body goes on where the parameter `query` ends."""
         params = dict(request.query)
         if request.content_length is not None and request.content_length > self._limit:
             raise Failure(
@@ -175,13 +175,13 @@ class Endpoint:
         for name in ("compress", "decompress"):
             if params.get(name, "0") not in ("0", "", "false"):
                 raise Failure(NOT_IMPLEMENTED, f"{name}=1 is not supported: use Content-Encoding")
-        query = params.get("query", "")
-        return (query.encode() + b"\n" + body if query else body), params
+        return body, params
 
     async def _run(
         self, request: web.Request, role: str, body: bytes, params: Mapping[str, str], query_id: str
     ) -> web.Response:
-        statement = sql.parse(body)
+        query = params.get("query", "").encode()
+        statement = sql.parse(query, body) if query else sql.parse(body)
         if role != WRITER:
             sql.check_reader(statement)
         asked = params.get("default_format") or request.headers.get("X-ClickHouse-Format") or "TabSeparated"

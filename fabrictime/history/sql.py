@@ -84,8 +84,10 @@ def tokens(text: str) -> Iterator[Token]:
             yield Token(kind, found.group(), at)
 
 
-def parse(body: bytes) -> Statement:
-    """Return the statement in `body`. Raises Refused where it is none, several, or reads or writes files."""
+def parse(body: bytes, more: bytes = b"") -> Statement:
+    """Return the statement in `body`, which goes on in `more` (a large INSERT's data is not copied). Raises
+    Refused where it is none, several, or reads or writes files.
+    """
     head = body[:HEAD_BYTES].decode("latin-1")
     first = next(tokens(head), None)
     if first is None:
@@ -97,8 +99,10 @@ def parse(body: bytes) -> Statement:
             end, start, name = cut
             statement = body[:end].decode("latin-1")
             _check(statement)
-            return Statement(_text(body[:end]), keyword, name, memoryview(body)[start:])
-    text = _text(body)
+            own = memoryview(body)[start:]
+            data = own if not more else memoryview(more) if not len(own) else bytes(own) + b"\n" + more
+            return Statement(_text(body[:end]), keyword, name, data)
+    text = _text(body + b"\n" + more if more else body)
     return Statement(_check(text), keyword)
 
 

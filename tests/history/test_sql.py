@@ -90,3 +90,12 @@ def test_any_bytes_parse_or_are_refused(body):
     except sql.Refused:
         return
     assert statement.keyword
+
+
+def test_data_that_comes_apart_from_its_insert_is_the_inserts_data():
+    for query, rest in ((b"INSERT INTO t FORMAT CSV", b"1\n2"), (b"INSERT INTO t FORMAT CSV 1", b"2")):
+        assert bytes(sql.parse(query, rest).data) == b"1\n2"
+    assert sql.parse(b"INSERT INTO t VALUES", b"(1)").text == "INSERT INTO t VALUES\n(1)"
+    for query, rest in ((b"SELECT 1", b"; SELECT 2"), (b"SELECT file", b"('/etc/passwd')")):
+        with pytest.raises(sql.Refused):
+            sql.parse(query, rest)
