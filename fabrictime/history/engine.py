@@ -33,6 +33,19 @@ _SETTING_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _ERROR: Final = re.compile(r"Code: (\d+)\. (DB::[\s\S]*)")
 _TRAILER: Final = re.compile(r", Stack trace \(when copying[\s\S]*|\n\s*0\. [\s\S]*")
 UNKNOWN_SETTING: Final = 115
+_CLOSED_SETTINGS: Final = (
+    "dialect",
+    "format_avro_schema_registry_url",
+    "format_schema",
+    "format_schema_source",
+    "format_template_resultset",
+    "format_template_row",
+    "input_format_record_errors_file_path",
+    "output_format_schema",
+    "rename_files_after_processing",
+)
+"""Settings that read or write a file, open a connection or change the language: no query may set them,
+however it spells them."""
 NOT_IMPLEMENTED: Final = 48
 SESSION_LOCKED: Final = 373
 UNKNOWN_EXCEPTION: Final = 1002
@@ -167,6 +180,8 @@ class Engine:
         finally:
             if call.session is not None and names and statement.keyword != "SET":
                 connection.query("SET " + ", ".join(f"{name} = DEFAULT" for name in names))
+                if call.role != WRITER or call.read_only:
+                    connection.query(self._set_limits())
 
     def _prepare(self, connection: Any, call: Call) -> list[str]:
         for name in call.settings:
@@ -174,10 +189,27 @@ class Engine:
                 raise EngineError(UNKNOWN_SETTING, f"DB::Exception: Setting {name[:100]!r} is not taken here")
         if call.database:
             connection.query(f"USE {_identifier(call.database)}")
-        if call.settings:
-            pairs = ", ".join(f"{name} = {_literal(value)}" for name, value in call.settings.items())
+        settings = dict(call.settings)
+        if call.role != WRITER or call.read_only:
+            limits = self._limits()
+            settings |= {
+                name: _at_most(settings[name], limits[name]) for name in limits.keys() & settings.keys()
+            }
+        if settings:
+            pairs = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
             connection.query(f"SET {pairs}")
-        return list(call.settings)
+        return list(settings)
+
+    def _limits(self) -> dict[str, float]:
+        """What a reader's query may use at most."""
+        return {
+            "max_execution_time": self._settings.query_limit_s,
+            "max_memory_usage": self._settings.query_memory_limit_mib * MIB,
+            "max_result_bytes": self._settings.result_limit_mib * MIB,
+        }
+
+    def _set_limits(self) -> str:
+        return "SET " + ", ".join(f"{name} = {value}" for name, value in self._limits().items())
 
     @contextlib.contextmanager
     def _connection(self, call: Call) -> Iterator[Any]:
@@ -220,9 +252,8 @@ class Engine:
         connection = self._open()
         connection.query(f"USE {tables.DATABASE}")
         if call.role != WRITER or call.read_only:
-            limits = f"max_execution_time = {self._settings.query_limit_s}, readonly = 2"
             connection.query(f"SET ROLE {READER if call.role != WRITER else WRITER}")
-            connection.query(f"SET {limits}")
+            connection.query(f"{self._set_limits()}, readonly = 2")
         else:
             connection.query(f"SET ROLE {WRITER}")
         return connection
@@ -264,6 +295,15 @@ def _literal(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def _at_most(value: str, most: float) -> str:
+    """`value` where it is a limit of `most` or less; 0 and what is no number would be none."""
+    try:
+        fits = 0 < float(value) <= most
+    except ValueError:
+        fits = False
+    return value if fits else str(most)
+
+
 def _take(directory: Path) -> Any:
     """Lock the directory. Raises DirectoryHeld with who has it."""
     file = (directory / "lock").open("a+", encoding="utf-8")
@@ -288,12 +328,14 @@ def _write_config(directory: Path, settings: HistorySettings) -> Path:
     temporary = directory / "tmp"
     temporary.mkdir(exist_ok=True, mode=0o700)
     users = folder / "users.xml"
+    closed = "".join(f"<{name}><readonly/></{name}>" for name in _CLOSED_SETTINGS)
     users.write_text(
         f"""<clickhouse>
   <profiles><default>
     <async_insert>0</async_insert>
     <max_memory_usage>{settings.query_memory_limit_mib * MIB}</max_memory_usage>
     <max_result_bytes>{settings.result_limit_mib * MIB}</max_result_bytes>
+    <constraints>{closed}</constraints>
   </default></profiles>
   <quotas><default/></quotas>
   <users><default>

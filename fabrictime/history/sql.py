@@ -26,6 +26,8 @@ READ_STATEMENTS: Final = frozenset(
 DENIED_CALLS: Final = frozenset(
     {"file", "python", "executable", "executablepool", "fuzzjson", "catboostevaluate", "filecluster", "local"}
 )
+LIMITS: Final = frozenset({"MAX_EXECUTION_TIME", "MAX_MEMORY_USAGE", "MAX_RESULT_BYTES"})
+"""Settings that a reader's statement may not name; as parameters of a request they can only be lowered."""
 DENIED_WORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT", "APPLY"})
 """APPLY would call a function without its bracket."""
 
@@ -110,6 +112,10 @@ def check_reader(statement: Statement) -> None:
     """Refuse what a reader may not send. Raises Refused."""
     if statement.keyword not in READ_STATEMENTS:
         raise Refused(ACCESS_DENIED, f"reader: {statement.keyword[:32]} is not for readers")
+    for token in tokens(statement.text):
+        name = token.text.strip('`"').upper()
+        if token.kind in ("word", "quoted") and (name in LIMITS or "\\" in name):
+            raise Refused(ACCESS_DENIED, f"reader: {token.text[:40]} is not for readers")
     if statement.keyword == "SET" and any(
         token.kind != "string" and token.text.strip('`"').upper() == "ROLE"
         for token in tokens(statement.text)

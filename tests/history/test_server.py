@@ -136,6 +136,43 @@ def test_a_reader_cannot_set_its_way_out(shared_server, setting):
     assert ask(shared_server, "SELECT 1", **{setting: "0"})[0] >= 400
 
 
+@pytest.mark.parametrize("user", ["reader", "fabrictime"])
+@pytest.mark.parametrize(
+    "setting",
+    ["format_template_row", "`format_template_resultset`", "format_schema", "output_format_schema",
+     "format_avro_schema_registry_url", "input_format_record_errors_file_path", "`dialect`"],
+)  # fmt: skip
+def test_no_setting_reaches_a_file_or_an_address(shared_server, tmp_path, user, setting):
+    secret = tmp_path / "secret"
+    secret.write_text("do-not-tell")
+    new = tmp_path / "new.proto"
+    value = new if setting.startswith("output") else secret
+    for query in (
+        f"SELECT number FROM numbers(2) FORMAT Template SETTINGS {setting} = '{value}'",
+        f"SELECT number FROM numbers(2) FORMAT ProtobufList SETTINGS {setting} = '{value}'",
+        f"DESC format(Template, 'x') SETTINGS {setting} = '{value}'",
+        f"SET {setting} = '{value}'",
+    ):
+        status, _, body = ask(shared_server, query, user=user)
+        assert status >= 400, body
+        assert b"do-not-tell" not in body
+    status, _, body = ask(shared_server, "SELECT 1 FORMAT Template", user, **{setting.strip("`"): str(value)})
+    assert status >= 400, body
+    assert b"do-not-tell" not in body
+    assert not new.exists()
+
+
+def test_a_reader_cannot_lift_its_limits(shared_server):
+    asked = "SELECT value FROM system.settings WHERE name = 'max_' || 'execution_time'"
+    for query in ("SELECT 1 SETTINGS max_execution_time = 0", "SET `max_memory_usage` = 0",
+                  'SELECT 1 SETTINGS "max_result\\x5fbytes" = 0'):  # fmt: skip
+        assert ask(shared_server, query)[0] == 403
+    for value, kept in (("0", b"30\n"), ("9999", b"30\n"), ("5", b"5\n"), ("x", b"30\n")):
+        assert ask(shared_server, asked, max_execution_time=value)[2] == kept
+    ask(shared_server, "SELECT 1", session_id="limits", max_execution_time="5")
+    assert ask(shared_server, asked, session_id="limits")[2] == b"30\n"
+
+
 def test_the_writer_reads_no_files_either(shared_server):
     for query in ("SELECT * FROM file('/etc/passwd', 'LineAsString')", "SELECT * FROM '/etc/passwd'"):
         status, _, body = ask(shared_server, query, user="fabrictime")
