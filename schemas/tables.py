@@ -113,6 +113,11 @@ class Table:
             f"COMMENT '{self.doc}'"
         )
 
+    def add_columns(self, database: str = DATABASE) -> str:
+        """Return the statement that gives an older table the columns that it lacks."""
+        columns = ", ".join(f"ADD COLUMN IF NOT EXISTS `{name}` {kind}" for name, kind in self.columns)
+        return f"ALTER TABLE {database}.{self.name} {columns}"
+
 
 _GROUP: Final = f"intDiv(window, {WINDOWS_PER_GROUP})"
 
@@ -224,11 +229,12 @@ TABLES: Final[dict[str, Table]] = {
 
 
 def create_all(retention: Retention | None = None, database: str = DATABASE) -> list[str]:
-    """Return the statements that make the database, the tables and the rollup's view where missing."""
+    """Return the statements that make database, tables, columns and the rollup's view where missing."""
     days = dict((retention or Retention()).items())
     return [
         f"CREATE DATABASE IF NOT EXISTS {database}",
         *(table.create(days[name], database) for name, table in TABLES.items()),
+        *(table.add_columns(database) for table in TABLES.values()),
         create_rollup_view(database),
     ]
 

@@ -27,9 +27,7 @@ INSERT_SETTINGS: Final[Mapping[str, str]] = {
 }
 """A block is stored whole, in base and rollup, before it is acknowledged."""
 
-DATA_ERRORS: Final = frozenset(
-    {6, 9, 10, 16, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 131, 349, 396, 691}
-)
+DATA_ERRORS: Final = frozenset({6, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 131, 349, 396, 691})
 """ClickHouse codes that speak against the block itself and not against the moment."""
 
 

@@ -301,3 +301,15 @@ def test_only_loopback_is_listened_on(tmp_path):
 
     with pytest.raises(ValueError, match="expected a loopback address"):
         HistorySettings(directory=tmp_path, host="0.0.0.0")
+
+
+def test_tables_of_an_older_version_get_their_columns_and_view(own_server):
+    server = own_server().start()
+    client = server.client()
+    client.command("ALTER TABLE fabrictime.clocks DROP COLUMN residual_ns")
+    client.command("DROP VIEW fabrictime.delays_1s_view")
+    client.close()
+    assert server.stop() == 0
+    client = server.start().client()
+    assert client.command("SELECT count() FROM (SELECT residual_ns FROM fabrictime.clocks)") == 0
+    assert client.command("EXISTS fabrictime.delays_1s_view") == 1
