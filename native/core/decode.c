@@ -92,6 +92,19 @@ static enum ft_bad read_int(struct reader *r, enum ft_field field, int64_t least
     return FT_OK;
 }
 
+/* A clock's reading: bounded as stamps are, so that sums and differences of two keep within 64 bits. */
+static enum ft_bad read_clock(struct reader *r, enum ft_field field, int64_t *out)
+{
+    enum ft_bad what = read_long(r, field, out);
+    if (what != FT_OK)
+        return what;
+    if (*out < -FT_MAX_NS)
+        return bad(r, FT_BELOW, field, *out, -FT_MAX_NS);
+    if (*out > FT_MAX_NS)
+        return bad(r, FT_ABOVE, field, *out, FT_MAX_NS);
+    return FT_OK;
+}
+
 static enum ft_bad read_name(struct reader *r, enum ft_field field, struct ft_span *out)
 {
     int64_t bytes;
@@ -295,8 +308,8 @@ static enum ft_bad read_batch(struct reader *r, struct ft_batch *b)
         return what;
     if (b->batch < 0)
         return bad(r, FT_BELOW, FT_BATCH, b->batch, 0);
-    if ((what = read_long(r, FT_CLOCK_NS, &b->clock_ns)) != FT_OK ||
-        (what = read_long(r, FT_SYSTEM_NS, &b->system_ns)) != FT_OK)
+    if ((what = read_clock(r, FT_CLOCK_NS, &b->clock_ns)) != FT_OK ||
+        (what = read_clock(r, FT_SYSTEM_NS, &b->system_ns)) != FT_OK)
         return what;
     if (!more_groups(b, 1))
         return bad(r, FT_NO_MEMORY, FT_SAMPLES, 1, 0);

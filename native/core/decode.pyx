@@ -23,6 +23,7 @@ cdef extern from "decode.h":
         FT_MAX_GROUPS
         FT_MAX_NAME_CHARS
         FT_MAX_PATH
+    int64_t FT_MAX_NS
     cdef enum ft_bad:
         FT_OK
         FT_TRUNCATED
@@ -236,6 +237,8 @@ def encode_probe_batch(columns):
     if samples > FT_MAX_SAMPLES or groups > FT_MAX_GROUPS:
         raise ValueError(f"{samples} samples, {groups} groups: expected at most {FT_MAX_SAMPLES}, {FT_MAX_GROUPS}")
     _least("batch", columns.batch, 0, 0x7fffffffffffffff)
+    _least("clock_ns", columns.clock_ns, -FT_MAX_NS, FT_MAX_NS)
+    _least("system_ns", columns.system_ns, -FT_MAX_NS, FT_MAX_NS)
     columns4[0] = &sent[0] if samples else NULL
     columns4[1] = &forward[0] if samples else NULL
     columns4[2] = &turnaround[0] if samples else NULL

@@ -54,7 +54,7 @@ enum { SHOTS_A_TURN = 16, DRAIN_SENT = 96 };
 enum { FREE_HALF, WAITING, SENT, REPLIED, COMPLETE, LOST, INCOMPLETE, UNSENT };
 
 static const double LEAST_THROTTLE = 1.0 / 16;
-static const int64_t MAX_DEBT_NS = 20000000, SPIN_NS = 30000, IDLE_NS = 20000000;
+static const int64_t MAX_NS = (int64_t)1 << 62, MAX_DEBT_NS = 20000000, SPIN_NS = 30000, IDLE_NS = 20000000;
 
 typedef struct {
   int64_t t1, t2, t3, t4;
@@ -363,6 +363,12 @@ static half *half_of(ft_engine *e, uint32_t seq, shot **owner) {
   return (s->number & 0x7fffffff) == seq >> 1 && h->state >= SENT ? h : NULL;
 }
 
+/* Whether a - b is a time that a batch may carry: within 2^62 ns, see decode.h. */
+static int sound_difference(int64_t a, int64_t b) {
+  int64_t difference;
+  return !__builtin_sub_overflow(a, b, &difference) && difference <= MAX_NS && difference >= -MAX_NS;
+}
+
 static void emit(ft_engine *e, const shot *s, const half *h, int paired) {
   ft_output *out = &e->outputs[e->front];
   if (out->count >= e->config.out_samples) {
@@ -405,7 +411,13 @@ static void complete(ft_engine *e, shot *s, half *h) {
   if (h->state != REPLIED || h->t1 == FT_NO_STAMP || h->t2 == FT_NO_STAMP || h->t3 == FT_NO_STAMP ||
       h->t4 == FT_NO_STAMP)
     return;
-  h->state = COMPLETE;
+  if (sound_difference(h->t2, h->t1) && sound_difference(h->t3, h->t2) && sound_difference(h->t4, h->t3)) {
+    h->state = COMPLETE;
+  } else { /* a peer's stamps that no clock shows: one such sample would have the whole batch refused */
+    h->state = INCOMPLETE;
+    e->counters.no_t3++;
+    e->outputs[e->front].no_t3[group_of(e, s, s->pair)]++;
+  }
   settle(e, s);
 }
 
@@ -782,8 +794,9 @@ static int answer(ft_engine *e, const uint8_t *p, int size, const struct sockadd
       e->counters.wrong_nic++;
       return 0;
     }
-    int64_t age = system_ns - (int64_t)get64(p + 16);
-    if (e->config.max_age_ns && (age > e->config.max_age_ns || age < -e->config.max_age_ns)) {
+    int64_t age;
+    int wraps = __builtin_sub_overflow(system_ns, (int64_t)get64(p + 16), &age);
+    if (e->config.max_age_ns && (wraps || age > e->config.max_age_ns || age < -e->config.max_age_ns)) {
       e->counters.stale_time++;
       return 0;
     }

@@ -20,7 +20,7 @@
   X(pairs)               /* coded pairs kept */                                            \
   X(pairs_demoted)       /* complete pairs whose real spacing was too far from the set one */ \
   X(lost)                /* requests without a reply in time */                            \
-  X(no_t3)               /* replies whose stamps never came */                             \
+  X(no_t3)               /* replies without sound stamps */                                \
   X(no_t1)               /* requests whose own send stamp never came: never left the host */ \
   X(late)                /* replies after the verdict */                                   \
   X(duplicates)          /* replies and follow-ups that were there already */              \

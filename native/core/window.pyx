@@ -6,7 +6,7 @@ In: `ProbeColumns` as they were decoded (their columns are borrowed, not copied)
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 
 import numpy as np
 
@@ -296,8 +296,9 @@ cdef class NicWindow:
             names.append(self._peers[row.peer])
             path_[r] = row.path
             whole_[0, r] = row.chain.samples
-            whole_[1, r] = row.lost
-            whole_[2, r] = row.no_t3
+            # a record's counts are ints
+            whole_[1, r] = min(row.lost, <int64_t>INT32_MAX)
+            whole_[2, r] = min(row.no_t3, <int64_t>INT32_MAX)
             for b in range(3):
                 real_[b, r] = out.forward[b]
                 real_[3 + b, r] = out.reverse[b]

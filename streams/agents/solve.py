@@ -25,6 +25,7 @@ from streams.agents.rejects import send_reject
 from streams.agents.room import Room
 from streams.lookups import partition_count, read_tail
 from streams.solve.clocks import ShardClocks, SolveParameters
+from streams.solve.door import sound
 from streams.solve.gate import CompleteWindow, WindowGate
 
 __all__ = ["SolveStage", "register"]
@@ -133,6 +134,11 @@ class SolveStage:
             return
         try:
             fits = codec.decode(value, CLOCK_FITS.record, self.room.registry)
+            append_ns = round(message.timestamp * 1000) * MS
+            fits, left_out = sound(fits, append_ns, self.window_ns)
+            if left_out:
+                log.warning("solve: %s of window %d: %d elements no clock can have", fits["source"],
+                            fits["window"], left_out)  # fmt: skip
         except codec.BadRecord as error:
             await (await send_reject(self.room, message, value, "solve", error))
             self._done(held, [offset])

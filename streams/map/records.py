@@ -20,6 +20,9 @@ __all__ = ["Fitted", "Member", "clock_fits", "fit_window", "path_delays"]
 
 Record = dict[str, Any]
 
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+
 STATES: Final = ("UNSYNCED", "HOLDOVER", "SYNCED")
 """Symbols of `ClockSync` in their order on the wire."""
 
@@ -107,9 +110,9 @@ def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
         "batches": tally.batches,
         "samples": nic.samples.samples,
         "lost": tally.lost,
-        "lost_batches": tally.lost_batches,
+        "lost_batches": min(tally.lost_batches, MAX_INT),
         "restarts": tally.restarts,
-        "clock_jump_ns": tally.clock_jump_ns(limit),
+        "clock_jump_ns": max(-MAX_LONG, min(tally.clock_jump_ns(limit), MAX_LONG)),
         "clock_ns": state.clock_ns,
         "system_ns": state.system_ns,
         "append_ns": tally.append_ns,

@@ -12,6 +12,7 @@ window to know.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +45,7 @@ WALK_NS2_PER_S: Final = 25.0
 FRESH_RATE_PPB: Final = 20_000.0
 RECOVERED_RATE_PPB: Final = 100.0
 LOG_OFFSET_STEP_NS: Final = 50_000_000
+MAX_READING_NS: Final = 2**63 - 1
 MS: Final = 1_000_000
 
 
@@ -424,7 +426,11 @@ class ShardClocks:
                 )  # fmt: skip
         keep: dict[str, ClockTrack] = {}
         for name, track in self.tracks.items():
+            if not math.isfinite(track.offset_ns + track.drift_ppb + track.p_offset):
+                continue
             track.advance(track.reading_at(middle_ns), wander)
+            if abs(track.at_ns) > MAX_READING_NS:
+                continue  # a clock that no record can tell of
             if name not in measured:
                 silent_s = (middle_ns - track.measured_ns) * 1e-9
                 track.pairs, track.residual_ns = 0, 0.0

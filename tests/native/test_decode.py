@@ -53,8 +53,8 @@ records = st.fixed_dictionaries(
         "nic": names,
         "run": int64,
         "batch": st.integers(0, 2**63 - 1),
-        "clock_ns": int64,
-        "system_ns": int64,
+        "clock_ns": st.integers(-BOUND, BOUND),
+        "system_ns": st.integers(-BOUND, BOUND),
         "samples": st.lists(groups(), max_size=5),
     }
 )
@@ -135,6 +135,8 @@ def test_trailing_bytes_are_refused():
     ("record", "reason", "text"),
     [
         ({**HONEST, "batch": -1}, "OUT_OF_RANGE", r"ProbeBatch.batch: -1 .*at least 0"),
+        ({**HONEST, "clock_ns": 2**62 + 1}, "OUT_OF_RANGE", r"ProbeBatch.clock_ns: 4611686018427387905 "),
+        ({**HONEST, "system_ns": -(2**63)}, "OUT_OF_RANGE", r"ProbeBatch.system_ns: -9223372036854775808 "),
         (with_group(path=-1), "OUT_OF_RANGE", r"samples\[0\].path: -1 .*at least 0"),
         (with_group(path=65_536), "OUT_OF_RANGE", r"path: 65536 .*at most 65535"),
         (with_group(spacing_ns=-1), "OUT_OF_RANGE", r"spacing_ns: -1"),

@@ -116,13 +116,15 @@ class ScriptedResponder:
     """A responder in Python that treats the engine badly: drops, doubles and reorders packets, by seed."""
 
     def __init__(self, address: str, *, drop: float = 0, double: float = 0, reorder: float = 0,
-                 no_followup: float = 0, run: int | None = None, seed: int = 1) -> None:  # fmt: skip
+                 no_followup: float = 0, run: int | None = None, seed: int = 1,
+                 t2_ns: int | None = None, t3_ns: int | None = None) -> None:  # fmt: skip
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sock.bind((address, 0))
         self.sock.settimeout(0.02)
         self.address: Address = self.sock.getsockname()
         self.odds = {"drop": drop, "double": double, "reorder": reorder, "no_followup": no_followup}
         self.run, self.random = run, random.Random(seed)
+        self.lie = (t2_ns, t3_ns)
         self.t3: dict[int, int] = {}
         self.held: list[tuple[bytes, Address]] = []
         self.dropped = self.asked = self.collects = 0
@@ -158,8 +160,9 @@ class ScriptedResponder:
             self.dropped += 1
             return
         t2 = time.time_ns()
+        self.t3[seq] = t2 + 1000 if self.lie[1] is None else self.lie[1]
+        t2 = t2 if self.lie[0] is None else self.lie[0]
         body = head(REPLY, 0, seq, run) + struct.pack(">qII", t2, seq ^ 0x5555, 0)
-        self.t3[seq] = t2 + 1000
         self._send(body, asker)
 
     def _follow_up(self, data: bytes, run: int, asker: Address) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from native.core import decode_probe_batch, encode_probe_batch
 from native.core.probe import Peer, siphash24
 
 MakeNic = Callable[..., Any]
@@ -171,6 +172,24 @@ def test_a_lost_follow_up_is_asked_for_again_and_never_a_loss(
     assert counters["lost"] == 0
     assert counters["no_t3"] < counters["samples"]
     assert sum(int(batch.no_t3.sum()) for batch in nic.batches) > 0
+
+
+@pytest.mark.parametrize(
+    "lie", [{"t2_ns": 2**63 - 1}, {"t2_ns": -(2**63) + 1}, {"t3_ns": 2**63 - 1}, {"t3_ns": -(2**62)}]
+)
+def test_a_peers_absurd_stamps_do_not_spoil_the_batch(
+    make_nic: MakeNic, make_responder: MakeResponder, lie: dict[str, int]
+) -> None:
+    nic, honest = make_nic("a/lo", spacing_ns=0), make_nic("b/lo")
+    liar = make_responder(nic.address, **lie)
+    honest.start()
+    nic.engine.set_peers([honest.peer(), honest.peer("liar/lo", *liar.address)])
+    nic.start()
+    nic.until(lambda: nic.samples() > 100 and nic.engine.counters()["no_t3"] > 20)
+    for batch in nic.batches:
+        assert decode_probe_batch(encode_probe_batch(batch)).batch == batch.batch
+        assert all(batch.start[g] == batch.start[g + 1] for g, p in enumerate(batch.peers) if p != "b/lo")
+    assert nic.lost() == 0
 
 
 def test_answers_to_another_run_are_left(make_nic: MakeNic, make_responder: MakeResponder) -> None:

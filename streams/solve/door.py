@@ -1,0 +1,58 @@
+"""What may enter the clock solve: `ClockFits` that a worker can have made.
+
+In: a decoded record and its log append time. Out: the record without those pairs and probers whose figures no
+clock has; or `BadRecord`. One absurd number would else end the solver, or move its windows out of reach, for
+as long as the record is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from schemas import codec
+
+__all__ = ["MAX_NS", "sound"]
+
+MAX_NS: Final = 2**62
+"""Times are held within this, as the decoder of samples holds them."""
+MAX_PPB: Final = 1e9
+MAX_SIGMA: Final = 1e18
+AHEAD_WINDOWS: Final = 1
+"""Windows that a record may be ahead of the log's clock: a prober that fits for itself estimates it."""
+
+
+def sound(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
+    """Return the record as it may be solved, and how many of its pairs and probers were left out.
+
+    Raises BadRecord where the window has not come yet by the log's clock, or the record tells of another
+    window length.
+    """
+    window = fits["window"]
+    latest = append_ns // window_ns + AHEAD_WINDOWS
+    if not 0 <= window <= latest:
+        raise codec.BadRecord("OUT_OF_RANGE", f"ClockFits.window: {window}, expected 0 to {latest}")
+    if fits["window_start_ns"] != window * window_ns:
+        raise codec.BadRecord(
+            "OUT_OF_RANGE",
+            f"ClockFits.window_start_ns: {fits['window_start_ns']}, expected {window * window_ns}",
+        )
+    pairs = [pair for pair in fits["pairs"] if _sound_pair(pair)]
+    nics = [nic for nic in fits["nics"] if _sound_nic(nic)]
+    left_out = len(fits["pairs"]) - len(pairs) + len(fits["nics"]) - len(nics)
+    return ({**fits, "pairs": pairs, "nics": nics} if left_out else fits), left_out
+
+
+def _sound_pair(pair: Mapping[str, Any]) -> bool:
+    return bool(
+        abs(pair["at_ns"]) <= MAX_NS
+        and abs(pair["offset_ns"]) <= 2 * MAX_NS
+        and abs(pair["drift_ppb"]) <= MAX_PPB
+        and 0 <= pair["sigma_ns"] <= MAX_SIGMA
+        and 0 <= pair["drift_sigma_ppb"] <= MAX_SIGMA
+        and abs(pair["rtt_min_ns"]) <= 2 * MAX_NS
+    )
+
+
+def _sound_nic(nic: Mapping[str, Any]) -> bool:
+    return all(abs(nic[name]) <= MAX_NS for name in ("clock_ns", "system_ns", "append_ns"))
