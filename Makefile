@@ -27,7 +27,7 @@ $(VENV)/.installed: requirements.lock
 	@command -v $${CC:-gcc} >/dev/null || \
 	  { echo "fabrictime: no C compiler (Debian: apt-get install gcc)" >&2; exit 1; }
 	@echo "fabrictime: making $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
