@@ -24,7 +24,16 @@ class Lock:
     """Holds a data directory for this process. The kernel lets go of it when the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises ValueError, naming the process that holds it, where it is taken."""
+        """Take the lock. Raises ValueError, naming the process that holds it, where it is taken; or where
+        others may enter the directory and it holds things that are not ours: it is made owner-only.
+        """
+        if (
+            directory.is_dir()
+            and directory.stat().st_mode & 0o077
+            and not (directory / LOCK_FILE).exists()
+            and any(directory.iterdir())
+        ):
+            raise ValueError(f"{directory}: others may enter it and it is not empty, expected our own")
         for part in (directory, directory / "run", directory / "secrets"):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -89,8 +90,10 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
         with contextlib.ExitStack() as stack:
             _make_fleet(run, stack)
             _make_secrets(run)
+            _temporary(directory, fresh=True)
             return asyncio.run(_run(run))
     finally:
+        shutil.rmtree(_temporary(directory), ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             (directory / status.STATE_FILE).unlink()
         lock.release()
@@ -176,6 +179,15 @@ def _make_secrets(run: Run) -> None:
     _settings_file(run).write_text(run.config.dump(), encoding="utf-8")
 
 
+def _temporary(directory: Path, *, fresh: bool = False) -> Path:
+    """Where children put what lasts no longer than they do: a killed one leaves it behind."""
+    path = directory / "run" / "tmp"
+    if fresh:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(mode=0o700)
+    return path
+
+
 def _settings_file(run: Run) -> Path:
     return run.directory / "run" / "settings.json"
 
@@ -188,7 +200,8 @@ def children(run: Run) -> list[Child | Step]:
 
     def service(name: str, kind: str, needs: tuple[str, ...], *more: str) -> Child:
         argv = python_child("fabrictime.service", kind, settings, *more)
-        return Child(name, argv, needs, env={"PYTHONUNBUFFERED": "1"}, **times)
+        env = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(_temporary(run.directory))}
+        return Child(name, argv, needs, env=env, **times)
 
     nodes: list[Child | Step] = []
     if up.log_url is None:

@@ -256,11 +256,17 @@ class _Reduced:
         self._offsets = LookupReader(client, CLOCK_OFFSETS, take, registry, tail=True)
         clock = prober.record()["clock"]
         self._reducer = Reducer(prober.name, shard, clock, prober.settings.window_ms * 1_000_000, view)
-        self._log_offset_ns = 0
+        self._log_offset_ns: int | None = None
+        """The log's clock minus ours; None until the log has acknowledged something."""
 
     def flush(self) -> None:
-        """Take what was measured since the last call; put the window that it closed."""
+        """Take what was measured since the last call; put the window that it closed.
+
+        Windows are cut by the log's clock: until that is known, samples wait in the engine.
+        """
         self._offsets.poll()
+        if self._log_offset_ns is None:
+            return
         batch = self._prober.engine.drain()
         self._put(*self._reducer.add(batch, time.time_ns() + self._log_offset_ns, self._clocks()))
 

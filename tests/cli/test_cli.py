@@ -157,3 +157,16 @@ def test_every_bench_states_its_targets():
     listed = json.loads(fabrictime("bench", "--list", "--json").stdout)
     assert sorted(listed) == names()
     assert all(figure["unit"] for figures in listed.values() for figure in figures.values())
+
+
+def test_a_directory_of_somebody_elses_is_not_closed_to_them(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    (shared / "theirs").touch()
+    with pytest.raises(ValueError, match="not empty"):
+        status.Lock(shared)
+    assert shared.stat().st_mode & 0o777 == 0o755
+    (shared / "theirs").unlink()
+    status.Lock(shared).release()
+    assert shared.stat().st_mode & 0o777 == 0o700

@@ -312,6 +312,7 @@ def test_ctrl_c_leaves_nothing(pipeline):
     assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
     assert not ports & {c.laddr.port for c in psutil.net_connections() if c.status == "LISTEN"}
     assert not (pipeline.directory / "run" / "fabric.sock").exists()
+    assert not (pipeline.directory / "run" / "tmp").exists()
     assert not [name for name in mounted() if name.startswith("ft")]
 
 

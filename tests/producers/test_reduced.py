@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from native.core import ProbeColumns
+from producers.prober import _Reduced
 from producers.reduced import ClockView, Reducer
 from schemas import codec
 
@@ -126,3 +129,25 @@ def test_an_empty_window_is_told_as_well() -> None:
     assert fits[0]["pairs"] == []
     assert fits[0]["nics"][0]["samples"] == 0
     assert delays == []
+
+
+def test_nothing_is_cut_into_windows_before_the_logs_clock_is_known() -> None:
+    taken: list[int] = []
+    publisher = _Reduced.__new__(_Reduced)
+    publisher._offsets = SimpleNamespace(poll=lambda: None)  # type: ignore[assignment]
+    publisher._prober = SimpleNamespace(engine=SimpleNamespace(drain=lambda: "batch"))  # type: ignore[assignment]
+    publisher._clocks = dict  # type: ignore[method-assign]
+    publisher._put = lambda *records: None  # type: ignore[method-assign]
+
+    def add(batch: object, log_ns: int, clocks: object) -> tuple[list[object], list[object]]:
+        taken.append(log_ns)
+        return [], []
+
+    publisher._reducer = SimpleNamespace(add=add)  # type: ignore[assignment]
+    publisher._log_offset_ns = None
+    publisher.flush()
+    assert taken == []
+    a_day_ns = 86_400 * S
+    publisher.log_time()(time.time_ns() - a_day_ns)
+    publisher.flush()
+    assert abs(taken[0] - (time.time_ns() - a_day_ns)) < S
