@@ -73,7 +73,11 @@ class Endpoint:
         self._users = {WRITE_USER: (write_token, WRITER), READ_USER: (read_token, READER)}
         self._queries = ThreadPoolExecutor(settings.query_threads, "history-query")
         self._inserts = ThreadPoolExecutor(settings.insert_threads, "history-insert")
-        self._bodies = asyncio.Semaphore(2 * settings.insert_threads)
+        # Each user has slots of its own: slow readers keep no insert out.
+        self._bodies = {
+            WRITER: asyncio.Semaphore(2 * settings.insert_threads),
+            READER: asyncio.Semaphore(2 * settings.query_threads),
+        }
         self._in_flight = 0
         self.inserted_rows = 0
         self.queries = 0
@@ -103,7 +107,7 @@ class Endpoint:
                 raise Failure(BUSY, f"Too many simultaneous queries. Maximum: {MOST_IN_FLIGHT}")
             self._in_flight += 1
             try:
-                async with self._bodies:
+                async with self._bodies[role]:
                     body, params = await self._read(request)
                     return await self._run(request, role, body, params, query_id)
             finally:

@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import threading
+import time
 import urllib.parse
 
 import clickhouse_connect
@@ -224,6 +225,21 @@ def test_too_large_a_request_and_too_much_memory_are_refused(own_server):
     status, headers, _ = ask(server, query)
     assert (status, headers["X-ClickHouse-Exception-Code"]) == (500, "241")
     assert ask(server, "SELECT 1")[2] == b"1\n"
+
+
+def test_slow_readers_keep_no_insert_out(shared_server, numbers):
+    query = "SELECT sleepEachRow(3) FROM numbers(1) SETTINGS function_sleep_max_microseconds_per_block = 9e6"
+    readers = [threading.Thread(target=ask, args=(shared_server, query)) for _ in range(12)]
+    for reader in readers:
+        reader.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    status, _, _ = ask(shared_server, f"INSERT INTO {numbers} VALUES (1, 'x')", user="fabrictime")
+    took = time.monotonic() - began
+    for reader in readers:
+        reader.join()
+    assert status == 200
+    assert took < 2
 
 
 def test_a_second_server_says_who_holds_the_directory_or_the_port(own_server, shared_server, tmp_path):
