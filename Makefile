@@ -26,9 +26,9 @@ $(VENV)/.installed: requirements.lock
 	  { echo "fabrictime: Python.h is missing (Debian: apt-get install python3-dev)" >&2; exit 1; }
 	@command -v $${CC:-gcc} >/dev/null || \
 	  { echo "fabrictime: no C compiler (Debian: apt-get install gcc)" >&2; exit 1; }
-	@echo "fabrictime: making $(VENV)"
+	@echo "fabrictime: making $(VENV), 1.4 GB, and installing the dependencies into it: some minutes"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -W ignore -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
 # The extension modules, beside their sources, and the `fabrictime` command.

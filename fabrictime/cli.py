@@ -210,10 +210,15 @@ def config_show(config: ConfigFile = None, directory: DataDir = None) -> None:
 
 
 @config_app.command("check")
-def config_check(config: ConfigFile = None) -> None:
+def config_check(
+    file: Annotated[Path | None, typer.Argument(help="As --config.", show_default=False)] = None,
+    config: ConfigFile = None,
+) -> None:
     """Check the file and say what is wrong with it, a line for each key."""
+    if file is not None and config is not None:
+        _stop("config check: expected one file")
     try:
-        found = _config(config, None)
+        found = _config(file or config, None)
         found.check()
     except ValueError as error:
         _stop(str(error))

@@ -131,8 +131,10 @@ def show(state: Mapping[str, Any]) -> None:
     )  # fmt: skip
     for name, address in state["addresses"].items():
         console.print(f"{name}: {address}", soft_wrap=True, highlight=False)
-    table = Table("process", "pid", "state", "age s", "restarts", box=None)
-    table.add_column("says", no_wrap=True, overflow="ellipsis")
+    table = Table(box=None)
+    for title in ("process", "pid", "state", "age s", "restarts"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("says")  # the one column that may take two lines
     for row in state["children"]:
         cells = (row["name"], row["pid"], row["state"], row["age_s"], row["restarts"], row["status"])
         table.add_row(*("" if cell is None else str(cell) for cell in cells))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.view import RECENT_S, View
+from fabrictime.view import RECENT_S, PathView, View
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,7 +51,8 @@ def totals(view: View) -> dict[str, Any]:
     found["worst"] = None
     if worst:
         p99_ns, name, path = max(worst, key=lambda row: row[0])
-        found["worst"] = f"{name} > {path.peer} path {path.path}: p99 {time_text(p99_ns)}"
+        way = f"{path.peer} > {name}" if path.back else f"{name} > {path.peer}"
+        found["worst"] = f"{way} path {path.path}: p99 {time_text(p99_ns)}"
     return found
 
 
@@ -60,7 +61,7 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
     found = totals(view)
     late = "-" if found["late_ms"] is None else f"{found['late_ms']:.0f} ms"
     text = (
-        f"{found['nics']} NICs, {found['probes_per_s']:,.0f} probes/s, {found['lost']} lost, "
+        f"{found['nics']} NICs, {found['probes_per_s']:,.0f} probes/s, {found['lost']:,} lost, "
         f"{found['synced']} of {found['clocks']} clocks SYNCED, bound {time_text(found['bound_ns'])}, "
         f"worst {found['worst'] or '-'}, lag {found['lag']} messages, window to offsets {late}"
     )
@@ -78,23 +79,23 @@ def table(view: View, rows: Sequence[Mapping[str, Any]], page_url: str | None, h
     nics = Table("NIC", box=None, pad_edge=False)
     for title in ("probes/s", "lost", "clock offset", "bound", "state"):
         nics.add_column(title, justify="right")
-    nics.add_column("worst path of its last window")
+    nics.add_column("worst path now, p99", no_wrap=True)
     with view.lock:
         shown = sorted(view.nics)[: max(3, height - _ROWS_BESIDE_NICS - len(_notable(rows)))]
         for name in shown:
             nic, worst = view.nics[name], view.worst.get(name)
             clock = view.clocks.get(view.clock_of.get(name, name))
             nics.add_row(
-                name, f"{nic.probes_per_s:,.0f}", str(nic.lost),
+                name, f"{nic.probes_per_s:,.0f}", f"{nic.lost:,}",
                 "-" if clock is None else time_text(clock.offset_ns),
                 "-" if clock is None else time_text(clock.bound_ns),
                 Text("-") if clock is None else _state_text(clock.state),
-                "-" if worst is None else f"{worst.peer} path {worst.path}: p99 {time_text(worst.p99_ns)}",
+                "-" if worst is None else _worst_text(worst),
             )  # fmt: skip
         more = len(view.nics) - len(shown)
     late = "-" if found["late_ms"] is None else f"{found['late_ms']:.0f} ms"
     summary = Text(
-        f"{found['nics']} NICs  {found['probes_per_s']:,.0f} probes/s  {found['lost']} lost  "
+        f"{found['nics']} NICs  {found['probes_per_s']:,.0f} probes/s  {found['lost']:,} lost  "
         f"{found['synced']}/{found['clocks']} clocks SYNCED, worst bound {time_text(found['bound_ns'])}\n"
         f"worst path {found['worst'] or '-'}\n"
         f"stream lag {found['lag']} messages, offsets {late} after their window, {found['rejected']} rejected"
@@ -108,6 +109,11 @@ def table(view: View, rows: Sequence[Mapping[str, Any]], page_url: str | None, h
     where = "" if page_url is None else f"live page {page_url}   "
     parts.append(Text(f"{where}Ctrl-C stops everything", "bold"))
     return Group(*parts)
+
+
+def _worst_text(path: PathView) -> str:
+    """Return a NIC's worst path as '>h5/eth1 9321 40.35 us': to the peer; '<': from it."""
+    return f"{'<' if path.back else '>'}{path.peer} {path.path} {time_text(path.p99_ns)}"
 
 
 def _state_text(state: str) -> Text:

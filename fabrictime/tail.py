@@ -83,7 +83,7 @@ def messages(bootstrap: str, topic: str, *, from_beginning: bool) -> Iterator[Me
         try:
             found = consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics[topic]
         except KafkaException as error:
-            raise ValueError(f"log {bootstrap}: {error.args[0].str()}") from None
+            raise ValueError(f"log {bootstrap}: {error.args[0].str()}; is `fabrictime up` running?") from None
         if found.error is not None or not found.partitions:
             raise ValueError(f"topic {topic}: does not exist at {bootstrap}")
         start = OFFSET_BEGINNING if from_beginning else OFFSET_END

@@ -241,7 +241,7 @@ async def _run(run: Run) -> int:
     failed: asyncio.Task[ChildFailed] | None = None
     try:
         if not await _started(supervisor, stop):
-            return 130
+            return 0 if run.for_s is None else 130
         console.print(f"all ready after {time.monotonic() - began_s:.1f} s", highlight=False)
         if run.page_url is not None:
             console.print(f"live page: [bold]{run.page_url}[/bold]", highlight=False, soft_wrap=True)
@@ -283,13 +283,13 @@ async def _started(supervisor: Supervisor, stop: asyncio.Event) -> bool:
 def _on_signals(stop: asyncio.Event, supervisor: Supervisor) -> None:
     loop = asyncio.get_running_loop()
 
-    def asked() -> None:
-        if stop.is_set():
+    def asked(number: signal.Signals) -> None:
+        if stop.is_set() and number != signal.SIGHUP:  # a closed terminal hangs up twice: shell and kernel
             supervisor.kill()
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, asked, number)
 
 
 def _announce(console: Any, event: Event) -> None:

@@ -55,6 +55,7 @@ class PathView:
     p99_ns: float
     bound_ns: float
     heard_s: float
+    back: bool = False  # from the peer to the NIC
 
 
 @dataclass
@@ -121,14 +122,14 @@ class View:
 
     def _add_delays(self, record: Mapping[str, Any]) -> None:
         ways = [
-            (row[f"{way}_p99_ns"], row["bound_ns"] or 0.0, row["peer"], row["path"])
+            (row[f"{way}_p99_ns"], row["bound_ns"] or 0.0, row["peer"], row["path"], way == "reverse")
             for row in record["paths"]
             for way in ("forward", "reverse")
             if row[f"{way}_p99_ns"] is not None
         ]
         if ways:
-            p99_ns, bound_ns, peer, path = max(ways)
-            self.worst[record["nic"]] = PathView(peer, path, p99_ns, bound_ns, time.monotonic())
+            p99_ns, bound_ns, peer, path, back = max(ways)
+            self.worst[record["nic"]] = PathView(peer, path, p99_ns, bound_ns, time.monotonic(), back)
 
 
 class Watcher:

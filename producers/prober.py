@@ -205,9 +205,11 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
 
 def _status(prober: Prober, peers: int, outlet: Outlet) -> str:
     counters = prober.engine.counters()
+    refused = sum(counters[name] for name in ("malformed", "bad_mac", "wrong_nic", "stale_time"))
     return (
         f"{peers} peers, {counters['samples']:.0f} samples, {counters['lost']:.0f} lost, "
-        f"throttle {counters['throttle']:.2f}, {outlet.waiting} messages wait, {outlet.dropped} dropped"
+        f"{refused:.0f} refused, throttle {counters['throttle']:.2f}, "
+        f"{outlet.waiting} messages wait, {outlet.dropped} dropped"
     )
 
 

@@ -118,7 +118,14 @@ def show(directory: Directory = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def fault(
-    line: Annotated[str, typer.Argument(help="as in 'grey 20% leaf1>spine2', 'down h1', 'blackhole spine1'")],
+    line: Annotated[
+        str,
+        typer.Argument(
+            help="'down TARGET' (taken down), 'blackhole TARGET' (loses all, looks up) or 'grey P% TARGET' "
+            "(loses a share); TARGET: a link such as leaf1>spine2, a NIC or a switch",
+            show_default=False,
+        ),
+    ],
     duration: Annotated[str | None, typer.Option("--for", help="heal by itself, as in 10s")] = None,
     directory: Directory = None,
     as_json: AsJson = False,
@@ -199,7 +206,9 @@ def truth(directory: Directory = None, as_json: AsJson = False) -> None:
             print(json.dumps(state))
             return
         console = Console()
-        table = Table("link", "sent", "received", "MB received", "queued B", "dropped")
+        table = Table(box=None)
+        for title in ("link", "packets sent", "received", "MB", "queued B", "dropped"):
+            table.add_column(title, justify="left" if title == "link" else "right", no_wrap=True)
         for link, now in state["links"].items():
             table.add_row(
                 link, f"{now['sent_packets']}", f"{now['received_packets']}",
@@ -211,7 +220,7 @@ def truth(directory: Directory = None, as_json: AsJson = False) -> None:
             _plain(f"fault {event['fault']}: {event['text']} ({ended})")
         for nic, clock in state["clocks"].items():
             if clock is not None:
-                _plain(f"clock {nic}: {clock['offset_ns']} ns and {clock['drift_ppb']:.1f} ppb off")
+                _plain(f"clock {nic}: {_wrong(clock['offset_ns'], clock['drift_ppb'])}")
 
 
 @app.command()
@@ -262,6 +271,14 @@ def _tree(testbed: Testbed) -> Tree:
 
 def _rate(bps: int) -> str:
     return f"{bps / 1e6:g} Mbit/s" if bps else "not limited"
+
+
+def _wrong(offset_ns: int, drift_ppb: float) -> str:
+    """Return what is wrong with a clock, as 'started 2.918 ms ahead, gains 9060.1 ppb'."""
+    return (
+        f"started {abs(offset_ns) / 1e6:.3f} ms {'behind' if offset_ns < 0 else 'ahead'}, "
+        f"{'loses' if drift_ppb < 0 else 'gains'} {abs(drift_ppb):.1f} ppb"
+    )
 
 
 def _plain(text: str) -> None:

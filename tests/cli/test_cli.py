@@ -1,18 +1,26 @@
 """The command line's manners: quick, one line and exit code 2 for what is wrong, one `up` a directory."""
 
+import asyncio
+import io
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 
-from fabrictime import status
+from fabrictime import status, up
 from fabrictime.bench import Figure, Missing, Target, judge, names
 from fabrictime.cli import duration_s
+from fabrictime.table import table
+from fabrictime.view import NicView, View
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -170,3 +178,76 @@ def test_a_directory_of_somebody_elses_is_not_closed_to_them(tmp_path):
     (shared / "theirs").unlink()
     status.Lock(shared).release()
     assert shared.stat().st_mode & 0o777 == 0o700
+
+
+def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    child = {
+        "name": "prober h1/eth1", "pid": 4321, "state": "ready", "age_s": 12.5, "restarts": 0,
+        "status": "7 peers, 28378 samples, 2 lost, 0 refused, throttle 0.49, 1 messages wait, 0 dropped",
+    }  # fmt: skip
+    status.show(
+        {
+            "pid": 1, "fleet": "fabric", "age_s": 13.0, "directory": "/d",
+            "addresses": {"page": "http://127.0.0.1:8480/"}, "children": [child],
+        }
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert re.search(r"process +pid +state +age s +restarts +says", printed)
+    assert re.search(r"prober h1/eth1 +4321 +ready +12\.5 +0 +7 peers", printed)
+    assert "0 dropped" in " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_config_check_takes_the_file_either_way(tmp_path):
+    path = tmp_path / "ft.toml"
+    path.write_text("[up]\nworkers = 100\n")
+    plain, option = (
+        fabrictime("config", "check", str(path)),
+        fabrictime("config", "check", "--config", str(path)),
+    )
+    assert plain.returncode == option.returncode == 2
+    assert plain.stderr == option.stderr
+    assert "up.workers = 100: expected a whole number from 0 to 64" in plain.stderr
+    both = fabrictime("config", "check", str(path), "--config", str(path))
+    assert (both.returncode, both.stderr) == (2, "fabrictime: config check: expected one file\n")
+
+
+def test_tail_without_a_log_asks_whether_up_runs(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    done = fabrictime("tail", "fabric.delays", "--log", f"127.0.0.1:{port}", "--dir", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith("; is `fabrictime up` running?")
+
+
+@pytest.mark.parametrize(
+    ("worst", "short", "long"), [("forward", ">b/e 1", "a/e > b/e"), ("reverse", "<b/e 1", "b/e > a/e")]
+)
+def test_live_table_gives_the_worst_paths_direction(worst, short, long):
+    view = View()
+    path = {"peer": "b/e", "path": 1, "bound_ns": 5.0, "forward_p99_ns": 1e3, "reverse_p99_ns": 1e3}
+    view.add("fabric.delays", {"nic": "a/e", "paths": [path | {f"{worst}_p99_ns": 2e3}]}, 0)
+    view.nics["a/e"] = NicView(lost=1234)
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(table(view, [], None, 24))
+    printed = console.export_text()
+    assert f"{short} 2.00 us" in printed
+    assert f"worst path {long} path 1: p99 2.00 us" in printed
+    assert "1,234 lost" in printed
+
+
+def test_two_hangups_end_up_in_order_and_two_interrupts_at_once():
+    killed = []
+
+    async def send(number):
+        stop, killer = asyncio.Event(), types.SimpleNamespace(kill=lambda: killed.append(number))
+        up._on_signals(stop, killer)
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+        assert stop.is_set()
+
+    for number in (signal.SIGHUP, signal.SIGINT):
+        asyncio.run(send(number))
+    assert killed == [signal.SIGINT]
