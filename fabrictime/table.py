@@ -33,7 +33,10 @@ def totals(view: View) -> dict[str, Any]:
     now_s = time.monotonic()
     with view.lock:
         alive = {name: nic for name, nic in view.nics.items() if now_s - nic.heard_s < RECENT_S}
-        clocks = [clock for clock in view.clocks.values() if now_s - clock.heard_s < RECENT_S]
+        ours = {view.clock_of.get(name, name) for name in view.nics}  # none of a fleet that was here before
+        clocks = [
+            clock for name, clock in view.clocks.items() if name in ours and now_s - clock.heard_s < RECENT_S
+        ]
         worst = [
             (path.p99_ns, name, path) for name, path in view.worst.items() if now_s - path.heard_s < RECENT_S
         ]

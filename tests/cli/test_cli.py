@@ -229,12 +229,17 @@ def test_live_table_gives_the_worst_paths_direction(worst, short, long):
     path = {"peer": "b/e", "path": 1, "bound_ns": 5.0, "forward_p99_ns": 1e3, "reverse_p99_ns": 1e3}
     view.add("fabric.delays", {"nic": "a/e", "paths": [path | {f"{worst}_p99_ns": 2e3}]}, 0)
     view.nics["a/e"] = NicView(lost=1234)
+    clock = {"at_ns": 0, "offset_ns": 0.0, "drift_ppb": 0.0, "bound_ns": 9.0, "state": "SYNCED"}
+    clocks = [clock | {"clock": "a/e"}, clock | {"clock": "former/e", "state": "HOLDOVER"}]
+    offsets = {"log_offset_ns": 0, "window": 1, "window_end_ns": 0, "clocks": clocks}
+    view.add("fabric.clock.offsets", offsets, 0)
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(table(view, [], None, 24))
     printed = console.export_text()
     assert f"{short} 2.00 us" in printed
     assert f"worst path {long} path 1: p99 2.00 us" in printed
     assert "1,234 lost" in printed
+    assert "1/1 clocks SYNCED, worst bound 9 ns" in printed  # not those of a fleet that was here before
 
 
 def test_two_hangups_end_up_in_order_and_two_interrupts_at_once():

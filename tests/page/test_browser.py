@@ -150,6 +150,17 @@ def test_an_empty_history_is_said_and_the_first_window_appears_by_itself(
     assert browser.errors() == []
 
 
+def test_a_narrow_window_keeps_the_heat_map(small: Any, show: Any, browser: Any, until: Any) -> None:
+    start = now_ns() - 3 * S
+    small.nics({nic: {} for nic in NICS}, start)
+    for second in range(3):
+        fill(small, start + second * S)
+    browser.open(show().url, width=900)
+    until("the heat map", lambda: browser.frames("heat") > 0)
+    assert browser.js("return document.querySelector('[data-testid=heat]').offsetHeight") > 250
+    assert browser.js("return document.documentElement.scrollWidth") <= 900
+
+
 def test_one_nic_alone_is_a_row_and_no_error(small: Any, show: Any, browser: Any, until: Any) -> None:
     start = now_ns() - 3 * S
     small.nics({"h1/eth0": {}}, start)
