@@ -39,6 +39,8 @@ class Cleaned:
 
     segment: Segment
     sources: list[Segment]
+    whole: bool
+    """False where the pass ended within it for want of memory: the next one must look at its keys again."""
 
 
 def clean(
@@ -72,7 +74,10 @@ def clean(
             return False
         return record.has_value or header.max_timestamp >= tombstones_before_ms
 
-    return [_rewrite(group, keep) for group in _groups(segments, segment_bytes)]
+    reached = [segment for segment in segments if segment.base_offset < known_to]
+    return [
+        _rewrite(group, keep, group[-1].end_offset <= known_to) for group in _groups(reached, segment_bytes)
+    ]
 
 
 def _groups(segments: list[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
@@ -115,7 +120,7 @@ def _readable(header: Header, view: memoryview) -> Iterator[tuple[int, Record]]:
         log.warning("batch at offset %d: %s: kept as it is", header.base_offset, error)
 
 
-def _rewrite(group: list[Segment], keep: Callable[[Header, int, Record], bool]) -> Cleaned:
+def _rewrite(group: list[Segment], keep: Callable[[Header, int, Record], bool], whole: bool) -> Cleaned:
     path = group[0].path.with_suffix(".cleaned")
     with path.open("wb") as output:
         for segment in group:
@@ -131,4 +136,4 @@ def _rewrite(group: list[Segment], keep: Callable[[Header, int, Record], bool]) 
         os.fsync(output.fileno())
     fresh = Segment(path)
     fresh.scan(lambda header: None)
-    return Cleaned(fresh, group)
+    return Cleaned(fresh, group, whole)

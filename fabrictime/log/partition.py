@@ -323,7 +323,7 @@ class Partition:
             segment.delete()
         fresh.end_offset = old[-1].end_offset
         fresh.first_ms, fresh.max_ms = old[0].first_ms, old[-1].max_ms
-        fresh.cleaned = True
+        fresh.cleaned = cleaned.whole
         fresh.save_meta(producers)
         self.segments[first : first + len(old)] = [fresh]
         self._hints.clear()
