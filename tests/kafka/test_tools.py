@@ -66,8 +66,8 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
         wait_for(lambda: counted(20))
         first.kill()
         first.wait()
-        # The dead worker's session ends, the other recovers its part of the table and goes on. Faust commits a
-        # message without waiting for its table change, so the dead worker may have taken a last count with it.
+        # The dead worker's session ends, the other recovers its part of the table and goes on. Faust commits
+        # messages without waiting for their table changes, so the dead one may have taken a last count along.
         send(15)
         wait_for(lambda: counted(30), deadline_s=60)
         assert max(newest.values()) <= 65
