@@ -50,6 +50,8 @@ def test_a_pipeline_that_is_well_is_ok_throughout() -> None:
         ({"flow_recent": replace(WELL.flow_recent, late=480)}, "Late messages", State.WARN, "1%"),
         ({"rejects_recent": 1}, "Rejects", State.WARN, "below"),
         ({"latency": LatencyRow(60, 200.0, 450.0)}, "Offset latency", State.WARN, "200 ms"),
+        ({"latency": LatencyRow(60, 170.0, 5_000.0)}, "Offset latency", State.WARN, "170 ms"),
+        ({"latency": LatencyRow(60, 2_500.0, 5_000.0)}, "Offset latency", State.BAD, "2.50 s"),
         ({"latency": LatencyRow(0, 0.0, 0.0)}, "Offset latency", State.BAD, "No window"),
         ({"delays_age_s": 30.0}, "Data age", State.BAD, "clocks 0.5 s"),
         ({"delays_age_s": None}, "Data age", State.BAD, "No delay"),
