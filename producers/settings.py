@@ -104,8 +104,9 @@ class ProbeSettings(BaseModel):
         description="s of log time without an announcement after which a peer is left",
     )
     max_age_s: float = Field(
-        default=86_400, ge=1, le=31_536_000,
-        description="s that an asker's system clock may differ from ours: what is older is a replay",
+        default=300, ge=1, le=31_536_000,
+        description="s that an asker's system clock may differ from ours, so all hosts' must agree within it:"
+        " a request from further away is a replay and gets no answer",
     )  # fmt: skip
     hardware_stamps: bool = Field(default=True, description="take a NIC's own stamps where it offers them")
 

@@ -33,6 +33,10 @@ def test_wrong_settings_are_refused(change: dict[str, Any], text: str) -> None:
         ProbeSettings(**(good | change))
 
 
+def test_a_replayed_request_is_answered_for_minutes_at_most() -> None:
+    assert ProbeSettings(key_file="/dev/null").max_age_s <= 300
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "224.0.0.1", "h1", "10.0.0.0/8"])
 def test_a_nic_needs_an_address_of_its_own(address: str) -> None:
     with pytest.raises(ValidationError, match="address"):
