@@ -25,8 +25,17 @@ class Lock:
 
     def __init__(self, directory: Path) -> None:
         """Take the lock. Raises ValueError, naming the process that holds it, where it is taken; or where
-        others may enter the directory and it holds things that are not ours: it is made owner-only.
+        others may enter the directory and it holds things that are not ours: it is made owner-only; or
+        where it is no directory that we can make and write to.
         """
+        try:
+            self._take(directory)
+        except OSError as error:
+            raise ValueError(
+                f"{directory}: {error.strerror}, expected a directory that we can make and write to"
+            ) from None
+
+    def _take(self, directory: Path) -> None:
         if (
             directory.is_dir()
             and directory.stat().st_mode & 0o077

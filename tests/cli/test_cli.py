@@ -133,6 +133,16 @@ def test_taken_port_names_its_holder(tmp_path):
     assert done.stderr.startswith(f"fabrictime: page.port {port}: in use by process {os.getpid()} (")
 
 
+@pytest.mark.parametrize("directory", ["/dev/null", "/proc/x"])
+def test_what_cannot_be_the_data_directory_is_named(directory):
+    done = fabrictime("up", "--fleet", "none", "--dir", directory)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{directory}: " in done.stderr
+    assert "expected a directory" in done.stderr
+    assert "Errno" not in done.stderr
+
+
 def test_status_without_an_up_says_so(tmp_path):
     done = fabrictime("status", "--dir", str(tmp_path))
     assert done.returncode == 1
