@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
+JOBS   ?= 2
 
 .PHONY: run test lint build native lock clean help
 
@@ -10,7 +11,7 @@ run: build  ## start everything; Ctrl-C ends it and leaves nothing behind
 	@exec $(BIN)/fabrictime up $(ARGS)
 
 test: build  ## run the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: build  ## run ruff, mypy and import-linter alone
 	@$(BIN)/python -m pytest tests/test_lint.py $(ARGS)

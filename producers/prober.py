@@ -163,13 +163,17 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     flush_s = settings.flush_ms / 1e3
     due = time.monotonic() + flush_s
     announce_at = status_at = rest_until = 0.0
+
+    def announce(record: codec.Record) -> None:
+        value = codec.encode(INVENTORY.record, record, registry)
+        outlet.put(INVENTORY.name, prober.name, value, publisher.log_time())
+
     meet_at, peers = float("inf"), 0
     try:
         while not stopping.is_set() and prober.failure is None:
             now = time.monotonic()
             if now >= announce_at:
-                announcement = codec.encode(INVENTORY.record, prober.record(), registry)
-                outlet.put(INVENTORY.name, prober.name, announcement, publisher.log_time())
+                announce(prober.record())
                 announce_at = now + settings.announce_s
                 # who fell silent shows only when somebody else speaks
                 meet_at = min(meet_at, max(now + 1, rest_until))
@@ -192,6 +196,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
             _log.error("%s: %s", prober.name, prober.failure)
         publisher.flush()
         publisher.end()
+        # A goodbye: peers stop asking now instead of losing probes until the silence shows.
+        announce(prober.record() | {"probe_port": 0})
     finally:
         notify.notify("STOPPING=1")
         prober.close()

@@ -17,8 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / f"dev-{sys.implementation.cache_tag}"
 SCRIPT = """#!{python}
 import sys
+
 from fabrictime.cli import main
-sys.exit(main())
+
+if __name__ == "__main__":
+    sys.exit(main())
 """
 
 

@@ -231,7 +231,7 @@ def inventory(history: History) -> list[NicRow]:
         for nic, host, device, shard, rail, rack, clock, stamp in _rows(
             history,
             "SELECT nic, host, device, shard, rail, rack, clock, toString(stamp) "
-            f"FROM {history.database}.{tables.NICS} FINAL WHERE gone = 0 ORDER BY nic",
+            f"FROM {history.database}.{tables.NICS} FINAL WHERE gone = 0 AND probe_port > 0 ORDER BY nic",
         )
     ]
 

@@ -65,6 +65,8 @@ def test_a_restart_is_a_new_run_that_begins_at_batch_0(
     code, text = a.end(signal.SIGTERM)
     assert code == 0, text
     assert time.monotonic() - started < 5
+    nics = read("fabric.inventory").until(lambda found: any(not r["probe_port"] for r in found))
+    assert [r["nic"] for r in nics if not r["probe_port"]] == ["a/lo"], "it alone says goodbye"
     a.start()
     records = probes.until(lambda found: len({r["run"] for r in batches_of(found, "a/lo")}) == 2)
     runs = [record["run"] for record in batches_of(records, "a/lo")]
