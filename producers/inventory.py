@@ -179,11 +179,10 @@ class LookupReader:
         value = message.value()
         try:
             record = None if value is None else codec.decode(value, self._topic.record, self._registry)
+            self._view(name, record, message.timestamp()[1])
         except codec.BadRecord as bad:
             self.rejected += 1
             self._warn(f"{name}: {bad}")
-            return
-        self._view(name, record, message.timestamp()[1])
 
     def _warn(self, line: str) -> None:
         now = time.monotonic()

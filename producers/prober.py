@@ -254,12 +254,12 @@ class _Reduced:
         client: dict[str, Any],
     ) -> None:
         self._prober, self._outlet, self._registry, self._roster = prober, outlet, registry, roster
-        view = ClockView()
+        view = ClockView(window_ns=prober.settings.window_ms * 1_000_000)
         shard = prober.nic.shard
 
         def take(key: str, record: dict[str, Any] | None, append_ms: int) -> None:
             if record is not None and record["shard"] == shard:
-                view.take(record)
+                view.take(record, append_ms * 1_000_000)
 
         self._offsets = LookupReader(client, CLOCK_OFFSETS, take, registry, tail=True)
         clock = prober.record()["clock"]

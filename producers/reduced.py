@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from native.core import ClockLine, NicWindow, PairFits, PathDelayColumns, ProbeColumns
+from schemas.sanity import MAX_NS, sound_offsets
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["ClockView", "Reducer"]
@@ -42,11 +43,17 @@ class ClockView:
 
     log_offset_ns: int = 0
     """Fabric time minus log append time."""
+    window_ns: int = 1_000_000_000
+    _newest_window: int = -1
     _clocks: dict[str, _Known] = field(default_factory=dict)
 
-    def take(self, record: Record) -> None:
-        """Note one `ClockOffsets` record."""
-        self.log_offset_ns = record["log_offset_ns"]
+    def take(self, record: Record, append_ns: int = MAX_NS) -> None:
+        """Note one `ClockOffsets` record that the log took at `append_ns`. Raises BadRecord for what no
+        solver makes."""
+        record, _ = sound_offsets(record, append_ns, self.window_ns)
+        if record["window"] >= self._newest_window:
+            self._newest_window = record["window"]
+            self.log_offset_ns = record["log_offset_ns"]
         end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         for clock in record["clocks"]:
             known = self._clocks.get(clock["clock"])

@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from native.core import ClockLine
 from schemas import codec
+from schemas.sanity import MAX_NS, sound_offsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, INVENTORY
 from streams.map.records import Member
 from streams.solve.clocks import HOLDOVER, SYNCED, UNSYNCED
@@ -50,7 +51,13 @@ class Inventory:
         self.members: dict[str, Member] = {}
         self.version = 0
 
-    def take(self, key: bytes | None, value: bytes | None, registry: codec.Registry | None = None) -> None:
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
         """Take one message. Raises BadRecord."""
         if value is None:
             if key is not None and self.members.pop(key.decode("utf-8", "replace"), None) is not None:
@@ -100,8 +107,10 @@ class Offsets:
 
     topic: Final = CLOCK_OFFSETS.name
 
-    def __init__(self, inventory: Inventory, holdover_s: float) -> None:
+    def __init__(self, inventory: Inventory, holdover_s: float, window_ns: int = 1_000_000_000) -> None:
         self.log_offset_ns = 0
+        self._window_ns = window_ns
+        self._newest_window = -1
         self._inventory = inventory
         self._holdover_ns = round(holdover_s * 1e9)
         self._clocks: dict[str, _Clock] = {}
@@ -111,11 +120,21 @@ class Offsets:
         self._lines_of: tuple[int, int] = (-1, -1)
         self.version = 0
 
-    def take(self, key: bytes | None, value: bytes | None, registry: codec.Registry | None = None) -> None:
-        """Take one message. Raises BadRecord."""
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
+        """Take one message that the log took at `append_ns`. Raises BadRecord for what no solver makes."""
         if value is None:
             return
-        record = codec.decode(value, "ClockOffsets", registry)
+        record, left_out = sound_offsets(
+            codec.decode(value, "ClockOffsets", registry), append_ns, self._window_ns
+        )
+        if left_out:
+            log.warning("%s: window %d: %d clocks no clock can be", self.topic, record["window"], left_out)
         window = record["window"]
         shard = self._shards.setdefault(record["shard"], _Shard())
         if window > shard.window:
@@ -124,7 +143,9 @@ class Offsets:
             shard = self._shards[record["shard"]] = _Shard(window)
         if window == shard.window:
             shard.parts[record["part"]] = record
-        self.log_offset_ns = record["log_offset_ns"]
+        if window >= self._newest_window:
+            self._newest_window = window
+            self.log_offset_ns = record["log_offset_ns"]
         end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
         for clock in record["clocks"]:
             known = self._clocks.get(clock["clock"])
@@ -203,7 +224,7 @@ class View:
                 self.caught_up.set()
             async for message in consumer:
                 try:
-                    self.view.take(message.key, message.value, self._registry)
+                    self.view.take(message.key, message.value, self._registry, message.timestamp * 1_000_000)
                 except codec.BadRecord as error:
                     self._refused(message, error)
                 if missing:
@@ -250,10 +271,14 @@ async def partition_count(bootstrap: str, topic: str) -> int:
 
 
 async def read_tail(
-    bootstrap: str, topic: str, tail: int, registry: codec.Registry | None = None
+    bootstrap: str,
+    topic: str,
+    tail: int,
+    registry: codec.Registry | None = None,
+    check: Callable[[Record, int], Record] | None = None,
 ) -> list[Record]:
     """Return the newest records of a topic, at most `tail` a partition, up to the end seen at the start; what
-    cannot be read is left out."""
+    cannot be read is left out, and what `check` (of a record and its append time) refuses with BadRecord."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=250
     )
@@ -262,17 +287,23 @@ async def read_tail(
     try:
         missing = await _seek(consumer, await _partitions(consumer, topic), tail)
         records = []
+        refused = 0
         while missing:
             for messages in (await consumer.getmany(timeout_ms=250)).values():
                 for message in messages:
                     if message.value is not None:
                         try:
-                            records.append(codec.decode(message.value, name, registry))
-                        except codec.BadRecord:
-                            continue
+                            record = codec.decode(message.value, name, registry)
+                            if check is not None:
+                                record = check(record, message.timestamp * 1_000_000)
+                            records.append(record)
+                        except codec.BadRecord as error:
+                            last, refused = error, refused + 1
             for tp in list(missing):
                 if await consumer.position(tp) >= missing[tp]:
                     del missing[tp]
+        if refused:
+            log.warning("%s: %d records left out, the last: %s", topic, refused, last)
         return records
     finally:
         await consumer.stop()

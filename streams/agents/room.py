@@ -39,7 +39,7 @@ class Room:
         self.settings = settings
         self.registry = registry
         self.inventory = Inventory(settings.default_shard)
-        self.offsets = Offsets(self.inventory, settings.solve.holdover_s)
+        self.offsets = Offsets(self.inventory, settings.solve.holdover_s, settings.window_ms * 1_000_000)
         self.log_clock = LogClock(time.time_ns(), time.monotonic_ns())
         self.failed: str | None = None
         self.rejected = 0

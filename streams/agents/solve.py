@@ -19,6 +19,7 @@ import faust
 from faust.types import TP
 
 from schemas import codec
+from schemas.sanity import sound_offsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
 from streams.agents.acks import OrderedAcks
 from streams.agents.rejects import send_reject
@@ -107,8 +108,9 @@ class SolveStage:
         if taken:
             settings = self.room.settings
             self._past = await read_tail(
-                settings.bootstrap, CLOCK_OFFSETS.name, TAIL_RECORDS, self.room.registry
-            )
+                settings.bootstrap, CLOCK_OFFSETS.name, TAIL_RECORDS, self.room.registry,
+                lambda record, append_ns: sound_offsets(record, append_ns, self.window_ns)[0],
+            )  # fmt: skip
             count = await partition_count(settings.bootstrap, PROBES.name)
             self._sources = [f"{PROBES.name}/{number}" for number in range(count)]
         if all(self._held.get(tp) is held for tp, held in taken.items()):

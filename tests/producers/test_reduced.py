@@ -43,7 +43,9 @@ def offsets(window: int, state: str = "SYNCED", log_offset_ns: int = 77) -> dict
         for name, offset in (("a/system", 0.0), ("b/e", -3_000_000.0))
     ]
     return {
-        "window": window, "window_end_ns": (window + 1) * WINDOW_NS + log_offset_ns,
+        "window": window, "part": 0, "parts": 1,
+        "window_start_ns": window * WINDOW_NS + log_offset_ns,
+        "window_end_ns": (window + 1) * WINDOW_NS + log_offset_ns,
         "log_offset_ns": log_offset_ns, "clocks": clocks,
     }  # fmt: skip
 
@@ -106,6 +108,17 @@ def test_older_offsets_do_not_replace_newer_ones() -> None:
     view = ClockView()
     view.take(offsets(100))
     view.take(offsets(98, "UNSYNCED"))
+    assert view.state("b/e", 101 * S) == "SYNCED"
+
+
+def test_forged_offsets_change_nothing() -> None:
+    view = ClockView()
+    view.take(offsets(100), 101 * S)
+    for forged in (offsets(10**9), offsets(100, log_offset_ns=2**62 + 1), offsets(101) | {"part": 1}):
+        with pytest.raises(codec.BadRecord):
+            view.take(forged, 101 * S)
+    view.take(offsets(3, log_offset_ns=10**15), 101 * S)
+    assert view.log_offset_ns == 77
     assert view.state("b/e", 101 * S) == "SYNCED"
 
 

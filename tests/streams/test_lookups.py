@@ -89,6 +89,17 @@ def test_the_newest_whole_window_is_what_a_solver_goes_on_from() -> None:
     assert view.newest("other") == []
 
 
+def test_a_forged_window_far_ahead_changes_nothing() -> None:
+    view = Offsets(Inventory("fabric"), holdover_s=60)
+    view.take(None, offsets(5, {"a/e0": (1.0, "SYNCED")}), None, 6 * S)
+    for forged in (offsets(10**6, {}), offsets(6, {}, part=1, parts=1)):
+        with pytest.raises(codec.BadRecord):
+            view.take(None, forged, None, 6 * S)
+    view.take(None, offsets(6, {"a/e0": (1e300, "SYNCED")}), None, 7 * S)
+    assert view.lines()["a/e0"].offset_ns == 1.0
+    assert view.newest("fabric")[0]["window"] == 6
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

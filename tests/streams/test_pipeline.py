@@ -273,6 +273,30 @@ def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Pa
     assert all(len({parts for _, parts in found}) == 1 for found in by_window.values())
 
 
+def test_forged_offsets_do_not_stop_a_shard_over_a_restart(log: Log, tmp_path: Path) -> None:
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        log.probe(20, until=log.synced)
+    died = log.last_window()
+    honest = log.records(CLOCK_OFFSETS.name)[-1]
+    width_ns = honest["window_end_ns"] - honest["window_start_ns"]
+    forged = {
+        **honest,
+        "window": honest["window"] + 10**6,
+        "part": 0,
+        "parts": 1,
+        "window_start_ns": honest["window_start_ns"] + 10**6 * width_ns,
+        "window_end_ns": honest["window_end_ns"] + 10**6 * width_ns,
+    }
+    log._producer.produce(CLOCK_OFFSETS.name, codec.encode(CLOCK_OFFSETS.record, forged), b"forged/0")
+    log.flush()
+
+    def windows() -> set[int]:
+        return {r["window"] for r in log.records(CLOCK_OFFSETS.name)} - {forged["window"]}
+
+    with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
+        log.probe(20, until=lambda: max(windows()) > died + 3)
+
+
 def test_a_log_that_dies_and_comes_back_costs_no_sample(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -9,6 +9,7 @@ import pytest
 
 from native.core import ProbeColumns
 from schemas import codec
+from schemas.sanity import sound_offsets
 from streams.map.records import Member, clock_fits, fit_window
 from streams.map.source import Source
 from streams.map.tally import JumpLimit
@@ -72,6 +73,28 @@ def test_an_absurd_element_is_left_out_and_the_rest_is_solved(changed: dict[str,
     for each in clocks.solve(record["window"], WINDOW_NS, [record], {}):
         codec.encode("ClockOffsets", each)
         assert "x/0" not in {clock["clock"] for clock in each["clocks"]}
+
+
+@pytest.mark.parametrize("name", ["at_ns", "offset_ns", "drift_ppb", "bound_ns", "log_offset_ns"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_farthest_state_that_is_believed_can_be_gone_on_from(name: str, sign: int) -> None:
+    far = {"at_ns": 2**62, "offset_ns": 2.0**62, "drift_ppb": 1e9, "bound_ns": 1e18, "log_offset_ns": 2**62}
+    value = far[name] * (1 if name == "bound_ns" else sign)
+    window = NOW // WINDOW_NS
+    log_offset_ns = int(value) if name == "log_offset_ns" else 0
+    clock = {"clock": "a/0", "at_ns": NOW, "offset_ns": 0.0, "drift_ppb": 0.0, "bound_ns": 1.0,
+             "state": "SYNCED", "pairs": 1, "residual_ns": 0.0, name: value}  # fmt: skip
+    record = {
+        "shard": "s", "window": window - 1, "part": 0, "parts": 1, "domain": "a/0", "clocks": [clock],
+        "window_start_ns": NOW - WINDOW_NS + log_offset_ns, "window_end_ns": NOW + log_offset_ns,
+        "log_offset_ns": log_offset_ns,
+    }  # fmt: skip
+    clocks = ShardClocks("s")
+    read, left_out = sound_offsets(record, NOW, WINDOW_NS)
+    assert left_out == 0
+    clocks.recover([read])
+    for each in clocks.solve(window, WINDOW_NS, [fits()], {}):
+        codec.encode("ClockOffsets", {**each, "solved_ns": 0})
 
 
 def batch_of(number: int, at_ns: int) -> ProbeColumns:
