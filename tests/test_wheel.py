@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_wheel_carries_extensions_and_data(tmp_path):
     built = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q",
-         "-C", f"build-dir={tmp_path / 'build'}", "-w", str(tmp_path), str(ROOT)],
+         "--config-settings", f"build-dir={tmp_path / 'build'}", "-w", str(tmp_path), str(ROOT)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr

@@ -396,6 +396,7 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get("about:blank")  # the page of the test before complains that its server is gone
         self.driver.get_log("browser")
         self.driver.get(url)
 
