@@ -38,7 +38,7 @@ native: $(VENV)/.installed
 
 lock:  ## resolve the dependencies anew into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-	  --no-emit-trusted-host --no-emit-find-links --extra test --extra build --extra registry \
+	  --no-emit-trusted-host --no-emit-find-links --extra test --extra build --extra registry --extra bench \
 	  -o requirements.lock pyproject.toml
 
 clean:  ## remove what the build made

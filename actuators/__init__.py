@@ -1,1 +1,1 @@
-"""What acts on the fleet. Empty until a stage decides anything: nothing here touches traffic yet."""
+"""What acts on a host: its clock page, fabric time for every program, and the steering of a clock."""

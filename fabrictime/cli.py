@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -22,15 +23,15 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-class _Fabric(TyperGroup):
-    """The `fabric` commands, imported when one of them is called."""
+class _Lazy(TyperGroup):
+    """Commands of another module, imported when one of them is called."""
+
+    module = ""
 
     def _commands(self) -> TyperGroup:
-        from fabrictime.testbed.cli import app as fabric_app
-
-        group = typer.main.get_command(fabric_app)
+        group = typer.main.get_command(import_module(self.module).app)
         if not isinstance(group, TyperGroup):
-            raise TypeError("fabrictime.testbed.cli.app: expected a group of commands")
+            raise TypeError(f"{self.module}.app: expected a group of commands")
         return group
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -42,20 +43,31 @@ class _Fabric(TyperGroup):
         return self._commands().get_command(ctx, cmd_name)
 
 
+class _Fabric(_Lazy):
+    module = "fabrictime.testbed.cli"
+
+
+class _Sim(_Lazy):
+    module = "fabrictime.sim_cli"
+
+
 fabric = typer.Typer(
     cls=_Fabric, no_args_is_help=True, help="Build, load and break a fabric of real packets."
 )
-config_app = typer.Typer(no_args_is_help=True, help="Show and check the settings.")
+sim = typer.Typer(cls=_Sim, no_args_is_help=True, help="Look into the running simulated fleet and break it.")
+config_app = typer.Typer(no_args_is_help=True, help="Show and check the settings; change what is live.")
 topics_app = typer.Typer(no_args_is_help=True, help="The topics on a Kafka cluster.")
 grafana_app = typer.Typer(no_args_is_help=True, help="The Grafana dashboards.")
 app.add_typer(fabric, name="fabric")
+app.add_typer(sim, name="sim")
 app.add_typer(config_app, name="config")
 app.add_typer(topics_app, name="topics")
 app.add_typer(grafana_app, name="grafana")
 
 
 @fabric.callback()
-def _fabric_group() -> None:
+@sim.callback()
+def _lazy_group() -> None:
     pass
 
 
@@ -112,7 +124,7 @@ def _root(
 @app.command()
 def up(
     fleet: Annotated[
-        str | None, typer.Option(metavar="KIND", help="fabric, loopback, none, or a fleet file.")
+        str | None, typer.Option(metavar="KIND", help="fabric, sim:NICS, loopback, none, or a fleet file.")
     ] = None,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="End after this time, with a scorecard.")
@@ -155,6 +167,154 @@ def status(config: ConfigFile = None, directory: DataDir = None, as_json: Json =
         typer.echo(json.dumps(found))
     else:
         reader.show(found)
+
+
+@app.command()
+def clock(
+    clocks: Annotated[
+        list[str] | None, typer.Argument(metavar="[CLOCK]...", help="Clocks, as h1/ptp0 or 'h1*'.")
+    ] = None,
+    host: Annotated[list[str] | None, typer.Option(help="Only the clocks of this host, or of 'h1*'.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show them live, until Ctrl-C.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List every clock.")] = False,
+    worst: Annotated[int | None, typer.Option(min=1, help="List this many, the worst.")] = None,
+    since: Annotated[str, typer.Option(metavar="TIME", help="How far back to look for events.")] = "60s",
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 unless every clock is SYNCED, now.")
+    ] = False,
+    bound_us: Annotated[
+        float | None, typer.Option(min=0, help="With --check: and its bound is at most this.")
+    ] = None,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the fleet's clocks: state, offset, drift and bound, the worst first; and the suspect pairs."""
+    from fabrictime import clock as reader
+    from fabrictime.tail import registry_at
+
+    if bound_us is not None and not check:
+        _stop("--bound-us: expected with --check")
+    if check and watch:
+        _stop("--check: expected without --watch")
+    wanted = reader.Wanted(
+        tuple(clocks or ()), tuple(host or ()), worst, everything, duration_s(since), as_json=as_json
+    )
+    settings = _config(config, directory, log)
+    registry = registry_at(settings.schema_registry.url)
+    try:
+        if watch:
+            reader.watch(_running_log(settings), wanted, registry=registry)
+            return
+        found = reader.main(_running_log(settings), wanted, registry=registry)
+    except ValueError as error:
+        _stop(str(error))
+    wrong = found.wrong(bound_us) if check else []
+    if wrong:
+        more = [f"and {len(wrong) - 10:,} more"] if len(wrong) > 10 else []
+        _stop("\n".join([*wrong[:10], *more]), 1)
+
+
+@app.command()
+def topology(
+    watch: Annotated[bool, typer.Option("--watch", help="Show it live, until Ctrl-C.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Exit with 1 where a rail is wired wrong, the file says otherwise, a cable of it is crossed "
+            "by no path, or a path is not known from end to end.",
+        ),
+    ] = False,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what was found as a topology file (JSON).")
+    ] = None,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the fabric as it was traced: switches, cables and how many paths cross them, and what is wrong."""
+    from fabrictime import topology as reader
+    from fabrictime.tail import registry_at
+
+    if watch and (check or as_json or file is not None):
+        _stop("--watch: expected without --check, --json and --file")
+    settings = _config(config, directory, log)
+    registry = registry_at(settings.schema_registry.url)
+    try:
+        source = reader.source_of(settings)
+        if watch:
+            reader.watch(_running_log(settings), source, registry=registry)
+            return
+        found = reader.main(
+            _running_log(settings), topology=source.topology, as_json=as_json, file=file, registry=registry
+        )
+    except (ValueError, OSError) as error:
+        _stop(str(error))
+    wrong = found.wrong() if check else []
+    if wrong:
+        more = [f"and {len(wrong) - 10:,} more"] if len(wrong) > 10 else []
+        _stop("\n".join([*wrong[:10], *more]), 1)
+
+
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="Only what has this in its name, as leaf1.")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Show it live, until Ctrl-C.")]
+
+
+@app.command()
+def links(
+    names: Names = None,
+    watch: Watch = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is UP again.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where anything is not UP.")] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the links, NICs and hosts that are DOWN, GREY or FLAPPING, by which evidence, since when."""
+    _board("links", names, everything, watch, check, as_json, _config(config, directory, log))
+
+
+@app.command()
+def alerts(
+    names: Names = None,
+    watch: Watch = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that were cleared.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where one stands.")] = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the alerts that stand: each cause once, with what belongs to it."""
+    _board("alerts", names, everything, watch, check, as_json, _config(config, directory, log))
+
+
+def _board(
+    kind: str, names: list[str] | None, everything: bool, watch: bool, check: bool, as_json: bool, found: Any
+) -> None:
+    from fabrictime import links as reader
+    from fabrictime.tail import registry_at
+
+    if check and watch:
+        _stop("--check: expected without --watch")
+    wanted = reader.Wanted(tuple(names or ()), everything, as_json=as_json)
+    try:
+        registry = registry_at(found.schema_registry.url)
+        if watch:
+            reader.watch(_running_log(found), reader.KINDS[kind], wanted, registry=registry)
+            return
+        wrong = reader.main(_running_log(found), reader.KINDS[kind], wanted, registry=registry)
+    except ValueError as error:
+        _stop(str(error))
+    if check and wrong:
+        more = [f"and {len(wrong) - 10:,} more"] if len(wrong) > 10 else []
+        _stop("\n".join([*(str(row["text"]) for row in wrong[:10]), *more]), 1)
 
 
 @app.command()
@@ -231,6 +391,120 @@ def config_example() -> None:
     from fabrictime.example import example
 
     typer.echo(example(), nl=False)
+
+
+Host = Annotated[str, typer.Option("--host", help="For this host alone; * is for everyone.")]
+
+
+@config_app.command("get")
+def config_get(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Thresholds; all.")] = None,
+    host: Host = "*",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is told live: thresholds in force, latency rules, who set them."""
+    from fabrictime import live_config
+
+    live = _live(log, config, directory)
+    found = live_config.lines(live.records, host)
+    unknown = set(names or ()) - {line.name for line in found}
+    if unknown:
+        _stop(f"threshold {sorted(unknown)[0]}: no such threshold, `fabrictime config get` lists them")
+    found = [line for line in found if not names or line.name in names]
+    if as_json:
+        typer.echo(live_config.as_json(live.records, found))
+    else:
+        live_config.show(live.records, found)
+
+
+@config_app.command("set")
+def config_set(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Thresholds, or mode=OBSERVE.")
+    ] = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Back to the default.")] = None,
+    host: Host = "*",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+) -> None:
+    """Change thresholds of everything that runs, at once; checked before it is published."""
+    from fabrictime import live_config
+
+    if not settings and not unset:
+        _stop("config set: expected NAME=VALUE or --unset NAME")
+    live = _live(log, config, directory)
+    try:
+        record = live_config.changed(live.records.get(host), host, settings or (), unset or ())
+        live.publish(record)
+    except ValueError as error:
+        _stop(str(error))
+    typer.echo(f"{host}: version {record['version']} is in force")
+
+
+@config_app.command("rule")
+def config_rule(
+    name: Annotated[str, typer.Argument(help="The rule's name.")],
+    way: Annotated[
+        str | None, typer.Argument(metavar="FROM>TO", help="Groups: host, NIC, rack:NAME, rail:N or *.")
+    ] = None,
+    p99_us: Annotated[float | None, typer.Option(help="us that the p99 delay is to stay below.")] = None,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long it may be above.")] = "10s",
+    remove: Annotated[bool, typer.Option("--remove", help="Take the rule back.")] = False,
+    host: Host = "*",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+) -> None:
+    """Promise a one-way delay between two groups, with an alert where it is not kept."""
+    from fabrictime import live_config
+
+    if remove == (way is not None and p99_us is not None):
+        _stop("config rule: expected FROM>TO and --p99-us, or --remove")
+    live = _live(log, config, directory)
+    try:
+        rule = None if remove else live_config.parse_rule(name, way or "", p99_us or 0.0, duration_s(for_))
+        record = live_config.with_rule(live.records.get(host), host, name, rule)
+        live.publish(record)
+    except ValueError as error:
+        _stop(str(error))
+    typer.echo(f"{host}: version {record['version']} is in force")
+
+
+@config_app.command("diff")
+def config_diff(
+    host: Host = "*",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the thresholds that differ from their defaults; exit code 1 where any does."""
+    from fabrictime import live_config
+
+    live = _live(log, config, directory)
+    found = [line for line in live_config.lines(live.records, host) if line.value != line.default]
+    if as_json:
+        typer.echo(live_config.as_json(live.records, found))
+    else:
+        for line in found:
+            typer.echo(f"{line.name}: {line.value:g}, default {line.default:g}, set by {line.set_by}")
+    raise typer.Exit(1 if found else 0)
+
+
+def _live(log: str | None, config: Path | None, directory: Path | None) -> Any:
+    """Return the records of fabric.config at the running log."""
+    from fabrictime.live_config import LiveRecords
+    from fabrictime.tail import registry_at
+
+    settings = _config(config, directory, log)
+    try:
+        return LiveRecords(_running_log(settings), registry_at(settings.schema_registry.url))
+    except ValueError as error:
+        _stop(str(error))
 
 
 @topics_app.command("create")

@@ -22,11 +22,13 @@ from pydantic import BaseModel, ValidationError
 from fabrictime.settings import SchemaRegistrySettings, UpSettings
 
 if TYPE_CHECKING:
+    from actuators.settings import ActuatorSettings
     from fabrictime.history.settings import HistorySettings
     from fabrictime.log.settings import LogSettings
     from fabrictime.page.settings import PageSettings
     from fabrictime.testbed.settings import FabricSettings
-    from producers.settings import ProbeSettings
+    from producers.settings import FlowSettings, ProbeSettings
+    from producers.sim.settings import SimSettings
     from streams.settings import StreamSettings
 
 Tables = dict[str, dict[str, Any]]
@@ -40,9 +42,12 @@ ROOMS: Final[dict[str, str]] = {
     "log": "fabrictime.log.settings:LogSettings",
     "history": "fabrictime.history.settings:HistorySettings",
     "probes": "producers.settings:ProbeSettings",
+    "flows": "producers.settings:FlowSettings",
     "streams": "streams.settings:StreamSettings",
+    "actuators": "actuators.settings:ActuatorSettings",
     "page": "fabrictime.page.settings:PageSettings",
     "fabric": "fabrictime.testbed.settings:FabricSettings",
+    "sim": "producers.sim.settings:SimSettings",
     "schema_registry": "fabrictime.settings:SchemaRegistrySettings",
 }
 """Table of the file to the model that checks it."""
@@ -104,11 +109,25 @@ class Config:
         return self._room("probes", ProbeSettings)
 
     @cached_property
+    def flows(self) -> FlowSettings:
+        """The flow reporters, fleet-wide."""
+        from producers.settings import FlowSettings
+
+        return self._room("flows", FlowSettings)
+
+    @cached_property
     def streams(self) -> StreamSettings:
         """The Faust workers."""
         from streams.settings import StreamSettings
 
         return self._room("streams", StreamSettings)
+
+    @cached_property
+    def actuators(self) -> ActuatorSettings:
+        """The actuator of a host."""
+        from actuators.settings import ActuatorSettings
+
+        return self._room("actuators", ActuatorSettings)
 
     @cached_property
     def page(self) -> PageSettings:
@@ -123,6 +142,13 @@ class Config:
         from fabrictime.testbed.settings import FabricSettings
 
         return self._room("fabric", FabricSettings)
+
+    @cached_property
+    def sim(self) -> SimSettings:
+        """The simulated fleet."""
+        from producers.sim.settings import SimSettings
+
+        return self._room("sim", SimSettings)
 
     @cached_property
     def bootstrap(self) -> str:
@@ -146,9 +172,22 @@ class Config:
                 getattr(self, room)
             except ConfigError as error:
                 errors.append(error)
+        if not errors:
+            errors = self._check_topology()
         causes = [error for error in errors if not error.follows] or errors
         if causes:
             raise ConfigError("\n".join(dict.fromkeys("\n".join(map(str, causes)).splitlines())))
+
+    def _check_topology(self) -> list[ConfigError]:
+        from schemas.topology import TopologyError, load_topology
+
+        errors = []
+        for path in {self.probes.topology_file, self.streams.topology_file} - {None}:
+            try:
+                load_topology(cast(Path, path))
+            except TopologyError as error:
+                errors.append(ConfigError(str(error)))
+        return errors
 
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
         """Return a config with some keys set anew, checked at the next use."""
@@ -206,19 +245,45 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "key_file": lambda c: c.up.data_directory / "secrets" / "probe.key",
         "window_ms": lambda c: c.value("streams", "window_ms"),
     },
+    "flows": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "socket": lambda c: c.up.data_directory / "run" / "flows.sock",
+    },
     "streams": {
         "bootstrap": lambda c: c.bootstrap,
         "schema_registry_url": lambda c: c.schema_registry.url,
+        "topology_file": lambda c: c.value("probes", "topology_file"),
     },
     "streams.history": {
         "url": lambda c: c.history_url,
         "user": lambda c: "fabrictime" if c.up.history_url is None else c.up.history_user,
         "password_file": lambda c: c.history_secret("write"),
     },
+    "actuators": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "window_ms": lambda c: c.value("streams", "window_ms"),
+        "host": lambda c: c.up.host_name,
+    },
     "page": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
         "history_url": lambda c: c.history_url,
         "history_user": lambda c: "reader" if c.up.history_url is None else c.up.history_user,
         "history_token_file": lambda c: c.history_secret("read"),
+    },
+    "sim": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "peers": lambda c: c.value("probes", "peers"),
+        "peers_seed": lambda c: c.value("probes", "peers_seed"),
+        "paths": lambda c: c.value("probes", "paths"),
+        "first_path_port": lambda c: c.value("probes", "first_path_port"),
+        "spacing_ns": lambda c: c.value("probes", "spacing_ns"),
+        "timeout_ms": lambda c: c.value("probes", "timeout_ms"),
+        "flush_ms": lambda c: c.value("probes", "flush_ms"),
+        "announce_s": lambda c: c.value("probes", "announce_s"),
     },
     "fabric": {
         "clock_offset_max_ns": lambda c: 5_000_000,
@@ -238,11 +303,31 @@ SHARED_DOC: Final[dict[str, str]] = {
     "probes.schema_registry_url": "schema_registry.url",
     "probes.key_file": "made in up.data_directory",
     "probes.window_ms": "streams.window_ms",
+    "flows.bootstrap": "up.log_url, else the embedded log",
+    "flows.schema_registry_url": "schema_registry.url",
+    "flows.socket": "run/flows.sock in up.data_directory",
     "streams.bootstrap": "up.log_url, else the embedded log",
     "streams.schema_registry_url": "schema_registry.url",
+    "streams.topology_file": "probes.topology_file",
     "streams.history.url": "up.history_url, else the embedded history",
     "streams.history.user": "up.history_user where up.history_url is set",
     "streams.history.password_file": "up.history_password_file where up.history_url is set",
+    "sim.bootstrap": "up.log_url, else the embedded log",
+    "sim.schema_registry_url": "schema_registry.url",
+    "sim.peers": "probes.peers",
+    "sim.peers_seed": "probes.peers_seed",
+    "sim.paths": "probes.paths",
+    "sim.first_path_port": "probes.first_path_port",
+    "sim.spacing_ns": "probes.spacing_ns",
+    "sim.timeout_ms": "probes.timeout_ms",
+    "sim.flush_ms": "probes.flush_ms",
+    "sim.announce_s": "probes.announce_s",
+    "actuators.bootstrap": "up.log_url, else the embedded log",
+    "actuators.schema_registry_url": "schema_registry.url",
+    "actuators.window_ms": "streams.window_ms",
+    "actuators.host": "up.host_name",
+    "page.bootstrap": "up.log_url, else the embedded log",
+    "page.schema_registry_url": "schema_registry.url",
     "page.history_url": "up.history_url, else the embedded history",
     "page.history_user": "up.history_user where up.history_url is set",
     "page.history_token_file": "up.history_password_file where up.history_url is set",

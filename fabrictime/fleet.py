@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from actuators.settings import HostSettings, TestClockSettings
 from fabrictime.config import Config, ConfigError
 from producers.settings import ClockSettings, NicSettings
+from producers.sim.settings import SimSettings, parse_fleet
 from schemas.ids import nic_id
 
 if TYPE_CHECKING:
     from fabrictime.testbed.fabric import Fabric, FabricNic
 
 KINDS: Final = ("fabric", "loopback", "none")
+SIM: Final = "sim"
+"""The simulated fleet; alone, or with settings after a colon."""
 
 
 def loopback_nics(count: int) -> list[NicSettings]:
@@ -64,6 +68,38 @@ def fabric_nics(fabric: Fabric) -> list[NicSettings]:
     ]
 
 
+def sim_settings(fleet: str) -> dict[str, Any] | None:
+    """Return the settings of the simulated fleet that `sim` or `sim:1024,...` names; None for another kind.
+
+    Raises ConfigError.
+    """
+    kind, mark, text = fleet.partition(":")
+    if kind != SIM:
+        return None
+    try:
+        return parse_fleet(text) if mark else {}
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def sim_nics(settings: SimSettings) -> list[NicSettings]:
+    """Return the NICs of the simulated fleet with their clocks, as far as a reader of its topics can know."""
+    from producers.sim.run import draw_clocks, fleet_of  # heavy: not before a fabric is entered
+    from producers.sim.workload import address_of
+
+    fleet = fleet_of(settings)
+    clocks = draw_clocks(settings, fleet.nics, time.time_ns())
+    many_rails = fleet.shape.rails > 1
+    return [
+        NicSettings(
+            host=name.split("/")[0], device=name.split("/")[1], address=address_of(nic), shard=settings.shard,
+            rail=int(fleet.nic_rail[nic]) if many_rails else None, rack=f"rack{int(fleet.nic_rack[nic]) + 1}",
+            clock=ClockSettings(**clocks[nic]),
+        )
+        for nic, name in enumerate(fleet.nic_ids)
+    ]  # fmt: skip
+
+
 def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]) -> list[NicSettings]:
     """Return the NICs with the test clocks of the settings, drifting from now on where they name no epoch.
 
@@ -91,7 +127,7 @@ def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
         text = path.read_text(encoding="utf-8")
         tables: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        kinds = ", ".join(KINDS)
+        kinds = ", ".join((*KINDS, f"{SIM}:NICS"))
         raise ConfigError(f"fleet {path}: {error.strerror}; expected {kinds} or a fleet file") from None
     except (ValueError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"fleet {path}: not a TOML file: {error}") from None
@@ -132,6 +168,44 @@ def write_nics(path: Path, nics: Iterable[NicSettings]) -> None:
 def host_name(config: Config) -> str:
     """Return this host's name in fleet files."""
     return config.up.host_name or socket.gethostname()
+
+
+def local_fleet(config: Config) -> Path:
+    """Return the file with the NICs that a running `up` probes from here, those of other hosts left out."""
+    return config.up.data_directory / "run" / "fleet.json"
+
+
+def clock_pages(config: Config) -> Path:
+    """Return the folder of the clock pages that `up` keeps, one a host and named after it."""
+    return config.up.data_directory / "run" / "clock"
+
+
+def clock_hosts(config: Config) -> list[HostSettings] | None:
+    """Return the hosts that an actuator here keeps pages of; None: this machine alone. Raises ConfigError.
+
+    Below `up` these are all hosts that it probes from. `actuators.clock_file` is for one host.
+    """
+    path = Path(config.up.fleet)
+    if config.up.fleet in KINDS or path != local_fleet(config):
+        return None
+    clocks: dict[str, dict[str, TestClockSettings]] = {}
+    for nic in file_nics(path):
+        own = clocks.setdefault(nic.host, {})
+        if nic.clock is not None:
+            own[nic.device] = TestClockSettings.model_validate(nic.clock.model_dump())
+    given = config.actuators.clock_file if len(clocks) == 1 else None
+    return [
+        HostSettings(host=host, clock_file=given or clock_pages(config) / host, test_clocks=own)
+        for host, own in clocks.items()
+    ]
+
+
+def nics_here(config: Config) -> list[NicSettings]:
+    """Return the NICs of this host, or below `up` of all hosts that it probes from. Raises ConfigError."""
+    if config.up.fleet in KINDS:
+        raise ConfigError(f"up.fleet = {config.up.fleet!r}: a flow reporter needs a fleet file")
+    path = Path(config.up.fleet)
+    return file_nics(path, None if path == local_fleet(config) else host_name(config))
 
 
 def nic_of(config: Config, name: str | None) -> NicSettings:

@@ -5,7 +5,9 @@ In: a service's name and the settings file. Out: the service's own exit code; 2 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Final
 from fabrictime.config import Config, ConfigError, load
 from fabrictime.ready import die_with_parent
 from fabrictime.supervisor import CONFIG_EXIT
+from schemas.topology import TopologyError
 
 
 def _log(config: Config, nic: str | None) -> int | None:
@@ -34,6 +37,19 @@ def _streams(config: Config, nic: str | None) -> int | None:
     return main(config.streams)
 
 
+def _worker(config: Config, nic: str | None) -> int | None:
+    from streams.app import main
+
+    stages = tuple(stage for stage in config.streams.stages if stage != "links")
+    return main(config.streams.model_copy(update={"stages": stages}))
+
+
+def _links(config: Config, nic: str | None) -> int | None:
+    from streams.app import main
+
+    return main(config.streams.model_copy(update={"stages": ("links",)}))
+
+
 def _page(config: Config, nic: str | None) -> int | None:
     from fabrictime.page.server import main
 
@@ -47,13 +63,52 @@ def _prober(config: Config, nic: str | None) -> int | None:
     return main(config.probes, nic_of(config, nic))
 
 
+def _flows(config: Config, nic: str | None) -> int | None:
+    from fabrictime.fleet import nics_here
+    from producers.flows import main
+
+    return main(config.flows, nics_here(config))
+
+
+def _sim(config: Config, nic: str | None) -> int | None:
+    from producers.sim.control import socket_path
+    from producers.sim.service import main
+
+    return main(config.sim, socket_path(config.up.data_directory))
+
+
+def _actuator(config: Config, nic: str | None) -> int | None:
+    from actuators.service import main
+    from fabrictime.fleet import clock_hosts
+
+    return main(config.actuators, clock_hosts(config))
+
+
 SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "log": _log,
     "history": _history,
     "streams": _streams,
+    "worker": _worker,
+    "links": _links,
     "page": _page,
     "prober": _prober,
+    "flows": _flows,
+    "sim": _sim,
+    "actuator": _actuator,
 }
+
+
+NICE: Final = {
+    "links": -15, "log": -10, "prober": -5, "worker": 5, "streams": 5, "page": 10, "history": 10,
+}  # fmt: skip
+"""How services that share a machine give way to each other, as nice(2) has it: what finds dead links first,
+what is merely looked at last. Without the right to go before others (CAP_SYS_NICE) only the latter."""
+
+
+def give_way(name: str) -> None:
+    """Set this process's niceness to what its service may have."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE.get(name, 0))
 
 
 def run(name: str, path: Path | None, nic: str | None = None) -> int:
@@ -62,11 +117,12 @@ def run(name: str, path: Path | None, nic: str | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    give_way(name)
     if name not in SERVICES:
         return _refuse(f"service {name!r}: expected one of {', '.join(SERVICES)}")
     try:
         return SERVICES[name](load(path), nic) or 0
-    except ConfigError as error:
+    except (ConfigError, TopologyError) as error:
         return _refuse(str(error))
 
 

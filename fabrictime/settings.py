@@ -27,7 +27,8 @@ class UpSettings(BaseModel):
     fleet: str = Field(
         "fabric", min_length=1,
         description="what is probed: fabric (real packets between namespaces), loopback, none, or the path "
-        "of a fleet file that lists the NICs of hosts",
+        "of a fleet file that lists the NICs of hosts, or sim: the simulated fleet, as in "
+        "sim:1024,job=allreduce:256",
     )  # fmt: skip
     data_directory: Path = Field(
         default_factory=default_data_directory,
@@ -50,6 +51,9 @@ class UpSettings(BaseModel):
     )
     workers: int = Field(2, ge=0, le=64, description="Faust workers on this machine")
     page: bool = Field(True, description="whether to serve the live page")
+    clock_pages: bool = Field(
+        True, description="whether to keep the clock pages of the hosts that are probed from here"
+    )
     loopback_nics: int = Field(8, ge=2, le=64, description="NICs of the fleet `loopback`, on 127.0.0.x")
     clocks: dict[str, ClockSettings] = Field(
         default_factory=dict,

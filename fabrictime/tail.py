@@ -40,7 +40,7 @@ def main(
         close = difflib.get_close_matches(topic, TOPICS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(TOPICS)}"
         raise ValueError(f"topic {topic!r}: not in the table of topics, {hint}")
-    registry = _registry(schema_registry_url)
+    registry = registry_at(schema_registry_url)
     printed = 0
     try:
         for message in messages(bootstrap, topic, from_beginning=from_beginning):
@@ -59,7 +59,8 @@ def main(
         sys.stderr.close()
 
 
-def _registry(url: str | None) -> codec.Registry | None:
+def registry_at(url: str | None) -> codec.Registry | None:
+    """Return the schema registry at a URL; None without one."""
     if url is None:
         return None
     from schemas.registry import ConfluentRegistry

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fabrictime.testbed.fabric import Fabric
     from fabrictime.view import Watcher
     from producers.settings import NicSettings
+    from schemas.topology import TopologyFile
 
 PLAIN_EVERY_S: Final = 5.0
 """Pause between two lines of figures where the output is no terminal."""
@@ -41,6 +42,9 @@ PATIENCE_S: Final = 20.0
 """How long `--for` waits beyond its end for clocks to be SYNCED, on a machine that is slow to start."""
 
 _KEY_BYTES: Final = 32
+FABRIC_PPS_PER_CPU: Final = 1200.0
+LEAST_PPS: Final = 50.0
+"""Requests a second on a fabric of this machine: of all NICs together, and of each at the least."""
 
 
 @dataclass
@@ -59,7 +63,13 @@ class Run:
     @property
     def truth_known(self) -> bool:
         """Whether the NICs' clocks are test clocks, so that offsets can be held against the truth."""
-        return self.fabric is not None and any(nic.clock is not None for nic in self.nics)
+        known = self.fabric is not None or self.simulated
+        return known and any(nic.clock is not None for nic in self.nics)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether one service stands for all agents of a simulated fleet."""
+        return self.fleet == "sim"
 
     @property
     def page_url(self) -> str | None:
@@ -69,6 +79,8 @@ class Run:
     def addresses(self) -> dict[str, str]:
         """Return where each service is reached, by name."""
         found = {"log": self.config.bootstrap, "history": self.config.history_url}
+        if self.config.up.clock_pages and self.nics and not self.simulated:
+            found["clock"] = str(self.directory / "run" / "clock")
         return found if self.page_url is None else {"page": self.page_url, **found}
 
 
@@ -80,8 +92,11 @@ def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as
     from fabrictime import fleet
 
     config = load(path, {"up": given})
+    simulated = fleet.sim_settings(config.up.fleet)
+    if simulated is not None:
+        config = config.replaced({"sim": simulated})
     config.check()
-    if config.up.fleet not in fleet.KINDS:
+    if simulated is None and config.up.fleet not in fleet.KINDS:
         fleet.file_nics(Path(config.up.fleet), fleet.host_name(config))
     directory = config.up.data_directory.absolute()
     lock = status.Lock(directory)
@@ -146,8 +161,9 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
             from fabrictime.testbed.control import Testbed, socket_path
 
             began_s = time.monotonic()
-            testbed = Testbed(run.config.fabric, socket_path(run.directory))
+            testbed = Testbed(run.config.fabric, socket_path(run.directory), run.config.flows.socket)
             run.fabric = stack.enter_context(testbed).fabric
+            testbed.told_of_moves.append(partial(_write_topology, run))
             shape = run.config.fabric
             say(
                 f"fabric ready, {shape.hosts} hosts, {shape.leaves} leaves and {shape.spines} spines, "
@@ -159,6 +175,12 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
         run.nics = fleet.fabric_nics(run.fabric)
     elif kind == "loopback":
         run.nics = fleet.loopback_nics(run.config.up.loopback_nics)
+    elif fleet.sim_settings(kind) is not None:
+        kind = fleet.SIM
+        # from here on, so that the clocks are known here too
+        run.config = run.config.replaced({"sim": {"clock_epoch_ns": time.time_ns()}})
+        run.nics = fleet.sim_nics(run.config.sim)
+        say(f"simulated fleet of {len(run.nics)} NICs; faults: fabrictime sim fault")
     elif kind != "none":
         run.nics = fleet.file_nics(Path(kind), fleet.host_name(run.config))
     run.nics = fleet.with_clocks(run.nics, run.config.up.clocks)
@@ -167,16 +189,59 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
 
 def _make_secrets(run: Run) -> None:
     """Make the probe key where it is missing and is ours to make, and write what the children read."""
-    from fabrictime.fleet import write_nics
+    from fabrictime.fleet import local_fleet, write_nics
 
     key = run.config.probes.key_file
     if key.parent == run.directory / "secrets" and not key.exists():
         with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secrets.token_hex(_KEY_BYTES).encode())
-    nics = run.directory / "run" / "fleet.json"
+    nics = local_fleet(run.config)
     write_nics(nics, run.nics)
-    run.config = run.config.replaced({"up": {"fleet": str(nics)}})
+    changes: dict[str, dict[str, Any]] = {"up": {"fleet": str(nics)}}
+    probes: dict[str, Any] = {}
+    if run.config.probes.topology_file is None and (run.fabric is not None or run.simulated):
+        probes["topology_file"] = str(_write_topology(run))
+    if run.fabric is not None and "rate_pps" not in run.config.tables.get("probes", {}):
+        probes["rate_pps"] = _rate_for(len(run.nics))
+    if probes:
+        changes["probes"] = probes
+    run.config = run.config.replaced(changes)
     _settings_file(run).write_text(run.config.dump(), encoding="utf-8")
+
+
+def _rate_for(nics: int) -> float:
+    """Return the requests a second of each NIC of a fabric that this machine carries beside everything else:
+    a probe costs it every hop there and back, not one host's work."""
+    from producers.settings import ProbeSettings
+
+    cpus = len(os.sched_getaffinity(0))
+
+    default: float = ProbeSettings.model_fields["rate_pps"].default
+    return max(LEAST_PPS, min(default, cpus * FABRIC_PPS_PER_CPU / nics))
+
+
+def _write_topology(run: Run) -> Path:
+    """Write down the fabric's names, cables and rates, as an operator who keeps a list of them."""
+    path = run.directory / "run" / "topology.json"
+    known = _topology_of(run)
+    if known is not None:
+        new = path.with_suffix(".new")
+        new.write_text(known.model_dump_json(), encoding="utf-8")
+        new.replace(path)  # whoever reads it sees the old one or the new one
+    return path
+
+
+def _topology_of(run: Run) -> TopologyFile | None:
+    """Return what is known of a fabric that was made here; None where none was."""
+    if run.fabric is not None:
+        from fabrictime.testbed.topology import topology_file
+
+        return topology_file(run.fabric.plan)
+    if run.simulated:
+        from producers.sim import run as sim
+
+        return sim.topology_file(sim.fleet_of(run.config.sim))
+    return None
 
 
 def _temporary(directory: Path, *, fresh: bool = False) -> Path:
@@ -212,11 +277,22 @@ def children(run: Run) -> list[Child | Step]:
     if up.history_url is None:
         nodes.append(service("history", "history", ()))
         after_history += ("history",)
+    # what finds dead links has a process of its own: it must not wait behind what computes
+    apart = set(run.config.streams.stages) > {"links"}
     for number in range(1, up.workers + 1):
-        nodes.append(service(f"worker-{number}", "streams", after_history))
-    for nic in run.nics:
+        nodes.append(service(f"worker-{number}", "worker" if apart else "streams", after_history))
+    if apart and up.workers:
+        nodes.append(service("links", "links", ("log",)))
+    agents = [] if run.simulated else run.nics
+    if run.simulated:
+        nodes.append(service("sim", "sim", ("log",)))
+    for nic in agents:
         name = f"{nic.host}/{nic.device}"
         nodes.append(service(f"prober {name}", "prober", ("log",), name))
+    if agents:
+        nodes.append(service("flows", "flows", ("log",)))
+    if up.clock_pages and agents:
+        nodes.append(service("clock", "actuator", ("log",)))
     if up.page:
         nodes.append(service("page", "page", ("history",) if up.history_url is None else ()))
     return nodes

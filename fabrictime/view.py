@@ -17,6 +17,9 @@ from schemas import codec
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY
 
 RECENT_S: Final = 5.0
+DELAYS_SHARE: Final = 0.2
+"""Of one processor, for path delays: of more NICs than that is enough for, some are left out each second."""
+_BURST_S: Final = 0.5
 _REMEMBERED: Final = 100_000
 _RECORD_NS: Final = 1_000_000_000
 
@@ -132,6 +135,28 @@ class View:
             self.worst[record["nic"]] = PathView(peer, path, p99_ns, bound_ns, time.monotonic(), back)
 
 
+class Share:
+    """Holds a kind of work to a share of the time, after a burst. Pure: it is told the time (s)."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._left_s = _BURST_S
+        self._at_s: float | None = None
+
+    def open(self, now_s: float) -> bool:
+        """Return whether a piece of work may be begun now."""
+        if self._at_s is not None:
+            self._left_s = min(_BURST_S, self._left_s + self._share * (now_s - self._at_s))
+        self._at_s = now_s
+        return self._left_s > 0
+
+    def spent(self, now_s: float) -> None:
+        """Note that the piece begun last is done."""
+        if self._at_s is not None:
+            self._left_s -= (1 - self._share) * (now_s - self._at_s)
+            self._at_s = now_s
+
+
 class Watcher:
     """Fills a View from the topics, from now on, in a thread of its own."""
 
@@ -179,10 +204,16 @@ class Watcher:
             else:
                 self._ending.wait(0.2)
         consumer.assign(assigned)
+        share = Share(DELAYS_SHARE)
         while not self._ending.is_set():
             for message in consumer.consume(200, 0.1):
-                if message.error() is None and message.value() is not None:
+                if message.error() is not None or message.value() is None:
+                    continue
+                if message.topic() != DELAYS.name:
                     self._take(message)
+                elif share.open(time.monotonic()):
+                    self._take(message)
+                    share.spent(time.monotonic())
         consumer.close()
 
     def _take(self, message: Any) -> None:

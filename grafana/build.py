@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, table, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.cog import builder as cogbuilder
 from grafana_foundation_sdk.cog import variants
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -29,6 +29,8 @@ BLUE: Final = "#0072B2"
 ORANGE: Final = "#E69F00"
 VERMILLION: Final = "#D55E00"
 SKY: Final = "#56B4E9"
+PURPLE: Final = "#CC79A7"
+GREY: Final = "#8B94A5"
 TAG: Final = "fabrictime"
 SOURCE: Final = models.DataSourceRef(type_val=PLUGIN, uid=UID)
 TABLE_FORMAT: Final = 1
@@ -224,15 +226,75 @@ def clocks() -> dashboard.Dashboard:
     listed = (
         _table("Clocks", "Newest window of each clock.", queries.CLOCK_TABLE)
         .override_by_regexp(".*_ns", _unit_override("ns"))
+        .override_by_regexp(".*_ppb", _unit_override("suffix: ppb"))
         .override_by_name("clock", _link_override(
             "this clock", "/d/fabrictime-clocks?${__url_time_range}&var-clock=${__data.fields.clock}"))
     )  # fmt: skip
+    spread = (
+        _lines("Error bound of all clocks", "The true error is below its bound 99.9% of the time. Without "
+               "UNSYNCED clocks.", queries.BOUND_SPREAD, "ns")
+        .override_by_name("p50_ns", _color_override(BLUE))
+        .override_by_name("p99_ns", _color_override(ORANGE))
+        .override_by_name("widest_ns", _color_override(VERMILLION))
+    )  # fmt: skip
+    counted = (
+        _lines("Clocks by state", "A clock counts with its worst state of each interval.",
+               queries.CLOCK_STATES, "short")
+        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)
+        .override_by_name("synced", _color_override(BLUE))
+        .override_by_name("holdover", _color_override(ORANGE))
+        .override_by_name("unsynced", _color_override(VERMILLION))
+    )  # fmt: skip
+    lanes = (
+        statetimeline.Panel()
+        .title("States of the clocks with most trouble").description("Worst state of each interval.")
+        .datasource(SOURCE).height(9).span(12).unit("short").color_scheme(_fixed(BLUE))
+        .show_value(common_models.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
+        .mappings([models.ValueMap(options={
+            "0": models.ValueMappingResult(text="UNSYNCED", color=VERMILLION, index=0),
+            "1": models.ValueMappingResult(text="HOLDOVER", color=ORANGE, index=1),
+            "2": models.ValueMappingResult(text="SYNCED", color=BLUE, index=2),
+        })])
+        .with_target(Query(queries.STATE_LANES, series=True))
+    )  # fmt: skip
+    events = (
+        _table("Events", "What windows showed: NEW, STEP, RATE_CHANGE, LIAR (rms of what its pairs "
+               "contradict), MERGED. At most 100 of a kind.", queries.CLOCK_EVENTS, 10, 12)
+        .override_by_name("moved_ns", _unit_override("ns"))
+        .override_by_name("rate_ppb", _unit_override("suffix: ppb"))
+    )  # fmt: skip
+    suspects = (
+        _table("Suspect pairs", "Pairs that contradict the loops they are part of: the path out is slower "
+               "than back by twice the asymmetry. weight: share of its vote that the solve left it.",
+               queries.SUSPECTS, 10, 12)
+        .override_by_regexp(".*_ns", _unit_override("ns"))
+        .override_by_name("weight", _unit_override("percentunit"))
+    )  # fmt: skip
+    residuals = (
+        _lines("Residuals of all clocks", "rms of what is left of a clock's pairs once the mesh is solved.",
+               queries.RESIDUAL_SPREAD, "ns")
+        .override_by_name("p50_ns", _color_override(BLUE))
+        .override_by_name("p99_ns", _color_override(ORANGE))
+        .override_by_name("worst_ns", _color_override(VERMILLION))
+    )  # fmt: skip
     return (
-        _board("fabrictime-clocks", "fabrictime: clocks", "Every clock's offset and its bound.")
+        _board("fabrictime-clocks", "fabrictime: clocks", "Every clock's offset, its bound, and the mesh.")
         .with_variable(_values("clock", "Clock", queries.CLOCK_VALUES))
         .with_panel(states)
         .with_panel(_stat("Largest bound", "Of the clocks that are not UNSYNCED.", queries.WORST_BOUND, "ns",
-                          (None, BLUE), (1_000, ORANGE), (10_000, VERMILLION)).span(12))
+                          (None, BLUE), (1_000, ORANGE), (10_000, VERMILLION)))
+        .with_panel(_stat("Suspect pairs", "Whose path looks asymmetric in the newest window.",
+                          queries.SUSPECT_COUNT, "short", (None, BLUE), (1, ORANGE)))
+        .with_panel(spread)
+        .with_panel(counted)
+        .with_panel(residuals)
+        .with_panel(lanes)
+        .with_panel(events)
+        .with_panel(suspects)
+        .with_panel(_lines("Residuals of the worst clocks", "The 20 largest of the chosen clocks.",
+                           queries.WORST_RESIDUALS, "ns"))
+        .with_panel(_lines("Asymmetry of the worst suspects", "The 20 largest.",
+                           queries.SUSPECT_SERIES, "ns"))
         .with_panel(_lines("Offset since the range's start", "How far each clock's offset moved.",
                            queries.CLOCK_OFFSETS, "ns"))
         .with_panel(_lines("Error bound by clock", "", queries.CLOCK_BOUNDS, "ns"))
@@ -282,10 +344,83 @@ def pipeline() -> dashboard.Dashboard:
     )
 
 
+def fabric() -> dashboard.Dashboard:
+    """The fabric: dead and flapping links, queues, contention, alerts, and whose flows they are."""
+    states = (
+        _stat("In trouble", "Cables, NICs and hosts by the state of the range's end.", queries.LINK_COUNT,
+              "short")
+        .override_by_name("down", _color_override(VERMILLION))
+        .override_by_name("flapping", _color_override(PURPLE))
+        .override_by_name("grey", _color_override(ORANGE))
+    )  # fmt: skip
+    lanes = (
+        statetimeline.Panel()
+        .title("Links with most trouble").description("Worst state of each interval.")
+        .datasource(SOURCE).height(9).span(14).unit("short").color_scheme(_fixed(BLUE))
+        .show_value(common_models.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
+        .mappings([models.ValueMap(options={
+            "0": models.ValueMappingResult(text="UNKNOWN", color=GREY, index=0),
+            "1": models.ValueMappingResult(text="UP", color=BLUE, index=1),
+            "2": models.ValueMappingResult(text="GREY", color=ORANGE, index=2),
+            "3": models.ValueMappingResult(text="FLAPPING", color=PURPLE, index=3),
+            "4": models.ValueMappingResult(text="DOWN", color=VERMILLION, index=4),
+        })])
+        .with_target(Query(queries.LINK_LANES, series=True))
+    )  # fmt: skip
+    spread = (
+        heatmap.Panel()
+        .title("Queues of all links").description("How many links had which deepest queue, in bytes.")
+        .datasource(SOURCE).height(10).span(12)
+        .calculate(False)
+        .color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Viridis")
+               .steps(64).reverse(False).exponent(0.5).fill(BLUE))
+        .y_axis(heatmap.YAxisConfig().unit("decbytes"))
+        .rows_frame(heatmap.RowsHeatmapOptions().layout(common_models.HeatmapCellLayout.LE))
+        .with_target(Query(queries.QUEUE_SPREAD, series=True))
+    )  # fmt: skip
+    contention = (
+        _table("Contention", "Where a queue stood, why, and whose flows met there; the standing ones first, "
+               "then the heaviest (bytes over the threshold times seconds).", queries.CONTENTION_TABLE)
+        .override_by_regexp(".*_ns", _unit_override("ns"))
+        .override_by_name("depth_peak_bytes", _unit_override("decbytes"))
+        .override_by_name("over_byte_s", _unit_override("suffix: B s"))
+    )  # fmt: skip
+    flows = (
+        _table("Heaviest flows", "Mean rate over the range.", queries.FLOW_TABLE)
+        .override_by_name("rate_bps", _unit_override("bps"))
+        .override_by_name("rtt_ns", _unit_override("ns"))
+    )
+    return (
+        _board("fabrictime-fabric", "fabrictime: fabric", "Links, queues, contention and alerts.")
+        .with_panel(states)
+        .with_panel(_stat("Flaps", "Times that a link went down within the range.", queries.FLAP_COUNT,
+                          "short", (None, BLUE), (1, ORANGE), (9, VERMILLION)))
+        .with_panel(_stat("Contention now", "Queues that stand.", queries.CONTENTION_COUNT, "short",
+                          (None, BLUE), (1, ORANGE)))
+        .with_panel(_stat("Standing alerts", "Raised and not cleared.", queries.ALERT_COUNT, "short",
+                          (None, BLUE), (1, VERMILLION)))
+        .with_panel(lanes)
+        .with_panel(_lines("Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES,
+                           "short", 10))
+        .with_panel(_table("Links in trouble", "What was not UP within the range, as last judged.",
+                           queries.LINK_TABLE))
+        .with_panel(spread)
+        .with_panel(_lines("Deepest queues", "Mean depth of a window; the 20 deepest links.",
+                           queries.QUEUE_SERIES, "decbytes").height(10))
+        .with_panel(_lines("Busiest links", "Share of the time that a link sends; the 20 busiest.",
+                           queries.LOAD_SERIES, "percentunit"))
+        .with_panel(_lines("Contention windows opened", "By kind.", queries.CONTENTION_SERIES, "short"))
+        .with_panel(contention)
+        .with_panel(_table("Alerts", "Standing ones first.", queries.ALERT_TABLE))
+        .with_panel(flows)
+    )  # fmt: skip
+
+
 DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
     "fabrictime-delays": delays,
     "fabrictime-clocks": clocks,
     "fabrictime-pipeline": pipeline,
+    "fabrictime-fabric": fabric,
 }
 """Builder of each dashboard by its uid."""
 

@@ -109,9 +109,60 @@ CLOCK_DRIFT: Final = (
 CLOCK_TABLE: Final = (
     "SELECT clock, shard, argMax(domain, window) AS domain, toString(argMax(state, window)) AS state, "
     "argMax(offset_ns, window) AS offset_ns, argMax(bound_ns, window) AS bound_ns, "
-    "argMax(drift_ppb, window) AS drift_ppb, argMax(residual_ns, window) AS residual_ns, "
-    f"argMax(pairs, window) AS pairs, max(window_end) AS updated {_from(tables.CLOCKS)} "
-    "GROUP BY shard, clock ORDER BY bound_ns DESC"
+    "argMax(drift_ppb, window) AS drift_ppb, argMax(drift_sigma_ppb, window) AS drift_sigma_ppb, "
+    "argMax(residual_ns, window) AS residual_ns, argMax(pairs, window) AS pairs, "
+    "countIf(event != 'NONE') AS events, argMax(reference, window) AS follows, max(window_end) AS updated "
+    f"{_from(tables.CLOCKS)} GROUP BY shard, clock ORDER BY bound_ns DESC"
+)
+_USABLE: Final = "state != 'UNSYNCED'"
+BOUND_SPREAD: Final = (
+    f"SELECT {_TIME}, quantile(0.5)(bound_ns) AS p50_ns, quantile(0.99)(bound_ns) AS p99_ns, "
+    f"max(bound_ns) AS widest_ns {_from(tables.CLOCKS, _USABLE)} GROUP BY time ORDER BY time"
+)
+CLOCK_STATES: Final = (
+    "SELECT time, countIf(worst = 'SYNCED') AS synced, countIf(worst = 'HOLDOVER') AS holdover, "
+    f"countIf(worst = 'UNSYNCED') AS unsynced FROM (SELECT {_TIME}, shard, clock, min(state) AS worst "
+    f"{_from(tables.CLOCKS)} GROUP BY time, shard, clock) GROUP BY time ORDER BY time"
+)
+STATE_LANES: Final = (
+    f"SELECT {_TIME}, clock, min(toInt8(state)) AS state_number {_from(tables.CLOCKS, _CLOCKS)} "
+    f"AND clock IN (SELECT clock {_from(tables.CLOCKS, _CLOCKS)} GROUP BY clock "
+    "ORDER BY countIf(state != 'SYNCED') DESC, countIf(event != 'NONE') DESC, clock "
+    f"LIMIT {_MOST_SERIES}) GROUP BY time, clock ORDER BY time, clock"
+)
+CLOCK_EVENTS: Final = (
+    "SELECT window_start AS time, clock, shard, toString(event) AS event, "
+    "if(event = 'RATE_CHANGE', NULL, event_ns) AS moved_ns, "
+    "if(event = 'RATE_CHANGE', event_ns, NULL) AS rate_ppb, "
+    f"toString(state) AS state {_from(tables.CLOCKS, _CLOCKS)} AND event != 'NONE' "
+    "ORDER BY time DESC, shard, clock LIMIT 100 BY event LIMIT 500"
+)
+RESIDUAL_SPREAD: Final = (
+    f"SELECT {_TIME}, quantile(0.5)(residual_ns) AS p50_ns, quantile(0.99)(residual_ns) AS p99_ns, "
+    f"max(residual_ns) AS worst_ns {_from(tables.CLOCKS, _USABLE)} GROUP BY time ORDER BY time"
+)
+WORST_RESIDUALS: Final = (
+    f"SELECT {_TIME}, clock, max(residual_ns) AS residual_ns {_from(tables.CLOCKS, _CLOCKS)} "
+    f"AND clock IN (SELECT clock {_from(tables.CLOCKS, _CLOCKS)} GROUP BY clock "
+    f"ORDER BY max(residual_ns) DESC, clock LIMIT {_MOST_SERIES}) GROUP BY time, clock ORDER BY time, clock"
+)
+SUSPECT_COUNT: Final = (
+    "SELECT uniqExact(prober, peer) AS suspects "
+    f"{_from(tables.SUSPECTS)} AND (shard, window) IN (SELECT shard, max(window) {_from(tables.CLOCKS)} "
+    "GROUP BY shard)"
+)
+SUSPECTS: Final = (
+    "SELECT prober, peer, argMax(asymmetry_ns, window) AS asymmetry_ns, "
+    "argMax(sigma_ns, window) AS sigma_ns, argMax(weight, window) AS weight, "
+    "uniqExact(window) AS windows, min(window_start) AS since, "
+    f"max(window_end) AS until {_from(tables.SUSPECTS)} GROUP BY prober, peer "
+    "ORDER BY abs(asymmetry_ns) DESC, prober, peer LIMIT 200"
+)
+SUSPECT_SERIES: Final = (
+    f"SELECT {_TIME}, concat(prober, ' > ', peer) AS pair, avg(asymmetry_ns) AS asymmetry_ns "
+    f"{_from(tables.SUSPECTS)} AND (prober, peer) IN (SELECT prober, peer {_from(tables.SUSPECTS)} "
+    f"GROUP BY prober, peer ORDER BY max(abs(asymmetry_ns)) DESC, prober, peer LIMIT {_MOST_SERIES}) "
+    "GROUP BY time, pair ORDER BY time, pair"
 )
 
 MESSAGES: Final = (
@@ -142,4 +193,91 @@ REJECTS: Final = (
     "partition, offset, reader, reason, detail "
     f"FROM {_DB}.{tables.REJECTS} FINAL WHERE append_ns >= toUnixTimestamp64Milli($__fromTime_ms) * 1000000 "
     "AND append_ns <= toUnixTimestamp64Milli($__toTime_ms) * 1000000 ORDER BY append_ns DESC LIMIT 200"
+)
+
+_LINK_STATES: Final = (
+    "SELECT subject, toString(state) AS said, toInt8(state) AS number, since, text, flaps_hour, because, "
+    "greatest(since, toDateTime64($__fromTime, 9, 'UTC')) AS begin, "
+    "if(ahead > since, least(ahead, toDateTime64($__toTime, 9, 'UTC')), toDateTime64($__toTime, 9, 'UTC')) "
+    "AS ends FROM (SELECT *, leadInFrame(since) OVER (PARTITION BY subject ORDER BY seq "
+    f"ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING) AS ahead FROM {_DB}.{tables.LINK_HEALTH} FINAL) "
+    "WHERE since <= $__toTime AND ends >= $__fromTime"
+)
+"""States that a cable, NIC or host was in within the range, each until the next one began."""
+LINK_COUNT: Final = (
+    "SELECT countIf(newest = 4) AS down, countIf(newest = 3) AS flapping, countIf(newest = 2) AS grey "
+    f"FROM (SELECT subject, argMax(number, since) AS newest FROM ({_LINK_STATES}) GROUP BY subject)"
+)
+LINK_LANES: Final = (
+    "SELECT toDateTime(at) AS time, subject, max(number) AS state_number FROM (SELECT subject, number, "
+    "arrayJoin(range(intDiv(toUnixTimestamp(begin), $__interval_s) * $__interval_s, "
+    f"toUnixTimestamp(ends) + 1, $__interval_s)) AS at FROM ({_LINK_STATES})) "
+    f"WHERE subject IN (SELECT subject FROM ({_LINK_STATES}) GROUP BY subject HAVING max(number) > 1 "
+    f"ORDER BY max(number) DESC, count() DESC, subject LIMIT {_MOST_SERIES}) "
+    "GROUP BY time, subject ORDER BY time, subject"
+)
+LINK_TABLE: Final = (
+    "SELECT subject, argMax(said, since) AS state, max(since) AS began, argMax(flaps_hour, since) AS flaps, "
+    "argMax(because, since) AS seen_by, argMax(text, since) AS words "
+    f"FROM ({_LINK_STATES}) GROUP BY subject HAVING max(number) > 1 "
+    "ORDER BY argMax(number, since) DESC, began DESC LIMIT 200"
+)
+_FLAPS: Final = (
+    "FROM (SELECT DISTINCT subject, fromUnixTimestamp64Nano(arrayJoin(flap_ns), 'UTC') AS window_start "
+    f"FROM {_DB}.{tables.LINK_HEALTH} FINAL) WHERE {_IN_RANGE}"
+)
+FLAP_COUNT: Final = f"SELECT count() AS flaps {_FLAPS}"
+FLAP_SERIES: Final = (
+    f"SELECT {_TIME}, subject, count() AS flaps {_FLAPS} AND subject IN (SELECT subject {_FLAPS} "
+    f"GROUP BY subject ORDER BY count() DESC, subject LIMIT {_MOST_SERIES}) "
+    "GROUP BY time, subject ORDER BY time, subject"
+)
+_QUEUES: Final = _from(tables.LINK_QUEUES)
+QUEUE_SPREAD: Final = (
+    "SELECT time, toString(le_bytes) AS le, count() AS links FROM ("
+    f"SELECT {_TIME}, toUInt64(exp2(ceil(log2(greatest(depth_max_bytes, 64.))))) AS le_bytes {_QUEUES}) "
+    "GROUP BY time, le_bytes ORDER BY time, le_bytes"
+)
+QUEUE_SERIES: Final = (
+    f"SELECT {_TIME}, link, max(depth_mean_bytes) AS depth_bytes {_QUEUES} "
+    f"AND link IN (SELECT link {_QUEUES} GROUP BY link ORDER BY max(depth_mean_bytes) DESC, link "
+    f"LIMIT {_MOST_SERIES}) "
+    "GROUP BY time, link ORDER BY time, link"
+)
+LOAD_SERIES: Final = (
+    f"SELECT {_TIME}, link, avg(utilisation) AS utilisation {_QUEUES} AND link IN (SELECT link {_QUEUES} "
+    f"GROUP BY link ORDER BY avg(utilisation) DESC NULLS LAST, link LIMIT {_MOST_SERIES}) "
+    "GROUP BY time, link ORDER BY time, link"
+)
+_CONTENTION: Final = (
+    f"FROM (SELECT *, opened AS window_start FROM {_DB}.{tables.CONTENTION} FINAL) WHERE opened <= $__toTime "
+    "AND (closed_ns IS NULL OR closed_ns >= toUnixTimestamp64Milli($__fromTime_ms) * 1000000)"
+)
+CONTENTION_COUNT: Final = f"SELECT countIf(state != 'CLOSED') AS standing {_CONTENTION}"
+CONTENTION_SERIES: Final = (
+    f"SELECT {_TIME}, kind, count() AS windows {_CONTENTION} AND {_IN_RANGE} "
+    "GROUP BY time, kind ORDER BY time, kind"
+)
+CONTENTION_TABLE: Final = (
+    "SELECT opened, link, kind, state, (coalesce(closed_ns, updated_ns) - toUnixTimestamp64Nano(opened)) "
+    "AS lasted_ns, depth_peak_bytes, delay_ns, over_byte_s, flows_total AS flows, "
+    f"arrayStringConcat(jobs, ', ') AS jobs_named, text {_CONTENTION} "
+    "ORDER BY state = 'CLOSED', over_byte_s DESC LIMIT 200"
+)
+_ALERTS: Final = (
+    f"FROM {_DB}.{tables.ALERTS} FINAL WHERE raised <= $__toTime "
+    "AND (cleared_ns IS NULL OR cleared_ns >= toUnixTimestamp64Milli($__fromTime_ms) * 1000000)"
+)
+ALERT_COUNT: Final = f"SELECT countIf(state != 'CLEARED') AS standing {_ALERTS}"
+ALERT_TABLE: Final = (
+    "SELECT raised, severity, kind, state, text, arrayStringConcat(links, ', ') AS on_links, "
+    "arrayStringConcat(jobs, ', ') AS jobs_named, fromUnixTimestamp64Nano(cleared_ns, 'UTC') AS cleared, "
+    f"arrayStringConcat(evidence_text, '; ') AS evidence {_ALERTS} "
+    "ORDER BY state = 'CLEARED', raised DESC LIMIT 200"
+)
+FLOW_TABLE: Final = (
+    "SELECT job, nic, peer, flow_id, avg(rate_bps) AS rate_bps, max(retransmits) AS retransmits, "
+    "max(rtt_ns) AS rtt_ns, arrayStringConcat(argMax(hops, reported), ' ') AS way FROM ("
+    f"SELECT *, reported AS window_start FROM {_DB}.{tables.FLOWS} FINAL) WHERE {_IN_RANGE} "
+    "GROUP BY job, nic, peer, flow_id ORDER BY rate_bps DESC LIMIT 100"
 )

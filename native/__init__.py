@@ -1,4 +1,5 @@
 """The hot path in C under Cython. `core`: probe engine, batch decoder, fits, reduction, mesh solve.
 
-Knows no Kafka, no configuration files and no logging; imports nothing of ours.
+`sim`: the simulated fleet's kernel. Knows no Kafka, no configuration files and no logging; imports nothing of
+ours.
 """

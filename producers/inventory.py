@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -43,6 +43,9 @@ def nic_record(
     mtu_bytes: int | None,
     since_ns: int,
     announced_ns: int,
+    path_ports: Sequence[int] = (),
+    first_hop: str | None = None,
+    capabilities: Sequence[str] = (),
 ) -> Record:
     """Return what a prober announces of its NIC. A test clock is a clock of its own, named by the device."""
     if nic.clock is not None:
@@ -65,7 +68,9 @@ def nic_record(
         "run": run,
         "since_ns": since_ns,
         "announced_ns": announced_ns,
-        "capabilities": ["probe.udp"],
+        "capabilities": ["probe.udp", *capabilities],
+        "path_ports": list(path_ports),
+        "first_hop": first_hop,
     }
 
 

@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 Delivered = Callable[[int], None]
 """Called with a message's log append time, ns since the Unix epoch."""
 
+_Message = tuple[str, bytes, bytes | None, Delivered | None]
 _IN_FLIGHT = 64
 
 
@@ -39,7 +40,7 @@ def kafka_client(bootstrap: str) -> dict[str, Any]:
 
 
 class _Producer(Protocol):
-    def produce(self, topic: str, *, key: bytes, value: bytes, on_delivery: Any) -> None: ...
+    def produce(self, topic: str, *, key: bytes, value: bytes | None, on_delivery: Any) -> None: ...
     def poll(self, timeout: float) -> int: ...
     def flush(self, timeout: float) -> int: ...
     def purge(self) -> None: ...
@@ -55,6 +56,7 @@ class Outlet:
         most_bytes: int,
         compression: str = "none",
         producer: _Producer | None = None,
+        in_flight: int = _IN_FLIGHT,
     ) -> None:
         self._producer: _Producer = producer or Producer({
             **config,
@@ -66,31 +68,48 @@ class Outlet:
             "message.max.bytes": 4_000_000,
             "queue.buffering.max.messages": 1000,
         })  # fmt: skip
-        self._waiting: deque[tuple[str, bytes, bytes, Delivered | None]] = deque()
+        self._urgent: deque[_Message] = deque()
+        self._waiting: deque[_Message] = deque()
         self._waiting_bytes = 0
         self._most_messages = most_messages
         self._most_bytes = most_bytes
         self._in_flight = 0
+        self._most_in_flight = in_flight
         self.dropped = 0
         self.delivered = 0
         self.failed = 0
 
-    def put(self, topic: str, key: str, value: bytes, delivered: Delivered | None = None) -> None:
-        """Send when there is room; drop the oldest message that waits where there is none."""
-        self._waiting.append((topic, key.encode(), value, delivered))
-        self._waiting_bytes += len(value)
-        while self._waiting and (
-            len(self._waiting) > self._most_messages or self._waiting_bytes > self._most_bytes
-        ):
-            self._waiting_bytes -= len(self._waiting.popleft()[2])
-            self.dropped += 1
+    def put(
+        self,
+        topic: str,
+        key: str,
+        value: bytes | None,
+        delivered: Delivered | None = None,
+        urgent: bool = False,
+    ) -> None:
+        """Send when there is room; drop the oldest message that waits where there is none. No value: a
+        tombstone.
+
+        `urgent`: before all that are not. Each of the two kinds keeps its order, and at most its own number.
+        """
+        queue = self._urgent if urgent else self._waiting
+        queue.append((topic, key.encode(), value, delivered))
+        self._waiting_bytes += len(value or b"")
+        while len(queue) > self._most_messages:
+            self._drop(queue)
+        while self._waiting_bytes > self._most_bytes:
+            self._drop(self._waiting or self._urgent)
         self.poll()
+
+    def _drop(self, queue: deque[_Message]) -> None:
+        self._waiting_bytes -= len(queue.popleft()[2] or b"")
+        self.dropped += 1
 
     def poll(self) -> None:
         """Serve acknowledgements and hand on what waits."""
         self._producer.poll(0)
-        while self._waiting and self._in_flight < _IN_FLIGHT:
-            topic, key, value, delivered = self._waiting[0]
+        while (queue := self._urgent or self._waiting) and self._in_flight < self._most_in_flight:
+            topic, key, value, delivered = queue[0]
             try:
                 self._producer.produce(
                     topic, key=key, value=value, on_delivery=self._report(topic, delivered)
@@ -99,16 +118,16 @@ class Outlet:
                 return
             except KafkaException as error:  # this message can never be sent: too large, or refused for good
                 self.failed += 1
-                _log.error("%s: message of %d bytes: %s", topic, len(value), error)
+                _log.error("%s: message of %d bytes: %s", topic, len(value or b""), error)
             else:
                 self._in_flight += 1
-            self._waiting.popleft()
-            self._waiting_bytes -= len(value)
+            queue.popleft()
+            self._waiting_bytes -= len(value or b"")
 
     @property
     def waiting(self) -> int:
         """Messages that are not acknowledged yet."""
-        return len(self._waiting) + self._in_flight
+        return len(self._urgent) + len(self._waiting) + self._in_flight
 
     def close(self, timeout_s: float) -> int:
         """Send what waits for at most so long; return how many messages were given up."""

@@ -1,34 +1,40 @@
 """The prober service: one NIC's engine, its batches to the log, its peers from the inventory.
 
 In: `ProbeSettings`, `NicSettings`. Out: `Nic` announcements, and `ProbeBatch`es (publish = raw) or
-`ClockFits` and `PathDelays` (publish = reduced). The engine's thread runs no Python; this one wakes every
-`flush_ms`.
+`ClockFits` and `PathDelays` (publish = reduced); `LinkEvent`s in both, at once. The engine's thread runs no
+Python; this one wakes every `flush_ms`, and for what is urgent.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
+import socket
 import threading
 import time
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 from sdnotify import SystemdNotifier
 
 from native.core import encode_probe_batch
-from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_sockets
+from native.core.columns import ProbeColumns
+from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
+from producers.evidence import LinkReporter
 from producers.inventory import LookupReader, Roster, addresses_of, nic_record
 from producers.keys import read_key
 from producers.netns import in_netns
 from producers.outlet import Delivered, Outlet, kafka_client
+from producers.paths import PathWatch
 from producers.peers import choose_peers, hashes_of
 from producers.reduced import ClockView, Reducer
 from producers.settings import ClockSettings, NicSettings, ProbeSettings
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PROBES
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, LINKS, PROBES
 
 __all__ = ["Prober", "main", "test_clock"]
 
@@ -36,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_S = 2.0
 _STATUS_S = 5.0
+_TURN_NS = 33_000_000
+"""What a sample takes until all of its stamps are fetched, and a little more."""
 
 
 def test_clock(settings: ClockSettings | None) -> TestClock | None:
@@ -80,14 +88,19 @@ class Prober:
             max_pps=settings.max_pps,
             answer_max_pps=settings.answer_max_pps,
             spacing_ns=settings.spacing_ns,
+            singles=settings.singles,
             timeout_ms=settings.timeout_ms,
+            overdue_ms=settings.overdue_ms,
+            starved_ms=settings.starved_ms,
             collect_delay_ms=min(5.0, settings.timeout_ms / 4),
             max_age_s=settings.max_age_s,
             clock=test_clock(nic.clock),
             device=nic.device if settings.hardware_stamps else None,
             max_peers=max(32, 3 * settings.peers),
         )
+        self.first_hop: str | None = None
         self.failure: BaseException | None = None
+        self.capabilities: list[str] = []
         self._known: dict[str, tuple[str, int]] = {}
         self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
 
@@ -113,6 +126,9 @@ class Prober:
             mtu_bytes=self.link.mtu_bytes,
             since_ns=self.since_ns,
             announced_ns=time.time_ns(),
+            capabilities=self.capabilities,
+            path_ports=self.engine.path_ports,
+            first_hop=self.first_hop,
         )
 
     def meet(self, roster: Roster) -> int:
@@ -128,6 +144,22 @@ class Prober:
         self.engine.set_peers([Peer(name, *known[name]) for name in chosen])
         return len(chosen)
 
+    def open_candidates(self, ports: Sequence[int]) -> list[socket.socket]:
+        """Return bound sockets like the paths' on those of `ports` that are free; port 0: any. For path
+        probes to be traced from, and taken over by the engine."""
+
+        def open_all() -> list[socket.socket]:
+            found = []
+            for port in ports:
+                try:
+                    found.append(open_socket(self.nic.address, port))
+                except OSError as error:
+                    if error.errno == errno.EMFILE:
+                        break
+            return found
+
+        return in_netns(self.nic.netns, open_all)
+
     def _run(self) -> None:
         try:
             self.engine.run()
@@ -137,7 +169,7 @@ class Prober:
 
 def main(settings: ProbeSettings, nic: NicSettings) -> int:
     """Probe until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 1 failed at work, 2 cannot start."""
-    stopping = threading.Event()
+    stopping = _Stopping()
     _on_signals(stopping)
     try:
         prober = Prober(settings, nic)
@@ -147,13 +179,39 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     registry = _registry(settings.schema_registry_url)
     client = kafka_client(settings.bootstrap)
     roster = Roster(settings.silent_s)
-    reader = LookupReader(client, INVENTORY, roster.take, registry)
     outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
+    try:
+        paths = PathWatch(
+            prober.engine, settings, nic=prober.name, shard=nic.shard, address=nic.address, put=outlet.put,
+            open_candidates=prober.open_candidates, registry=registry,
+        )  # fmt: skip
+    except ValueError as error:
+        prober.close()
+        _log.error("%s: %s", prober.name, error)
+        return 2
+    before: list[int] = []
+
+    def take(name: str, record: codec.Record | None, append_ms: int) -> None:
+        if name == prober.name and record is not None and record["run"] != prober.engine.run_id:
+            before[:] = record["path_ports"]
+        roster.take(name, record, append_ms)
+
+    reader = LookupReader(client, INVENTORY, take, registry)
     publisher: _Raw | _Reduced
     if settings.publish == "raw":
         publisher = _Raw(prober, outlet, registry)
     else:
         publisher = _Reduced(prober, outlet, registry, roster, client)
+
+    def put_event(record: codec.Record) -> None:
+        value = codec.encode(LINKS.record, record, registry)
+        outlet.put(LINKS.name, record["shard"], value, urgent=True)
+
+    try:
+        reporter = LinkReporter(prober.engine, settings, nic, put_event, stopping.fd)
+    except OSError as error:
+        _log.error("%s: %s", prober.name, error)
+        return 2
     notify = SystemdNotifier()
     prober.start()
     _log.info(
@@ -161,8 +219,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     )
     notify.notify("READY=1")
     flush_s = settings.flush_ms / 1e3
-    due = time.monotonic() + flush_s
-    announce_at = status_at = rest_until = 0.0
+    due = time.monotonic() + until_flush_s(settings.flush_ms, time.time_ns())
+    announce_at = status_at = rest_until = trace_at = 0.0
 
     def announce(record: codec.Record) -> None:
         value = codec.encode(INVENTORY.record, record, registry)
@@ -171,8 +229,17 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     meet_at, peers = float("inf"), 0
     try:
         while not stopping.is_set() and prober.failure is None:
+            reporter.tell()
             now = time.monotonic()
+            if now < min(due, trace_at):
+                outlet.poll()
+                reporter.wait(min(due, trace_at))
+                continue
+            if reporter.speed_bps not in (None, prober.link.speed_bps):
+                prober.link = Link(reporter.speed_bps, prober.link.mtu_bytes)
+                announce_at = now
             if now >= announce_at:
+                prober.capabilities = reporter.capabilities
                 announce(prober.record())
                 announce_at = now + settings.announce_s
                 # who fell silent shows only when somebody else speaks
@@ -181,25 +248,36 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                 meet_at = min(meet_at, max(now + flush_s, rest_until))
             if now >= meet_at:
                 meet_at = float("inf")
+                if before and not peers:
+                    paths.adopt(before)
                 peers = prober.meet(roster)
+                paths.meet(roster.alive(nic.shard))
                 took_s = time.monotonic() - now
                 rest_until = now + max(flush_s, 50 * took_s)  # choosing costs at most 2% of a processor
             if now >= due:
-                publisher.flush()
-                due = max(due + flush_s, now)
+                batch = publisher.flush()
+                if batch is not None:
+                    paths.observe(batch, now)
+                due = time.monotonic() + until_flush_s(settings.flush_ms, time.time_ns())
+            trace_at = time.monotonic() + paths.tick(time.monotonic())
+            if paths.news:
+                paths.news, prober.first_hop = False, paths.first_hop
+                announce(prober.record())
             outlet.poll()
             if now >= status_at:
                 status_at = now + _STATUS_S
                 notify.notify(f"STATUS={_status(prober, peers, outlet)}")
-            stopping.wait(max(0.0, due - time.monotonic()))
         if prober.failure is not None:
             _log.error("%s: %s", prober.name, prober.failure)
+        reporter.tell(last=True)
         publisher.flush()
         publisher.end()
         # A goodbye: peers stop asking now instead of losing probes until the silence shows.
         announce(prober.record() | {"probe_port": 0})
     finally:
         notify.notify("STOPPING=1")
+        reporter.close()
+        paths.close()
         prober.close()
         left = outlet.close(_CLOSE_S)
         reader.close()
@@ -207,6 +285,18 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         if left:
             _log.warning("%s: %d messages could not be sent before the end", prober.name, left)
     return 0 if prober.failure is None else 1
+
+
+def until_flush_s(flush_ms: int, system_ns: int) -> float:
+    """Return s from `system_ns`, the system clock, to the next flush.
+
+    All NICs flush together, as far as their hosts' clocks agree: what is told of a time is whole as soon as
+    the last has flushed. They do so 33 ms after round times, when the stamps of what was sent by then are in.
+    """
+    every_ns = flush_ms * 1_000_000
+    left_ns = every_ns - (system_ns - _TURN_NS) % every_ns
+    # woken a little early, the clock shows the turn that was just taken
+    return (left_ns if left_ns > every_ns // 8 else left_ns + every_ns) / 1e9
 
 
 def _status(prober: Prober, peers: int, outlet: Outlet) -> str:
@@ -226,10 +316,11 @@ class _Raw:
         self._prober, self._outlet = prober, outlet
         self._head = codec.header(PROBES.record, registry)
 
-    def flush(self) -> None:
-        """Put what was measured since the last call."""
+    def flush(self) -> ProbeColumns | None:
+        """Put what was measured since the last call, and return it."""
         batch = self._prober.engine.drain()
         self._outlet.put(PROBES.name, self._prober.name, self._head + encode_probe_batch(batch))
+        return batch
 
     def log_time(self) -> Delivered | None:
         """Return what wants to know a message's append time."""
@@ -267,16 +358,17 @@ class _Reduced:
         self._log_offset_ns: int | None = None
         """The log's clock minus ours; None until the log has acknowledged something."""
 
-    def flush(self) -> None:
-        """Take what was measured since the last call; put the window that it closed.
+    def flush(self) -> ProbeColumns | None:
+        """Take what was measured since the last call, and return it; put the window that it closed.
 
         Windows are cut by the log's clock: until that is known, samples wait in the engine.
         """
         self._offsets.poll()
         if self._log_offset_ns is None:
-            return
+            return None
         batch = self._prober.engine.drain()
         self._put(*self._reducer.add(batch, time.time_ns() + self._log_offset_ns, self._clocks()))
+        return batch
 
     def log_time(self) -> Delivered | None:
         """Return what learns from a message's append time how far the log's clock is from ours."""
@@ -315,7 +407,22 @@ def _registry(url: str | None) -> codec.Registry | None:
     return ConfluentRegistry(url)
 
 
-def _on_signals(stopping: threading.Event) -> None:
+class _Stopping:
+    """A request to stop that also ends a poll on `fd`."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+        os.eventfd_write(self.fd, 1)
+
+    def is_set(self) -> bool:
+        return self._set
+
+
+def _on_signals(stopping: _Stopping) -> None:
     """Stop on SIGTERM and SIGINT, where this is the process's main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -136,12 +136,7 @@ class Reducer:
             "clock_jump_ns": self._step_ns,
             "clock_ns": self._last[0], "system_ns": self._last[1], **self._end,
         }  # fmt: skip
-        pairs = [
-            {"prober": self._nic, "peer": peer, **dict(zip(_FIT_FIELDS, values, strict=True))}
-            for peer, *values in zip(
-                fits.peers, *(getattr(fits, name).tolist() for name in _FIT_FIELDS), strict=True
-            )
-        ]
+        pairs = fits.records(self._nic)
         parts = max(1, -(-len(pairs) // MAX_ELEMENTS))
         return [
             {
@@ -172,9 +167,6 @@ class Reducer:
         ]  # fmt: skip
 
 
-_FIT_FIELDS: Final = (
-    "at_ns", "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "samples", "accepted",
-)  # fmt: skip
 _COUNTS: Final = ("path", "count", "lost", "no_t3")
 _FIGURES: Final = (
     "forward_min_ns", "forward_p50_ns", "forward_p99_ns",

@@ -1,6 +1,7 @@
-"""Settings of the probers: `ProbeSettings` for the fleet, `NicSettings` for one NIC.
+"""Settings of the agents: `ProbeSettings` and `FlowSettings` for the fleet, `NicSettings` for one NIC.
 
-In: values of the application's configuration. Out: frozen models that `producers.prober.main` takes.
+In: values of the application's configuration. Out: frozen models that `producers.prober.main` and
+`producers.flows.main` take.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-__all__ = ["ClockSettings", "NicSettings", "ProbeSettings"]
+__all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings"]
 
 _ID_PART = r"^[^\s/>]{1,128}$"
 
@@ -44,6 +45,34 @@ class ProbeSettings(BaseModel):
         description="source port of path 0, further paths follow; 0: any free ones",
     )
     paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, a source port each")
+    path_candidates: int = Field(
+        default=64, ge=0, le=1024,
+        description="source ports from first_path_port on that are traced to choose the paths' from, so that"
+        " they go over every spine; at most `paths`: none are looked for",
+    )  # fmt: skip
+    trace: bool = Field(
+        default=True, description="trace which links probes take; without it the topology file alone tells"
+    )
+    trace_pps: float = Field(
+        default=1000, ge=1, le=100_000,
+        description="trace packets a second that a NIC sends at most: switches answer few",
+    )  # fmt: skip
+    trace_max_hops: int = Field(
+        default=8, ge=1, le=64, description="links of the longest path that is traced"
+    )
+    retrace_s: float = Field(
+        default=60, ge=0.5, le=86_400,
+        description="s between two traces of a path that shows no sign of having moved, give or take a"
+        " quarter",
+    )  # fmt: skip
+    link_prefix: Literal[31, 30, 0] = Field(
+        default=31,
+        description="length of the IPv4 prefix that both ends of a cable share (31 also for IPv6 /127, 30 for"
+        " /126), to name ends that no topology file names; 0: cables share none",
+    )
+    topology_file: Path | None = Field(
+        default=None, description="file with the fabric's names, cables and rates; none: names are addresses"
+    )
     peers: int = Field(default=10, ge=1, le=256, description="random peers that a NIC probes")
     peers_seed: int = Field(
         default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, one a fleet"
@@ -69,8 +98,36 @@ class ProbeSettings(BaseModel):
         description="ns between the two probes of a coded pair, best below one full packet's time on the"
         " slowest link; 0: single probes",
     )  # fmt: skip
+    singles: int = Field(
+        default=3, ge=0, le=8,
+        description="single probes that go out along with each coded pair, to all peers and paths in turn:"
+        " many looks at many paths for few wakings",
+    )  # fmt: skip
     timeout_ms: float = Field(
         default=100, ge=1, le=10_000, description="ms after which a request without a reply is lost"
+    )
+    overdue_ms: float = Field(
+        default=2, ge=0.1, le=10_000,
+        description="least ms after which a request may be told lost to fabric.links already, four times its"
+        " path's 99th percentile where that is more",
+    )  # fmt: skip
+    evidence_ms: float = Field(
+        default=5, ge=1, le=1000, description="least ms between two tellings of new losses to fabric.links"
+    )
+    evidence_calm_ms: float = Field(
+        default=1000, ge=10, le=60_000, description="ms between two tellings while nothing is lost"
+    )
+    starved_ms: float = Field(
+        default=5, ge=0.1, le=10_000,
+        description="ms that the prober's thread, or an answer of it, comes late for it to be called starved",
+    )  # fmt: skip
+    counters_s: float = Field(
+        default=1, ge=0.1, le=3600, description="s between two readings of the port's error counters"
+    )
+    verbs_python: str | None = Field(
+        default=None,
+        description="interpreter that has pyverbs, for the events of RDMA devices, such as /usr/bin/python3"
+        " with Debian's python3-pyverbs; none: this one",
     )
     flush_ms: int = Field(default=100, ge=10, le=10_000, description="ms between two batches")
     window_ms: int = Field(
@@ -112,16 +169,57 @@ class ProbeSettings(BaseModel):
 
     @model_validator(mode="after")
     def _ports_apart(self) -> ProbeSettings:
-        last = self.first_path_port + self.paths - 1
+        last = self.first_path_port + max(self.paths, self.path_candidates) - 1
         if self.first_path_port and self.first_path_port <= self.udp_port <= last:
             raise ValueError(
-                f"udp_port {self.udp_port}: expected outside the paths' {self.first_path_port} to {last}"
+                f"udp_port {self.udp_port}: expected outside the paths' candidates, "
+                f"{self.first_path_port} to {last}"
             )
         if last > 65535:
             raise ValueError(
                 f"first_path_port {self.first_path_port}: path ports end at {last}, expected <= 65535"
             )
         return self
+
+
+class FlowSettings(BaseModel):
+    """How a host's flows are reported."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap: str = Field(
+        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        description="Kafka addresses, host:port, separated by commas",
+    )  # fmt: skip
+    schema_registry_url: str | None = Field(
+        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
+    )
+    socket: Path = Field(description="Unix socket where programs say whose their flows are; made owner-only")
+    poll_ms: int = Field(
+        default=100, ge=10, le=10_000,
+        description="ms between two looks at the flows, so what a change is told late by",
+    )  # fmt: skip
+    whole_ms: int = Field(default=1000, ge=100, le=60_000, description="ms between two reports of all flows")
+    least_bytes: int = Field(
+        default=65_536, ge=0, le=2**40,
+        description="bytes that a flow nobody registered must have sent to be reported",
+    )  # fmt: skip
+    changed_share: float = Field(
+        default=0.25, gt=0, le=100, description="share by which a rate must move to be reported at once"
+    )
+    changed_least_kbps: float = Field(
+        default=1000.0, gt=0, le=1e9, description="kbit/s by which it must move besides"
+    )
+    queue_messages: int = Field(
+        default=600, ge=10, le=1_000_000,
+        description="messages that wait while the log is down; then the oldest go",
+    )  # fmt: skip
+    queue_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1 << 20, le=1 << 32, description="bytes of those messages together"
+    )
+    compression: Literal["none", "lz4", "zstd"] = Field(
+        default="none", description="how messages are compressed on their way to the log"
+    )
 
 
 class ClockSettings(BaseModel):

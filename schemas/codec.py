@@ -98,11 +98,15 @@ def header(name: str, registry: Registry | None = None) -> bytes:
 
 
 def encode(name: str, record: Mapping[str, Any], registry: Registry | None = None) -> bytes:
-    """Return `record` on the wire. Raises ValueError where it does not fit its schema."""
+    """Return `record` on the wire; fields that it lacks take their defaults. Raises ValueError where it does
+    not fit its schema."""
+    return header(name, registry) + _written(name, record, parsed_schema(name))
+
+
+def _written(name: str, record: Mapping[str, Any], schema: Any) -> bytes:
     out = io.BytesIO()
-    out.write(header(name, registry))
     try:
-        fastavro.schemaless_writer(out, parsed_schema(name), record, strict=True)
+        fastavro.schemaless_writer(out, schema, record, strict_allow_default=True)
     except (TypeError, KeyError, AttributeError, OverflowError, ValueError) as error:
         raise ValueError(f"{name}: record does not fit its schema: {error}") from error
     return out.getvalue()
@@ -138,22 +142,68 @@ def decode(data: bytes, name: str, registry: Registry | None = None) -> Record:
     return record
 
 
+def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> Record:
+    """Return the first fields of the record in `data`, up to `last`, checked, without reading the rest.
+
+    For who must know what a record is before it is worth decoding. Raises BadRecord as `decode` does, and
+    KeyError where the record has no field `last`.
+    """
+    writer, start = _writer_of(data, name, registry)
+    _head_schema(name, last)
+    if writer is not _current(name):
+        return decode(data, name, registry)
+    return decode_head_at(data, start, name, last)[0]
+
+
+def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[Record, int]:
+    """Return the first fields, up to `last`, of a body of our own schema that begins at `start`, checked, and
+    where the rest begins. Raises BadRecord, and KeyError where the record has no field `last`."""
+    writer = _head_schema(name, last)
+    body = io.BytesIO(data)
+    body.seek(start)
+    record: Record = _read_one(body, len(data), name, writer.numbered, None)
+    writer.check([record], name)
+    return record, body.tell()
+
+
+def encode_head(name: str, record: Mapping[str, Any], last: str, registry: Registry | None = None) -> bytes:
+    """Return the first fields of `record` on the wire, up to `last`. Raises as `encode` does, and KeyError
+    where the record has no field `last`."""
+    schema = _head_schema(name, last)
+    head = {field: record[field] for field in schema.fields if field in record}
+    return header(name, registry) + _written(name, head, schema.parsed)
+
+
+@cache
+def _head_schema(name: str, last: str) -> _Writer:
+    schema = dict(raw_schema(name))
+    names = [field["name"] for field in schema["fields"]]
+    if last not in names:
+        raise KeyError(f"{name} has no field {last}")
+    schema["fields"] = schema["fields"][: names.index(last) + 1]
+    return _Writer(schema)
+
+
 def _read(data: bytes, start: int, name: str, writer: Any, reader: Any) -> Any:
     body = io.BytesIO(data)
     body.seek(start)
-    try:
-        record = fastavro.schemaless_reader(body, writer, reader)
-    except EOFError as error:
-        raise BadRecord("TRUNCATED", f"{name}: ends after {len(data)} bytes in mid-record") from error
-    except (ValueError, IndexError, KeyError, OverflowError, TypeError, fastavro.schema.SchemaParseException,
-            fastavro.read.SchemaResolutionError, MemoryError) as error:  # fmt: skip
-        if isinstance(error, IndexError) and body.tell() == len(data):
-            raise BadRecord("TRUNCATED", f"{name}: ends after {len(data)} bytes in mid-number") from error
-        raise BadRecord("MALFORMED", f"{name}: {type(error).__name__}: {error}"[:300]) from error
+    record = _read_one(body, len(data), name, writer, reader)
     rest = len(data) - body.tell()
     if rest:
         raise BadRecord("MALFORMED", f"{name}: {rest} bytes after the record's end")
     return record
+
+
+def _read_one(body: io.BytesIO, size: int, name: str, writer: Any, reader: Any) -> Any:
+    try:
+        return fastavro.schemaless_reader(body, writer, reader)
+    except EOFError as error:
+        raise BadRecord("TRUNCATED", f"{name}: ends after {size} bytes in mid-record") from error
+    except (ValueError, IndexError, KeyError, OverflowError, TypeError, fastavro.schema.SchemaParseException,
+            fastavro.read.SchemaResolutionError, MemoryError) as error:  # fmt: skip
+        if isinstance(error, IndexError) and body.tell() == size:
+            raise BadRecord("TRUNCATED", f"{name}: ends after {size} bytes in mid-number") from error
+        raise BadRecord("MALFORMED", f"{name}: {type(error).__name__}: {error}"[:300]) from error
 
 
 def _current(name: str) -> _Writer:
@@ -215,6 +265,7 @@ class _Writer:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.name: str = schema["name"]
+        self.fields = tuple(field["name"] for field in schema.get("fields", ()))
         self.parsed = fastavro.parse_schema(dict(schema), named_schemas={})
         numbered = _numbered(schema, {})
         self.numbered = fastavro.parse_schema(numbered, named_schemas={})
@@ -243,7 +294,12 @@ def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
     changed = dict(schema)
     changed.pop("logicalType", None)
     if kind in ("record", "error"):
-        changed["fields"] = [{**field, "type": _numbered(field["type"], enums)} for field in schema["fields"]]
+        # without defaults: a symbol is none for a number, and nothing is filled in from this form
+        changed["fields"] = [
+            {name: part for name, part in field.items() if name != "default"}
+            | {"type": _numbered(field["type"], enums)}
+            for field in schema["fields"]
+        ]
     elif kind in ("array", "map"):
         part = "items" if kind == "array" else "values"
         changed[part] = _numbered(schema[part], enums)

@@ -24,8 +24,16 @@ DELAYS_1S: Final = "delays_1s"
 CLOCKS: Final = "clocks"
 PIPELINE: Final = "pipeline"
 NIC_WINDOWS: Final = "nic_windows"
+PAIR_FITS: Final = "pair_fits"
+SUSPECTS: Final = "suspects"
 NICS: Final = "nics"
 REJECTS: Final = "rejects"
+LINK_HEALTH: Final = "link_health"
+LINK_QUEUES: Final = "link_queues"
+CONTENTION: Final = "contention"
+ALERTS: Final = "alerts"
+FLOWS: Final = "flows"
+PATHS: Final = "paths"
 
 ROLLUP_VIEW: Final = "delays_1s_view"
 
@@ -39,15 +47,23 @@ DEDUPLICATION_WINDOW: Final = 1000
 """Inserted blocks of which a table remembers the deduplication token."""
 
 _STATE: Final = "Enum8('UNSYNCED' = 0, 'HOLDOVER' = 1, 'SYNCED' = 2)"
+_EVENT: Final = (
+    "Enum8('NONE' = 0, 'NEW' = 1, 'STEP' = 2, 'RATE_CHANGE' = 3, 'LIAR' = 4, 'MERGED' = 5) CODEC(ZSTD(1))"
+)
 _STAMP: Final = "Enum8('UNKNOWN' = 0, 'HARDWARE' = 1, 'KERNEL' = 2, 'USER' = 3)"
 _TIME: Final = "DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))"
 _COUNTER: Final = "Int64 CODEC(Delta, ZSTD(1))"
 _NAME: Final = "LowCardinality(String)"
 _FIGURE: Final = "Nullable(Float32) CODEC(ZSTD(1))"
+_FIGURE_KNOWN: Final = "Float32 CODEC(ZSTD(1))"
 _EXACT: Final = "Float64 CODEC(ZSTD(1))"
 _COUNT: Final = "UInt32 CODEC(T64, ZSTD(1))"
 _BUCKETS: Final = "Array(UInt16) CODEC(Delta, ZSTD(1))"
 _BUCKET_COUNTS: Final = "Array(UInt32) CODEC(T64, ZSTD(1))"
+_NAMES: Final = "Array(LowCardinality(String)) CODEC(ZSTD(1))"
+_TEXT: Final = "String CODEC(ZSTD(1))"
+_STATE_OF_LINK: Final = "Enum8('UNKNOWN' = 0, 'UP' = 1, 'GREY' = 2, 'FLAPPING' = 3, 'DOWN' = 4)"
+_MAYBE_NS: Final = "Nullable(Int64) CODEC(ZSTD(1))"
 _WINDOW: Final = (
     ("window", _COUNTER),
     ("window_start", _TIME),
@@ -65,8 +81,16 @@ class Retention:
     clocks_days: int = field(default=14, metadata={"table": CLOCKS})
     pipeline_days: int = field(default=14, metadata={"table": PIPELINE})
     nic_windows_days: int = field(default=14, metadata={"table": NIC_WINDOWS})
+    pair_fits_days: int = field(default=2, metadata={"table": PAIR_FITS})
+    suspects_days: int = field(default=14, metadata={"table": SUSPECTS})
     nics_days: int = field(default=90, metadata={"table": NICS})
     rejects_days: int = field(default=14, metadata={"table": REJECTS})
+    link_health_days: int = field(default=90, metadata={"table": LINK_HEALTH})
+    link_queues_days: int = field(default=2, metadata={"table": LINK_QUEUES})
+    contention_days: int = field(default=30, metadata={"table": CONTENTION})
+    alerts_days: int = field(default=90, metadata={"table": ALERTS})
+    flows_days: int = field(default=2, metadata={"table": FLOWS})
+    paths_days: int = field(default=30, metadata={"table": PATHS})
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield (table, days) of every table. Raises ValueError where days is below 1."""
@@ -165,6 +189,9 @@ TABLES: Final[dict[str, Table]] = {
                 ("log_offset_ns", _COUNTER), ("solved_ns", _COUNTER),
                 ("at_ns", _COUNTER), ("offset_ns", _EXACT), ("drift_ppb", _EXACT), ("bound_ns", _EXACT),
                 ("state", _STATE), ("pairs", _COUNT), ("residual_ns", _EXACT),
+                ("drift_sigma_ppb", _EXACT), ("event", _EVENT), ("event_ns", _EXACT),
+                ("knot_at_ns", _COUNTER), ("knot_offset_ns", _EXACT), ("knot_bound_ns", _EXACT),
+                ("reference", f"{_NAME} DEFAULT 'ensemble'"),
                 *_RECORDED,
             ),
             f"{_GROUP}, shard, clock, window",
@@ -195,6 +222,29 @@ TABLES: Final[dict[str, Table]] = {
             f"{_GROUP}, nic, source, window",
         ),
         Table(
+            PAIR_FITS,
+            "one row a source, window and directed pair (ClockFits.pairs); window_start in log append time",
+            (
+                ("shard", _NAME), ("source", _NAME), *_WINDOW, ("prober", _NAME), ("peer", _NAME),
+                ("at_ns", _COUNTER), ("offset_ns", _EXACT), ("drift_ppb", _EXACT),
+                ("sigma_ns", _FIGURE_KNOWN), ("drift_sigma_ppb", _FIGURE_KNOWN),
+                ("rtt_min_ns", _FIGURE_KNOWN), ("samples", _COUNT), ("accepted", _COUNT),
+                ("margin_ns", _FIGURE_KNOWN), ("noise_ns", _FIGURE_KNOWN),
+                *_RECORDED,
+            ),
+            f"{_GROUP}, prober, peer, source, window",
+        ),
+        Table(
+            SUSPECTS,
+            "one row a suspect pair and window (ClockOffsets.suspects); window_start in fabric time",
+            (
+                ("shard", _NAME), ("domain", _NAME), *_WINDOW, ("prober", _NAME), ("peer", _NAME),
+                ("asymmetry_ns", _EXACT), ("sigma_ns", _EXACT), ("weight", _EXACT),
+                *_RECORDED,
+            ),
+            f"{_GROUP}, shard, prober, peer, window",
+        ),
+        Table(
             NICS,
             "one row a NIC: its newest announcement (Nic)",
             (
@@ -203,6 +253,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("probe_port", "UInt32"), ("clock", "String"), ("stamp", _STAMP),
                 ("speed_bps", "Nullable(Int64)"), ("mtu_bytes", "Nullable(Int64)"), ("run", "Int64"),
                 ("since_ns", "Int64"), ("announced_ns", "Int64"), ("capabilities", "Array(String)"),
+                ("path_ports", "Array(UInt32)"), ("first_hop", "Nullable(String)"),
                 ("gone", "UInt8"),
                 *_RECORDED,
             ),
@@ -223,6 +274,105 @@ TABLES: Final[dict[str, Table]] = {
             "topic, partition, offset, reader",
             time="fromUnixTimestamp64Nano(append_ns)",
             partition_by="toYYYYMMDD(fromUnixTimestamp64Nano(append_ns))",
+        ),
+        Table(
+            LINK_HEALTH,
+            "one row a cable, NIC or host and state that it was in (LinkHealth); since in fabric time",
+            (
+                ("subject", _NAME), ("kind", _NAME), ("shard", _NAME), ("seq", _COUNTER), ("since", _TIME),
+                ("state", _STATE_OF_LINK), ("before", _NAME), ("links", _NAMES), ("others", _NAMES),
+                ("judged_ns", _COUNTER), ("loss_rate", _FIGURE), ("loss_rate_low", _FIGURE),
+                ("loss_rate_high", _FIGURE), ("flaps_hour", _COUNT), ("flaps_total", _COUNTER),
+                ("flap_ns", "Array(Int64) CODEC(ZSTD(1))"), ("because", _NAME), ("paths_dead", _COUNT),
+                ("paths_living", _COUNT), ("probers", _COUNT), ("text", _TEXT),
+                *_RECORDED,
+            ),
+            "subject, seq",
+            time="since",
+            partition_by=None,
+        ),
+        Table(
+            LINK_QUEUES,
+            "one row a directed link and second (LinkQueues of one slot); window_start in fabric time",
+            (
+                ("shard", _NAME), *_WINDOW, ("part", _COUNT), ("link", _NAME), ("synced", "UInt8"),
+                ("rate_bps", _COUNTER), ("depth_mean_bytes", _FIGURE_KNOWN),
+                ("depth_max_bytes", _FIGURE_KNOWN), ("bound_bytes", _FIGURE_KNOWN),
+                ("utilisation", _FIGURE), ("utilisation_bound", _FIGURE), ("from_flows", "UInt8"),
+                ("samples", _COUNT), ("group", _COUNT),
+                *_RECORDED,
+            ),
+            f"{_GROUP}, link, shard, window",
+        ),
+        Table(
+            CONTENTION,
+            "one row a contention window, as last told (ContentionWindow); opened in fabric time",
+            (
+                ("window_id", _TEXT), ("link", _NAME), ("shard", _NAME), ("update", _COUNTER),
+                ("state", _NAME), ("kind", _NAME), ("confidence", _FIGURE_KNOWN), ("opened", _TIME),
+                ("updated_ns", _COUNTER), ("closed_ns", _MAYBE_NS), ("depth_bytes", _FIGURE_KNOWN),
+                ("depth_peak_bytes", _FIGURE_KNOWN), ("delay_ns", _FIGURE_KNOWN), ("utilisation", _FIGURE),
+                ("over_ns", _COUNTER), ("over_byte_s", _EXACT), ("rate_bps", _COUNTER),
+                ("flow_id", "Array(String) CODEC(ZSTD(1))"), ("flow_nic", _NAMES), ("flow_peer", _NAMES),
+                ("flow_job", _NAMES), ("flow_rate_bps", "Array(Float32) CODEC(ZSTD(1))"),
+                ("flow_share", "Array(Float32) CODEC(ZSTD(1))"), ("flows_total", _COUNT), ("jobs", _NAMES),
+                ("links", _NAMES), ("text", _TEXT),
+                *_RECORDED,
+            ),
+            "window_id",
+            time="opened",
+            partition_by="toYYYYMMDD(opened)",
+            version="update",
+        ),
+        Table(
+            ALERTS,
+            "one row an alert, as last told (Alert); raised in fabric time",
+            (
+                ("alert_id", _TEXT), ("subject", _TEXT), ("kind", _NAME), ("state", _NAME),
+                ("severity", _NAME), ("shard", _NAME), ("update", _COUNTER), ("raised", _TIME),
+                ("updated_ns", _COUNTER), ("cleared_ns", _MAYBE_NS), ("text", _TEXT), ("links", _NAMES),
+                ("nics", _NAMES), ("jobs", _NAMES), ("grouped", _NAMES), ("evidence_topic", _NAMES),
+                ("evidence_key", _NAMES), ("evidence_at_ns", "Array(Int64) CODEC(ZSTD(1))"),
+                ("evidence_text", "Array(String) CODEC(ZSTD(1))"),
+                *_RECORDED,
+            ),
+            "alert_id",
+            time="raised",
+            partition_by=None,
+            version="update",
+        ),
+        Table(
+            FLOWS,
+            "one row a flow and report (FlowReports); reported in log append time",
+            (
+                ("reported", _TIME), ("host", _NAME), ("boot", _NAME), ("report", _COUNTER),
+                ("shard", _NAME), ("flow_id", _TEXT), ("state", _NAME), ("nic", _NAME), ("peer", _NAME),
+                ("source_address", _NAME), ("peer_address", _NAME), ("source_port", _COUNT),
+                ("peer_port", _COUNT), ("protocol", _NAME), ("hops", _NAMES),
+                ("job", "LowCardinality(Nullable(String))"), ("tenant", "LowCardinality(Nullable(String))"),
+                ("bytes_total", _COUNTER), ("interval_ns", _COUNTER), ("bytes", _COUNTER),
+                ("rate_bps", _EXACT), ("rtt_ns", _MAYBE_NS), ("retransmits", _MAYBE_NS),
+                ("busy_share", _FIGURE), ("receiver_limited_share", _FIGURE),
+                ("sender_limited_share", _FIGURE), ("rate_limit_bps", _MAYBE_NS), ("system_ns", _COUNTER),
+                *_RECORDED,
+            ),
+            f"intDiv(recorded_ns, {WINDOWS_PER_GROUP}000000000), flow_id, host, boot, report",
+            time="reported",
+            partition_by="toYYYYMMDD(reported)",
+        ),
+        Table(
+            PATHS,
+            "one row a directed pair, path, leg and way that it took (PathMaps); as last traced",
+            (
+                ("nic", _NAME), ("peer", _NAME), ("path", "UInt32 CODEC(ZSTD(1))"), ("leg", _NAME),
+                ("since_ns", _COUNTER), ("shard", _NAME), ("run", "Int64 CODEC(ZSTD(1))"),
+                ("traced_ns", _COUNTER), ("hops", _NAMES), ("found", _NAME), ("complete", "UInt8"),
+                ("changes", _COUNT), ("contradiction", "Nullable(String) CODEC(ZSTD(1))"),
+                *_RECORDED,
+            ),
+            "nic, peer, path, leg, since_ns",
+            time="fromUnixTimestamp64Nano(recorded_ns)",
+            partition_by=None,
         ),
     )
 }  # fmt: skip
@@ -330,3 +480,72 @@ def quantile_sql(level: float, merged: str) -> str:
     low, high = bucket_edge_sql(f"{buckets}[{at}]"), bucket_edge_sql(f"{buckets}[{at}] + 1")
     within = f"({rank} - ({running}[{at}] - {counts}[{at}])) / {counts}[{at}]"
     return f"if(empty({buckets}), NULL, {low} + ({high} - {low}) * greatest(0., {within}))"
+
+
+def clock_lines_sql(database: str = DATABASE) -> str:
+    """Return a query whose rows are the straight lines of the clocks' correction.
+
+    Bind `{since_ns:Int64}` and `{until_ns:Int64}`, fabric time: the windows that meet that span count. A row
+    is `shard`, `clock`, `from_ns` and `to_ns` (the clock's own readings, from inclusive, to exclusive),
+    `from_offset_ns`, `slope` (ns a ns) and `bound_ns`: fabric time at a reading c is
+    c + from_offset_ns + slope * (c - from_ns), and its error is below bound_ns 99.9% of the time.
+
+    A line goes from a window's knot to the next window's, with the wider of the two bounds. Where the next
+    window has no knot (it stepped, or is yet to come) it goes from the knot to at_ns and from there on by
+    drift_ppb to the window's end. A window without a knot begins with its at_ns; an UNSYNCED one has no line.
+    Of a clock that was set back and showed a reading twice, the later line counts.
+    """
+    windows = f"{database}.{CLOCKS} FINAL"
+    following = "OVER (PARTITION BY shard, clock ORDER BY window ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING)"
+    has_next = "ahead > 0 AND synced_ahead"
+    knot = "(if(knot_at_ns > 0, knot_at_ns, at_ns), if(knot_at_ns > 0, knot_offset_ns, offset_ns), "
+    knot += "if(knot_at_ns > 0, knot_bound_ns, bound_ns))"
+    middle = "(at_ns, offset_ns, bound_ns)"
+    half_ns = "intDiv(toUnixTimestamp64Nano(window_end) - toUnixTimestamp64Nano(window_start), 2)"
+    end = (
+        f"(at_ns + {half_ns}, offset_ns + drift_ppb * 1e-9 * {half_ns}, "
+        f"bound_ns + {_DRIFT_SIGMAS} * drift_sigma_ppb * 1e-9 * {half_ns})"
+    )
+    ends = (
+        f"if({has_next}, [({knot}, (ahead, offset_ahead, bound_ahead))], "
+        f"if(knot_at_ns > 0, [({knot}, {middle}), ({middle}, {end})], [({middle}, {end})]))"
+    )
+    later = "OVER (PARTITION BY shard, clock ORDER BY window, line.1.1 ROWS BETWEEN 1 FOLLOWING AND "
+    later += "UNBOUNDED FOLLOWING)"
+    return (
+        "SELECT shard, clock, from_ns, least(end_ns, if(later_ns > 0, later_ns, end_ns)) AS to_ns, "
+        "from_offset_ns, slope, bound_ns FROM ("
+        "SELECT shard, clock, line.1.1 AS from_ns, line.2.1 AS end_ns, line.1.2 AS from_offset_ns, "
+        "(line.2.2 - line.1.2) / (line.2.1 - line.1.1) AS slope, greatest(line.1.3, line.2.3) AS bound_ns, "
+        f"min(line.1.1) {later} AS later_ns "
+        f"FROM (SELECT shard, clock, window, state, arrayJoin({ends}) AS line FROM ("
+        f"SELECT *, leadInFrame(knot_at_ns) {following} AS ahead, "
+        f"leadInFrame(knot_offset_ns) {following} AS offset_ahead, "
+        f"leadInFrame(knot_bound_ns) {following} AS bound_ahead, "
+        f"leadInFrame(toUInt8(state != 'UNSYNCED')) {following} AS synced_ahead FROM {windows} "
+        "WHERE window_end > fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC') "
+        "AND window_start < fromUnixTimestamp64Nano({until_ns:Int64}, 'UTC'))"
+        " WHERE state != 'UNSYNCED') WHERE line.2.1 > line.1.1) WHERE to_ns > from_ns"
+    )
+
+
+_DRIFT_SIGMAS: Final = 3.3
+"""Standard errors that hold 99.9% of the time, of a normal error."""
+
+
+def retimed_sql(stamps: str, database: str = DATABASE) -> str:
+    """Return a query that puts stamps of any clock on fabric time.
+
+    `stamps` is a table's name or a query in brackets with the columns `clock` (as in `Nic.clock`) and
+    `reading_ns` (Int64, that clock's own reading); bind `since_ns` and `until_ns` as in `clock_lines_sql`,
+    around the stamps. All columns of `stamps` come back, and beside them `correction_ns` (add it to the
+    reading), `fabric_ns` (ns since the Unix epoch) and `bound_ns`: NULL where no line covers the reading.
+    """
+    covered = "from_ns > 0 AND reading_ns < to_ns"
+    return (
+        f"SELECT stamps.*, if({covered}, from_offset_ns + slope * (reading_ns - from_ns), NULL) "
+        "AS correction_ns, reading_ns + toInt64(round(correction_ns)) AS fabric_ns, "
+        f"if({covered}, bound_ns, NULL) AS bound_ns "
+        f"FROM (SELECT * FROM {stamps}) AS stamps ASOF LEFT JOIN ({clock_lines_sql(database)}) AS lines "
+        "ON stamps.clock = lines.clock AND stamps.reading_ns >= lines.from_ns"
+    )

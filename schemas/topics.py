@@ -69,12 +69,12 @@ MAX_ELEMENTS: Final = 4096
 PROBES: Final = Topic(
     "fabric.probes", "NIC", "ProbeBatch", "one NIC's samples since its last flush",
     Partitions.DATA, 24 * HOUR_MS, retention_setting="probes.retention_hours",
-    writers=("prober",), readers=("map",),
+    writers=("prober", "sim"), readers=("map",),
 )  # fmt: skip
 INVENTORY: Final = Topic(
     "fabric.inventory", "NIC", "Nic", "every NIC: host, device, shard, addresses, clock, stamp kind",
     Partitions.ONE, None, compacted=True,
-    writers=("prober",), readers=("prober", "map", "solve", "sink", "up"),
+    writers=("prober", "sim"), readers=("prober", "flows", "map", "solve", "sink", "page", "up", "actuator"),
 )  # fmt: skip
 CLOCK_FITS: Final = Topic(
     "fabric.clock.fits", "shard", "ClockFits", "all pairs that one source fitted in one window",
@@ -84,19 +84,73 @@ CLOCK_FITS: Final = Topic(
 CLOCK_OFFSETS: Final = Topic(
     "fabric.clock.offsets", "shard/part", "ClockOffsets", "a window's clocks, in parts",
     Partitions.DATA, 7 * DAY_MS, compacted=True,
-    writers=("solve",), readers=("prober", "map", "solve", "sink", "up"),
+    writers=("solve",), readers=("prober", "map", "solve", "sink", "page", "up", "actuator"),
 )  # fmt: skip
 DELAYS: Final = Topic(
     "fabric.delays", "NIC", "PathDelays", "a NIC's window: counts, loss and delays per peer and path",
     Partitions.DATA, DAY_MS,
-    writers=("map", "prober"), readers=("sink", "up"),
+    writers=("map", "prober"), readers=("sink", "page", "up"),
+)  # fmt: skip
+PATHS: Final = Topic(
+    "fabric.paths", "NIC>NIC", "PathMaps", "the links that packets take from one NIC to another",
+    Partitions.DATA, None, compacted=True,
+    writers=("prober", "sim"), readers=("solve", "sink", "page", "up"),
+)  # fmt: skip
+LINKS: Final = Topic(
+    "fabric.links", "shard", "LinkEvent", "evidence about links: losses, ports, counters, verbs",
+    Partitions.DATA, 7 * DAY_MS,
+    writers=("prober", "sim"), readers=("solve", "page"),
+)  # fmt: skip
+FLAPS: Final = Topic(
+    "fabric.flaps", "link", "LinkHealth", "health of each cable, NIC and host: UP, GREY, FLAPPING, DOWN",
+    Partitions.DATA, None, compacted=True,
+    writers=("solve",), readers=("solve", "sink", "page", "up"),
+)  # fmt: skip
+PATH_QUEUEING: Final = Topic(
+    "fabric.path-queueing", "shard", "PathQueueing", "delays above each path's floor in short slots",
+    Partitions.DATA, HOUR_MS,
+    writers=("map",), readers=("solve",),
+)  # fmt: skip
+QUEUES: Final = Topic(
+    "fabric.queues", "shard", "LinkQueues", "inferred depth and utilisation of the shard's links",
+    Partitions.DATA, DAY_MS,
+    writers=("solve",), readers=("solve", "sink", "page"),
+)  # fmt: skip
+FLOWS: Final = Topic(
+    "fabric.flows", "host", "FlowReports", "queue pairs and flows with path, job, tenant, bytes and rate",
+    Partitions.DATA, DAY_MS,
+    writers=("flows", "sim"), readers=("solve", "sink", "page"),
+)  # fmt: skip
+CONTENTION: Final = Topic(
+    "fabric.contention", "link", "ContentionWindow", "queues that stand: where, since when, why, whose",
+    Partitions.DATA, 7 * DAY_MS,
+    writers=("solve",), readers=("solve", "sink", "page"),
+)  # fmt: skip
+ALERTS: Final = Topic(
+    "fabric.alerts", "subject", "Alert", "what people should know, raised once and cleared once",
+    Partitions.DATA, 7 * DAY_MS, compacted=True,
+    writers=("solve",), readers=("solve", "sink", "page", "up"),
+)  # fmt: skip
+CONFIG: Final = Topic(
+    "fabric.config", "host or *", "ActuatorConfig", "mode, thresholds and promises, live",
+    Partitions.ONE, None, compacted=True,
+    writers=("config",), readers=("solve",),
+)  # fmt: skip
+TRUTH: Final = Topic(
+    "fabric.truth", "shard", "FabricTruth", "what is really so in the simulated fleet; no detector reads it",
+    Partitions.DATA, DAY_MS,
+    writers=("sim",), readers=("bench",),
 )  # fmt: skip
 REJECTS: Final = Topic(
     "fabric.rejects", "topic", "Reject", "messages that could not be read, with why",
     Partitions.ONE, 7 * DAY_MS,
-    writers=("map", "solve", "sink"), readers=("sink",),
+    writers=("map", "solve", "sink", "actuator"), readers=("sink",),
 )  # fmt: skip
 
 TOPICS: Final[dict[str, Topic]] = {
-    topic.name: topic for topic in (PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, REJECTS)
-}
+    topic.name: topic
+    for topic in (
+        PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, LINKS, FLAPS, PATH_QUEUEING, QUEUES,
+        FLOWS, CONTENTION, ALERTS, CONFIG, TRUTH, REJECTS,
+    )
+}  # fmt: skip

@@ -14,30 +14,51 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import faust
 from faust.types import TP
 from sdnotify import SystemdNotifier
 
 from schemas import codec
-from schemas.topics import CLOCK_FITS, MAX_MESSAGE_BYTES, PROBES
+from schemas.topics import CLOCK_FITS, LINKS, MAX_MESSAGE_BYTES, PATH_QUEUEING, PROBES, QUEUES, Topic
+from streams.agents import alerts as alerts_agent
+from streams.agents import contention as contention_agent
+from streams.agents import links as links_agent
 from streams.agents import map as map_agent
+from streams.agents import queues as queues_agent
 from streams.agents import solve as solve_agent
 from streams.agents.rejects import send_reject
-from streams.agents.room import Room
+from streams.agents.room import Room, tune_fetches
 from streams.agents.watchdog import watch
-from streams.settings import StreamSettings
+from streams.settings import Stage, StreamSettings
 
 __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
 
+REGISTERED: Final[tuple[tuple[Stage, Callable[[faust.App, Room], Agent], tuple[Topic, ...]], ...]] = (
+    ("map", map_agent.register, (PROBES,)),
+    ("solve", solve_agent.register, (CLOCK_FITS,)),
+    ("links", links_agent.register, (LINKS,)),
+    ("links", alerts_agent.register, (LINKS,)),
+    ("solve", contention_agent.register, (QUEUES,)),
+    ("solve", queues_agent.register, (PATH_QUEUEING,)),
+)
+"""What runs in a worker: its stage in the settings, what puts it on the app, what it reads."""
+APART: Final[tuple[tuple[str, set[Stage]], ...]] = (("", {"map", "solve"}), ("-links", {"links"}))
+"""Stages that share an app, and what the name of its consumer group ends in."""
 REPEAT_S: Final = 10.0
 """s before the same line of a client library is printed again."""
 EXIT_S: Final = 2.0
 """s that threads have to end after the worker stopped; what they hold is unacknowledged."""
+READ_AHEAD_S: Final = 0.015
+FETCH_WAIT_MS: Final = 100
+SINK_WAIT_MS: Final = 500
+SINK_BYTES: Final = 1 << 20
+"""How much the history sink waits for, and how long at most."""
 
 
 def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
@@ -69,18 +90,37 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
     )
 
 
-class _Service:
-    """The stages of one worker process around their app."""
+class Agent(Protocol):
+    """What the service asks of a stage's Faust side."""
 
-    def __init__(self, settings: StreamSettings, registry: codec.Registry | None, datadir: Path) -> None:
-        self.settings = settings
-        self.app = build_app(settings.group, settings, datadir)
-        self.room = Room(self.app, settings, registry)
+    def assigned(self, partitions: Iterable[TP]) -> None:
+        """Take over these partitions and no others."""
+
+    async def revoked(self) -> None:
+        """Let go of all partitions."""
+
+    async def ready(self) -> None:
+        """Wait until what was taken over can be worked on."""
+
+
+class _Service:
+    """Stages of one worker process around an app, and a consumer group, of their own."""
+
+    def __init__(
+        self, settings: StreamSettings, group: str, stages: set[Stage], registry: codec.Registry | None,
+        datadir: Path, ready: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """`ready` is called with how many partitions it holds, whenever it can work on what it took over."""
+        self.app = build_app(group, settings, datadir)
+        self.room = Room(self.app, settings, registry, flows="solve" in stages)
         self.room.reject = self._reject_soon
-        self.map = map_agent.register(self.app, self.room) if "map" in settings.stages else None
-        self.solve = solve_agent.register(self.app, self.room) if "solve" in settings.stages else None
-        self.stages = [stage for stage in (self.map, self.solve) if stage is not None]
-        self._notifier = SystemdNotifier()
+        self.agents = [
+            (register(self.app, self.room), topics)
+            for stage, register, topics in REGISTERED
+            if stage in stages
+        ]
+        self.stages = [agent for agent, _ in self.agents]
+        self._ready = ready
         self._watching = False
         signals: Any = self.app
         signals.on_partitions_assigned.connect(self._assigned)
@@ -88,14 +128,12 @@ class _Service:
         signals.on_before_shutdown.connect(self._stopping)
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
-        self.room.tune_fetches()
+        tune_fetches(app, READ_AHEAD_S, FETCH_WAIT_MS)
         by_topic: dict[str, list[TP]] = {}
         for tp in sorted(assigned):
             by_topic.setdefault(tp.topic, []).append(tp)
-        if self.map is not None:
-            self.map.assigned(by_topic.get(PROBES.name, []))
-        if self.solve is not None:
-            self.solve.assigned(by_topic.get(CLOCK_FITS.name, []))
+        for agent, topics in self.agents:
+            agent.assigned([tp for topic in topics for tp in by_topic.get(topic.name, [])])
         self.room.task("readiness", self._tell_ready(len(assigned)))
         if not self._watching:
             self._watching = True
@@ -108,11 +146,10 @@ class _Service:
         await self.room.views_caught_up()
         for stage in self.stages:
             await stage.ready()
-        self._notifier.notify(f"STATUS={partitions} partitions")
-        self._notifier.notify("READY=1")
+        self._ready(partitions)
 
     async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
-        self._notifier.notify("STOPPING=1")
+        SystemdNotifier().notify("STOPPING=1")
         await asyncio.gather(*(stage.revoked() for stage in self.stages))
         await self.room.stop()
 
@@ -131,26 +168,51 @@ def main(settings: StreamSettings) -> int:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        apps: list[faust.App] = []
-        service: _Service | None = None
-        if {"map", "solve"} & set(settings.stages):
-            service = _Service(settings, registry, datadir)
-            apps.append(service.app)
+        services: list[_Service] = []
+        readiness = _Readiness()
+        for suffix, stages in APART:
+            mine = stages & set(settings.stages)
+            if mine:
+                ready = readiness.part()
+                services.append(_Service(settings, settings.group + suffix, mine, registry, datadir, ready))
+        apps = [service.app for service in services]
         if "sink" in settings.stages and settings.history is not None:
             sink = build_app(f"{settings.group}-sink", settings, datadir)
             importlib.import_module("streams.agents.sink").register(sink, settings.history, registry)
             apps.append(sink)
-            if service is None:
-                signals: Any = sink
+            signals: Any = sink
+            signals.on_partitions_assigned.connect(_gather_fetches)
+            if not services:
                 signals.on_partitions_assigned.connect(_ready_at_once)
         if not apps:
             raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
         _run(apps, loop)
-        code = 70 if service is not None and service.room.failed is not None else 0
+        code = 70 if any(service.room.failed is not None for service in services) else 0
         _end_soon(code)
         return code
     finally:
         shutil.rmtree(datadir, ignore_errors=True)
+
+
+class _Readiness:
+    """Tells the supervisor that a worker can work, once all of its parts can."""
+
+    def __init__(self) -> None:
+        self._partitions: list[int | None] = []
+
+    def part(self) -> Callable[[int], None]:
+        """Return what one more part calls with the number of its partitions."""
+        at = len(self._partitions)
+        self._partitions.append(None)
+
+        def ready(partitions: int) -> None:
+            self._partitions[at] = partitions
+            known = [each for each in self._partitions if each is not None]
+            if len(known) == len(self._partitions):
+                SystemdNotifier().notify(f"STATUS={sum(known)} partitions")
+                SystemdNotifier().notify("READY=1")
+
+        return ready
 
 
 class _Repeated(logging.Filter):
@@ -185,6 +247,11 @@ def _end_soon(code: int) -> None:
     last = threading.Timer(EXIT_S, os._exit, (code,))
     last.daemon = True
     last.start()
+
+
+async def _gather_fetches(app: Any, *_: Any, **__: Any) -> None:
+    """History waits for nobody: what comes within half a second is fetched at once."""
+    tune_fetches(app, READ_AHEAD_S, SINK_WAIT_MS, SINK_BYTES)
 
 
 async def _ready_at_once(app: Any, *_: Any, **__: Any) -> None:

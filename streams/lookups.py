@@ -1,6 +1,7 @@
-"""What every worker must know, as read-only views: the inventory and the newest clocks.
+"""What every worker must know, as read-only views: the inventory, the newest clocks, the links of paths.
 
-In: whole compacted topics, read by consumers without a group. Out: `Inventory`, `Offsets` and `recent_fits`.
+In: whole compacted topics, read by consumers without a group. Out: `Inventory`, `Offsets`, and views of other
+modules that `View` fills alike.
 A stage starts when its views have reached the end offsets seen at their start; the views themselves know no
 Kafka.
 """
@@ -9,20 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from native.core import ClockLine
 from schemas import codec
 from schemas.sanity import MAX_NS, sound_offsets
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, INVENTORY
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, TOPICS, Topic
 from streams.map.records import Member
 from streams.solve.clocks import HOLDOVER, SYNCED, UNSYNCED
 
-__all__ = ["Inventory", "Offsets", "View", "partition_count", "read_tail", "split_host"]
+__all__ = [
+    "Fillable",
+    "Inventory",
+    "Offsets",
+    "View",
+    "partition_count",
+    "read_last",
+    "read_tail",
+    "split_host",
+]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +60,8 @@ class Inventory:
     def __init__(self, default_shard: str) -> None:
         self.default_shard = default_shard
         self.members: dict[str, Member] = {}
+        self.speeds_bps: dict[str, int] = {}
+        """NIC to its port's rate, of those that say it."""
         self.version = 0
 
     def take(
@@ -60,14 +73,20 @@ class Inventory:
     ) -> None:
         """Take one message. Raises BadRecord."""
         if value is None:
-            if key is not None and self.members.pop(key.decode("utf-8", "replace"), None) is not None:
+            name = None if key is None else key.decode("utf-8", "replace")
+            if name is not None and self.members.pop(name, None) is not None:
+                self.speeds_bps.pop(name, None)
                 self.version += 1
             return
         nic = codec.decode(value, "Nic", registry)
-        member = Member(nic["nic"], nic["host"], nic["shard"], nic["clock"])
+        member = Member(nic["nic"], nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
         if self.members.get(nic["nic"]) != member:
             self.members[nic["nic"]] = member
             self.version += 1
+        if nic["speed_bps"]:
+            self.speeds_bps[nic["nic"]] = nic["speed_bps"]
+        else:
+            self.speeds_bps.pop(nic["nic"], None)
 
     def member(self, nic: str) -> Member:
         """Return what is known of a NIC; an unknown one is of the default shard and a clock of its own."""
@@ -192,23 +211,43 @@ class Offsets:
         return self._lines
 
 
+class Fillable(Protocol):
+    """A view as a consumer fills it."""
+
+    @property
+    def topic(self) -> str:
+        """The topic whose messages it takes."""
+
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
+        """Take one message that the log took at `append_ns`. Raises BadRecord."""
+
+
 class View:
     """Keeps one view filled from its topic until stopped."""
 
     def __init__(
         self,
-        view: Inventory | Offsets,
+        view: Fillable,
         bootstrap: str,
         refused: Refused,
         *,
         tail: int | None = None,
+        since_s: float | None = None,
         registry: codec.Registry | None = None,
     ) -> None:
+        """`tail`: begin with so many messages of each partition; `since_s`: with those of so many s."""
         self.view = view
         self.caught_up = asyncio.Event()
         self._bootstrap = bootstrap
         self._refused = refused
         self._tail = tail
+        self._since_s = since_s
         self._registry = registry
 
     async def run(self) -> None:
@@ -219,7 +258,7 @@ class View:
         await consumer.start()
         try:
             partitions = await _partitions(consumer, self.view.topic)
-            missing = await _seek(consumer, partitions, self._tail)
+            missing = await _seek(consumer, partitions, self._tail, self._since_s)
             if not missing:
                 self.caught_up.set()
             async for message in consumer:
@@ -250,14 +289,22 @@ async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> list[TopicParti
 
 
 async def _seek(
-    consumer: AIOKafkaConsumer, partitions: list[TopicPartition], tail: int | None
+    consumer: AIOKafkaConsumer,
+    partitions: list[TopicPartition],
+    tail: int | None,
+    since_s: float | None = None,
 ) -> dict[TopicPartition, int]:
     """Set the consumer to where reading begins; return the end offsets of the partitions that hold
     anything."""
     begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    first = dict(begins)
+    if since_s is not None:
+        since_ms = round((time.time() - since_s) * 1000)
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        first = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in partitions}
     for tp in partitions:
-        consumer.seek(tp, begins[tp] if tail is None else max(begins[tp], ends[tp] - tail))
-    return {tp: ends[tp] for tp in partitions if ends[tp] > begins[tp]}
+        consumer.seek(tp, first[tp] if tail is None else max(first[tp], ends[tp] - tail))
+    return {tp: ends[tp] for tp in partitions if ends[tp] > first[tp]}
 
 
 async def partition_count(bootstrap: str, topic: str) -> int:
@@ -282,7 +329,7 @@ async def read_tail(
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=250
     )
-    name = {CLOCK_FITS.name: CLOCK_FITS.record, CLOCK_OFFSETS.name: CLOCK_OFFSETS.record}[topic]
+    name = TOPICS[topic].record
     await consumer.start()
     try:
         missing = await _seek(consumer, await _partitions(consumer, topic), tail)
@@ -307,3 +354,50 @@ async def read_tail(
         return records
     finally:
         await consumer.stop()
+
+
+async def read_last(
+    bootstrap: str,
+    topic: Topic,
+    registry: codec.Registry | None = None,
+    by: Callable[[Record], str] | None = None,
+) -> dict[str, tuple[Record, int]]:
+    """Return the newest record of each key of a topic, or of each `by` of its records, and its append time in
+    ns, up to the end seen at the start; what cannot be read is left out."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=250
+    )
+    values: dict[bytes, tuple[bytes, int]] = {}
+    records: dict[str, tuple[Record, int]] = {}
+
+    def keep(name: str | None, value: bytes, append_ns: int) -> None:
+        try:
+            record = codec.decode(value, topic.record, registry)
+        except codec.BadRecord as error:
+            log.warning("%s: a record left out: %s", topic.name, error)
+            return
+        records[by(record) if by is not None else str(name)] = (record, append_ns)
+
+    await consumer.start()
+    try:
+        missing = await _seek(consumer, await _partitions(consumer, topic.name), None)
+        while missing:
+            for messages in (await consumer.getmany(timeout_ms=250)).values():
+                for message in messages:
+                    append_ns = message.timestamp * 1_000_000
+                    if message.key is None:
+                        continue
+                    if message.value is None:
+                        values.pop(message.key, None)
+                    elif by is None:
+                        values[message.key] = (message.value, append_ns)
+                    else:
+                        keep(None, message.value, append_ns)
+            for tp in list(missing):
+                if await consumer.position(tp) >= missing[tp]:
+                    del missing[tp]
+    finally:
+        await consumer.stop()
+    for key, (value, append_ns) in values.items():
+        keep(key.decode("utf-8", "replace"), value, append_ns)
+    return records

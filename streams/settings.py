@@ -5,6 +5,7 @@ In: values of the application's configuration. Out: one frozen model that `strea
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +14,7 @@ from streams.history.settings import HistorySinkSettings
 
 __all__ = ["SolveSettings", "Stage", "StreamSettings"]
 
-Stage = Literal["map", "solve", "sink"]
+Stage = Literal["map", "solve", "links", "sink"]
 
 
 class SolveSettings(BaseModel):
@@ -22,15 +23,13 @@ class SolveSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     wander_ppb_per_sqrt_s: float = Field(
-        default=10.0,
-        gt=0,
-        le=10_000,
-        description="ppb per square root of a second that a clock's rate wanders",
-    )
+        default=10.0, gt=0, le=1_000,
+        description="ppb per square root of a second that clocks' rates wander, to begin with: it is learned",
+    )  # fmt: skip
     asymmetry_share: float = Field(
         default=0.5, ge=0, le=1,
-        description="share of the unloaded round trip's half that may hide in one direction; 1: a bound that"
-        " no path can break",
+        description="share of the unloaded round trip's half that may hide in one direction where no loop of"
+        " the mesh tells; 1: a bound that no path can break",
     )  # fmt: skip
     holdover_s: float = Field(
         default=60.0, ge=0, le=86_400, description="s that a clock without measurements is carried on"
@@ -47,8 +46,13 @@ class SolveSettings(BaseModel):
         le=3600,
         description="s in which an error against the hosts' median is slewed away",
     )
+    reference: str = Field(
+        default="ensemble", pattern=r"^\S{1,128}$",
+        description="what fabric time follows: 'ensemble' (the median of the hosts' system clocks), or the"
+        " name of one clock (host/ptp0, say), which all others are then slewed to",
+    )  # fmt: skip
     grace_ms: int = Field(
-        default=500, ge=0, le=60_000,
+        default=1500, ge=0, le=60_000,
         description="ms after a window's first fits that the solver waits for the other sources",
     )  # fmt: skip
 
@@ -67,21 +71,30 @@ class StreamSettings(BaseModel):
     )
     group: str = Field(
         default="fabrictime", pattern=r"^[A-Za-z0-9._-]{1,64}$",
-        description="consumer group; the sink's is this with '-sink' after it",
+        description="consumer group; those of links and sink are this with '-links' and '-sink' after it",
     )  # fmt: skip
     stages: tuple[Stage, ...] = Field(
-        default=("map", "solve", "sink"), min_length=1,
-        description="stages that this worker runs; sink only where history is set",
+        default=("map", "solve", "links", "sink"), min_length=1,
+        description="stages that this worker runs; links judges what is dead and is best alone in a process;"
+        " sink only where history is set",
     )  # fmt: skip
     default_shard: str = Field(
         default="fabric",
         pattern=r"^[^\s/]{1,64}$",
         description="shard of a NIC that the inventory does not know",
     )
+    topology_file: Path | None = Field(
+        default=None, description="file with the fabric's names, cables and rates; none: NICs' rates alone"
+    )
     window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
     silence_ms: int = Field(
         default=150, ge=10, le=10_000, description="ms after which a silent partition holds no window open"
     )
+    queue_slot_us: int | None = Field(
+        default=None, ge=4, le=1_000_000,
+        description="us of the slots that queues are told in; none: by the fastest NIC, 10 ms below 10"
+        " Gbit/s, 1 ms below 40, 250 us from there",
+    )  # fmt: skip
     clock_jump_us: float = Field(
         default=100.0,
         gt=0,

@@ -22,7 +22,7 @@ class LogSettings(BaseModel):
     host: str = Field(default="127.0.0.1", description="loopback address to listen on")
     port: int = Field(default=19092, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one")
     partitions: int = Field(
-        default=8, ge=1, le=1024, description="partitions of the data topics, which meet in one agent"
+        default=4, ge=1, le=1024, description="partitions of the data topics, which meet in one agent"
     )
     create_topics: bool = Field(default=True, description="create the project's topics at the start")
     auto_create_topics: bool = Field(

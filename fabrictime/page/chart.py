@@ -1,4 +1,4 @@
-"""The Python side of `chart.js`: sends a frame only when the browser has drawn the one before."""
+"""The Python side of `chart.js` and `fabric.js`: sends a frame only when the browser has drawn the last."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from nicegui.events import GenericEventArguments
 ECHART = ui.echart  # its import registers the ECharts module that chart.js imports
 
 
-class LiveChart(Element, component="chart.js"):
-    """A chart of one kind (heat, pair, clocks). A tab that draws slowly, or is hidden, skips frames."""
+class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
+    """A chart of one kind, as chart.js lists them. A tab that draws slowly, or is hidden, skips frames."""
 
-    def __init__(self, kind: str, on_cell: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        on_cell: Callable[[int, int], None] | None = None,
+        on_pick: Callable[[str], None] | None = None,
+    ) -> None:
         super().__init__()
         self._props["kind"] = kind
         self._source: Callable[[bool], dict[str, Any] | None] | None = None
@@ -29,6 +34,8 @@ class LiveChart(Element, component="chart.js"):
                 on_cell(int(event.args["x"]), int(event.args["y"]))
 
             self.on("cell", clicked)
+        if on_pick is not None:
+            self.on("pick", lambda event: on_pick(str(event.args["name"])))
 
     @property
     def is_ignoring_events(self) -> bool:
@@ -67,3 +74,16 @@ class LiveChart(Element, component="chart.js"):
         if event.args == self._seq:
             self._waiting = False
             self._send()
+
+
+class FabricMap(LiveChart, component="fabric.js"):
+    """The drawn fabric: `on_hit(what, k, plan)` is told of a click on a cable, NIC or node, or on none."""
+
+    def __init__(self, label: str, on_hit: Callable[[str, int, int], None]) -> None:
+        super().__init__("fabric")
+        self._props["label"] = label
+
+        def hit(event: GenericEventArguments) -> None:
+            on_hit(str(event.args["what"]), int(event.args["k"]), int(event.args["plan"]))
+
+        self.on("pick", hit)

@@ -7,7 +7,7 @@ Delays over a span come from the rollup's merged histograms, so p50 and p99 ther
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -108,17 +108,20 @@ class ClockRow:
     state: str
     pairs: int
     residual_ns: float
+    drift_sigma_ppb: float = 0.0
+    reference: str = "ensemble"
 
 
 @dataclass(frozen=True, slots=True)
 class ClockPoint:
-    """A clock in one step: the last window's offset and state, the widest bound."""
+    """A clock in one step: its offset in the step's middle, its worst state, bound and residual."""
 
     clock: str
     at_ns: int
     offset_ns: float
     bound_ns: float
     state: str
+    residual_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,96 @@ class ClockSpread:
     bound_p90_ns: float
     bound_p99_ns: float
     bound_max_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPoint:
+    """All clocks of one step: how many are in which state, and quantiles in ns of their bounds and residuals.
+
+    A clock counts with its worst state, widest bound and largest residual of the step; UNSYNCED ones have
+    neither bound nor residual. `bound_clock` and `residual_clock` name the worst; None: no clock may be used.
+    """
+
+    at_ns: int
+    synced: int
+    holdover: int
+    unsynced: int
+    bound_p50_ns: float | None
+    bound_p90_ns: float | None
+    bound_p99_ns: float | None
+    bound_max_ns: float | None
+    bound_clock: str
+    residual_p50_ns: float | None
+    residual_p99_ns: float | None
+    residual_max_ns: float | None
+    residual_clock: str
+
+
+@dataclass(frozen=True, slots=True)
+class WanderPoint:
+    """Quantiles in ns over all clocks of one step: offset less the clock's own straight line."""
+
+    at_ns: int
+    p1_ns: float
+    p10_ns: float
+    p50_ns: float
+    p90_ns: float
+    p99_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """What a window showed of a clock; `event_ns` as in ClockOffsets, `at_ns` the window's start."""
+
+    at_ns: int
+    clock: str
+    shard: str
+    event: str
+    event_ns: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LanePoint:
+    """A clock's worst state in one step."""
+
+    clock: str
+    at_ns: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRow:
+    """A pair whose path looks asymmetric in its shard's newest window; `since_ns`: first so in the span."""
+
+    prober: str
+    peer: str
+    shard: str
+    asymmetry_ns: float
+    sigma_ns: float
+    weight: float
+    since_ns: int
+    windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeshPair:
+    """A directed pair in its source's newest window, as fitted."""
+
+    prober: str
+    peer: str
+    sigma_ns: float
+    rtt_min_ns: float
+    samples: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSize:
+    """How many NICs and directed pairs the newest windows have."""
+
+    nics: int
+    pairs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +295,12 @@ _SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
 _END = "toUnixTimestamp64Nano(window_end)"
 _START = "toUnixTimestamp64Nano(window_start)"
 # A window belongs to the step that holds its middle: its ends sit near a step's edge, and jitter.
-_STEP = f"intDiv(intDiv({_START} + {_END}, 2), {{step_ns:Int64}}) * {{step_ns:Int64}}"
+_MID = f"intDiv({_START} + {_END}, 2)"
+_STEP = f"intDiv({_MID}, {{step_ns:Int64}}) * {{step_ns:Int64}}"
+# The window nearest to the step's middle, carried there by its drift: a step that is not full yet, or has
+# lost windows, says what a full one would say.
+_TO_MIDDLE = f"({{step_ns:Int64}} - 2 * positiveModulo({_MID}, {{step_ns:Int64}})) / 2"
+_MID_OFFSET = f"argMin(offset_ns + drift_ppb * 1e-9 * {_TO_MIDDLE}, abs({_TO_MIDDLE}))"
 
 
 def newest(history: History) -> dict[str, Newest]:
@@ -298,6 +396,44 @@ def worst_paths(history: History, span_ns: int, newest_ns: int, limit: int) -> l
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class PathDelay:
+    """One path over a span: (p50, p99) out and back in ns; None where no one-way figure exists."""
+
+    forward: tuple[float | None, float | None]
+    reverse: tuple[float | None, float | None]
+    bound_ns: float | None
+    lost: int
+    count: int
+
+
+def delays_of(
+    history: History, paths: Sequence[tuple[str, str, int]], since_ns: int
+) -> dict[tuple[str, str, int], PathDelay]:
+    """Return the delays of the named (nic, peer, path) since then: medians' median and worst p99."""
+    clear = f"NOT {_VAGUE.format(rtt='rtt_p50_ns')}"
+    figures = ", ".join(
+        f"quantileExactWeightedIf(0.5)({way}_p50_ns, count, {clear}), maxIf({way}_p99_ns, {clear})"
+        for way in ("forward", "reverse")
+    )
+    named = "arrayZip({nics:Array(String)}, {peers:Array(String)}, {paths:Array(UInt32)})"
+    sql = (
+        f"SELECT nic, peer, path, {figures}, maxIf(bound_ns, {clear}), sum(lost), sum(count) "
+        f"FROM {history.database}.{tables.DELAYS} FINAL WHERE {_SINCE} AND (nic, peer, path) IN ("
+        f"SELECT each.1, each.2, each.3 FROM (SELECT arrayJoin({named}) AS each)) GROUP BY nic, peer, path"
+    )
+    return {
+        (nic, peer, int(path)): PathDelay(
+            (_float(out50), _float(out99)), (_float(back50), _float(back99)), _float(bound), int(lost),
+            int(count),
+        )
+        for nic, peer, path, out50, out99, back50, back99, bound, lost, count in _rows(
+            history, sql, since_ns=since_ns, nics=[p[0] for p in paths], peers=[p[1] for p in paths],
+            paths=[p[2] for p in paths],
+        )
+    }  # fmt: skip
+
+
 def pair_series(
     history: History, nic: str, peer: str, span_ns: int, newest_ns: int, step_ns: int
 ) -> list[PointRow]:
@@ -325,7 +461,8 @@ def pair_series(
 
 def clocks_now(history: History, newest_ns: int, within_ns: int = 60 * SECOND_NS) -> list[ClockRow]:
     """Return the newest solution of each clock that was solved within `within_ns`, by name."""
-    columns = "at_ns, offset_ns, drift_ppb, bound_ns, toString(state), pairs, residual_ns"
+    columns = "at_ns, offset_ns, drift_ppb, bound_ns, toString(state), pairs, residual_ns, "
+    columns += "drift_sigma_ppb, reference"
     sql = (
         f"SELECT clock, shard, domain, {_END}, {columns} FROM {history.database}.{tables.CLOCKS} FINAL "
         f"WHERE {_SINCE} ORDER BY clock, shard, window DESC LIMIT 1 BY clock, shard"
@@ -333,11 +470,10 @@ def clocks_now(history: History, newest_ns: int, within_ns: int = 60 * SECOND_NS
     return [
         ClockRow(
             clock, shard, domain, int(end), float(offset), float(drift), float(bound), state,
-            int(pairs), float(residual),
+            int(pairs), float(residual), float(sigma), reference,
         )
-        for clock, shard, domain, end, _at, offset, drift, bound, state, pairs, residual in _rows(
-            history, sql, since_ns=newest_ns - within_ns
-        )
+        for clock, shard, domain, end, _at, offset, drift, bound, state, pairs, residual, sigma, reference
+        in _rows(history, sql, since_ns=newest_ns - within_ns)
     ]  # fmt: skip
 
 
@@ -347,13 +483,13 @@ def clock_series(
     """Return the series of the named clocks in steps of `step_ns`, oldest first."""
     sql = (
         f"SELECT clock, {_STEP} AS at, "
-        "argMax(offset_ns, window), max(bound_ns), toString(min(state)) "
+        f"{_MID_OFFSET}, max(bound_ns), toString(min(state)), max(residual_ns) "
         f"FROM {history.database}.{tables.CLOCKS} FINAL "
         f"WHERE {_SINCE} AND clock IN {{clocks:Array(String)}} GROUP BY clock, at ORDER BY clock, at"
     )
     return [
-        ClockPoint(clock, int(at), float(offset), float(bound), state)
-        for clock, at, offset, bound, state in _rows(
+        ClockPoint(clock, int(at), float(offset), float(bound), state, float(residual))
+        for clock, at, offset, bound, state, residual in _rows(
             history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, clocks=clocks
         )
     ]
@@ -373,6 +509,160 @@ def clock_spread(history: History, span_ns: int, newest_ns: int, step_ns: int) -
             history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns
         )
     ]
+
+
+def clock_fleet(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[FleetPoint]:
+    """Return states, bounds and residuals of all clocks in steps of `step_ns`, oldest first."""
+    usable = "worst != 'UNSYNCED'"
+    sql = (
+        "SELECT at, countIf(worst = 'SYNCED'), countIf(worst = 'HOLDOVER'), countIf(worst = 'UNSYNCED'), "
+        f"quantilesExactIf(0.5, 0.9, 0.99, 1)(bound, {usable}), argMaxIf(clock, bound, {usable}), "
+        f"quantilesExactIf(0.5, 0.99, 1)(residual, {usable}), argMaxIf(clock, residual, {usable}) FROM ("
+        f"SELECT {_STEP} AS at, shard, clock, min(state) AS worst, max(bound_ns) AS bound, "
+        f"max(residual_ns) AS residual FROM {history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE} "
+        "GROUP BY at, shard, clock) GROUP BY at ORDER BY at"
+    )
+    points = []
+    for at, synced, holdover, unsynced, bound, bound_clock, residual, residual_clock in _rows(
+        history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns
+    ):
+        known = synced + holdover > 0  # a quantile of nothing would be 0
+        p50, p90, p99, widest = (float(value) if known else None for value in bound)
+        middle, high, largest = (float(value) if known else None for value in residual)
+        points.append(
+            FleetPoint(
+                int(at), int(synced), int(holdover), int(unsynced), p50, p90, p99, widest, bound_clock,
+                middle, high, largest, residual_clock,
+            )
+        )  # fmt: skip
+    return points
+
+
+def clock_wander(history: History, span_ns: int, newest_ns: int, step_ns: int) -> list[WanderPoint]:
+    """Return how far all clocks stray from their own straight lines, in steps of `step_ns`, oldest first."""
+    first = "OVER (PARTITION BY shard, clock ORDER BY at)"
+    sql = (
+        "SELECT p.1 AS at, quantilesExact(0.01, 0.1, 0.5, 0.9, 0.99)(p.2) FROM (SELECT arrayJoin(arrayMap("
+        "(a, x, y) -> (a, y - (line.1 * x + line.2)), ats, xs, ys)) AS p FROM ("
+        "SELECT groupArray(at) AS ats, groupArray(x) AS xs, groupArray(moved) AS ys, "
+        "simpleLinearRegression(x, moved) AS line FROM ("
+        f"SELECT shard, clock, at, (at - first_value(at) {first}) / 1e9 AS x, "
+        f"mean - first_value(mean) {first} AS moved FROM ("
+        f"SELECT shard, clock, {_STEP} AS at, {_MID_OFFSET} AS mean "
+        f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE} AND state != 'UNSYNCED' "
+        "GROUP BY shard, clock, at)) GROUP BY shard, clock HAVING count() > 2)) GROUP BY at ORDER BY at"
+    )
+    return [
+        WanderPoint(int(at), *map(float, quantiles))
+        for at, quantiles in _rows(history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns)
+    ]
+
+
+def widest_clocks(history: History, span_ns: int, newest_ns: int, limit: int) -> list[str]:
+    """Return the clocks whose bounds were widest over the span in the mean, the widest first."""
+    sql = (
+        f"SELECT clock FROM {history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE} "
+        "GROUP BY clock ORDER BY avgIf(bound_ns, state != 'UNSYNCED') DESC NULLS LAST, clock "
+        "LIMIT {limit:UInt32}"
+    )
+    return [clock for (clock,) in _rows(history, sql, since_ns=newest_ns - span_ns, limit=limit)]
+
+
+EVENTS_A_KIND = 60
+
+
+def clock_events(history: History, span_ns: int, newest_ns: int, limit: int) -> list[EventRow]:
+    """Return what windows showed of clocks in the span, the newest first, at most `EVENTS_A_KIND` of a kind.
+
+    So a worker's start, at which every clock is NEW, hides nothing.
+    """
+    sql = (
+        f"SELECT {_START}, clock, shard, toString(event), event_ns, toString(state) "
+        f"FROM {history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE} AND event != 'NONE' "
+        f"ORDER BY window DESC, shard, clock LIMIT {EVENTS_A_KIND} BY event LIMIT {{limit:UInt32}}"
+    )
+    return [
+        EventRow(int(at), clock, shard, event, float(event_ns), state)
+        for at, clock, shard, event, event_ns, state in _rows(
+            history, sql, since_ns=newest_ns - span_ns, limit=limit
+        )
+    ]
+
+
+def clock_lanes(history: History, span_ns: int, newest_ns: int, step_ns: int, limit: int) -> list[LanePoint]:
+    """Return the states over the span of the clocks with most trouble: not SYNCED first, then events."""
+    table = f"{history.database}.{tables.CLOCKS} FINAL WHERE {_SINCE}"
+    sql = (
+        f"SELECT clock, {_STEP} AS at, toString(min(state)) FROM {table} AND clock IN ("
+        f"SELECT clock FROM {table} GROUP BY clock "
+        "ORDER BY countIf(state != 'SYNCED') DESC, countIf(event != 'NONE') DESC, clock "
+        "LIMIT {limit:UInt32}) GROUP BY clock, at ORDER BY clock, at"
+    )
+    return [
+        LanePoint(clock, int(at), state)
+        for clock, at, state in _rows(
+            history, sql, since_ns=newest_ns - span_ns, step_ns=step_ns, limit=limit
+        )
+    ]
+
+
+def suspects_now(
+    history: History, newest_ns: int, limit: int, within_ns: int = 600 * SECOND_NS
+) -> list[SuspectRow]:
+    """Return the suspect pairs of each shard's newest window, the most asymmetric first."""
+    database = history.database
+    sql = (
+        "SELECT prober, peer, shard, argMax(asymmetry_ns, window), argMax(sigma_ns, window), "
+        f"argMax(weight, window), min({_START}), uniqExact(window) "
+        f"FROM {database}.{tables.SUSPECTS} FINAL WHERE {_SINCE} GROUP BY prober, peer, shard "
+        "HAVING (shard, max(window)) IN "
+        f"(SELECT shard, max(window) FROM {database}.{tables.CLOCKS} WHERE {_SINCE} GROUP BY shard) "
+        "ORDER BY abs(argMax(asymmetry_ns, window)) DESC, prober, peer LIMIT {limit:UInt32}"
+    )
+    return [
+        SuspectRow(
+            prober, peer, shard, float(asymmetry), float(sigma), float(weight), int(since), int(windows)
+        )
+        for prober, peer, shard, asymmetry, sigma, weight, since, windows in _rows(
+            history, sql, since_ns=newest_ns - within_ns, limit=limit
+        )
+    ]
+
+
+def mesh_size(history: History, newest_ns: int) -> MeshSize:
+    """Return how large the mesh of the newest windows is (`newest_ns` in log append time)."""
+    pairs, nics = next(
+        _rows(
+            history,
+            f"SELECT uniqExact(prober, peer), uniqExactArray([prober, peer]) FROM {_newest_fits(history)}",
+            since_ns=newest_ns - _MESH_NS,
+        )
+    )
+    return MeshSize(int(nics), int(pairs))
+
+
+def mesh_pairs(history: History, newest_ns: int) -> list[MeshPair]:
+    """Return the directed pairs of each source's newest window."""
+    sql = (
+        "SELECT prober, peer, sigma_ns, rtt_min_ns, samples, accepted "
+        f"FROM {_newest_fits(history)} ORDER BY prober, peer, window DESC LIMIT 1 BY prober, peer"
+    )
+    return [
+        MeshPair(prober, peer, float(sigma), float(rtt), int(samples), int(accepted))
+        for prober, peer, sigma, rtt, samples, accepted in _rows(history, sql, since_ns=newest_ns - _MESH_NS)
+    ]
+
+
+_MESH_NS = 10 * SECOND_NS
+"""A source that has said nothing for this long has no pairs any more."""
+
+
+def _newest_fits(history: History) -> str:
+    table = f"{history.database}.{tables.PAIR_FITS}"
+    return (
+        f"{table} FINAL WHERE {_SINCE} AND (source, window) IN "
+        f"(SELECT source, max(window) FROM {table} WHERE {_SINCE} GROUP BY source)"
+    )
 
 
 def flow(history: History, span_ns: int, newest_ns: int) -> FlowRow:

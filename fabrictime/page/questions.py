@@ -32,6 +32,15 @@ POINTS = 300
 CLOCK_LINES = 16
 """Clocks beyond this are shown as a distribution."""
 
+DRAWN_ALL = 8
+"""Up to this many clocks the clocks' own page draws each; of more the chosen, or the `DRAWN_WIDEST`."""
+DRAWN_WIDEST = 3
+LANES = 16
+EVENTS = 200
+SUSPECTS = 256
+MESH_NICS = 200
+"""Of a mesh with more NICs only the suspect pairs are fetched and drawn."""
+
 REJECTS_KEPT_S = 1.0
 WORST = 12
 DAY_NS = 86_400 * SECOND_NS
@@ -69,6 +78,7 @@ class Fleet:
     samples_per_s: float
     worst: list[queries.WorstRow]
     delays_age_s: float | None
+    clocks_age_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,28 @@ class ClockLines:
     start_ns: int
     end_ns: int
     step_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFleet:
+    """All clocks over a span: states, bounds, residuals, wander (none of few clocks), events and lanes."""
+
+    points: list[queries.FleetPoint]
+    wander: list[queries.WanderPoint]
+    events: list[queries.EventRow]
+    lanes: list[queries.LanePoint]
+    start_ns: int
+    end_ns: int
+    step_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The mesh of the newest windows; `pairs` is empty where it has more than `MESH_NICS` NICs."""
+
+    size: queries.MeshSize
+    pairs: list[queries.MeshPair]
+    suspects: list[queries.SuspectRow]
 
 
 class Questions:
@@ -139,7 +171,7 @@ class Questions:
     def fleet(self) -> Fleet:
         """Return the fleet's summary: the worst paths of the last 3 s, rates of the last 10 s."""
         pulse = self.pulse()
-        nics = self._seldom("inventory", lambda: queries.inventory(self._history))
+        nics = self.inventory()
         probing, rate = 0, 0.0
         worst: list[queries.WorstRow] = []
         if pulse.pipeline_ns is not None:
@@ -151,7 +183,8 @@ class Questions:
                 pulse.state[0],
                 lambda: queries.worst_paths(self._history, 3 * SECOND_NS, end_ns, WORST),
             )
-        return Fleet(pulse, nics, probing, rate, worst, self._age_s(pulse.delays_ns))
+        ages_s = self._age_s(pulse.delays_ns), self._age_s(pulse.clocks_ns)
+        return Fleet(pulse, nics, probing, rate, worst, *ages_s)
 
     def series(self, nic: str, peer: str, span_s: int) -> Series:
         """Return the series of one pair, by path."""
@@ -191,6 +224,65 @@ class Questions:
             return ClockLines(points, spread, end_ns - span_ns, end_ns, step_ns)
 
         return self._once(("lines", span_s), pulse.state[1], ask)
+
+    def clock_fleet(self, span_s: int) -> ClockFleet:
+        """Return all clocks over the span."""
+        pulse, step_ns = self.pulse(), step_ns_of(span_s)
+        end_ns = pulse.clocks_ns
+        if end_ns is None:
+            return ClockFleet([], [], [], [], 0, 0, step_ns)
+        span_ns, history = span_s * SECOND_NS, self._history
+        many = len(self.clocks()) > DRAWN_ALL
+        return self._once(
+            ("clock fleet", span_s),
+            pulse.state[1],
+            lambda: ClockFleet(
+                queries.clock_fleet(history, span_ns, end_ns, step_ns),
+                queries.clock_wander(history, span_ns, end_ns, step_ns) if many else [],
+                queries.clock_events(history, span_ns, end_ns, EVENTS),
+                queries.clock_lanes(history, span_ns, end_ns, step_ns, LANES),
+                end_ns - span_ns,
+                end_ns,
+                step_ns,
+            ),
+        )
+
+    def drawn_clocks(self, names: tuple[str, ...], span_s: int) -> ClockLines:
+        """Return the named clocks over the span; none named: all of few, of many those of widest bound."""
+        pulse, step_ns = self.pulse(), step_ns_of(span_s)
+        end_ns = pulse.clocks_ns
+        if end_ns is None:
+            return ClockLines([], [], 0, 0, step_ns)
+        span_ns, history = span_s * SECOND_NS, self._history
+        known = sorted({row.clock for row in self.clocks()})
+
+        def ask() -> ClockLines:
+            drawn = list(names)
+            if not drawn and len(known) <= DRAWN_ALL:
+                drawn = known
+            elif not drawn:
+                drawn = queries.widest_clocks(history, span_ns, end_ns, DRAWN_WIDEST)
+            points = queries.clock_series(history, drawn, span_ns, end_ns, step_ns)
+            return ClockLines(points, [], end_ns - span_ns, end_ns, step_ns)
+
+        return self._once(("drawn", names, span_s), pulse.state[1], ask)
+
+    def mesh(self) -> Mesh:
+        """Return the newest mesh and its suspect pairs."""
+        pulse, history = self.pulse(), self._history
+        fits_ns, clocks_ns = pulse.pipeline_ns, pulse.clocks_ns
+
+        def ask() -> Mesh:
+            size = queries.MeshSize(0, 0) if fits_ns is None else queries.mesh_size(history, fits_ns)
+            pairs = [] if fits_ns is None or size.nics > MESH_NICS else queries.mesh_pairs(history, fits_ns)
+            suspects = [] if clocks_ns is None else queries.suspects_now(history, clocks_ns, SUSPECTS)
+            return Mesh(size, pairs, suspects)
+
+        return self._once("mesh", pulse.state[1:], ask)
+
+    def inventory(self) -> list[queries.NicRow]:
+        """Return the NICs that are announced."""
+        return self._seldom("inventory", lambda: queries.inventory(self._history))
 
     def pipeline(self) -> health.PipelineRows | None:
         """Return what the health section judges; None while history has no row of the pipeline."""

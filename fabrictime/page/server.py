@@ -19,9 +19,14 @@ from typing import Any
 
 from sdnotify import SystemdNotifier
 
+from fabrictime.page.fabric_state import FabricState
+from fabrictime.page.feed import Feed
 from fabrictime.page.hub import THREADS, Hub, Snapshot
+from fabrictime.page.live import Live
 from fabrictime.page.settings import PageSettings
 from fabrictime.page.source import connect_http
+from schemas import codec
+from schemas.topics import FLOWS
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +80,8 @@ async def _serve(settings: PageSettings, listener: socket.socket) -> int:
         settings.query_timeout_s, THREADS,
     )  # fmt: skip
     hub = Hub(settings.refresh_ms / 1000)
-    app = _application(settings, hub, history)
+    live, feed = _feed(settings)
+    app = _application(settings, hub, history, live)
     ready = asyncio.Event()
     config = uvicorn.Config(
         app, log_config=None, access_log=False, log_level="warning", server_header=False, date_header=False,
@@ -97,6 +103,9 @@ async def _serve(settings: PageSettings, listener: socket.socket) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, setattr, server, "should_exit", True)
+    if live is not None and feed is not None:
+        live.run_in(loop)
+        feed.start()
     serving = loop.create_task(server.serve(sockets=[listener]))
     await asyncio.wait((serving, loop.create_task(ready.wait())), return_when=asyncio.FIRST_COMPLETED)
     notifier = SystemdNotifier()
@@ -109,22 +118,52 @@ async def _serve(settings: PageSettings, listener: socket.socket) -> int:
         notifier.notify(f"READY=1\nSTATUS=http://{host}:{port}/")
     await serving
     notifier.notify("STOPPING=1")
+    if feed is not None:
+        await asyncio.to_thread(feed.stop)
     await hub.close()
     history.close()
     log.info("live page stopped")
     return 0 if server.started else 1
 
 
-def _application(settings: PageSettings, hub: Hub, history: Any) -> Any:
+def _feed(settings: PageSettings) -> tuple[Live | None, Feed | None]:
+    """Return the live state and what fills it; None where no log is named."""
+    if settings.bootstrap is None:
+        return None, None
+    registry = _registry(settings)
+    state = FabricState(lambda value: codec.decode(value, FLOWS.record, registry))
+    feed = Feed(settings.bootstrap, state, lambda parts: live.changed(parts), registry)
+    live = Live(state, lambda: feed.status, time.time_ns)
+    return live, feed
+
+
+def _registry(settings: PageSettings) -> codec.Registry | None:
+    if settings.schema_registry_url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    return ConfluentRegistry(settings.schema_registry_url)
+
+
+def _application(settings: PageSettings, hub: Hub, history: Any, live: Live | None) -> Any:
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse
     from nicegui import ui
 
+    from fabrictime.page.alerts_view import AlertChoice, AlertsPage
+    from fabrictime.page.clock_view import ClockChoice, ClockPage
+    from fabrictime.page.contention_view import ContentionChoice, ContentionPage
+    from fabrictime.page.evidence import reader
+    from fabrictime.page.fabric_questions import FabricQuestions
+    from fabrictime.page.fabric_view import FabricChoice, FabricPage
     from fabrictime.page.questions import Fleet, Questions
-    from fabrictime.page.view import Choice, LivePage, Site
+    from fabrictime.page.tab import Site, Tab
+    from fabrictime.page.view import Choice, LivePage
 
     questions = Questions(history)
-    site = Site(settings, hub, questions)
+    fabric = None if live is None else FabricQuestions(live.state, history)
+    evidence = None if settings.bootstrap is None else reader(settings.bootstrap, _registry(settings))
+    site = Site(settings, hub, questions, live, fabric, evidence)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -160,10 +199,8 @@ def _application(settings: PageSettings, hub: Hub, history: Any) -> Any:
         }
         return JSONResponse(body, status_code=200 if value is not None else 503)
 
-    @ui.page("/", title="fabrictime", dark=None)
-    def index() -> None:
+    def serve(page: Tab) -> None:
         client = ui.context.client
-        page = LivePage(site, Choice.parse(dict(client.request.query_params)))
         page.build()
         tab = id(page)
 
@@ -171,6 +208,7 @@ def _application(settings: PageSettings, hub: Hub, history: Any) -> Any:
             site.tabs.add(tab)
             with client:
                 page.start()
+                page.start_live()
 
         def end() -> None:
             site.tabs.discard(tab)
@@ -178,6 +216,27 @@ def _application(settings: PageSettings, hub: Hub, history: Any) -> Any:
 
         client.on_connect(begin)
         client.on_disconnect(end)
+
+    @ui.page("/", title="fabrictime", dark=None)
+    def index() -> None:
+        serve(LivePage(site, Choice.parse(dict(ui.context.client.request.query_params))))
+
+    @ui.page("/clocks", title="fabrictime: clocks", dark=None)
+    def clocks() -> None:
+        query = ui.context.client.request.query_params
+        serve(ClockPage(site, ClockChoice.parse(dict(query), query.getlist("clock"))))
+
+    @ui.page("/fabric", title="fabrictime: fabric", dark=None)
+    def fabric_page() -> None:
+        serve(FabricPage(site, FabricChoice.parse(dict(ui.context.client.request.query_params))))
+
+    @ui.page("/contention", title="fabrictime: contention", dark=None)
+    def contention_page() -> None:
+        serve(ContentionPage(site, ContentionChoice.parse(dict(ui.context.client.request.query_params))))
+
+    @ui.page("/alerts", title="fabrictime: alerts", dark=None)
+    def alerts_page() -> None:
+        serve(AlertsPage(site, AlertChoice.parse(dict(ui.context.client.request.query_params))))
 
     started_s = time.monotonic()
     ui.run_with(

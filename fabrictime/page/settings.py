@@ -30,6 +30,15 @@ class PageSettings(BaseModel):
         None,
         description="file with that user's token (its password), read at each connect; null: none is sent",
     )
+    bootstrap: str | None = Field(
+        None,
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        description="Kafka addresses, host:port, separated by commas, of the log from which the fabric's "
+        "state is read; null: no live tabs",
+    )
+    schema_registry_url: str | None = Field(
+        None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
+    )
     refresh_ms: int = Field(
         500, ge=100, le=10_000, description="ms between two polls of a view; a slow query stretches it"
     )

@@ -64,6 +64,22 @@ def percent_text(share: float) -> str:
     return f"{percent:.2g}%" if percent < 10 else f"{percent:.0f}%"
 
 
+def bytes_text(size: float) -> str:
+    """Return a size: B, kB, MB, GB in powers of 1,000."""
+    for unit_size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(size) >= unit_size * 0.9995:
+            return f"{_three(size / unit_size)} {unit}"
+    return f"{size:.0f} B"
+
+
+def bps_text(bps: float) -> str:
+    """Return a rate in bit/s, kbit/s, Mbit/s, Gbit/s or Tbit/s."""
+    for size, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if abs(bps) >= size * 0.9995:
+            return f"{_three(bps / size)} {unit}"
+    return f"{bps:.0f} bit/s"
+
+
 def _three(value: float) -> str:
     size = abs(value)
     digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2

@@ -5,11 +5,9 @@ In: the process's `Site` and the tab's choices, which stand in its address so th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlencode
 
@@ -19,41 +17,26 @@ from nicegui.events import GenericEventArguments
 
 from fabrictime.page import frames, health
 from fabrictime.page.chart import LiveChart
-from fabrictime.page.hub import Hub, Snapshot
+from fabrictime.page.hub import Snapshot
 from fabrictime.page.queries import ClockRow, NicRow, RejectRow, Way
-from fabrictime.page.questions import CLOCK_LINES, ClockLines, Fleet, Heat, Questions, Series, step_ns_of
-from fabrictime.page.settings import PageSettings
-from fabrictime.page.source import HistoryEmpty
-from fabrictime.page.units import (
-    count_text,
-    delay_text,
-    percent_text,
-    rate_text,
-    seconds_text,
-    signed_delay_text,
-)
+from fabrictime.page.questions import CLOCK_LINES, ClockLines, Fleet, Heat, Series
+from fabrictime.page.tab import CSS, LINE_SPANS, Site, Tab, card, column, line_every_s, replace_address
+from fabrictime.page.tab import text as _text
+from fabrictime.page.tab import toggle as _toggle
+from fabrictime.page.units import count_text, delay_text, percent_text, rate_text, signed_delay_text
 
 ClockView = Literal["wander", "offset", "bound"]
 
 SPANS = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h"}
-LINE_SPANS = {60: "1 min", 600: "10 min", 3600: "1 h"}
 METRICS = {"p50": "p50", "p99": "p99", "loss": "loss"}
 WAYS = {"forward": "out", "reverse": "back"}
 CLOCK_VIEWS = {"wander": "wander", "offset": "offset", "bound": "bound"}
 CLOCKS_A_PAGE = 8
+_KPIS = (
+    ("nics", "NICs probing"), ("samples", "samples"), ("worst", "worst path now, p99"),
+    ("bound", "widest clock bound"), ("age", "data age"),
+)  # fmt: skip
 REJECTS_SHOWN = 8
-
-CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What all tabs share."""
-
-    settings: PageSettings
-    hub: Hub
-    questions: Questions
-    tabs: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +78,13 @@ class Choice:
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
-class LivePage:
-    """One tab."""
+class LivePage(Tab):
+    """The page of delays: heat map, a pair's series, clocks, pipeline."""
 
     def __init__(self, site: Site, choice: Choice) -> None:
-        self.site = site
+        super().__init__(site)
         self.choice = choice
         self.scope: frames.Scope | None = None
-        self._ends: dict[str, Callable[[], None]] = {}
         self._nics: list[NicRow] = []
         self._heat: Heat = Heat([], None)
         self._matrix: frames.HeatMatrix | None = None
@@ -114,7 +96,6 @@ class LivePage:
             "sortBy": "bound", "descending": True, "page": 1, "rowsPerPage": CLOCKS_A_PAGE, "rowsNumber": 0,
         }  # fmt: skip
         self._worst_rows: list[Any] = []
-        self._fleet: Snapshot[Fleet] = Snapshot()
 
     # ------------------------------------------------------------------------------------------------ layout
 
@@ -123,9 +104,7 @@ class LivePage:
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"):
             with ui.element("div").classes("ft-screen"):
-                self._build_header()
-                self.banner = _text("", "ft-banner", test="banner")
-                self.banner.set_visibility(False)
+                self._build_header(_KPIS)
                 with ui.element("main").classes("ft-grid"):
                     self._build_heat()
                     self._build_pair()
@@ -147,31 +126,8 @@ class LivePage:
         for chart in (self.heat, self.pair, self.clock_chart):
             chart.resume()
 
-    def stop(self) -> None:
-        """Follow nothing more."""
-        for end in self._ends.values():
-            end()
-        self._ends.clear()
-
-    def _build_header(self) -> None:
-        with ui.element("header").classes("ft-top"):
-            with ui.element("div").classes("ft-brand"):
-                self.light = ui.element("span").classes("ft-light").props("data-testid=light")
-                _text("fabrictime", "ft-name")
-            self.kpis: dict[str, tuple[Label, Label]] = {}
-            for key, title in (
-                ("nics", "NICs probing"),
-                ("samples", "samples"),
-                ("worst", "worst path now, p99"),
-                ("bound", "widest clock bound"),
-                ("age", "data age"),
-            ):
-                with ui.element("div").classes("ft-kpi").props(f"data-testid=kpi-{key}"):
-                    _text(title, "ft-kpi-title")
-                    self.kpis[key] = (_text("—", "ft-kpi-value"), _text("", "ft-kpi-note"))
-
     def _build_heat(self) -> None:
-        with _card("ft-heat"):
+        with card("ft-heat"):
             with ui.element("div").classes("ft-head"):
                 _text("One-way delay", "ft-title")
                 _toggle(METRICS, self.choice.metric, lambda v: self._choose_heat(metric=v), "metric")
@@ -195,7 +151,7 @@ class LivePage:
             self.heat_empty = _text("Waiting for the first window.", "ft-empty", test="heat-empty")
 
     def _build_pair(self) -> None:
-        with _card("ft-pair"):
+        with card("ft-pair"):
             with ui.element("div").classes("ft-head"):
                 self.pair_title = _text("Worst paths now", "ft-title", test="pair-title")
                 self.pair_controls = ui.element("div").classes("ft-controls")
@@ -210,8 +166,8 @@ class LivePage:
             self.pair_note = _text("", "ft-note", test="pair-note")
             self.pair = LiveChart("pair").classes("ft-fill").props("data-testid=pair")
             columns = [
-                _column("pair", "path", align="left"), _column("p99", "p99"), _column("p50", "p50"),
-                _column("bound", "± bound"), _column("lost", "lost"),
+                column("pair", "path", align="left"), column("p99", "p99"), column("p50", "p50"),
+                column("bound", "± bound"), column("lost", "lost"),
             ]  # fmt: skip
             self.worst = ui.table(rows=[], columns=columns, row_key="id").classes("ft-table ft-worst")
             self.worst.props('flat dense hide-bottom data-testid=worst :pagination="{rowsPerPage: 0}"')
@@ -219,7 +175,7 @@ class LivePage:
             self.worst_empty = _text("No path has a one-way delay yet.", "ft-empty")
 
     def _build_clocks(self) -> None:
-        with _card("ft-clocks"):
+        with card("ft-clocks"):
             with ui.element("div").classes("ft-head"):
                 _text("Clocks against fabric time", "ft-title")
                 self.clock_toggle = _toggle(
@@ -230,11 +186,11 @@ class LivePage:
             with ui.element("div").classes("ft-clock-body"):
                 self.clock_chart = LiveChart("clocks").classes("ft-fill").props("data-testid=clock-chart")
                 columns = [
-                    _column("clock", "clock", align="left", sortable=True),
-                    _column("state", "state", align="left", sortable=True),
-                    _column("offset", "offset", sortable=True), _column("drift", "drift, ppb", sortable=True),
-                    _column("bound", "± bound", sortable=True), _column("pairs", "pairs", sortable=True),
-                    _column("residual", "residual", sortable=True),
+                    column("clock", "clock", align="left", sortable=True),
+                    column("state", "state", align="left", sortable=True),
+                    column("offset", "offset", sortable=True), column("drift", "drift, ppb", sortable=True),
+                    column("bound", "± bound", sortable=True), column("pairs", "pairs", sortable=True),
+                    column("residual", "residual", sortable=True),
                 ]  # fmt: skip
                 self.clock_table = ui.table(
                     rows=[], columns=columns, row_key="clock", pagination=self._clock_page
@@ -250,7 +206,7 @@ class LivePage:
                 )
 
     def _build_health(self) -> None:
-        with _card("ft-health"):
+        with card("ft-health"):
             with ui.element("div").classes("ft-head"):
                 _text("Pipeline", "ft-title")
                 self.health_word = _text("", "ft-word", test="health-word")
@@ -259,15 +215,15 @@ class LivePage:
             self.health_empty = _text("Waiting for the first window.", "ft-empty")
 
     def _build_rejects(self) -> None:
-        self.rejects_card = _card("ft-rejects")
+        self.rejects_card = card("ft-rejects")
         with self.rejects_card:
             with ui.element("div").classes("ft-head"):
                 _text("Recent rejects", "ft-title")
                 self.rejects_note = _text("", "ft-note")
             columns = [
-                _column("at", "time (UTC)", align="left"), _column("where", "message", align="left"),
-                _column("reader", "refused by", align="left"), _column("reason", "reason", align="left"),
-                _column("detail", "detail", align="left"), _column("size", "size"),
+                column("at", "time (UTC)", align="left"), column("where", "message", align="left"),
+                column("reader", "refused by", align="left"), column("reason", "reason", align="left"),
+                column("detail", "detail", align="left"), column("size", "size"),
             ]  # fmt: skip
             self.rejects = ui.table(rows=[], columns=columns, row_key="id", pagination=REJECTS_SHOWN)
             self.rejects.classes("ft-table").props("flat dense data-testid=rejects")
@@ -278,7 +234,7 @@ class LivePage:
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
         address = self.choice.address()
-        ui.run_javascript(f"history.replaceState(null, '', {('?' + address if address else '/')!r})")
+        replace_address("?" + address if address else self.address)
 
     def _choose_heat(self, **changes: Any) -> None:
         again = {"way", "span"} & changes.keys()
@@ -337,18 +293,6 @@ class LivePage:
 
     # --------------------------------------------------------------------------------------------- following
 
-    def _follow(
-        self,
-        slot: str,
-        key: tuple[Any, ...],
-        fetch: Callable[[], Any],
-        callback: Callable[[Any], None],
-        every_s: float = 0.0,
-    ) -> None:
-        if slot in self._ends:
-            self._ends.pop(slot)()
-        self._ends[slot] = self.site.hub.subscribe(key, fetch, callback, every_s)
-
     def _follow_heat(self) -> None:
         way, span = self.choice.way, self.choice.span
         self._follow("heat", ("heat", way, span), lambda: self.site.questions.heat(way, span), self._on_heat)
@@ -364,15 +308,14 @@ class LivePage:
         self.pair_title.set_text(f"{nic} → {peer}" if chosen else "Worst paths now")
         self._series = None
         if nic is None or peer is None:
-            if "pair" in self._ends:
-                self._ends.pop("pair")()
+            self._unfollow("pair")
             return
         self._follow(
             "pair",
             ("pair", nic, peer, span),
             lambda: self.site.questions.series(nic, peer, span),
             self._on_series,
-            _line_every_s(span),
+            line_every_s(span),
         )
 
     def _follow_clock_lines(self) -> None:
@@ -382,7 +325,7 @@ class LivePage:
             ("lines", span),
             lambda: self.site.questions.clock_lines(span),
             self._on_clock_lines,
-            _line_every_s(span),
+            line_every_s(span),
         )
 
     # ----------------------------------------------------------------------------------------------- filling
@@ -420,42 +363,6 @@ class LivePage:
             for row in fleet.worst
         ]  # fmt: skip
         self.worst_empty.set_visibility(self.choice.nic is None and not fleet.worst)
-
-    def _kpi(self, key: str, value: str, note: str) -> None:
-        shown, small = self.kpis[key]
-        shown.set_text(value)
-        small.set_text(note)
-
-    def _show_banner(self) -> None:
-        snapshot, now_s = self._fleet, time.monotonic()
-        text, kind = "", "ok"
-        age_s: float | None = None
-        if snapshot.value is not None and snapshot.answered_s is not None:
-            age_s = snapshot.value.delays_age_s
-            if age_s is not None:
-                age_s += now_s - snapshot.answered_s
-        if isinstance(snapshot.error, HistoryEmpty):
-            text, kind = "No probes yet: history is up, waiting for the first window.", "wait"
-        elif snapshot.error is not None:
-            since = now_s - (snapshot.failing_s if snapshot.failing_s is not None else now_s)
-            text, kind = f"{snapshot.error} since {since:.0f} s", "bad"
-            if age_s is not None:
-                text += f". What you see is {seconds_text(age_s)} old."
-        elif snapshot.value is None:
-            text, kind = "Asking history …", "wait"
-        elif age_s is None:
-            text, kind = "No probes yet: waiting for the first window.", "wait"
-        elif age_s > self.site.settings.stale_after_s:
-            text = (
-                f"The newest window is {seconds_text(age_s)} old: probers, log or workers have stopped. "
-                "What you see is the last state."
-            )
-            kind = "bad"
-        self._kpi("age", "—" if age_s is None else seconds_text(age_s), "newest window")
-        self.banner.set_text(text)
-        self.banner.set_visibility(bool(text))
-        self.banner.classes(remove="ft-wait ft-bad", add=f"ft-{kind}")
-        self.light.classes(remove="ft-wait ft-bad ft-ok", add=f"ft-{kind}")
 
     def _on_heat(self, snapshot: Snapshot[Heat]) -> None:
         if snapshot.error is not None:
@@ -633,29 +540,6 @@ def _reject_row(row: RejectRow) -> dict[str, Any]:
         "where": f"{row.topic}/{row.partition} @ {row.offset}", "reader": row.reader, "reason": row.reason,
         "detail": row.detail, "size": f"{count_text(row.size_bytes)} B",
     }  # fmt: skip
-
-
-def _line_every_s(span_s: int) -> float:
-    """A series with a wide step need not be asked each time."""
-    return min(step_ns_of(span_s) / 1e9, 2.0) / 2
-
-
-def _card(classes: str) -> Any:
-    return ui.element("section").classes(f"ft-card {classes}")
-
-
-def _text(text: str, classes: str, test: str | None = None) -> Label:
-    label = ui.label(text).classes(classes)
-    return label.props(f"data-testid={test}") if test else label
-
-
-def _toggle(options: dict[Any, str], value: Any, choose: Callable[[Any], None], test: str) -> Any:
-    toggle = ui.toggle(options, value=value, on_change=lambda event: choose(event.value))
-    return toggle.classes("ft-toggle").props(f"dense unelevated no-caps data-testid={test}")
-
-
-def _column(name: str, label: str, align: str = "right", sortable: bool = False) -> dict[str, Any]:
-    return {"name": name, "label": label, "field": name, "align": align, "sortable": sortable}
 
 
 __all__: Sequence[str] = ("Choice", "LivePage", "Site")

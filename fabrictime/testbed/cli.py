@@ -169,6 +169,8 @@ def flow(
     sport: Annotated[int, typer.Option(help="source port, which chooses the path; 0: any")] = 0,
     dport: Annotated[int, typer.Option(help="destination port; 0: any")] = 0,
     congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
+    job: Annotated[str | None, typer.Option(help="job that it belongs to, as its flow report says")] = None,
+    tenant: Annotated[str | None, typer.Option(help="whose it is, as its flow report says")] = None,
     directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
@@ -179,6 +181,7 @@ def flow(
             "flow", duration_s + _FLOW_START_S,
             source=source, destination=destination, rate_bps=parse_rate(rate), duration_s=duration_s,
             protocol="tcp" if tcp else "udp", sport=sport, dport=dport, congestion=congestion,
+            job=job, tenant=tenant,
         )  # fmt: skip
         started = next(answers)
         if not as_json:
@@ -239,6 +242,23 @@ def path(
             "path", source=source, destination=destination, sport=sport, dport=dport,
             protocol="tcp" if tcp else "udp",
         )  # fmt: skip
+        if as_json:
+            print(json.dumps(links))
+        else:
+            _plain("\n".join(links))
+
+
+@app.command()
+def move(
+    spine: Annotated[str, typer.Argument(help="spine that is moved")],
+    other: Annotated[str, typer.Argument(help="spine that it changes places with")],
+    leaf: Annotated[list[str] | None, typer.Option(help="at this leaf only; may be repeated")] = None,
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Exchange the places of two spines while everything runs: their cables at all leaves, or at some."""
+    with _clear_errors():
+        links = ControlClient(_path(directory)).ask("move", spine=spine, other=other, leaves=leaf or [])
         if as_json:
             print(json.dumps(links))
         else:

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
@@ -26,6 +25,7 @@ from fabrictime.testbed.faults import FaultEvent, Faults, parse_fault
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth
+from producers.local_socket import InUse, check_owner, connect, listen
 
 __all__ = ["ControlClient", "ControlServer", "NoFabric", "Testbed", "socket_path"]
 
@@ -46,16 +46,30 @@ def socket_path(data_directory: Path) -> Path:
     return data_directory / "run" / "fabric.sock"
 
 
+def flows_path(control: Path) -> Path:
+    """Return where the flow reporter beside a fabric's socket takes registrations."""
+    return control.parent / "flows.sock"
+
+
 class Testbed:
-    """A fabric with everything that goes with it, as `with Testbed(settings, path) as testbed`."""
+    """A fabric with everything that goes with it, as `with Testbed(settings, path) as testbed`.
+
+    `registrations`: where a flow reporter listens, else beside `path`.
+    """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
-    def __init__(self, settings: FabricSettings | None = None, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: FabricSettings | None = None,
+        path: Path | None = None,
+        registrations: Path | None = None,
+    ) -> None:
         self.fabric = Fabric(settings)
         self.faults = Faults(self.fabric)
-        self.traffic = Traffic(self.fabric)
+        self.traffic = Traffic(self.fabric, flows_path(path) if path and not registrations else registrations)
         self.truth = Truth(self.fabric, self.faults)
+        self.told_of_moves: list[Callable[[], object]] = []
         self._path = path
 
     def __enter__(self) -> Self:
@@ -74,6 +88,17 @@ class Testbed:
     ) -> None:
         self.fabric.close()
 
+    def move(self, spine: str, other: str, leaves: list[str] | None = None) -> list[str]:
+        """Exchange two spines at some leaves, see `Fabric.move`. Raises FabricError while a fault is in
+        force: it would not know its cable any more."""
+        active = self.faults.active()
+        if active:
+            raise FabricError(f"move of {spine}: fault {active[0].fault} is in force, expected none")
+        links = self.fabric.move(spine, other, leaves)
+        for tell in self.told_of_moves:
+            tell()
+        return links
+
 
 class ControlServer:
     """Answers requests about one testbed, in threads of its own, from construction to `close`."""
@@ -89,6 +114,7 @@ class ControlServer:
             "flow": self._flow,
             "truth": self._truth,
             "path": self._path_of,
+            "move": self._move,
         }
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._socket = _listen(path)
@@ -122,7 +148,7 @@ class ControlServer:
         """Read one request, answer it, and hang up."""
         try:
             with connection:
-                _check_peer(connection)
+                check_owner(connection)
                 connection.settimeout(_IDLE_S)
                 with connection.makefile("rb") as lines:
                     line = lines.readline(_LINE_BYTES_MAX)
@@ -193,11 +219,16 @@ class ControlServer:
     def _truth(self, request: dict[str, Any]) -> Iterator[Any]:
         yield self._testbed.truth.snapshot()
 
+    def _move(self, request: dict[str, Any]) -> Iterator[Any]:
+        leaves = [_text({"leaf": leaf}, "leaf") for leaf in request.get("leaves") or []]
+        yield self._testbed.move(_text(request, "spine"), _text(request, "other"), leaves or None)
+
     def _path_of(self, request: dict[str, Any]) -> Iterator[Any]:
         protocol = _text(request, "protocol") if "protocol" in request else "udp"
         if protocol not in ("udp", "tcp"):
             raise ValueError(f"protocol {protocol!r}: expected udp or tcp")
-        yield self._testbed.truth.path_of(
+        truth = self._testbed.truth
+        yield (truth.likely_path_of if request.get("likely") else truth.path_of)(
             _text(request, "source"),
             _text(request, "destination"),
             int(request["sport"]),
@@ -218,14 +249,12 @@ class ControlClient:
 
     def stream(self, command: str, timeout_s: float | None = None, **values: Any) -> Iterator[Any]:
         """Yield the results of a command as they come."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-            connection.settimeout(timeout_s)
-            try:
-                with _near(self._path) as name:
-                    connection.connect(name)
-            except OSError as error:
-                reason = os.strerror(error.errno) if error.errno else str(error)
-                raise NoFabric(f"no running fabric at {self._path}: {reason}") from None
+        try:
+            connection = connect(self._path, timeout_s)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise NoFabric(f"no running fabric at {self._path}: {reason}") from None
+        with connection:
             try:
                 connection.sendall(json.dumps({"command": command, **values}).encode() + b"\n")
                 with connection.makefile("rb") as lines:
@@ -239,49 +268,13 @@ class ControlClient:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Return a socket listening at `path`, readable by its owner alone. Raises FabricError where one
-    answers there.
-    """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    """Return a socket listening at `path`. Raises FabricError where a fabric answers there."""
     try:
-        with _near(path) as name:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as trial:
-                try:
-                    trial.connect(name)
-                except OSError:
-                    path.unlink(missing_ok=True)  # left by an owner that was killed
-                else:
-                    raise FabricError(f"a fabric is running at {path} already")
-            os.fchmod(listener.fileno(), 0o600)  # bind gives the file this mode: never open to others
-            listener.bind(name)
-        listener.listen(_CONNECTIONS_MAX)
+        return listen(path)
+    except InUse:
+        raise FabricError(f"a fabric is running at {path} already") from None
     except OSError as error:
-        listener.close()
         raise FabricError(f"socket {path}: {os.strerror(error.errno or 0)}") from error
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-@contextlib.contextmanager
-def _near(path: Path) -> Iterator[str]:
-    """Yield a short name of `path`: an address of a Unix socket holds 107 bytes, a data directory may
-    have more.
-    """
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)
-
-
-def _check_peer(connection: socket.socket) -> None:
-    """Refuse any user but our own, beyond what the socket's mode does."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    _, uid, _ = struct.unpack("=iII", raw)
-    if uid != os.geteuid():
-        raise PermissionError(f"user {uid} is not the fabric's owner")
 
 
 def _text(request: dict[str, Any], key: str) -> str:

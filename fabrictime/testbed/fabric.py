@@ -15,8 +15,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -27,7 +28,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from fabrictime.testbed import userns
 from fabrictime.testbed.clocks import ClockTruth, draw_clock
 from fabrictime.testbed.settings import FULL_FRAME_BYTES, FabricSettings
-from fabrictime.testbed.topology import Node, Plan, Port, Route, make_plan
+from fabrictime.testbed.topology import Cable, Node, Plan, Port, Route, exchange, make_plan
 from schemas.ids import nic_id
 
 __all__ = ["Fabric", "FabricError", "FabricNic"]
@@ -37,6 +38,8 @@ T = TypeVar("T")
 _TC_H_ROOT = 0xFFFFFFFF
 _PERMANENT = 0x80  # NUD_PERMANENT
 _WARM_UP_PORT = 9  # discard
+_RTNH_F_DEAD, _RTNH_F_LINKDOWN = 1, 16
+_CARRIER_S = 5.0
 _LOWER_INDEX = 1001
 """First index of the interfaces at cables' lower ends. With one index at both ends of a veth pair, each in
 its namespace, the kernel takes the far end for no link of its own: it tells of a carrier up to 1 s late.
@@ -100,6 +103,8 @@ class Fabric:
         self.lock = threading.RLock()
         self.generation = 0
         """Grows with each change of a port: paths found before may have moved."""
+        self.layout = 0
+        """Grows with each move: which interface is which port may have changed."""
         self._paths: dict[str, str] = {}
         self._epoch_ns = 0
         self._nics: list[FabricNic] = []
@@ -193,6 +198,55 @@ class Fabric:
         except (OSError, NetlinkError) as error:
             raise FabricError(f"port {port}: {_line(error)}") from error
 
+    def move(self, one: str, other: str, leaves: Collection[str] | None = None) -> list[str]:
+        """Exchange the places of two spines at some leaves (None: at all): the cable from the leaf's port to
+        the one is plugged into the other, and the other way round. The cable's addresses go with it, as where
+        an operator gives the spines' ports new ones. Returns the links that are there now. Raises ValueError,
+        FabricError.
+        """
+        with self.lock:
+            plan, swaps = exchange(self.plan, one, other, leaves)
+            self.generation += 1
+            self.layout += 1
+            descriptors = {
+                name: os.open(self.netns(name), os.O_RDONLY | os.O_CLOEXEC) for name in (one, other)
+            }
+            try:
+                for number, swap in enumerate(swaps):
+                    to = descriptors[swap.after.node]
+                    self.open_in(
+                        swap.before.node, partial(_hand_over, swap.before.name, to, f"moved{number}")
+                    )
+                self.plan = plan
+                self.links = plan.links()
+                for name in (one, other):
+                    arrived = {
+                        f"moved{number}": swap.after
+                        for number, swap in enumerate(swaps)
+                        if swap.after.node == name
+                    }
+                    self.open_in(name, partial(self._settle, name, arrived))
+                for leaf in {swap.lower.node for swap in swaps}:
+                    self.open_in(leaf, _wait_for_routes)
+                self.generation += 1
+            except (OSError, NetlinkError) as error:
+                raise FabricError(f"move of {one} and {other}: {_line(error)}") from error
+            finally:
+                for descriptor in descriptors.values():
+                    os.close(descriptor)
+            return [link for swap in swaps for link in Cable(swap.lower, swap.after).links()]
+
+    def _settle(self, name: str, arrived: dict[str, Port]) -> None:
+        """Give interfaces that came into a spine's namespace their ports' names and settings, then its
+        routes."""
+        with IPRoute() as ip:
+            for temporary, port in arrived.items():
+                index = socket.if_nametoindex(temporary)
+                ip.link("set", index=index, ifname=port.name)
+                self._set_up(ip, port, index)
+            for route in self.plan.nodes[name].routes:
+                _set_route(ip, route, set())
+
     def _build(self) -> None:
         """Make every namespace, then wire and configure node by node. Runs in a helper thread."""
         descriptors: dict[str, int] = {}
@@ -246,12 +300,14 @@ class Fabric:
                     peer={"ifname": far.name, "address": far.mac, "net_ns_fd": fds[far.node], **shape},
                 )  # fmt: skip
         for port in node.ports:
-            index = socket.if_nametoindex(port.name)
-            ip.addr("add", index=index, address=port.address, prefixlen=31)
-            if port.rate_bps:
-                ip.tc("add", "tbf", index, 0x10000, parent=_TC_H_ROOT, **self._shaping(port.rate_bps))
-            ip.link("set", index=index, state="up")
-            self._neighbour(ip, port, index)
+            self._set_up(ip, port, socket.if_nametoindex(port.name))
+
+    def _set_up(self, ip: IPRoute, port: Port, index: int) -> None:
+        ip.addr("add", index=index, address=port.address, prefixlen=31)
+        if port.rate_bps:
+            ip.tc("add", "tbf", index, 0x10000, parent=_TC_H_ROOT, **self._shaping(port.rate_bps))
+        ip.link("set", index=index, state="up")
+        self._neighbour(ip, port, index)
 
     def _shaping(self, rate_bps: int) -> dict[str, float]:
         """Return TBF's parameters; the burst as whole microseconds rounded up, since it is cut down to
@@ -312,6 +368,31 @@ def _set_route(ip: IPRoute, route: Route, down: set[str]) -> None:
             {"gateway": hop.gateway, "oif": socket.if_nametoindex(hop.port)} for hop in hops
         ]
     ip.route("replace", dst=route.destination, **fields)
+
+
+def _wait_for_routes() -> None:
+    """Return once no route of this namespace leaves out a port: the kernel may tell of a carrier late."""
+    deadline = time.monotonic() + _CARRIER_S
+    with IPRoute() as ip:
+        while time.monotonic() < deadline:
+            hops = [
+                hop
+                for route in ip.get_routes(family=socket.AF_INET)
+                for hop in (route.get_attr("RTA_MULTIPATH") or [route])
+            ]
+            if not any(hop["flags"] & (_RTNH_F_DEAD | _RTNH_F_LINKDOWN) for hop in hops):
+                return
+            time.sleep(0.01)
+    raise OSError(errno.ETIMEDOUT, f"a port has no carrier after {_CARRIER_S:g} s")
+
+
+def _hand_over(name: str, to: int, temporary: str) -> None:
+    """Move an interface of this namespace into another one, under a name that is free there."""
+    with IPRoute() as ip:
+        index = socket.if_nametoindex(name)
+        ip.link("set", index=index, state="down")
+        ip.link("set", index=index, ifname=temporary)
+        ip.link("set", index=index, net_ns_fd=to)
 
 
 def _lower(node: Node, far: Node) -> bool:

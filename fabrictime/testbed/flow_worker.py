@@ -17,9 +17,11 @@ import struct
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fabrictime.testbed import userns
+from producers.local_socket import connect
 
 __all__ = ["main"]
 
@@ -30,6 +32,9 @@ _UDP_OVERHEAD_BYTES = 42  # Ethernet, IP and UDP headers: rates are those of the
 _TICK_NS = 150_000  # several packets are sent together where they are due closer than this
 _CATCH_UP_PACKETS = 48
 _DRAIN_S = 0.5
+_SO_COOKIE = 57
+_TELL_NS = 100_000_000
+_RETRY_NS = 1_000_000_000
 _BUFFER_BYTES = 4 << 20
 
 
@@ -47,6 +52,9 @@ class _Order:
     payload_bytes: int
     congestion: str
     interval_s: float
+    job: str | None
+    tenant: str | None
+    registrations: str | None
 
 
 class _Meter:
@@ -72,6 +80,55 @@ class _Meter:
         self.bytes += size
         self.first_ns = self.first_ns or now
         self.last_ns = now
+
+
+class _Registration:
+    """Tells the host's flow reporter whose flow this is and, for UDP, what was sent.
+
+    A reporter that is not there yet, or comes back, is found again; the flow never waits for it.
+    """
+
+    def __init__(self, order: _Order, sender: socket.socket, receiver: socket.socket) -> None:
+        source, peer = sender.getsockname(), receiver.getsockname()
+        self._said: dict[str, Any] = {
+            "protocol": order.protocol, "source_address": source[0], "source_port": source[1],
+            "peer_address": peer[0], "peer_port": peer[1], "job": order.job, "tenant": order.tenant,
+        }  # fmt: skip
+        self._counts = order.protocol == "udp"
+        if self._counts:
+            cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8))[0]
+            self._said |= {"cookie": cookie, "rate_limit_bps": order.rate_bps}
+        self._path = Path(order.registrations) if order.registrations else None
+        self._connection: socket.socket | None = None
+        self._due_ns = 0
+
+    def tell(self, now_ns: int, sent_bytes: int) -> None:
+        """Say what is so now, where it is time to; `sent_bytes` of frames since the flow began."""
+        if self._path is None or now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + _TELL_NS
+        if self._connection is not None and not self._counts:
+            return
+        if self._counts:
+            self._said |= {"sent_bytes": sent_bytes, "at_ns": now_ns}
+        try:
+            if self._connection is None:
+                self._connection = connect(self._path, 0)
+            self._connection.send(json.dumps(self._said).encode() + b"\n")
+        except BlockingIOError:
+            return
+        except OSError:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection, self._due_ns = None, now_ns + _RETRY_NS
+
+    def end(self, sent_bytes: int) -> None:
+        """Say the last figures and hang up."""
+        self._due_ns = 0
+        self.tell(time.monotonic_ns(), sent_bytes)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class _Stop:
@@ -116,8 +173,10 @@ def _udp(order: _Order, stop: _Stop) -> dict[str, Any]:
     sender = userns.in_netns(order.source_netns, lambda: _socket(kind, order.source_address, order.sport))
     sender.connect(receiver.getsockname())
     _started(sender, receiver)
+    registration = _Registration(order, sender, receiver)
+    frame_bytes = order.payload_bytes + _UDP_OVERHEAD_BYTES
     payload = bytes(order.payload_bytes)
-    gap_ns = (order.payload_bytes + _UDP_OVERHEAD_BYTES) * 8e9 / order.rate_bps
+    gap_ns = frame_bytes * 8e9 / order.rate_bps
     together = max(1, int(_TICK_NS / gap_ns))
     meter = _Meter(order.interval_s)
     scratch = bytearray(65536)
@@ -129,6 +188,7 @@ def _udp(order: _Order, stop: _Stop) -> dict[str, Any]:
     while (now := time.monotonic_ns()) < end:
         if now - checked > 20_000_000:
             checked = now
+            registration.tell(now, sent * frame_bytes)
             if stop.check():
                 break
         ready = int((now - due) / gap_ns) + 1 if now >= due else 0
@@ -150,6 +210,7 @@ def _udp(order: _Order, stop: _Stop) -> dict[str, Any]:
         if wait_ns > 0:
             time.sleep(min(wait_ns, 20_000_000) / 1e9)
     elapsed_ns = time.monotonic_ns() - begin
+    registration.end(sent * frame_bytes)
     deadline = time.monotonic_ns() + int(_DRAIN_S * 1e9)
     quiet = select.poll()
     quiet.register(receiver, select.POLLIN)
@@ -210,9 +271,11 @@ def _tcp(order: _Order, stop: _Stop) -> dict[str, Any]:
     chunk, scratch = memoryview(bytes(262_144)), bytearray(1 << 20)
     sent = 0
     checked = begin
+    registration = _Registration(order, sender, listener)
     while (now := time.monotonic_ns()) < end:
         if now - checked > 20_000_000:
             checked = now
+            registration.tell(now, sent)
             if stop.check():
                 break
         for fd, event in poll.poll(20):
@@ -230,6 +293,7 @@ def _tcp(order: _Order, stop: _Stop) -> dict[str, Any]:
                 except BlockingIOError:
                     continue
     elapsed_ns = time.monotonic_ns() - begin
+    registration.end(sent)
     info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     result = _result(order, sender, receiver, meter, elapsed_ns) | {
         "sent_packets": None,

@@ -8,14 +8,26 @@ come first.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fabrictime.testbed.settings import FabricSettings
 from schemas.ids import link_id
+from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
-__all__ = ["Cable", "Nexthop", "Node", "Plan", "Port", "Route", "make_plan"]
+__all__ = [
+    "Cable",
+    "Nexthop",
+    "Node",
+    "Plan",
+    "Port",
+    "Route",
+    "Swap",
+    "exchange",
+    "make_plan",
+    "topology_file",
+]
 
 Kind = Literal["host", "leaf", "spine"]
 
@@ -154,10 +166,20 @@ def make_plan(settings: FabricSettings) -> Plan:
     plan = Plan(nodes, cables, far, rack_of)
     for name in hosts:
         _route_host(plan, nodes[name])
+    _route_switches(plan)
+    return plan
+
+
+def _route_switches(plan: Plan) -> None:
+    """Give every leaf and spine its routes to the hosts behind each leaf, over all cables that lead there."""
+    nodes, far = plan.nodes, plan.far
+    leaves = [node.name for node in nodes.values() if node.kind == "leaf"]
+    spines = [node.name for node in nodes.values() if node.kind == "spine"]
+    with_hosts = {leaf.node for _, leaf, _ in plan.nics()}
     prefixes = {
         leaf: f"{ipaddress.IPv4Address(_HOSTS_NET + 256 * i)}/24"
         for i, leaf in enumerate(leaves)
-        if placed[i]
+        if leaf in with_hosts
     }
     for leaf_name in leaves:
         leaf_node = nodes[leaf_name]
@@ -169,14 +191,69 @@ def make_plan(settings: FabricSettings) -> Plan:
         leaf_node.routes = [Route(prefix, up) for leaf, prefix in prefixes.items() if leaf != leaf_name]
     for spine_name in spines:
         spine = nodes[spine_name]
+        spine.routes = []
         for leaf_name, prefix in prefixes.items():
             down = tuple(
                 Nexthop(port.name, far[spine_name, port.name].address)
                 for port in spine.ports
                 if far[spine_name, port.name].node == leaf_name
             )
-            spine.routes.append(Route(prefix, down))
-    return plan
+            if down:
+                spine.routes.append(Route(prefix, down))
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A cable's upper end that goes from one spine's port to another's; its address and MAC go with it."""
+
+    before: Port
+    after: Port
+    lower: Port
+
+
+def exchange(
+    plan: Plan, one: str, other: str, leaves: Collection[str] | None = None
+) -> tuple[Plan, list[Swap]]:
+    """Return the plan after two spines' cables at some leaves (None: at all) have changed places, and which
+    cable ends that moved. Raises ValueError for what are no two spines or no leaf."""
+    for name in (one, other):
+        if name not in plan.nodes or plan.nodes[name].kind != "spine":
+            spines = [node.name for node in plan.nodes.values() if node.kind == "spine"]
+            raise ValueError(f"spine {name!r}: expected one of {', '.join(spines)}")
+    if one == other:
+        raise ValueError(f"spine {one!r}: expected two different spines")
+    known = [node.name for node in plan.nodes.values() if node.kind == "leaf"]
+    at = list(known) if leaves is None else list(leaves)
+    for name in at:
+        if name not in known:
+            raise ValueError(f"leaf {name!r}: expected one of {', '.join(known)}")
+    swaps: list[Swap] = []
+    for leaf in at:
+        of = [
+            [c for c in plan.cables if c.lower.node == leaf and c.upper.node == spine]
+            for spine in (one, other)
+        ]
+        for a, b in zip(*of, strict=True):
+            swaps.append(Swap(a.upper, replace(a.upper, node=other, name=b.upper.name), a.lower))
+            swaps.append(Swap(b.upper, replace(b.upper, node=one, name=a.upper.name), b.lower))
+    after = {swap.before: swap.after for swap in swaps}
+    moved = {(swap.after.node, swap.after.name): swap.after for swap in swaps}
+    nodes = {
+        node.name: replace(
+            node,
+            ports=[moved.get((port.node, port.name), port) for port in node.ports],
+            routes=list(node.routes),
+        )
+        for node in plan.nodes.values()
+    }
+    cables = [replace(cable, upper=after.get(cable.upper, cable.upper)) for cable in plan.cables]
+    far: dict[tuple[str, str], Port] = {}
+    for cable in cables:
+        far[cable.lower.node, cable.lower.name] = cable.upper
+        far[cable.upper.node, cable.upper.name] = cable.lower
+    changed = Plan(nodes, cables, far, plan.racks)
+    _route_switches(changed)
+    return changed, swaps
 
 
 def _route_host(plan: Plan, host: Node) -> None:
@@ -194,3 +271,24 @@ def _mac(cable: int, end: int) -> str:
     """Return a locally administered unicast address, unique for each end of each cable."""
     raw = (0x02_F7_00_00_00_00 | cable << 8 | end).to_bytes(6, "big")
     return raw.hex(":")
+
+
+def topology_file(plan: Plan) -> TopologyFile:
+    """Return what an operator would write down of the fabric: names, addresses, cables and their rates."""
+    many_rails = any(node.kind == "host" and len(node.ports) > 1 for node in plan.nodes.values())
+    rail_of = {far.node: rail for _, far, rail in plan.nics()} if many_rails else {}
+    return TopologyFile(
+        nodes=tuple(
+            NodeEntry(
+                name=node.name,
+                kind=node.kind,
+                rail=rail_of.get(node.name) if node.kind == "leaf" else None,
+                ports={port.name: (port.address,) for port in node.ports},
+            )
+            for node in plan.nodes.values()
+        ),
+        links=tuple(
+            CableEntry(ends=(str(cable.lower), str(cable.upper)), rate_bps=cable.lower.rate_bps)
+            for cable in plan.cables
+        ),
+    )

@@ -28,6 +28,7 @@ _RATE_UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _START_TIMEOUT_S = 10.0
 _END_GRACE_S = 5.0
 _UDP_PAYLOAD_MAX = 1472
+_NAME_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class FlowSpec:
 
     `rate_bps`: UDP, the rate of its frames, paced in the sender; TCP, the cap on its pacing, 0 for none.
     Ports 0: the kernel chooses. `congestion`: TCP's congestion control, set explicitly since machines differ.
+    `job`, `tenant`: whose it is, as it registers with the flow reporter.
     """
 
     source: str
@@ -48,6 +50,8 @@ class FlowSpec:
     payload_bytes: int = _UDP_PAYLOAD_MAX
     congestion: str = "cubic"
     interval_s: float = 0.1
+    job: str | None = None
+    tenant: str | None = None
 
     def check(self) -> Self:
         """Return itself. Raises ValueError that names the field and what it takes."""
@@ -66,6 +70,10 @@ class FlowSpec:
             value = getattr(self, name)
             if not low <= value <= high:  # NaN fails as well
                 raise ValueError(f"{name} {value!r}: expected {low:g} to {high:g}")
+        for name in ("job", "tenant"):
+            value = getattr(self, name)
+            if value is not None and not (0 < len(value) <= _NAME_MAX and value.isprintable()):
+                raise ValueError(f"{name} {value!r}: expected 1 to {_NAME_MAX} printable characters")
         return self
 
 
@@ -161,10 +169,14 @@ class Flow:
 
 
 class Traffic:
-    """Starts flows on one fabric and ends those that run when the fabric closes."""
+    """Starts flows on one fabric and ends those that run when the fabric closes.
 
-    def __init__(self, fabric: Fabric) -> None:
+    `registrations`: socket of the flow reporter where flows register, once there is one.
+    """
+
+    def __init__(self, fabric: Fabric, registrations: Path | None = None) -> None:
         self._fabric = fabric
+        self._registrations = registrations
         self._flows: dict[int, Flow] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -185,6 +197,7 @@ class Traffic:
             "source_address": source.address,
             "destination_netns": destination.netns,
             "destination_address": destination.address,
+            "registrations": None if self._registrations is None else str(self._registrations),
         }
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         process = subprocess.Popen(

@@ -90,6 +90,7 @@ class Truth:
         self._thread: threading.Thread | None = None
         self._paths: dict[tuple[str, str, int, int, Protocol], list[str]] = {}
         self._generation = -1
+        self._layout = 0
         fabric.on_close(self.close)
 
     def close(self) -> None:
@@ -296,6 +297,11 @@ class Truth:
 
     def _socket(self, node: str) -> socket.socket:
         """Return the netlink socket that stands in a node's namespace, made on first use."""
+        if self._layout != self._fabric.layout:
+            for sock in self._sockets.values():
+                sock.close()
+            self._sockets.clear()
+            self._layout = self._fabric.layout
         if node not in self._sockets:
 
             def open_there() -> tuple[socket.socket, dict[int, str]]:
@@ -380,6 +386,7 @@ def _burst(
     header = struct.pack("!BBHHHBBH", 0x45, 0, _BURST_BYTES, 0, 0, 64, _NUMBER[protocol], 0) + addresses
     with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        sock.bind((start.address, 0))  # of several NICs, the one with this address sends
         for _ in range(packets):
             sock.sendto(header + payload, (end.address, 0))
 

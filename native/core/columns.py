@@ -26,6 +26,7 @@ __all__ = [
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
 Float64s: TypeAlias = NDArray[np.float64]
+Float64Table: TypeAlias = NDArray[np.float64]
 
 
 def _int32s() -> Int32s:
@@ -105,8 +106,37 @@ class PairFits:
     sigma_ns: Float64s
     drift_sigma_ppb: Float64s
     rtt_min_ns: Float64s
+    margin_ns: Float64s
+    noise_ns: Float64s
     samples: Int64s
     accepted: Int64s
+    forward_start: Int64s
+    """Corners of row k stand at [forward_start[k], forward_start[k + 1]) of the next two."""
+    forward_after_ns: Int64s
+    forward_delay_ns: Float64s
+    reverse_start: Int64s
+    reverse_after_ns: Int64s
+    reverse_delay_ns: Float64s
+
+    def records(self, prober: str) -> list[dict[str, object]]:
+        """Return the rows as elements of `ClockFits.pairs`."""
+        columns = [getattr(self, name).tolist() for name in _FIGURES]
+        forward, reverse = self.forward_start.tolist(), self.reverse_start.tolist()
+        corners = [getattr(self, name).tolist() for name in _CORNERS]
+        rows = []
+        for k, (peer, *figures) in enumerate(zip(self.peers, *columns, strict=True)):
+            row: dict[str, object] = {"prober": prober, "peer": peer}
+            row.update(zip(_FIGURES, figures, strict=True))
+            out, back = slice(forward[k], forward[k + 1]), slice(reverse[k], reverse[k + 1])
+            for name, column, part in zip(_CORNERS, corners, (out, out, back, back), strict=True):
+                row[name] = column[part]
+            rows.append(row)
+        return rows
+
+
+_FIGURES = ("at_ns", "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "margin_ns",
+            "noise_ns", "samples", "accepted")  # fmt: skip
+_CORNERS = ("forward_after_ns", "forward_delay_ns", "reverse_after_ns", "reverse_delay_ns")
 
 
 @dataclass(slots=True)
@@ -143,15 +173,72 @@ class PathDelayColumns:
 
 @dataclass(slots=True)
 class MeshSolution:
-    """Weighted robust least squares of x[b] - x[a] = value over P edges and n nodes."""
+    """Weighted robust least squares of x[b] - x[a] = value and x = prior over P edges and n nodes."""
 
     x: Float64s
-    """[n] in the unit of `value`; each component's mean, weighted by the nodes' information, is 0."""
+    """[n] in the unit of `value`; of a part without a prior the mean, weighted by the nodes' information, is
+    0."""
     sigma: Float64s
-    """[n] standard error of x against that mean; infinite for a node without an edge."""
+    """[n] standard error of x, against that mean where there is no prior; infinite for a node without an edge
+    and a prior."""
     component: Int32s
-    """[n] number of the connected part, from 0 in order of first node."""
+    """[n] number of the part that edges connect, from 0 in order of first node."""
     residual: Float64s
     """[P] value - (x[b] - x[a])."""
     weight: Float64s
     """[P] share of an edge's own weight that the robust rounds left it, 0..1; below 0.5: an outlier."""
+    prior_residual: Float64s
+    """[n] prior - x; 0 without a prior."""
+    prior_weight: Float64s
+    """[n] as `weight`, of the prior; 0 without one."""
+    contradiction: Float64s
+    """[n] typical |residual| / sigma of the node's own edges before any weight: 1.48 times the lower median,
+    in units of its part's residuals. About 1, and large where a clock's edges contradict each other."""
+    leverage: Float64s
+    """[P] share of an edge's own vote in its residual, 0..1: the residual's variance is 1 - leverage of the
+    edge's. From random draws, good to some 0.05, in parts of more than 96 nodes."""
+    scale: Float64s
+    """[parts] rms of the edges' errors over their sigma, from the residuals that count; 1 where nothing is
+    left over to tell."""
+    dof: Float64s
+    """[parts] edges less what they have to tell: how much stands behind `scale`."""
+
+
+@dataclass(slots=True)
+class QueueSlots:
+    """Queues of L links over S slots, as `QueueSolver` finds them."""
+
+    queue_ns: Float64Table
+    """[S, L] ns that a packet waits at the link, mean of the slot; 0 where no path crosses it."""
+    sigma_ns: Float64Table
+    """[S, L] standard error of it; 0 where no path crosses it."""
+
+
+@dataclass(slots=True)
+class QueueingColumns:
+    """Delays above the floors of R paths, one way each, in the slots that have samples."""
+
+    start_ns: int
+    """Fabric time where slot 0 begins, a multiple of the slots' length."""
+    names: list[tuple[str, str, int, int]]
+    """R (prober, peer, entropy value, way): 1 forward, 2 reverse, 3 round trip."""
+    floor_ns: Float64s
+    """[R] delay without a queue."""
+    noise_ns: Float64s
+    """[R] standard deviation of one delay."""
+    singles: Int64s
+    """[R] samples not right behind another of ours."""
+    idle: Int64s
+    """[R] of those, how many met no queue."""
+    lost: Int64s
+    """[R] requests without a reply."""
+    start: Int64s
+    """[R + 1] first cell of each path."""
+    slot: Int32s
+    """[cells] slot, ascending within a path."""
+    count: Int32s
+    """[cells] samples."""
+    least_ns: Float64s
+    """[cells] least delay above the floor."""
+    mean_ns: Float64s
+    """[cells] mean delay above the floor."""

@@ -6,24 +6,17 @@ array is a block's count, its elements and a zero.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 __all__ = ["encode_path_delays"]
 
+cdef extern from "varint.h" nogil:
+    uint8_t *_long "ft_put_varint"(uint8_t *out, int64_t value)
+
 cdef enum:
     VARINT = 10  # most bytes of a number
     ROW = 5 * VARINT + 10 * 9 + 8 * VARINT  # most bytes of a row besides its peer's name and its buckets
-
-
-cdef inline uint8_t *_long(uint8_t *out, int64_t value) noexcept nogil:
-    cdef uint64_t left = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
-    while left >= 0x80:
-        out[0] = <uint8_t>(left | 0x80)
-        out += 1
-        left >>= 7
-    out[0] = <uint8_t>left
-    return out + 1
 
 
 cdef inline uint8_t *_text(uint8_t *out, bytes text):

@@ -15,9 +15,14 @@
  *   reply    i64 t2, u32 ticket, u32 0
  *   collect  count * (u32 seq, u32 ticket, u32 0)
  *   follow-up count * (u32 seq, i64 t3)
+ *   trace    i64 sender's system clock, u32 hash of the traced NIC's name, u32 TTL
+ *   traced   the same 16 bytes: the trace with this sequence number came all the way
  * and last the u64 SipHash-2-4 of source address, destination address, both ports and all of the above.
  *
- * A shot is one probe or one coded pair; its two halves have the sequence numbers 2n and 2n + 1. */
+ * A shot is one probe or one coded pair; its two halves have the sequence numbers 2n and 2n + 1.
+ *
+ * losses.c says which requests are lost long before the time-out of the samples; it is asked whenever one may be
+ * overdue, and only after all that had come by then was read: an answer that lies unread is not lost. */
 #define _GNU_SOURCE
 #include "engine.h"
 
@@ -26,6 +31,7 @@
 #include <errno.h>
 #include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
+#include <linux/sock_diag.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -47,14 +53,18 @@
 #define SO_RXQ_OVFL 40
 #endif
 
-enum { VERSION = 1, KIND_REQUEST = 1, KIND_REPLY = 2, KIND_COLLECT = 3, KIND_FOLLOWUP = 4 };
+enum { VERSION = 1, KIND_REQUEST = 1, KIND_REPLY = 2, KIND_COLLECT = 3, KIND_FOLLOWUP = 4, KIND_TRACE = 5, KIND_TRACED = 6 };
 enum { HEAD = 16, TIMED_BYTES = 40, ENTRY = 12, MAC = 8, MAX_ENTRIES = 32 };
 enum { MAX_BYTES = HEAD + MAX_ENTRIES * ENTRY + MAC, BATCH = 64, CONTROL = 160, ADDRESS_BLOCK = 40 };
-enum { SHOTS_A_TURN = 16, DRAIN_SENT = 96 };
+enum { SHOTS_A_TURN = 16, DRAIN_SENT = 96, QUEUE_ASKED = 32, REPORTED_ERRORS = 8 };
 enum { FREE_HALF, WAITING, SENT, REPLIED, COMPLETE, LOST, INCOMPLETE, UNSENT };
 
 static const double LEAST_THROTTLE = 1.0 / 16;
 static const int64_t MAX_NS = (int64_t)1 << 62, MAX_DEBT_NS = 20000000, SPIN_NS = 30000, IDLE_NS = 20000000;
+static const int64_t ASKED_NS = 10000000000;
+static const int64_t EARLY_DRAIN_NS = 1000000, LATE_RING_NS = 50000000, ALERT_NS = 1000000000;
+/* Lateness that is told at once: less of it costs no path its verdict and goes with what is told anyhow. */
+static const int64_t LATE_TELL_NS = 20000000;
 
 typedef struct {
   int64_t t1, t2, t3, t4;
@@ -89,7 +99,8 @@ typedef struct {
   struct sockaddr_storage address;
   uint32_t next_id, drops;
   uint32_t *seq_of; /* by stamp id */
-  uint32_t id_mask;
+  uint32_t id_mask, queued_id;
+  int64_t queued_ns; /* when that id entered the host's queue */
 } path_socket;
 
 typedef struct {
@@ -109,7 +120,7 @@ typedef struct {
 struct ft_engine {
   ft_config config;
   ft_clock clock;
-  int clocked, phc_fd, responder_fd, wake_fd, epoll_wake, epoll_paths, id_by_counter, running;
+  int clocked, phc_fd, responder_fd, wake_fd, evidence_fd, rung, epoll_wake, epoll_paths, id_by_counter, running;
   pthread_mutex_t mutex;
   atomic_int waiters, stopping;
   socklen_t name_bytes;
@@ -121,6 +132,7 @@ struct ft_engine {
   int actives;
   shot *shots;
   uint32_t shot_mask, head, tail_reply, tail_stamp;
+  uint32_t round_of, round_step, round_at; /* of single probes over the ways */
   uint32_t second; /* pairs whose second half waits: shots [second, head) may hold some */
   collection *collections;
   uint32_t *collecting; /* indices of collections that are not empty */
@@ -133,7 +145,15 @@ struct ft_engine {
   int64_t next_shot, last_drain, cap_at, answer_cap_at, throttle_at;
   double cap_tokens, answer_tokens, throttle;
   uint64_t random[4];
+  ft_losses *losses;
+  int64_t since_realtime; /* the monotonic clock minus the system's, at the last drain */
+  int64_t evidence_at, alert_till, late_rung_at;
+  int late_owed;
+  ft_trouble trouble, before; /* of this interval; counters at its start */
   ft_counters counters;
+  ft_trace_hit *hits;
+  int hit_count;
+  ft_asker *askers;
   batch in, out, extra;
 };
 
@@ -146,6 +166,8 @@ static int64_t now_of(clockid_t clock) {
 }
 
 static int64_t monotonic(void) { return now_of(CLOCK_MONOTONIC); }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void put32(uint8_t *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); }
 static void put64(uint8_t *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); }
@@ -227,12 +249,15 @@ static int group_of(const ft_engine *e, const shot *s, int paired) {
 
 typedef struct {
   int64_t stamp; /* already on this NIC's clock */
-  uint32_t id, drops;
+  int64_t raw;
+  uint32_t id, drops, kind;
   int is_transmit, has_drops;
+  int is_icmp, icmp_type, icmp_code;
+  struct sockaddr_storage offender;
 } ancillary;
 
 static ancillary read_control(ft_engine *e, struct msghdr *message) {
-  ancillary found = {FT_NO_STAMP, 0, 0, 0, 0};
+  ancillary found = {.stamp = FT_NO_STAMP};
   for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPING) {
       struct timespec t[3];
@@ -240,6 +265,7 @@ static ancillary read_control(ft_engine *e, struct msghdr *message) {
       const struct timespec *use = e->config.hardware ? &t[2] : &t[0];
       if (use->tv_sec || use->tv_nsec) {
         int64_t ns = use->tv_sec * 1000000000LL + use->tv_nsec;
+        found.raw = ns;
         found.stamp = reading(e, ns);
       }
     } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
@@ -249,9 +275,17 @@ static ancillary read_control(ft_engine *e, struct msghdr *message) {
                (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR)) {
       struct sock_extended_err error;
       memcpy(&error, CMSG_DATA(c), sizeof error);
-      if (error.ee_origin == SO_EE_ORIGIN_TIMESTAMPING && error.ee_info == SCM_TSTAMP_SND) {
+      if (error.ee_origin == SO_EE_ORIGIN_TIMESTAMPING) {
         found.is_transmit = 1;
+        found.kind = error.ee_info;
         found.id = error.ee_data;
+      } else if (error.ee_origin == SO_EE_ORIGIN_ICMP || error.ee_origin == SO_EE_ORIGIN_ICMP6) {
+        size_t bytes = c->cmsg_level == SOL_IPV6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        found.is_icmp = 1;
+        found.icmp_type = error.ee_type;
+        found.icmp_code = error.ee_code;
+        if (c->cmsg_len >= CMSG_LEN(sizeof error + bytes))
+          memcpy(&found.offender, CMSG_DATA(c) + sizeof error, bytes);
       }
     }
   }
@@ -267,6 +301,13 @@ static void batch_init(ft_engine *e, batch *b) {
   }
 }
 
+/* Whether a call may have failed only since the network sent an error back for an earlier packet: each such error
+ * fails one call on its socket, whatever that call is about. */
+static int from_network(int error) {
+  return error == EHOSTUNREACH || error == ECONNREFUSED || error == ENETUNREACH || error == ENOPROTOOPT ||
+         error == EMSGSIZE || error == EHOSTDOWN || error == ENONET || error == EACCES || error == EPROTO;
+}
+
 static int batch_receive(ft_engine *e, batch *b, int fd, int want, int flags) {
   for (int i = 0; i < want; i++) {
     struct msghdr *m = &b->messages[i].msg_hdr;
@@ -276,16 +317,21 @@ static int batch_receive(ft_engine *e, batch *b, int fd, int want, int flags) {
     m->msg_flags = 0;
     b->vectors[i].iov_len = MAX_BYTES;
   }
-  return recvmmsg(fd, b->messages, (unsigned)want, MSG_DONTWAIT | flags, NULL);
+  int got = -1;
+  for (int i = 0; i < REPORTED_ERRORS && got < 0; i++) {
+    got = recvmmsg(fd, b->messages, (unsigned)want, MSG_DONTWAIT | flags, NULL);
+    if (got < 0 && !from_network(errno)) break;
+  }
+  return got;
 }
 
-/* Point message i at `to` with `size` bytes; with `stamp`, ask for a transmit stamp under `id`. */
-static void batch_put(ft_engine *e, batch *b, int i, int size, int stamp, uint32_t id) {
+/* Message i has `size` bytes; with `stamps`, ask for these transmit stamps under `id`. */
+static void batch_put(ft_engine *e, batch *b, int i, int size, uint32_t stamps, uint32_t id) {
   struct msghdr *m = &b->messages[i].msg_hdr;
   m->msg_namelen = e->name_bytes;
   m->msg_flags = 0;
   b->vectors[i].iov_len = (size_t)size;
-  if (!stamp) {
+  if (!stamps) {
     m->msg_control = NULL;
     m->msg_controllen = 0;
     return;
@@ -296,7 +342,7 @@ static void batch_put(ft_engine *e, batch *b, int i, int size, int stamp, uint32
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SO_TIMESTAMPING;
   c->cmsg_len = CMSG_LEN(4);
-  memcpy(CMSG_DATA(c), &e->tx_flags, 4);
+  memcpy(CMSG_DATA(c), &stamps, 4);
   if (!e->id_by_counter) {
     c = (struct cmsghdr *)(b->control[i] + CMSG_SPACE(4));
     c->cmsg_level = SOL_SOCKET;
@@ -310,6 +356,14 @@ static uint32_t report_flags(const ft_engine *e) {
   uint32_t flags = SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_TSONLY;
   return flags | (e->config.hardware ? SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE
                                      : SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE);
+}
+
+/* Errors of the network are asked for, since a trace lives of them. */
+static int errors_on(const ft_engine *e, int fd) {
+  int one = 1;
+  if (e->name_bytes == sizeof(struct sockaddr_in6) && setsockopt(fd, SOL_IPV6, IPV6_RECVERR, &one, sizeof one)) return errno;
+  if (e->name_bytes == sizeof(struct sockaddr_in) && setsockopt(fd, SOL_IP, IP_RECVERR, &one, sizeof one)) return errno;
+  return setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &one, sizeof one) ? errno : 0;
 }
 
 static int stamping_on(ft_engine *e, int fd) {
@@ -332,26 +386,149 @@ static void restart_ids(ft_engine *e, int fd) {
   for (int p = 0; p < e->config.paths; p++) {
     if (e->paths[p].fd != fd) continue;
     e->paths[p].next_id = 0;
+    e->paths[p].queued_ns = 0;
     memset(e->paths[p].seq_of, 0xff, (e->paths[p].id_mask + 1) * sizeof(uint32_t));
   }
 }
 
-/* Send messages [from, to) of `b`. Returns how many the kernel took; fewer than asked: errno says why. */
+/* Send messages [from, to) of `b`. Returns how many the kernel took; fewer than asked: errno says why the next one
+ * failed, and it is that packet's own failure unless it says EAGAIN. */
 static int batch_send(ft_engine *e, batch *b, int fd, int from, int to) {
-  int done = sendmmsg(fd, b->messages + from, (unsigned)(to - from), MSG_DONTWAIT);
-  if (done < 0 && errno == EINVAL && !e->id_by_counter && b->messages[from].msg_hdr.msg_control) {
+  int done = 0, errors = 0, pending;
+  socklen_t size = sizeof pending;
+  if (e->id_by_counter) getsockopt(fd, SOL_SOCKET, SO_ERROR, &pending, &size); /* clears it */
+  while (done < to - from) {
+    int sent = sendmmsg(fd, b->messages + from + done, (unsigned)(to - from - done), MSG_DONTWAIT);
+    if (sent > 0) {
+      done += sent;
+      errors = 0;
+      errno = EAGAIN;
+      if (e->id_by_counter) break; /* whatever stopped it may have been numbered */
+    } else if (e->id_by_counter || !from_network(errno) || ++errors == REPORTED_ERRORS) {
+      break;
+    }
+  }
+  if (!done && errno == EINVAL && !e->id_by_counter && b->messages[from].msg_hdr.msg_control) {
     e->id_by_counter = 1;
     restart_ids(e, e->responder_fd);
     for (int p = 0; p < e->config.paths; p++) restart_ids(e, e->paths[p].fd);
     errno = EAGAIN;
   }
-  return done < 0 ? 0 : done;
+  return done;
+}
+
+static void refill(double *tokens, int64_t *at, double rate, int64_t now) {
+  double most = rate * 0.005 < 32 ? 32 : rate * 0.005;
+  *tokens += (double)(now - *at) * 1e-9 * rate;
+  if (*tokens > most) *tokens = most;
+  *at = now;
 }
 
 static void note_drops(ft_engine *e, const ancillary *a, uint32_t *last) {
-  if (!a->has_drops) return;
+  if (!a->has_drops || (int32_t)(a->drops - *last) <= 0) return; /* stamped on a packet that came before the last */
   e->counters.rx_queue_drops += a->drops - *last;
   *last = a->drops;
+}
+
+/* --- traces ------------------------------------------------------------------------------------------------- */
+
+static int kind_of(const uint8_t *p, int size) {
+  return size >= TIMED_BYTES - ENTRY && p[0] == 'F' && p[1] == 'T' && p[2] >> 4 == VERSION ? p[2] & 15 : 0;
+}
+
+static void put_hit(ft_engine *e, int arrived, int path, const ancillary *a, const struct sockaddr_storage *target,
+                    const uint8_t *data, int size) {
+  if (e->hit_count == FT_TRACE_HITS) {
+    e->counters.trace_hits_dropped++;
+    return;
+  }
+  ft_trace_hit *h = &e->hits[e->hit_count++];
+  *h = (ft_trace_hit){.arrived = arrived, .path = path, .target = *target};
+  if (a) {
+    h->type = a->icmp_type;
+    h->code = a->icmp_code;
+    h->hop = a->offender;
+  }
+  h->size = size < (int)sizeof h->data ? size : (int)sizeof h->data;
+  memcpy(h->data, data, (size_t)h->size);
+}
+
+/* An error of the network for one of our packets. What quotes a probe is no answer to a trace; what quotes too little
+ * to tell may be one. */
+static void on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data, int size) {
+  e->counters.icmp_errors++;
+  int told = size >= 4 && data[0] == 'F' && data[1] == 'T';
+  if (told && (data[2] & 15) != KIND_TRACE) return;
+  put_hit(e, 0, path, a, m->msg_name, data, size);
+}
+
+static void note_asker(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now) {
+  uint8_t block[24] = {0};
+  put_address(block, block + 16, from);
+  uint32_t at = (uint32_t)ft_siphash(e->config.key, block, sizeof block), oldest = at & (FT_ASKERS - 1);
+  for (uint32_t i = 0; i < 8; i++) {
+    uint32_t here = (at + i) & (FT_ASKERS - 1);
+    ft_asker *k = &e->askers[here];
+    if (k->asked_ns && same_address(&k->address, from)) {
+      k->asked_ns = now;
+      if (traced) k->traced_ns = now;
+      return;
+    }
+    if (k->asked_ns < e->askers[oldest].asked_ns) oldest = here;
+  }
+  e->askers[oldest] = (ft_asker){*from, now, traced ? now : 0};
+}
+
+/* A trace that came all the way: say so, with as many bytes, to whoever has the key. */
+static void answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
+                         const struct sockaddr_storage *from, int64_t now) {
+  if (size != FT_TRACE_BYTES) {
+    e->counters.malformed++;
+    return;
+  }
+  if (mac_of(e, from, own, p, FT_TRACE_BYTES - MAC) ^ get64(p + FT_TRACE_BYTES - MAC)) {
+    e->counters.bad_mac++;
+    return;
+  }
+  if (get32(p + 24) != e->config.nic_hash) {
+    e->counters.wrong_nic++;
+    return;
+  }
+  int64_t age;
+  int wraps = __builtin_sub_overflow(now_of(CLOCK_REALTIME), (int64_t)get64(p + 16), &age);
+  if (e->config.max_age_ns && (wraps || age > e->config.max_age_ns || age < -e->config.max_age_ns)) {
+    e->counters.stale_time++;
+    return;
+  }
+  e->counters.traces_received++;
+  e->counters.bytes_asked += (uint64_t)size;
+  if (fd == e->responder_fd) note_asker(e, from, 1, now);
+  if (e->answer_tokens < 1) {
+    e->counters.answers_capped++;
+    return;
+  }
+  e->answer_tokens -= 1;
+  batch *b = &e->extra;
+  uint8_t *q = b->data[0];
+  memcpy(q, p, FT_TRACE_BYTES - MAC);
+  q[2] = (uint8_t)(VERSION << 4 | KIND_TRACED);
+  put64(q + FT_TRACE_BYTES - MAC, mac_of(e, own, from, q, FT_TRACE_BYTES - MAC));
+  b->names[0] = *from;
+  batch_put(e, b, 0, FT_TRACE_BYTES, 0, 0);
+  if (batch_send(e, b, fd, 0, 1) == 1) {
+    e->counters.traces_answered++;
+    e->counters.bytes_answered += FT_TRACE_BYTES;
+  } else {
+    e->counters.send_errors++;
+  }
+}
+
+static void on_traced(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p, int size,
+                      const struct sockaddr_storage *from) {
+  if (size != FT_TRACE_BYTES) e->counters.malformed++;
+  else if (get64(p + 8) != e->config.run) e->counters.stale_run++;
+  else if (!ft_engine_is_traced(e, p, size, from, own)) e->counters.bad_mac++;
+  else put_hit(e, 1, path, NULL, from, p, size);
 }
 
 /* --- prober: from shot to sample ---------------------------------------------------------------------------- */
@@ -361,6 +538,15 @@ static half *half_of(ft_engine *e, uint32_t seq, shot **owner) {
   *owner = s;
   half *h = &s->halves[seq & 1];
   return (s->number & 0x7fffffff) == seq >> 1 && h->state >= SENT ? h : NULL;
+}
+
+/* Where losses.c keeps a half. */
+static uint32_t slot_of(const ft_engine *e, const shot *s, int which) {
+  return (s->number & e->shot_mask) << 1 | (uint32_t)which;
+}
+
+static uint32_t way_of(const ft_engine *e, const shot *s) {
+  return (uint32_t)(s->peer * e->config.paths + s->path);
 }
 
 /* Whether a - b is a time that a batch may carry: within 2^62 ns, see decode.h. */
@@ -413,6 +599,8 @@ static void complete(ft_engine *e, shot *s, half *h) {
     return;
   if (sound_difference(h->t2, h->t1) && sound_difference(h->t3, h->t2) && sound_difference(h->t4, h->t3)) {
     h->state = COMPLETE;
+    int64_t network = (h->t4 - h->t1) - (h->t3 - h->t2);
+    if (network >= 0 && network < e->config.timeout_ns) ft_losses_network(e->losses, way_of(e, s), network);
   } else { /* a peer's stamps that no clock shows: one such sample would have the whole batch refused */
     h->state = INCOMPLETE;
     e->counters.no_t3++;
@@ -475,12 +663,17 @@ static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_stora
   uint32_t seq = get32(p + 4);
   shot *s;
   half *h = half_of(e, seq, &s);
-  if (!h || h->state == LOST) {
+  if (!h) {
     e->counters.late++;
     return;
   }
   if (!same_address(from, &e->peers[s->peer].address)) {
     e->counters.malformed++;
+    return;
+  }
+  if (h->state == LOST) {
+    e->counters.late++;
+    ft_losses_too_late(e->losses, slot_of(e, s, (int)(seq & 1)), now);
     return;
   }
   if (h->state != SENT) {
@@ -492,6 +685,12 @@ static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_stora
   h->ticket = get32(p + 24);
   h->state = REPLIED;
   e->counters.replies_received++;
+  /* t1 and t4 are of one clock; where one is missing, or the clock was set meanwhile, our own time serves */
+  int64_t sent = ft_losses_sent_at(e->losses, slot_of(e, s, (int)(seq & 1))), round = now - sent, stamped;
+  if (h->t1 != FT_NO_STAMP && t4 != FT_NO_STAMP && !__builtin_sub_overflow(t4, h->t1, &stamped) && stamped >= 0 &&
+      stamped < round)
+    round = stamped;
+  ft_losses_answered(e->losses, slot_of(e, s, (int)(seq & 1)), sent + round, round);
   if (t4 == FT_NO_STAMP) e->counters.no_rx_stamp++;
   if (t4 != FT_NO_STAMP && h->t2 != FT_NO_STAMP) want_stamp(e, s, seq, h, now);
 }
@@ -515,7 +714,16 @@ static void on_followup(ft_engine *e, const uint8_t *p, const struct sockaddr_st
 
 static void on_path_packet(ft_engine *e, int path, const uint8_t *p, int size, const struct sockaddr_storage *from,
                            int64_t t4, int64_t now) {
-  int kind = size >= TIMED_BYTES - ENTRY && p[0] == 'F' && p[1] == 'T' && p[2] >> 4 == VERSION ? p[2] & 15 : 0;
+  int kind = kind_of(p, size);
+  if (kind == KIND_TRACE) {
+    refill(&e->answer_tokens, &e->answer_cap_at, e->config.answer_max_pps, now);
+    answer_trace(e, e->paths[path].fd, &e->paths[path].address, p, size, from, now);
+    return;
+  }
+  if (kind == KIND_TRACED) {
+    on_traced(e, path, &e->paths[path].address, p, size, from);
+    return;
+  }
   int wanted = kind == KIND_REPLY ? TIMED_BYTES : HEAD + p[3 * (size > 3)] * ENTRY + MAC;
   if ((kind != KIND_REPLY && kind != KIND_FOLLOWUP) || size != wanted || size > MAX_BYTES) {
     e->counters.malformed++;
@@ -533,14 +741,26 @@ static void on_path_packet(ft_engine *e, int path, const uint8_t *p, int size, c
   else on_followup(e, p, from);
 }
 
-static void on_path_stamp(ft_engine *e, path_socket *path, const ancillary *a) {
+static void on_path_stamp(ft_engine *e, path_socket *path, const ancillary *a, int64_t now) {
   shot *s;
-  half *h = half_of(e, path->seq_of[a->id & path->id_mask], &s);
+  uint32_t seq = path->seq_of[a->id & path->id_mask];
+  half *h = half_of(e, seq, &s);
+  if (a->kind == SCM_TSTAMP_SCHED) {
+    path->queued_id = a->id;
+    path->queued_ns = a->raw;
+    return;
+  }
   if (!h || a->stamp == FT_NO_STAMP || &e->paths[s->path] != path || h->t1 != FT_NO_STAMP) {
     e->counters.unknown_stamp++;
     return;
   }
   h->t1 = a->stamp;
+  if (a->id == path->queued_id && path->queued_ns) {
+    if (a->raw - path->queued_ns > e->trouble.queue_ns) e->trouble.queue_ns = a->raw - path->queued_ns;
+    path->queued_ns = 0;
+  }
+  int64_t left = e->config.hardware ? 0 : a->raw + e->since_realtime;
+  ft_losses_left(e->losses, slot_of(e, s, (int)(seq & 1)), left < now ? left : now);
   complete(e, s, h);
 }
 
@@ -553,7 +773,8 @@ static int drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
     int got = batch_receive(e, b, socket->fd, BATCH, MSG_ERRQUEUE);
     for (int i = 0; i < got; i++) {
       ancillary a = read_control(e, &b->messages[i].msg_hdr);
-      if (a.is_transmit) on_path_stamp(e, socket, &a);
+      if (a.is_transmit) on_path_stamp(e, socket, &a, now);
+      else if (a.is_icmp) on_icmp(e, path, &a, &b->messages[i].msg_hdr, b->data[i], (int)b->messages[i].msg_len);
     }
     if (!(more = got == BATCH)) break;
   }
@@ -581,6 +802,7 @@ static void expire(ft_engine *e, int64_t now) {
       half *h = &s->halves[i];
       if (h->state == SENT) {
         h->state = LOST;
+        ft_losses_over(e->losses, slot_of(e, s, (int)i));
         e->counters.lost++;
         e->outputs[e->front].lost[group_of(e, s, s->pair)]++;
         e->counters.no_t1 += h->t1 == FT_NO_STAMP;
@@ -605,13 +827,44 @@ static void expire(ft_engine *e, int64_t now) {
   }
 }
 
+static void ring(ft_engine *e) {
+  uint64_t one = 1;
+  if (!e->rung) e->rung = write(e->evidence_fd, &one, sizeof one) == sizeof one;
+}
+
+/* The thread, or an answer, came so much later than it should have. */
+static void came_late(ft_engine *e, int64_t ns) {
+  if (ns < e->config.starved_ns || ns > 60000000000LL) return; /* no thread waits for minutes: a clock was set */
+  e->counters.starved++;
+  if (ns > e->trouble.late_ns) e->trouble.late_ns = ns;
+  if (ns >= LATE_TELL_NS) e->late_owed = 1;
+}
+
+/* When a request may be overdue and its answer is still to be looked for. While all is well every drain_ns is soon
+ * enough; from the first loss on each is looked at as soon as it is due. */
+static int64_t next_overdue(const ft_engine *e, int64_t now) {
+  int waits;
+  int64_t at = ft_losses_due(e->losses, &waits);
+  if (waits) return least(at, e->last_drain + EARLY_DRAIN_NS);
+  if (now >= e->alert_till && at < e->last_drain + e->config.drain_ns) at = e->last_drain + e->config.drain_ns;
+  return at;
+}
+
 static void drain_paths(ft_engine *e, int64_t now) {
   struct epoll_event events[FT_MAX_PATHS];
+  e->since_realtime = now - now_of(CLOCK_REALTIME);
   int ready = epoll_wait(e->epoll_paths, events, FT_MAX_PATHS, 0);
   int more = 0;
   for (int i = 0; i < ready; i++) more |= drain_path(e, (int)events[i].data.u32, events[i].events, now);
   /* an answer that lies unread in our own socket is not lost */
-  if (!more) expire(e, now);
+  if (!more) {
+    ft_losses_judge(e->losses, now);
+    expire(e, now);
+  }
+  if (ft_losses_urgent(e->losses)) {
+    e->alert_till = now + ALERT_NS;
+    ring(e);
+  }
   if (e->collectings) send_collections(e, now);
   e->last_drain = more ? now - 3 * e->config.drain_ns : now;
   e->sent_since_drain = 0;
@@ -621,6 +874,11 @@ typedef struct {
   shot *s;
   int which;
 } aimed;
+
+/* Transmit stamps to ask for: of some requests also when they entered the host's queue, and so its length. */
+static uint32_t stamps_of(const ft_engine *e, uint32_t id) {
+  return e->tx_flags | (id % QUEUE_ASKED || e->config.hardware ? 0 : SOF_TIMESTAMPING_TX_SCHED);
+}
 
 static void put_request(ft_engine *e, int i, shot *s, int which, int64_t system_ns) {
   batch *b = &e->out;
@@ -633,7 +891,7 @@ static void put_request(ft_engine *e, int i, shot *s, int which, int64_t system_
   put32(p + 28, 0);
   put64(p + 32, mac_of(e, &path->address, &e->peers[s->peer].address, p, TIMED_BYTES - MAC));
   b->names[i] = e->peers[s->peer].address;
-  batch_put(e, b, i, TIMED_BYTES, 1, id);
+  batch_put(e, b, i, TIMED_BYTES, stamps_of(e, id), id);
   path->seq_of[id & path->id_mask] = seq;
 }
 
@@ -646,6 +904,7 @@ static void send_requests(ft_engine *e, const aimed *aims, int n) {
     int error = errno;
     for (int i = from; i < from + done; i++) {
       aims[i].s->halves[aims[i].which].state = SENT;
+      ft_losses_sent(e->losses, slot_of(e, aims[i].s, aims[i].which), way_of(e, aims[i].s), before);
       if (aims[i].which == 0 && aims[i].s->pair) aims[i].s->second_due = before + e->config.spacing_ns;
     }
     e->sent_since_drain += (uint32_t)done;
@@ -658,6 +917,7 @@ static void send_requests(ft_engine *e, const aimed *aims, int n) {
       e->counters.send_errors++;
     } else { /* no route, link down, forbidden: the path answers nothing, and that is what `lost` says */
       h->state = SENT;
+      ft_losses_unsent(e->losses, slot_of(e, aims[from].s, aims[from].which), 1);
       e->counters.unreachable++;
     }
     if (e->id_by_counter) { /* what was put behind it carries ids of the old count */
@@ -667,18 +927,11 @@ static void send_requests(ft_engine *e, const aimed *aims, int n) {
         uint32_t seq = (aims[i].s->number << 1) | (uint32_t)aims[i].which;
         uint32_t id = e->paths[path].next_id++;
         e->paths[path].seq_of[id & e->paths[path].id_mask] = seq;
-        batch_put(e, &e->out, i, TIMED_BYTES, 1, id);
+        batch_put(e, &e->out, i, TIMED_BYTES, stamps_of(e, id), id);
       }
     }
     from++;
   }
-}
-
-static void refill(double *tokens, int64_t *at, double rate, int64_t now) {
-  double most = rate * 0.005 < 32 ? 32 : rate * 0.005;
-  *tokens += (double)(now - *at) * 1e-9 * rate;
-  if (*tokens > most) *tokens = most;
-  *at = now;
 }
 
 static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
@@ -697,8 +950,34 @@ static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
 }
 
 /* Two shots share a waking, to two different paths: that halves what waking costs, and the gaps on each path stay
- * exponential. With one path there is nobody to share with. */
-static int shots_together(const ft_engine *e) { return e->actives * e->config.paths > 1 ? 2 : 1; }
+ * exponential. With one path there is nobody to share with. Where single probes go along with each shot, these are
+ * what shares its waking. */
+static uint32_t shots_together(const ft_engine *e) {
+  uint32_t ways = (uint32_t)(e->actives * e->config.paths), most = e->config.singles ? 1 + e->config.singles : 2;
+  return ways < most ? ways : most;
+}
+
+static uint32_t gcd(uint32_t a, uint32_t b) {
+  while (b) {
+    uint32_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+/* The next of `ways` for a single probe: each once a round, in the same order, so that the gaps on each are even; by
+ * golden steps, so that neighbours in time are far apart in peer and path. */
+static uint32_t next_way(ft_engine *e, uint32_t ways) {
+  if (e->round_of != ways) {
+    e->round_of = ways;
+    e->round_step = (uint32_t)(ways * 0.6180339887) + 1;
+    while (gcd(e->round_step, ways) > 1) e->round_step++;
+    e->round_at = draw_below(e, ways);
+  }
+  e->round_at = (e->round_at + e->round_step) % ways;
+  return e->round_at;
+}
 
 static void shoot(ft_engine *e, int64_t now) {
   aimed aims[BATCH];
@@ -712,12 +991,13 @@ static void shoot(ft_engine *e, int64_t now) {
     aims[n++] = (aimed){s, 1};
   }
   if (e->actives && e->next_shot <= now) {
-    int together = shots_together(e);
-    double mean_ns = 1e9 * (1 + pair) * together / (e->config.rate_pps * e->throttle);
+    uint32_t together = shots_together(e), alone = e->config.singles ? together - 1 : 0;
+    double mean_ns = 1e9 * ((1 + pair) * (together - alone) + alone) / (e->config.rate_pps * e->throttle);
     keep_up(e, now, mean_ns);
     refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
     uint32_t taken = UINT32_MAX;
     for (; fresh < SHOTS_A_TURN && (e->next_shot <= now || fresh % together); fresh++) {
+      int single = alone && fresh % together; /* rides along */
       if (e->cap_tokens < 1) {
         e->counters.capped++;
         e->next_shot = now + (int64_t)((1 - e->cap_tokens) * 1e9 / e->config.max_pps) + 1;
@@ -728,19 +1008,26 @@ static void shoot(ft_engine *e, int64_t now) {
         e->next_shot = now + 1000000;
         break;
       }
-      e->cap_tokens -= 1 + pair;
+      int paired = pair && !single;
+      e->cap_tokens -= 1 + paired;
       shot *s = &e->shots[e->head & e->shot_mask];
       uint32_t paths = (uint32_t)e->config.paths, choices = (uint32_t)e->actives * paths;
-      uint32_t choice = draw_below(e, fresh % together ? choices - 1 : choices);
-      if (fresh % together && choice >= taken) choice++; /* another path than the first of the two */
-      taken = choice;
+      uint32_t choice;
+      if (single) {
+        do choice = next_way(e, choices);
+        while (choice == taken);
+      } else {
+        choice = draw_below(e, fresh % together ? choices - 1 : choices);
+        if (fresh % together && choice >= taken) choice++; /* another path than the first of the two */
+        taken = choice;
+      }
       *s = (shot){.number = e->head,
                   .peer = (uint16_t)e->active[choice / paths],
                   .path = (uint8_t)(choice % paths),
-                  .pair = (uint8_t)pair,
+                  .pair = (uint8_t)paired,
                   .second_due = INT64_MAX,
                   .deadline = now + e->config.timeout_ns};
-      for (int i = 0; i <= pair; i++)
+      for (int i = 0; i <= paired; i++)
         s->halves[i] = (half){FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, 0, WAITING, 0};
       e->head++;
       put_request(e, n, s, 0, system_ns);
@@ -753,7 +1040,7 @@ static void shoot(ft_engine *e, int64_t now) {
   int64_t after = monotonic();
   for (int i = 0; i < n; i++) {
     aims[i].s->deadline = after + e->config.timeout_ns;
-    if (aims[i].s->second_due == INT64_MAX && pair) aims[i].s->second_due = after + e->config.spacing_ns;
+    if (aims[i].s->second_due == INT64_MAX && aims[i].s->pair) aims[i].s->second_due = after + e->config.spacing_ns;
     settle(e, aims[i].s);
   }
 }
@@ -766,6 +1053,7 @@ static void drain_responder_stamps(ft_engine *e) {
     int got = batch_receive(e, b, e->responder_fd, BATCH, MSG_ERRQUEUE);
     for (int i = 0; i < got; i++) {
       ancillary a = read_control(e, &b->messages[i].msg_hdr);
+      if (a.is_icmp) on_icmp(e, -1, &a, &b->messages[i].msg_hdr, b->data[i], (int)b->messages[i].msg_len);
       if (!a.is_transmit) continue;
       reply_slot *r = &e->replies[a.id & e->reply_mask];
       if (r->ticket == a.id && a.stamp != FT_NO_STAMP) r->t3 = a.stamp;
@@ -786,7 +1074,7 @@ static int authentic(ft_engine *e, const uint8_t *p, int size, const struct sock
 /* Turn one packet into the answer at `out` message `i`. Returns its kind, 0: no answer. */
 static int answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from, int64_t t2,
                   int64_t system_ns, batch *out, int i) {
-  int kind = size >= TIMED_BYTES - ENTRY && p[0] == 'F' && p[1] == 'T' && p[2] >> 4 == VERSION ? p[2] & 15 : 0;
+  int kind = kind_of(p, size);
   uint8_t *q = out->data[i];
   if (kind == KIND_REQUEST && size == TIMED_BYTES) {
     if (!authentic(e, p, size, from)) return 0;
@@ -800,6 +1088,7 @@ static int answer(ft_engine *e, const uint8_t *p, int size, const struct sockadd
       e->counters.stale_time++;
       return 0;
     }
+    note_asker(e, from, 0, monotonic());
     if (t2 == FT_NO_STAMP) e->counters.no_rx_stamp++;
     uint32_t ticket = e->next_ticket++;
     e->replies[ticket & e->reply_mask] = (reply_slot){FT_NO_STAMP, get64(p + 8), ticket, get32(p + 4)};
@@ -808,7 +1097,7 @@ static int answer(ft_engine *e, const uint8_t *p, int size, const struct sockadd
     put32(q + 24, ticket);
     put32(q + 28, 0);
     put64(q + 32, mac_of(e, &e->responder_address, from, q, TIMED_BYTES - MAC));
-    batch_put(e, out, i, TIMED_BYTES, 1, ticket);
+    batch_put(e, out, i, TIMED_BYTES, e->tx_flags, ticket);
     e->counters.requests_received++;
   } else if (kind == KIND_COLLECT && p[3] <= MAX_ENTRIES && size == HEAD + p[3] * ENTRY + MAC) {
     if (!authentic(e, p, size, from)) return 0;
@@ -867,8 +1156,12 @@ static int respond(ft_engine *e, int64_t now) {
       struct msghdr *m = &b->messages[i].msg_hdr;
       int size = m->msg_flags & MSG_TRUNC ? 0 : (int)b->messages[i].msg_len;
       ancillary a = read_control(e, m);
+      if (!i && a.raw && !e->config.hardware) came_late(e, system_ns - a.raw);
       note_drops(e, &a, &e->responder_drops);
-      if (size > 2 && (b->data[i][2] & 15) == KIND_COLLECT) asks[collects++] = i;
+      int kind = kind_of(b->data[i], size);
+      if (kind == KIND_TRACE) answer_trace(e, e->responder_fd, &e->responder_address, b->data[i], size, &b->names[i], now);
+      else if (kind == KIND_TRACED) on_traced(e, -1, &e->responder_address, b->data[i], size, &b->names[i]);
+      else if (size > 2 && (b->data[i][2] & 15) == KIND_COLLECT) asks[collects++] = i;
       else replies += answer(e, b->data[i], size, &b->names[i], a.stamp, system_ns, &e->out, replies) != 0;
     }
     e->answer_tokens -= got;
@@ -921,27 +1214,33 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
   e->shots = calloc(shots, sizeof *e->shots);
   e->collections = calloc(groups / 2, sizeof *e->collections);
   e->collecting = calloc(groups / 2, sizeof *e->collecting);
+  e->hits = calloc(FT_TRACE_HITS, sizeof *e->hits);
+  e->askers = calloc(FT_ASKERS, sizeof *e->askers);
   e->replies = calloc(e->reply_mask + 1, sizeof *e->replies);
-  int fine = e->peers && e->active && e->shots && e->collections && e->collecting && e->replies;
+  int fine = e->peers && e->active && e->shots && e->collections && e->collecting && e->replies && e->hits && e->askers;
   for (int i = 0; i < 2; i++) {
     e->outputs[i].samples = calloc(config->out_samples, sizeof(ft_sample));
     e->outputs[i].lost = calloc(groups, sizeof(uint32_t));
     e->outputs[i].no_t3 = calloc(groups, sizeof(uint32_t));
     fine = fine && e->outputs[i].samples && e->outputs[i].lost && e->outputs[i].no_t3;
   }
+  e->losses = ft_losses_new((uint32_t)peers, (uint32_t)config->paths, shots * 2, config->overdue_ns,
+                            config->timeout_ns);
+  fine = fine && e->losses;
+  e->evidence_at = monotonic();
   e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  e->evidence_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   e->epoll_wake = epoll_create1(EPOLL_CLOEXEC);
   e->epoll_paths = epoll_create1(EPOLL_CLOEXEC);
   int error = fine ? 0 : ENOMEM;
-  if (!error && (e->wake_fd < 0 || e->epoll_wake < 0 || e->epoll_paths < 0)) error = errno;
+  if (!error && (e->wake_fd < 0 || e->evidence_fd < 0 || e->epoll_wake < 0 || e->epoll_paths < 0)) error = errno;
   socklen_t size = sizeof e->responder_address;
   if (!error && getsockname(responder_fd, (struct sockaddr *)&e->responder_address, &size)) error = errno;
   e->name_bytes = e->responder_address.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-  int one = 1;
   for (int i = -1; i < config->paths && !error; i++) {
     int fd = i < 0 ? responder_fd : path_fds[i];
     error = stamping_on(e, fd);
-    if (!error && setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &one, sizeof one)) error = errno;
+    if (!error) error = errors_on(e, fd);
     if (i < 0 || error) continue;
     path_socket *path = &e->paths[i];
     path->fd = fd;
@@ -968,8 +1267,8 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
 
 void ft_engine_free(ft_engine *e) {
   if (!e) return;
-  int fds[] = {e->wake_fd, e->epoll_wake, e->epoll_paths};
-  for (int i = 0; i < 3; i++)
+  int fds[] = {e->wake_fd, e->evidence_fd, e->epoll_wake, e->epoll_paths};
+  for (int i = 0; i < 4; i++)
     if (fds[i] > 0) close(fds[i]);
   for (int i = 0; i < FT_MAX_PATHS; i++) free(e->paths[i].seq_of);
   for (int i = 0; i < 2; i++) {
@@ -977,12 +1276,15 @@ void ft_engine_free(ft_engine *e) {
     free(e->outputs[i].lost);
     free(e->outputs[i].no_t3);
   }
+  ft_losses_free(e->losses);
   free(e->peers);
   free(e->active);
   free(e->shots);
   free(e->collections);
   free(e->collecting);
   free(e->replies);
+  free(e->hits);
+  free(e->askers);
   pthread_mutex_destroy(&e->mutex);
   free(e);
 }
@@ -1026,8 +1328,6 @@ static int sleep_on(int epoll, struct epoll_event *events, int most, int64_t ns)
   return epoll_wait(epoll, events, most, (int)((ns + 999999) / 1000000));
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 int ft_engine_run(ft_engine *e, int64_t for_ns) {
   double gap_ns = 1e9 / e->config.rate_pps;
   prctl(PR_SET_TIMERSLACK, gap_ns > 1e6 ? 50000UL : gap_ns > 1e5 ? 10000UL : 1000UL, 0, 0, 0);
@@ -1050,14 +1350,19 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
     }
     /* a pair's second half does not wait for the drain, unless that is long overdue */
     int64_t since = now - e->last_drain;
-    if (outstanding && (since >= e->config.drain_ns || e->sent_since_drain >= DRAIN_SENT) &&
+    int64_t overdue = next_overdue(e, now);
+    if (outstanding &&
+        (since >= e->config.drain_ns || e->sent_since_drain >= DRAIN_SENT || now >= overdue) &&
         (second_due - now > SPIN_NS || since >= 3 * e->config.drain_ns || e->sent_since_drain >= 2 * DRAIN_SENT)) {
       drain_paths(e, now);
       now = monotonic();
+      overdue = next_overdue(e, now);
+    } else if (!outstanding && since >= IDLE_NS) { /* peers' traces, while nothing is asked here */
+      drain_paths(e, now);
     }
     int64_t due = least(end, now + IDLE_NS);
     if (e->actives) due = least(due, e->next_shot);
-    if (outstanding) due = least(due, e->last_drain + 2 * e->config.drain_ns);
+    if (outstanding) due = least(due, least(overdue, e->last_drain + 2 * e->config.drain_ns));
     due = least(due, second_due);
     if (paused) due = least(due, paused);
     int64_t wait = due - now;
@@ -1096,6 +1401,12 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
     } else {
       while (now < due) now = monotonic();
     }
+    came_late(e, now - due);
+    if (e->late_owed && now - e->late_rung_at >= LATE_RING_NS) {
+      ring(e);
+      e->late_owed = 0;
+      e->late_rung_at = now;
+    }
   }
   if (paused) {
     struct epoll_event all = {.events = EPOLLIN, .data.u32 = 0};
@@ -1111,6 +1422,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
 
 void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *address, uint32_t nic_hash) {
   peer_slot *p = &e->peers[slot];
+  ft_losses_meet(e->losses, (uint32_t)slot, !p->used, monotonic());
   p->address = *address;
   p->nic_hash = nic_hash;
   if (p->used) return;
@@ -1124,9 +1436,76 @@ void ft_engine_clear_peer(ft_engine *e, int slot) {
   peer_slot *p = &e->peers[slot];
   if (!p->used) return;
   p->used = 0;
+  ft_losses_leave(e->losses, (uint32_t)slot);
   int last = e->active[--e->actives];
   e->active[p->active_at] = last;
   e->peers[last].active_at = p->active_at;
+}
+
+int ft_engine_set_path(ft_engine *e, int i, int fd) {
+  path_socket *path = &e->paths[i];
+  struct sockaddr_storage address;
+  socklen_t size = sizeof address;
+  if (getsockname(fd, (struct sockaddr *)&address, &size)) return errno;
+  int error = stamping_on(e, fd);
+  if (!error) error = errors_on(e, fd);
+  if (!error && watch(e->epoll_paths, fd, EPOLLIN, (uint32_t)i)) error = errno;
+  if (error) return error;
+  epoll_ctl(e->epoll_paths, EPOLL_CTL_DEL, path->fd, NULL);
+  path->fd = fd;
+  path->address = address;
+  path->next_id = path->drops = 0;
+  memset(path->seq_of, 0xff, (path->id_mask + 1) * sizeof(uint32_t));
+  for (uint32_t n = e->tail_stamp; n != e->head; n++) {
+    shot *s = &e->shots[n & e->shot_mask];
+    if (s->settled || s->path != i) continue;
+    for (int k = 0; k <= s->pair; k++) {
+      s->halves[k].state = UNSENT;
+      ft_losses_unsent(e->losses, slot_of(e, s, k), 0);
+    }
+    s->settled = 1;
+  }
+  ft_losses_new_path(e->losses, (uint32_t)i);
+  for (int p = 0; p < e->config.max_peers; p++) e->collections[p * e->config.paths + i].count = 0;
+  ft_output *out = &e->outputs[e->front]; /* what was measured there bears the old socket's port */
+  uint32_t left = 0;
+  for (uint32_t k = 0; k < out->count; k++)
+    if ((int)(out->samples[k].group / 2) % e->config.paths != i) out->samples[left++] = out->samples[k];
+  out->count = left;
+  for (int g = 0; g < ft_engine_groups(e); g++)
+    if (g / 2 % e->config.paths == i) out->lost[g] = out->no_t3[g] = 0;
+  return 0;
+}
+
+int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most) {
+  int n = e->hit_count < most ? e->hit_count : most;
+  memcpy(into, e->hits, (size_t)n * sizeof *into);
+  memmove(e->hits, e->hits + n, (size_t)(e->hit_count - n) * sizeof *into);
+  e->hit_count -= n;
+  return n;
+}
+
+int ft_engine_askers(ft_engine *e, ft_asker *into, int most) {
+  int64_t now = monotonic();
+  int n = 0;
+  for (int i = 0; i < FT_ASKERS && n < most; i++)
+    if (e->askers[i].asked_ns && now - e->askers[i].asked_ns < ASKED_NS) into[n++] = e->askers[i];
+  return n;
+}
+
+void ft_engine_trace_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
+                            const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq, uint32_t ttl) {
+  head_of(p, KIND_TRACE, 0, seq, e->config.run);
+  put64(p + 16, (uint64_t)now_of(CLOCK_REALTIME));
+  put32(p + 24, nic_hash);
+  put32(p + 28, ttl);
+  put64(p + 32, mac_of(e, source, target, p, FT_TRACE_BYTES - MAC));
+}
+
+int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from,
+                        const struct sockaddr_storage *own) {
+  return size == FT_TRACE_BYTES && kind_of(p, size) == KIND_TRACED && get64(p + 8) == e->config.run &&
+         mac_of(e, from, own, p, FT_TRACE_BYTES - MAC) == get64(p + FT_TRACE_BYTES - MAC);
 }
 
 void ft_engine_set_rate(ft_engine *e, double rate_pps) { e->config.rate_pps = rate_pps; }
@@ -1134,6 +1513,17 @@ void ft_engine_set_rate(ft_engine *e, double rate_pps) { e->config.rate_pps = ra
 ft_clock *ft_engine_clock(ft_engine *e, int in_use) {
   e->clocked = in_use;
   return &e->clock;
+}
+
+/* The stamping clock and the system's, at one moment. */
+static void read_clocks(ft_engine *e, int64_t *clock_ns, int64_t *system_ns) {
+  int64_t before = now_of(CLOCK_REALTIME);
+  *clock_ns = *system_ns = before;
+  if (e->phc_fd >= 0) {
+    *clock_ns = now_of((clockid_t)(~(unsigned)e->phc_fd << 3 | 3)); /* the kernel's clock id of a /dev/ptpN */
+    *system_ns = before + (now_of(CLOCK_REALTIME) - before) / 2;
+  }
+  *clock_ns = reading(e, *clock_ns);
 }
 
 ft_output *ft_engine_swap(ft_engine *e) {
@@ -1144,19 +1534,54 @@ ft_output *ft_engine_swap(ft_engine *e) {
   empty->count = 0;
   memset(empty->lost, 0, groups * sizeof(uint32_t));
   memset(empty->no_t3, 0, groups * sizeof(uint32_t));
-  int64_t before = now_of(CLOCK_REALTIME);
-  if (e->phc_fd >= 0) {
-    full->clock_ns = now_of((clockid_t)(~(unsigned)e->phc_fd << 3 | 3)); /* the kernel's clock id of a /dev/ptpN */
-    full->system_ns = before + (now_of(CLOCK_REALTIME) - before) / 2;
-  } else {
-    full->system_ns = before;
-    full->clock_ns = before;
-  }
-  full->clock_ns = reading(e, full->clock_ns);
+  read_clocks(e, &full->clock_ns, &full->system_ns);
   return full;
 }
 
-const ft_counters *ft_engine_counters(ft_engine *e) { return &e->counters; }
+/* What the kernel dropped since our buffers were full, also where no packet came since to say so. */
+static void ask_drops(ft_engine *e, int fd, uint32_t *last) {
+  uint32_t memory[SK_MEMINFO_VARS] = {0};
+  socklen_t size = sizeof memory;
+  ancillary a = {.has_drops = 1};
+  if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) || size <= SK_MEMINFO_DROPS * sizeof *memory) return;
+  a.drops = memory[SK_MEMINFO_DROPS];
+  note_drops(e, &a, last);
+}
+
+void ft_engine_clocks(ft_engine *e, int64_t *clock_ns, int64_t *system_ns) { read_clocks(e, clock_ns, system_ns); }
+
+const ft_counters *ft_engine_counters(ft_engine *e) {
+  ft_losses_counts counted = ft_losses_counted(e->losses);
+  e->counters.overdue = counted.told;
+  e->counters.taken_back = counted.taken_back;
+  e->counters.stuck = counted.stuck;
+  return &e->counters;
+}
+
+uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_way_news *news, uint32_t most) {
+  int64_t now = monotonic();
+  uint32_t n = ft_losses_take(e->losses, now, news, most);
+  ask_drops(e, e->responder_fd, &e->responder_drops);
+  for (int p = 0; p < e->config.paths; p++) ask_drops(e, e->paths[p].fd, &e->paths[p].drops);
+  const ft_counters *c = ft_engine_counters(e);
+  ft_trouble counted = {.missed_timers = c->missed_timers, .stuck = c->stuck,
+                        .receive_drops = c->rx_queue_drops, .capped = c->capped + c->answers_capped};
+  *trouble = e->trouble;
+  trouble->missed_timers = counted.missed_timers - e->before.missed_timers;
+  trouble->stuck = counted.stuck - e->before.stuck;
+  trouble->receive_drops = counted.receive_drops - e->before.receive_drops;
+  trouble->capped = counted.capped - e->before.capped;
+  read_clocks(e, &trouble->clock_ns, &trouble->system_ns);
+  trouble->interval_ns = now - e->evidence_at;
+  e->before = counted;
+  e->trouble = (ft_trouble){0};
+  e->evidence_at = now;
+  uint64_t count;
+  if (e->rung && read(e->evidence_fd, &count, sizeof count) == sizeof count) e->rung = 0;
+  return n;
+}
+
+int ft_engine_evidence_fd(ft_engine *e) { return e->evidence_fd; }
 
 const char *const *ft_counter_names(void) {
   static const char *const names[] = {
@@ -1191,6 +1616,9 @@ void ft_engine_feed(ft_engine *e, int path, const uint8_t *data, int size, const
   uint8_t copy[MAX_BYTES] = {0};
   int taken = size > MAX_BYTES ? 0 : size;
   memcpy(copy, data, (size_t)taken);
+  int kind = kind_of(copy, taken);
   if (path >= 0) on_path_packet(e, path, copy, taken, from, 1, monotonic());
+  else if (kind == KIND_TRACE) answer_trace(e, e->responder_fd, &e->responder_address, copy, taken, from, monotonic());
+  else if (kind == KIND_TRACED) on_traced(e, -1, &e->responder_address, copy, taken, from);
   else answer(e, copy, taken, from, 1, now_of(CLOCK_REALTIME), &e->out, 0);
 }

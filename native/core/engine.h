@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "clockmodel.h"
+#include "losses.h"
 #include "siphash.h"
 
 #define FT_NO_STAMP INT64_MIN
@@ -20,6 +21,9 @@
   X(pairs)               /* coded pairs kept */                                            \
   X(pairs_demoted)       /* complete pairs whose real spacing was too far from the set one */ \
   X(lost)                /* requests without a reply in time */                            \
+  X(overdue)             /* requests told lost before that time was over */                \
+  X(taken_back)          /* of these, answered in time after all */                        \
+  X(stuck)               /* requests that never left this host: told as no loss */         \
   X(no_t3)               /* replies without sound stamps */                                \
   X(no_t1)               /* requests whose own send stamp never came: never left the host */ \
   X(late)                /* replies after the verdict */                                   \
@@ -43,9 +47,14 @@
   X(overflow_samples)    /* samples that nobody drained in time */                         \
   X(table_full)          /* shots put off since the state table was full */                \
   X(missed_timers)       /* shots skipped since this thread got no processor in time */    \
+  X(starved)             /* times that this thread, or its answer, came late */            \
   X(capped)              /* shots put off by the rate cap */                               \
   X(answers_capped)      /* times that answering waited for the rate cap */                \
   X(throttled)           /* times that the rate was lowered since the thread fell behind */ \
+  X(traces_received)     /* traces of others that came all the way to us */                \
+  X(traces_answered)                                                                       \
+  X(icmp_errors)         /* errors that the network sent back for our packets, traces' among them */ \
+  X(trace_hits_dropped)  /* answers to our traces that nobody took in time */              \
   X(wakeups)                                                                               \
   X(bytes_asked)         /* payload of authentic requests and collects received */         \
   X(bytes_answered)      /* payload of replies and follow-ups sent */
@@ -58,10 +67,11 @@ typedef struct {
 
 typedef struct {
   int max_peers, paths;
-  int64_t spacing_ns, timeout_ns, collect_delay_ns, drain_ns, max_age_ns;
+  int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns;
   double rate_pps, max_pps, answer_max_pps;
   uint64_t run, seed;
   uint32_t nic_hash;
+  uint32_t singles; /* probes that go along with each shot, one a way in turn; 0: two shots share a waking */
   ft_key key;
   int hardware; /* take raw hardware stamps */
   uint32_t table_shots, out_samples, reply_ring;
@@ -80,6 +90,32 @@ typedef struct {
   int64_t clock_ns, system_ns;
 } ft_output;
 
+/* What came back for a trace: an ICMP error from a hop, or the far end's word that it arrived. */
+typedef struct {
+  int arrived;   /* 1: the far end answered; 0: ICMP */
+  int path;      /* the socket that sent: a path's index, -1: the responder */
+  int type, code;
+  struct sockaddr_storage target, hop; /* what was traced; who speaks */
+  int size;
+  uint8_t data[40]; /* as much of the trace packet as came back */
+} ft_trace_hit;
+
+/* Who asks us, for tracing the answers' way. */
+typedef struct {
+  struct sockaddr_storage address;
+  int64_t asked_ns, traced_ns; /* monotonic: the last request, the last trace that arrived; 0: never */
+} ft_asker;
+
+enum { FT_TRACE_BYTES = 40, FT_TRACE_HITS = 1024, FT_ASKERS = 4096 };
+
+/* What goes with the losses of an interval: whose fault they may be. */
+typedef struct {
+  int64_t clock_ns, system_ns, interval_ns;
+  int64_t late_ns;  /* longest that the thread, or an answer of it, came later than meant; 0 below starved_ns */
+  int64_t queue_ns; /* longest that a request waited in the host's own queue */
+  uint64_t missed_timers, stuck, receive_drops, capped;
+} ft_trouble;
+
 typedef struct ft_engine ft_engine;
 
 ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *path_fds, int phc_fd);
@@ -93,7 +129,21 @@ void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *a
 void ft_engine_clear_peer(ft_engine *e, int slot);
 void ft_engine_set_rate(ft_engine *e, double rate_pps);
 ft_clock *ft_engine_clock(ft_engine *e, int in_use);
+/* put another socket in the place of path i's; what was under way there is forgotten, not lost. 0, or an errno */
+int ft_engine_set_path(ft_engine *e, int i, int fd);
+int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most); /* takes them */
+int ft_engine_askers(ft_engine *e, ft_asker *into, int most);         /* of the last ASKED_NS */
+/* write a trace packet of FT_TRACE_BYTES */
+void ft_engine_trace_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
+                            const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq, uint32_t ttl);
+/* whether these bytes are a peer's answer to our trace, sent to `own` */
+int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from,
+                        const struct sockaddr_storage *own);
 ft_output *ft_engine_swap(ft_engine *e); /* valid until the next swap */
+/* Losses and answers since the last call; see losses.h. `evidence_fd` is readable while there is urgent news. */
+uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_way_news *news, uint32_t most);
+int ft_engine_evidence_fd(ft_engine *e);
+void ft_engine_clocks(ft_engine *e, int64_t *clock_ns, int64_t *system_ns);
 const ft_counters *ft_engine_counters(ft_engine *e);
 const char *const *ft_counter_names(void);
 int ft_counter_count(void);

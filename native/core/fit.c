@@ -1,24 +1,31 @@
-/* The clock line of one pair from one window's samples: the first, simple estimate.
+/* The clock line of one pair from one window's samples.
  *
  * Let x be the prober's clock and theta(x) = a + b * x the peer's clock minus the prober's. A sample gives
  *
- *   forward f = t2 - t1 = d_f + q_f + theta,    reverse r = t4 - t3 = d_r + q_r - theta
+ *   forward f = t2 - t1 = d_f + q_f + theta + n_f,    reverse r = t4 - t3 = d_r + q_r - theta + n_r
  *
- * with the paths' fixed delays d and queueing q >= 0. Queueing only adds, so the lowest samples carry the
- * clocks: with d_f = d_r, theta = (min f - min r) / 2, and whatever d_f - d_r is, |error| <= (f + r) / 2, half
- * the least round trip.
+ * with the paths' fixed delays d, queueing q >= 0 and the stamps' noise n. Queueing only adds, so the lowest
+ * readings carry the clocks: with d_f = d_r, theta = (floor of f - floor of r) / 2.
  *
- * 1. Coded pairs (Huygens, NSDI'18, section 3): two probes sent s apart and received s' apart saw the same
- *    queue; s' - s is just f' - f. A pair counts in a direction where |f' - f| is below a guard that follows
- *    the stamps' own noise: three times the lower quartile of all |f' - f|, at least 20 ns.
- * 2. Minimum filter (as NTP's clock filter, RFC 5905 section 10, per direction): the window is cut into up to
- *    16 bins; per bin the least f and the least r, after the slope known so far is taken out, give one point
- *    theta_k at x_k. The slope comes from the median of the points' pairwise slopes, in three rounds.
- * 3. Least squares line over the points, each with variance s0^2 + (e_k / 2)^2, where e_k is how far the
- *    bin's least f plus least r stand above a quiet bin's: a queue left in it can move theta_k by e_k / 2.
- *    The points' own scatter raises the variance where it is larger than that, and never lowers it.
- * 4. A step of a clock within the window shows as one jump between neighbouring points that the rest does not
- *    explain: the standard error then becomes the whole range of the points, and the slope counts as unknown.
+ * 1. A stamp that is wrong by much can stand below the floor: readings far below all others, by the distances
+ *    of those, are left out. Coded pairs (Huygens, NSDI'18, section 3) are not asked: a pair whose halves were
+ *    received as far apart as they were sent is pure, but at 80 % load next to none is, while the one half
+ *    that met no queue carries the clocks as well. The lowest readings need no such test.
+ * 2. The line of the widest gap between the two clouds (margin.c): slope, floors, margin.
+ * 3. Where readings without a queue are many they form a hill of the noise's width on each floor, and the
+ *    lowest of them is its outlier. The line is then the least-squares line through the hills: the mean of all
+ *    readings within 2.5 standard deviations of the hill's middle, found from the bottom by mean shift
+ *    (Fukunaga and Hostetler 1975) with the width adapted, at least HILL of them, twice as many as in the band
+ *    above, and symmetric as noise is. Errors follow from the hill's width and number.
+ * 4. Else the line of step 2 stands. Its error is what the lowest few readings differ by. The corners of both
+ *    hulls near its slope are handed on: whoever knows the drift from before (the solver) turns the line about
+ *    them and gets the floors at that drift exactly, as if it had all the samples.
+ * 5. A step of a clock within the window shows as one jump between neighbouring minima of up to 16 bins that
+ *    the rest does not explain, or, where it is small, as a line with one step that fits them far better than a
+ *    straight one: the standard error then becomes their whole range or the step, and the slope counts as
+ *    unknown. What might be a step widens the errors of step 4; those of step 3 grow with whatever the parts of
+ *    the window differ by beyond their noise (batch means).
+ * 6. Stamps in steps: the noise is at least that of rounding, and readings that take few values have no shape.
  *
  * Too few samples for a line: the one with the least round trip gives the offset, and half of that round
  * trip is the error. Stamps that no window can hold (another epoch, negative round trips) are left out; where
@@ -26,7 +33,9 @@
  *
  * Numbers: stamps and clock differences reach 1e18 ns, so the median of each is taken off in integers first.
  */
+#include "margin.h"
 #include "select.h"
+#include "wide.h"
 #include "window.h"
 
 #include <math.h>
@@ -35,7 +44,6 @@
 #define BINS 16
 #define BIN_SAMPLES 8        /* of the poorer direction, in the mean */
 #define LEAST_POINTS 4       /* for a line */
-#define GUARD_LEAST_NS 20.0
 #define SPAN_MOST_NS 60e9    /* stamps further from the median than this are of another clock */
 #define STEP_MOST_NS 1e9     /* the same for clock differences */
 #define RTT_MOST_NS 10e9
@@ -43,7 +51,26 @@
 #define NO_SLOPE_PPB 1e6
 #define UNTRUSTED_NS 1e9
 #define LEAST_SIGMA_NS 0.5
-#define PROBED 127           /* samples that the medians are taken of */
+#define PROBED 31            /* samples that the medians are taken of */
+#define STEP_SURE 6.0        /* standard errors */
+#define STEP_DOUBT 4.0
+#define HILL 16              /* readings on a floor that make a hill */
+#define HILL_SIGMAS 2.5
+#define BATCHES 8
+#define HILL_SHRINK 1.0476   /* standard deviation of a normal over that of its part within 2.5 of them */
+#define ROUNDS 24            /* of mean shift */
+#define CAP 24               /* times its foot's height: what is looked at for a hill */
+#define CLIMB_MOST 2.5       /* times what is usual */
+#define ROUNDED 1.3          /* times rounding's own width: that of hills without a shape */
+#define ALIKE 1.6            /* widths of the two hills, one over the other */
+#define UNLIKE 3.0
+#define SHAPE_LEAST -2       /* of one hill, where the other's makes up for it */
+#define LOWEST 8             /* readings whose heights tell how well a floor is known */
+#define WRONG 3              /* wrong stamps a direction that a window may hold */
+#define WRONG_GAPS 10.0
+#define CORNERS_SIGMAS 6.0
+#define CORNERS_LEAST 100e-9 /* slope either way within which corners are handed on */
+#define CORNERS_FREE 100e-6  /* the same without a line */
 
 static double half_trip(double rtt)
 {
@@ -63,71 +90,81 @@ static void sort_longs(int64_t *v, int n)
 
 struct bases {
     int64_t sent, forward, reverse;
+    double grain; /* the noise that rounding alone makes, of a one-way reading */
 };
 
-/* Medians of up to PROBED samples spread over the chain. */
+static uint64_t common_divisor(uint64_t a, uint64_t b)
+{
+    while (b) {
+        uint64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a;
+}
+
+static uint64_t distance(int64_t a, int64_t b)
+{
+    return a > b ? (uint64_t)a - (uint64_t)b : (uint64_t)b - (uint64_t)a;
+}
+
+/* Medians of up to PROBED samples spread over the chain. Where both clocks count in the same steps their
+ * differences are multiples of it, and a reading bears two roundings: step / sqrt(6) rms. Between clocks that
+ * hardly drift apart these take only two values, whose mean is right and of which neither is. */
 static struct bases bases_of(const struct ft_window *w, const struct ft_chain *chain)
 {
     int64_t sent[PROBED], forward[PROBED], reverse[PROBED];
-    int64_t step = chain->samples / PROBED + 1, skip = step / 2;
+    int64_t every = chain->samples / PROBED + 1, skip = every / 2;
     int n = 0;
     if (skip >= chain->samples)
         skip = 0;
     for (int64_t at = chain->first; at >= 0; at = w->pieces[at].next_of_peer) {
         const struct ft_piece *p = &w->pieces[at];
-        for (; skip < p->n && n < PROBED; skip += step, n++) {
+        for (; skip < p->n && n < PROBED; skip += every, n++) {
             sent[n] = p->sent[skip];
             forward[n] = p->forward[skip];
             reverse[n] = p->reverse[skip];
         }
         skip -= p->n;
     }
+    uint64_t step = 0, of_sent = 0;
+    for (int i = 1; i < n && step != 1; i++) {
+        step = common_divisor(distance(forward[i], forward[0]), step);
+        step = common_divisor(distance(reverse[i], reverse[0]), step);
+        of_sent = of_sent == 1 ? 1 : common_divisor(distance(sent[i], sent[0]), of_sent);
+    }
+    step = step == 0 ? of_sent : step; /* all readings alike */
     sort_longs(sent, n);
     sort_longs(forward, n);
     sort_longs(reverse, n);
-    return (struct bases){sent[n / 2], forward[n / 2], reverse[n / 2]};
+    double grain = step < STEP_MOST_NS ? (double)step / 2.449 : 0;
+    return (struct bases){sent[n / 2], forward[n / 2], reverse[n / 2], fmax(grain, LEAST_SIGMA_NS)};
 }
-
-/* a - b as a double, exact where it is small, without wrapping where it is not. */
-static inline double apart(int64_t a, int64_t b)
-{
-    int64_t difference;
-    if (__builtin_expect(__builtin_sub_overflow(a, b, &difference), 0))
-        return (double)a - (double)b;
-    return (double)difference;
-}
-
-/* Points (x, y) of one direction. */
-struct cloud {
-    double *x, *y;
-    uint8_t *bin;
-    int64_t n;
-};
 
 struct minima {
     double x[BINS], y[BINS]; /* y with the slope taken out; HUGE_VAL: empty */
 };
 
-static void sort_into_bins(struct cloud *c, double from, double per_bin, int bins)
+static void minima_of(const struct ft_cloud *c, double slope, double from, double per_bin, int bins,
+                      struct minima *out)
 {
+    double begin = HUGE_VAL, end = -HUGE_VAL, low = HUGE_VAL, at = 0;
+    int k = 0;
+    for (int j = 0; j < bins; j++)
+        out->y[j] = HUGE_VAL;
     for (int64_t i = 0; i < c->n; i++) {
-        int k = (int)((c->x[i] - from) * per_bin);
-        c->bin[i] = (uint8_t)(k < bins ? k : bins - 1);
-    }
-}
-
-static void minima_of(const struct cloud *c, double slope, int bins, struct minima *out)
-{
-    for (int k = 0; k < bins; k++)
-        out->y[k] = HUGE_VAL;
-    for (int64_t i = 0; i < c->n; i++) {
-        int k = c->bin[i];
-        double y = c->y[i] - slope * c->x[i];
-        if (y < out->y[k]) {
-            out->y[k] = y;
-            out->x[k] = c->x[i];
+        double x = c->x[i], y = c->y[i] - slope * x;
+        if (!(x >= begin && x < end)) { /* samples come in runs of one bin */
+            out->y[k] = low, out->x[k] = at;
+            k = (int)((x - from) * per_bin);
+            k = k < bins ? k : bins - 1;
+            begin = from + k / per_bin;
+            end = k < bins - 1 ? from + (k + 1) / per_bin : HUGE_VAL;
+            low = out->y[k], at = out->x[k];
         }
+        if (y < low)
+            low = y, at = x;
     }
+    out->y[k] = low, out->x[k] = at;
 }
 
 /* Points of the line: theta less slope * x at x, and the sum of both minima. */
@@ -136,11 +173,12 @@ struct points {
     int n;
 };
 
-static void points_of(const struct cloud *f, const struct cloud *r, double slope, int bins, struct points *out)
+static void points_of(const struct ft_cloud *f, const struct ft_cloud *r, double slope, double from,
+                      double per_bin, int bins, struct points *out)
 {
     struct minima lf, lr;
-    minima_of(f, slope, bins, &lf);
-    minima_of(r, -slope, bins, &lr);
+    minima_of(f, slope, from, per_bin, bins, &lf);
+    minima_of(r, -slope, from, per_bin, bins, &lr);
     out->n = 0;
     for (int k = 0; k < bins; k++) {
         if (lf.y[k] == HUGE_VAL || lr.y[k] == HUGE_VAL)
@@ -156,21 +194,9 @@ static double median(double *values, int n)
     return ft_select(values, n, n / 2);
 }
 
-/* Median of all pairwise slopes (Theil, Sen); 0 where no two points differ in x. */
-static double slope_of(const struct points *p)
-{
-    double slopes[BINS * (BINS - 1) / 2];
-    int n = 0;
-    for (int i = 0; i < p->n; i++)
-        for (int j = i + 1; j < p->n; j++)
-            if (p->x[j] != p->x[i])
-                slopes[n++] = (p->theta[j] - p->theta[i]) / (p->x[j] - p->x[i]);
-    return n ? median(slopes, n) : 0;
-}
-
 /* Height of each point's trip above a quiet one's (the lower quartile), and the noise that it betrays: half
  * the quartiles' distance. The least trip is not used: a step's bin takes each direction from another side. */
-static double excess_of(const struct points *p, double excess[BINS])
+static double excess_of(const struct points *p, double grain, double excess[BINS])
 {
     double sorted[BINS];
     memcpy(sorted, p->trip, (size_t)p->n * sizeof *sorted);
@@ -178,7 +204,7 @@ static double excess_of(const struct points *p, double excess[BINS])
     for (int k = 0; k < p->n; k++)
         excess[k] = p->trip[k] > quiet ? p->trip[k] - quiet : 0;
     double s0 = (high - quiet) / 2;
-    return s0 > LEAST_SIGMA_NS ? s0 : LEAST_SIGMA_NS;
+    return fmax(s0, fmax(grain / 2, LEAST_SIGMA_NS));
 }
 
 /* Range of the points where some jump between neighbours is more than their usual scatter and their excess
@@ -207,11 +233,42 @@ static double step_of(const struct points *p, const double excess[BINS], double 
     return found ? most - least : 0;
 }
 
-/* Lower quartile of up to 256 of the pairs' differences, three times: the guard. */
-static double guard_of(double *differences, int64_t n)
+/* A step too small to stand out between neighbours: the line that may step once, by least squares, over the
+ * straight one. Takes the split that explains most; its size, and in *sureness how many of its standard errors
+ * that is. (Straight through 16 points, the best of 13 splits reaches 4 in 2 % and 6 in 0.1 % of windows.) */
+static double small_step_of(const struct points *p, const double excess[BINS], double s0, double *sureness)
 {
-    double guard = 3 * ft_select(differences, n, n / 4);
-    return guard > GUARD_LEAST_NS ? guard : GUARD_LEAST_NS;
+    double w[BINS], x[BINS], y[BINS], sw = 0, sx = 0, sy = 0, sxx = 0, sxy = 0, rest = 0, best = 0, size = 0;
+    *sureness = 0;
+    if (p->n < 6)
+        return 0;
+    for (int k = 0; k < p->n; k++) {
+        w[k] = 1 / (s0 * s0 + excess[k] * excess[k] / 4);
+        sw += w[k], sx += w[k] * p->x[k], sy += w[k] * p->theta[k];
+    }
+    for (int k = 0; k < p->n; k++) {
+        x[k] = p->x[k] - sx / sw, y[k] = p->theta[k] - sy / sw;
+        sxx += w[k] * x[k] * x[k], sxy += w[k] * x[k] * y[k];
+    }
+    if (!(sxx > 0))
+        return 0;
+    for (int k = 0; k < p->n; k++) {
+        y[k] -= sxy / sxx * x[k];
+        rest += w[k] * y[k] * y[k];
+    }
+    /* the split's own indicator, less its mean and slope: what of it a straight line cannot follow */
+    double later = sw, later_x = 0, later_y = 0;
+    for (int k = 0; k < p->n - 2; k++) {
+        later -= w[k], later_x -= w[k] * x[k], later_y -= w[k] * y[k];
+        double own = later - later * later / sw - later_x * later_x / sxx;
+        if (k < 1 || !(own > 1e-6 * sw))
+            continue;
+        double explained = later_y * later_y / own;
+        if (explained > best)
+            best = explained, size = fabs(later_y / own);
+    }
+    *sureness = sqrt(best / fmax((rest - best) / (p->n - 3), 1));
+    return size;
 }
 
 static double add_bases(int64_t a, int64_t b)
@@ -229,178 +286,523 @@ static double half_difference(int64_t a, int64_t b, double *rest)
     return (double)(d / 2);
 }
 
-#define GUARDS 256
+/* The hill of readings on one floor: heights above the cloud's lowest line. */
+struct hill {
+    double middle, width, slack, shape;
+    double lifted; /* by what queued, at most */
+    int lumpy;     /* a few steps of the clock */
+};
+
+/* The `most` least heights above the line, ascending; returns how many there are. */
+FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double floor, int most, double *least)
+{
+    const int step = 4 * FT_LANES;
+    int n = 0;
+    double bar = HUGE_VAL;
+    for (int64_t i = 0; i < c->n; i += step) {
+        int64_t end = i + step < c->n ? i + step : c->n;
+        if (end == i + step && n == most) {
+            ft_whole any = {0};
+            for (int64_t j = i; j < end; j += FT_LANES)
+                any |= FT_LOAD(c->y + j) - slope * FT_LOAD(c->x + j) - floor < bar;
+            if (!FT_ANY(any))
+                continue;
+        }
+        for (int64_t j = i; j < end; j++) {
+            double h = c->y[j] - slope * c->x[j] - floor;
+            if (h >= bar)
+                continue;
+            int k = n < most ? n++ : most - 1;
+            for (; k > 0 && least[k - 1] > h; k--)
+                least[k] = least[k - 1];
+            least[k] = h;
+            if (n == most)
+                bar = least[most - 1];
+        }
+    }
+    return n;
+}
+
+/* Readings that may belong to a hill: x and height. Lanes beyond the last hold nothing. */
+struct readings {
+    double *x, *h;
+    int64_t n;
+};
+
+/* Take the readings up to `cap` above the line. */
+static void take_below(const struct ft_cloud *c, double slope, double floor, double cap, struct readings *out)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        double x = c->x[i], h = c->y[i] - slope * x - floor;
+        out->h[n] = h;
+        out->x[n] = x;
+        n += h <= cap;
+    }
+    for (int k = 0; k < FT_LANES; k++)
+        out->h[n + k] = HUGE_VAL, out->x[n + k] = 0;
+    out->n = n;
+}
+
+/* Powers of (h - middle) / width, summed over the readings within HILL_SIGMAS; and the number of those in the
+ * two bands above. */
+struct powers {
+    double n, one, two, three, above;
+};
+
+FT_WIDE static struct powers powers_of(const struct readings *r, double middle, double width, int all)
+{
+    ft_wide one = {0}, two = {0}, three = {0};
+    ft_whole n = {0}, above = {0};
+    double scale = 1 / width;
+    for (int64_t i = 0; i < r->n; i += FT_LANES) {
+        ft_wide off = (FT_LOAD(r->h + i) - middle) * scale;
+        ft_whole in = FT_SIZE(off) <= HILL_SIGMAS;
+        ft_wide inside = FT_KEEP(in, off), square = inside * inside;
+        n -= in;
+        one += inside;
+        two += square;
+        if (all) {
+            three += square * inside;
+            above -= (off > HILL_SIGMAS) & (off <= 3 * HILL_SIGMAS);
+        }
+    }
+    return (struct powers){(double)FT_SUM(n), FT_SUM(one), FT_SUM(two), FT_SUM(three), (double)FT_SUM(above)};
+}
+
+/* How much higher than its eighth-lowest reading the middle of a hill of n normal ones stands, within some
+ * percent; what stands much higher is the heap of what queued, not its foot. */
+static double climb(double n)
+{
+    return 1 + log(fmax(n / 12, 1));
+}
+
+/* Find the hill by mean shift from the bottom. `readings` takes what may belong to it. Returns 0 where there is
+ * none. */
+static int find_hill(const struct ft_cloud *c, double slope, double floor, const double *least, double grain,
+                     struct readings *readings, struct hill *hill)
+{
+    double start = fmax(least[LOWEST - 1], grain);
+    double middle = start, width = start / 1.5, cap = 0, most = CLIMB_MOST * start * climb((double)c->n);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (middle + 3 * HILL_SIGMAS * width > cap) { /* at first, and where the foot was finer than the hill */
+            cap = CAP * fmax(middle, width);
+            take_below(c, slope, floor, cap, readings);
+        }
+        struct powers p = powers_of(readings, middle, width, 0);
+        if (p.n < HILL)
+            return 0;
+        double shift = p.one / p.n, variance = p.two / p.n - shift * shift;
+        double next = fmax(HILL_SHRINK * sqrt(fmax(variance, 0)) * width, grain);
+        middle += shift * width;
+        int still = fabs(shift) < 0.02 && fabs(next - width) < 0.02 * width;
+        width = next;
+        if (still)
+            break;
+        if (middle > most)
+            return 0;
+    }
+    struct powers p = powers_of(readings, middle, width, 1);
+    if (p.n < HILL || p.n < 2 * p.above)
+        return 0;
+    /* Noise is symmetric and its lowest of n readings stands far below the middle, some sqrt(2 ln n) widths where
+     * it is normal and 2.4 where it comes from rounding. The heap of what queued, or was late, has a steep near
+     * edge and a tail above. Either sign alone is weak for a few dozen readings: they are weighed together, each
+     * in its own scatter, from the middle between normal noise and an exponential's or two's. */
+    double s1 = p.one / p.n, s2 = p.two / p.n - s1 * s1, s3 = p.three / p.n - 3 * s1 * s2 - s1 * s1 * s1;
+    double skew = s3 / (s2 * sqrt(s2)) * sqrt(p.n / 6), deep = middle / width;
+    double usual = fmin(0.65 * sqrt(2 * log(p.n)) - 0.15, 1.95);
+    double shape = (deep - usual) / 0.2 - (skew - 0.2 * sqrt(p.n / 6)) / 0.6;
+    int lumpy = grain > LEAST_SIGMA_NS && width <= ROUNDED * grain;
+    if (lumpy)
+        shape = fmax(shape, 0.1); /* a few steps of the clock have no shape */
+    /* The mean of what lies within k widths of itself, iterated, follows the readings at both edges as well (the
+     * "Huber skip"): its standard error is that of a mean times sqrt(t) / (t - k * e), t = 0.9 the variance that a
+     * normal has inside, e what density the edge has beyond the normal's, here the upper one's of the band. */
+    double density = p.above / (2 * HILL_SIGMAS * p.n);
+    double gain = 0.9 - HILL_SIGMAS * density;
+    /* that density, were it the same from the floor on, blurred like the hill itself, lifts the mean by its first
+     * moment: the integral of z * Phi(z) over +-2.5 */
+    *hill = (struct hill){middle, width, 0.95 / gain, shape, 2.64 * density * width / gain, lumpy};
+    return middle <= CLIMB_MOST * climb(p.n) * start;
+}
+
+struct line {
+    double at, theta, slope, sigma, slope_sigma, noise, margin;
+    int64_t used;
+};
+
+/* Means of the readings of one hill, heights from its middle with the slope changed by `turn`, and their sums of
+ * squares about these. */
+struct sums {
+    double n, x, h, xx, xh, hh;
+};
+
+FT_WIDE static struct sums sums_of(const struct readings *r, const struct hill *hill, double turn, double about)
+{
+    ft_wide x1 = {0}, h1 = {0}, xx = {0}, xh = {0}, hh = {0};
+    ft_whole n = {0};
+    double reach = HILL_SIGMAS * hill->width, middle = hill->middle;
+    for (int64_t i = 0; i < r->n; i += FT_LANES) {
+        ft_wide x = FT_LOAD(r->x + i), off = FT_LOAD(r->h + i) - turn * x - middle;
+        ft_whole in = FT_SIZE(off) <= reach;
+        x = FT_KEEP(in, x - about);
+        off = FT_KEEP(in, off);
+        n -= in;
+        x1 += x;
+        h1 += off;
+        xx += x * x;
+        xh += x * off;
+        hh += off * off;
+    }
+    struct sums s = {(double)FT_SUM(n), FT_SUM(x1), FT_SUM(h1), FT_SUM(xx), FT_SUM(xh), FT_SUM(hh)};
+    if (s.n > 0) {
+        s.xx -= s.x * s.x / s.n;
+        s.xh -= s.x * s.h / s.n;
+        s.hh = fmax(s.hh - s.h * s.h / s.n, 0);
+        s.x = about + s.x / s.n;
+        s.h /= s.n;
+    }
+    return s;
+}
+
+/* Means of the hill's readings by time, in BATCHES equal parts of from..to. */
+struct batches {
+    double n[BATCHES], h[BATCHES];
+};
+
+static void batches_of(const struct readings *r, const struct hill *hill, double turn, double from, double to,
+                       struct batches *out)
+{
+    double per_ns = BATCHES / (to - from), reach = HILL_SIGMAS * hill->width;
+    *out = (struct batches){0};
+    for (int64_t i = 0; i < r->n; i++) {
+        double off = r->h[i] - turn * r->x[i] - hill->middle;
+        if (fabs(off) > reach)
+            continue;
+        int k = (int)((r->x[i] - from) * per_ns);
+        k = k < BATCHES ? k : BATCHES - 1;
+        out->n[k]++;
+        out->h[k] += off;
+    }
+    for (int k = 0; k < BATCHES; k++)
+        out->h[k] /= fmax(out->n[k], 1);
+}
+
+/* How many times larger the standard errors are than those of independent readings: by the method of batch
+ * means, what the line leaves of theta in each part of the window, against what its number of readings explains.
+ * A clock that wanders and delays that come in spells show so. What is expected counts as three parts more. */
+static double spells_of(const struct readings *of_f, const struct readings *of_r, const struct hill *on_f,
+                        const struct hill *on_r, double turn, double from, double to)
+{
+    struct batches f, r;
+    double squares = 0;
+    int parts = 0;
+    batches_of(of_f, on_f, turn, from, to, &f);
+    batches_of(of_r, on_r, -turn, from, to, &r);
+    double vf = pow(on_f->slack * on_f->width, 2), vr = pow(on_r->slack * on_r->width, 2);
+    for (int k = 0; k < BATCHES; k++) {
+        if (f.n[k] == 0 || r.n[k] == 0)
+            continue;
+        double off = f.h[k] - r.h[k];
+        squares += off * off / (vf / f.n[k] + vr / r.n[k]);
+        parts++;
+    }
+    return parts > 2 ? sqrt(fmax((squares + 3) / (parts - 2 + 3), 1)) : 1;
+}
+
+/* Least squares through both hills, one slope and two heights; returns 0 where there are no hills. `room` holds
+ * twice both clouds, and lanes. */
+static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, struct ft_gap gap, double from, double to,
+                         const double *least_f, const double *least_r, double grain, double *room, struct line *line)
+{
+    int64_t nf = f->n + FT_LANES, nr = r->n + FT_LANES;
+    struct readings of_f = {room, room + nf, 0}, of_r = {room + 2 * nf, room + 2 * nf + nr, 0};
+    struct hill on_f, on_r;
+    double turn = 0, about = (from + to) / 2;
+    if (!find_hill(f, gap.slope, gap.forward, least_f, grain, &of_f, &on_f) ||
+        !find_hill(r, -gap.slope, gap.reverse, least_r, grain, &of_r, &on_r))
+        return 0;
+    /* Both directions bear the noise of the same two clocks' stamps: what one hill's shape leaves open the other's
+     * may settle, if they are alike. Where the one is much wider it is no noise. */
+    double wider = fmax(on_f.width, on_r.width) / fmin(on_f.width, on_r.width);
+    double least_shape = fmin(on_f.shape, on_r.shape), shapes = on_f.shape + on_r.shape;
+    if (!(shapes > 0 && least_shape > (wider < ALIKE ? SHAPE_LEAST : 0) && wider < UNLIKE))
+        return 0;
+    struct sums a = {0}, b = {0};
+    double information = 0;
+    for (int round = 0; round < 3; round++) {
+        a = sums_of(&of_f, &on_f, turn, about);
+        b = sums_of(&of_r, &on_r, -turn, about);
+        if (a.n < HILL || b.n < HILL || !(a.xx > 0) || !(b.xx > 0))
+            return 0;
+        on_f.width = fmax(HILL_SHRINK * sqrt(a.hh / a.n), grain);
+        on_r.width = fmax(HILL_SHRINK * sqrt(b.hh / b.n), grain);
+        double wf = 1 / (on_f.width * on_f.width), wr = 1 / (on_r.width * on_r.width);
+        information = wf * a.xx + wr * b.xx;
+        double more = (wf * a.xh - wr * b.xh) / information;
+        /* what the hills' middles are at their own mean x stays where it is while the slope turns */
+        on_f.middle += a.h - more * a.x;
+        on_r.middle += b.h + more * b.x;
+        turn += more;
+    }
+    double slope = gap.slope + turn;
+    double floor_f = gap.forward + on_f.middle + slope * a.x, floor_r = gap.reverse + on_r.middle - slope * b.x;
+    double variance_f = on_f.slack * on_f.slack * on_f.width * on_f.width / a.n;
+    double variance_r = on_r.slack * on_r.slack * on_r.width * on_r.width / b.n;
+    /* queues lift both floors, theta only by half of what the one is lifted more; on a few steps of the clocks
+     * what queued falls as it may */
+    double lifted_f = on_f.lifted, lifted_r = on_r.lifted, apart = lifted_f - lifted_r;
+    double lifted = on_f.lumpy | on_r.lumpy ? lifted_f * lifted_f + lifted_r * lifted_r : apart * apart;
+    double spells = spells_of(&of_f, &of_r, &on_f, &on_r, turn, from, to);
+    *line = (struct line){
+        .at = (a.x + b.x) / 2,
+        .theta = (floor_f - floor_r) / 2,
+        .slope = slope,
+        .sigma = sqrt(spells * spells * (variance_f + variance_r) + lifted) / 2,
+        .slope_sigma = spells * fmax(on_f.slack, on_r.slack) / sqrt(information),
+        .noise = sqrt((on_f.width * on_f.width + on_r.width * on_r.width) / 2),
+        .margin = floor_f + floor_r - slope * (a.x - b.x),
+        .used = (int64_t)((a.n + b.n) / 2),
+    };
+    return 1;
+}
+
+/* The line of the widest gap as it stands. A floor is known as well as its lowest readings agree; it also lies
+ * above the path's own by about as much, which both directions share unless one is much busier. Rounding puts it
+ * up to a step too low: on both sides alike, as far as drift carries the readings across several steps. */
+static struct line through_gap(struct ft_gap gap, double from, double to, const double *least_f,
+                               const double *least_r, double grain)
+{
+    double f = least_f[LOWEST - 1], r = least_r[LOWEST - 1], at = (from + to) / 2;
+    double rounding = grain * fmin(0.5, 0.12 + 2.5 * grain / (fabs(gap.slope) * (to - from)));
+    double busier = 0.6 * fmax(fabs(f - r) - (f + r) / 4, 0);
+    double scatter = (f * f + r * r) / 16 + rounding * rounding;
+    double sigma = fmax(sqrt(scatter + busier * busier), LEAST_SIGMA_NS);
+    return (struct line){
+        .at = at,
+        .theta = (gap.forward - gap.reverse) / 2 + gap.slope * at,
+        .slope = gap.slope,
+        .sigma = sigma,
+        .slope_sigma = 3.5 * fmax(sqrt(scatter), LEAST_SIGMA_NS) / (to - from),
+        .noise = 0,
+        .margin = gap.forward + gap.reverse,
+    };
+}
+
+/* Leave out wrong stamps below all others: up to WRONG readings of which the highest stands WRONG_GAPS times
+ * as far below the next one as the six above that stand apart. (Spacings of an honest floor are alike: a
+ * chance of 1e-6.) Returns how many were left out; `least` takes the lowest heights. */
+static int without_wrong(struct ft_cloud *c, double slope, double floor, double least[LOWEST + WRONG])
+{
+    int n = lowest_heights(c, slope, floor, LOWEST + WRONG, least), wrong = 0;
+    for (int k = 1; k <= WRONG && k + LOWEST <= n; k++)
+        if (least[k] - least[k - 1] > WRONG_GAPS * fmax(least[k + LOWEST - 2] - least[k], LEAST_SIGMA_NS))
+            wrong = k;
+    if (!wrong)
+        return 0;
+    double bar = least[wrong];
+    int64_t k = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        double x = c->x[i], y = c->y[i];
+        c->x[k] = x, c->y[k] = y;
+        k += y - slope * x - floor >= bar;
+    }
+    c->n = k;
+    return wrong;
+}
+
+static int hand_on(const struct ft_cloud *c, double sign, const struct line *line, double around, double half,
+                   double whole, double *room, int64_t after_ns[FT_CORNERS], double delay_ns[FT_CORNERS])
+{
+    double x[FT_CORNERS], y[FT_CORNERS];
+    int n = ft_corners(c, sign * line->slope, around, room, x, y);
+    for (int k = 0; k < n; k++) {
+        double after = x[k] - whole;
+        after_ns[k] = (int64_t)llrint(after);
+        delay_ns[k] = half + y[k] - sign * (line->theta + line->slope * (x[k] - line->at));
+    }
+    return n;
+}
+
+/* What is common to the gathered samples of a pair. */
+struct gathered {
+    struct ft_cloud f, r;
+    double from, to, trip_least;
+};
+
+/* Whole numbers of less than 2^51 as doubles: they are put into the low bits of 1.5 * 2^52. */
+#define MAGIC 0x4338000000000000
+#define REAL(whole) ((ft_wide)((whole) + MAGIC) - 6755399441055744.0)
+
+/* Append the usable of `n` samples to both clouds, which have room for lanes beyond. Differences are taken modulo
+ * 2^64, so that a counter may wrap. */
+FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, double base_trip,
+                           struct gathered *out)
+{
+    int64_t rest[4][FT_LANES];
+    const int64_t span = (int64_t)SPAN_MOST_NS, most = (int64_t)STEP_MOST_NS;
+    double *fx = out->f.x, *fy = out->f.y, *rx = out->r.x, *ry = out->r.y;
+    ft_wide from = FT_ALL(out->from), to = FT_ALL(out->to), least = FT_ALL(out->trip_least);
+    int64_t n = out->f.n;
+    for (int64_t i = 0; i < p->n; i += FT_LANES) {
+        const int64_t *sent = p->sent + i, *forward = p->forward + i, *turnaround = p->turnaround + i;
+        const int64_t *reverse = p->reverse + i;
+        if (i + FT_LANES > p->n) {
+            for (int k = 0; k < FT_LANES; k++) { /* what is missing is made unusable */
+                int there = i + k < p->n;
+                rest[0][k] = there ? sent[k] : (int64_t)((uint64_t)base->sent + ((uint64_t)1 << 63));
+                rest[1][k] = there ? forward[k] : 0;
+                rest[2][k] = there ? turnaround[k] : 0;
+                rest[3][k] = there ? reverse[k] : 0;
+            }
+            sent = rest[0], forward = rest[1], turnaround = rest[2], reverse = rest[3];
+        }
+        ft_count s = (ft_count)FT_LOAD_WHOLE(sent) - (uint64_t)base->sent;
+        ft_count f = (ft_count)FT_LOAD_WHOLE(forward) - (uint64_t)base->forward;
+        ft_count r = (ft_count)FT_LOAD_WHOLE(reverse) - (uint64_t)base->reverse;
+        ft_whole t = FT_LOAD_WHOLE(turnaround);
+        ft_whole usable = ((ft_whole)s >= -span) & ((ft_whole)s <= span) & ((ft_whole)f >= -most) &
+                          ((ft_whole)f <= most) & ((ft_whole)r >= -most) & ((ft_whole)r <= most);
+        ft_wide df = REAL(f), dr = REAL(r), trip = df + dr + base_trip;
+        usable &= (trip >= 0) & (trip <= RTT_MOST_NS);
+        /* theta as of the peer's stamp: half a round trip after t1, and its turnaround later */
+        ft_wide x = REAL(s) + trip * 0.5, later = x + FT_KEEP((t >= 0) & (t <= most), REAL((ft_count)t));
+        FT_STORE(fx + n, x);
+        FT_STORE(fy + n, df);
+        FT_STORE(rx + n, later);
+        FT_STORE(ry + n, dr);
+        from = FT_PICK(usable & (x < from), x, from);
+        to = FT_PICK(usable & (later > to), later, to);
+        least = FT_PICK(usable & (trip < least), trip, least);
+        if (!FT_ANY(~usable)) {
+            n += FT_LANES;
+            continue;
+        }
+        for (int64_t k = 0, first = n; k < FT_LANES; k++) {
+            fx[n] = fx[first + k], fy[n] = fy[first + k], rx[n] = rx[first + k], ry[n] = ry[first + k];
+            n -= usable[k];
+        }
+    }
+    out->f.n = out->r.n = n;
+    for (int k = 0; k < FT_LANES; k++) {
+        out->from = fmin(out->from, from[k]);
+        out->to = fmax(out->to, to[k]);
+        out->trip_least = fmin(out->trip_least, least[k]);
+    }
+}
 
 int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit *fit)
 {
     int64_t n = chain->samples;
     if (n == 0)
         return 0;
-    double *scratch = ft_window_scratch(w, 8 * n + n / 4 + 1);
+    int64_t each = n + FT_LANES;
+    double *scratch = ft_window_scratch(w, 8 * each);
     if (scratch == NULL)
         return -1;
-    /* all usable samples, in the order of the pieces; then the accepted ones of each direction */
-    double *x = scratch, *y_f = x + n, *x_r = y_f + n, *y_r = x_r + n;
-    uint8_t *bin = (uint8_t *)(scratch + 8 * n);
-    struct cloud f = {y_r + n, y_r + 2 * n, bin, 0}, r = {y_r + 3 * n, y_r + 4 * n, bin + n, 0};
+    double *room = scratch + 4 * each;
 
     struct bases base = bases_of(w, chain);
     double base_trip = add_bases(base.forward, base.reverse), base_rest;
     double base_theta = half_difference(base.forward, base.reverse, &base_rest);
-    double trip_least = HUGE_VAL;
-    int64_t left_out = 0, best = -1, k = 0, pairs = 0, pair_step;
-    double spread_f[GUARDS], spread_r[GUARDS];
-
-    pair_step = n / 2 / GUARDS + 1;
-    int64_t pair_number = 0;
-    for (int64_t at = chain->first; at >= 0; at = w->pieces[at].next_of_peer) {
-        const struct ft_piece *p = &w->pieces[at];
-        for (int64_t i = 0; i < p->n; i++, k++) {
-            double dx = apart(p->sent[i], base.sent), df = apart(p->forward[i], base.forward);
-            double dr = apart(p->reverse[i], base.reverse), turn = (double)p->turnaround[i];
-            double trip = df + dr + base_trip;
-            int usable = (fabs(dx) <= SPAN_MOST_NS) & (fabs(df) <= STEP_MOST_NS) & (fabs(dr) <= STEP_MOST_NS) &
-                         (trip >= 0) & (trip <= RTT_MOST_NS);
-            /* theta as of the peer's stamp: half a round trip after t1, and its turnaround later */
-            x[k] = dx + trip / 2;
-            x_r[k] = x[k] + ((turn >= 0) & (turn <= STEP_MOST_NS) ? turn : 0);
-            y_f[k] = usable ? df : HUGE_VAL;
-            y_r[k] = dr;
-            left_out += !usable;
-            if (usable && trip < trip_least) {
-                trip_least = trip;
-                best = k;
-            }
-        }
-        if (p->spacing_ns > 0) {
-            const double *pf = y_f + k - p->n, *pr = y_r + k - p->n;
-            for (int64_t i = 0; i + 1 < p->n; i += 2)
-                if (pf[i] != HUGE_VAL && pf[i + 1] != HUGE_VAL && pair_number++ % pair_step == 0 &&
-                    pairs < GUARDS) {
-                    spread_f[pairs] = fabs(pf[i + 1] - pf[i]);
-                    spread_r[pairs++] = fabs(pr[i + 1] - pr[i]);
-                }
-        }
-    }
-    if (best < 0)
+    struct gathered all = {{scratch, scratch + each, 0}, {scratch + 2 * each, scratch + 3 * each, 0},
+                           HUGE_VAL, -HUGE_VAL, HUGE_VAL};
+    for (int64_t at = chain->first; at >= 0; at = w->pieces[at].next_of_peer)
+        gather(&w->pieces[at], &base, base_trip, &all);
+    struct ft_cloud f = all.f, r = all.r;
+    if (f.n == 0)
         return 0;
+    double from = all.from, to = all.to, trip_least = all.trip_least;
+    int64_t best = 0;
+    while (best < f.n - 1 && f.y[best] + r.y[best] + base_trip > trip_least)
+        best++;
+    int64_t left_out = n - f.n, accepted = f.n;
+    double best_x = f.x[best], best_theta = (f.y[best] - r.y[best]) / 2;
 
-    double guard_f = 0, guard_r = 0;
-    if (pairs) {
-        guard_f = guard_of(spread_f, pairs);
-        guard_r = guard_of(spread_r, pairs);
-    }
-    int64_t accepted = 0;
-    k = 0;
-    for (int64_t at = pairs ? chain->first : -1; at >= 0; at = w->pieces[at].next_of_peer) {
-        const struct ft_piece *p = &w->pieces[at];
-        for (int64_t i = 0; p->spacing_ns > 0 && i + 1 < p->n; i += 2) {
-            int64_t a = k + i, b = a + 1;
-            if (y_f[a] == HUGE_VAL || y_f[b] == HUGE_VAL)
-                continue;
-            int ok_f = fabs(y_f[b] - y_f[a]) <= guard_f, ok_r = fabs(y_r[b] - y_r[a]) <= guard_r;
-            /* written always, kept where accepted */
-            f.x[f.n] = x[a], f.y[f.n] = y_f[a], f.x[f.n + 1] = x[b], f.y[f.n + 1] = y_f[b];
-            r.x[r.n] = x_r[a], r.y[r.n] = y_r[a], r.x[r.n + 1] = x_r[b], r.y[r.n + 1] = y_r[b];
-            f.n += 2 * ok_f;
-            r.n += 2 * ok_r;
-            accepted += 2 * (ok_f | ok_r);
-        }
-        k += p->n;
-    }
     int64_t fewer = f.n < r.n ? f.n : r.n;
-    if (fewer < LEAST_POINTS * BIN_SAMPLES && fewer < n - left_out) {
-        /* too few coded pairs: every usable sample, as it is */
-        accepted = 0;
-        for (int64_t i = 0; i < n; i++)
-            if (y_f[i] != HUGE_VAL) {
-                f.x[accepted] = x[i], f.y[accepted] = y_f[i];
-                r.x[accepted] = x_r[i], r.y[accepted++] = y_r[i];
+    int bins = fewer / BIN_SAMPLES < BINS ? (int)(fewer / BIN_SAMPLES) : BINS, few = 1;
+    struct line line = {.slope_sigma = NO_SLOPE_PPB * 1e-9};
+    double step = 0, wrong_slope = 0, around = 0;
+    if (bins >= LEAST_POINTS && to - from >= 1000) {
+        struct points p;
+        double excess[BINS], least_f[LOWEST + WRONG], least_r[LOWEST + WRONG];
+        struct ft_gap gap = ft_widest_gap(&f, &r, SLOPE_MOST, room);
+        if (without_wrong(&f, gap.slope, gap.forward, least_f) + without_wrong(&r, -gap.slope, gap.reverse, least_r)) {
+            gap = ft_widest_gap(&f, &r, SLOPE_MOST, room);
+            lowest_heights(&f, gap.slope, gap.forward, LOWEST, least_f);
+            lowest_heights(&r, -gap.slope, gap.reverse, LOWEST, least_r);
+        }
+        points_of(&f, &r, gap.slope, from, bins / (to - from), bins, &p);
+        few = p.n < LEAST_POINTS;
+        if (!few) {
+            double s0 = excess_of(&p, base.grain, excess), rate;
+            double sureness, small = small_step_of(&p, excess, s0, &sureness);
+            step = step_of(&p, excess, s0, &rate);
+            if (step == 0 && sureness > STEP_SURE)
+                step = small;
+            if (step > 0) {
+                line = through_gap(gap, from, to, least_f, least_r, base.grain);
+                line.theta = 0;
+                for (int i = 0; i < p.n; i++)
+                    line.theta += p.theta[i] / p.n;
+                line.theta += gap.slope * line.at;
+                line.sigma = step > line.sigma ? step : line.sigma;
+                line.slope = fabs(gap.slope + rate) <= SLOPE_MOST ? gap.slope + rate : 0;
+                line.slope_sigma = NO_SLOPE_PPB * 1e-9;
+            } else {
+                struct line hills;
+                line = through_gap(gap, from, to, least_f, least_r, base.grain);
+                if (through_hills(&f, &r, gap, from, to, least_f, least_r, base.grain, room, &hills) && hills.sigma < line.sigma) {
+                    line = hills;
+                    accepted = line.used;
+                } else {
+                    if (sureness > STEP_DOUBT) {
+                        line.sigma = fmax(line.sigma, small / 2);
+                        line.slope_sigma = fmax(line.slope_sigma, 2 * small / (to - from));
+                    }
+                    around = fmax(CORNERS_SIGMAS * line.slope_sigma, CORNERS_LEAST);
+                }
             }
-        fewer = f.n = r.n = accepted;
+            /* a slope that no clock has: not one clock's samples */
+            if (fabs(line.slope) >= SLOPE_MOST) {
+                wrong_slope = fabs(line.slope);
+                few = 1;
+            }
+        }
+    }
+    if (few) {
+        line = (struct line){.at = best_x, .theta = best_theta, .sigma = half_trip(trip_least),
+                             .slope_sigma = NO_SLOPE_PPB * 1e-9, .margin = 0};
+        if (wrong_slope > 0)
+            line.sigma = fmax(line.sigma, wrong_slope * (to - from));
+        else
+            around = CORNERS_FREE;
+        line.margin = trip_least - base_trip;
+    }
+    if (10 * left_out > n) {
+        line.sigma = fmax(line.sigma, UNTRUSTED_NS);
+        around = 0;
     }
 
-    double from = HUGE_VAL, to = -HUGE_VAL;
-    for (int64_t i = 0; i < f.n; i++) {
-        from = f.x[i] < from ? f.x[i] : from;
-        to = f.x[i] > to ? f.x[i] : to;
-    }
-    for (int64_t i = 0; i < r.n; i++) {
-        from = r.x[i] < from ? r.x[i] : from;
-        to = r.x[i] > to ? r.x[i] : to;
-    }
-    int bins = fewer / BIN_SAMPLES < BINS ? (int)(fewer / BIN_SAMPLES) : BINS;
-    struct points p = {.n = 0};
-    double slope = 0, per_bin = to > from ? bins / (to - from) : 0;
-    int line = bins >= LEAST_POINTS && to - from >= 1000;
-    if (line) {
-        sort_into_bins(&f, from, per_bin, bins);
-        sort_into_bins(&r, from, per_bin, bins);
-    }
-    for (int round = 0; line && round < 3; round++) {
-        points_of(&f, &r, slope, bins, &p);
-        line = p.n >= LEAST_POINTS;
-        if (line && round < 2)
-            slope += slope_of(&p);
-        line = line && fabs(slope) <= SLOPE_MOST;
-    }
-
-    double at, theta, sigma, slope_sigma = NO_SLOPE_PPB * 1e-9;
-    if (line) {
-        double excess[BINS], weight[BINS], s0 = excess_of(&p, excess);
-        double sw = 0, sx = 0, st = 0;
-        for (int i = 0; i < p.n; i++) {
-            weight[i] = 1 / (s0 * s0 + excess[i] * excess[i] / 4);
-            sw += weight[i];
-            sx += weight[i] * p.x[i];
-            st += weight[i] * p.theta[i];
-        }
-        at = sx / sw;
-        theta = st / sw;
-        double sxx = 0, sxt = 0, rate, step = step_of(&p, excess, s0, &rate);
-        for (int i = 0; i < p.n; i++) {
-            sxx += weight[i] * (p.x[i] - at) * (p.x[i] - at);
-            sxt += weight[i] * (p.x[i] - at) * (p.theta[i] - theta);
-        }
-        double extra = sxx > 0 ? sxt / sxx : 0, chi = 0;
-        for (int i = 0; i < p.n; i++) {
-            double off = p.theta[i] - theta - extra * (p.x[i] - at);
-            chi += weight[i] * off * off;
-        }
-        chi = p.n > 2 && chi / (p.n - 2) > 1 ? chi / (p.n - 2) : 1;
-        theta += slope * at; /* the points had it taken out */
-        sigma = sqrt(chi / sw);
-        if (step > 0) {
-            sigma = step > sigma ? step : sigma;
-            slope = fabs(slope + rate) <= SLOPE_MOST ? slope + rate : 0;
-        } else if (sxx > 0 && fabs(slope + extra) <= SLOPE_MOST) {
-            slope += extra;
-            slope_sigma = sqrt(chi / sxx);
-        }
-    } else {
-        at = x[best];
-        theta = (y_f[best] - y_r[best]) / 2;
-        sigma = half_trip(trip_least);
-        /* a slope that no clock has: not one clock's samples */
-        if (fabs(slope) > SLOPE_MOST && sigma < fabs(slope) * (to - from))
-            sigma = fabs(slope) * (to - from);
-        slope = 0;
-    }
-    if (10 * left_out > n && sigma < UNTRUSTED_NS)
-        sigma = UNTRUSTED_NS;
-    if (slope_sigma > NO_SLOPE_PPB * 1e-9)
-        slope_sigma = NO_SLOPE_PPB * 1e-9;
-
-    double whole = floor(at);
+    double whole = floor(line.at);
     *fit = (struct ft_pair_fit){
         .at_ns = (int64_t)((uint64_t)base.sent + (uint64_t)(int64_t)whole),
-        .offset_ns = base_theta + (base_rest + theta - slope * (at - whole)),
-        .drift_ppb = slope * 1e9,
-        .sigma_ns = sigma > LEAST_SIGMA_NS ? sigma : LEAST_SIGMA_NS,
-        .drift_sigma_ppb = slope_sigma * 1e9,
+        .offset_ns = base_theta + (base_rest + line.theta - line.slope * (line.at - whole)),
+        .drift_ppb = line.slope * 1e9,
+        .sigma_ns = fmax(line.sigma, LEAST_SIGMA_NS),
+        .drift_sigma_ppb = fmin(line.slope_sigma * 1e9, NO_SLOPE_PPB),
         .rtt_min_ns = trip_least,
+        .margin_ns = fmax(line.margin + base_trip, 0),
+        .noise_ns = line.noise,
         .samples = n,
         .accepted = accepted,
     };
+    if (around > 0) {
+        fit->forward_corners = hand_on(&f, 1, &line, around, base_trip / 2, whole, room, fit->forward_after_ns,
+                                       fit->forward_delay_ns);
+        fit->reverse_corners = hand_on(&r, -1, &line, around, base_trip / 2, whole, room, fit->reverse_after_ns,
+                                       fit->reverse_delay_ns);
+    }
     return 1;
 }

@@ -3,10 +3,25 @@
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from native.core.columns import ProbeColumns
 
-__all__ = ["Engine", "Link", "Peer", "Sockets", "TestClock", "link_of", "open_sockets", "siphash24"]
+__all__ = [
+    "Asker",
+    "Engine",
+    "Evidence",
+    "Link",
+    "Peer",
+    "Sockets",
+    "TestClock",
+    "TraceHit",
+    "WayNews",
+    "link_of",
+    "open_socket",
+    "open_sockets",
+    "siphash24",
+]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -15,9 +30,51 @@ class Peer:
     port: int
 
 @dataclass(frozen=True, slots=True)
+class TraceHit:
+    path: int
+    target: tuple[str, int]
+    hop: str | None
+    type: int
+    code: int
+    seq: int | None
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    address: str
+    port: int
+    asked_s: float
+    traced_s: float | None
+
+@dataclass(frozen=True, slots=True)
 class Link:
     speed_bps: int | None
     mtu_bytes: int | None
+
+class WayNews(NamedTuple):
+    peer: str
+    path: int
+    lost: int
+    answered: int
+    late: int
+    in_a_row: int
+    first_lost_age_ns: int
+    last_lost_age_ns: int
+    answered_age_ns: int
+    arrived_age_ns: int
+    timeout_ns: int
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    clock_ns: int
+    system_ns: int
+    interval_ns: int
+    late_ns: int
+    queue_ns: int
+    missed_timers: int
+    stuck: int
+    receive_drops: int
+    capped: int
+    ways: list[WayNews]
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
@@ -29,6 +86,7 @@ class Sockets:
     @property
     def path_ports(self) -> tuple[int, ...]: ...
 
+def open_socket(address: str, port: int, buffer_bytes: int = ...) -> socket.socket: ...
 def open_sockets(
     address: str, port: int, first_path_port: int, paths: int, buffer_bytes: int = ...
 ) -> Sockets: ...
@@ -65,7 +123,10 @@ class Engine:
         max_pps: float = 100_000.0,
         answer_max_pps: float = 200_000.0,
         spacing_ns: int = 20_000,
+        singles: int = 0,
         timeout_ms: float = 100.0,
+        overdue_ms: float = 2.0,
+        starved_ms: float = 5.0,
         collect_delay_ms: float = 20.0,
         drain_ms: float = 5.0,
         max_age_s: float = 86_400.0,
@@ -80,6 +141,17 @@ class Engine:
     def path_ports(self) -> tuple[int, ...]: ...
     @property
     def peers(self) -> list[Peer]: ...
+    @property
+    def responder_socket(self) -> socket.socket: ...
+    @property
+    def path_sockets(self) -> tuple[socket.socket, ...]: ...
+    def set_path(self, path: int, sock: socket.socket) -> None: ...
+    def trace_packet(
+        self, source: tuple[str, int], target: tuple[str, int], nic: str, seq: int, ttl: int
+    ) -> bytes: ...
+    def traced_seq(self, data: bytes, sender: tuple[str, int], own: tuple[str, int]) -> int | None: ...
+    def trace_hits(self) -> list[TraceHit]: ...
+    def askers(self) -> list[Asker]: ...
     def run(self, seconds: float | None = None) -> None: ...
     def stop(self) -> None: ...
     def close(self) -> None: ...
@@ -87,5 +159,9 @@ class Engine:
     def set_rate(self, rate_pps: float) -> None: ...
     def step_clock(self, step_ns: int) -> None: ...
     def counters(self) -> dict[str, float]: ...
+    @property
+    def evidence_fd(self) -> int: ...
+    def clocks(self) -> tuple[int, int]: ...
+    def evidence(self, most: int = ...) -> Evidence: ...
     def drain(self) -> ProbeColumns: ...
     def feed(self, path: int, data: bytes, address: str, port: int) -> None: ...

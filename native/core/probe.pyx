@@ -7,7 +7,9 @@ the samples, changes the peers or reads the counters meanwhile. engine.c says wh
 
 import os
 import socket as _socket
+import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from native.core.columns import ProbeColumns
 
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 cdef extern from "sys/socket.h":
@@ -40,22 +43,37 @@ cdef extern from "hwstamp.h":
     void ft_hwstamp_restore(int, const char *, const ft_hwstamp *)
     void ft_link(int, const char *, int64_t *, int *)
 
+cdef extern from "losses.h":
+    ctypedef struct ft_way_news:
+        uint32_t way, lost, answered, late, in_a_row
+        int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout
+
 cdef extern from "engine.h":
-    int FT_MAX_PATHS, FT_MAX_PEERS
+    int FT_MAX_PATHS, FT_MAX_PEERS, FT_TRACE_BYTES, FT_TRACE_HITS, FT_ASKERS
+    ctypedef struct ft_trace_hit:
+        int arrived, path, type, code, size
+        sockaddr_storage target, hop
+        uint8_t data[40]
+    ctypedef struct ft_asker:
+        sockaddr_storage address
+        int64_t asked_ns, traced_ns
     ctypedef struct ft_counters:
         uint64_t requests_sent
     ctypedef struct ft_config:
         int max_peers, paths, hardware
-        int64_t spacing_ns, timeout_ns, collect_delay_ns, drain_ns, max_age_ns
+        int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
-        uint32_t nic_hash, table_shots, out_samples, reply_ring
+        uint32_t nic_hash, singles, table_shots, out_samples, reply_ring
         ft_key key
     ctypedef struct ft_output:
         uint32_t count
         uint32_t *lost
         uint32_t *no_t3
         int64_t clock_ns, system_ns
+    ctypedef struct ft_trouble:
+        int64_t clock_ns, system_ns, interval_ns, late_ns, queue_ns
+        uint64_t missed_timers, stuck, receive_drops, capped
     ctypedef struct ft_engine:
         pass
     ft_engine *ft_engine_new(const ft_config *, int, const int *, int)
@@ -68,7 +86,16 @@ cdef extern from "engine.h":
     void ft_engine_clear_peer(ft_engine *, int)
     void ft_engine_set_rate(ft_engine *, double)
     ft_clock *ft_engine_clock(ft_engine *, int)
+    int ft_engine_set_path(ft_engine *, int, int)
+    int ft_engine_trace_hits(ft_engine *, ft_trace_hit *, int)
+    int ft_engine_askers(ft_engine *, ft_asker *, int)
+    void ft_engine_trace_packet(ft_engine *, uint8_t *, const sockaddr_storage *, const sockaddr_storage *,
+                                uint32_t, uint32_t, uint32_t)
+    int ft_engine_is_traced(ft_engine *, const uint8_t *, int, const sockaddr_storage *, const sockaddr_storage *)
     ft_output *ft_engine_swap(ft_engine *)
+    uint32_t ft_engine_evidence(ft_engine *, ft_trouble *, ft_way_news *, uint32_t)
+    int ft_engine_evidence_fd(ft_engine *)
+    void ft_engine_clocks(ft_engine *, int64_t *, int64_t *)
     const ft_counters *ft_engine_counters(ft_engine *)
     double ft_engine_throttle(ft_engine *)
     int ft_engine_groups(ft_engine *)
@@ -77,7 +104,8 @@ cdef extern from "engine.h":
     const char *const *ft_counter_names()
     int ft_counter_count()
 
-__all__ = ["Engine", "Link", "Peer", "Sockets", "TestClock", "link_of", "open_sockets", "siphash24"]
+__all__ = ["Asker", "Engine", "Evidence", "Link", "Peer", "Sockets", "TestClock", "TraceHit", "WayNews", "link_of",
+           "open_socket", "open_sockets", "siphash24"]
 
 cdef int64_t SECOND_NS = 1000000000
 
@@ -92,11 +120,78 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceHit:
+    """What came back for a trace packet. `path`: index of the path socket that sent it, -1 the responder.
+
+    `hop` is who sent the ICMP error, None where the far end itself says that the packet arrived. `seq` is the trace
+    packet's; None where the error quotes too little of it to tell.
+    """
+
+    path: int
+    target: tuple
+    hop: object
+    type: int
+    code: int
+    seq: object
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks this NIC: address and port, seconds since its last request and since its last trace (None: none)."""
+
+    address: str
+    port: int
+    asked_s: float
+    traced_s: object
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """What a network device says of itself; None where it does not."""
 
     speed_bps: int | None
     mtu_bytes: int | None
+
+
+class WayNews(NamedTuple):
+    """Losses and answers of one peer and path within an interval; ages in ns before its end, -1: none.
+
+    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost. `in_a_row`: told lost
+    and sent after the newest answered one.
+    """
+
+    peer: str
+    path: int
+    lost: int
+    answered: int
+    late: int
+    in_a_row: int
+    first_lost_age_ns: int
+    last_lost_age_ns: int
+    answered_age_ns: int
+    arrived_age_ns: int
+    timeout_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What `Engine.evidence` takes: the interval's news of each way, and the agent's own trouble in it.
+
+    `late_ns`: longest that the thread or an answer of it came later than meant, 0 below `starved_ms`; `queue_ns`: longest
+    that a request was seen to wait in the host's own queue; `stuck`: requests that never left the host;
+    `receive_drops`: packets that its full sockets lost; `capped`: times that a rate cap held probes or answers back.
+    """
+
+    clock_ns: int
+    system_ns: int
+    interval_ns: int
+    late_ns: int
+    queue_ns: int
+    missed_timers: int
+    stuck: int
+    receive_drops: int
+    capped: int
+    ways: list
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +217,33 @@ class Sockets:
         return tuple(sock.getsockname()[1] for sock in self.paths)
 
 
+def open_socket(str address, int port, int buffer_bytes=1 << 20):
+    """Open and bind one UDP socket in the calling thread's network namespace; port 0: any free one.
+
+    Raises OSError, its text naming address and port.
+    """
+    sock = _socket.socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET,
+                          _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, buffer_bytes)
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, buffer_bytes)
+        sock.bind((address, port))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"probe socket {address} UDP port {port}: {error.strerror}") from None
+    return sock
+
+
 def open_sockets(str address, int port, int first_path_port, int paths, int buffer_bytes=1 << 20):
     """Open and bind a NIC's sockets in the calling thread's network namespace; port 0: any free one.
 
     Raises OSError, its text naming address and port.
     """
-    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
     opened = []
     ports = [port] + [first_path_port and first_path_port + i for i in range(paths)]
     try:
         for wanted in ports:
-            sock = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-            opened.append(sock)
-            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, buffer_bytes)
-            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, buffer_bytes)
-            try:
-                sock.bind((address, wanted))
-            except OSError as error:
-                raise OSError(error.errno, f"probe socket {address} UDP port {wanted}: {error.strerror}") from None
+            opened.append(open_socket(address, wanted, buffer_bytes))
     except BaseException:
         for sock in opened:
             sock.close()
@@ -216,6 +320,17 @@ cdef void _fill_address(sockaddr_storage *out, address, int port) except *:
     memcpy(p + (8 if ":" in address else 4), <const uint8_t *>packed, len(packed))
 
 
+cdef tuple _address_of(const sockaddr_storage *a):
+    """Return (address, port); (None, 0) where there is none."""
+    cdef const uint8_t *p = <const uint8_t *>a
+    port = p[2] << 8 | p[3]
+    if a.ss_family == _socket.AF_INET:
+        return _socket.inet_ntop(_socket.AF_INET, p[4:8]), port
+    if a.ss_family == _socket.AF_INET6:
+        return _socket.inet_ntop(_socket.AF_INET6, p[8:24]), port
+    return None, 0
+
+
 cdef uint32_t _hash_of(str nic):
     cdef ft_key zero
     zero.k0 = zero.k1 = 0
@@ -227,7 +342,9 @@ cdef class Engine:
     """Prober and responder of one NIC. Rates in packets a second, times in the unit of their names.
 
     `rate_pps` requests a second go to random peers on random paths, in coded pairs `spacing_ns` apart with
-    exponential gaps between pairs (spacing_ns 0: single probes). `max_pps` caps what is asked, `answer_max_pps`
+    exponential gaps between pairs (spacing_ns 0: single probes); along with each go `singles` single probes, to
+    all peers and paths in turn. A request is lost for good after `timeout_ms`;
+    it is told lost in `evidence` once it is overdue, `overdue_ms` at least (losses.c). `max_pps` caps what is asked, `answer_max_pps`
     what is answered; both slow and never stop. `device`: take the NIC's own stamps where it can give them.
     Raises ValueError for a setting out of range, OSError where the kernel refuses.
     """
@@ -247,7 +364,7 @@ cdef class Engine:
         self.engine = NULL
 
     def __init__(self, sockets, *, str nic, bytes key, run=None, double rate_pps=1000.0, double max_pps=100_000.0,
-                 double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, double timeout_ms=100.0,
+                 double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, double timeout_ms=100.0, double overdue_ms=2.0, double starved_ms=5.0,
                  double collect_delay_ms=20.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
                  str device=None, seed=None, int max_peers=64):
         cdef int fds[64]
@@ -257,7 +374,10 @@ cdef class Engine:
         _check("max_pps", max_pps, 1, 10e6)
         _check("answer_max_pps", answer_max_pps, 1, 10e6)
         _check("spacing_ns", spacing_ns, 0, 1_000_000_000)
+        _check("singles", singles, 0, 8)
         _check("timeout_ms", timeout_ms, 1, 60_000)
+        _check("overdue_ms", overdue_ms, 0.1, 60_000)
+        _check("starved_ms", starved_ms, 0.1, 60_000)
         _check("drain_ms", drain_ms, 0, 1_000)
         _check("collect_delay_ms", collect_delay_ms, 0, timeout_ms)
         _check("max_peers", max_peers, 1, FT_MAX_PEERS)
@@ -279,7 +399,10 @@ cdef class Engine:
         self.config.max_peers = max_peers
         self.config.paths = paths
         self.config.spacing_ns = spacing_ns
+        self.config.singles = singles
         self.config.timeout_ns = <int64_t>(timeout_ms * 1e6)
+        self.config.overdue_ns = <int64_t>(min(overdue_ms, timeout_ms) * 1e6)
+        self.config.starved_ns = <int64_t>(starved_ms * 1e6)
         self.config.collect_delay_ns = <int64_t>(collect_delay_ms * 1e6)
         self.config.drain_ns = <int64_t>(drain_ms * 1e6)
         self.config.max_age_ns = <int64_t>(max_age_s * 1e9)
@@ -355,6 +478,94 @@ cdef class Engine:
     def path_ports(self):
         """The source port of each path."""
         return tuple(self.ports)
+
+    @property
+    def responder_socket(self):
+        """The socket that answers: for sending traces only, since the engine reads it."""
+        return self.sockets.responder
+
+    @property
+    def path_sockets(self):
+        """The socket of each path: for sending traces only, since the engine reads them."""
+        return self.sockets.paths
+
+    def set_path(self, int path, sock):
+        """Probe path number `path` from another bound socket from now on, and close the old one.
+
+        What was under way on the old one is forgotten: neither a sample nor a loss. `sock` becomes the engine's.
+        Raises OSError where the kernel refuses it.
+        """
+        cdef ft_engine *engine = self._alive()
+        _check("path", path, 0, self.config.paths - 1)
+        port = sock.getsockname()[1]
+        self._lock()
+        error = ft_engine_set_path(engine, path, sock.fileno())
+        ft_engine_unlock(engine)
+        if error:
+            raise OSError(error, f"probe engine of {self.nic}: path {path}: {os.strerror(error)}")
+        paths = list(self.sockets.paths)
+        old, paths[path] = paths[path], sock
+        self.sockets = Sockets(self.sockets.responder, tuple(paths))
+        self.ports[path] = port
+        old.close()
+
+    def trace_packet(self, tuple source, tuple target, str nic, uint32_t seq, int ttl):
+        """Return the bytes of a trace packet from one (address, port) to another, which `nic` answers."""
+        cdef sockaddr_storage near, far
+        cdef uint8_t[40] data
+        self._alive()
+        _fill_address(&near, source[0], source[1])
+        _fill_address(&far, target[0], target[1])
+        ft_engine_trace_packet(self.engine, data, &near, &far, _hash_of(nic), seq, ttl)
+        return bytes(data[:FT_TRACE_BYTES])
+
+    def traced_seq(self, bytes data, tuple sender, tuple own):
+        """Return the sequence number of our trace that this packet, sent to `own`, answers; None where it is none."""
+        cdef sockaddr_storage near, far
+        self._alive()
+        _fill_address(&far, sender[0], sender[1])
+        _fill_address(&near, own[0], own[1])
+        if not ft_engine_is_traced(self.engine, data, <int>min(len(data), 65536), &far, &near):
+            return None
+        return int.from_bytes(data[4:8], "big")
+
+    def trace_hits(self):
+        """Take what came back for traces from the engine's own sockets."""
+        cdef ft_trace_hit[64] hits
+        cdef int n = 64, i
+        self._alive()
+        found = []
+        while n == 64:
+            self._lock()
+            n = ft_engine_trace_hits(self.engine, hits, 64)
+            ft_engine_unlock(self.engine)
+            for i in range(n):
+                data = bytes(hits[i].data[:hits[i].size])
+                found.append(TraceHit(
+                    hits[i].path, _address_of(&hits[i].target), _address_of(&hits[i].hop)[0], hits[i].type,
+                    hits[i].code, int.from_bytes(data[4:8], "big") if len(data) >= 16 else None))
+        return found
+
+    def askers(self):
+        """Return who asked this NIC within the last 10 s, at most 4,096."""
+        self._alive()
+        cdef ft_asker *items = <ft_asker *>malloc(FT_ASKERS * sizeof(ft_asker))
+        if items is NULL:
+            raise MemoryError
+        try:
+            self._lock()
+            n = ft_engine_askers(self.engine, items, FT_ASKERS)
+            ft_engine_unlock(self.engine)
+            now = time.monotonic_ns()
+            found = []
+            for i in range(n):
+                address, port = _address_of(&items[i].address)
+                traced = items[i].traced_ns
+                found.append(Asker(address, port, (now - items[i].asked_ns) * 1e-9,
+                                   (now - traced) * 1e-9 if traced else None))
+            return found
+        finally:
+            free(items)
 
     def run(self, seconds=None):
         """Ask and answer for so many seconds, or until `stop`. Raises OSError where waiting fails."""
@@ -477,9 +688,49 @@ cdef class Engine:
             no_t3=np.array(no_t3, np.int32), start=np.array(starts, np.int64), sent=columns[0, :-1],
             forward=columns[1, :-1], turnaround=columns[2, :-1], reverse=columns[3, :-1])
 
+    @property
+    def evidence_fd(self):
+        """A descriptor that is readable while there is news to take: losses, paths that live again, a late thread."""
+        return ft_engine_evidence_fd(self._alive())
+
+    def clocks(self):
+        """Return the stamping clock and the system clock as they read now, ns."""
+        cdef int64_t clock_ns, system_ns
+        self._alive()
+        self._lock()
+        ft_engine_clocks(self.engine, &clock_ns, &system_ns)
+        ft_engine_unlock(self.engine)
+        return clock_ns, system_ns
+
+    def evidence(self, int most=4096):
+        """Take losses and answers since the last call, of at most so many ways: the rest comes with the next."""
+        cdef ft_trouble trouble
+        cdef ft_way_news *news
+        cdef uint32_t n, i
+        cdef int paths = self.config.paths
+        cdef ft_engine *engine = self._alive()
+        news = <ft_way_news *>malloc(max(most, 1) * sizeof(ft_way_news))
+        if news is NULL:
+            raise MemoryError
+        try:
+            self._lock()
+            n = ft_engine_evidence(engine, &trouble, news, max(most, 1))
+            ft_engine_unlock(engine)
+            ways = [
+                WayNews(self.names[news[i].way // paths], self.ports[news[i].way % paths], news[i].lost,
+                        news[i].answered, news[i].late, news[i].in_a_row, news[i].first_lost_age,
+                        news[i].last_lost_age, news[i].answered_age, news[i].arrived_age, news[i].timeout)
+                for i in range(n)
+            ]
+        finally:
+            free(news)
+        return Evidence(
+            clock_ns=trouble.clock_ns, system_ns=trouble.system_ns, interval_ns=trouble.interval_ns,
+            late_ns=trouble.late_ns, queue_ns=trouble.queue_ns, missed_timers=trouble.missed_timers,
+            stuck=trouble.stuck, receive_drops=trouble.receive_drops, capped=trouble.capped, ways=ways)
+
     def _rested(self):
         """A slot is given to another peer only when nothing of the old one can come any more."""
-        import time
         now = time.monotonic()
         for entry in self.resting:
             entry[1] = entry[1] or now + 3 * self.config.timeout_ns * 1e-9

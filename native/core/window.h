@@ -2,6 +2,8 @@
 #ifndef FABRICTIME_WINDOW_H
 #define FABRICTIME_WINDOW_H
 
+#include "margin.h"
+
 #include <stdint.h>
 
 /* The samples of one group of one batch. The columns are borrowed. */
@@ -49,8 +51,12 @@ double *ft_window_scratch(struct ft_window *w, int64_t n);
 /* The clock line of one pair; see fit.c. */
 struct ft_pair_fit {
     int64_t at_ns;
-    double offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns;
+    double offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, margin_ns, noise_ns;
     int64_t samples, accepted;
+    /* corners of the lower hulls near the line's slope; none where the line needs no turning */
+    int forward_corners, reverse_corners;
+    int64_t forward_after_ns[FT_CORNERS], reverse_after_ns[FT_CORNERS];
+    double forward_delay_ns[FT_CORNERS], reverse_delay_ns[FT_CORNERS];
 };
 
 /* Fit one peer's chain. Returns 1; 0 where no sample is acceptable; -1 without memory. */

@@ -17,6 +17,7 @@ __all__ = ["BUCKETS", "NicWindow", "bucket_edges_ns", "bucket_of"]
 cdef extern from "window.h":
     enum:
         FT_BUCKETS
+        FT_CORNERS
     struct ft_piece:
         const int64_t *sent
         const int64_t *forward
@@ -38,8 +39,13 @@ cdef extern from "window.h":
         int64_t samples
     struct ft_pair_fit:
         int64_t at_ns
-        double offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns
+        double offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, margin_ns, noise_ns
         int64_t samples, accepted
+        int forward_corners, reverse_corners
+        int64_t forward_after_ns[8]
+        int64_t reverse_after_ns[8]
+        double forward_delay_ns[8]
+        double reverse_delay_ns[8]
     struct ft_line:
         int known
         int64_t at_ns
@@ -228,13 +234,19 @@ cdef class NicWindow:
             self._busy = False
 
     cdef _fit(self):
-        cdef int64_t n = self._window.n_peers, i, k = 0
+        cdef int64_t n = self._window.n_peers, i, k = 0, c, k_forward = 0, k_reverse = 0
         cdef ft_pair_fit fit
         cdef int done
         whole = _empty((3, n), _i8)
-        real = _empty((5, n), _f8)
+        real = _empty((7, n), _f8)
+        start = np.zeros((2, n + 1), _i8)
+        after = _empty((2, FT_CORNERS * n), _i8)
+        delay = _empty((2, FT_CORNERS * n), _f8)
         cdef int64_t[:, ::1] whole_ = whole
         cdef double[:, ::1] real_ = real
+        cdef int64_t[:, ::1] start_ = start
+        cdef int64_t[:, ::1] after_ = after
+        cdef double[:, ::1] delay_ = delay
         cdef list peers = []
         for i in range(n):
             with nogil:
@@ -251,9 +263,23 @@ cdef class NicWindow:
                 real_[2, k] = fit.sigma_ns
                 real_[3, k] = fit.drift_sigma_ppb
                 real_[4, k] = fit.rtt_min_ns
+                real_[5, k] = fit.margin_ns
+                real_[6, k] = fit.noise_ns
+                for c in range(fit.forward_corners):
+                    after_[0, k_forward] = fit.forward_after_ns[c]
+                    delay_[0, k_forward] = fit.forward_delay_ns[c]
+                    k_forward += 1
+                for c in range(fit.reverse_corners):
+                    after_[1, k_reverse] = fit.reverse_after_ns[c]
+                    delay_[1, k_reverse] = fit.reverse_delay_ns[c]
+                    k_reverse += 1
                 k += 1
+                start_[0, k] = k_forward
+                start_[1, k] = k_reverse
         return PairFits(peers, whole[0, :k], real[0, :k], real[1, :k], real[2, :k], real[3, :k], real[4, :k],
-                        whole[1, :k], whole[2, :k])
+                        real[5, :k], real[6, :k], whole[1, :k], whole[2, :k],
+                        start[0, :k + 1], after[0, :k_forward].copy(), delay[0, :k_forward].copy(),
+                        start[1, :k + 1], after[1, :k_reverse].copy(), delay[1, :k_reverse].copy())
 
     def delays(self, prober, peers):
         """Return the `PathDelayColumns` of the window: a row a (peer, path) with a request in it.

@@ -20,12 +20,14 @@ from faust.types import TP
 
 from native.core import BadBatch, decode_probe_batch
 from schemas import codec
-from schemas.topics import CLOCK_FITS, DELAYS, PROBES
+from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from streams.agents.acks import OrderedAcks
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room
-from streams.lookups import read_tail
-from streams.map.records import Member, clock_fits, fit_window, path_delays
+from streams.lookups import Inventory, read_tail
+from streams.map.columnar import encode_columnar
+from streams.map.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.map.records import Fitted, Member, clock_fits, fit_window, path_delays
 from streams.map.source import ClosedWindow, Source
 from streams.map.tally import JumpLimit, NicState
 from streams.map.windows import Range
@@ -37,6 +39,10 @@ log = logging.getLogger(__name__)
 
 MS: Final = 1_000_000
 TICK_S: Final = 0.01
+QUEUEING_S: Final = 0.025
+"""s between two records of what the paths' queueing is."""
+TAIL_QUEUEING: Final = 40
+"""Newest `PathQueueing` of each partition from which a new owner learns floors."""
 TAIL_WINDOWS: Final = 16
 """Published windows of each source that a new owner looks back on: commits are some two windows behind."""
 REVOKE_S: Final = 3.0
@@ -51,6 +57,7 @@ class _Held:
     next_offset: int | None
     seen_ns: int
     source: Source | None = None
+    queueing: SourceQueueing | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     acks: OrderedAcks = field(default_factory=OrderedAcks)
     rejects: list[Awaitable[Any]] = field(default_factory=list)
@@ -64,8 +71,23 @@ class _Job:
     lag_messages: int
     rejects: list[Awaitable[Any]]
     samples: int
-    fitted: Any = None
+    fitted: Fitted | None = None
     sent: list[Awaitable[Any]] = field(default_factory=list)
+
+
+class _Members(dict[str, Member]):
+    """Every NIC's member, also of those that the inventory does not know."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        super().__init__()
+        self._inventory = inventory
+
+    def __missing__(self, nic: str) -> Member:
+        member = self[nic] = self._inventory.member(nic)
+        return member
+
+    def __contains__(self, nic: object) -> bool:
+        return True
 
 
 def source_name(tp: TP) -> str:
@@ -106,6 +128,7 @@ class MapStage:
         self._held: dict[TP, _Held] = {}
         self._jobs: list[_Job] = []
         self._job_came = asyncio.Event()
+        self._batch_came = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._room_left = asyncio.Event()
@@ -122,6 +145,7 @@ class MapStage:
         """Begin the timers; call once within the event loop."""
         self.room.task("map timer", self._tick_forever())
         self.room.task("map publisher", self._publish_forever())
+        self.room.task("map queueing", self._queueing_forever())
 
     def assigned(self, partitions: Iterable[TP]) -> None:
         """Take over partitions; they are read once their past is known."""
@@ -155,10 +179,16 @@ class MapStage:
         await self.room.views_caught_up()
         tail = TAIL_WINDOWS * max(8, len(taken)) * max(1, len(self.room.inventory.shards()))
         records = await read_tail(self.settings.bootstrap, CLOCK_FITS.name, tail, self.room.registry)
+        floors = await read_tail(
+            self.settings.bootstrap, PATH_QUEUEING.name, TAIL_QUEUEING, self.room.registry
+        )
+        slot_ns = self.slot_ns()
         for held in taken:
             if held.dropped:
                 continue
             name = source_name(held.tp)
+            held.queueing = SourceQueueing(name, slot_ns)
+            held.queueing.recover(floors)
             held.next_offset = await self.room.committed(held.tp)
             ranges, states = recovered(records, name, held.next_offset)
             held.source = Source(name, self.window_ns, self.silence_ns, ranges, states)
@@ -197,6 +227,9 @@ class MapStage:
             except (codec.BadRecord, BadBatch) as error:
                 held.rejects.append(await send_reject(self.room, message, value, "map", error))
             closed = held.source.add(append_ns, offset, len(value), batch, offset)
+            if batch is not None and held.queueing is not None:
+                held.queueing.add(batch, append_ns, offset, self.room.offsets.lines())
+                self._batch_came.set()
         if closed:
             self._enqueue(held, closed)
             await self._room_left.wait()
@@ -215,6 +248,32 @@ class MapStage:
                 closed = held.source.tick(log_now_ns, quiet_ns, self._caught_up(held))
                 if closed:
                     self._enqueue(held, closed)
+
+    def slot_ns(self) -> int:
+        """Return ns of a slot of `PathQueueing`: as the settings say, else by the rate of the NICs."""
+        if self.settings.queue_slot_us is not None:
+            return self.settings.queue_slot_us * 1000 // SUB_SLOTS
+        return slot_ns_of(self.room.fastest_bps()) // SUB_SLOTS
+
+    async def _queueing_forever(self) -> None:
+        """Send what the paths' queueing is, soon and often; nothing is acknowledged by it."""
+        while True:
+            await self._batch_came.wait()
+            await asyncio.sleep(QUEUEING_S)
+            self._batch_came.clear()
+            for held in list(self._held.values()):
+                if held.queueing is None or not held.queueing.waiting or held.dropped:
+                    continue
+                members = _Members(self.room.inventory)
+                records = held.queueing.take(members)
+                encoded = [
+                    (r["shard"], encode_columnar(PATH_QUEUEING.record, r, self.room.registry))
+                    for r in records
+                ]
+                sent = [
+                    await self.room.send_raw(PATH_QUEUEING.name, shard, value) for shard, value in encoded
+                ]
+                await asyncio.gather(*sent)
 
     def _caught_up(self, held: _Held) -> bool:
         highwater = self.room.highwater(held.tp)
@@ -257,6 +316,9 @@ class MapStage:
                 self._pool, self._encode_fits, job, members, self.room.inventory.shards()
             ):
                 job.sent.append(await self.room.send_raw(CLOCK_FITS.name, key, value))
+            if job.fitted is not None and job.held.queueing is not None:
+                job.held.queueing.learn(job.fitted.fits)
+                job.fitted = None
         for job in jobs:
             await self._publish_delays(job)
         for job in jobs:
@@ -272,6 +334,7 @@ class MapStage:
         self, job: _Job, members: dict[str, Member], shards: list[str]
     ) -> list[tuple[str, bytes]]:
         fitted = fit_window(job.window)
+        job.fitted = fitted
         records = clock_fits(fitted, members, shards, self.window_ns, self.limit, job.lag_messages)
         return [(r["shard"], codec.encode(CLOCK_FITS.record, r, self.room.registry)) for r in records]
 

@@ -18,50 +18,111 @@ from aiokafka import ConsumerRecord, TopicPartition
 from faust.types import TP
 
 from schemas import codec
-from streams.lookups import OFFSETS_TAIL, Inventory, Offsets, View
+from schemas.topology import Topology, TopologyError, TopologySource
+from streams.config import LiveConfig
+from streams.flows import FlowTail
+from streams.lookups import OFFSETS_TAIL, Fillable, Inventory, Offsets, View
 from streams.map.windows import LogClock
+from streams.paths import PathBook, link_rate_bps
 from streams.settings import StreamSettings
 
-__all__ = ["Room"]
+__all__ = ["Room", "tune_fetches"]
 
 log = logging.getLogger(__name__)
 
 LAST_WORDS_S: Final = 5.0
-READ_AHEAD_S: Final = 0.015
-FETCH_WAIT_MS: Final = 100
+TOPOLOGY_CHECK_S: Final = 5.0
+FLOWS_TAIL_S: Final = 30.0
+"""s of flow reports that are read at the start: longer than a dead worker's partitions wait for a new one."""
+
+
+def tune_fetches(app: Any, read_ahead_s: float, wait_ms: int, least_bytes: int = 1) -> None:
+    """Set how an app asks the log, once its consumer has started.
+
+    `read_ahead_s`: how soon it asks again while messages are being worked on. `wait_ms`: how long a request
+    waits for `least_bytes`. The client library has 100 ms and 1.5 s, and no settings for them (aiokafka 0.14,
+    Faust 0.15.3).
+    """
+    fetcher = app.consumer._thread._consumer._fetcher
+    fetcher._prefetch_backoff = read_ahead_s
+    fetcher._fetch_max_wait_ms = wait_ms
+    fetcher._fetch_min_bytes = least_bytes
 
 
 class Room:
     """One worker's shared state."""
 
-    def __init__(self, app: faust.App, settings: StreamSettings, registry: codec.Registry | None) -> None:
+    def __init__(
+        self, app: faust.App, settings: StreamSettings, registry: codec.Registry | None, *, flows: bool = True
+    ) -> None:
+        """`flows`: whether anybody here asks what flows report."""
         self.app = app
         self.settings = settings
         self.registry = registry
         self.inventory = Inventory(settings.default_shard)
         self.offsets = Offsets(self.inventory, settings.solve.holdover_s, settings.window_ms * 1_000_000)
+        self.paths = PathBook()
+        self._topology = TopologySource(settings.topology_file)
+        self.config = LiveConfig()
+        self.flows = FlowTail(self.paths, self.inventory.members.__contains__)
         self.log_clock = LogClock(time.time_ns(), time.monotonic_ns())
         self.failed: str | None = None
+        self._reads_flows = flows
         self.rejected = 0
         self.reject: Callable[[ConsumerRecord, codec.BadRecord], None] = lambda message, error: None
         self._views: list[View] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: asyncio.Task[Any] | None = None
 
+    @property
+    def topology(self) -> Topology:
+        """What the topology file says now; empty where there is none."""
+        return self._topology.topology
+
+    def link_rate_bps(self, link: str) -> int:
+        """Return bit/s of a directed link, 0 where neither the topology file nor a NIC says."""
+        return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
+
+    def fastest_bps(self) -> int:
+        """Return the rate of the fastest link of the topology file, else of the fastest NIC; 0: not known."""
+        rates = [self.topology.rate_bps(link) for link in self.topology.links()]
+        return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)
+
+    async def _follow_topology(self) -> None:
+        while True:
+            await asyncio.sleep(TOPOLOGY_CHECK_S)
+            try:
+                if self._topology.refresh():
+                    log.info("topology file read anew")
+            except TopologyError as error:
+                log.error("%s; what it said before stays", error)
+
     def start_views(self) -> None:
         """Begin to fill the lookups; may be called more than once."""
         if self._views:
             return
-        for view, tail in ((self.inventory, None), (self.offsets, OFFSETS_TAIL)):
+        views: tuple[tuple[Fillable, int | None, float | None], ...] = (
+            (self.inventory, None, None),
+            (self.offsets, OFFSETS_TAIL, None),
+            (self.paths, None, None),
+            (self.config, None, None),
+            (self.flows, None, FLOWS_TAIL_S),
+        )
+        for view, tail, since_s in views:
+            if view is self.flows and not self._reads_flows:
+                continue
             filling = View(
                 view,
                 self.settings.bootstrap,
                 lambda m, e: self.reject(m, e),
                 tail=tail,
+                since_s=since_s,
                 registry=self.registry,
             )
             self._views.append(filling)
             self.task(f"lookup of {view.topic}", filling.run())
+        if self.settings.topology_file is not None:
+            self.task("topology file", self._follow_topology())
 
     async def views_caught_up(self) -> None:
         """Wait until all lookups reached the end offsets seen at their start."""
@@ -104,8 +165,8 @@ class Room:
         value = codec.encode(name, record, self.registry)
         return await self.send_raw(topic, key, value)
 
-    async def send_raw(self, topic: str, key: str, value: bytes) -> Awaitable[Any]:
-        """Hand an encoded record to the producer."""
+    async def send_raw(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
+        """Hand an encoded record to the producer; None takes the key back."""
         future = await self.app.producer.send(topic, key.encode(), value, None, None, None)
         return self._acknowledged(future)
 
@@ -122,16 +183,6 @@ class Room:
         except (AssertionError, KeyError, ValueError):
             return None
         return highwater if isinstance(highwater, int) else None
-
-    def tune_fetches(self) -> None:
-        """Let the client library read ahead while messages are being worked on.
-
-        It asks the log again only once everything is consumed, or after 100 ms, and a request may then wait
-        1.5 s for partitions that have nothing (aiokafka 0.14, Faust 0.15.3, no setting for either).
-        """
-        fetcher = self._consumer()._thread._consumer._fetcher
-        fetcher._prefetch_backoff = READ_AHEAD_S
-        fetcher._fetch_max_wait_ms = FETCH_WAIT_MS
 
     def _consumer(self) -> Any:
         """Return Faust's consumer with its parts that have no public name (0.15.3)."""

@@ -1,7 +1,8 @@
 """The solve stage in Faust: a shard's fits in, its clocks out; one writer a shard, by partition.
 
 In: `fabric.clock.fits`. Out: `ClockOffsets` of each window, in order; then the window's fits are
-acknowledged. A new owner goes on from the last published `ClockOffsets` and the unacknowledged fits.
+acknowledged. A new owner goes on from the last published `ClockOffsets`, the fits just before it and the
+unacknowledged ones.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MS: Final = 1_000_000
 TICK_S: Final = 0.02
 TAIL_RECORDS: Final = 200
 """Newest `ClockOffsets` of each partition in which a new owner looks for its shards' state."""
+TAIL_WINDOWS: Final = 8
+"""Windows of fits before the last solved one from which a new owner learns the pairs' floors."""
 REVOKE_S: Final = 3.0
 
 
@@ -65,6 +68,7 @@ class SolveStage:
         self.window_ns = room.settings.window_ms * MS
         self._held: dict[TP, _Held] = {}
         self._past: list[codec.Record] = []
+        self._past_fits: list[codec.Record] = []
         self._sources: list[str] = []
         self._known = asyncio.Event()
         self._solving = asyncio.Lock()
@@ -113,6 +117,10 @@ class SolveStage:
             )  # fmt: skip
             count = await partition_count(settings.bootstrap, PROBES.name)
             self._sources = [f"{PROBES.name}/{number}" for number in range(count)]
+            self._past_fits = await read_tail(
+                settings.bootstrap, CLOCK_FITS.name, TAIL_WINDOWS * count, self.room.registry,
+                lambda record, append_ns: sound(record, append_ns, self.window_ns)[0],
+            )  # fmt: skip
         if all(self._held.get(tp) is held for tp, held in taken.items()):
             for held in taken.values():
                 held.next_offset = await self.room.committed(held.tp)
@@ -159,7 +167,18 @@ class SolveStage:
         parameters = SolveParameters(**settings.model_dump(exclude={"grace_ms"}))
         clocks = ShardClocks(name, parameters)
         clocks.recover(self._past)
+        self._remember(clocks)
         return _Shard(clocks, WindowGate(self._sources, settings.grace_ms * MS, clocks.last_window))
+
+    def _remember(self, clocks: ShardClocks) -> None:
+        """Show the shard's new owner the fits of the windows before the last solved one."""
+        windows: dict[int, list[codec.Record]] = {}
+        for fits in self._past_fits:
+            if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
+                windows.setdefault(fits["window"], []).append(fits)
+        clock_of = self.room.inventory.clock_of()
+        for window in sorted(windows)[-TAIL_WINDOWS:]:
+            clocks.remember(window, self.window_ns, windows[window], clock_of)
 
     async def _solve_forever(self) -> None:
         while True:

@@ -38,10 +38,29 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     "forward_bucket": pa.list_(pa.uint16()), "reverse_bucket": pa.list_(pa.uint16()),
     "forward_bucket_count": pa.list_(pa.uint32()), "reverse_bucket_count": pa.list_(pa.uint32()),
     "addresses": pa.list_(_TEXT), "capabilities": pa.list_(_TEXT),
-    "offset_ns": _EXACT, "drift_ppb": _EXACT, "residual_ns": _EXACT,
+    "path_ports": pa.list_(_COUNT),
+    "accepted": _COUNT,
+    **dict.fromkeys(("offset_ns", "drift_ppb", "residual_ns", "event_ns", "knot_offset_ns", "knot_bound_ns",
+                     "asymmetry_ns", "weight"), _EXACT),
+    **dict.fromkeys(("margin_ns", "noise_ns"), _FIGURE),
     "key": _BYTES, "head": _BYTES,
+    **dict.fromkeys(("since", "opened", "raised", "reported"), _TIME),
+    **dict.fromkeys(("links", "others", "hops", "jobs", "grouped", "flow_id", "flow_nic", "flow_peer",
+                     "flow_job", "evidence_topic", "evidence_key", "evidence_text"), pa.list_(_TEXT)),
+    **dict.fromkeys(("flow_rate_bps", "flow_share"), pa.list_(_FIGURE)),
+    **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
+    **dict.fromkeys(("synced", "from_flows", "complete"), pa.uint8()),
+    **dict.fromkeys(("flaps_hour", "paths_dead", "paths_living", "probers", "group", "flows_total",
+                     "source_port", "peer_port", "changes"), _COUNT),
+    **dict.fromkeys(("loss_rate", "loss_rate_low", "loss_rate_high", "depth_mean_bytes", "depth_max_bytes",
+                     "bound_bytes", "utilisation", "utilisation_bound", "depth_bytes", "depth_peak_bytes",
+                     "confidence", "busy_share", "receiver_limited_share", "sender_limited_share"), _FIGURE),
+    **dict.fromkeys(("over_byte_s",), _EXACT),
+    **dict.fromkeys(("subject", "kind", "before", "because", "text", "link", "window_id", "alert_id",
+                     "severity", "boot", "source_address", "peer_address", "protocol", "job", "tenant",
+                     "leg", "found", "contradiction", "first_hop"), _TEXT),
     **dict.fromkeys(("nic", "peer", "shard", "state", "domain", "clock", "source", "host", "device", "rack",
-                     "stamp", "topic", "reader", "reason", "detail"), _TEXT),
+                     "stamp", "topic", "reader", "reason", "detail", "event", "reference", "prober"), _TEXT),
     **{f"{kind}_{level}_ns": _FIGURE
        for kind in ("forward", "reverse", "rtt") for level in ("min", "p50", "p99")},
 }  # fmt: skip
@@ -50,7 +69,17 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
 _KIND_IN: Final[dict[tuple[str, str], pa.DataType]] = {
     (tables.DELAYS, "bound_ns"): _FIGURE,
     (tables.CLOCKS, "bound_ns"): _EXACT,
+    (tables.CLOCKS, "drift_sigma_ppb"): _EXACT,
     (tables.NIC_WINDOWS, "lost"): _INT,
+    (tables.PAIR_FITS, "samples"): _COUNT,
+    (tables.PAIR_FITS, "sigma_ns"): _FIGURE,
+    (tables.PAIR_FITS, "drift_sigma_ppb"): _FIGURE,
+    (tables.SUSPECTS, "sigma_ns"): _EXACT,
+    (tables.LINK_QUEUES, "samples"): _COUNT,
+    (tables.CONTENTION, "delay_ns"): _FIGURE,
+    (tables.ALERTS, "nics"): pa.list_(_TEXT),
+    (tables.FLOWS, "flow_id"): _TEXT,
+    (tables.FLOWS, "rate_bps"): _EXACT,
 }
 """The same where one name has two types."""
 
@@ -107,6 +136,12 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
     topics.CLOCK_FITS.name: ("source", "window", "part"),
     topics.INVENTORY.name: ("nic",),
     topics.REJECTS.name: ("topic", "partition", "offset", "reader"),
+    topics.FLAPS.name: ("subject", "seq"),
+    topics.QUEUES.name: ("shard", "window", "part"),
+    topics.CONTENTION.name: ("window_id", "update"),
+    topics.ALERTS.name: ("alert_id", "update"),
+    topics.FLOWS.name: ("host", "boot", "report"),
+    topics.PATHS.name: ("nic", "peer"),
 }
 
 
@@ -153,6 +188,11 @@ def _elements(record: str, field: str) -> tuple[str, ...]:
 _PATH_FIELDS: Final = _elements("PathDelays", "paths")
 _CLOCK_FIELDS: Final = _elements("ClockOffsets", "clocks")
 _NIC_FIELDS: Final = _elements("ClockFits", "nics")
+_PAIR_FIELDS: Final = tuple(
+    name for name in _elements("ClockFits", "pairs") if name in tables.TABLES[tables.PAIR_FITS].column_names
+)
+"""The hulls' corners are for the solver alone and for a day: the log keeps them."""
+_SUSPECT_FIELDS: Final = _elements("ClockOffsets", "suspects")
 
 
 def _delays(message: Message, out: dict[str, Columns]) -> None:
@@ -176,14 +216,23 @@ def _delays(message: Message, out: dict[str, Columns]) -> None:
 
 def _clocks(message: Message, out: dict[str, Columns]) -> None:
     record = message.record
-    if record is None or not record["clocks"]:
+    if record is None:
         return
-    columns = out[tables.CLOCKS]
-    _repeat(
-        columns, len(record["clocks"]), shard=record["shard"], domain=record["domain"], **_window(record),
-        log_offset_ns=record["log_offset_ns"], solved_ns=record["solved_ns"], recorded_ns=message.append_ns,
-    )  # fmt: skip
-    _take(columns, record["clocks"], _CLOCK_FIELDS)
+    common = {
+        "shard": record["shard"], "domain": record["domain"], **_window(record),
+        "recorded_ns": message.append_ns,
+    }  # fmt: skip
+    suspects = out[tables.SUSPECTS]  # inserted first: a window that shows its clocks shows its suspects too
+    if record["clocks"]:
+        columns = out[tables.CLOCKS]
+        _repeat(
+            columns, len(record["clocks"]), **common, log_offset_ns=record["log_offset_ns"],
+            solved_ns=record["solved_ns"], reference=record["reference"],
+        )  # fmt: skip
+        _take(columns, record["clocks"], _CLOCK_FIELDS)
+    if record["suspects"]:
+        _repeat(suspects, len(record["suspects"]), **common)
+        _take(suspects, record["suspects"], _SUSPECT_FIELDS)
 
 
 _FITS_FIELDS: Final = (
@@ -211,12 +260,21 @@ def _fits(message: Message, out: dict[str, Columns]) -> None:
             recorded_ns=message.append_ns,
         )  # fmt: skip
         _take(columns, nics, _NIC_FIELDS)
+    pairs = record["pairs"]
+    if pairs:
+        columns = out[tables.PAIR_FITS]
+        _repeat(
+            columns, len(pairs), shard=record["shard"], source=record["source"], **window,
+            recorded_ns=message.append_ns,
+        )  # fmt: skip
+        _take(columns, pairs, _PAIR_FIELDS)
 
 
 _NIC_NOTHING: Final[Record] = {
     "host": "", "device": "", "shard": "", "rail": None, "rack": None, "addresses": [], "probe_port": 0,
     "clock": "", "stamp": "UNKNOWN", "speed_bps": None, "mtu_bytes": None, "run": 0, "since_ns": 0,
-    "announced_ns": 0, "capabilities": [],
+    "announced_ns": 0, "capabilities": [], "path_ports": [],
+    "first_hop": None,
 }  # fmt: skip
 
 
@@ -246,12 +304,120 @@ def _rejects(message: Message, out: dict[str, Columns]) -> None:
         )
 
 
+def _within(name: str, ns: int) -> int:
+    if not EARLIEST_NS <= ns <= LATEST_NS:
+        raise BadRecord("OUT_OF_RANGE", f"{name}: {ns}, expected a time in the years 2000 to 2199")
+    return ns
+
+
+def _one(table: str, message: Message, out: dict[str, Columns], **more: Any) -> None:
+    """One row of a record whose fields are columns; `more`: those that it lacks."""
+    row = {**(message.record or {}), "recorded_ns": message.append_ns, **more}
+    _take(out[table], [row], tables.TABLES[table].column_names)
+
+
+def _health(message: Message, out: dict[str, Columns]) -> None:
+    if message.record is not None:
+        since = _within("since_ns", message.record["since_ns"])
+        _one(tables.LINK_HEALTH, message, out, since=since)
+
+
+_QUEUE_FIELDS: Final = tuple(
+    name
+    for name in _elements("LinkQueues", "links")
+    if name in tables.TABLES[tables.LINK_QUEUES].column_names
+)
+
+
+def _queues(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None or not record["links"] or record["slots"] > 1:
+        return  # blocks of short slots are in the log alone: each second comes whole, too
+    links = record["links"]
+    if len({each["link"] for each in links}) != len(links):
+        raise BadRecord("MALFORMED", "links: a link stands there twice")
+    start_ns = _within("window_start_ns", record["window_start_ns"])
+    columns = out[tables.LINK_QUEUES]
+    _repeat(
+        columns, len(links), shard=record["shard"], window=record["window"], part=record["part"],
+        window_start=start_ns,
+        window_end=_within("window's end", start_ns + record["slot_ns"] * record["slots"]),
+        synced=int(record["synced"]), recorded_ns=message.append_ns,
+    )  # fmt: skip
+    _take(columns, [{**each, "from_flows": int(each["from_flows"])} for each in links], _QUEUE_FIELDS)
+
+
+def _contention(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None:
+        return
+    flows = record["flows"]
+    _one(
+        tables.CONTENTION, message, out, opened=_within("opened_ns", record["opened_ns"]),
+        flow_id=[flow["flow_id"] for flow in flows],
+        **{f"flow_{name}": [flow[name] for flow in flows] for name in ("nic", "peer", "rate_bps", "share")},
+        flow_job=[flow["job"] or "" for flow in flows],
+    )  # fmt: skip
+
+
+def _alerts(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is not None:
+        named = ("topic", "key", "at_ns", "text")
+        _one(
+            tables.ALERTS, message, out, raised=_within("raised_ns", record["raised_ns"]),
+            **{f"evidence_{name}": [each[name] for each in record["evidence"]] for name in named},
+        )  # fmt: skip
+
+
+_FLOW_FIELDS: Final = _elements("FlowReports", "flows")
+
+
+def _flows(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None or not record["flows"]:
+        return
+    flows = record["flows"]
+    if len({flow["flow_id"] for flow in flows}) != len(flows):
+        raise BadRecord("MALFORMED", "flows: a flow stands there twice")
+    columns = out[tables.FLOWS]
+    _repeat(
+        columns, len(flows), reported=message.append_ns, recorded_ns=message.append_ns,
+        **{name: record[name] for name in ("host", "boot", "report", "shard", "system_ns")},
+    )  # fmt: skip
+    _take(columns, flows, _FLOW_FIELDS)
+
+
+_PATH_MAP_FIELDS: Final = _elements("PathMaps", "paths")
+
+
+def _paths(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is None or not record["paths"]:
+        return
+    paths = record["paths"]
+    if len({(path["path"], path["leg"]) for path in paths}) != len(paths):
+        raise BadRecord("MALFORMED", "paths: a path and leg stands there twice")
+    columns = out[tables.PATHS]
+    _repeat(
+        columns, len(paths), recorded_ns=message.append_ns,
+        **{name: record[name] for name in ("nic", "peer", "shard", "run", "traced_ns")},
+    )  # fmt: skip
+    _take(columns, [{**path, "complete": int(path["complete"])} for path in paths], _PATH_MAP_FIELDS)
+
+
 _MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
     topics.DELAYS.name: _delays,
     topics.CLOCK_OFFSETS.name: _clocks,
     topics.CLOCK_FITS.name: _fits,
     topics.INVENTORY.name: _nics,
     topics.REJECTS.name: _rejects,
+    topics.FLAPS.name: _health,
+    topics.QUEUES.name: _queues,
+    topics.CONTENTION.name: _contention,
+    topics.ALERTS.name: _alerts,
+    topics.FLOWS.name: _flows,
+    topics.PATHS.name: _paths,
 }
 
 TOPICS: Final[tuple[topics.Topic, ...]] = tuple(topics.TOPICS[name] for name in _MAKERS)

@@ -26,10 +26,22 @@ class RetentionSettings(BaseModel):
         default=14, description="days of pipeline health: one row a source and window"
     )
     nic_windows_days: Days = Field(default=14, description="days of what each prober sent in each window")
+    pair_fits_days: Days = Field(
+        default=2, description="days of pair fits: one row a directed pair and window"
+    )
+    suspects_days: Days = Field(default=14, description="days of suspect pairs: one row a pair and window")
     nics_days: Days = Field(
         default=90, description="days that a NIC stays listed after its last announcement"
     )
     rejects_days: Days = Field(default=14, description="days of messages that could not be read")
+    link_health_days: Days = Field(default=90, description="days of link states: one row a change")
+    link_queues_days: Days = Field(
+        default=2, description="days of queues: one row a directed link and window"
+    )
+    contention_days: Days = Field(default=30, description="days of contention: one row a window that stood")
+    alerts_days: Days = Field(default=90, description="days of alerts: one row an alert")
+    flows_days: Days = Field(default=2, description="days of flow reports: one row a flow and report")
+    paths_days: Days = Field(default=30, description="days of paths: one row a path and way that it took")
 
     def as_tables(self) -> tables.Retention:
         """Return what `schemas.tables` takes."""
@@ -57,7 +69,7 @@ class HistorySinkSettings(BaseModel):
         description="bytes of messages of one topic at which an insert is sent at once",
     )  # fmt: skip
     batch_ms: int = Field(
-        default=500, ge=10, le=60_000, description="ms after which a smaller insert is sent"
+        default=1_000, ge=10, le=60_000, description="ms after which a smaller insert is sent"
     )
     batch_messages: int = Field(
         default=2_000,

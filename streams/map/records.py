@@ -35,6 +35,8 @@ class Member:
     host: str
     shard: str
     clock: str
+    rail: int | None = None
+    rack: str | None = None
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ def clock_fits(
     records: list[Record] = []
     for index, (shard, nics) in enumerate(by_shard.items()):
         entries = [_nic_window(window.nics[nic], members[nic].clock, limit) for nic in nics]
-        pairs = [pair for nic in nics for pair in _pairs(nic, fitted.fits[nic])]
+        pairs = [pair for nic in nics for pair in fitted.fits[nic].records(nic)]
         parts = max(1, -(-len(entries) // MAX_ELEMENTS), -(-len(pairs) // MAX_ELEMENTS))
         own = window.cut.messages if index == 0 else 0
         for part in range(parts):
@@ -118,36 +120,6 @@ def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
         "append_ns": tally.append_ns,
         "last_batch": state.batch,
     }
-
-
-def _pairs(prober: str, fits: PairFits) -> list[Record]:
-    row = zip(
-        fits.peers,
-        fits.at_ns.tolist(),
-        fits.offset_ns.tolist(),
-        fits.drift_ppb.tolist(),
-        fits.sigma_ns.tolist(),
-        fits.drift_sigma_ppb.tolist(),
-        fits.rtt_min_ns.tolist(),
-        fits.samples.tolist(),
-        fits.accepted.tolist(),
-        strict=True,
-    )
-    return [
-        {
-            "prober": prober,
-            "peer": peer,
-            "at_ns": at_ns,
-            "offset_ns": offset_ns,
-            "drift_ppb": drift_ppb,
-            "sigma_ns": sigma_ns,
-            "drift_sigma_ppb": drift_sigma_ppb,
-            "rtt_min_ns": rtt_min_ns,
-            "samples": samples,
-            "accepted": accepted,
-        }
-        for peer, at_ns, offset_ns, drift_ppb, sigma_ns, drift_sigma_ppb, rtt_min_ns, samples, accepted in row
-    ]
 
 
 def path_delays(

@@ -18,6 +18,8 @@ MAX_NS: Final = 2**62
 """Times are held within this, as the decoder of samples holds them."""
 MAX_PPB: Final = 1e9
 MAX_SIGMA: Final = 1e18
+MAX_CORNERS: Final = 64
+MAX_AFTER_NS: Final = 1e12
 AHEAD_WINDOWS: Final = 1
 """Windows that a record may be ahead of the log's clock: a prober that fits for itself estimates it."""
 
@@ -51,6 +53,19 @@ def _sound_pair(pair: Mapping[str, Any]) -> bool:
         and 0 <= pair["sigma_ns"] <= MAX_SIGMA
         and 0 <= pair["drift_sigma_ppb"] <= MAX_SIGMA
         and abs(pair["rtt_min_ns"]) <= 2 * MAX_NS
+        and 0 <= pair.get("margin_ns", 0) <= 2 * MAX_NS
+        and 0 <= pair.get("noise_ns", 0) <= MAX_SIGMA
+        and _sound_corners(pair, "forward")
+        and _sound_corners(pair, "reverse")
+    )
+
+
+def _sound_corners(pair: Mapping[str, Any], direction: str) -> bool:
+    after, delay = pair.get(f"{direction}_after_ns", ()), pair.get(f"{direction}_delay_ns", ())
+    return (
+        len(after) == len(delay) <= MAX_CORNERS
+        and all(abs(each) <= MAX_AFTER_NS for each in after)
+        and all(abs(each) <= 2 * MAX_NS for each in delay)
     )
 
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from fabrictime.log.server import LogServer
+from fabrictime.log.settings import LogSettings
 from fabrictime.supervisor import Child, Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,3 +67,18 @@ async def until(condition, limit_s: float = 20.0):
 @pytest.fixture(name="until")
 def until_fixture():
     return until
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """An embedded log in a thread of this process; its address."""
+    server = LogServer(LogSettings(directory=tmp_path_factory.mktemp("log"), port=0))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
+    yield f"127.0.0.1:{server.port}"
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -46,7 +46,9 @@ def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
     needs = {node.name: set(node.needs) for node in up.children(made)}
     assert needs == {
         "log": set(), "history": set(), "worker-1": {"log", "history"}, "worker-2": {"log", "history"},
-        "prober lo1/lo": {"log"}, "prober lo2/lo": {"log"}, "page": {"history"},
+        "links": {"log"},
+        "prober lo1/lo": {"log"}, "prober lo2/lo": {"log"}, "flows": {"log"}, "clock": {"log"},
+        "page": {"history"},
     }  # fmt: skip
     key = made.config.probes.key_file
     assert key.stat().st_mode & 0o777 == 0o600
@@ -54,6 +56,7 @@ def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
     again = load(made.directory / "run" / "settings.json")
     assert again.probes == made.config.probes
     assert fleet.nic_of(again, "lo2/lo") == made.nics[1]
+    assert fleet.nics_here(again) == made.nics
 
 
 def test_services_of_others_are_used_and_not_started(run):
@@ -61,9 +64,16 @@ def test_services_of_others_are_used_and_not_started(run):
     up._make_fleet(made, contextlib.ExitStack())
     up._make_secrets(made)
     nodes = {node.name: node for node in up.children(made)}
-    assert set(nodes) == {"log", "worker-1"}
+    assert set(nodes) == {"log", "worker-1", "links"}
     assert isinstance(nodes["log"], Step)
     assert made.addresses() == {"log": "k:9092", "history": "http://ch:8123"}
+
+
+def test_a_host_without_workers_judges_no_links(run):
+    made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", page=False, workers=0)
+    up._make_fleet(made, contextlib.ExitStack())
+    up._make_secrets(made)
+    assert {node.name for node in up.children(made)} == {"log"}
 
 
 def test_fleet_file_gives_this_hosts_nics(run, tmp_path):

@@ -1,35 +1,16 @@
 """`tail` on a real embedded log: decoded records, rejects of what cannot be read, nothing lost at its end."""
 
-import asyncio
 import json
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Producer
 
-from fabrictime.log.server import LogServer
-from fabrictime.log.settings import LogSettings
 from schemas import codec
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    """An embedded log in a thread of this process; its address."""
-    server = LogServer(LogSettings(directory=tmp_path_factory.mktemp("log"), port=0))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
-    yield f"127.0.0.1:{server.port}"
-    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 def reject(number):

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from fabrictime_client import Clock
 
 from fabrictime.scorecard import errors_ns
 from fabrictime.testbed.userns import namespaces_allowed
@@ -200,7 +201,35 @@ def test_clock_3_ms_and_12_ppm_off_is_published_within_its_bound(pipeline):
     assert last["bound_ns"] < 100_000
 
 
-@pytest.mark.parametrize("name", ["prober h2/eth1", "page", "worker-1", "history", "log"])
+def test_clock_pages_of_all_hosts_tell_the_same_time(pipeline):
+    """Read by the client, as any program would; the clocks behind them are ms and ppm apart."""
+    folder = Path(pipeline.state()["addresses"]["clock"])
+    nics = json.loads((pipeline.directory / "run" / "fleet.json").read_text())["nics"]
+
+    def all_synced():
+        """every host's page SYNCED"""
+        return all(
+            (folder / nic["host"]).exists() and Clock(folder / nic["host"]).state() == "SYNCED"
+            for nic in nics
+        )
+
+    wait_for(all_synced, 60)
+    first = Clock(folder / "h1")
+    for nic in nics:
+        clock, real = Clock(folder / nic["host"]), TestClock(**nic["clock"])
+        before, there, after = first.now(), clock.now(), first.now()
+        bound_ns = before.bound_ns + there.bound_ns
+        assert before.time_ns - bound_ns <= there.time_ns <= after.time_ns + bound_ns
+        system_ns = time.time_ns()
+        by_nic, by_system = (
+            clock.convert(real.reading(system_ns), nic["device"]),
+            clock.convert(system_ns, "system"),
+        )
+        assert abs(by_nic.time_ns - by_system.time_ns) <= by_nic.bound_ns + by_system.bound_ns
+        assert clock.status().host == nic["host"]
+
+
+@pytest.mark.parametrize("name", ["prober h2/eth1", "page", "worker-1", "links", "history", "log"])
 def test_killed_process_is_replaced_within_10_s(pipeline, name):
     before = wait_for(pipeline.all_ready, 30)[name]
     os.kill(before["pid"], signal.SIGKILL)

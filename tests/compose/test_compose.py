@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"
 COMPOSE = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-OURS = {"topics", "worker", "page"}
+OURS = {"topics", "worker", "links", "page"}
 OPTIONS = re.compile(r"\$\{[A-Z_]+(:-([^}]*))?\}")
 
 
 def test_the_services_of_the_whole_pipeline_are_there():
-    assert set(SERVICES) == {"kafka", "topics", "clickhouse", "worker", "page", "grafana"}
+    assert set(SERVICES) == {"kafka", "topics", "clickhouse", "worker", "links", "page", "grafana"}
     assert set(COMPOSE["volumes"]) == {"kafka", "clickhouse", "grafana"}
 
 
@@ -154,8 +154,9 @@ def test_our_commands_are_commands(name):
 
 
 def test_workers_health_asks_for_the_group_that_they_form(settings):
-    *_, bootstrap, group = SERVICES["worker"]["healthcheck"]["test"]
-    assert (bootstrap, group) == (settings.streams.bootstrap, settings.streams.group)
+    for name, suffix in (("worker", ""), ("links", "-links")):
+        *_, bootstrap, group = SERVICES[name]["healthcheck"]["test"]
+        assert (bootstrap, group) == (settings.streams.bootstrap, settings.streams.group + suffix)
 
 
 def test_the_dockerfile_is_pinned_multi_stage_and_not_root():

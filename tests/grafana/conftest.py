@@ -6,7 +6,7 @@ import time
 import pytest
 
 from fabrictime.bench.history import running_server
-from schemas import tables, topics
+from schemas import codec, tables, topics
 from streams.agents.clickhouse import Writer
 from streams.history.rows import Message, rows_of
 from streams.history.settings import HistorySinkSettings
@@ -91,7 +91,7 @@ def filled_history():
 
 
 def _records(end_s):
-    made = {topic.name: [] for topic in topics.TOPICS.values() if topic is not topics.PROBES}
+    made = {topic.name: [] for topic in topics.TOPICS.values() if "sink" in topic.readers}
     for window in range(end_s - WINDOWS, end_s):
         start_ns = window * 10**9
         common = {"shard": "s0", "window": window, "part": 0, "parts": 1, "window_start_ns": start_ns,
@@ -108,12 +108,21 @@ def _records(end_s):
             ]  # fmt: skip
             record = {**common, "nic": nic, "state": "SYNCED", "paths": paths}
             made[topics.DELAYS.name].append(Message(record, nic, published_ns))
+        stepped = window % 20 == 5
         clocks = [
             {"clock": f"h{number}/system", "at_ns": start_ns, "offset_ns": 1e6 * number + window % 7,
-             "drift_ppb": 10.0 * number, "bound_ns": 90.0, "state": "SYNCED", "pairs": 3, "residual_ns": 12.0}
+             "drift_ppb": 10.0 * number, "bound_ns": 90.0, "state": "SYNCED", "pairs": 3,
+             "residual_ns": 12.0 + number, "drift_sigma_ppb": 1.0,
+             "event": ("STEP" if number == 3 else "RATE_CHANGE" if number == 2 else "NONE")
+             if stepped else "NONE",
+             "event_ns": 1500.0 if stepped and number >= 2 else 0.0,
+             "knot_at_ns": start_ns - 5 * 10**8, "knot_offset_ns": 1e6 * number, "knot_bound_ns": 95.0}
             for number in range(4)
         ]  # fmt: skip
-        offsets = {**common, "domain": "d0", "log_offset_ns": 0, "solved_ns": published_ns, "clocks": clocks}
+        suspects = [{"prober": NICS[1], "peer": NICS[2], "asymmetry_ns": -300.0 - window % 3,
+                     "sigma_ns": 4.0, "weight": 0.05}]  # fmt: skip
+        offsets = {**common, "domain": "d0", "log_offset_ns": 0, "solved_ns": published_ns, "clocks": clocks,
+                   "reference": "ensemble", "suspects": suspects}  # fmt: skip
         made[topics.CLOCK_OFFSETS.name].append(Message(offsets, "s0/0", published_ns))
         nics = [
             {"nic": nic, "clock": f"{nic[:2]}/system", "run": 1, "batches": 10, "last_batch": 1,
@@ -125,7 +134,12 @@ def _records(end_s):
         fits = {**common, "source": "fabric.probes/0", "first_offset": 0, "next_offset": 40,
                 "lag_messages": 3,
                 "messages": 40, "bytes": 4000, "samples": 240, "late": 1, "rejected": 0, "nics": nics,
-                "pairs": []}  # fmt: skip
+                "pairs": [
+                    {"prober": nic, "peer": peer, "at_ns": start_ns, "offset_ns": 5.0, "drift_ppb": 1.0,
+                     "sigma_ns": 3.0, "drift_sigma_ppb": 2.0, "rtt_min_ns": 9_000.0, "samples": 60,
+                     "accepted": 12, "margin_ns": 8_900.0, "noise_ns": 4.0}
+                    for nic in NICS for peer in NICS if peer != nic
+                ]}  # fmt: skip
         made[topics.CLOCK_FITS.name].append(Message(fits, "s0", published_ns))
     reject = {"topic": "fabric.probes", "partition": 0, "offset": 9, "append_ns": end_s * 10**9,
               "reader": "map",
@@ -133,7 +147,80 @@ def _records(end_s):
     made[topics.REJECTS.name].append(Message(reject, "fabric.probes", end_s * 10**9))
     nic = {"nic": NICS[0], "host": "h0", "device": "eth0", "shard": "s0", "rail": None, "rack": None,
            "addresses": [], "probe_port": 0, "clock": "h0/system", "stamp": "KERNEL", "speed_bps": None,
-           "mtu_bytes": None, "run": 1, "since_ns": 1, "announced_ns": 1, "capabilities": []}  # fmt: skip
+           "mtu_bytes": None, "run": 1, "since_ns": 1, "announced_ns": 1, "capabilities": [],
+           "path_ports": [], "first_hop": None}  # fmt: skip
     made[topics.INVENTORY.name].append(Message(nic, NICS[0], end_s * 10**9))
-    assert set(tables.TABLES)
+    for topic, record, at_ns in _fabric(end_s):
+        made[topic.name].append(
+            Message(codec.decode(codec.encode(topic.record, record), topic.record), "k", at_ns)
+        )
+    written = {table for topic, messages in made.items() if messages for table in rows_of(topic, messages)}
+    assert written >= set(tables.TABLES) - {tables.DELAYS_1S}, "a table without a row proves nothing"
     return made
+
+
+LINK = "leaf1:swp3>spine1:swp1"
+CABLE = "leaf1:swp3<>spine1:swp1"
+
+
+def _fabric(end_s):
+    """A link down in the range's middle, one down before it; queues, contention, alerts, flows, paths."""
+    begin, middle = (end_s - WINDOWS) * 10**9, (end_s - WINDOWS // 2) * 10**9
+    for subject, seq, state, since_ns, flaps in (
+        (CABLE, 1, "UP", begin - 10**12, []), (CABLE, 2, "DOWN", middle, [middle]),
+        (CABLE, 3, "UP", middle + 10 * 10**9, [middle]),
+        ("old", 1, "DOWN", begin - 10**12, []), ("old", 2, "UP", begin - 10**11, []),
+        ("h1/eth0", 1, "GREY", begin - 10**12, []),
+    ):  # fmt: skip
+        record = {"subject": subject, "kind": "LINK", "shard": "s0", "seq": seq, "state": state,
+                  "before": "UP", "links": [], "since_ns": since_ns, "judged_ns": since_ns,
+                  "flaps_hour": len(flaps), "flaps_total": 1, "flap_ns": flaps, "because": "PROBES",
+                  "text": "words"}  # fmt: skip
+        yield topics.FLAPS, record, since_ns + 10**8
+    for window in range(end_s - WINDOWS, end_s):
+        links = [
+            {"link": link, "rate_bps": 10**9, "depth_mean_bytes": depth, "depth_max_bytes": 2 * depth,
+             "bound_bytes": 10.0, "utilisation": load, "utilisation_bound": None, "from_flows": True,
+             "samples": 10, "group": 0, "slot": [], "depth_bytes": []}
+            for link, depth, load in ((LINK, 50_000.0, 0.9), ("a:b>c:d", 0.0, None))
+        ]  # fmt: skip
+        queues = {
+            "shard": "s0",
+            "window": window,
+            "part": 0,
+            "parts": 1,
+            "window_start_ns": window * 10**9,
+            "slot_ns": 10**9,
+            "slots": 1,
+            "synced": True,
+            "paths": 1,
+            "solved_ns": 0,
+            "links": links,
+        }
+        yield topics.QUEUES, queues, window * 10**9 + 12 * 10**8
+    common = {"shard": "s0", "updated_ns": middle, "text": "words", "jobs": ["llm"]}
+    for number, closed_ns in enumerate((None, middle, begin - 10**12)):
+        opened = middle if closed_ns is None else closed_ns - 10**9
+        yield topics.CONTENTION, {
+            **common, "window_id": f"w{number}", "link": LINK, "update": 0,
+            "state": "OPENED" if closed_ns is None else "CLOSED", "kind": "INCAST", "confidence": 1.0,
+            "opened_ns": opened, "closed_ns": closed_ns, "depth_bytes": 1.0, "depth_peak_bytes": 2.0,
+            "delay_ns": 3.0, "utilisation": None, "over_ns": 1, "over_byte_s": 4.0 + number, "rate_bps": 0,
+            "flows": [], "flows_total": 2, "links": [],
+        }, middle  # fmt: skip
+        yield topics.ALERTS, {
+            **common, "alert_id": f"a{number}", "subject": CABLE, "kind": "LINK_DOWN",
+            "state": "RAISED" if closed_ns is None else "CLEARED", "severity": "CRITICAL", "update": 0,
+            "raised_ns": opened, "cleared_ns": closed_ns, "links": [LINK], "nics": [], "grouped": [],
+            "evidence": [{"topic": "t", "key": "k", "at_ns": 1, "text": "because"}],
+        }, middle  # fmt: skip
+    flow = {"flow_id": "h1/b/sock:1", "state": "OPEN", "nic": "h1/eth0", "peer": "h2/eth0",
+            "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2, "protocol": "TCP",
+            "hops": [LINK], "job": "llm", "tenant": None, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
+            "rate_bps": 8e6}  # fmt: skip
+    yield topics.FLOWS, {"host": "h1", "boot": "b", "report": 1, "shard": "s0", "system_ns": middle,
+                         "whole": True, "flows": [flow]}, middle  # fmt: skip
+    way = {"path": 1, "leg": "REQUEST", "hops": [LINK], "found": "TRACED", "complete": True, "since_ns": 1,
+           "changes": 0}  # fmt: skip
+    yield topics.PATHS, {"nic": "h1/eth0", "peer": "h2/eth0", "shard": "s0", "run": 1, "traced_ns": middle,
+                         "paths": [way]}, middle  # fmt: skip

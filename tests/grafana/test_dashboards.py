@@ -91,8 +91,42 @@ def test_figures_are_right(asked):
     assert asked(queries.CLOCK_COUNT).result_rows == [(4, 0, 0)]
     changes = {row[2] for row in asked(queries.CLOCK_OFFSETS, clock=["h2/system"]).result_rows}
     assert max(map(abs, changes)) < 7
+    states = asked(queries.CLOCK_STATES).result_rows
+    assert {row[1:] for row in states} == {(4, 0, 0)}
+    assert {row[1:] for row in asked(queries.BOUND_SPREAD).result_rows} == {(90.0, 90.0, 90.0)}
+    assert {row[3] for row in asked(queries.RESIDUAL_SPREAD).result_rows} == {15.0}
+    lanes = asked(queries.STATE_LANES, clock=["h0/system", "h3/system"]).result_rows
+    assert {row[1:] for row in lanes} == {("h0/system", 2), ("h3/system", 2)}
+    events = asked(queries.CLOCK_EVENTS, clock=["h2/system", "h3/system"]).result_rows
+    assert {row[1:6] for row in events} == {
+        ("h3/system", "s0", "STEP", 1500.0, None),
+        ("h2/system", "s0", "RATE_CHANGE", None, 1500.0),
+    }
+    assert len(events) == 6
+    assert asked(queries.SUSPECT_COUNT).result_rows == [(1,)]
+    [(prober, peer, asymmetry, sigma, weight, windows, *_)] = asked(queries.SUSPECTS).result_rows
+    assert (prober, peer, sigma, weight, windows) == ("h1/eth0", "h2/eth0", 4.0, 0.05, 60)
+    assert -302 <= asymmetry <= -300
     late = asked(queries.LATENESS).result_rows
     assert [row[1] for row in late] == pytest.approx([200.0] * len(late))
+
+
+def test_figures_of_the_fabric_are_right(asked):
+    assert asked(queries.LINK_COUNT).result_rows == [(0, 0, 1)]
+    lanes = {}
+    for _, subject, state in asked(queries.LINK_LANES).result_rows:
+        lanes.setdefault(subject, []).append(state)
+    assert set(lanes) == {"leaf1:swp3<>spine1:swp1", "h1/eth0"}, "what was UP all the time has no lane"
+    assert set(lanes["h1/eth0"]) == {2}, "a state that began before the range"
+    assert lanes["leaf1:swp3<>spine1:swp1"][0] == lanes["leaf1:swp3<>spine1:swp1"][-1] == 1
+    assert max(lanes["leaf1:swp3<>spine1:swp1"]) == 4
+    assert asked(queries.FLAP_COUNT).result_rows == [(1,)], "told in two rows, and once"
+    assert asked(queries.CONTENTION_COUNT).result_rows == asked(queries.ALERT_COUNT).result_rows == [(1,)]
+    assert len(asked(queries.CONTENTION_TABLE).result_rows) == 2, "the old one is out of range"
+    assert len(asked(queries.ALERT_TABLE).result_rows) == 2
+    assert {row[1:] for row in asked(queries.QUEUE_SPREAD).result_rows} >= {("131072", 10), ("64", 10)}
+    [(job, *_, rate, _retransmits, _rtt, way)] = asked(queries.FLOW_TABLE).result_rows
+    assert (job, rate, way) == ("llm", 8e6, "leaf1:swp3>spine1:swp1")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import clickhouse_connect
 import pytest
 
-from schemas import codec
+from schemas import codec, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -123,7 +123,7 @@ def own_server(tmp_path):
 def client(shared_server):
     """A writer on empty tables."""
     client = shared_server.client()
-    for table in ("delays", "delays_1s", "clocks", "pipeline", "nic_windows", "nics", "rejects"):
+    for table in tables.TABLES:
         client.command(f"TRUNCATE TABLE fabrictime.{table}")
     yield client
     client.close()

@@ -255,9 +255,17 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         "state": "SYNCED",
         "pairs": 3,
         "residual_ns": 9.0,
+        "drift_sigma_ppb": 0.5,
+        "event": "STEP",
+        "event_ns": -1e6,
+        "knot_at_ns": now_ns - 10**9,
+        "knot_offset_ns": -12345.5,
+        "knot_bound_ns": 71.0,
     }
+    suspect = {"prober": "a/eth0", "peer": "b/eth0", "asymmetry_ns": -250.5, "sigma_ns": 3.0,
+        "weight": 0.02}  # fmt: skip
     offsets = {"shard": "s0", **window, "domain": "d0", "log_offset_ns": 5, "solved_ns": now_ns,
-        "clocks": [clock],
+        "clocks": [clock], "reference": "a/ptp0", "suspects": [suspect],
                "source_ranges": []}  # fmt: skip
     nic = {
         "nic": "a/eth0",
@@ -285,6 +293,10 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         "rtt_min_ns": 1.0,
         "samples": 1,
         "accepted": 1,
+        "margin_ns": 40.0,
+        "noise_ns": 4.0,
+        "forward_after_ns": [1, 2],
+        "forward_delay_ns": [20.0, 21.0],
     }
     fits = {"shard": "s0", "source": "fabric.probes/3", **window, "first_offset": 1, "next_offset": 9,
             "lag_messages": 2, "messages": 8, "bytes": 1000, "samples": 500, "late": 0, "rejected": 0,
@@ -320,6 +332,15 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
     assert one("SELECT clock, offset_ns, bound_ns, toString(state), toUnixTimestamp64Nano(window_start) "
                "FROM fabrictime.clocks FINAL") == ("a/system", -12345.678901, 70.0, "SYNCED",
                    now_ns)  # fmt: skip
+    assert one("SELECT drift_sigma_ppb, toString(event), event_ns, knot_at_ns, knot_offset_ns, "
+               "knot_bound_ns, reference FROM fabrictime.clocks FINAL") == (
+        0.5, "STEP", -1e6, now_ns - 10**9, -12345.5, 71.0, "a/ptp0")  # fmt: skip
+    assert one("SELECT shard, domain, window, prober, peer, asymmetry_ns, sigma_ns, weight "
+               "FROM fabrictime.suspects FINAL") == (
+        "s0", "d0", now_ns // 10**9, "a/eth0", "b/eth0", -250.5, 3.0, 0.02)  # fmt: skip
+    assert one("SELECT source, window, prober, peer, offset_ns, accepted, margin_ns, noise_ns "
+               "FROM fabrictime.pair_fits FINAL") == (
+        "fabric.probes/3", now_ns // 10**9, "a/eth0", "b/eth0", 1.0, 1, 40.0, 4.0)  # fmt: skip
     assert one("SELECT source, lag_messages, nics, pairs, bytes FROM fabrictime.pipeline FINAL") == (
         "fabric.probes/3", 2, 1, 1, 1000)  # fmt: skip
     assert one("SELECT nic, run, samples, clock_jump_ns FROM fabrictime.nic_windows FINAL") == (

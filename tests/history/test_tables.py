@@ -21,6 +21,9 @@ def test_each_table_keeps_the_fields_of_its_record():
     assert names(items("PathDelays", "paths")) | {"nic", "shard", "window", "state"} <= delays
     clocks = set(tables.TABLES[tables.CLOCKS].column_names)
     assert names(items("ClockOffsets", "clocks")) <= clocks
+    assert names(items("ClockOffsets", "suspects")) <= set(tables.TABLES[tables.SUSPECTS].column_names)
+    hulls = {f"{way}_{what}_ns" for way in tables.WAYS for what in ("after", "delay")}
+    assert names(items("ClockFits", "pairs")) - hulls <= set(tables.TABLES[tables.PAIR_FITS].column_names)
     assert names(items("ClockFits", "nics")) <= set(tables.TABLES[tables.NIC_WINDOWS].column_names)
     assert names(codec.raw_schema("Nic")) <= set(tables.TABLES[tables.NICS].column_names)
     assert names(codec.raw_schema("Reject")) <= set(tables.TABLES[tables.REJECTS].column_names)
@@ -83,3 +86,26 @@ def test_quantile_of_nothing_is_null_and_a_bad_level_is_refused(client):
         tables.quantile_sql(99, "m")
     with pytest.raises(ValueError, match="sideways"):
         tables.merged_sql("sideways")
+
+
+def test_an_older_table_gets_the_new_columns_and_its_rows_read_as_if_nothing_had_happened(client):
+    new = (
+        "drift_sigma_ppb",
+        "event",
+        "event_ns",
+        "knot_at_ns",
+        "knot_offset_ns",
+        "knot_bound_ns",
+        "reference",
+    )
+    client.command("DROP TABLE fabrictime.suspects")
+    for column in new:
+        client.command(f"ALTER TABLE fabrictime.clocks DROP COLUMN {column}")
+    client.command(
+        "INSERT INTO fabrictime.clocks (clock, window, window_start, offset_ns) VALUES ('a', 1, now(), 5)"
+    )
+    for statement in tables.create_all():
+        client.command(statement)
+    rows = client.query(f"SELECT clock, offset_ns, {', '.join(new)} FROM fabrictime.clocks").result_rows
+    assert rows == [("a", 5.0, 0.0, "NONE", 0.0, 0, 0.0, 0.0, "ensemble")]
+    assert client.query("SELECT count() FROM fabrictime.suspects").result_rows == [(0,)]

@@ -59,11 +59,11 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
     try:
         first = start()
         send(10)
-        wait_for(lambda: counted(10))
+        wait_for(lambda: counted(10), deadline_s=60)
         start()
         wait_for(lambda: members() == 2)
         send(10)
-        wait_for(lambda: counted(20))
+        wait_for(lambda: counted(20), deadline_s=60)
         first.kill()
         first.wait()
         # The dead worker's session ends, the other recovers its part of the table and goes on. Faust commits

@@ -150,25 +150,39 @@ static void fuzz_window(void)
 
 static void fuzz_mesh(void)
 {
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 300; round++) {
         int64_t nodes = 1 + (int64_t)chance(round % 20 ? 30 : 300), edges = (int64_t)chance(4 * (uint64_t)nodes);
         size_t n = (size_t)nodes, e = (size_t)edges + 1;
         int32_t *a = malloc(e * sizeof *a), *b = malloc(e * sizeof *b), *part = malloc(n * sizeof *part);
-        double *value = malloc(e * sizeof *value), *sigma = malloc(e * sizeof *sigma);
-        double *x = malloc(n * sizeof *x), *x_sigma = malloc(n * sizeof *x_sigma);
-        double *residual = malloc(e * sizeof *residual), *weight = malloc(e * sizeof *weight);
-        int bits = 1 + (int)chance(60);
+        double *of_edges = malloc(5 * e * sizeof *of_edges), *of_nodes = malloc(9 * n * sizeof *of_nodes);
+        double *value = of_edges, *sigma = value + e, *prior = of_nodes, *prior_sigma = prior + n;
+        double *x = prior_sigma + n, *x_sigma = x + n;
+        struct ft_mesh mesh = {
+            .nodes = nodes, .edges = edges, .a = a, .b = b, .value = value, .sigma = sigma, .robust = round % 7 > 0,
+            .want_sigma = round % 5 > 0, .x = x, .x_sigma = x_sigma, .component = part, .residual = sigma + e,
+            .weight = sigma + 2 * e, .leverage = sigma + 3 * e, .prior_residual = x + 2 * n,
+            .prior_weight = x + 3 * n, .contradiction = x + 4 * n, .scale = x + 5 * n, .dof = x + 6 * n};
+        int bits = 1 + (int)chance(60), spread = 1 + (int)chance(40);
         for (int64_t i = 0; i < edges; i++) {
             a[i] = (int32_t)chance((uint64_t)nodes);
             b[i] = (int32_t)chance((uint64_t)nodes);
             value[i] = (double)number(bits);
-            sigma[i] = ldexp(1, (int)chance(40) - 10);
+            sigma[i] = ldexp(1, (int)chance((uint64_t)spread) - 10);
         }
-        CHECK(ft_solve_mesh(nodes, edges, a, b, value, sigma, x, x_sigma, part, residual, weight));
-        for (int64_t i = 0; i < nodes; i++)
-            CHECK(isfinite(x[i]) && x_sigma[i] >= 0 && part[i] >= 0 && part[i] < nodes);
-        free(a), free(b), free(part), free(value), free(sigma), free(x), free(x_sigma), free(residual);
-        free(weight);
+        for (int64_t i = 0; i < nodes; i++) {
+            prior[i] = (double)number(bits);
+            prior_sigma[i] = chance(3) ? ldexp(1, (int)chance((uint64_t)spread) - 10) : INFINITY;
+        }
+        if (chance(2)) {
+            mesh.prior = prior;
+            mesh.prior_sigma = prior_sigma;
+        }
+        CHECK(ft_solve_mesh(&mesh));
+        for (int64_t i = 0; i < nodes; i++) {
+            CHECK(isfinite(x[i]) && part[i] >= 0 && part[i] < mesh.parts && mesh.contradiction[i] >= 0);
+            CHECK(!mesh.want_sigma || x_sigma[i] >= 0);
+        }
+        free(a), free(b), free(part), free(of_edges), free(of_nodes);
     }
 }
 

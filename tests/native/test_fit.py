@@ -94,12 +94,103 @@ def test_queues_in_one_direction_do_not_pull(simulated):
     assert abs(row["offset_ns"] - 1e6) < 5 * row["sigma_ns"]
 
 
-def test_coded_pairs_that_saw_a_queue_are_left_out(simulated):
+def with_stamp_noise(batch, rng, noise_ns=6.0):
+    """The batch with normal noise on every one-way reading, in place."""
+    batch.forward = batch.forward + np.rint(rng.normal(0, noise_ns, len(batch.sent))).astype(np.int64)
+    batch.reverse = batch.reverse + np.rint(rng.normal(0, noise_ns, len(batch.sent))).astype(np.int64)
+    return batch
+
+
+def queue(batch, rng, out, back, least_ns=2_000, most_ns=20_000):
+    """The batch with queueing where `out` and `back` are true, in place."""
+    n = len(batch.sent)
+    batch.forward = batch.forward + out * rng.integers(least_ns, most_ns, n)
+    batch.reverse = batch.reverse + back * rng.integers(least_ns, most_ns, n)
+    return batch
+
+
+def test_the_one_clean_half_of_a_pair_is_used(simulated):
+    """No coded pair is pure, since one half of each met a queue; the other half tells the clocks as well."""
     rng = np.random.default_rng(4)
-    clean = one(fit(simulated(rng, noise_ns=50.0)))
-    queued = one(fit(simulated(rng, noise_ns=50.0, queued=0.5)))
-    assert clean["accepted"] > 0.7 * clean["samples"]
-    assert queued["accepted"] < 0.75 * queued["samples"]
+    batch = with_stamp_noise(simulated(rng, noise_ns=0.0, offset_ns=1e6, drift_ppb=3_000), rng)
+    first = np.arange(len(batch.sent)) % 2 == 0
+    fits = fit(queue(batch, rng, first, ~first))
+    row = one(fits)
+    truth = 1e6 + 3e-6 * (row["at_ns"] - T0_NS)
+    assert row["samples"] == 480
+    assert 200 < row["accepted"] <= 240
+    assert abs(row["offset_ns"] - truth) < 4 * row["sigma_ns"] < 4
+    assert abs(row["drift_ppb"] - 3_000) < 4 * row["drift_sigma_ppb"] < 8
+
+
+@pytest.mark.parametrize("busy", [0.1, 0.6, 0.97])
+@pytest.mark.parametrize("wrong_ns", [300, 4_000, 400_000])
+@pytest.mark.parametrize("column", ["forward", "reverse"])
+def test_a_wrong_stamp_below_all_others_is_left_out(simulated, busy, wrong_ns, column):
+    """Any reading below the floor would carry a line of lowest readings with it."""
+    rng = np.random.default_rng([int(busy * 100), wrong_ns])
+    batch = with_stamp_noise(simulated(rng, noise_ns=0.0, samples=960, forward_ns=5e5, reverse_ns=5e5), rng)
+    pairs = np.repeat(rng.random((480, 2)) < busy, 2, axis=0)
+    queue(batch, rng, pairs[:, 0], pairs[:, 1])
+    before = one(fit(batch))
+    readings = getattr(batch, column).copy()
+    readings[100] = readings.min() - wrong_ns
+    setattr(batch, column, readings)
+    after = one(fit(batch))
+    assert abs(before["offset_ns"]) < 4 * before["sigma_ns"] < 100
+    assert after["offset_ns"] == pytest.approx(before["offset_ns"], abs=before["sigma_ns"])
+    assert after["drift_ppb"] == pytest.approx(before["drift_ppb"], abs=before["drift_sigma_ppb"])
+
+
+def test_margin_and_noise_are_the_paths_and_the_stamps(simulated):
+    rng = np.random.default_rng(12)
+    fits = fit(with_stamp_noise(simulated(rng, samples=960, noise_ns=0.0, drift_ppb=-20_000), rng, 6.0))
+    assert fits.noise_ns[0] == pytest.approx(6, rel=0.1)
+    assert fits.margin_ns[0] == pytest.approx(10_000, abs=2)
+    assert fits.rtt_min_ns[0] < fits.margin_ns[0]
+
+
+def corners_of(fits):
+    """Row 0's corners: ns after at_ns and delay, out and back."""
+    out, back = slice(*fits.forward_start[:2].tolist()), slice(*fits.reverse_start[:2].tolist())
+    return (
+        (fits.forward_after_ns[out], fits.forward_delay_ns[out]),
+        (fits.reverse_after_ns[back], fits.reverse_delay_ns[back]),
+    )
+
+
+def test_hills_need_no_corners_and_queues_hand_them_on(simulated):
+    rng = np.random.default_rng(13)
+    quiet = fit(with_stamp_noise(simulated(rng, noise_ns=0.0), rng))
+    assert all(len(after) == 0 for after, _ in corners_of(quiet))
+    assert quiet.noise_ns[0] > 0
+    busy = fit(with_stamp_noise(simulated(rng, noise_ns=0.0, queued=0.97), rng))
+    assert all(len(after) > 0 for after, _ in corners_of(busy))
+    assert busy.noise_ns[0] == 0, "not known without a hill"
+
+
+def test_corners_turn_the_line_as_all_samples_would(simulated):
+    """Whoever knows the rate gets the floors at that rate from the corners alone."""
+    rng = np.random.default_rng(14)
+    batch = simulated(rng, offset_ns=2e6, drift_ppb=8_000, queued=0.98, queue_ns=5_000.0, noise_ns=20.0)
+    fits = fit(batch)
+    row = one(fits)
+    trip = batch.forward + batch.reverse
+    x_forward = batch.sent - row["at_ns"] + trip / 2
+    x_reverse = x_forward + batch.turnaround
+    (after_f, delay_f), (after_r, delay_r) = corners_of(fits)
+    assert len(after_f) >= 2 or len(after_r) >= 2
+    for sigmas in (-3.0, -1.0, 0.0, 0.5, 2.0):
+        turn = sigmas * row["drift_sigma_ppb"] * 1e-9
+        slope = row["drift_ppb"] * 1e-9 + turn
+        floor_f = (batch.forward - slope * x_forward).min()
+        floor_r = (batch.reverse + slope * x_reverse).min()
+        offset_ns = (
+            row["offset_ns"] + ((delay_f - turn * after_f).min() - (delay_r + turn * after_r).min()) / 2
+        )
+        assert offset_ns == pytest.approx((floor_f - floor_r) / 2, abs=0.01)
+        margin_ns = (delay_f - turn * after_f).min() + (delay_r + turn * after_r).min()
+        assert margin_ns == pytest.approx(floor_f + floor_r, abs=0.01)
 
 
 def test_unequal_paths_are_within_half_a_round_trip(simulated):
@@ -179,6 +270,61 @@ def test_a_step_within_the_window_is_no_confident_answer(simulated, step_ns, at_
     assert abs(row["offset_ns"] - truth) < 4 * row["sigma_ns"]
     assert row["sigma_ns"] > abs(step_ns) / 10
     assert row["drift_sigma_ppb"] == 1e6
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.5])
+@pytest.mark.parametrize("step_ns", [50, -120, 400, -3_000, 30_000, 5e7])
+def test_small_steps_are_no_confident_answers_either(simulated, busy, step_ns):
+    """Stamps good to 6 ns: neither side of the step, nor a rate, is claimed wrongly."""
+    rng = np.random.default_rng([int(busy * 10), int(abs(step_ns))])
+    for _ in range(10):
+        at_s = rng.uniform(0.25, 0.75)
+        batch = simulated(rng, samples=960, noise_ns=0.0, step_ns=step_ns, step_at_ns=at_s * 1e9)
+        with_stamp_noise(batch, rng)
+        queue(batch, rng, rng.random(960) < busy, rng.random(960) < busy)
+        row = one(fit(batch))
+        off_ns = min(abs(row["offset_ns"]), abs(row["offset_ns"] - step_ns))
+        assert off_ns < 5 * row["sigma_ns"]
+        assert row["sigma_ns"] > abs(step_ns) / 10
+        assert row["drift_sigma_ppb"] >= abs(row["drift_ppb"]) / 5
+
+
+@pytest.mark.parametrize("step_ns", [8, 64, 1_000])
+@pytest.mark.parametrize("drift_ppb", [0.0, 3.0, 40.0, 4_000.0])
+def test_errors_are_what_sigma_says_of_stamps_in_steps(simulated, step_ns, drift_ppb):
+    """Clocks that hardly drift apart: a reading takes two values, of which neither is right."""
+    rng = np.random.default_rng([step_ns, int(drift_ppb)])
+    off = []
+    for _ in range(80):
+        offset_ns = rng.uniform(-1e6, 1e6)
+        batch = simulated(rng, offset_ns=offset_ns, drift_ppb=drift_ppb, noise_ns=0.0, spacing_ns=0)
+        t1 = batch.sent - T0_NS + rng.uniform(-0.5, 0.5, len(batch.sent))
+        times = [t1, t1 + batch.forward, t1 + batch.forward + batch.turnaround]
+        times.append(times[-1] + batch.reverse)
+        lattice = [
+            np.rint((t + rng.normal(0, 1, len(t))) / step_ns).astype(np.int64) * step_ns for t in times
+        ]
+        batch.sent = lattice[0] + T0_NS
+        batch.forward, batch.turnaround, batch.reverse = np.diff(lattice, axis=0)
+        row = one(fit(batch))
+        off.append(
+            (row["offset_ns"] - offset_ns - drift_ppb * 1e-9 * (row["at_ns"] - T0_NS)) / row["sigma_ns"]
+        )
+    assert np.abs(off).max() < 5
+    assert np.sqrt(np.mean(np.square(off))) < 1.4
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-(2**40), 2**40), st.sampled_from([0.0, 0.5, 0.97]))
+@settings(max_examples=40, deadline=None)
+def test_a_constant_on_one_clock_moves_its_offset_alone(simulated, seed, constant_ns, busy):
+    rng = np.random.default_rng(seed)
+    batch = simulated(rng, samples=400, noise_ns=20.0, queued=busy, drift_ppb=rng.normal(0, 5_000))
+    before = fit(batch)
+    batch.forward, batch.reverse = batch.forward + constant_ns, batch.reverse - constant_ns
+    after = fit(batch)
+    assert after.offset_ns[0] - before.offset_ns[0] == pytest.approx(constant_ns, abs=1e-3)
+    for name in set(before.__slots__) - {"peers", "offset_ns"}:
+        assert getattr(after, name) == pytest.approx(getattr(before, name), rel=1e-6, abs=1e-3), name
 
 
 def test_a_prober_clock_that_jumps_seconds(simulated):

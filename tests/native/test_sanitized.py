@@ -1,8 +1,8 @@
 """The C code under the address and undefined-behaviour sanitizers, fed with what nobody vouches for.
 
-`fuzz.c` stands on the C files alone, so that a build takes seconds. The extension modules whole, Cython's
-glue included, run that way by hand: configure with -DFABRICTIME_SANITIZE=ON, then run the tests with
-ASAN_OPTIONS=detect_leaks=0 and libasan.so and libubsan.so (gcc -print-file-name=…) in LD_PRELOAD.
+`fuzz.c` and `fuzz_sim.c` stand on the C files alone, so that a build takes seconds. The extension modules
+whole, Cython's glue included, run that way by hand: configure with -DFABRICTIME_SANITIZE=ON, then run the
+tests with ASAN_OPTIONS=detect_leaks=0 and libasan.so and libubsan.so (gcc -print-file-name=…) in LD_PRELOAD.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).resolve().parents[2] / "native" / "core"
-SOURCES = ("decode.c", "encode.c", "window.c", "fit.c", "reduce.c", "mesh.c")
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+CORE = ("decode.c", "encode.c", "window.c", "fit.c", "margin.c", "reduce.c", "mesh.c")
 
 
-def test_no_sanitizer_has_anything_to_say(tmp_path):
+@pytest.mark.parametrize(
+    ("fuzzer", "room", "sources"),
+    [
+        ("fuzz.c", "core", CORE),
+        ("fuzz_losses.c", "core", ("losses.c",)),
+        ("fuzz_sim.c", "sim", ("packet.c",)),
+    ],
+)
+def test_no_sanitizer_has_anything_to_say(fuzzer, room, sources, tmp_path):
     gcc = shutil.which(os.environ.get("CC", "gcc"))
     if gcc is None:
         pytest.skip("no C compiler")
@@ -30,8 +38,8 @@ def test_no_sanitizer_has_anything_to_say(tmp_path):
     program = tmp_path / "fuzz"
     built = subprocess.run(
         [gcc, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover=all", f"-I{CORE}", Path(__file__).with_name("fuzz.c"),
-         *(CORE / name for name in SOURCES), "-lm", "-o", program],
+         "-fno-sanitize-recover=all", f"-I{NATIVE / room}", Path(__file__).with_name(fuzzer),
+         *(NATIVE / room / name for name in sources), "-lm", "-o", program],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr

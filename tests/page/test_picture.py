@@ -2,6 +2,7 @@
 
 Written only where FABRICTIME_PAGE_PICTURE names the file, so that a test run leaves the tree as it is:
 FABRICTIME_PAGE_PICTURE=docs/live-page.png python -m pytest tests/page/test_picture.py
+With FABRICTIME_PAGE_TAB=delays it is of that tab, else of the tab Fabric.
 With FABRICTIME_PAGE_URL it shows the page that runs there, a real pipeline's, instead of filled figures.
 """
 
@@ -23,6 +24,7 @@ S = 1_000_000_000
 HOSTS, RAILS, PATHS, SECONDS = 8, 2, 4, 240
 WANTED = os.environ.get("FABRICTIME_PAGE_PICTURE", "")
 RUNNING = os.environ.get("FABRICTIME_PAGE_URL")
+DELAYS = os.environ.get("FABRICTIME_PAGE_TAB") == "delays"
 
 
 def save(browser: Any) -> None:
@@ -44,7 +46,97 @@ def test_picture_of_a_running_pipeline(browser: Any, until: Any) -> None:
     save(browser)
 
 
-@pytest.mark.skipif(RUNNING is not None, reason="FABRICTIME_PAGE_URL names a running page")
+@pytest.mark.skipif(
+    RUNNING is not None or DELAYS, reason="the picture of another page or of another tab is asked for"
+)
+@pytest.mark.timeout(240)
+def test_picture_of_the_fabric(
+    records: Any,
+    log_address: str,
+    shared_server: Any,
+    start_page: Callable[..., Any],
+    browser: Any,
+    until: Any,
+) -> None:
+    """One link loses a fifth of its packets and is opened; two flows of a job collide on another."""
+    rng = random.Random(4)
+    fabric = records(log_address)
+    writer = shared_server.writer()
+    writer.create()
+    fabric.publish(*fabric.fleet())
+    now = time.time_ns() // S * S
+    grey, hot = fabric.up("leaf1", 2), fabric.up("leaf3", 4)
+    near, far = grey.split(">")
+    words = f"{near.split(':')[0]} to {far.split(':')[0]} loses 20% of its packets (17% to 23%) since "
+    words += time.strftime("%H:%M:%S", time.gmtime(now / S - 240))
+    down = now - 1_500 * S
+    cable = fabric.cable(grey)
+    fabric.publish(
+        ("fabric.flaps", cable, fabric.health(grey, "DOWN", since_ns=down, text="dead")),
+        ("fabric.flaps", cable, fabric.health(grey, "UP", since_ns=down + 90 * S, before="DOWN")),
+        ("fabric.flaps", cable, fabric.health(
+            grey, "GREY", links=[grey], since_ns=now - 240 * S, loss_rate=0.2, loss_rate_low=0.17,
+            loss_rate_high=0.23, flaps_hour=1, flaps_total=1, flap_ns=[down], text=words, paths_dead=0,
+            paths_living=12)),
+        ("fabric.alerts", cable, fabric.alert(
+            cable, words, kind="LINK_GREY", severity="WARNING", links=[grey])),
+    )  # fmt: skip
+    opened = now - 9 * S
+
+    def second(at: int) -> None:
+        fabric.now_ns = at
+        depth = {}
+        for link in fabric.links():
+            size = rng.lognormvariate(6.2, 0.9) * (60 if link == hot else 8 if link == grey else 1)
+            use = min(0.98, rng.uniform(0.05, 0.3) + size / 1.2e5)
+            depth[link] = {"depth_mean_bytes": size, "depth_max_bytes": 3 * size, "utilisation": use}
+        flows = [
+            fabric.flow(k, nic, peer, spine, job="train-7", rate_bps=rng.uniform(3.2e8, 3.6e8))
+            for k, (nic, peer, spine) in enumerate(
+                (("h1/eth1", "h5/eth1", 2), ("h2/eth1", "h7/eth1", 2), ("h5/eth1", "h3/eth1", 4))
+            )
+        ]
+        stands = fabric.contention(hot, text="two flows collide", jobs=["train-7"], opened_ns=opened)
+        fabric.publish(
+            ("fabric.queues", "fabric", fabric.queues(depth, at)), ("fabric.contention", hot, stands)
+        )
+        for flow in flows:
+            host = flow["nic"].partition("/")[0]
+            fabric.publish(("fabric.flows", host, fabric.flows(host, [flow])))
+        paths: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+        for nic in fabric.nics:
+            for peer in fabric.nics:
+                if nic != peer:
+                    base = rng.uniform(6e3, 9e3)
+                    lossy = nic in ("h1/eth1", "h2/eth1") and peer not in ("h1/eth1", "h2/eth1")
+                    paths[nic, peer] = {
+                        40_000 + k: {
+                            "forward_p50_ns": base * (1.6 if lossy and k == 1 else 1), "reverse_p50_ns": base,
+                            "lost": rng.randint(17, 24) if lossy and k == 1 else 0,
+                        }
+                        for k in range(4)
+                    }  # fmt: skip
+        writer.delays(at, paths)
+
+    for back in range(62, 0, -1):
+        second(now - back * S)
+    page = start_page(shared_server, bootstrap=log_address)
+    browser.open(f"{page.url}fabric?link={grey.replace('>', '%3E')}")
+    told = now
+
+    def drawn() -> bool:
+        nonlocal told
+        while told + S < time.time_ns():
+            second(told)
+            told += S
+        charts = min(browser.frames("hour"), browser.frames("minute"))
+        return charts >= 3 and "µs" in browser.text("paths") and "train-7" in browser.text("flows")
+
+    until("all charts", drawn)
+    save(browser)
+
+
+@pytest.mark.skipif(not DELAYS, reason="FABRICTIME_PAGE_TAB is not delays")
 @pytest.mark.timeout(240)
 def test_picture_of_the_live_page(
     new_server: Any, start_page: Callable[..., Any], browser: Any, until: Any

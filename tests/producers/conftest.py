@@ -95,7 +95,8 @@ class Reader:
             for message in self.consumer.consume(100, timeout=0.05):
                 if message.error() is None:
                     self.records.append(codec.decode(message.value(), self.record))
-                    assert message.key().decode() == self.records[-1].get("nic", message.key().decode())
+                    by = "shard" if self.record == "LinkEvent" else "nic"
+                    assert message.key().decode() == self.records[-1].get(by, message.key().decode())
         return self.records
 
 

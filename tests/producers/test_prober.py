@@ -9,6 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producers.prober import until_flush_s
+
 Records = list[dict[str, Any]]
 
 
@@ -143,3 +148,51 @@ def test_what_it_cannot_start_with_is_one_line(start_prober: Callable[..., Any],
     assert code == 2
     assert "/run/netns/none-such" in text
     assert "Traceback" not in text
+
+
+def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
+    start_prober: Callable[..., Any], read: Callable[[str], Any]
+) -> None:
+    start_prober("a")
+    b = start_prober("b")
+    start_prober("c")
+    links = read("fabric.links")
+
+    def answered(found: Records, peer: str) -> int:
+        rows = (row for record in found if record["nic"] == "a/lo" for row in record["paths"])
+        return sum(row["answered"] for row in rows if row["peer"] == peer)
+
+    before = links.until(lambda found: min(answered(found, "b/lo"), answered(found, "c/lo")) > 500)
+    own = [record for record in before if record["nic"] == "a/lo"]
+    assert own[0]["event"] == 0
+    assert [r["carrier"] for r in own if r["kind"] == "CARRIER"] == [True], "the state at the start is told"
+    killed_ns = time.time_ns()
+    b.end(signal.SIGKILL)
+
+    def told(found: Records) -> bool:
+        return any(
+            row["peer"] == "b/lo" and row["in_a_row"] >= 3
+            for record in found
+            if record["nic"] == "a/lo" and record["system_ns"] > killed_ns
+            for row in record["paths"]
+        )
+
+    found = links.until(told)
+    after = [r for r in found if r["nic"] == "a/lo" and r["system_ns"] > killed_ns and r["kind"] == "PROBE"]
+    numbers = [record["event"] for record in found if record["nic"] == "a/lo"]
+    assert numbers == list(range(len(numbers)))
+    assert any(row["peer"] == "c/lo" and row["answered"] for record in after for row in record["paths"])
+    lost = next(row for r in after for row in r["paths"] if row["peer"] == "b/lo" and row["in_a_row"] >= 3)
+    assert lost["first_lost_age_ns"] >= lost["last_lost_age_ns"] >= 0
+    assert lost["arrived_age_ns"] >= 0
+    nics = {record["nic"]: record for record in read("fabric.inventory").until(lambda found: len(found) >= 3)}
+    assert {"probe.udp", "links.probes", "links.carrier"} <= set(nics["a/lo"]["capabilities"])
+
+
+@given(st.integers(0, 2**62), st.integers(10, 10_000))
+def test_flushes_come_together_a_little_after_round_times(system_ns: int, flush_ms: int) -> None:
+    left_s = until_flush_s(flush_ms, system_ns)
+    every_ns = flush_ms * 1_000_000
+    assert every_ns / 8e9 < left_s <= every_ns * 9 / 8e9
+    at_ns = system_ns + round(left_s * 1e9)
+    assert abs((at_ns - 33_000_000 + every_ns // 2) % every_ns - every_ns // 2) <= 1

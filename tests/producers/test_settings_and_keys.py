@@ -16,7 +16,7 @@ from producers.settings import NicSettings, ProbeSettings
     ("change", "text"),
     [
         ({"rate_pps": 0}, "rate_pps"),
-        ({"udp_port": 9321}, "expected outside the paths' 9320 to 9323"),
+        ({"udp_port": 9321}, "expected outside the paths' candidates, 9320 to 9383"),
         ({"first_path_port": 65472, "paths": 64, "udp_port": 1}, ""),
         ({"bootstrap": "nowhere"}, "bootstrap"),
         ({"publish": "both"}, "publish"),

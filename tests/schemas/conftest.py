@@ -9,8 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from schemas import codec
+from schemas.topics import TOPICS
 
-RECORDS = ("ClockFits", "ClockOffsets", "Nic", "PathDelays", "ProbeBatch", "Reject")
+RECORDS = tuple(sorted(topic.record for topic in TOPICS.values()))
 
 
 def values_of(schema: Any, least: float | None = None) -> st.SearchStrategy[Any]:
@@ -33,6 +34,10 @@ def values_of(schema: Any, least: float | None = None) -> st.SearchStrategy[Any]
         return st.integers(-(2**63) if low is None else low, 2**63 - 1)
     if kind == "double":
         return st.floats(least, allow_nan=False, allow_infinity=False)
+    if kind == "float":
+        return st.floats(least, allow_nan=False, allow_infinity=False, width=32)
+    if kind == "boolean":
+        return st.booleans()
     if kind == "string":
         return st.text(st.characters(codec="utf-8"), max_size=12)
     if kind == "bytes":
@@ -51,7 +56,8 @@ def plain(schema: Any, least: float | None = None) -> Any:
         return [plain(schema["items"], least)]
     if kind == "enum":
         return schema["symbols"][-1]
-    return {"int": 3, "long": 4, "double": 5.5, "string": "six", "bytes": b"seven"}[kind]
+    numbers = {"int": 3, "long": 4, "double": 5.5, "float": 6.5, "boolean": True}
+    return {**numbers, "string": "six", "bytes": b"seven"}[kind]
 
 
 class FakeRegistry:

@@ -319,7 +319,7 @@ def test_a_log_that_dies_and_comes_back_costs_no_sample(tmp_path: Path) -> None:
             log.wait(lambda: sum(r["samples"] for r in log.fits_by_identity().values()) >= log.samples)
             assert worker.process.poll() is None
             assert sum(r["samples"] for r in log.fits_by_identity().values()) == log.samples
-            log.wait(log.synced)
+            log.probe(30, until=log.synced)
             log.close()
             assert worker.stop() == 0
 

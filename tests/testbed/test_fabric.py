@@ -60,6 +60,36 @@ def test_every_nic_reaches_every_other_at_once(inside, shape):
     inside(body)
 
 
+@pytest.mark.parametrize("shape", ["8/4/4", "rails"])
+def test_a_moved_spine_carries_what_it_should_and_what_runs_goes_on(inside, shape):
+    def body():
+        with Testbed(FabricSettings(**SHAPES[shape])) as testbed:
+            fabric, truth = testbed.fabric, testbed.truth
+            nics = [nic.nic for nic in fabric.nics()]
+            ask = [(nics[0], nics[-1], sport, 9319) for sport in range(9320, 9328)]
+            before = [truth.path_of(*each) for each in ask]
+            moved = testbed.move("spine1", "spine2", ["leaf1"])
+            assert unreached(fabric) == []
+            after = [truth.path_of(*each) for each in ask]
+            assert after == [truth.likely_path_of(*each) for each in ask]
+            assert after != before
+            assert len(moved) == 4 * fabric.settings.links_per_leaf_spine
+            assert set(moved) <= set(fabric.links) == set(truth.links())
+            testbed.move("spine1", "spine2", ["leaf1"])
+            assert [truth.path_of(*each) for each in ask] == before
+            fault = testbed.faults.add("blackhole leaf1>spine2")
+            with pytest.raises(FabricError, match="fault 1 is in force"):
+                testbed.move("spine1", "spine2")
+            testbed.faults.clear(fault.fault)
+            for wrong in (("spine1", "spine1"), ("spine1", "leaf1"), ("spine1", "spine9")):
+                with pytest.raises(ValueError, match="spine"):
+                    testbed.move(*wrong)
+            with pytest.raises(ValueError, match="leaf 'leaf9'"):
+                testbed.move("spine1", "spine2", ["leaf9"])
+
+    inside(body)
+
+
 def test_the_time_to_stand_and_to_fall_is_printed(inside, capsys):
     def body():
         times = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import struct
@@ -225,3 +226,114 @@ def test_the_parser_takes_any_bytes(make_nic: MakeNic, wire: Any) -> None:
     assert counters["bad_mac"] > 10
     assert counters["samples"] == 0
     assert nic.engine.drain().start[-1] == 0
+
+
+def taken(nic: Any, counter: str) -> Callable[[], bool]:
+    return lambda: nic.engine.counters()[counter] > 0
+
+
+def test_a_trace_that_arrives_is_answered_and_counts_as_nothing_else(make_nic: MakeNic) -> None:
+    """Either way: to the port that answers, and from it to a port that asks."""
+    a, b = make_nic("a/lo"), make_nic("b/lo")
+    a.start()
+    b.start()
+    a.engine.set_peers([b.peer()])
+    b.until(lambda: len(b.engine.askers()) == len(a.engine.path_ports))
+    assert {(k.address, k.port, k.traced_s) for k in b.engine.askers()} == {
+        (a.address, port, None) for port in a.engine.path_ports
+    }
+    there, here = (b.address, b.sockets.port), (a.address, a.sockets.port)
+    port = a.engine.path_ports[1]
+    packet = a.engine.trace_packet((a.address, port), there, "b/lo", 77, 3)
+    assert len(packet) == 40
+    a.engine.path_sockets[1].sendto(packet, there)
+    back = b.engine.trace_packet(there, (a.address, port), "a/lo", 78, 3)
+    b.engine.responder_socket.sendto(back, (a.address, port))
+    hits: dict[str, list[Any]] = {"a": [], "b": []}
+
+    def both() -> bool:
+        hits["a"] += a.engine.trace_hits()
+        hits["b"] += b.engine.trace_hits()
+        return bool(hits["a"] and hits["b"])
+
+    a.until(both)
+    assert [(h.path, h.target, h.hop, h.seq) for h in hits["a"]] == [(1, there, None, 77)]
+    assert [(h.path, h.target, h.hop, h.seq) for h in hits["b"]] == [(-1, (a.address, port), None, 78)]
+    traced = [k for k in b.engine.askers() if k.traced_s is not None]
+    assert [(k.address, k.port) for k in traced] == [(a.address, port)]
+    assert here not in {(k.address, k.port) for k in a.engine.askers()}, "an answer's trace is no question"
+    for nic in (a, b):
+        counters = nic.engine.counters()
+        assert counters["traces_received"] == counters["traces_answered"] == 1
+        assert counters["malformed"] == counters["bad_mac"] == counters["stale_run"] == 0
+    assert b.engine.counters()["bytes_answered"] <= b.engine.counters()["bytes_asked"]
+
+
+def test_strangers_traces_get_no_answer(make_nic: MakeNic, wire: Any) -> None:
+    nic, other = make_nic("a/lo", max_age_s=60), make_nic("x/lo", key=bytes(16))
+    nic.start()
+    asker = Asker(nic)
+    wrong_key = other.engine.trace_packet(asker.own, asker.target, "a/lo", 1, 3)
+    other_nic = nic.engine.trace_packet(asker.own, asker.target, "b/lo", 1, 3)
+    good = nic.engine.trace_packet(asker.own, asker.target, "a/lo", 1, 3)
+    for data, counter in ((wrong_key, "bad_mac"), (other_nic, "wrong_nic"), (good[:39], "malformed")):
+        asker.sock.sendto(data, asker.target)
+        nic.until(taken(nic, counter))
+    assert nic.engine.counters()["traces_answered"] == 0
+    answer = asker.ask(good)
+    assert answer is not None
+    assert len(answer) == len(good)
+    assert nic.engine.traced_seq(answer, asker.target, asker.own) == 1
+    assert other.engine.traced_seq(answer, asker.target, asker.own) is None
+    assert nic.engine.traced_seq(answer[:-1], asker.target, asker.own) is None
+    asker.sock.close()
+
+
+def test_another_socket_for_a_path_is_neither_loss_nor_a_sample_too_many(make_nic: MakeNic) -> None:
+    from native.core.probe import open_socket
+
+    nic, far = make_nic("a/lo", timeout_ms=5000), make_nic("b/lo")
+    far.start()
+    nic.engine.set_peers([far.peer()])
+    nic.start()
+    nic.until(lambda: nic.samples() > 200)
+    before = nic.engine.path_ports
+    for _ in range(5):
+        sock = open_socket(nic.address, 0)
+        port = sock.getsockname()[1]
+        nic.engine.set_path(1, sock)
+        assert nic.engine.path_ports == (before[0], port)
+        had = nic.samples()
+        nic.until(lambda had=had: nic.samples() > had + 200)  # type: ignore[misc]
+        assert port in set(nic.batches[-1].path.tolist())
+    assert nic.lost() == 0
+    with pytest.raises(ValueError, match="path 2"):
+        nic.engine.set_path(2, sock)
+
+
+def test_errors_of_the_network_are_handed_on_and_fail_no_probe(make_nic: MakeNic) -> None:
+    """A port where nobody listens answers each packet with an error, which fails whatever call comes next."""
+    nic, far = make_nic("a/lo"), make_nic("b/lo")
+    far.start()
+    gone = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    gone.bind((far.address, 0))
+    target = gone.getsockname()
+    gone.close()
+    nic.engine.set_peers([far.peer()])
+    nic.start()
+    hits: list[Any] = []
+
+    def seen() -> bool:
+        own = (nic.address, nic.engine.path_ports[0])
+        packet = nic.engine.trace_packet(own, target, "b/lo", 9, 1)
+        with contextlib.suppress(OSError):
+            nic.engine.path_sockets[0].sendto(packet, target)
+        hits.extend(nic.engine.trace_hits())
+        return len(hits) > 50 and nic.samples() > 500
+
+    nic.until(seen)
+    assert {(h.path, h.target, h.hop, h.type, h.code, h.seq) for h in hits} == {
+        (0, target, far.address, 3, 3, 9)
+    }
+    assert nic.lost() == 0
+    assert nic.engine.counters()["unreachable"] == 0

@@ -48,6 +48,28 @@ def test_offsets_are_within_their_bounds_of_the_truth(sim: SimpleNamespace) -> N
     assert wrong == 0
 
 
+@pytest.mark.parametrize("loops", [1, 2])
+def test_few_loops_do_not_make_asymmetric_paths_look_symmetric(sim: SimpleNamespace, loops: int) -> None:
+    """A star of which one or two leaves probe each other as well: the other paths show no contradiction,
+    and that says nothing of them."""
+    rng = np.random.default_rng(11)
+    names = [f"h{i:02d}/e0" for i in range(8)]
+    one_way = {(a, b): 5_000 + float(rng.normal(0, 400)) for a in range(8) for b in range(8)}
+    peers = dict.fromkeys(names[1:], names[:1]) | {names[0]: []}
+    for leaf in range(loops):
+        peers[names[7 - leaf]] = [names[0], names[1]]
+    fleet = sim.random_fleet(
+        8, peers=lambda nic: peers[nic], noise_ns=2.0,
+        delay_ns=lambda a, b, w: one_way[int(a[1:3]), int(b[1:3])],
+    )  # fmt: skip
+    for records in run(ShardClocks("fabric"), fleet, span(sim, 0, 15))[1:]:
+        errors, states = fleet.errors_ns(records), sim.states(records)
+        for a in names:
+            for b in names:
+                apart = abs(errors[a] - errors[b])
+                assert apart <= states[a]["bound_ns"] + states[b]["bound_ns"], (a, b)
+
+
 def test_a_clock_3_ms_and_12_ppm_off_is_found(sim: SimpleNamespace) -> None:
     clocks = {f"h{i}/e": sim.Clock() for i in range(4)} | {"h9/e": sim.Clock(3e6, 12_000.0)}
     records = run(ShardClocks("fabric"), sim.Fleet(clocks), span(sim, 0, 20))[-1]

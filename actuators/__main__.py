@@ -1,0 +1,33 @@
+"""`python -m actuators settings.json`, or with the JSON itself: the actuator of this host alone.
+
+In: ActuatorSettings as JSON, and under "hosts" a list of HostSettings where it is not for this host.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from actuators.service import main
+from actuators.settings import ActuatorSettings, HostSettings
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    given = sys.argv[1] if len(sys.argv) > 1 else "{}"
+    try:
+        data = json.loads(
+            given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
+        )
+        listed = data.pop("hosts", None)
+        hosts = None if listed is None else [HostSettings.model_validate(host) for host in listed]
+        settings = ActuatorSettings.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        sys.exit(f"actuators: {'.'.join(map(str, first['loc'])) or 'settings'}: {first['msg']}")
+    except (OSError, ValueError, AttributeError) as error:
+        sys.exit(f"actuators: {given[:80]}: expected settings as JSON, or a file with them: {error}")
+    sys.exit(main(settings, hosts))

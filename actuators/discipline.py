@@ -1,0 +1,267 @@
+"""Steering a clock of this host towards fabric time: the servo, and the system call that it asks for.
+
+In: the clock's offset to fabric time with its bound, from the page's own content, once an interval. Out: a
+rate for the clock, by `clock_adjtime`; never a step. Everything is put back when it ends.
+
+The loop is stable although the disciplined clock may be the one that stamps probes: see docs/clients.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from actuators.page import SYNCED, ClockRow
+from actuators.settings import DisciplineSettings
+
+__all__ = ["Adjustable", "Clockwork", "Discipline", "Move", "Servo", "Timex", "clock_id_of"]
+
+_log = logging.getLogger(__name__)
+
+ADJ_FREQUENCY: Final = 0x0002
+UNITS_PER_PPB: Final = 65_536 / 1000
+"""Frequencies of clock_adjtime are in ppm times 2^16 (adjtimex(2))."""
+FOREIGN_PPB: Final = 5.0
+"""A rate that is this far from what was set last was set by somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What the servo decided: a change of rate from where the clock was found, ppb; or why there is none."""
+
+    rate_ppb: float
+    refused: str | None = None
+
+
+class Servo:
+    """A proportional and integral controller with a double pole at 1/time constant.
+
+    The clock's error e (clock minus fabric time, ns) changes with the rate r that is set and the clock's own
+    d: de/dt = d + r. With r = -(2/T) e - (1/T^2) int e dt, the error follows s^2 + (2/T) s + 1/T^2, which is
+    (s + 1/T)^2: critically damped, settled within about five T.
+    """
+
+    def __init__(self, settings: DisciplineSettings) -> None:
+        self._settings = settings
+        self._integral_ppb = 0.0
+        self.rate_ppb = 0.0
+
+    def next(self, error_ns: float, bound_ns: float, state: str, passed_s: float) -> Move:
+        """Return the rate to set, from the error seen now; `passed_s` since the last call.
+
+        Refused, and the rate left as it is, while fabric time is not SYNCED, its bound is too wide or the
+        error is too large to be slewed.
+        """
+        s = self._settings
+        if state != SYNCED:
+            return Move(self.rate_ppb, f"fabric time is {state}, expected SYNCED")
+        if not bound_ns <= s.bound_max_us * 1000:
+            return Move(
+                self.rate_ppb, f"bound {bound_ns:.0f} ns, expected at most {s.bound_max_us * 1000:.0f}"
+            )
+        if not abs(error_ns) <= s.offset_max_us * 1000:
+            return Move(
+                self.rate_ppb, f"offset {error_ns:.0f} ns, expected within +-{s.offset_max_us * 1000:.0f}"
+            )
+        t, most = s.time_constant_s, s.rate_max_ppm * 1000
+        passed_s = min(max(passed_s, 0.0), 2 * s.interval_s)  # after a pause the integral does not leap
+        integral = self._integral_ppb - error_ns * passed_s / (t * t)
+        wanted = integral - 2 * error_ns / t
+        self.rate_ppb = max(-most, min(most, wanted))
+        if self.rate_ppb == wanted:  # at the limit the integral stands still, so that it need not unwind
+            self._integral_ppb = integral
+        return Move(self.rate_ppb)
+
+
+class Timex(ctypes.Structure):
+    """struct timex of linux/timex.h."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long), ("esterror", ctypes.c_long), ("status", ctypes.c_int),
+        ("constant", ctypes.c_long), ("precision", ctypes.c_long), ("tolerance", ctypes.c_long),
+        ("time_s", ctypes.c_long), ("time_us", ctypes.c_long), ("tick", ctypes.c_long),
+        ("ppsfreq", ctypes.c_long), ("jitter", ctypes.c_long), ("shift", ctypes.c_int),
+        ("stabil", ctypes.c_long), ("jitcnt", ctypes.c_long), ("calcnt", ctypes.c_long),
+        ("errcnt", ctypes.c_long), ("stbcnt", ctypes.c_long), ("tai", ctypes.c_int),
+        ("padding", ctypes.c_int * 11),
+    )  # fmt: skip
+
+
+class Adjustable(Protocol):
+    """A clock whose rate can be read and set, ppb from its nominal one."""
+
+    def rate_ppb(self) -> float:
+        """Return the rate that is set now."""
+
+    def set_rate_ppb(self, rate_ppb: float) -> None:
+        """Set it. Raises OSError."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+def clock_id_of(fd: int) -> int:
+    """Return the clock id of an open /dev/ptpN: FD_TO_CLOCKID of the kernel's posix-timers.h."""
+    return (~fd << 3) | 3
+
+
+class Clockwork:
+    """The kernel's side: CLOCK_REALTIME, or /dev/ptpN, by `clock_adjtime`."""
+
+    def __init__(self, clock: str, *, writable: bool, devices: Path = Path("/dev")) -> None:
+        """Raises OSError where it cannot be opened."""
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = -1
+        self._clock_id = time.CLOCK_REALTIME
+        self._name = clock
+        if clock != "system":
+            self._fd = os.open(devices / clock, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            self._clock_id = clock_id_of(self._fd)
+
+    def rate_ppb(self) -> float:
+        """Return the rate that is set now. Needs no privilege."""
+        return float(self._adjust(Timex()).freq) / UNITS_PER_PPB
+
+    def set_rate_ppb(self, rate_ppb: float) -> None:
+        """Set the rate, and nothing else. Raises OSError."""
+        self._adjust(Timex(modes=ADJ_FREQUENCY, freq=round(rate_ppb * UNITS_PER_PPB)))
+
+    def close(self) -> None:
+        """Let go of the device."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _adjust(self, timex: Timex) -> Timex:
+        if self._libc.clock_adjtime(ctypes.c_int(self._clock_id), ctypes.byref(timex)) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"clock_adjtime({self._name}): {os.strerror(number)}")
+        return timex
+
+
+class Discipline:
+    """Runs the servo over one clock of a host. Puts the rate back at the end, after a death at the next
+    start."""
+
+    def __init__(
+        self,
+        settings: DisciplineSettings,
+        note: Path,
+        open_clock: Callable[[], Adjustable] | None = None,
+    ) -> None:
+        """`note`: a file that remembers the rate found, while it is changed. Raises OSError."""
+        self.settings = settings
+        self.status = ""
+        self._note = note
+        self._servo = Servo(settings)
+        changing = settings.mode == "on"
+        self._clock = (open_clock or (lambda: Clockwork(settings.clock, writable=changing)))()
+        self._last_s: float | None = None
+        self._ended = False
+        if changing:
+            self._put_back_of_the_dead()
+        self._found_ppb = self._set_ppb = self._clock.rate_ppb()
+
+    def step(self, row: ClockRow | None, clock_ns: int, now_s: float) -> Move | None:
+        """Do what is due: `row` is the disciplined clock's in the page, `clock_ns` its reading now.
+
+        Return what was decided; None where nothing was due.
+        """
+        s = self.settings
+        if self._ended or (self._last_s is not None and now_s - self._last_s < s.interval_s):
+            return None
+        passed_s = 0.0 if self._last_s is None else now_s - self._last_s
+        self._last_s = now_s
+        if row is None:
+            return self._say(Move(self._servo.rate_ppb, f"clock {s.clock}: not in the page yet"))
+        away_ns = clock_ns - row.at_ns
+        error_ns = -(row.offset_ns + row.drift_ppb * 1e-9 * away_ns)
+        bound_ns = row.bound_ns + row.growth_ppb * 1e-9 * abs(away_ns)
+        move = self._servo.next(error_ns, bound_ns, row.state, passed_s)
+        if move.refused is None and s.mode == "on":
+            move = self._apply(move)
+        return self._say(move, error_ns)
+
+    def close(self) -> None:
+        """Put the clock's rate back as it was found, unless somebody else has taken the clock over."""
+        if self.settings.mode == "on" and not self._ended:
+            try:
+                self._restore(self._found_ppb)
+            except OSError as error:
+                _log.error("%s: its rate could not be put back to %.1f ppb: %s", self.settings.clock,
+                           self._found_ppb, error)  # fmt: skip
+        self._ended = True
+        self._clock.close()
+
+    def _apply(self, move: Move) -> Move:
+        now_ppb = self._clock.rate_ppb()
+        if abs(now_ppb - self._set_ppb) > FOREIGN_PPB:
+            self._ended = True  # two servos on one clock would fight; the other one was asked for too
+            self._note.unlink(missing_ok=True)
+            return Move(move.rate_ppb, f"another program set its rate to {now_ppb:.1f} ppb, given up")
+        if not self._note.exists():
+            self._remember()
+        try:
+            self._clock.set_rate_ppb(self._found_ppb + move.rate_ppb)
+        except OSError as error:
+            self._ended = True
+            self._note.unlink(missing_ok=True)
+            return Move(move.rate_ppb, f"{error.strerror or error}, given up")
+        self._set_ppb = self._clock.rate_ppb()
+        return move
+
+    def _remember(self) -> None:
+        data = {"clock": self.settings.clock, "found_ppb": self._found_ppb, "boot": _boot()}
+        fresh = self._note.with_name(f"{self._note.name}.new")
+        fresh.write_text(json.dumps(data), encoding="utf-8")
+        fresh.replace(self._note)
+
+    def _put_back_of_the_dead(self) -> None:
+        """Undo what an actuator left that could not put the rate back itself."""
+        try:
+            left: dict[str, Any] = json.loads(self._note.read_text(encoding="utf-8"))
+            same = left["clock"] == self.settings.clock and left["boot"] == _boot()
+            found_ppb = float(left["found_ppb"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("%s: not to be read, left alone: %s", self._note, error)
+            return
+        if same and abs(found_ppb) <= 500_000:
+            _log.info(
+                "%s: rate put back to %.1f ppb, as a former run found it", self.settings.clock, found_ppb
+            )
+            self._restore(found_ppb)
+        else:
+            self._note.unlink(missing_ok=True)
+
+    def _restore(self, rate_ppb: float) -> None:
+        if self._clock.rate_ppb() != rate_ppb:
+            self._clock.set_rate_ppb(rate_ppb)
+        self._note.unlink(missing_ok=True)
+
+    def _say(self, move: Move, error_ns: float | None = None) -> Move:
+        verb = "would set" if self.settings.mode == "dry-run" else "set"
+        if move.refused is not None:
+            line = f"{self.settings.clock}: not disciplined: {move.refused}"
+        else:
+            line = f"{self.settings.clock}: {error_ns or 0.0:+.0f} ns, {verb} {move.rate_ppb:+.1f} ppb"
+        if (move.refused is None) != (": not disciplined" not in self.status) or not self.status:
+            _log.info("%s", line)
+        self.status = line
+        return move
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,259 @@
+"""Straight lines between clocks: how a published line is carried to the raw clock and joined to the last one.
+
+In: crossings (readings of two clocks at one moment) and the lines that the solver published. Out: `RawLine`,
+fabric time on CLOCK_MONOTONIC_RAW, and `Joined`, what readers are given of it. No clock is read here.
+
+Why the raw clock. CLOCK_REALTIME steps, and NTP changes its rate at any moment, by up to 500 ppm: a line on
+it is wrong from that moment on until the writer sees it. CLOCK_MONOTONIC shares the rate. CLOCK_MONOTONIC_RAW
+is the oscillator itself: nothing in software moves it, so between two windows its line stays what it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+__all__ = [
+    "SIGMAS",
+    "Crossing",
+    "Crossings",
+    "Joined",
+    "RawLine",
+    "Relation",
+    "carried",
+    "join",
+    "wander_growth",
+]
+
+SIGMAS: Final = 3.3
+"""Standard errors in a bound that holds 99.9 % of the time (normal errors)."""
+
+KEPT_NS: Final = 15_000_000_000
+NEAR_NS: Final = 1_500_000_000
+"""ns to either side of a moment whose crossings tell the two clocks' relation there."""
+BEND_NS: Final = 1_000.0
+BEND_PPM: Final = 10.0
+FIRST_BEND_PPM: Final = 1_000.0
+"""A crossing this far from where the last ones lead is from after a step, or a change of rate. The second
+crossing of a stretch knows no rate yet."""
+LEAST_RMS_NS: Final = 2.0
+BEYOND_NS: Final = 400_000_000
+"""ns beyond the last crossing that a relation is carried."""
+WANDER_AT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A clock read `clock_ns` while the raw clock read `raw_ns`, known to +-half_ns."""
+
+    raw_ns: int
+    clock_ns: int
+    half_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A clock against the raw one near a moment: clock = clock_ns + (1 + rate_ppb * 1e-9)(raw - raw_ns)."""
+
+    raw_ns: int
+    clock_ns: int
+    rate_ppb: float
+    error_ns: float
+    rate_sigma_ppb: float
+
+
+class Crossings:
+    """The last seconds of a clock's crossings. A step or a change of rate begins a new stretch."""
+
+    def __init__(self) -> None:
+        self._stretch: deque[Crossing] = deque()
+
+    @property
+    def last(self) -> Crossing | None:
+        """The newest crossing."""
+        return self._stretch[-1] if self._stretch else None
+
+    def add(self, crossing: Crossing) -> bool:
+        """Take a crossing, newer than the last; return whether the clock stepped or changed its rate."""
+        last = self.last
+        bent = False
+        if last is not None:
+            passed_ns = crossing.raw_ns - last.raw_ns
+            if passed_ns <= 0:
+                return False
+            rate = self._rate_ppb()
+            expected_ns = passed_ns * (1 + (rate or 0.0) * 1e-9)
+            off_ns = abs(crossing.clock_ns - last.clock_ns - expected_ns)
+            ppm = FIRST_BEND_PPM if rate is None else BEND_PPM
+            bent = off_ns > BEND_NS + last.half_ns + crossing.half_ns + ppm * 1e-6 * passed_ns
+            if bent:
+                self._stretch.clear()
+        self._stretch.append(crossing)
+        while crossing.raw_ns - self._stretch[0].raw_ns > KEPT_NS:
+            self._stretch.popleft()
+        return bent
+
+    def _rate_ppb(self) -> float | None:
+        recent = list(self._stretch)[-8:]
+        if len(recent) < 2:
+            return None
+        raw_ns = recent[-1].raw_ns - recent[0].raw_ns
+        return (recent[-1].clock_ns - recent[0].clock_ns - raw_ns) / raw_ns * 1e9
+
+    def at_clock(self, clock_ns: int) -> Relation | None:
+        """Return the relation where the clock read `clock_ns`; None where this stretch does not reach it."""
+        found = self._nearest([c.clock_ns - clock_ns for c in self._stretch])
+        if found is None:
+            return None
+        rate = 1 + found.rate_ppb * 1e-9
+        ahead_ns = round((clock_ns - found.clock_ns) / rate)
+        return replace(found, raw_ns=found.raw_ns + ahead_ns, clock_ns=clock_ns)
+
+    def newest(self) -> Relation | None:
+        """Return the relation at the newest crossing; None where there are too few."""
+        last = self.last
+        return None if last is None else self.at_clock(last.clock_ns)
+
+    def _nearest(self, away_ns: Sequence[int]) -> Relation | None:
+        """Fit a line through the crossings within NEAR_NS; `away_ns`: how far each is from the moment."""
+        if len(away_ns) < 3 or away_ns[0] > 0 or away_ns[-1] < -BEYOND_NS:
+            return None
+        near = [c for c, away in zip(self._stretch, away_ns, strict=True) if abs(away) <= NEAR_NS]
+        if len(near) < 3:
+            return None
+        # Least squares about the middle crossing; sums stay small, so doubles hold a ns.
+        middle = near[len(near) // 2]
+        x = [(c.raw_ns - middle.raw_ns) * 1e-9 for c in near]
+        y = [float((c.clock_ns - middle.clock_ns) - (c.raw_ns - middle.raw_ns)) for c in near]
+        n = len(near)
+        mean_x, mean_y = sum(x) / n, sum(y) / n
+        spread = sum((v - mean_x) ** 2 for v in x)
+        rate_ppb = sum((v - mean_x) * (w - mean_y) for v, w in zip(x, y, strict=True)) / spread
+        at_middle_ns = mean_y - rate_ppb * mean_x
+        rest = [w - at_middle_ns - rate_ppb * v for v, w in zip(x, y, strict=True)]
+        rms_ns = max(LEAST_RMS_NS, math.sqrt(sum(r * r for r in rest) / max(1, n - 2)))
+        half_ns = min(
+            c.half_ns for c in near
+        )  # the fit goes through the shortest brackets as through the rest
+        return Relation(
+            middle.raw_ns, middle.clock_ns + round(at_middle_ns), rate_ppb,
+            half_ns + SIGMAS * rms_ns * math.sqrt(2 / n) + 1, rms_ns / math.sqrt(spread),
+        )  # fmt: skip
+
+
+def wander_growth(wander_ppb_per_sqrt_s: float) -> tuple[float, float]:
+    """Return (growth_ppb, wander_ppb_per_s): a t + b t^2 above what a random walk of the rate does in t.
+
+    A rate that walks w per square root of a second moves the time by a normal deviate of w t^1.5 / sqrt(3).
+    By the means' inequality t^1.5 <= t (T + t) / (2 sqrt(T)) for any T, equal at t = T.
+    """
+    k = SIGMAS * wander_ppb_per_sqrt_s / math.sqrt(3)
+    return k * math.sqrt(WANDER_AT_S) / 2, k / (2 * math.sqrt(WANDER_AT_S))
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """Fabric time f = fabric_at_ns + (1 + rate_ppb * 1e-9)(raw - raw_at_ns), with a bound that grows.
+
+    bound(t) = bound_ns + growth_ppb t + wander_ppb_per_s t^2 with t the s since raw_at_ns.
+    """
+
+    raw_at_ns: int
+    fabric_at_ns: int
+    rate_ppb: float
+    bound_ns: float
+    growth_ppb: float
+    wander_ppb_per_s: float
+
+    def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
+        """Return fabric time at a reading of the raw clock: whole ns, and what is to be added to them."""
+        ahead_ns = raw_ns - self.raw_at_ns
+        return self.fabric_at_ns + ahead_ns, self.rate_ppb * 1e-9 * ahead_ns
+
+    def bound_at(self, raw_ns: int) -> float:
+        """Return the bound at a reading of the raw clock, ns."""
+        t = abs(raw_ns - self.raw_at_ns) * 1e-9
+        return self.bound_ns + self.growth_ppb * t + self.wander_ppb_per_s * t * t
+
+    def moved_to(self, raw_ns: int) -> RawLine:
+        """Return the same line and bound, told from a later reading of the raw clock."""
+        t = (raw_ns - self.raw_at_ns) * 1e-9
+        whole, rest = self.fabric_ns(raw_ns)
+        return replace(
+            self, raw_at_ns=raw_ns, fabric_at_ns=whole + round(rest), bound_ns=self.bound_at(raw_ns),
+            growth_ppb=self.growth_ppb + 2 * self.wander_ppb_per_s * t,
+        )  # fmt: skip
+
+
+def carried(
+    relation: Relation, at_ns: int, offset_ns: float, drift_ppb: float, bound_ns: float,
+    drift_sigma_ppb: float, wander_ppb_per_sqrt_s: float,
+) -> RawLine:  # fmt: skip
+    """Return a clock's published line on the raw clock. `relation` is that of the clock at `at_ns`.
+
+    With clock = c0 + (1 + s)(raw - r0) and fabric = clock + offset + drift (clock - c0), the rate of fabric
+    against raw is (1 + s)(1 + drift).
+    """
+    growth_ppb, wander_ppb_per_s = wander_growth(wander_ppb_per_sqrt_s)
+    rate_ppb = relation.rate_ppb + drift_ppb + relation.rate_ppb * drift_ppb * 1e-9
+    sigma_ppb = math.hypot(drift_sigma_ppb, relation.rate_sigma_ppb)
+    return RawLine(
+        relation.raw_ns, at_ns + round(offset_ns), rate_ppb,
+        bound_ns + relation.error_ns + 1 + math.ulp(offset_ns),
+        growth_ppb + SIGMAS * sigma_ppb, wander_ppb_per_s,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What readers are given: a line that begins where the last one was, and is slewed to its own place.
+
+    Until slew_end_raw_ns its rate is rate_ppb + slew_ppb. The bound leaves out what is still to be slewed.
+    """
+
+    line: RawLine
+    slew_ppb: float = 0.0
+    slew_end_raw_ns: int = 0
+
+    def left_ns(self, raw_ns: int) -> float:
+        """Return how far it still is from its own place."""
+        return -self.slew_ppb * 1e-9 * max(0, self.slew_end_raw_ns - max(raw_ns, self.line.raw_at_ns))
+
+    def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
+        """Return fabric time at a reading of the raw clock: whole ns, and what is to be added to them."""
+        whole, rest = self.line.fabric_ns(raw_ns)
+        until = min(raw_ns, max(self.slew_end_raw_ns, self.line.raw_at_ns))
+        return whole, rest + self.slew_ppb * 1e-9 * (until - self.line.raw_at_ns)
+
+    def bound_at(self, raw_ns: int) -> float:
+        """Return the whole bound, with what is still to be slewed."""
+        return self.line.bound_at(raw_ns) + abs(self.left_ns(raw_ns))
+
+
+def join(
+    last: Joined | None, line: RawLine, raw_ns: int, join_s: float, join_max_ppm: float, step_ns: float
+) -> tuple[Joined, float]:
+    """Return what follows `last` from `raw_ns` on to end up on `line`, and by how much it steps there, ns.
+
+    It begins at the value that `last` has at `raw_ns`, so no reader finds time running back; the difference
+    is slewed away in `join_s`, or longer where that would take more than `join_max_ppm`. A difference above
+    `step_ns` is a step.
+    """
+    here = line.moved_to(raw_ns)
+    if last is None:
+        return Joined(here), 0.0
+    whole, rest = last.fabric_ns(raw_ns)
+    begin_ns = whole + round(rest)
+    own_whole, own_rest = line.fabric_ns(raw_ns)
+    ahead_ns = (begin_ns - own_whole) - own_rest
+    if abs(ahead_ns) > step_ns:
+        return Joined(here), -ahead_ns
+    if not ahead_ns:
+        return Joined(replace(here, fabric_at_ns=begin_ns)), 0.0
+    slew_ppb = min(abs(ahead_ns) / join_s, join_max_ppm * 1000)
+    slew_ns = max(1, round(abs(ahead_ns) / slew_ppb * 1e9))
+    slew_ppb = ahead_ns / slew_ns * 1e9
+    return Joined(replace(here, fabric_at_ns=begin_ns), -slew_ppb, raw_ns + slew_ns), 0.0

@@ -1,0 +1,274 @@
+"""The actuator of a host, or on a testbed of all hosts that live here: keeps their clock pages.
+
+In: `ActuatorSettings`, a `HostSettings` each. Out: pages that programs read, until SIGTERM or SIGINT; then
+they stay, and say by themselves how long they hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+from sdnotify import SystemdNotifier
+
+from actuators.discipline import Discipline
+from actuators.hostclock import HostClock, PageParameters
+from actuators.inlet import Inlet
+from actuators.page import Content, PageFile
+from actuators.settings import ActuatorSettings, HostSettings, default_directory
+from actuators.sources import Sources
+from native.core.hostclock import raw_ns
+from schemas import codec
+
+__all__ = ["HostPage", "main", "this_host"]
+
+_log = logging.getLogger(__name__)
+
+_LEADS_NS: Final = (500_000, 1_500_000, 4_000_000)
+"""ns ahead at which a new line is joined, to have time to make the content; the next where one was short."""
+_LATE_NS: Final = 5_000
+"""ns that the writing may be late: two lines cannot part by a ns in it."""
+_TRIES: Final = 20
+_STATUS_S: Final = 5.0
+
+
+def this_host(settings: ActuatorSettings) -> HostSettings:
+    """Return the host that this machine is, with its page where the settings or the system say."""
+    return HostSettings(
+        host=settings.host or socket.gethostname(),
+        clock_file=settings.clock_file or default_directory() / "clock",
+    )
+
+
+class HostPage:
+    """One host: its clocks, its page, its discipline."""
+
+    def __init__(self, settings: ActuatorSettings, host: HostSettings) -> None:
+        """Take its page. Raises PageError, OSError."""
+        self.host = host
+        self.file = PageFile(host.clock_file, host.host, settings.readable)
+        parameters = PageParameters(
+            settings.wander_ppb_per_sqrt_s, settings.holdover_after_s, settings.expires_s, settings.join_s,
+            settings.join_max_ppm, settings.step_us,
+        )  # fmt: skip
+        self.clock = HostClock(host.host, parameters, self.file.last)
+        self.sources = Sources(host.test_clocks)
+        self.content = Content()
+        self.late = 0
+        """Times that a new line could not be written at its moment, and was left to the next turn."""
+        self._late_in_a_row = 0
+        self._gone = False
+        self._settings = settings
+        self.discipline: Discipline | None = None
+        if settings.discipline.mode != "off":
+            note = host.clock_file.with_name(f"{host.clock_file.name}.rate")
+            self.discipline = Discipline(settings.discipline, note)
+
+    def turn(self, now_s: float) -> None:
+        """Read this host's clocks and write the page."""
+        names = {*self.clock.clocks, *self.host.test_clocks}
+        if self.discipline is not None:
+            names.add(self._settings.discipline.clock)
+        crossings = self.sources.read(names)
+        for name, crossing in crossings.items():
+            self.clock.cross(name, crossing)
+        if not self.file.in_place():
+            self._make_anew()
+        self._write()
+        if self.discipline is not None:
+            clock = self._settings.discipline.clock
+            if clock in crossings:
+                row = self.content.clocks.get(clock)
+                self.discipline.step(row, crossings[clock].clock_ns, now_s)
+
+    def _make_anew(self) -> None:
+        """Somebody removed the file or put another in its place: fabric time goes on in a new one."""
+        try:
+            file = PageFile(self.host.clock_file, self.host.host, self._settings.readable)
+        except OSError as error:
+            if not self._gone:
+                _log.warning("%s: its page is gone and cannot be made anew: %s", self.host.host, error)
+            self._gone = True
+            return
+        _log.warning("%s: %s was gone, made anew", self.host.host, file.path)
+        self._gone = False
+        self.file.retire()
+        self.file.close()
+        self.file = file
+
+    def _write(self) -> None:
+        """Write the page; a new line at the moment that it is joined at, so that none reads time run back."""
+        begin_ns = raw_ns()
+        if not self.clock.joins(begin_ns):
+            content = self.clock.content(begin_ns)
+            self.file.write(content)
+        else:
+            patient = self._late_in_a_row < _TRIES
+            for lead_ns in _LEADS_NS:
+                begin_ns = raw_ns() + lead_ns
+                content = self.clock.content(begin_ns)
+                if self.file.write(content, begin_ns, begin_ns + _LATE_NS if patient else 2**63 - 1):
+                    break
+            else:
+                self.late += 1
+                self._late_in_a_row += 1
+                return
+            self._late_in_a_row = 0
+        self.clock.written()
+        if content.state != self.content.state or content.steps != self.content.steps:
+            _log.info(
+                "%s: %s from %s, window %d, %d steps", self.host.host, content.state,
+                content.source or "no clock", content.window, content.steps,
+            )  # fmt: skip
+        self.content = content
+
+    def close(self) -> None:
+        """Put a disciplined clock back and let go of everything."""
+        if self.discipline is not None:
+            self.discipline.close()
+        self.sources.close()
+        self.file.close()
+
+
+def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None) -> int:
+    """Keep the pages of `hosts` (None: of this host) until SIGTERM or SIGINT.
+
+    Returns the exit code: 0 stopped, 2 cannot start.
+    """
+    stopping = threading.Event()
+    _on_signals(stopping)
+    pages: list[HostPage] = []
+    served = [this_host(settings)] if hosts is None else list(hosts)
+    if settings.discipline.mode != "off" and (len(served) != 1 or served[0].test_clocks):
+        _log.error(
+            "discipline.mode %s: expected one host with real clocks, %d here", settings.discipline.mode,
+            len(served),
+        )  # fmt: skip
+        return 2
+    try:
+        for host in served:
+            pages.append(HostPage(settings, host))
+    except OSError as error:
+        _log.error("%s", error if error.strerror is None else f"{error.filename or ''}: {error.strerror}")
+        for page in pages:
+            page.close()
+        return 2
+    notify = SystemdNotifier()
+    try:
+        _run(settings, pages, notify, stopping)
+    finally:
+        notify.notify("STOPPING=1")
+        for page in pages:
+            page.close()
+    return 0
+
+
+def _run(
+    settings: ActuatorSettings, pages: list[HostPage], notify: SystemdNotifier, stopping: threading.Event
+) -> None:
+    def take_nic(nic: str, record: dict[str, Any] | None) -> None:
+        for page in pages:
+            page.clock.take_nic(nic, record)
+
+    def take_offsets(record: dict[str, Any]) -> None:
+        now_ns = raw_ns()
+        for page in pages:
+            page.clock.take_offsets(record, now_ns)
+
+    def wanted(shard: str) -> bool:
+        shards = {shard for page in pages for shard in page.clock.shards}
+        return not shards or shard in shards
+
+    inlet = Inlet(
+        _client(settings), settings.window_ms * 1_000_000, take_nic, take_offsets,
+        _registry(settings.schema_registry_url), wanted,
+    )  # fmt: skip
+    refresh_s = settings.refresh_ms / 1000
+    due_s = status_at_s = time.monotonic()
+    ready = False
+    try:
+        while not stopping.is_set():
+            inlet.poll(timeout_s=max(0.0, min(0.05, due_s - time.monotonic())))
+            if not inlet.assigned:
+                stopping.wait(0.05)
+            now_s = time.monotonic()
+            if now_s >= due_s:
+                for page in pages:
+                    page.turn(now_s)
+                due_s = max(due_s + refresh_s, now_s)
+            if inlet.assigned and not ready:
+                ready = True
+                _log.info("%d clock pages, the first %s", len(pages), pages[0].file.path if pages else "none")
+                notify.notify("READY=1")
+            if now_s >= status_at_s:
+                status_at_s = now_s + _STATUS_S
+                notify.notify(f"STATUS={_status(pages, inlet)}")
+                notify.notify("WATCHDOG=1")
+    finally:
+        inlet.close()
+
+
+def _status(pages: list[HostPage], inlet: Inlet) -> str:
+    now_ns = raw_ns()
+    states = [page.content.state for page in pages]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    bounds = [page.content.joined.bound_at(now_ns) for page in pages if page.content.state != "UNSYNCED"]
+    worst = f", worst bound {max(bounds):,.0f} ns" if bounds else ""
+    steps = sum(page.content.steps for page in pages)
+    disciplined = "".join(f"; {page.discipline.status}" for page in pages if page.discipline is not None)
+    unreadable = "".join(f"; {line}" for page in pages for line in page.sources.unreadable.values())
+    return (
+        f"{len(pages)} clock pages: {counts}{worst}, {steps} steps, {inlet.rejected} refused"
+        f"{disciplined}{unreadable}"
+    )
+
+
+def _client(settings: ActuatorSettings) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": settings.bootstrap,
+        "broker.address.family": "any",
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 2,
+        "statistics.interval.ms": 0,
+        "error_cb": _on_error,
+    }
+
+
+_said: dict[str, float] = {}
+
+
+def _on_error(error: KafkaError) -> None:
+    """Log librdkafka's complaints, the same one at most every 10 s."""
+    line, now_s = str(error), time.monotonic()
+    if now_s - _said.get(line, -1e9) > 10:
+        if len(_said) > 100:
+            _said.clear()
+        _said[line] = now_s
+        _log.warning("log: %s", line)
+
+
+def _registry(url: str | None) -> codec.Registry | None:
+    if url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    return ConfluentRegistry(url)
+
+
+def _on_signals(stopping: threading.Event) -> None:
+    """Stop on SIGTERM and SIGINT, where this is the process's main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)

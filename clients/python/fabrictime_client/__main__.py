@@ -1,0 +1,35 @@
+"""`python -m fabrictime_client [PATH] [--json]`: fabric time for a shell. Exit code 0; 1 where there is none.
+
+Out: seconds since the Unix epoch with nine decimals, the bound in ns, the state.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from fabrictime_client import Clock, ClockError
+
+
+def main() -> int:
+    """Print one reading."""
+    arguments = [word for word in sys.argv[1:] if word != "--json"]
+    if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+        print("usage: python -m fabrictime_client [PATH] [--json]", file=sys.stderr)
+        return 2
+    try:
+        with Clock(arguments[0] if arguments else None) as clock:
+            time_ns, bound_ns = clock.now()
+            status = clock.status()
+    except ClockError as error:
+        print("fabrictime: %s" % error, file=sys.stderr)
+        return 1
+    if "--json" in sys.argv[1:]:
+        print(json.dumps({"time_ns": time_ns, "bound_ns": bound_ns, **status._asdict()}))
+    else:
+        print("%d.%09d %d %s" % (*divmod(time_ns, 1_000_000_000), bound_ns, status.state))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

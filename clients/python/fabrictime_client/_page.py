@@ -1,0 +1,193 @@
+"""The page of a host, as its actuator writes it: layout, checks, and what its numbers mean.
+
+In: the bytes of a file. Out: `Line` and `Tables`, or an error that says what is wrong. The layout stands in
+clients/c/fabrictime_clock.h, field by field.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import zlib
+from typing import Dict, NamedTuple, Tuple
+
+from fabrictime_client.errors import PageUnusable, WrongVersion
+
+MAGIC = b"FTCLOCK\0"
+VERSION = 1
+PAGE_BYTES = 20480
+SEQUENCE_AT = 256
+COPY_AT = 320
+COPY_BYTES = 8512
+LINE_BYTES = 320
+CLOCKS = 32
+NICS = 64
+RETIRED = 1
+
+UNSYNCED, HOLDOVER, SYNCED = 0, 1, 2
+STATES = ("UNSYNCED", "HOLDOVER", "SYNCED")
+
+HEAD = struct.Struct("<8sIIII16sQQQ192s")
+LINE = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
+CLOCK = struct.Struct("<64sIIqdddddq")
+NIC = struct.Struct("<60sI")
+
+MOST_NS = 4_600_000_000_000_000_000
+"""Times and offsets stay within it, as in the C reader."""
+
+
+Hot = Tuple[int, int, int, float, float, float, float, float, int]
+"""What a call of `now` needs: sequence, raw_at_ns, fabric_at_ns, rest_ns, rate, bound_ns, growth, wander,
+usable_ns. With a the ns since raw_at_ns, and while a is below usable_ns:
+time = fabric_at_ns + a + rest_ns + rate a, bound = bound_ns + growth a + wander a^2.
+"""
+
+
+class Line(NamedTuple):
+    """Fabric time as a line on CLOCK_MONOTONIC_RAW. Rates are 1, not ppb, so that a call multiplies less."""
+
+    hot: Hot
+    """While it is slewed,"""
+    hot_after: Hot
+    """and after that."""
+    sequence: int
+    raw_at_ns: int
+    slew_ns: int
+    holdover_ns: int
+    """ns after raw_at_ns from which it is at best HOLDOVER,"""
+    expires_ns: int
+    """and from which UNSYNCED."""
+    look_again_ns: int
+    """ns after raw_at_ns from which the writer is late."""
+    state: int
+    retired: bool
+    steps: int
+    window: int
+    domain: str
+    source: str
+    reach_ns: int
+    """ns from its at_ns to which a clock's line may be used."""
+    sure_ns: int
+    """ns from its at_ns to which it is SYNCED."""
+    tables_crc: int
+    clocks: int
+    nics: int
+    written_raw_ns: int
+
+
+class ClockLine(NamedTuple):
+    """One clock of the host: fabric time at its reading c is c + offset_ns + drift * (c - at_ns)."""
+
+    state: int
+    at_ns: int
+    offset_ns: float
+    drift: float
+    bound_ns: float
+    growth: float
+    wander: float
+    since_ns: int
+
+
+Tables = Dict[str, ClockLine]
+
+
+def check_head(data: bytes, size: int) -> str:
+    """Return the host of a page whose first bytes are `data`, `size` bytes long. Raises PageUnusable."""
+    if len(data) < HEAD.size or data[:8] != MAGIC:
+        raise PageUnusable("not a clock page of fabrictime")
+    _, version, page_bytes, crc, _, boot, namespace, _, _, host = HEAD.unpack_from(data)
+    if version != VERSION:
+        raise WrongVersion("version %d, expected %d" % (version, VERSION))
+    if page_bytes != PAGE_BYTES or size != PAGE_BYTES:
+        raise PageUnusable("%d bytes, expected %d" % (size, PAGE_BYTES))
+    if crc != zlib.crc32(data[20 : HEAD.size]):
+        raise PageUnusable("its head is spoilt")
+    here = boot_id()
+    if here is not None and boot != here:
+        raise PageUnusable("written before this machine's last boot")
+    ours = time_namespace()
+    if namespace and ours and namespace != ours:
+        raise PageUnusable("written in another time namespace, whose monotonic clock is not ours")
+    return _text(host)
+
+
+def boot_id() -> bytes | None:
+    """Return this boot's id; None where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return None
+
+
+def time_namespace() -> int:
+    """Return the inode of this process's time namespace; 0 where the kernel has none."""
+    try:
+        return os.stat("/proc/self/ns/time").st_ino
+    except OSError:
+        return 0
+
+
+def read_line(copy: bytes, sequence: int) -> Line | None:
+    """Return the line of a copy; None where the bytes are not one: torn, or spoilt."""
+    (crc, state, flags, raw_at, fabric_at, rate, slew, slew_end, bound, growth, wander, holdover, expires,
+     look_again, steps, window, _, _, clocks, nics, tables_crc, holdover_ms, written, expires_ms, _,
+     source, domain) = LINE.unpack_from(copy)  # fmt: skip
+    if crc != zlib.crc32(copy[4:LINE_BYTES]) or state > SYNCED or clocks > CLOCKS or nics > NICS:
+        return None
+    if not all(map(math.isfinite, (rate, slew, bound, growth, wander))) or bound < 0 or growth < 0:
+        return None
+    if wander < 0 or abs(rate) > 1e9 or abs(slew) > 1e9 or bound > 1e18 or abs(fabric_at) > MOST_NS:
+        return None
+    slew_ns = max(0, slew_end - raw_at)
+    holdover_ns, expires_ns, look_again_ns = (at - raw_at for at in (holdover, expires, look_again))
+    usable_ns = min(expires_ns, look_again_ns)
+    if state == SYNCED:
+        usable_ns = min(usable_ns, holdover_ns)
+    if state == UNSYNCED or flags:
+        usable_ns = -1
+    rate, slew, growth, wander = rate * 1e-9, slew * 1e-9, growth * 1e-9, wander * 1e-18
+    slewed, steep = slew * slew_ns, abs(slew)
+    hot_after = (sequence, raw_at, fabric_at, slewed, rate, bound, growth, wander, usable_ns)
+    hot = hot_after
+    if slew_ns:
+        hot = (
+            sequence, raw_at, fabric_at, 0.0, rate + slew, bound + steep * slew_ns, growth - steep, wander,
+            min(usable_ns, slew_ns),
+        )  # fmt: skip
+    return Line(
+        hot, hot_after, sequence, raw_at, slew_ns, holdover_ns, expires_ns, look_again_ns, state,
+        bool(flags & RETIRED), steps, window, _text(domain), _text(source), expires_ms * 1_000_000,
+        holdover_ms * 1_000_000, tables_crc, clocks, nics, written,
+    )  # fmt: skip
+
+
+def read_tables(copy: bytes, line: Line) -> Tables | None:
+    """Return the clocks of a copy by name, of clocks and of NICs; None where the bytes are not whole."""
+    if zlib.crc32(copy[LINE_BYTES:COPY_BYTES]) != line.tables_crc:
+        return None
+    clocks = []
+    for number in range(line.clocks):
+        name, state, _, at, offset, drift, bound, growth, wander, since = CLOCK.unpack_from(
+            copy, LINE_BYTES + number * CLOCK.size
+        )
+        sane = all(map(math.isfinite, (offset, drift, bound, growth, wander))) and state <= SYNCED
+        if not sane or min(bound, growth, wander) < 0 or max(abs(offset), abs(at)) > MOST_NS:
+            return None
+        row = ClockLine(state, at, offset, drift * 1e-9, bound, growth * 1e-9, wander * 1e-18, since)
+        clocks.append((_text(name), row))
+    found = dict(reversed(clocks))
+    nics_at = LINE_BYTES + CLOCKS * CLOCK.size
+    for number in range(line.nics):
+        name, clock = NIC.unpack_from(copy, nics_at + number * NIC.size)
+        if clock < len(clocks):
+            found.setdefault(_text(name), clocks[clock][1])
+    return found
+
+
+def _text(padded: bytes) -> str:
+    return padded.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+Reading = Tuple[int, int]

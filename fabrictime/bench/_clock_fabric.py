@@ -1,0 +1,265 @@
+"""Clock errors on a fabric of real packets: `fabrictime up` as users start it, idle and then under load.
+
+In: nothing. Out: the 99th percentile of the error of every two NICs' corrected clocks against the clocks that
+they were given, over a spell without traffic and one with 60 % on every host's link. Stamps are the kernel's,
+and the probers share the cores with everything else, the traffic too.
+
+The links run at LINK_BPS and each NIC sends 500 probes/s, so that two cores can carry both and the pipeline.
+Every host receives two UDP flows of 30 % from two other hosts; source ports are chosen so that no link inside
+the fabric carries more than three of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import Consumer, TopicPartition
+
+from fabrictime import status
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.scorecard import true_ns
+from fabrictime.testbed.control import ControlClient, socket_path
+from native.core.probe import TestClock
+from schemas import codec
+from schemas.topics import CLOCK_OFFSETS
+
+__all__ = ["CannotRun", "errors_of", "measure", "running_fabric"]
+
+LINK_BPS: Final = 20_000_000
+SHARE: Final = 0.3
+"""Of a host's link that each of its two flows takes."""
+START_S: Final = 90.0
+WARM_S: Final = 15.0
+"""The first windows, in which floors and wander are learned, and those in which traffic starts."""
+SPELL_S: Final = 40.0
+QUICK_S: Final = 15.0
+SETTINGS: Final = f"""
+[up]
+page = false
+workers = 1
+clock_pages = false
+[probes]
+rate_pps = 500
+[log]
+port = 0
+[history]
+port = 0
+[page]
+port = 0
+[fabric]
+host_rate_bps = {LINK_BPS}
+fabric_rate_bps = {LINK_BPS}
+clock_offset_max_ns = 5_000_000
+clock_drift_max_ppb = 15_000
+clock_wander_ppb_per_sqrt_s = 1
+"""
+KEYS: Final = ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_over_idle")
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; some two and a half minutes, or one and a half where `quick`."""
+    spell_s = QUICK_S if quick else SPELL_S
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            with running_fabric(Path(folder), progress) as (control, bootstrap):
+                clocks = _clocks(control)
+                _wait_synced(bootstrap, len(clocks))
+                spells = {}
+                for name in ("idle", "loaded"):
+                    progress(f"fabric: {name}, {WARM_S + spell_s:g} s")
+                    with _load(control, WARM_S + spell_s) if name == "loaded" else contextlib.nullcontext():
+                        time.sleep(WARM_S)
+                        begin_ns = time.time_ns()
+                        time.sleep(spell_s)
+                        spells[name] = (begin_ns, time.time_ns())
+                records = _offsets(bootstrap)
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+    found = {name: errors_of(records, clocks, *spell) for name, spell in spells.items()}
+    for name, errors in found.items():
+        if not len(errors["pairs"]):
+            return {key: Missing(f"{name}: no two clocks were SYNCED at once") for key in KEYS}
+    p99 = {name: float(np.percentile(errors["pairs"], 99)) for name, errors in found.items()}
+    figures: dict[str, Value] = {}
+    for name, errors in found.items():
+        note = (
+            f"p50 {np.percentile(errors['pairs'], 50):.0f}, most {errors['pairs'].max():.0f} ns; bounds"
+            f" {np.median(errors['bounds']):.0f} ns in the median, held {errors['held'].mean():.4f};"
+            f" {errors['synced'].mean():.4f} of clocks SYNCED"
+        )
+        figures[f"fabric_p99_ns_{name}"] = Figure(p99[name], note=note)
+    figures["fabric_p99_loaded_over_idle"] = p99["loaded"] / p99["idle"]
+    return figures
+
+
+class CannotRun(Exception):
+    """The fabric does not stand here."""
+
+
+@contextlib.contextmanager
+def running_fabric(
+    folder: Path, progress: Progress, settings: str = SETTINGS
+) -> Iterator[tuple[ControlClient, str]]:
+    """Run `fabrictime up` on a fabric; yield its control and its log's address. Raises CannotRun."""
+    progress("fabric: starting")
+    config, data = folder / "fabrictime.toml", folder / "data"
+    config.write_text(settings, encoding="utf-8")
+    command = [sys.executable, "-m", "fabrictime.cli", "up", "--fleet", "fabric", "--for", "15m",
+               "--config", str(config), "--dir", str(data), "--json"]  # fmt: skip
+    with (folder / "up.log").open("wb") as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + START_S
+        while True:
+            if child.poll() is not None:
+                lines = (folder / "up.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                raise CannotRun(f"fabrictime up: {lines[-1] if lines else f'ended with {child.returncode}'}")
+            with contextlib.suppress(ValueError, KeyError):
+                bootstrap = status.read(data)["addresses"]["log"]
+                break
+            if time.monotonic() > deadline:
+                raise CannotRun(f"fabrictime up: not running after {START_S:g} s")
+            time.sleep(0.2)
+        yield ControlClient(socket_path(data)), bootstrap
+    finally:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(30)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _clocks(control: ControlClient) -> dict[str, TestClock]:
+    """Return the clock of each NIC, as it was given."""
+    clocks = {}
+    for nic in control.ask("show")["nics"]:
+        truth = nic["clock"]
+        clocks[nic["nic"]] = TestClock(**truth)
+    return clocks
+
+
+def _wait_synced(bootstrap: str, clocks: int) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        newest: dict[str, str] = {}
+        for record in _offsets(bootstrap):
+            newest.update({c["clock"]: c["state"] for c in record["clocks"]})
+        if sum(state == "SYNCED" for state in newest.values()) >= clocks:
+            return
+        time.sleep(1.0)
+    raise CannotRun(f"clocks: not all {clocks} SYNCED after {START_S:g} s")
+
+
+def _offsets(bootstrap: str) -> list[codec.Record]:
+    """Return all `ClockOffsets` of the log."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    try:
+        name = CLOCK_OFFSETS.name
+        known = consumer.list_topics(name, timeout=10).topics[name].partitions
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(name, p), timeout=10) for p in known}
+        left = {p: high for p, (low, high) in ends.items() if high > low}
+        consumer.assign([TopicPartition(name, p, ends[p][0]) for p in left])
+        records = []
+        while left:
+            message = consumer.poll(10.0)
+            if message is None:
+                break
+            if message.error() is None:
+                value, offset = message.value(), message.offset()
+                if value is not None:
+                    records.append(codec.decode(value, CLOCK_OFFSETS.record))
+                if offset is not None and offset + 1 >= left.get(message.partition() or 0, 0):
+                    left.pop(message.partition() or 0, None)
+        return records
+    finally:
+        consumer.close()
+
+
+def errors_of(
+    records: list[codec.Record], clocks: Mapping[str, TestClock], begin_ns: int, end_ns: int
+) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Return, of the windows within a spell: `pairs`, |error| of every two SYNCED clocks of a domain; `held`,
+    whether each clock's bound held against the domain's median; `bounds`; and `synced`, whether each given
+    clock was."""
+    pairs: list[float] = []
+    held: list[float] = []
+    bounds: list[float] = []
+    synced: list[float] = []
+    windows: dict[int, list[codec.Record]] = {}
+    for record in records:
+        windows.setdefault(record["window"], []).append(record)
+    for parts in windows.values():
+        start = parts[0]["window_start_ns"] - parts[0]["log_offset_ns"]
+        if not begin_ns <= start < end_ns:
+            continue
+        states = {c["clock"]: (c, r["domain"]) for r in parts for c in r["clocks"] if c["clock"] in clocks}
+        for domain in {domain for _, domain in states.values()}:
+            found = [c for c, d in states.values() if d == domain and c["state"] == "SYNCED"]
+            error = np.array(
+                [c["at_ns"] - true_ns(clocks[c["clock"]].reading, c["at_ns"]) + c["offset_ns"] for c in found]
+            )
+            a, b = np.triu_indices(len(found), 1)
+            pairs.extend(np.abs(error[a] - error[b]).tolist())
+            bound = np.array([c["bound_ns"] for c in found])
+            held.extend((np.abs(error - np.median(error)) <= bound).tolist() if len(found) else [])
+            bounds.extend(bound.tolist())
+        synced.extend(float(name in states and states[name][0]["state"] == "SYNCED") for name in clocks)
+    return {"pairs": np.array(pairs), "held": np.array(held), "bounds": np.array(bounds),
+            "synced": np.array(synced)}  # fmt: skip
+
+
+@contextlib.contextmanager
+def _load(control: ControlClient, seconds: float) -> Iterator[None]:
+    """Two flows into every host, from two others, for as long as the block runs."""
+    hosts = sorted({nic["host"] for nic in control.ask("show")["nics"]})
+    carried: dict[str, int] = {}
+    flows: list[dict[str, Any]] = []
+    for i, host in enumerate(hosts):
+        for step in (len(hosts) // 2, len(hosts) // 2 - 1):
+            source = hosts[(i + step) % len(hosts)]
+            best: tuple[int, int, list[str]] | None = None
+            for port in range(40_000 + 100 * len(flows), 40_000 + 100 * len(flows) + 12):
+                ports = {"sport": port, "dport": 45_000 + len(flows)}
+                path = control.ask("path", source=source, destination=host, **ports)
+                worst = max(carried.get(link, 0) for link in path)
+                if best is None or worst < best[0]:
+                    best = (worst, port, path)
+                if worst < 2:
+                    break
+            assert best is not None  # noqa: S101  a path was asked for at least once
+            for link in best[2]:
+                carried[link] = carried.get(link, 0) + 1
+            flows.append(
+                {
+                    "source": source,
+                    "destination": host,
+                    "sport": best[1],
+                    "dport": 45_000 + len(flows),
+                    "rate_bps": round(SHARE * LINK_BPS),
+                    "duration_s": seconds,
+                    "protocol": "udp",
+                }
+            )
+
+    def send(flow: dict[str, Any]) -> None:
+        with contextlib.suppress(Exception):  # the fabric goes before its flows end
+            for _ in control.stream("flow", timeout_s=seconds + 30, **flow):
+                pass
+
+    threads = [threading.Thread(target=send, args=(flow,), daemon=True) for flow in flows]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(10)

@@ -1,0 +1,95 @@
+"""Paths, links, queues and contention against truth: what is found, how soon, how often wrongly.
+
+In: nothing. Out: the figures, each measured by a module of its own (`_see_*`): some on the fabric of real
+packets, some on the simulated fleet. One part by hand: `python -m fabrictime.bench.see queues [--quick]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+from fabrictime.bench import Figure, Missing, Progress, Target, Value
+
+NAME: Final = "see"
+TARGETS: Final[Mapping[str, Target]] = {
+    "topology_links_found": Target("1", ">=", 1.0),
+    "topology_links_found_after_move": Target("1", ">=", 1.0),
+    "dead_link_detect_ms_p50": Target("ms", "<=", 40),
+    "dead_link_detect_ms_p99": Target("ms", "<=", 120),
+    "dead_link_localised_right": Target("1", ">=", 0.99),
+    "dead_link_false": Target("1", "<=", 0.001),
+    "grey_link_5pct_detect_s_p95": Target("s", "<=", 2),
+    "false_alarms_10min": Target("alarms", "<=", 0),
+    "flap_count_exact": Target("1", ">=", 1.0),
+    "contention_open_ms_p95": Target("ms", "<=", 150),
+    "contention_close_ms_p95": Target("ms", "<=", 1_000),
+    "contention_link_right": Target("1", ">=", 0.98),
+    "contention_kind_right": Target("1", ">=", 0.95),
+    "queue_error_bytes_rms": Target("bytes", "<=", 4_000),
+    "utilisation_error_1s": Target("1", "<=", 0.01),
+    "utilisation_error_10s_probes_alone": Target("1", "<=", 0.03),
+    "queue_inference_realtime_factor_1ms": Target("x", ">=", 0.5),
+    "queue_inference_realtime_factor_10ms": Target("x", ">=", 2),
+    "inference_vs_sklearn": Target("x", ">=", 20),
+    "sim_realtime_factor": Target("x", ">=", 1),
+}
+
+PARTS: Final = {
+    "paths": ("topology_links_found", "topology_links_found_after_move"),
+    "detect": ("dead_link_detect_ms_p50", "dead_link_detect_ms_p99"),
+    "links": (
+        "dead_link_localised_right", "dead_link_false", "grey_link_5pct_detect_s_p95", "false_alarms_10min",
+        "flap_count_exact",
+    ),
+    "contention": (
+        "contention_open_ms_p95", "contention_close_ms_p95", "contention_link_right", "contention_kind_right",
+    ),
+    "queues": (
+        "queue_error_bytes_rms", "utilisation_error_1s", "utilisation_error_10s_probes_alone",
+        "queue_inference_realtime_factor_1ms", "queue_inference_realtime_factor_10ms", "inference_vs_sklearn",
+    ),
+    "sim": ("sim_realtime_factor",),
+}  # fmt: skip
+"""Parts, each a module `_see_<part>` with `measure(progress, quick)`, and the figures that they owe."""
+
+
+def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure all parts, one after another."""
+    figures: dict[str, Value] = {}
+    for part in PARTS:
+        figures.update(_part(part, progress, quick))
+    return {key: figures.get(key, Missing("not measured")) for key in [*TARGETS, *figures]}
+
+
+def _part(part: str, progress: Progress, quick: bool) -> Mapping[str, Value]:
+    name = f"{__package__}._see_{part}"
+    if find_spec(name) is None:
+        return {key: Missing(f"_see_{part}.py is not there yet") for key in PARTS[part]}
+    found: Mapping[str, Value] = import_module(name).measure(progress, quick)
+    return found
+
+
+def by_hand(arguments: Sequence[str]) -> int:
+    """Measure some parts from the command line and print a line a figure; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fabrictime.bench.see")
+    parser.add_argument("part", nargs="+", choices=sorted(PARTS), help="what to measure")
+    parser.add_argument("--quick", action="store_true", help="measure shorter")
+    wanted = parser.parse_args(arguments)
+    for part in wanted.part:
+        for key, value in _part(part, lambda line: print(line, file=sys.stderr), wanted.quick).items():
+            if isinstance(value, Missing):
+                print(f"{key}: not measured: {value.reason}")
+            else:
+                figure = value if isinstance(value, Figure) else Figure(value)
+                unit = figure.unit or TARGETS.get(key, Target("")).unit
+                print(f"{key}: {figure.value:.6g} {unit}{f' ({figure.note})' if figure.note else ''}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(by_hand(sys.argv[1:]))

@@ -1,0 +1,76 @@
+// What all of the page's drawings share: colours of both schemes, figures with their units, tooltips, time axes.
+// In: numbers. Out: text, colours and parts of ECharts options.
+
+export const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70",
+  "#7ad151", "#bddf26", "#fde725"];
+// Okabe and Ito's palette, told apart with any kind of colour vision; its black replaced.
+export const PATHS_LIGHT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a642", "#8c6bb1"];
+export const PATHS_DARK = ["#5aaeea", "#f0b43c", "#2fc598", "#e39cc6", "#a9d8f5", "#ff8a4c", "#d6c75a", "#b79ae0"];
+export const LOSS = "#ff5a36";
+export const STEPS = [1, 2, 5];
+
+export const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+export const ink = () => dark()
+  ? { text: "#e6e9ef", dim: "#8b94a5", line: "#2a303b", card: "#151a21", tip: "#1d232d", none: "#1a2028", grey: "#5c6575", node: "#222a35", lit: "#6cb2f2" }
+  : { text: "#1a2230", dim: "#5e6878", line: "#dfe3ea", card: "#ffffff", tip: "#ffffff", none: "#f3f5f8", grey: "#a4acb9", node: "#eef1f6", lit: "#2a6fb5" };
+export const color = (k) => (dark() ? PATHS_DARK : PATHS_LIGHT)[k % 8];
+
+// States of links: Okabe and Ito's colours once more; shape and dash say the same.
+export const STATE_NAMES = ["no verdict yet", "UP", "GREY", "FLAPPING", "DOWN"];
+const STATES_LIGHT = ["#a4acb9", "#5d7f9e", "#d98f00", "#a85f96", "#d04a00"];
+const STATES_DARK = ["#5c6575", "#5f86a8", "#f0b43c", "#e39cc6", "#ff7a3c"];
+export const stateInk = (k) => (dark() ? STATES_DARK : STATES_LIGHT)[k];
+export const ramp = () => (dark() ? VIRIDIS : [...VIRIDIS].reverse());
+const SAFE = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+export const text = (s) => String(s).replace(/[&<>"']/g, (c) => SAFE[c]);
+
+export function three(v) {
+  const a = Math.abs(v);
+  return v.toFixed(a >= 99.95 ? 0 : a >= 9.995 ? 1 : 2);
+}
+export function delay(ns) {
+  if (ns === null || ns === undefined) return "–";
+  for (const [size, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]])
+    if (Math.abs(ns) >= size * 0.9995) return `${three(ns / size)} ${unit}`;
+  return `${three(ns)} ns`;
+}
+export function short(ns) {
+  for (const [size, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]])
+    if (Math.abs(ns) >= size * 0.9995) return `${+(ns / size).toPrecision(3)} ${unit}`;
+  return `${+ns.toPrecision(3)} ns`;
+}
+export function bytes(size) {
+  for (const [unit, name] of [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]])
+    if (Math.abs(size) >= unit * 0.9995) return `${three(size / unit)} ${name}`;
+  return `${size.toFixed(0)} B`;
+}
+export function percent(share) {
+  const p = share * 100;
+  return p === 0 ? "0%" : p < 0.01 ? "<0.01%" : p < 10 ? `${+p.toPrecision(2)}%` : `${p.toFixed(0)}%`;
+}
+export const clockTime = (ms) => new Date(ms).toISOString().slice(11, 19);
+export function below(v) {
+  const decade = 10 ** Math.floor(Math.log10(v));
+  return decade * [...STEPS].reverse().find((s) => s * decade <= v * 1.0001);
+}
+export function above(v) {
+  const decade = 10 ** Math.floor(Math.log10(v));
+  return decade * [...STEPS, 10].find((s) => s * decade >= v * 0.9999);
+}
+export function tooltip(c) {
+  return {
+    backgroundColor: c.tip, borderColor: c.line, textStyle: { color: c.text, fontSize: 12 },
+    extraCssText: "box-shadow:0 4px 18px rgba(0,0,0,.25);border-radius:6px", confine: true,
+  };
+}
+export const row = (name, value) => `<tr><td style="padding-right:14px;opacity:.7">${name}</td>` +
+  `<td style="text-align:right;font-variant-numeric:tabular-nums">${value}</td></tr>`;
+export const heading = (s) => `<div style="font-weight:600;margin-bottom:4px">${s}</div><table style="border-spacing:0">`;
+export function timeAxis(c, index, t, labels) {
+  return {
+    type: "time", gridIndex: index, min: t[0], max: t.at(-1), axisLine: { lineStyle: { color: c.line } },
+    axisTick: { show: false }, splitLine: { show: false },
+    axisLabel: { show: labels, color: c.dim, fontSize: 11, hideOverlap: true, formatter: (v) => clockTime(v) },
+    axisPointer: { label: { show: false } },
+  };
+}

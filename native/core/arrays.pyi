@@ -1,0 +1,12 @@
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+class BadArray(ValueError):
+    reason: str
+    array: int
+    detail: str
+
+def encode_arrays(columns: Sequence[NDArray[Any]]) -> bytes: ...
+def decode_arrays(data: bytes, start: int, kinds: str, most: int) -> list[NDArray[Any]]: ...

@@ -1,0 +1,155 @@
+"""Avro arrays of numbers to numpy arrays and back, for records whose last fields are columns of numbers.
+
+In: bytes of a body from the first of these fields on, or arrays. Out: arrays, or the bytes. Avro 1.12: int and
+long are zig-zag varints, float and double are little endian, an array is blocks of a count and its elements,
+ended by a zero; a negative count is followed by the block's size.
+"""
+
+import numpy as np
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+__all__ = ["BadArray", "decode_arrays", "encode_arrays"]
+
+cdef extern from "varint.h" nogil:
+    uint8_t *_put "ft_put_varint"(uint8_t *out, int64_t value)
+
+cdef enum:
+    VARINT = 10  # most bytes of a number
+
+
+class BadArray(ValueError):
+    """Bytes that are no such arrays: `reason` of a reject, which array, what of it."""
+
+    def __init__(self, reason, array, detail):
+        super().__init__(detail)
+        self.reason = reason
+        self.array = array
+        self.detail = detail
+
+
+cdef inline const uint8_t *_get(const uint8_t *at, const uint8_t *end, int64_t *value) noexcept nogil:
+    """NULL: the bytes end before the number does, or it has more than 64 bits (`value` 0 and 1)."""
+    cdef uint64_t found = 0
+    cdef uint8_t byte
+    cdef int shift = 0
+    while shift < 70:
+        if at == end:
+            value[0] = 0
+            return NULL
+        byte = at[0]
+        at += 1
+        if shift == 63 and byte > 1:
+            break
+        found |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            value[0] = <int64_t>((found >> 1) ^ (0 - (found & 1)))
+            return at
+        shift += 7
+    value[0] = 1
+    return NULL
+
+
+def encode_arrays(columns not None):
+    """Return the bytes of arrays one after the other. int64 arrays are written as int or long, float32 as float,
+    float64 as double. Raises TypeError for others."""
+    cdef int64_t most = 0, n, i
+    cdef const int64_t[::1] whole
+    cdef const float[::1] narrow
+    cdef const double[::1] wide
+    for column in columns:
+        most += 2 * VARINT + len(column) * (VARINT if column.dtype == np.int64 else column.dtype.itemsize)
+    cdef bytes buffer = PyBytes_FromStringAndSize(NULL, most)
+    cdef uint8_t *first = <uint8_t *>PyBytes_AS_STRING(buffer)
+    cdef uint8_t *out = first
+    for column in columns:
+        n = len(column)
+        if n:
+            out = _put(out, n)
+            if column.dtype == np.int64:
+                whole = column
+                for i in range(n):
+                    out = _put(out, whole[i])
+            elif column.dtype == np.float32:
+                narrow = column
+                memcpy(out, &narrow[0], 4 * n)
+                out += 4 * n
+            elif column.dtype == np.float64:
+                wide = column
+                memcpy(out, &wide[0], 8 * n)
+                out += 8 * n
+            else:
+                raise TypeError(f"column of {column.dtype}: expected int64, float32 or float64")
+        out[0] = 0
+        out += 1
+    return buffer[: out - first]
+
+
+def decode_arrays(bytes data not None, Py_ssize_t start, str kinds not None, Py_ssize_t most):
+    """Return one array for each letter of `kinds`: i for int or long (int64), f for float (float32), d for double
+    (float64). At most `most` elements each. Raises BadArray, also where bytes are left over."""
+    cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const uint8_t *end = begin + len(data)
+    cdef const uint8_t *at = begin + start
+    cdef const uint8_t *following
+    cdef int64_t count, size, n, i, value = 0, room
+    cdef int64_t[::1] whole
+    cdef uint8_t[::1] raw
+    if not 0 <= start <= len(data):
+        raise ValueError(f"start {start}: expected within 0 to {len(data)}")
+    found = []
+    for number, kind in enumerate(kinds):
+        size = 0 if kind == "i" else 4 if kind == "f" else 8
+        parts = []
+        n = 0
+        while True:
+            following = _get(at, end, &count)
+            if following == NULL:
+                raise _bad(number, count)
+            at = following
+            if count == 0:
+                break
+            if count < 0:
+                following = _get(at, end, &value)
+                if following == NULL:
+                    raise _bad(number, value)
+                at = following
+                # the least int64 has no positive
+                count = -(count + 1)
+                count += 1 if count < most + 1 else 0
+            n += count
+            if count > most or n > most:
+                raise BadArray("TOO_LARGE", number, f"{n} elements, expected at most {most}")
+            room = end - at
+            if room < count * (size if size else 1):
+                raise BadArray("TRUNCATED", number, f"{count} elements, {room} bytes left")
+            if size:
+                raw = np.empty(count * size, np.uint8)
+                memcpy(&raw[0], at, count * size)
+                at += count * size
+                parts.append(np.asarray(raw).view(np.float32 if size == 4 else np.float64))
+                continue
+            whole = np.empty(count, np.int64)
+            for i in range(count):
+                following = _get(at, end, &value)
+                if following == NULL:
+                    raise _bad(number, value)
+                at = following
+                whole[i] = value
+            parts.append(np.asarray(whole))
+        if len(parts) == 1:
+            found.append(parts[0])
+        else:
+            dtype = np.int64 if not size else np.float32 if size == 4 else np.float64
+            found.append(np.concatenate(parts) if parts else np.zeros(0, dtype))
+    if at != end:
+        raise BadArray("MALFORMED", len(kinds), f"{end - at} bytes after the record's end")
+    return found
+
+
+cdef object _bad(Py_ssize_t array, int64_t why):
+    if why:
+        return BadArray("MALFORMED", array, "a number of more than 64 bits")
+    return BadArray("TRUNCATED", array, "ends in mid-number")

@@ -1,0 +1,241 @@
+"""Samples to delays above each path's floor, in short slots of fabric time: what queue inference eats.
+
+In: decoded batches and the clocks' lines. Out: `QueueingColumns`. A floor is the least delay of the past one to
+two minutes, raised by what the least of many noisy readings lies below their middle.
+"""
+
+from libc.math cimport INFINITY, fabs, isfinite, sqrt
+from libc.stdint cimport INT64_MIN, int8_t, int32_t, int64_t
+
+import numpy as np
+
+from native.core.columns import QueueingColumns
+
+__all__ = ["SlotReducer"]
+
+cdef double _LOW = 2.5  # standard deviations that the least of some hundred readings lies below their middle
+cdef double _IDLE = 3.0
+cdef int _FORWARD = 1, _REVERSE = 2, _ROUND = 3
+cdef object _i8 = np.int64, _i4 = np.int32, _f8 = np.float64
+
+
+cdef struct _Line:
+    int known
+    int64_t at
+    double offset, rate, bound
+
+
+cdef _Line _line(object clock):
+    cdef _Line line
+    line.known = 0
+    line.at = 0
+    line.offset = line.rate = line.bound = 0
+    if clock is not None:
+        line.at, line.offset, line.rate = clock.at_ns, clock.offset_ns, clock.drift_ppb * 1e-9
+        line.bound = clock.bound_ns
+        line.known = (isfinite(line.offset) and isfinite(line.rate) and isfinite(line.bound)
+                      and fabs(line.offset) < 4e18 and fabs(line.rate) < 1)
+    return line
+
+
+cdef class SlotReducer:
+    """The floors of many probers' paths, and the samples since the last `take`.
+
+    `slot_ns`: ns in a slot; `floor_ns`: ns after which the least delay begins anew (the one before still counts).
+    Raises ValueError where a number does not fit.
+    """
+
+    cdef readonly int64_t slot_ns
+    cdef int64_t _floor_ns
+    cdef dict _rows, _noise
+    cdef list _names
+    cdef int64_t _n_rows, _n
+    cdef double[:, ::1] _floor     # [rows][2] least delay of this stretch and of the one before
+    cdef int64_t[::1] _stretch     # [rows]
+    cdef double[::1] _row_noise
+    cdef int64_t[:, ::1] _tally    # [rows][3] singles, idle, lost since the last take
+    cdef int32_t[::1] _row         # samples
+    cdef int64_t[::1] _at
+    cdef double[::1] _delay
+    cdef int8_t[::1] _single
+    cdef readonly int64_t unsynced
+
+    def __init__(self, int64_t slot_ns, int64_t floor_ns=60_000_000_000):
+        if slot_ns < 1000 or floor_ns < slot_ns:
+            raise ValueError(f"slot_ns {slot_ns}, floor_ns {floor_ns}: expected slots of at least 1,000 ns, and floors "
+                             "no shorter")
+        self.slot_ns, self._floor_ns = slot_ns, floor_ns
+        self._rows, self._noise, self._names = {}, {}, []
+        self._n_rows = self._n = 0
+        self._room_rows(64)
+        self._room(4096)
+
+    cdef void _room_rows(self, int64_t rows) except *:
+        floor, stretch = np.full((rows, 2), np.inf), np.zeros(rows, _i8)
+        noise, tally = np.full(rows, 10.0), np.zeros((rows, 3), _i8)
+        if self._n_rows:
+            n = self._n_rows
+            floor[:n], stretch[:n] = self._floor[:n], self._stretch[:n]
+            noise[:n], tally[:n] = self._row_noise[:n], self._tally[:n]
+        self._floor, self._stretch, self._row_noise, self._tally = floor, stretch, noise, tally
+
+    cdef void _room(self, int64_t samples) except *:
+        row, at, delay, single = np.empty(samples, _i4), np.empty(samples, _i8), np.empty(samples), np.empty(
+            samples, np.int8)
+        if self._n:
+            n = self._n
+            row[:n], at[:n], delay[:n], single[:n] = self._row[:n], self._at[:n], self._delay[:n], self._single[:n]
+        self._row, self._at, self._delay, self._single = row, at, delay, single
+
+    cdef int64_t _row_of(self, str nic, str peer, int path, int way) except -1:
+        key = (nic, peer, path, way)
+        found = self._rows.get(key)
+        if found is None:
+            if self._n_rows == self._tally.shape[0]:
+                self._room_rows(2 * self._n_rows)
+            found = self._rows[key] = self._n_rows
+            self._names.append(key)
+            self._row_noise[self._n_rows] = self._noise.get((nic, peer), 10.0)
+            self._n_rows += 1
+        return found
+
+    def set_noise(self, str nic not None, str peer not None, double noise_ns):
+        """Set the standard deviation of the delays between two NICs by stamps and clocks, ns. Ignores what is none."""
+        if not (0 < noise_ns < 1e9):
+            return
+        self._noise[nic, peer] = noise_ns
+
+    def set_floor(self, str nic not None, str peer not None, int path, int way, double floor_ns, int64_t at_ns):
+        """Set what a path's floor was known to be at a fabric time: a new owner's memory."""
+        cdef int64_t row = self._row_of(nic, peer, path, way)
+        if isfinite(floor_ns) and floor_ns < self._floor[row, 0]:
+            self._floor[row, 0] = floor_ns - _LOW * self._row_noise[row]
+            self._stretch[row] = at_ns // self._floor_ns
+
+    def forget(self, before_ns):
+        """Drop paths whose floors ended before a fabric time and that hold no samples."""
+        if self._n:
+            return
+        keep = [row for row in range(self._n_rows) if (self._stretch[row] + 2) * self._floor_ns >= before_ns]
+        if len(keep) == self._n_rows:
+            return
+        names = [self._names[row] for row in keep]
+        floor, stretch = np.asarray(self._floor)[keep], np.asarray(self._stretch)[keep]
+        noise = np.asarray(self._row_noise)[keep]
+        self._names, self._rows = names, {name: row for row, name in enumerate(names)}
+        self._n_rows = 0
+        self._room_rows(max(64, len(keep)))
+        self._n_rows = len(keep)
+        for row in range(self._n_rows):
+            self._floor[row, 0], self._floor[row, 1] = floor[row, 0], floor[row, 1]
+            self._stretch[row], self._row_noise[row] = stretch[row], noise[row]
+
+    cdef inline void _put(self, int64_t row, int64_t at, double delay, int single) noexcept:
+        cdef int64_t stretch = at // self._floor_ns
+        if stretch > self._stretch[row]:
+            self._floor[row, 1] = self._floor[row, 0] if stretch == self._stretch[row] + 1 else INFINITY
+            self._floor[row, 0] = INFINITY
+            self._stretch[row] = stretch
+        if delay < self._floor[row, 0]:
+            self._floor[row, 0] = delay
+        self._row[self._n], self._at[self._n] = <int32_t>row, at
+        self._delay[self._n], self._single[self._n] = delay, <int8_t>single
+        self._n += 1
+
+    def add(self, columns, prober, peers):
+        """Take a batch (`ProbeColumns`). `prober`: its `ClockLine` or None; `peers`: name to `ClockLine`.
+
+        Where one of a pair's lines is missing, its round trips are taken instead. Samples whose stamps no clock
+        shows (a delay beyond 10 s) are left out.
+        """
+        cdef _Line own = _line(prober), other
+        cdef const int64_t[::1] sent = columns.sent, forward = columns.forward
+        cdef const int64_t[::1] turnaround = columns.turnaround, reverse = columns.reverse
+        cdef const int64_t[::1] start = columns.start
+        cdef const int32_t[::1] path = columns.path, spacing = columns.spacing_ns, lost = columns.lost
+        cdef int64_t groups = path.shape[0], g, i, row, back, at, t2, t3, t4, whole
+        cdef double there, home, apart, rest, most = 1e10, noise
+        cdef int single
+        cdef str nic = columns.nic
+        cdef list names = columns.peers
+        cdef int64_t system = columns.system_ns - columns.clock_ns
+        while self._n + 2 * sent.shape[0] > self._at.shape[0]:
+            self._room(2 * self._at.shape[0])
+        for g in range(groups):
+            other = _line(peers.get(names[g]))
+            if not (own.known and other.known):
+                row = self._row_of(nic, names[g], path[g], _ROUND)
+                self._tally[row, 2] += lost[g]
+                self._row_noise[row] = self._noise.get((nic, names[g]), 10.0) * sqrt(2.0)
+                for i in range(start[g], start[g + 1]):
+                    at = sent[i] + (<int64_t>own.offset if own.known else system)
+                    there = <double>forward[i] + <double>reverse[i]
+                    if 0 <= there < most:
+                        self._put(row, at, there, spacing[g] == 0 or (i - start[g]) % 2 == 0)
+                self.unsynced += start[g + 1] - start[g]
+                continue
+            row = self._row_of(nic, names[g], path[g], _FORWARD)
+            back = self._row_of(nic, names[g], path[g], _REVERSE)
+            self._tally[row, 2] += lost[g]
+            noise = self._noise.get((nic, names[g]), 10.0)
+            self._row_noise[row] = self._row_noise[back] = noise
+            apart = other.offset - own.offset
+            whole = <int64_t>apart
+            rest = apart - <double>whole
+            for i in range(start[g], start[g + 1]):
+                t2 = sent[i] + forward[i]
+                t3 = t2 + turnaround[i]
+                t4 = t3 + reverse[i]
+                there = <double>(forward[i] + whole) + (rest + other.rate * <double>(t2 - other.at)
+                                                        - own.rate * <double>(sent[i] - own.at))
+                home = <double>(reverse[i] - whole) - (rest + other.rate * <double>(t3 - other.at)
+                                                       - own.rate * <double>(t4 - own.at))
+                if not (-most < there < most and -most < home < most):
+                    continue
+                single = spacing[g] == 0 or (i - start[g]) % 2 == 0
+                at = sent[i] + <int64_t>(own.offset + own.rate * <double>(sent[i] - own.at))
+                self._put(row, at, there, single)
+                self._put(back, at + <int64_t>there + turnaround[i], home, single)
+
+    @property
+    def samples(self):
+        """Samples since the last `take`, each way by itself."""
+        return self._n
+
+    def take(self):
+        """Return the `QueueingColumns` of all samples since the last call, and forget them."""
+        cdef int64_t i, r
+        n = self._n
+        row, at = np.array(self._row[:n]), np.array(self._at[:n])
+        delay, single = np.array(self._delay[:n]), np.array(self._single[:n])
+        self._n = 0
+        least = np.asarray(self._floor[:self._n_rows]).min(axis=1) if self._n_rows else np.zeros(0)
+        noise = np.array(self._row_noise[:self._n_rows])
+        floor = least + _LOW * noise
+        lost = np.array(self._tally[:self._n_rows, 2])
+        self._tally[:self._n_rows] = 0
+        used = np.flatnonzero((np.bincount(row, minlength=self._n_rows) > 0) | (lost > 0)) if self._n_rows else (
+            np.zeros(0, _i8))
+        number = np.zeros(self._n_rows, _i8)
+        number[used] = np.arange(len(used))
+        above = delay - floor[row]
+        idle = (above < _IDLE * noise[row]) & (single > 0)
+        mine = number[row]
+        singles = np.bincount(mine, weights=single, minlength=len(used)).astype(_i8)
+        idles = np.bincount(mine, weights=idle, minlength=len(used)).astype(_i8)
+        slot = at // self.slot_ns
+        first = int(slot.min()) if n else 0
+        slot -= first
+        span = int(slot.max()) + 1 if n else 1
+        key = mine * span + slot
+        cells, cell = np.unique(key, return_inverse=True)
+        count = np.bincount(cell, minlength=len(cells))
+        mean = np.bincount(cell, weights=above, minlength=len(cells)) / np.maximum(count, 1)
+        low = np.full(len(cells), np.inf)
+        np.minimum.at(low, cell, above)
+        start = np.searchsorted(cells // span, np.arange(len(used) + 1))
+        names = self._names
+        return QueueingColumns(
+            first * self.slot_ns, [names[r] for r in used], floor[used], noise[used], singles, idles, lost[used],
+            start.astype(_i8), (cells % span).astype(_i4), count.astype(_i4), low, mean,
+        )

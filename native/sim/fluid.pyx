@@ -1,0 +1,359 @@
+"""The simulated fleet's fluid kernel: flows, queues and probes of a fabric, step by step. Model: fluid.c.
+
+In: plain arrays of a fabric (as `producers.sim.topology.Fleet` holds them), flows, jobs, faults as link states.
+Out: Avro bodies of `ProbeBatch`, evidence of losses, and sums over links and flows. Times are ns since the start.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+
+import numpy as np
+
+__all__ = ["Fluid", "packet_waits"]
+
+cdef extern from "fluid.h":
+    ctypedef struct fl_sim
+    ctypedef struct fl_settings:
+        int64_t start_ns, step_ns
+        double packet_bytes, probe_bytes, load_most, mark_begin, mark_full, mark_most, gain, increase_share
+        double timer_ns, least_share, idle_ns, slow_room_bytes
+        int lossless
+        double rate_pps
+        int64_t spacing_ns
+        double turn_least_ns, turn_most_ns, timeout_ns, early_least_ns, evidence_gap_ns, evidence_slow_ns, evidence_beat_ns
+        double noise_ns, quantum_ns
+        uint64_t seed
+    ctypedef struct fl_event:
+        int32_t nic
+        int64_t row, rows
+        double at, interval_ns
+    ctypedef struct fl_row:
+        int32_t group, lost, answered, late, in_a_row
+        double first_lost, last_lost, answered_sent, arrived, timeout_ns
+    ctypedef struct fl_iteration:
+        int32_t job
+        int64_t iteration
+        double begin, end
+    fl_sim *fl_new(const fl_settings *, int32_t nics, int32_t links, const int64_t *rate_bps, const int64_t *delay_ns,
+                   const int64_t *buffer_bytes, const int8_t *kind)
+    void fl_free(fl_sim *)
+    int fl_set_clock(fl_sim *, int32_t nic, int64_t offset_ns, double drift_ppb, double wander, int64_t epoch_ns,
+                     uint64_t seed, int64_t step_ns, int64_t step_at_ns)
+    int fl_set_names(fl_sim *, int32_t nic, const char *text, int64_t size)
+    int fl_set_groups(fl_sim *, int64_t groups, const int32_t *nic, const int32_t *peer, const int32_t *path)
+    int fl_set_legs(fl_sim *, const int64_t *start, const int32_t *link, const uint8_t *reached,
+                    const int64_t *back_start, const int32_t *back_link, const uint8_t *back_reached)
+    int64_t fl_add_flow(fl_sim *, int32_t src, double line_bps)
+    int fl_set_flow_path(fl_sim *, int64_t flow, const int32_t *link, int64_t hops, int reached)
+    void fl_set_flow_limits(fl_sim *, int64_t flow, double demand_bps, double limit_bps)
+    int fl_flow_send(fl_sim *, int64_t flow, double bytes)
+    int64_t fl_add_job(fl_sim *, int64_t phases, const int64_t *phase_start, const int64_t *flow, const double *bytes,
+                       double gap_ns, double begin_ns)
+    void fl_stop_job(fl_sim *, int64_t job)
+    void fl_set_link(fl_sim *, int32_t link, int up, double loss, double share, double base_load)
+    void fl_set_nic(fl_sim *, int32_t nic, int dead, double rate_pps)
+    int fl_advance(fl_sim *, double until_ns) nogil
+    double fl_now(const fl_sim *)
+    const uint8_t *fl_flush(fl_sim *, int32_t nic, int64_t run, int64_t batch, int64_t *size, int64_t *samples)
+    int64_t fl_read_clock(fl_sim *, int32_t nic, double at)
+    int64_t fl_events(const fl_sim *, const fl_event **events, const fl_row **rows)
+    const uint8_t *fl_event_body(fl_sim *, int64_t event, const uint8_t *shard, int64_t shard_size, int64_t run,
+                                 int64_t number, int kind, int64_t *size)
+    void fl_clear_events(fl_sim *)
+    int64_t fl_iterations(const fl_sim *, const fl_iteration **found)
+    void fl_clear_iterations(fl_sim *)
+    void fl_link_sums(fl_sim *, double *depth, double *packet, double *busy, double *bytes, double *dropped,
+                      double *now)
+    void fl_link_most(fl_sim *, double *most)
+    int64_t fl_steps(const fl_sim *)
+    int64_t fl_flows(const fl_sim *)
+    int64_t fl_working(const fl_sim *)
+    int64_t fl_listed(const fl_sim *)
+    void fl_flow_sums(fl_sim *, double *sevens, uint8_t *active)
+    void fl_flow_sums_of(fl_sim *, int64_t flow, double *seven, uint8_t *active)
+    double fl_flow_backlog(const fl_sim *, int64_t flow)
+    void fl_totals(const fl_sim *, int64_t *sent, int64_t *answered, int64_t *lost, int64_t *in_flight)
+    void fl_packet_waits(uint64_t seed, double load, double service_ns, double spacing_ns, int64_t n, double *out)
+
+
+def packet_waits(load, service_ns, spacing_ns, count, seed=1):
+    """Return [count] the work (ns) that crossings `spacing_ns` apart find in the packet-scale queue alone."""
+    if not 0 < load < 1 or count < 1:
+        raise ValueError(f"load {load}, count {count}: expected a load within 0 and 1, and at least 1")
+    out = np.empty(count, np.float64)
+    cdef double[::1] view = out
+    fl_packet_waits(seed, load, service_ns, spacing_ns, count, &view[0])
+    return out
+
+
+cdef class Fluid:
+    """A fabric at work. All arrays are over NICs, directed links, probe groups or flows, by index."""
+
+    cdef fl_sim *_sim
+    cdef fl_settings _s
+    cdef readonly int nics, links
+    cdef int64_t _groups
+
+    def __cinit__(
+        self, *, rate_bps, delay_ns, buffer_bytes, kind, int nics, int64_t start_ns=0, int64_t step_ns=100_000,
+        double packet_bytes=4170, double probe_bytes=128, double load_most=0.95, double mark_begin=0.1,
+        double mark_full=0.4, double mark_most=0.01, double gain=1 / 256, double increase_share=0.001,
+        double timer_ns=55_000, double least_share=0.001, double idle_ns=1_000_000, double slow_room_bytes=256_000,
+        bint lossless=True, double rate_pps=300, int64_t spacing_ns=20_000, turn_ns=(5_000, 15_000), double timeout_ns=100_000_000,
+        double early_least_ns=2_000_000, double evidence_gap_ns=5_000_000,
+        double evidence_slow_ns=100_000_000, double evidence_beat_ns=1_000_000_000,
+        double noise_ns=0, double quantum_ns=1, uint64_t seed=1,
+    ):
+        """Raises ValueError for numbers that do not fit together, MemoryError."""
+        cdef const int64_t[::1] rates = np.ascontiguousarray(rate_bps, np.int64)
+        cdef const int64_t[::1] delays = np.ascontiguousarray(delay_ns, np.int64)
+        cdef const int64_t[::1] buffers = np.ascontiguousarray(buffer_bytes, np.int64)
+        cdef const int8_t[::1] kinds = np.ascontiguousarray(kind, np.int8)
+        if not (rates.shape[0] == delays.shape[0] == buffers.shape[0] == kinds.shape[0] > 0) or nics < 2:
+            raise ValueError(f"links {rates.shape[0]}, {delays.shape[0]}, {buffers.shape[0]}, {kinds.shape[0]}, "
+                             f"NICs {nics}: expected equal numbers and at least 2 NICs")
+        if np.min(rate_bps) <= 0 or np.min(buffer_bytes) <= 0 or np.min(kind) < 0 or np.max(kind) > 5:
+            raise ValueError("rate_bps, buffer_bytes, kind: expected above 0, above 0, 0 to 5")
+        if not 1_000 <= step_ns <= 100_000_000:
+            raise ValueError(f"step_ns {step_ns}: expected 1,000 to 100,000,000")
+        if not 0 <= mark_begin < mark_full <= 1 or not 0 < load_most < 1 or spacing_ns < 0 or quantum_ns < 0:
+            raise ValueError(f"mark_begin {mark_begin}, mark_full {mark_full}, load_most {load_most}, "
+                             f"spacing_ns {spacing_ns}, quantum_ns {quantum_ns}: expected rising shares, not below 0")
+        self._s = fl_settings(
+            start_ns, step_ns, packet_bytes, probe_bytes, load_most, mark_begin, mark_full, mark_most, gain,
+            increase_share, timer_ns, least_share, idle_ns, slow_room_bytes, lossless, rate_pps, spacing_ns, turn_ns[0],
+            turn_ns[1], timeout_ns, early_least_ns, evidence_gap_ns, evidence_slow_ns, evidence_beat_ns, noise_ns, quantum_ns, seed)
+        self.nics, self.links = nics, rates.shape[0]
+        self._sim = fl_new(&self._s, nics, self.links, &rates[0], &delays[0], &buffers[0], &kinds[0])
+        if self._sim == NULL:
+            raise MemoryError(f"no memory for {self.links} links")
+
+    def __dealloc__(self):
+        fl_free(self._sim)
+
+    cdef int _nic(self, object nic) except -1:
+        if not 0 <= nic < self.nics:
+            raise ValueError(f"NIC {nic}: expected 0 to {self.nics - 1}")
+        return nic
+
+    cdef int64_t _flow(self, object flow) except -1:
+        if not 0 <= flow < fl_flows(self._sim):
+            raise ValueError(f"flow {flow}: expected 0 to {fl_flows(self._sim) - 1}")
+        return flow
+
+    def set_nic_name(self, nic, str name):
+        """Say what batches call a NIC."""
+        text = name.encode()
+        if fl_set_names(self._sim, self._nic(nic), text, len(text)):
+            raise MemoryError(name)
+
+    def set_clock(self, nic, *, offset_ns=0, drift_ppb=0.0, wander_ppb_per_sqrt_s=0.0, epoch_ns=0, seed=0, step_ns=0,
+                  step_at_ns=0):
+        """Give a NIC the clock that `native.core.TestClock` describes with the same parameters."""
+        fl_set_clock(self._sim, self._nic(nic), offset_ns, drift_ppb, wander_ppb_per_sqrt_s, epoch_ns, seed, step_ns,
+                     step_at_ns)
+
+    def set_groups(self, nic, peer, path):
+        """Say who probes whom on which path: [groups] each, NICs in ascending order. `set_legs` must follow."""
+        cdef const int32_t[::1] own = np.ascontiguousarray(nic, np.int32)
+        cdef const int32_t[::1] other = np.ascontiguousarray(peer, np.int32)
+        cdef const int32_t[::1] value = np.ascontiguousarray(path, np.int32)
+        if not own.shape[0] == other.shape[0] == value.shape[0] > 0:
+            raise ValueError(f"groups: {own.shape[0]}, {other.shape[0]}, {value.shape[0]} elements, expected equal")
+        if np.any(np.diff(nic) < 0) or min(np.min(nic), np.min(peer)) < 0 or max(np.max(nic), np.max(peer)) >= self.nics:
+            raise ValueError(f"groups: expected NICs 0 to {self.nics - 1} in ascending order")
+        self._groups = own.shape[0]
+        if fl_set_groups(self._sim, self._groups, &own[0], &other[0], &value[0]):
+            raise MemoryError(f"no memory for {self._groups} groups")
+
+    def set_legs(self, start, link, reached, back_start, back_link, back_reached):
+        """Set the links of every group's requests and answers, as in `Paths`: start [groups + 1], link, reached."""
+        legs = []
+        for part, links, ends in ((start, link, reached), (back_start, back_link, back_reached)):
+            part, links = np.ascontiguousarray(part, np.int64), np.append(np.asarray(links, np.int32), np.int32(0))
+            ends = np.ascontiguousarray(ends, np.uint8)
+            if len(part) != self._groups + 1 or len(ends) != self._groups or part[-1] != len(links) - 1:
+                raise ValueError(f"legs: {len(part)} starts, expected {self._groups + 1} and links to their end")
+            if np.min(links) < 0 or np.max(links) >= self.links or (np.diff(part) < 0).any():
+                raise ValueError(f"legs: expected links 0 to {self.links - 1}")
+            legs += [part, links, ends]
+        cdef const int64_t[::1] s0 = legs[0], s1 = legs[3]
+        cdef const int32_t[::1] l0 = legs[1], l1 = legs[4]
+        cdef const uint8_t[::1] r0 = legs[2], r1 = legs[5]
+        if fl_set_legs(self._sim, &s0[0], &l0[0], &r0[0], &s1[0], &l1[0], &r1[0]):
+            raise MemoryError("no memory for paths")
+
+    def add_flow(self, nic, double line_bps):
+        """Return the number of a new flow from a NIC that sends at most at `line_bps`; it sends nothing yet."""
+        cdef int64_t flow = fl_add_flow(self._sim, self._nic(nic), line_bps)
+        if flow < 0:
+            raise MemoryError("no memory for a flow")
+        return flow
+
+    def set_flow_path(self, flow, links, reached=True):
+        """Lead a flow over these links from now on; where they do not reach its end, all that it sends is lost."""
+        whole = np.append(np.asarray(links, np.int32), np.int32(0))
+        if not (0 if not reached else 1) < len(whole) <= 7 or np.min(whole) < 0 or np.max(whole) >= self.links:
+            raise ValueError(f"flow {flow}: {list(links)}: expected 1 to 6 links, 0 to {self.links - 1}")
+        cdef const int32_t[::1] way = whole
+        fl_set_flow_path(self._sim, self._flow(flow), &way[0], way.shape[0] - 1, reached)
+
+    def set_flow_limits(self, flow, demand_bps=None, limit_bps=None):
+        """Hold a flow to what its program offers, and to what it was told; None: no limit."""
+        fl_set_flow_limits(self._sim, self._flow(flow), -1.0 if demand_bps is None else demand_bps,
+                           -1.0 if limit_bps is None else limit_bps)
+
+    def send(self, flow, data_bytes=None):
+        """Let a flow send so many bytes from now on; None: without end; 0: stop."""
+        fl_flow_send(self._sim, self._flow(flow), -1.0 if data_bytes is None else data_bytes)
+
+    def add_job(self, phases, double gap_ns=0, double begin_ns=0):
+        """Return the number of a job: `phases` of (flows, bytes each), each begun when the one before is done by
+        all, repeated `gap_ns` after the last one."""
+        starts = np.concatenate([[0], np.cumsum([len(flows) for flows, _ in phases])])
+        if not len(phases) or (np.diff(starts) < 1).any():
+            raise ValueError("job: expected at least one phase, and a flow in each")
+        cdef const int64_t[::1] start = np.ascontiguousarray(starts, np.int64)
+        cdef const int64_t[::1] flow = np.concatenate([np.asarray(flows, np.int64) for flows, _ in phases])
+        cdef const double[::1] data = np.concatenate(
+            [np.broadcast_to(np.asarray(size, np.float64), len(flows)) for flows, size in phases])
+        for each in flow:
+            self._flow(each)
+        if np.min(data) < 1:
+            raise ValueError("job: expected at least 1 byte of each flow")
+        cdef int64_t job = fl_add_job(self._sim, len(phases), &start[0], &flow[0], &data[0], gap_ns, begin_ns)
+        if job < 0:
+            raise MemoryError("no memory for a job")
+        return job
+
+    def stop_job(self, job):
+        """End a job: its flows send nothing more."""
+        fl_stop_job(self._sim, job)
+
+    def set_link(self, link, *, up=True, double loss=0, double share=1, double base_load=0):
+        """Set what a link is: whether it carries, what share it loses, what share of its rate it has, what share
+        other traffic takes."""
+        if not 0 <= link < self.links:
+            raise ValueError(f"link {link}: expected 0 to {self.links - 1}")
+        if not 0 <= loss <= 1 or not 0 <= share <= 1 or not 0 <= base_load < 1:
+            raise ValueError(f"link {link}: loss {loss}, share {share}, base_load {base_load}: expected 0 to 1")
+        fl_set_link(self._sim, link, up, loss, share, base_load)
+
+    def set_nic(self, nic, *, dead=False, silent=False, rate_pps=None):
+        """Kill a NIC (it passes nothing), with its agent where `silent`; or change its probes a second."""
+        fl_set_nic(self._sim, self._nic(nic), 2 if silent else 1 if dead else 0,
+                   self._s.rate_pps if rate_pps is None else rate_pps)
+
+    def advance(self, double until_ns):
+        """Run whole steps up to `until_ns`."""
+        cdef int failed
+        with nogil:
+            failed = fl_advance(self._sim, until_ns)
+        if failed:
+            raise MemoryError("no memory for what the simulation found")
+
+    @property
+    def now_ns(self):
+        """ns since the start."""
+        return fl_now(self._sim)
+
+    @property
+    def steps(self):
+        """Steps done."""
+        return fl_steps(self._sim)
+
+    @property
+    def working(self):
+        """(flows that are looked at in each step, links)."""
+        return fl_working(self._sim), fl_listed(self._sim)
+
+    @property
+    def flows(self):
+        """Number of flows."""
+        return fl_flows(self._sim)
+
+    def clock_ns(self, nic, double at_ns):
+        """Return what a NIC's clock reads at a time since the start."""
+        return fl_read_clock(self._sim, self._nic(nic), at_ns)
+
+    def flush(self, nic, int64_t run, int64_t batch):
+        """Return (Avro body of the NIC's `ProbeBatch` since its last flush, samples in it)."""
+        cdef int64_t size, samples
+        cdef const uint8_t *body = fl_flush(self._sim, self._nic(nic), run, batch, &size, &samples)
+        if body == NULL:
+            raise MemoryError("no memory for a batch")
+        return PyBytes_FromStringAndSize(<const char *>body, size), samples
+
+    def evidence(self, str shard, runs, numbers, int kind):
+        """Return what was seen since the last call, oldest first, as (NIC, ns since the start, losses in it, Avro body
+        of a `LinkEvent` of enum index `kind`). `runs` and `numbers` are of all NICs; numbers are counted up."""
+        cdef const fl_event *events
+        cdef const fl_row *rows
+        cdef int64_t n = fl_events(self._sim, &events, &rows), i, k, size, lost
+        cdef const uint8_t *body
+        text = shard.encode()
+        found = []
+        for i in range(n):
+            lost = 0
+            for k in range(events[i].row, events[i].row + events[i].rows):
+                lost += rows[k].lost
+            nic = events[i].nic
+            body = fl_event_body(self._sim, i, <const uint8_t *><const char *>text, len(text), runs[nic], numbers[nic],
+                                 kind, &size)
+            if body == NULL:
+                raise MemoryError("no memory for evidence")
+            numbers[nic] += 1
+            found.append((nic, events[i].at, lost, PyBytes_FromStringAndSize(<const char *>body, size)))
+        fl_clear_events(self._sim)
+        return found
+
+    def iterations(self):
+        """Return the jobs' iterations that ended since the last call, as (job, number, begin, end), oldest first."""
+        cdef const fl_iteration *found
+        cdef int64_t n = fl_iterations(self._sim, &found), i
+        ended = [(found[i].job, found[i].iteration, found[i].begin, found[i].end) for i in range(n)]
+        fl_clear_iterations(self._sim)
+        return ended
+
+    def link_sums(self):
+        """Return [6, links], sums since the start: byte-steps of the fluid queue, byte-steps of the packet-scale
+        queue's mean, busy steps, bytes carried, bytes dropped; and the fluid queue now (bytes)."""
+        out = np.empty((6, self.links))
+        cdef double[:, ::1] v = out
+        fl_link_sums(self._sim, &v[0, 0], &v[1, 0], &v[2, 0], &v[3, 0], &v[4, 0], &v[5, 0])
+        return out
+
+    def link_most(self):
+        """Return [links] the deepest fluid queue (bytes) since the last call."""
+        out = np.empty(self.links)
+        cdef double[::1] v = out
+        fl_link_most(self._sim, &v[0])
+        return out
+
+    def flow_sums(self):
+        """Return ([flows, 7], active [flows]): bytes sent, bytes sent again, steps with data, steps held by the
+        sender's own side, steps held by a slow receiver (sums since the start), rate allowed now (bit/s), bytes left
+        (-1: without end)."""
+        cdef int64_t n = fl_flows(self._sim)
+        out, active = np.zeros((n + 1, 7)), np.zeros(n + 1, np.uint8)
+        cdef double[:, ::1] v = out
+        cdef uint8_t[::1] a = active
+        fl_flow_sums(self._sim, &v[0, 0], &a[0])
+        return out[:n], active[:n].astype(bool)
+
+    def flow_sums_of(self, flow):
+        """Return [7] the same of one flow."""
+        cdef double[::1] v = np.empty(7)
+        cdef uint8_t active
+        fl_flow_sums_of(self._sim, self._flow(flow), &v[0], &active)
+        return np.asarray(v)
+
+    def flow_backlog(self, flow):
+        """Return the flow's bytes in queues."""
+        return fl_flow_backlog(self._sim, self._flow(flow))
+
+    def totals(self):
+        """Return (requests sent, answered, lost, in flight)."""
+        cdef int64_t sent, answered, lost, in_flight
+        fl_totals(self._sim, &sent, &answered, &lost, &in_flight)
+        return sent, answered, lost, in_flight

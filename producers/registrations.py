@@ -1,0 +1,210 @@
+"""Where a program says whose its flows are, and counts those that the kernel does not.
+
+In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, udp), `source_address`,
+`source_port`, `peer_address`, `peer_port`, and as known `job`, `tenant`; for UDP `cookie` (SO_COOKIE),
+`sent_bytes` (frames, since it began), `at_ns` (CLOCK_MONOTONIC), `rate_limit_bps`. Out: `Registration`s by
+flow. A flow stands until its connection ends; a line that cannot be is answered by `{"error": "one line"}`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from producers.flowbook import Key, Registration
+from producers.local_socket import check_owner, listen
+
+__all__ = ["Registrations", "parse_registration"]
+
+_log = logging.getLogger(__name__)
+
+_LINE_BYTES: Final = 4096
+_BACKLOG_BYTES: Final = 1 << 20
+_CONNECTIONS: Final = 4096
+_FLOWS: Final = 65_536
+_COUNT_MAX: Final = 2**62
+_FIELDS: Final = {
+    "protocol", "source_address", "source_port", "peer_address", "peer_port", "job", "tenant", "cookie",
+    "sent_bytes", "at_ns", "rate_limit_bps",
+}  # fmt: skip
+
+
+def parse_registration(line: bytes) -> tuple[Key, Registration]:
+    """Return the flow that a line names and what it says. Raises ValueError, one line."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError(f"line {line[:60]!r}: expected one JSON object") from None
+    if not isinstance(said, dict):
+        raise ValueError(f"line {line[:60]!r}: expected one JSON object")
+    if unknown := set(said) - _FIELDS:
+        raise ValueError(f"{min(unknown)}: unknown, expected {', '.join(sorted(_FIELDS))}")
+    protocol = said.get("protocol")
+    if protocol not in ("tcp", "udp"):
+        raise ValueError(f"protocol {protocol!r}: expected tcp or udp")
+    key = (
+        protocol.upper(),
+        _address(said, "source_address"), _whole(said, "source_port", 1, 65535),
+        _address(said, "peer_address"), _whole(said, "peer_port", 1, 65535),
+    )  # fmt: skip
+    found = Registration(_name(said, "job"), _name(said, "tenant"))
+    if protocol == "udp":
+        found.cookie = _whole(said, "cookie", 1, 2**64 - 1)
+        found.sent_bytes = _whole(said, "sent_bytes", 0, _COUNT_MAX)
+        found.at_ns = _whole(said, "at_ns", 0, _COUNT_MAX)
+        if said.get("rate_limit_bps") is not None:
+            found.rate_limit_bps = _whole(said, "rate_limit_bps", 0, _COUNT_MAX)
+    return key, found
+
+
+@dataclass(slots=True)
+class _Client:
+    connection: socket.socket
+    waiting: bytes = b""
+    keys: set[Key] = field(default_factory=set)
+
+
+class Registrations:
+    """Listens at `path`. `mine` says whether an address is a NIC's of this reporter. No thread of its own."""
+
+    def __init__(self, path: Path, mine: Callable[[str], bool]) -> None:
+        self._path, self._mine = path, mine
+        self._clients: dict[int, _Client] = {}
+        self._gone: list[Key] = []
+        self._owner: dict[Key, int] = {}
+        self.flows: dict[Key, Registration] = {}
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._listener = listen(path)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def sweep(self) -> None:
+        """Let go of the flows whose connections had ended before the last `serve`: once their last counters
+        were looked at."""
+        for key in self._gone:
+            self.flows.pop(key, None)
+            self._owner.pop(key, None)
+        self._gone.clear()
+
+    def serve(self, until_s: float) -> None:
+        """Take what programs say until the monotonic clock shows `until_s`."""
+        while True:
+            left_s = until_s - time.monotonic()
+            for ready, _ in self._selector.select(max(0.0, left_s)):
+                if ready.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._read(ready.fd)
+            if left_s <= 0:
+                return
+
+    def close(self) -> None:
+        """Hang up and remove the socket."""
+        for number in list(self._clients):
+            self._drop(number)
+        self._selector.close()
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        try:
+            check_owner(connection)
+            if len(self._clients) >= _CONNECTIONS:
+                raise PermissionError(f"{_CONNECTIONS} programs are connected already")
+        except PermissionError as error:
+            _log.warning("flow registration refused: %s", error)
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._clients[connection.fileno()] = _Client(connection)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, number: int) -> None:
+        client = self._clients[number]
+        try:
+            data = client.connection.recv(_BACKLOG_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, client.waiting = (client.waiting + data).split(b"\n")
+        for line in lines:
+            self._line(number, client, line)
+        if len(client.waiting) > _LINE_BYTES:
+            self._refuse(client, f"a line of {len(client.waiting)} bytes: expected at most {_LINE_BYTES}")
+            data = b""
+        if not data:
+            self._drop(number)
+
+    def _line(self, number: int, client: _Client, line: bytes) -> None:
+        try:
+            key, said = parse_registration(line)
+            if not self._mine(key[1]):
+                raise ValueError(f"source_address {key[1]}: no NIC of this host")
+            if self._owner.get(key, number) != number and key not in self._gone:
+                raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
+            if len(self.flows) >= _FLOWS and key not in self.flows:
+                raise ValueError(f"{_FLOWS} flows are registered already")
+            before = self.flows.get(key)
+            counted = None if before is None or before.cookie != said.cookie else before.sent_bytes
+            if counted is not None and (said.sent_bytes or 0) < counted:
+                raise ValueError(f"sent_bytes {said.sent_bytes}: it was {counted} already")
+        except ValueError as error:
+            self._refuse(client, str(error))
+            return
+        if key in self._gone:
+            self._gone.remove(key)
+        self.flows[key], self._owner[key] = said, number
+        client.keys.add(key)
+
+    def _refuse(self, client: _Client, reason: str) -> None:
+        _log.warning("flow registration refused: %s", reason)
+        try:
+            client.connection.send(json.dumps({"error": reason}).encode() + b"\n")
+        except OSError:
+            return
+
+    def _drop(self, number: int) -> None:
+        client = self._clients.pop(number)
+        self._selector.unregister(client.connection)
+        client.connection.close()
+        self._gone += [key for key in client.keys if self._owner.get(key) == number]
+
+
+def _whole(said: dict[str, Any], name: str, least: int, most: int) -> int:
+    value = said.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} {value!r}: expected a whole number from {least} to {most}")
+    return value
+
+
+def _name(said: dict[str, Any], name: str) -> str | None:
+    value = said.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
+        raise ValueError(f"{name} {value!r}: expected 1 to 128 printable characters")
+    return value
+
+
+def _address(said: dict[str, Any], name: str) -> str:
+    value = said.get(name)
+    try:
+        if not isinstance(value, str):
+            raise ValueError
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise ValueError(f"{name} {value!r}: expected an IPv4 or IPv6 address") from None

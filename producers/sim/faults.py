@@ -1,0 +1,130 @@
+"""What faults of the simulated fleet touch, and what they make of it.
+
+In: a `FaultSpec` and a `Fleet`. Out: the links and NICs that it touches, and what each link is while faults
+hold. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.sim.grammar import FaultSpec
+from producers.sim.topology import Fleet, LinkKind
+
+__all__ = ["LinkStates", "Target", "link_states", "resolve"]
+
+ON_NICS: Final = ("dead", "incast", "slow-receiver", "slow-sender", "pause-storm")
+PAUSED: Final = 0.2
+"""Share of their rate that a pause storm leaves the links towards its leaf, the NIC's own apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a fault touches: directed links, and NICs where it is theirs. `host`: a whole host was named."""
+
+    links: tuple[int, ...]
+    nics: tuple[int, ...] = ()
+    host: bool = False
+
+
+@dataclass(slots=True)
+class LinkStates:
+    """[L] each: whether links carry, whether their ports have carrier, what they lose, what rate is left."""
+
+    up: NDArray[np.bool_]
+    carrier: NDArray[np.bool_]
+    loss: NDArray[np.float64]
+    share: NDArray[np.float64]
+    dead: dict[int, bool] = field(default_factory=dict)
+    """NIC -> whether its agent is silent too."""
+
+
+def resolve(spec: FaultSpec, fleet: Fleet) -> Target:
+    """Return what a fault touches. Raises ValueError where the fleet has no such thing."""
+    if spec.kind in ON_NICS:
+        return _of_nics(spec, fleet)
+    target = spec.target
+    if target in fleet.link_index:
+        return Target((fleet.link_index[target],))
+    both = "<>" in target
+    near, arrow, far = target.partition("<>" if both else ">")
+    ends = [link.split(">") for link in fleet.link_ids]
+    if arrow:
+        found = [
+            i
+            for i, (sender, receiver) in enumerate(ends)
+            if (_names(sender, near) and _names(receiver, far))
+            or (both and _names(sender, far) and _names(receiver, near))
+        ]
+    else:
+        found = [i for i, pair in enumerate(ends) if any(_names(end, target) for end in pair)]
+    if not found:
+        example = ends[2 * fleet.nics if fleet.links > 2 * fleet.nics else 0]
+        raise ValueError(
+            f"target {target!r}: expected a link such as {_short(example)}, a NIC or a switch of this fleet"
+        )
+    return Target(tuple(found))
+
+
+def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
+    nics = [fleet.nic_index[spec.target]] if spec.target in fleet.nic_index else []
+    host = not nics
+    if host:
+        nics = [i for name, i in fleet.nic_index.items() if name.split("/")[0] == spec.target]
+    if not nics or (host and spec.kind != "dead"):
+        what = "a NIC or a host" if spec.kind == "dead" else "a NIC"
+        raise ValueError(f"target {spec.target!r}: expected {what} such as {fleet.nic_ids[0]}")
+    if spec.kind == "incast" and spec.times >= fleet.nics:
+        raise ValueError(f"incast {spec.times}: expected fewer senders than the fleet's {fleet.nics} NICs")
+    links: list[int] = []
+    for nic in nics:
+        links += {"dead": [2 * nic, 2 * nic + 1], "slow-sender": [2 * nic]}.get(spec.kind, [2 * nic + 1])
+    if spec.kind == "pause-storm":
+        leaf = int(fleet.link_to[2 * nics[0]])
+        towards = np.flatnonzero((fleet.link_to == leaf) & (fleet.kind == LinkKind.SPINE_DOWN))
+        links += [int(link) for link in towards]
+    return Target(tuple(links), tuple(nics), host)
+
+
+def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> LinkStates:
+    """Return what every link and NIC is under these faults together. A flap among them is down now."""
+    states = LinkStates(
+        np.ones(fleet.links, np.bool_),
+        np.ones(fleet.links, np.bool_),
+        np.zeros(fleet.links),
+        np.ones(fleet.links),
+    )
+    for spec, target in faults:
+        links = np.array(target.links, np.int64)
+        if spec.kind in ("down", "flap"):
+            states.up[links] = states.up[links ^ 1] = False
+            states.carrier[links] = states.carrier[links ^ 1] = False
+        elif spec.kind == "blackhole":
+            states.loss[links] = 1.0
+        elif spec.kind == "grey":
+            states.loss[links] = 1 - (1 - states.loss[links]) * (1 - spec.share)
+        elif spec.kind in ("slow-receiver", "slow-sender"):
+            states.share[links] = np.minimum(states.share[links], spec.share)
+        elif spec.kind == "pause-storm":
+            states.share[links[:1]] = 0.0
+            states.share[links[1:]] = np.minimum(states.share[links[1:]], PAUSED)
+        elif spec.kind == "dead":
+            states.up[links] = False
+            for nic in target.nics:
+                states.dead[nic] = states.dead.get(nic, False) or target.host
+    return states
+
+
+def _names(end: str, text: str) -> bool:
+    """Return whether `text` names this port or its node: `leaf1`, `leaf1:swp3`, `h1/eth1`."""
+    node, _, port = end.partition(":")
+    return text in (node, end, f"{node}/{port}")
+
+
+def _short(ends: list[str]) -> str:
+    return ">".join(end.split(":")[0] for end in ends)

@@ -1,0 +1,218 @@
+"""The simulated fleet as a service: what all its agents would publish, at the pace of real time.
+
+In: `SimSettings`, and faults over the control socket. Out: acknowledged Kafka messages on the topics that
+real agents write, and `fabric.truth`. Where the machine cannot keep the pace, it says by how much.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from confluent_kafka import Producer
+from sdnotify import SystemdNotifier
+
+from producers.outlet import Outlet, kafka_client
+from producers.sim.control import ControlServer
+from producers.sim.run import TICK_NS, SimFault, SimRun
+from producers.sim.settings import SimSettings
+from schemas import codec
+from schemas.topics import INVENTORY
+
+__all__ = ["Pace", "main"]
+
+_log = logging.getLogger(__name__)
+
+_STATUS_S: Final = 2.0
+_WARN_EVERY_S: Final = 30.0
+_CLOSE_S: Final = 3.0
+_BEHIND_MOST_S: Final = 1.0
+"""Further behind real time than this, it lets the rest go and carries on from there."""
+_TRACES_PER_TICK: Final = 60
+_IN_FLIGHT: Final = 20_000
+_WAITING: Final = 60_000
+_WAITING_BYTES: Final = 256 << 20
+
+Record = dict[str, Any]
+
+
+class Pace:
+    """How the simulation keeps to real time. Pure: it is told the time (s, monotonic)."""
+
+    def __init__(self, now_s: float, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self._due_s = now_s
+        self._marks = [(now_s, 0)]
+        self.ticks = 0
+        self.lost_s = 0.0
+        """Real time that was given up, since it could not be caught up."""
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long until the next tick may run, 0 where it is due."""
+        return max(0.0, self._due_s + self._tick_s - now_s)
+
+    def done(self, now_s: float) -> None:
+        """Note that a tick has run."""
+        self.ticks += 1
+        self._due_s += self._tick_s
+        behind_s = now_s - self._due_s
+        if behind_s > _BEHIND_MOST_S:
+            self.lost_s += behind_s
+            self._due_s = now_s
+        if now_s - self._marks[-1][0] >= 1.0:
+            self._marks = [*self._marks[-5:], (now_s, self.ticks)]
+
+    def factor(self, now_s: float) -> float:
+        """Return simulated over real time, of the last some five seconds; 1: it keeps the pace."""
+        then_s, ticks = self._marks[0]
+        return (self.ticks - ticks) * self._tick_s / max(now_s - then_s, 1e-9)
+
+
+def main(settings: SimSettings, socket: Path | None = None) -> int:
+    """Simulate until SIGTERM or SIGINT, and answer on the control socket.
+
+    Returns the exit code: 0 stopped, 2 cannot start.
+    """
+    stopping = threading.Event()
+    _on_signals(stopping)
+    registry = _registry(settings.schema_registry_url)
+    start_ns = time.time_ns() // TICK_NS * TICK_NS
+    try:
+        run = SimRun(settings, start_ns=start_ns, traces_per_tick=_TRACES_PER_TICK)
+        control = None if socket is None else ControlServer(socket, _Commands(run).table())
+    except (OSError, ValueError) as error:
+        _log.error("simulated fleet: %s", error)
+        return 2
+    outlet = _outlet(settings)
+    notify = SystemdNotifier()
+    notify.notify("READY=1")
+    fleet = run.fleet
+    _log.info("%d NICs, %d links, %d flows, steps of %d us", fleet.nics, fleet.links, len(run.flows()),
+              settings.step_ns // 1000)  # fmt: skip
+    gc.freeze()  # paths and names stay for good: nothing to look through again and again
+    pace = Pace(time.monotonic(), TICK_NS / 1e9)
+    status_at = warn_at = 0.0
+    try:
+        while not stopping.is_set():
+            now_s = time.monotonic()
+            wait_s = pace.wait_s(now_s)
+            if wait_s > 0:
+                outlet.poll()
+                stopping.wait(wait_s)
+                continue
+            if control is not None:
+                control.serve()
+            for out in run.tick():
+                outlet.put(out.topic.name, out.key, out.value(registry))
+            outlet.poll()
+            now_s = time.monotonic()
+            pace.done(now_s)
+            factor = pace.factor(now_s)
+            if now_s >= status_at:
+                status_at = now_s + _STATUS_S
+                notify.notify(f"STATUS={_status(run, pace, factor, outlet)}")
+                if factor < 0.97 and pace.ticks > 500 and now_s >= warn_at:
+                    warn_at = now_s + _WARN_EVERY_S
+                    _log.warning("falls behind: %.2f of real time, %.1f s given up", factor, pace.lost_s)
+        _say_goodbye(run, outlet, registry)
+    finally:
+        notify.notify("STOPPING=1")
+        if control is not None:
+            control.close()
+        left = outlet.close(_CLOSE_S)
+        if left:
+            _log.warning("%d messages could not be sent before the end", left)
+    return 0
+
+
+def _outlet(settings: SimSettings) -> Outlet:
+    """Return an outlet for a whole fleet's messages: they may wait some milliseconds to travel together."""
+    client = kafka_client(settings.bootstrap)
+    producer = Producer({
+        **client, "partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 5,
+        "compression.type": "none", "message.timeout.ms": 0, "message.max.bytes": 4_000_000,
+        "queue.buffering.max.messages": 2 * _IN_FLIGHT,
+    })  # fmt: skip
+    return Outlet(client, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
+
+
+def _status(run: SimRun, pace: Pace, factor: float, outlet: Outlet) -> str:
+    broken = sum(fault.end_ns is None for fault in run.faults)
+    behind = "" if factor >= 0.97 else f" (behind: {pace.lost_s:.0f} s given up)"
+    return (
+        f"{factor:.2f} of real time{behind}, {run.fleet.nics} NICs, {len(run.book.flows)} flows, "
+        f"{broken} faults, {len(run.contention())} queues stand, {outlet.waiting} messages wait, "
+        f"{outlet.dropped} dropped"
+    )
+
+
+def _say_goodbye(run: SimRun, outlet: Outlet, registry: codec.Registry | None) -> None:
+    """Announce every NIC once more, as one that answers no probes, as real agents do when they stop."""
+    for record in run.announcements():
+        value = codec.encode(INVENTORY.record, record | {"probe_port": 0}, registry)
+        outlet.put(INVENTORY.name, record["nic"], value)
+
+
+class _Commands:
+    """What the control socket can ask."""
+
+    def __init__(self, run: SimRun) -> None:
+        self._run = run
+
+    def table(self) -> dict[str, Any]:
+        return {"status": self._status, "fault": self._fault, "clear": self._clear}
+
+    def _status(self, request: Record) -> Record:
+        run = self._run
+        sent, answered, lost, _ = run.kernel.totals()
+        return {
+            "nics": run.fleet.nics, "links": run.fleet.links, "now_ns": run.now_ns, "start_ns": run.start_ns,
+            "probes": {"sent": sent, "answered": answered, "lost": lost}, "flows": len(run.book.flows),
+            "jobs": run.job_state(), "contention": run.contention(),
+            "faults": [self._row(fault) for fault in run.faults if fault.end_ns is None],
+        }  # fmt: skip
+
+    def _fault(self, request: Record) -> Record:
+        return self._row(self._run.fault(_text(request, "line")))
+
+    def _clear(self, request: Record) -> list[Record]:
+        which = None if request.get("fault") is None else _text(request, "fault")
+        return [self._row(fault) for fault in self._run.clear(which)]
+
+    def _row(self, fault: SimFault) -> Record:
+        names = self._run.fleet.link_ids
+        return {
+            "fault": fault.number, "line": str(fault.spec),
+            "links": [names[link] for link in fault.target.links],
+            "begin_ns": fault.begin_ns, "end_ns": fault.end_ns,
+        }  # fmt: skip
+
+
+def _text(request: Record, key: str) -> str:
+    value = request[key]
+    if not isinstance(value, str | int):
+        raise ValueError(f"{key} {value!r}: expected text")
+    return str(value)
+
+
+def _registry(url: str | None) -> codec.Registry | None:
+    if url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    return ConfluentRegistry(url)
+
+
+def _on_signals(stopping: threading.Event) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)

@@ -1,0 +1,226 @@
+"""Settings of the simulated fleet: its size, its probes, its jobs and other traffic, its faults.
+
+In: the `sim` table of the configuration, or the text after `--fleet sim:`. Out: `SimSettings`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from producers.sim.grammar import parse_fault
+
+__all__ = ["JobSettings", "SimSettings", "parse_fleet"]
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+ALLTOALL_MOST: Final = 64
+"""NICs of an all-to-all: it has a flow between every two of them, each reported every second."""
+
+
+class JobSettings(BaseModel):
+    """A job that moves data in iterations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=_NAME, description="its name in flow reports")
+    kind: Literal["allreduce", "alltoall"] = Field(
+        default="allreduce",
+        description="allreduce: rings, one a rail; alltoall: every NIC to every other, in rounds",
+    )
+    nics: int = Field(default=16, ge=2, le=16_384, description="NICs that it runs on")
+    placed: Literal["scattered", "packed"] = Field(
+        default="scattered", description="scattered: on hosts drawn over the fleet; packed: on neighbours"
+    )
+    bytes: float = Field(
+        default=100e6,
+        gt=0,
+        le=1e13,
+        description="bytes that a NIC reduces, or sends to all others, in an iteration",
+    )
+    compute_ms: float = Field(
+        default=5, ge=0, le=3_600_000, description="ms between two iterations, without traffic"
+    )
+    tenant: str | None = Field(default=None, pattern=_NAME, description="whose it is")
+
+
+class SimSettings(BaseModel):
+    """The simulated fleet: `fabrictime up --fleet sim:N` runs N NICs of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap: str = Field(
+        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        description="Kafka addresses, host:port, separated by commas",
+    )  # fmt: skip
+    schema_registry_url: str | None = Field(
+        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
+    )
+    nics: int = Field(
+        default=64, ge=2, le=65_536, description="NICs of the fleet; `--fleet sim:1024` sets it"
+    )
+    rate_bps: int = Field(
+        default=400_000_000_000,
+        ge=1_000_000,
+        le=10**13,
+        description="bit/s of every link between a NIC and its leaf",
+    )
+    fabric_rate_bps: int | None = Field(
+        default=None,
+        ge=1_000_000,
+        le=10**13,
+        description="bit/s of links between switches; none: as the NICs'",
+    )
+    oversubscription: float = Field(
+        default=1.0, ge=0.1, le=64, description="a leaf's rate down over its rate up"
+    )
+    seed: int = Field(default=1, ge=0, le=2**32 - 1, description="seed of everything that is drawn")
+    shard: str = Field(
+        default="sim", pattern=r"^[^\s/]{1,64}$", description="the shard that solves for the fleet"
+    )
+    peers: int = Field(default=10, ge=1, le=256, description="random peers that a NIC probes")
+    peers_seed: int = Field(
+        default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, one a fleet"
+    )
+    paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, a source port each")
+    first_path_port: int = Field(default=9320, ge=0, le=65472, description="source port of path 0; 0: 9320")
+    rate_pps: float = Field(
+        default=200, ge=0, le=100_000, description="requests a second that a NIC sends, all peers together"
+    )
+    spacing_ns: int = Field(
+        default=20_000,
+        ge=0,
+        le=10_000_000,
+        description="ns between the two probes of a coded pair; 0: single probes",
+    )
+    timeout_ms: float = Field(
+        default=100, ge=1, le=300, description="ms after which a request without a reply is lost"
+    )
+    flush_ms: int = Field(
+        default=100, ge=10, le=10_000, multiple_of=10, description="ms between two batches of a NIC"
+    )
+    retrace_s: float = Field(
+        default=1.0, ge=0.01, le=3600, description="s after which agents have traced a path that moved"
+    )
+    announce_s: float = Field(default=30, ge=0.1, le=30, description="s between two announcements of a NIC")
+    load: float = Field(
+        default=0.2, ge=0, le=1, description="share of its line rate that every NIC sends besides the jobs"
+    )
+    flows_per_nic: int = Field(default=2, ge=1, le=64, description="flows that this traffic is made of")
+    flow_s: float = Field(
+        default=30, gt=0, le=86_400, description="mean s until such a flow ends and another begins"
+    )
+    jobs: tuple[JobSettings, ...] = Field(default=(), description="jobs; [[sim.jobs]] a table each")
+    faults: tuple[str, ...] = Field(
+        default=(),
+        description='faults, as in "grey 20% leaf1>spine2 after 5s for 10s"; live: `fabrictime sim fault`',
+    )
+    step_us: int | None = Field(
+        default=None, ge=10, le=10_000,
+        description="us in a step of flows and queues; none: 100, and 200 above 256 NICs",
+    )  # fmt: skip
+    lossless: bool = Field(
+        default=True,
+        description="whether what exceeds a buffer waits at its sender, as under priority flow control; else "
+        "it is lost and sent again",
+    )
+    packet_bytes: int = Field(
+        default=4170, ge=64, le=16_384, description="bytes of a flow's packet on the wire"
+    )
+    probe_bytes: int = Field(default=128, ge=64, le=4096, description="bytes of a probe on the wire")
+    clock_offset_max_ns: int = Field(
+        default=5_000_000,
+        ge=0,
+        le=10**15,
+        description="each NIC's clock starts within this many ns of the truth",
+    )
+    clock_drift_max_ppb: float = Field(
+        default=15_000, ge=0, le=1e6, description="each NIC's clock drifts by at most this many ppb"
+    )
+    clock_wander_ppb_per_sqrt_s: float = Field(
+        default=1.0,
+        ge=0,
+        le=1e5,
+        description="ppb per square root of a second of the random walk of its rate",
+    )
+    clock_epoch_ns: int = Field(
+        default=0,
+        ge=0,
+        le=2**62,
+        description="ns since the Unix epoch, where drift counts from; 0: the start",
+    )
+    stamp_noise_ns: float = Field(default=4, ge=0, le=1e6, description="ns rms of a stamp's noise")
+    stamp_step_ns: int = Field(default=8, ge=1, le=10**6, description="ns in which clocks count")
+
+    @field_validator("faults")
+    @classmethod
+    def _right_faults(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+        for line in lines:
+            parse_fault(line)
+        return lines
+
+    @model_validator(mode="after")
+    def _fits(self) -> SimSettings:
+        names = [job.name for job in self.jobs]
+        for job in self.jobs:
+            if job.nics > self.nics:
+                raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most the fleet's {self.nics}")
+            if job.kind == "alltoall" and job.nics > ALLTOALL_MOST:
+                raise ValueError(
+                    f"job {job.name}: {job.nics} NICs, expected at most {ALLTOALL_MOST} for alltoall"
+                )
+            if names.count(job.name) > 1:
+                raise ValueError(f"job {job.name}: expected one of that name")
+        if 10_000_000 % self.step_ns:
+            raise ValueError(f"step_us {self.step_us}: expected a divisor of 10000")
+        return self
+
+    @property
+    def step_ns(self) -> int:
+        """ns in a step."""
+        return (self.step_us or (100 if self.nics <= 256 else 200)) * 1000
+
+
+def parse_fleet(text: str) -> dict[str, Any]:
+    """Return settings from the text after `sim:`, as in `1024,job=allreduce:256:train,load=0.3`.
+
+    `job=KIND:NICS[:NAME]` and `fault=LINE` may come several times; other keys are settings.
+    Raises ValueError.
+    """
+    count, *parts = text.split(",")
+    if not re.fullmatch(r"[1-9]\d{0,5}", count.strip()):
+        raise ValueError(f"fleet sim:{text}: expected a number of NICs first, as in sim:1024")
+    given: dict[str, Any] = {"nics": int(count)}
+    jobs: list[dict[str, Any]] = []
+    faults: list[str] = []
+    plain = set(SimSettings.model_fields) - {
+        "nics",
+        "jobs",
+        "faults",
+        "bootstrap",
+        "schema_registry_url",
+        "clock_epoch_ns",
+    }
+    for part in parts:
+        key, mark, value = (word.strip() for word in part.partition("="))
+        if key == "job" and mark:
+            words = value.split(":")
+            if len(words) not in (2, 3) or not words[1].isdecimal():
+                raise ValueError(f"fleet sim: job={value}: expected KIND:NICS or KIND:NICS:NAME")
+            name = words[2] if len(words) == 3 else f"{words[0]}-{len(jobs) + 1}"
+            jobs.append({"kind": words[0], "nics": int(words[1]), "name": name})
+        elif key == "fault" and mark:
+            faults.append(value)
+        elif key in plain and mark:
+            given[key] = value
+        else:
+            known = ", ".join(sorted(plain))
+            raise ValueError(f"fleet sim: {part!r}: expected job=, fault= or one of {known}, with =")
+    if jobs:
+        given["jobs"] = jobs
+    if faults:
+        given["faults"] = faults
+    return given

@@ -1,0 +1,239 @@
+"""What the simulated fleet's NICs send: jobs in phases, other traffic, and a book of every flow.
+
+In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and `FlowBook`,
+which gives flows to the kernel and makes `FlowReports` of what the kernel says about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from native.sim.fluid import Fluid
+from producers.sim.settings import JobSettings
+from producers.sim.topology import Fleet
+from schemas.ids import split_nic
+
+__all__ = ["FLOW_PORT", "FlowBook", "SimFlow", "address_of", "job_members", "job_phases"]
+
+FLOW_PORT: Final = 4791
+"""RoCEv2's UDP port: with a flow's source port it decides its way."""
+_FIRST_PORT: Final = 49_152
+_LEAST_STEPS: Final = 10
+"""Steps of the kernel that a phase takes at least, alone on its links: shorter ones are sent together."""
+
+_ENDS: Final = ("", "sender", "receiver")
+
+Record = dict[str, Any]
+Float64s = NDArray[np.float64]
+
+
+def address_of(nic: int) -> str:
+    """Return the IPv4 address of NIC `nic`, below 10.0.0.0/8."""
+    return f"10.{nic >> 16 & 255}.{nic >> 8 & 255}.{nic & 255}"
+
+
+def job_members(job: JobSettings, fleet: Fleet, rng: np.random.Generator) -> list[list[int]]:
+    """Return the job's NICs in groups that reduce together: NIC k of every host is one, where it takes whole
+    hosts; else all of them are one."""
+    per_host = fleet.shape.nics_per_host
+    if per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host:
+        hosts = job.nics // per_host
+        chosen = np.arange(hosts) if job.placed == "packed" else rng.permutation(fleet.shape.hosts)[:hosts]
+        return [[int(host) * per_host + k for host in chosen] for k in range(per_host)]
+    nics = np.arange(job.nics) if job.placed == "packed" else rng.permutation(fleet.nics)[: job.nics]
+    return [[int(nic) for nic in nics]]
+
+
+def job_phases(
+    job: JobSettings, members: Sequence[Sequence[int]], rate_bps: float, step_ns: int
+) -> list[tuple[list[tuple[int, int]], float]]:
+    """Return the phases of an iteration: (source and destination of each flow, bytes of each flow).
+
+    allreduce: rings, in which every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in
+    round k NIC i sends to NIC i + k. Phases that would be over within ten steps are taken together.
+    """
+    if job.kind == "allreduce":
+        pairs = [(ring[i], ring[(i + 1) % len(ring)]) for ring in members for i in range(len(ring))]
+        n = len(members[0])
+        total = 2 * (n - 1) / n * job.bytes
+        count = _phases(2 * (n - 1), total, rate_bps, step_ns)
+        return [(pairs, total / count)] * count
+    all_nics = [nic for group in members for nic in group]
+    m = len(all_nics)
+    each = job.bytes / (m - 1)
+    rounds = [[(all_nics[i], all_nics[(i + k) % m]) for i in range(m)] for k in range(1, m)]
+    count = _phases(m - 1, job.bytes, rate_bps, step_ns)
+    cuts = np.linspace(0, m - 1, count + 1).astype(int)
+    return [([pair for part in rounds[begin:end] for pair in part], each) for begin, end in pairwise(cuts)]
+
+
+def _held(row: Mapping[str, Any]) -> str:
+    """Return which end held a flow back for most of an interval."""
+    if row["receiver_limited_share"] > 0.5:
+        return "receiver"
+    return "sender" if row["sender_limited_share"] > 0.5 else ""
+
+
+def _phases(wanted: int, total_bytes: float, rate_bps: float, step_ns: int) -> int:
+    return max(1, min(wanted, int(total_bytes * 8e9 / rate_bps / (_LEAST_STEPS * step_ns))))
+
+
+@dataclass(slots=True)
+class SimFlow:
+    """One flow as its host knows it. `number` is the kernel's; a closed one's may serve another flow."""
+
+    number: int
+    flow_id: str
+    source: int
+    destination: int
+    port: int
+    job: str | None = None
+    tenant: str | None = None
+    limit_bps: float | None = None
+    demand_bps: float | None = None
+    links: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    hops: list[str] = field(default_factory=list)
+    at_open: Float64s = field(default_factory=lambda: np.zeros(7))
+    at_report: Float64s = field(default_factory=lambda: np.zeros(7))
+    reported_ns: float = 0.0
+    told_bps: float = 0.0
+    told_held: str = ""
+    """Which end held it back, as last reported."""
+    opened: bool = True
+
+
+class FlowBook:
+    """Every flow of the fleet, and the kernel's side of it."""
+
+    def __init__(self, fleet: Fleet, kernel: Fluid, boots: Sequence[str], step_ns: int) -> None:
+        self._fleet, self._kernel, self._boots, self._step_ns = fleet, kernel, boots, step_ns
+        self.flows: dict[str, SimFlow] = {}
+        """Open ones, by id."""
+        self.of_host: list[dict[str, SimFlow]] = [{} for _ in range(fleet.shape.hosts)]
+        self._free: dict[int, list[int]] = {}
+        self._queue_pairs = 0
+        self._reports = [0] * fleet.shape.hosts
+        self._slow: set[int] = set()
+
+    def open(
+        self, source: int, destination: int, port: int, *, job: str | None = None, tenant: str | None = None,
+        demand_bps: float | None = None, living: NDArray[np.bool_] | None = None, endless: bool = True,
+    ) -> SimFlow:  # fmt: skip
+        """Open a flow; `endless`: it begins to send at once, else the kernel's job says when."""
+        kernel, fleet = self._kernel, self._fleet
+        free = self._free.get(source)
+        number = free.pop() if free else kernel.add_flow(source, float(fleet.rate_bps[2 * source]))
+        self._queue_pairs += 1
+        host, device = split_nic(fleet.nic_ids[source])
+        boot = self._boots[int(fleet.nic_host[source])]
+        flow = SimFlow(number, f"{host}/{boot}/qp:{device}:{self._queue_pairs}:1", source, destination, port,
+                       job, tenant, demand_bps=demand_bps)  # fmt: skip
+        sums = kernel.flow_sums_of(number)
+        flow.at_open, flow.at_report, flow.reported_ns = sums, sums, kernel.now_ns
+        self.lead(flow, living)
+        kernel.set_flow_limits(number, demand_bps, None)
+        if endless:
+            kernel.send(number)
+        self.flows[flow.flow_id] = self.of_host[int(fleet.nic_host[source])][flow.flow_id] = flow
+        return flow
+
+    def close(self, flow: SimFlow) -> None:
+        """End a flow; its number may serve another of the same NIC."""
+        self._kernel.send(flow.number, 0)
+        flow.opened = False
+        self.flows.pop(flow.flow_id, None)
+        self.of_host[int(self._fleet.nic_host[flow.source])].pop(flow.flow_id, None)
+        if flow.job is None:
+            self._free.setdefault(flow.source, []).append(flow.number)
+
+    def lead(self, flow: SimFlow, living: NDArray[np.bool_] | None) -> None:
+        """Find a flow's way by its ports and give it to the kernel."""
+        self.lead_all([flow], living)
+
+    def lead_all(self, flows: Sequence[SimFlow], living: NDArray[np.bool_] | None) -> list[SimFlow]:
+        """Find the ways of many flows; return those that go another way than before."""
+        if not flows:
+            return []
+        found = self._fleet.paths(
+            [flow.source for flow in flows], [flow.destination for flow in flows],
+            [flow.port for flow in flows], FLOW_PORT, living,
+        )  # fmt: skip
+        moved = []
+        names = self._fleet.link_ids
+        for i, flow in enumerate(flows):
+            links = found.of(i)
+            if np.array_equal(links, flow.links):
+                continue
+            flow.links = links
+            flow.hops = [names[link] for link in links.tolist()]
+            self._kernel.set_flow_path(flow.number, links, bool(found.reached[i]))
+            moved.append(flow)
+        return moved
+
+    def moved(self, before: Float64s, sums: Float64s, span_ns: float) -> list[SimFlow]:
+        """Return the open flows that go otherwise than last reported, since `before`, `span_ns` ago, [flows,
+        7] of `Fluid.flow_sums`: by a quarter of their rate and 1 Mbit/s, or held back by another end."""
+        known = len(before)
+        sent = sums[:known] - before
+        rate_bps = sent[:, 0] * 8e9 / span_ns
+        steps = span_ns / self._step_ns
+        held = np.where(sent[:, 4] > 0.5 * steps, 2, np.where(sent[:, 3] > 0.5 * steps, 1, 0))
+        return [
+            flow
+            for flow in self.flows.values()
+            if flow.number < known
+            and (
+                abs(rate_bps[flow.number] - flow.told_bps) > max(0.25 * flow.told_bps, 1e6)
+                or _ENDS[held[flow.number]] != flow.told_held
+            )
+        ]
+
+    def report(
+        self, host: int, flows: Sequence[SimFlow], *, whole: bool, now_ns: float, system_ns: int, shard: str,
+        wait_ns: Float64s, sums: Float64s | None = None,
+    ) -> Record:  # fmt: skip
+        """Return the `FlowReports` of a host. `wait_ns` [L]: how long packets waited at each link lately."""
+        if sums is None:
+            sums = self._kernel.flow_sums()[0]
+        self._reports[host] += 1
+        return {
+            "host": self._fleet.node_ids[host], "boot": self._boots[host], "report": self._reports[host] - 1,
+            "shard": shard, "system_ns": system_ns, "whole": whole,
+            "flows": [self._row(flow, now_ns, wait_ns, sums[flow.number], whole) for flow in flows],
+        }  # fmt: skip
+
+    def _row(self, flow: SimFlow, now_ns: float, wait_ns: Float64s, sums: Float64s, whole: bool) -> Record:
+        interval_ns = now_ns - flow.reported_ns
+        since = sums - flow.at_report
+        steps = max(interval_ns / self._step_ns, 1.0)
+        sent = max(0.0, float(since[0]))
+        links = flow.links
+        rate_bps = sent * 8e9 / interval_ns if interval_ns > 0 else 0.0
+        busy = min(1.0, float(since[2]) / steps)
+        if flow.demand_bps is not None:  # its program wants no more: it has something to send where less goes
+            unmet = max(0.0, 1 - rate_bps / flow.demand_bps)
+            busy *= min(1.0, max(2 * unmet, rate_bps / float(self._fleet.rate_bps[2 * flow.source])))
+        base_ns = 2 * float(self._fleet.delay_ns[links].sum())
+        row: Record = {
+            "flow_id": flow.flow_id, "state": "OPEN" if flow.opened else "CLOSED",
+            "nic": self._fleet.nic_ids[flow.source], "peer": self._fleet.nic_ids[flow.destination],
+            "source_address": address_of(flow.source), "peer_address": address_of(flow.destination),
+            "source_port": flow.port, "peer_port": FLOW_PORT, "protocol": "ROCE", "hops": flow.hops,
+            "job": flow.job, "tenant": flow.tenant, "bytes_total": int(sums[0] - flow.at_open[0]),
+            "interval_ns": int(interval_ns), "bytes": int(sent),
+            "rate_bps": rate_bps,
+            "rtt_ns": int(base_ns + float(wait_ns[links].sum())), "retransmits": int(since[1] / 4096),
+            "busy_share": busy,
+            "receiver_limited_share": min(1.0, float(since[4]) / steps),
+            "sender_limited_share": min(1.0, float(since[3]) / steps),
+            "rate_limit_bps": None if flow.limit_bps is None else int(flow.limit_bps),
+        }  # fmt: skip
+        flow.at_report, flow.reported_ns = sums.copy(), now_ns
+        flow.told_bps, flow.told_held = row["rate_bps"], _held(row)
+        return row

@@ -1,0 +1,125 @@
+"""Events of an RDMA device's ports: a process of its own that waits for them, and the one that reads it.
+
+In: an RDMA device's name. Out: names of verbs events, such as PORT_ERR and PORT_ACTIVE, within milliseconds.
+pyverbs holds the interpreter in every call, so it gets an interpreter for itself, by default ours; the
+distribution's package serves its own (`verbs_python`). This file is the program of that process too, and so
+imports nothing that another interpreter lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["EVENTS", "VerbsWatch", "main"]
+
+EVENTS = (
+    "CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR",
+    "DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR",
+    "SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL",
+)  # fmt: skip
+"""Names of enum ibv_event_type, in its order."""
+
+END_S = 2.0
+
+
+class VerbsWatch:
+    """Waits for a device's events in a process of its own. `fileno` is to be waited on; `read` never
+    blocks."""
+
+    def __init__(self, device: str, python: str | None = None) -> None:
+        """Start the process. Raises OSError where it cannot be."""
+        self.device = device
+        self._process = subprocess.Popen(
+            [python or sys.executable, str(Path(__file__).resolve()), device],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None  # noqa: S101  # a pipe was asked for
+        self._out = self._process.stdout.fileno()
+        os.set_blocking(self._out, False)
+        self._rest, self._said = b"", ""
+        self.ended: str | None = None
+        """Why there will be no more events: the process's last line; None while it runs."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable while there may be news."""
+        return self._out
+
+    def read(self) -> list[str]:
+        """Return the names of the events that have come since the last call."""
+        found: list[str] = []
+        while self.ended is None:
+            try:
+                data = os.read(self._out, 4096)
+            except BlockingIOError:
+                break
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                word, _, name = line.decode(errors="replace").partition(" ")
+                if word == "event":
+                    found.append(name)
+                else:
+                    self._said = line.decode(errors="replace").strip()
+            if not data:
+                self.ended = self._said or f"ended with {self._process.wait(END_S)}"
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main(device: str) -> int:
+    """Print a line an event until standard input ends. Returns the exit code: 2 where it cannot wait."""
+    try:
+        from pyverbs.device import Context
+    except ImportError as error:
+        print(f"{device}: pyverbs: {error}", flush=True)
+        return 2
+    before = _descriptors()
+    try:
+        context = Context(name=device)
+    except Exception as error:  # noqa: BLE001  # pyverbs has errors of its own, known only where it is
+        print(f"{device}: {error}", flush=True)
+        return 2
+    # pyverbs does not tell its descriptor of events: it is the new one that is no device file.
+    events = [fd for fd, path in _descriptors().items() if fd not in before and not path.startswith("/dev/")]
+    if not events:
+        print(f"{device}: no descriptor of events", flush=True)
+        return 2
+    poll = select.poll()
+    poll.register(events[-1], select.POLLIN)
+    poll.register(sys.stdin.fileno(), select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in poll.poll()]
+        if sys.stdin.fileno() in ready:
+            return 0
+        event = context.get_async_event()
+        number = int(event.event_type)
+        event.ack()
+        print(f"event {EVENTS[number] if 0 <= number < len(EVENTS) else number}", flush=True)
+
+
+def _descriptors() -> dict[int, str]:
+    """Return this process's open descriptors and what they are."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,384 @@
+"""The topology file: what an operator knows of the fabric that hosts cannot ask it.
+
+In: a TOML or JSON file of nodes, addresses, cables with rates, and paths where nothing can be traced. Out:
+`Topology`, which gives names to addresses, the far end of a port, a link's rate, the paths between two ports.
+A file that makes no sense is a `TopologyError` of one line that names the place. Plain: no log, no network.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.ids import cable_id, link_id, split_nic
+
+__all__ = [
+    "CableEntry",
+    "End",
+    "Kind",
+    "NodeEntry",
+    "PathEntry",
+    "Topology",
+    "TopologyError",
+    "TopologyFile",
+    "TopologySource",
+    "end_text",
+    "load_topology",
+    "nic_end",
+    "split_end",
+]
+
+Kind = Literal["host", "leaf", "spine", "core", "switch"]
+TIER_OF: Final[Mapping[str, int | None]] = {"host": 0, "leaf": 1, "spine": 2, "core": 3, "switch": None}
+WAYS_MAX: Final = 64
+"""Ways between two ends that are looked for: whoever asks wants to know whether there is just one."""
+
+
+WAYS_KEPT: Final = 20_000
+
+
+class TopologyError(ValueError):
+    """The file cannot be used; one line says where and why."""
+
+
+class End(NamedTuple):
+    """One end of a cable."""
+
+    node: str
+    port: str
+
+
+class NodeEntry(BaseModel):
+    """A host or a switch."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, description="the node's name, as ids carry it")
+    kind: Kind = Field(default="switch", description="host, leaf, spine, core, or switch")
+    rail: int | None = Field(default=None, ge=0, le=65535, description="rail that a leaf belongs to")
+    addresses: tuple[str, ...] = Field(
+        default=(), description="addresses of the node itself, such as a loopback that its errors come from"
+    )
+    ports: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="port to its addresses; a trace is answered from the port it came in by",
+    )
+
+
+class CableEntry(BaseModel):
+    """A cable: two directed links."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ends: tuple[str, str] = Field(description="both ends, node:port; a NIC's is host:device")
+    rate_bps: int = Field(default=0, ge=0, description="bit/s in each direction; 0: not known")
+
+
+class PathEntry(BaseModel):
+    """The links from one NIC to another where they cannot be traced."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nic: str = Field(description="where the path begins, host/device")
+    peer: str = Field(description="where it ends, host/device")
+    path: int | None = Field(default=None, ge=0, description="entropy value; none: whatever it is")
+    links: tuple[str, ...] = Field(min_length=1, description="directed links in order, node:port>node:port")
+
+
+class TopologyFile(BaseModel):
+    """The file as it is written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nodes: tuple[NodeEntry, ...] = ()
+    links: tuple[CableEntry, ...] = ()
+    paths: tuple[PathEntry, ...] = ()
+
+
+def nic_end(nic: str) -> End:
+    """Return a NIC's end of its cable. Raises ValueError where `nic` is no NIC id."""
+    return End(*split_nic(nic))
+
+
+def split_end(text: str) -> End:
+    """Return the end that `node:port` names. Raises ValueError. A node may hold colons, a port may not."""
+    node, mark, port = text.rpartition(":")
+    if not mark:
+        raise ValueError(f"end {text!r}: expected node:port")
+    link_id(node, port, node, port)
+    return End(node, port)
+
+
+def end_text(end: End) -> str:
+    """Return `node:port`."""
+    return f"{end.node}:{end.port}"
+
+
+class Topology:
+    """What one file says, or nothing where it is empty. Addresses are compared by value, not by spelling."""
+
+    def __init__(self, file: TopologyFile | None = None, source: str = "topology") -> None:
+        """Raises TopologyError, naming the place in `source`, for what cannot be."""
+        self.file = file if file is not None else TopologyFile()
+        self.source = source
+        self.nodes: dict[str, NodeEntry] = {}
+        self._at: dict[str, tuple[str, str | None]] = {}
+        self._far: dict[End, End] = {}
+        self._rate: dict[str, int] = {}
+        self._cables_of: dict[str, list[tuple[End, End]]] = {}
+        self._ways: dict[tuple[End | str, End | str, int | None], list[tuple[str, ...]]] = {}
+        self._paths: dict[tuple[str, str, int | None], tuple[str, ...]] = {}
+        for number, node in enumerate(self.file.nodes, 1):
+            self._add_node(f"{source}: nodes[{number}]", node)
+        wired: dict[End, int] = {}
+        for number, cable in enumerate(self.file.links, 1):
+            self._add_cable(f"{source}: links[{number}]", cable, number, wired)
+        for number, path in enumerate(self.file.paths, 1):
+            self._add_path(f"{source}: paths[{number}]", path)
+
+    def _add_node(self, where: str, node: NodeEntry) -> None:
+        if node.name in self.nodes:
+            raise TopologyError(f"{where}.name: {node.name!r} is listed twice")
+        _checked(where, "name", lambda: link_id(node.name, "p", node.name, "p"))
+        self.nodes[node.name] = node
+        for port, addresses in [(None, node.addresses), *node.ports.items()]:
+            if port is not None:
+                _checked(where, "ports", lambda port=port: split_end(f"{node.name}:{port}"))
+            for address in addresses:
+                plain = _address(where, address)
+                if plain in self._at:
+                    other = self._at[plain]
+                    holder = other[0] if other[1] is None else f"{other[0]}:{other[1]}"
+                    raise TopologyError(f"{where}: address {address} is {holder}'s already")
+                self._at[plain] = (node.name, port)
+
+    def _add_cable(self, where: str, cable: CableEntry, number: int, wired: dict[End, int]) -> None:
+        ends: list[End] = []
+        for text in cable.ends:
+            end = _checked(where, "ends", lambda text=text: split_end(text))
+            if end in wired:
+                raise TopologyError(f"{where}.ends: {text} is wired twice, by links[{wired[end]}] too")
+            wired[end] = number
+            ends.append(end)
+        a, b = ends
+        if a.node == b.node:
+            raise TopologyError(f"{where}.ends: both at {a.node}, expected two nodes")
+        self._far[a], self._far[b] = b, a
+        self._cables_of.setdefault(a.node, []).append((a, b))
+        self._cables_of.setdefault(b.node, []).append((b, a))
+        if cable.rate_bps:
+            self._rate[link_id(*a, *b)] = self._rate[link_id(*b, *a)] = cable.rate_bps
+
+    def _add_path(self, where: str, path: PathEntry) -> None:
+        ends = []
+        for key in ("nic", "peer"):
+            ends.append(_checked(where, key, lambda key=key: nic_end(getattr(path, key))))
+        at = ends[0].node
+        for text in path.links:
+            near, mark, far = text.partition(">")
+            if not mark:
+                raise TopologyError(f"{where}.links: {text!r}: expected node:port>node:port")
+            begin, end = (_checked(where, "links", lambda text=text: split_end(text)) for text in (near, far))
+            if begin.node != at:
+                raise TopologyError(f"{where}.links: {text} begins at {begin.node}, expected {at}")
+            at = end.node
+        if len(set(path.links)) != len(path.links):
+            raise TopologyError(f"{where}.links: a link is named twice")
+        if at != ends[1].node:
+            raise TopologyError(f"{where}.links: they end at {at}, expected {ends[1].node}")
+        which = (path.nic, path.peer, path.path)
+        if which in self._paths:
+            raise TopologyError(f"{where}: {path.nic} to {path.peer} path {path.path} is listed twice")
+        self._paths[which] = path.links
+
+    def __bool__(self) -> bool:
+        """Whether the file says anything."""
+        return bool(self.nodes or self._far or self._paths)
+
+    @property
+    def names_addresses(self) -> bool:
+        """Whether the file says whose any address is: only then is an unknown one worth a word."""
+        return bool(self._at)
+
+    def at(self, address: str) -> tuple[str, str | None] | None:
+        """Return (node, port) that has an address, port None for one of the node itself; None: not listed."""
+        return self._at.get(_plain(address))
+
+    def far(self, end: End) -> End | None:
+        """Return the end that a port is wired to; None where the file does not say."""
+        return self._far.get(end)
+
+    def rate_bps(self, link: str) -> int:
+        """Return bit/s of a directed link; 0 where the file does not say."""
+        return self._rate.get(link, 0)
+
+    def cables(self, node: str, far_node: str) -> list[tuple[End, End]]:
+        """Return (near end, far end) of each cable between two nodes."""
+        return [pair for pair in self._cables_of.get(node, ()) if pair[1].node == far_node]
+
+    def tier(self, node: str) -> int | None:
+        """Return 0 for a host, 1 for a leaf and so on; None where the file does not say."""
+        entry = self.nodes.get(node)
+        return TIER_OF[entry.kind] if entry is not None else None
+
+    def links(self) -> Iterator[str]:
+        """Yield every directed link that the file wires."""
+        for near, far in self._far.items():
+            yield link_id(*near, *far)
+
+    def cable_ids(self) -> set[str]:
+        """Return every cable that the file wires."""
+        return {cable_id(link) for link in self.links()}
+
+    def listed(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
+        """Return the links that the file lists for a path; empty where it lists none."""
+        return self._paths.get((nic, peer, path)) or self._paths.get((nic, peer, None), ())
+
+    def ways(self, start: End | str, goal: End | str, count: int | None = None) -> list[tuple[str, ...]]:
+        """Return the ways from one end, or anywhere on a node, to another, as links: those of `count` links,
+        or all of the fewest. At most `WAYS_MAX`. No way leads through a host or twice through a node."""
+        asked = (start, goal, count)
+        if asked not in self._ways:
+            if len(self._ways) >= WAYS_KEPT:
+                self._ways.clear()
+            self._ways[asked] = self._look_for_ways(start, goal, count)
+        return self._ways[asked]
+
+    def _look_for_ways(self, start: End | str, goal: End | str, count: int | None) -> list[tuple[str, ...]]:
+        first = start.node if isinstance(start, End) else start
+        last = goal.node if isinstance(goal, End) else goal
+        distance = self._distances(last)
+        if first not in distance:
+            return []
+        length = distance[first] if count is None else count
+        found: list[tuple[str, ...]] = []
+
+        def go(node: str, way: list[str], seen: set[str]) -> None:
+            left = length - len(way)
+            for near, far in self._cables_of.get(node, ()):
+                if len(found) >= WAYS_MAX:
+                    return
+                if not way and isinstance(start, End) and near != start:
+                    continue
+                link = link_id(*near, *far)
+                if left == 1:
+                    if far.node == last and (not isinstance(goal, End) or far == goal):
+                        found.append((*way, link))
+                elif far.node not in seen and far.node != last and self.tier(far.node) != 0:
+                    if distance.get(far.node, length) > left - 1:
+                        continue
+                    go(far.node, [*way, link], seen | {far.node})
+
+        if length > 0:
+            go(first, [], {first})
+        return found
+
+    def _distances(self, goal: str) -> dict[str, int]:
+        """Return how many links each node is from `goal`, through switches alone."""
+        found = {goal: 0}
+        edge = [goal]
+        while edge:
+            further = []
+            for node in edge:
+                if node != goal and self.tier(node) == 0:
+                    continue
+                for _, far in self._cables_of.get(node, ()):
+                    if far.node not in found:
+                        found[far.node] = found[node] + 1
+                        further.append(far.node)
+            edge = further
+        return found
+
+
+def load_topology(path: Path) -> Topology:
+    """Return what the file at `path` says: JSON where it ends in .json, else TOML. Raises TopologyError."""
+    where = f"topology file {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TopologyError(f"{where}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TopologyError(f"{where}: not UTF-8 at byte {error.start}") from None
+    try:
+        tables: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except RecursionError:
+        raise TopologyError(f"{where}: nested too deep") from None
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise TopologyError(f"{where}: not {kind}: {_line(str(error))}") from None
+    if not isinstance(tables, dict):
+        raise TopologyError(f"{where}: expected tables nodes, links and paths")
+    try:
+        return Topology(TopologyFile.model_validate(tables), where)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise TopologyError(f"{where}: {_place(first['loc'])}: {_line(first['msg'])}") from None
+
+
+class TopologySource:
+    """A topology file that may change while a service runs; without a path an empty one for good."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Load it. Raises TopologyError."""
+        self._path = path
+        self._seen = _stamp(path)
+        self.topology = Topology() if path is None else load_topology(path)
+
+    def refresh(self) -> bool:
+        """Take the file anew where it changed; return whether it did. Raises TopologyError for one that
+        cannot be used, once: what it said before stays."""
+        seen = _stamp(self._path)
+        if self._path is None or seen == self._seen:
+            return False
+        self._seen = seen
+        self.topology = load_topology(self._path)
+        return True
+
+
+def _stamp(path: Path | None) -> tuple[int, int] | None:
+    try:
+        found = None if path is None else path.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size)
+
+
+def _place(parts: Iterable[str | int]) -> str:
+    """Return `links[3].ends` for ('links', 2, 'ends'): entries count from 1, as people do."""
+    text = ""
+    for part in parts:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return _line(text) or "file"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _checked(where: str, field: str, make: Any) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        raise TopologyError(f"{where}.{field}: {_line(str(error))}") from None
+
+
+def _address(where: str, text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise TopologyError(f"{where}: address {_line(text)!r}: expected an IPv4 or IPv6 address") from None
+
+
+def _plain(address: str) -> str:
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address

@@ -1,0 +1,211 @@
+"""Alerts as a worker raises them: link health, queues and clocks in, `Alert` records out; one writer a shard.
+
+In: `fabric.flaps`, `fabric.contention`, read without a group from an hour back; the clocks' lookup. Out:
+`fabric.alerts`. The worker that owns a shard's evidence (its partition of `fabric.links`) owns its alerts. A
+new owner takes over what was published and reads the hour again, which says nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import faust
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.partitioner import murmur2
+from faust.types import TP
+
+from schemas import codec
+from schemas.ids import cable_id
+from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, FLAPS, LINKS, TOPICS
+from streams.agents.rejects import send_reject
+from streams.agents.room import Room
+from streams.lookups import partition_count, read_last
+from streams.solve.alerts import ShardAlerts
+
+__all__ = ["AlertsStage", "register"]
+
+log = logging.getLogger(__name__)
+
+MS: Final = 1_000_000
+S: Final = 1_000_000_000
+HORIZON_NS: Final = 3600 * S
+"""ns that a new owner reads again: longer than any alert waits to be raised or cleared."""
+POLL_MS: Final = 50
+BEHIND_NS: Final = 150 * MS
+"""What is due is done so long after its time: records of that time have come by then."""
+CABLES_S: Final = 5.0
+REVOKE_S: Final = 3.0
+
+
+class AlertsStage:
+    """The alerts of one worker's shards."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self._numbers: set[int] = set()
+        self._partitions = 0
+        self._past: list[codec.Record] = []
+        self._shards: dict[str, ShardAlerts] = {}
+        self._work: asyncio.Task[None] | None = None
+        self._known = asyncio.Event()
+        self._windows: dict[str, int] = {}
+        self._cables: dict[str, int] = {}
+        self._cables_of = (-1, -CABLES_S)
+
+    def assigned(self, partitions: Iterable[TP]) -> None:
+        """Take over the shards of these partitions of `fabric.links`."""
+        self._numbers = {tp.partition for tp in partitions}
+        self._known.clear()
+        self._shards, self._windows = {}, {}
+        self.room.task("alerts", self._run(set(self._numbers)))
+
+    async def revoked(self) -> None:
+        """Let go of all shards."""
+        self._numbers = set()
+        self._known.set()
+        if self._work is not None:
+            self._work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, TimeoutError):
+                await asyncio.wait_for(self._work, REVOKE_S)
+            self._work = None
+
+    async def ready(self) -> None:
+        """Wait until the past is known."""
+        if self._numbers:
+            await self._known.wait()
+
+    async def _run(self, numbers: set[int]) -> None:
+        await self.room.views_caught_up()
+        if not numbers or numbers != self._numbers:
+            return
+        self._work = asyncio.get_running_loop().create_task(self._follow())
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._work
+
+    async def _follow(self) -> None:
+        bootstrap = self.room.settings.bootstrap
+        self._partitions = await partition_count(bootstrap, LINKS.name)
+        alerts = await read_last(bootstrap, ALERTS, self.room.registry, lambda r: f"{r['alert_id']}")
+        self._past = [record for record, _ in alerts.values()]
+        health = await read_last(bootstrap, FLAPS, self.room.registry)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=POLL_MS
+        )
+        await consumer.start()
+        try:
+            since_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - HORIZON_NS
+            ends = await self._seek(consumer, since_ns // MS)
+            older = sorted((at_ns, key) for key, (_, at_ns) in health.items() if at_ns < since_ns)
+            for at_ns, key in older:
+                await self._take(FLAPS.name, key, health[key][0], at_ns)
+            messages: list[ConsumerRecord[bytes, bytes]] = []
+            while ends:
+                for batch in (await consumer.getmany(timeout_ms=POLL_MS)).values():
+                    messages += batch
+                for tp in list(ends):
+                    if await consumer.position(tp) >= ends[tp]:
+                        del ends[tp]
+            await self._take_all(messages)
+            self._known.set()
+            log.info("alerts: %d stand", sum(len(shard.open()) for shard in self._shards.values()))
+            while True:
+                found = await consumer.getmany(timeout_ms=POLL_MS)
+                await self._take_all([message for batch in found.values() for message in batch])
+                await self._tick()
+        finally:
+            await consumer.stop()
+
+    async def _seek(self, consumer: AIOKafkaConsumer, since_ms: int) -> dict[TopicPartition, int]:
+        """Set the consumer to a time; return the end offsets of partitions that hold more."""
+        bootstrap, tps = self.room.settings.bootstrap, []
+        for topic in (FLAPS, CONTENTION):
+            count = await partition_count(bootstrap, topic.name)
+            tps += [TopicPartition(topic.name, number) for number in range(count)]
+        consumer.assign(tps)
+        ends = await consumer.end_offsets(tps)
+        starts = await consumer.offsets_for_times(dict.fromkeys(tps, max(0, since_ms)))
+        missing = {}
+        for tp in tps:
+            start = starts.get(tp)
+            offset = ends[tp] if start is None else start.offset
+            consumer.seek(tp, offset)
+            if offset < ends[tp]:
+                missing[tp] = ends[tp]
+        return missing
+
+    async def _take_all(self, messages: list[ConsumerRecord[bytes, bytes]]) -> None:
+        """Take messages in the order in which the log took them."""
+        messages.sort(key=lambda m: (m.timestamp, m.topic, m.partition, m.offset))
+        for message in messages:
+            self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
+            key = (message.key or b"").decode("utf-8", "replace")
+            record = None
+            if message.value is not None:
+                try:
+                    record = codec.decode(message.value, TOPICS[message.topic].record, self.room.registry)
+                except codec.BadRecord as error:
+                    await (await send_reject(self.room, message, message.value, "solve", error))
+                    continue
+            await self._take(message.topic, key, record, message.timestamp * MS)
+
+    async def _take(self, topic: str, key: str, record: codec.Record | None, append_ns: int) -> None:
+        if record is not None:
+            self._shard(record["shard"])
+        for name, shard in self._shards.items():
+            if record is None or record["shard"] == name:
+                shard.thresholds = self.room.config.thresholds()
+                await self._publish(shard.take(topic, key, record, append_ns))
+
+    def _shard(self, name: str) -> ShardAlerts | None:
+        """Return a shard's alerts; None where the shard is another worker's."""
+        found = self._shards.get(name)
+        if found is None and (murmur2(name.encode()) & 0x7FFFFFFF) % self._partitions in self._numbers:
+            found = self._shards[name] = ShardAlerts(name, self.room.config.thresholds(), self._cables_at)
+            found.recover(self._past)
+        return found
+
+    def _cables_at(self, node: str) -> int:
+        """Return how many cables a node has, by the paths that are known."""
+        version, counted_s = self._cables_of
+        now_s = time.monotonic()
+        if version != self.room.paths.version and now_s - counted_s >= CABLES_S:
+            of_node: dict[str, set[str]] = {}
+            for link in self.room.paths.links():
+                cable = cable_id(link)
+                for end in cable.split("<>"):
+                    of_node.setdefault(end.rpartition(":")[0], set()).add(cable)
+            self._cables = {node: len(cables) for node, cables in of_node.items()}
+            self._cables_of = (self.room.paths.version, now_s)
+        return self._cables.get(node, 0)
+
+    async def _tick(self) -> None:
+        for name in self.room.inventory.shards():
+            records = self.room.offsets.newest(name)
+            if records and self._windows.get(name) != records[0]["window"] and self._shard(name) is not None:
+                self._windows[name] = records[0]["window"]
+                for record in records:
+                    end_ns = record["window_end_ns"] - record["log_offset_ns"]
+                    await self._take(CLOCK_OFFSETS.name, f"{name}/{record['part']}", record, end_ns)
+        now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
+        for shard in self._shards.values():
+            if shard.due_ns <= now_ns:
+                await self._publish(shard.tick(now_ns))
+
+    async def _publish(self, found: list[tuple[str, codec.Record]]) -> None:
+        """Publish alerts, and wait for the log: what is not there is raised by the next owner."""
+        sent = []
+        for key, record in found:
+            log.info("alerts: %s %s: %s", record["state"], record["alert_id"], record["text"])
+            value = codec.encode(ALERTS.record, record, self.room.registry)
+            sent.append(await self.room.send_raw(ALERTS.name, key, value))
+        await asyncio.gather(*sent)
+
+
+def register(app: faust.App, room: Room) -> AlertsStage:
+    """Return the stage; it reads by itself, and follows the app's partitions of `fabric.links`."""
+    return AlertsStage(room)

@@ -1,0 +1,327 @@
+"""The flows that run, and which links they cross: a read-only view for every stage of a worker.
+
+In: `fabric.flows`, its newest minute and what comes, and the `PathBook` for flows whose own links nobody
+traced. Out: `FlowTail`, which hands each shard's reports to its `LiveFlows`; those show the flows as of a
+moment of the log's clock, so that a stage that judges by that moment judges the same in a replay. Knows no
+Kafka.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from schemas import codec
+from schemas.sanity import MAX_NS
+from schemas.topics import FLOWS
+
+__all__ = ["Crossing", "FlowTail", "LiveFlow", "LiveFlows", "Report", "report_of"]
+
+log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+STALE_NS: Final = 5_000_000_000
+"""A host that has not reported for so long has no flows that we know of."""
+KEPT_NS: Final = 2_000_000_000
+"""Reports that nobody has asked for yet are taken in after so long."""
+HELD: Final = 0.5
+"""Share of an interval from which on a flow counts as held back."""
+LIMITED: Final = 0.9
+"""Share of its own limit from which on a flow's rate is what it is allowed, and no fault of its host's."""
+SURE: Final = 0.99
+MAX_RATE_BPS: Final = 1e15
+
+
+class Paths(Protocol):
+    """What is asked of the `PathBook`."""
+
+    version: int
+
+    def paths(self, nic: str, peer: str) -> Mapping[tuple[str, int], Any]:
+        """Return (leg, entropy value) to path of one directed pair."""
+
+
+class LiveFlow(NamedTuple):
+    """One flow as last reported."""
+
+    flow_id: str
+    nic: str
+    peer: str
+    job: str | None
+    tenant: str | None
+    rate_bps: float
+    receiver_held: bool
+    """Whether the receiver's window held it back for most of the interval."""
+    sender_held: bool
+    """Whether its own host did, while there was something to send."""
+    hops: tuple[str, ...]
+
+
+class Report(NamedTuple):
+    """What is kept of a `FlowReports` record: flows that closed are None."""
+
+    host: str
+    whole: bool
+    flows: dict[str, LiveFlow | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A flow over one link; `weight` 1: surely, less: it takes one of several links, this one as likely."""
+
+    flow: LiveFlow
+    weight: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether it crosses the link for certain."""
+        return self.weight >= SURE
+
+
+def report_of(record: Record, known: Callable[[str], bool]) -> tuple[Report, list[str]]:
+    """Return what a `FlowReports` record says, and a line for each flow of it that cannot be: `known` tells
+    whether the inventory has a NIC.
+
+    Raises BadRecord where the record as a whole cannot be.
+    """
+    host = record["host"]
+    if not host or "/" in host:
+        raise codec.BadRecord("OUT_OF_RANGE", f"FlowReports.host: {host!r}, expected a host's name")
+    flows: dict[str, LiveFlow | None] = {}
+    refused = []
+    for element in record["flows"]:
+        name = element["flow_id"]
+        reason = f"{name}: reported twice in one record" if name in flows else _wrong(element, host, known)
+        if reason is None:
+            flows[name] = None if element["state"] == "CLOSED" else _flow(element)
+        else:
+            refused.append(reason)
+    return Report(host, record["whole"], flows), refused
+
+
+def _wrong(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
+    name = flow["flow_id"]
+    if not name.startswith(f"{host}/"):
+        return f"{name}: reported by {host}, which is not its host"
+    if flow["nic"].partition("/")[0] != host:
+        return f"{name}: sent by {flow['nic']}, expected a NIC of {host}"
+    for nic in (flow["nic"], flow["peer"]):
+        if not known(nic):
+            return f"{name}: NIC {nic!r}: not in the inventory"
+    if not (math.isfinite(flow["rate_bps"]) and 0 <= flow["rate_bps"] <= MAX_RATE_BPS):
+        return f"{name}: rate_bps {flow['rate_bps']}, expected 0 to {MAX_RATE_BPS:g}"
+    for share in ("busy_share", "receiver_limited_share", "sender_limited_share"):
+        value = flow[share]
+        if value is not None and not 0 <= value <= 1:
+            return f"{name}: {share} {value}, expected 0 to 1"
+    for link in flow["hops"]:
+        if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
+            return f"{name}: hops {link!r}, expected node:port>node:port"
+    return None
+
+
+def _flow(element: Record) -> LiveFlow:
+    rate_bps, limit_bps = element["rate_bps"], element["rate_limit_bps"]
+    busy, sender = element["busy_share"], element["sender_limited_share"]
+    idle = 0.0 if busy is None else 1 - busy
+    allowed = limit_bps is not None and rate_bps >= LIMITED * limit_bps
+    return LiveFlow(
+        element["flow_id"],
+        element["nic"],
+        element["peer"],
+        element["job"],
+        element["tenant"],
+        rate_bps,
+        (element["receiver_limited_share"] or 0.0) > HELD,
+        not allowed and (sender or 0.0) - idle > HELD,
+        tuple(element["hops"]),
+    )
+
+
+class LiveFlows:
+    """The flows of one shard, as of the moment that `advance` was told last."""
+
+    def __init__(self, shard: str, paths: Paths) -> None:
+        self.shard = shard
+        self._paths = paths
+        self._paths_version = paths.version
+        self._waiting: list[tuple[int, int, Report]] = []
+        self._order = itertools.count()
+        self._newest_ns = 0
+        self._hosts: dict[str, tuple[int, dict[str, LiveFlow]]] = {}
+        """Host to when it last reported, ns of the log's clock, and its flows."""
+        self._links: dict[str, dict[str, float]] = {}
+        """Flow to the links that it takes, or may take, each with how sure that is."""
+        self._crossing: dict[str, dict[str, LiveFlow]] = {}
+        self._held: dict[str, LiveFlow] = {}
+
+    def take(self, report: Report, append_ns: int) -> None:
+        """Take a report that the log took at `append_ns`; it shows once `advance` passes that."""
+        heapq.heappush(self._waiting, (append_ns, next(self._order), report))
+        self._newest_ns = max(self._newest_ns, append_ns)
+        self._show(self._newest_ns - KEPT_NS)
+
+    def advance(self, append_ns: int) -> None:
+        """Show the flows as reported until `append_ns` of the log's clock."""
+        self._show(append_ns)
+        for host in [host for host, (last_ns, _) in self._hosts.items() if last_ns < append_ns - STALE_NS]:
+            for name in self._hosts.pop(host)[1]:
+                self._drop(name)
+        if self._paths.version != self._paths_version:
+            self._paths_version = self._paths.version
+            for _, flows in self._hosts.values():
+                for flow in flows.values():
+                    if not flow.hops:
+                        self._place(flow)
+
+    def copy(self) -> LiveFlows:
+        """Return another view of the same flows, to be advanced by itself."""
+        made = LiveFlows(self.shard, self._paths)
+        for host, (append_ns, flows) in self._hosts.items():
+            made._apply(append_ns, Report(host, True, dict(flows)))
+        for append_ns, _, report in sorted(self._waiting):
+            made.take(report, append_ns)
+        return made
+
+    def hosts(self) -> set[str]:
+        """Return the hosts that report."""
+        return set(self._hosts)
+
+    def crossing(self, link: str) -> list[Crossing]:
+        """Return the flows over a link, the heaviest first."""
+        of_link = self._crossing.get(link, {}).values()
+        found = [Crossing(flow, self._links[flow.flow_id][link]) for flow in of_link]
+        found.sort(key=lambda each: (-each.weight * each.flow.rate_bps, each.flow.flow_id))
+        return found
+
+    def rates_bps(self) -> dict[str, float]:
+        """Return bit/s over each link, by the flows that surely take it."""
+        rates = {}
+        for link, flows in self._crossing.items():
+            sure = [f.rate_bps for f in flows.values() if self._links[f.flow_id][link] >= SURE]
+            if sure:
+                rates[link] = sum(sure)
+        return rates
+
+    def held(self) -> list[tuple[LiveFlow, tuple[str, ...]]]:
+        """Return the flows that one of their ends holds back, each with the links that it surely takes."""
+        return [
+            (flow, tuple(link for link, weight in self._links[name].items() if weight >= SURE))
+            for name, flow in sorted(self._held.items())
+        ]
+
+    def count(self) -> int:
+        """Return how many flows are open."""
+        return len(self._links)
+
+    def _show(self, append_ns: int) -> None:
+        while self._waiting and self._waiting[0][0] <= append_ns:
+            self._apply(*heapq.heappop(self._waiting)[::2])
+
+    def _apply(self, append_ns: int, report: Report) -> None:
+        _, flows = self._hosts.get(report.host, (0, {}))
+        self._hosts[report.host] = (append_ns, flows)
+        for name, flow in report.flows.items():
+            known = flows.get(name)
+            if flow is None:
+                if flows.pop(name, None) is not None:
+                    self._drop(name)
+                continue
+            flows[name] = flow
+            if known is None or known.hops != flow.hops:
+                self._place(flow)
+            else:
+                for link in self._links[name]:
+                    self._crossing[link][name] = flow
+            if flow.receiver_held or flow.sender_held:
+                self._held[name] = flow
+            else:
+                self._held.pop(name, None)
+        if report.whole:
+            for name in [name for name in flows if name not in report.flows]:
+                del flows[name]
+                self._drop(name)
+
+    def _place(self, flow: LiveFlow) -> None:
+        """Note anew which links a flow crosses."""
+        self._unplace(flow.flow_id)
+        links = dict.fromkeys(flow.hops, 1.0) if flow.hops else self._likely(flow.nic, flow.peer)
+        self._links[flow.flow_id] = links
+        for link in links:
+            self._crossing.setdefault(link, {})[flow.flow_id] = flow
+
+    def _likely(self, nic: str, peer: str) -> dict[str, float]:
+        """Return the links that a flow between two NICs may take: each as likely as probes' paths do."""
+        ways = {line.links for line in self._paths.paths(nic, peer).values() if line.complete}
+        shares: dict[str, float] = {}
+        for links in sorted(ways):
+            for link in dict.fromkeys(links):
+                shares[link] = shares.get(link, 0.0) + 1 / len(ways)
+        return shares
+
+    def _drop(self, name: str) -> None:
+        self._held.pop(name, None)
+        self._unplace(name)
+
+    def _unplace(self, name: str) -> None:
+        for link in self._links.pop(name, {}):
+            of_link = self._crossing[link]
+            del of_link[name]
+            if not of_link:
+                del self._crossing[link]
+
+
+class FlowTail:
+    """Hands the messages of `fabric.flows` to those who asked for a shard's flows."""
+
+    topic: Final = FLOWS.name
+
+    def __init__(self, paths: Paths, known: Callable[[str], bool]) -> None:
+        self._paths, self._known = paths, known
+        self._base: dict[str, LiveFlows] = {}
+        self._asked: dict[str, list[LiveFlows]] = {}
+        self.refused = 0
+        """Flows that were left out of reports, for what they said."""
+
+    def of(self, shard: str) -> LiveFlows:
+        """Return a shard's flows, to be advanced by who asked and nobody else."""
+        base = self._base.get(shard)
+        made = LiveFlows(shard, self._paths) if base is None else base.copy()
+        self._asked.setdefault(shard, []).append(made)
+        return made
+
+    def forget(self, flows: LiveFlows) -> None:
+        """Feed what `of` returned no longer."""
+        self._asked[flows.shard] = [each for each in self._asked[flows.shard] if each is not flows]
+
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
+        """Take one message that the log took at `append_ns`. Raises BadRecord."""
+        if value is None:
+            return
+        record = codec.decode(value, FLOWS.record, registry)
+        if key != record["host"].encode():
+            raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the record's host {record['host']!r}")
+        report, refused = report_of(record, self._known)
+        if refused:
+            if not self.refused:
+                log.warning("%s: left out: %s", self.topic, refused[0])
+            self.refused += len(refused)
+        shard = record["shard"]
+        base = self._base.get(shard)
+        if base is None:
+            base = self._base[shard] = LiveFlows(shard, self._paths)
+        base.take(report, append_ns)
+        for flows in self._asked.get(shard, ()):
+            flows.take(report, append_ns)

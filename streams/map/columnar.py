@@ -1,0 +1,98 @@
+"""Records whose last fields are columns of numbers, on the wire without a Python object a number.
+
+In: a record with those columns as arrays, or a message. Out: the message, or the record. The bytes are the
+codec's, and so are the refusals; what was written with an older schema of ours goes through the codec itself.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from native.core.arrays import BadArray, decode_arrays, encode_arrays
+from schemas import codec
+
+__all__ = ["decode_columnar", "encode_columnar"]
+
+_KINDS: Final = {"int": "i", "long": "i", "float": "f", "double": "d"}
+_DTYPES: Final[dict[str, Any]] = {
+    "i": np.dtype(np.int64),
+    "f": np.dtype(np.float32),
+    "d": np.dtype(np.float64),
+}
+_INT_MOST: Final = 2**31 - 1
+
+
+class _Columns(NamedTuple):
+    """The columns at a schema's end: names, kinds, least and most value of each."""
+
+    last: str
+    names: tuple[str, ...]
+    kinds: str
+    least: tuple[float | None, ...]
+    most: tuple[int | None, ...]
+
+
+@cache
+def _columns_of(name: str) -> _Columns:
+    fields = codec.raw_schema(name)["fields"]
+    begin = len(fields)
+    while begin and isinstance(of := fields[begin - 1]["type"], dict) and of.get("items") in _KINDS:
+        begin -= 1
+    if not 0 < begin < len(fields):
+        raise ValueError(f"{name}: expected some fields, then arrays of numbers")
+    columns = fields[begin:]
+    items = [field["type"]["items"] for field in columns]
+    least = [
+        field.get("min", -_INT_MOST - 1 if of == "int" else None)
+        for field, of in zip(columns, items, strict=True)
+    ]
+    return _Columns(
+        fields[begin - 1]["name"], tuple(field["name"] for field in columns),
+        "".join(_KINDS[of] for of in items), tuple(least),
+        tuple(_INT_MOST if of == "int" else None for of in items),
+    )  # fmt: skip
+
+
+def encode_columnar(name: str, record: codec.Record, registry: codec.Registry | None = None) -> bytes:
+    """Return `record` on the wire. Its columns are arrays, or lists, of whole numbers or floats. Raises
+    ValueError where it does not fit its schema."""
+    columns = _columns_of(name)
+    arrays = [
+        np.ascontiguousarray(record[field], _DTYPES[kind])
+        for field, kind in zip(columns.names, columns.kinds, strict=True)
+    ]
+    return codec.encode_head(name, record, columns.last, registry) + encode_arrays(arrays)
+
+
+def decode_columnar(data: bytes, name: str, registry: codec.Registry | None = None) -> codec.Record:
+    """Return the record in `data`, checked, with its columns as arrays: int64, float32 or float64. Raises
+    BadRecord as `codec.decode` does."""
+    columns = _columns_of(name)
+    try:
+        start = codec.body_start(data, name, registry)
+    except codec.BadRecord:
+        record = codec.decode(data, name, registry)  # an older schema of ours, or none
+        for field, kind in zip(columns.names, columns.kinds, strict=True):
+            record[field] = np.array(record[field], _DTYPES[kind])
+        return record
+    record, start = codec.decode_head_at(data, start, name, columns.last)
+    try:
+        arrays = decode_arrays(data, start, columns.kinds, codec.MAX_ARRAY)
+    except BadArray as error:
+        where = ".".join([name, *columns.names[error.array : error.array + 1]])
+        raise codec.BadRecord(error.reason, f"{where}: {error.detail}") from error
+    for field, array, least, most in zip(columns.names, arrays, columns.least, columns.most, strict=True):
+        record[field] = array
+        if not len(array):
+            continue
+        low, high = array.min(), array.max()
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: expected finite numbers")
+        if least is not None and low < least:
+            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {low}, expected at least {least:.12g}")
+        if most is not None and high > most:
+            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {high}, expected at most {most}")
+    return record

@@ -1,0 +1,167 @@
+"""Which links a probe takes, out and back, as a read-only view for every stage.
+
+In: the whole compacted topic `fabric.paths`, one `PathMaps` of each directed pair of NICs. Out: `PathBook`,
+which tells the links of a prober's requests and of the answers to them. Each end traces the direction in
+which it sends: the way back stands in the peer's own record. Knows no Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from schemas import codec
+from schemas.sanity import MAX_NS
+from schemas.topics import PATHS
+from schemas.topology import Topology
+
+__all__ = ["NOWHERE", "PathBook", "PathLine", "link_rate_bps", "pair_key", "split_pair"]
+
+Links = tuple[str, ...]
+
+REQUEST: Final = "REQUEST"
+ANSWER: Final = "ANSWER"
+
+
+class PathLine(NamedTuple):
+    """What is known of one path: its directed links in order, and how far they can be relied on."""
+
+    links: Links
+    complete: bool
+    found: str
+    since_ns: int
+    changes: int
+    contradiction: str | None
+
+
+NOWHERE: Final = PathLine((), False, "UNKNOWN", 0, 0, None)
+"""A path of which nothing is known."""
+
+
+def pair_key(nic: str, peer: str) -> str:
+    """Return the key of a directed pair in `fabric.paths`."""
+    return f"{nic}>{peer}"
+
+
+def split_pair(key: str) -> tuple[str, str]:
+    """Return (nic, peer) of a key. Raises ValueError where it is none."""
+    nic, mark, peer = key.partition(">")
+    if not nic or not mark or not peer or ">" in peer:
+        raise ValueError(f"key {key!r}: expected nic>peer")
+    return nic, peer
+
+
+def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) -> int:
+    """Return bit/s of a directed link: as the topology file says, else of a NIC's own cable what the NIC says
+    of its port (`Inventory.speeds_bps`); 0 where neither does."""
+    rate_bps = topology.rate_bps(link)
+    if rate_bps:
+        return rate_bps
+    for end in link.split(">"):
+        node, _, port = end.rpartition(":")
+        speed_bps = speeds_bps.get(f"{node}/{port}")
+        if speed_bps:
+            return speed_bps
+    return 0
+
+
+class PathBook:
+    """Directed pair, leg and entropy value to links, from `PathMaps` records."""
+
+    topic: Final = PATHS.name
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Grows when any path is another than before; a repeated record changes nothing."""
+        self._pairs: dict[tuple[str, str], dict[tuple[str, int], PathLine]] = {}
+        self._whole: dict[tuple[str, str], dict[tuple[str, int], Links]] = {}
+        self._names: dict[Any, Any] = {}
+
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
+        """Take one message. Raises BadRecord."""
+        if value is None:
+            if key is not None:
+                self._forget(key.decode("utf-8", "replace"))
+            return
+        record = codec.decode(value, "PathMaps", registry)
+        pair = (self._one(record["nic"]), self._one(record["peer"]))
+        lines = {(self._one(p["leg"]), p["path"]): self._line(p) for p in record["paths"]}
+        known = self._pairs.get(pair)
+        self._pairs[pair] = lines
+        if known is None or _ways(known) != _ways(lines):
+            self._whole[pair] = {at: line.links for at, line in lines.items() if line.complete}
+            self.version += 1
+
+    def __len__(self) -> int:
+        """Return how many directed pairs there is a record of."""
+        return len(self._pairs)
+
+    def _line(self, path: codec.Record) -> PathLine:
+        hops = tuple(path["hops"])
+        links = self._names.get(hops)
+        if links is None:
+            for link in hops:
+                if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
+                    raise codec.BadRecord(
+                        "OUT_OF_RANGE", f"PathMaps.hops: {link!r}, expected node:port>node:port"
+                    )
+            links = self._one(tuple(self._one(link) for link in hops))
+        return PathLine(
+            links, path["complete"] and bool(links), self._one(path["found"]), path["since_ns"],
+            path["changes"], path["contradiction"],
+        )  # fmt: skip
+
+    def _one(self, value: Any) -> Any:
+        """Return the one object that stands for all equal values: a fleet's paths name few links, often."""
+        return self._names.setdefault(value, value)
+
+    def _forget(self, key: str) -> None:
+        try:
+            pair = split_pair(key)
+        except ValueError:
+            return
+        if self._pairs.pop(pair, None) is not None:
+            del self._whole[pair]
+            self.version += 1
+
+    def forward(self, nic: str, peer: str, path: int) -> Links:
+        """Return the links of the requests of `nic` to `peer`, in order; empty where they are not all
+        known."""
+        of_pair = self._whole.get((nic, peer))
+        return of_pair.get((REQUEST, path), ()) if of_pair is not None else ()
+
+    def reverse(self, nic: str, peer: str, path: int) -> Links:
+        """Return the links of the answers that `peer` sends to those requests, in order from `peer` to `nic`;
+        empty where they are not all known."""
+        of_pair = self._whole.get((peer, nic))
+        return of_pair.get((ANSWER, path), ()) if of_pair is not None else ()
+
+    def line(self, nic: str, peer: str, path: int, leg: str = REQUEST) -> PathLine:
+        """Return all that is known of the packets that `nic` sends to `peer`, gaps or not: leg REQUEST, its
+        own probes from port `path`; leg ANSWER, its answers to the peer's port `path`."""
+        of_pair = self._pairs.get((nic, peer))
+        return of_pair.get((leg, path), NOWHERE) if of_pair is not None else NOWHERE
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every directed pair of which there is a record."""
+        return list(self._pairs)
+
+    def paths(self, nic: str, peer: str) -> dict[tuple[str, int], PathLine]:
+        """Return (leg, entropy value) to path of one directed pair."""
+        return dict(self._pairs.get((nic, peer), {}))
+
+    def links(self) -> set[str]:
+        """Return every directed link that any path names."""
+        return {link for of_pair in self._pairs.values() for line in of_pair.values() for link in line.links}
+
+
+def _ways(lines: Mapping[tuple[str, int], PathLine]) -> dict[tuple[str, int], tuple[Any, ...]]:
+    """Return what makes paths others than before: not since when, for a prober that starts anew counts
+    anew."""
+    return {at: (line.links, line.complete, line.found, line.contradiction) for at, line in lines.items()}

@@ -1,0 +1,332 @@
+"""A host's page over time: right within its bound, monotone, and honest about what is not known."""
+
+import pytest
+
+from actuators.hostclock import HostClock
+from actuators.page import ALWAYS_NS, HOLDOVER, SYNCED, UNSYNCED, pack, unpack
+
+
+def assert_right(host, content, ahead_ns=0):
+    bound = content.joined.bound_at(host.raw.reading(host.now_ns + ahead_ns))
+    error = host.fabric_error_ns(content, ahead_ns)
+    assert abs(error) <= bound, f"{error} ns off at a bound of {bound} ns"
+    return bound
+
+
+def assert_row_right(host, row, name, away_ns=0):
+    t = abs(host.of(name).reading(host.now_ns + away_ns) - row.at_ns) * 1e-9
+    bound = row.bound_ns + row.growth_ppb * t + row.wander_ppb_per_s * t * t
+    error = host.row_error_ns(row, name, away_ns)
+    assert abs(error) <= bound + 1, f"{name}: {error} ns off at a bound of {bound} ns"
+
+
+def assert_never_back(host):
+    """The lines of one page after another, read where one takes over from the other, never run back."""
+    for before, after in zip(host.contents, host.contents[1:], strict=False):
+        if UNSYNCED in (before.state, after.state) or after.steps != before.steps:
+            continue
+        at = after.joined.line.raw_at_ns
+        one, other = before.joined.fabric_ns(at), after.joined.fabric_ns(at)
+        assert (other[0] - one[0]) + (other[1] - one[1]) > -1
+        assert after.joined.line.rate_ppb + after.joined.slew_ppb > -1e8
+
+
+def test_kernel_stamping_host_is_synced_within_its_bound(sim):
+    host = sim.Host()
+    assert host.turn().state == UNSYNCED
+    content = host.run(5)
+    assert (content.state, content.source, content.domain) == (SYNCED, "system", "a")
+    for _ in range(50):
+        bound = assert_right(host, host.turn())
+        assert bound < 200  # 100 published, 30 bracket, 1 to 2 s of growth
+    assert_row_right(host, host.contents[-1].clocks["system"], "system")
+    assert_row_right(host, host.contents[-1].clocks["system"], "system", -2 * sim.S)
+    assert_never_back(host)
+    assert host.contents[-1].steps == 0
+
+
+def test_ptp_clock_is_related_to_the_raw_clock_by_reading_both(sim):
+    host = sim.Host()
+    host.others["ptp0"] = sim.Clock(-37_000_000_000.0, -4_000.0)
+    host.published = ["ptp0"]
+    host.half_ns = 400.0
+    content = host.run(8)
+    assert (content.state, content.source) == (SYNCED, "ptp0")
+    assert 500 < assert_right(host, content) < 900
+    assert_row_right(host, content.clocks["ptp0"], "ptp0")
+    assert content.clocks["ptp0"].bound_ns == pytest.approx(100.0)  # a stamp of its own needs no bracket
+    assert_row_right(host, content.clocks["system"], "system")  # not published: by way of the raw clock
+
+
+def test_ptp_clock_that_counts_from_its_power_on_keeps_an_honest_bound(sim):
+    """Its offset is as large as the epoch, where the record's double has steps of 256 ns."""
+    host = sim.Host()
+    host.others["ptp0"] = sim.Clock(-sim.EPOCH + 77, 3_000.0)
+    host.published = ["ptp0"]
+    content = host.run(8)
+    assert content.state == SYNCED
+    assert assert_right(host, content) > 256
+    assert_row_right(host, content.clocks["ptp0"], "ptp0")
+
+
+def test_best_clock_of_the_host_leads_and_one_that_is_hardly_better_does_not_take_over(sim):
+    host = sim.Host()
+    host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
+    host.published = ["ptp0", "ptp1"]
+    host.states = {"ptp1": {"bound_ns": 90.0}, "ptp0": {"bound_ns": 100.0}}
+    assert host.run(5).source == "ptp1"
+    host.states["ptp0"]["bound_ns"] = 70.0
+    assert host.run(3).source == "ptp1"
+    host.states["ptp1"]["bound_ns"] = 5_000.0
+    content = host.run(3)
+    assert content.source == "ptp0"
+    assert_right(host, content)
+    assert_never_back(host)
+
+
+def test_new_windows_are_joined_without_running_back(sim):
+    """Windows that disagree by 80 ns each time: slewed, and what is left stands in the bound."""
+    host = sim.Host()
+    host.error_ns = lambda name, window: 40.0 if window % 2 else -40.0
+    host.run(5)
+    for _ in range(60):
+        assert_right(host, host.turn())
+    assert_never_back(host)
+    rates = {round(content.joined.slew_ppb) for content in host.contents[30:]}
+    assert max(map(abs, rates)) <= 200  # 80 ns and some in half a second
+    assert host.contents[-1].steps == 0
+
+
+def test_step_of_the_system_clock_moves_nothing(sim):
+    """CLOCK_REALTIME set 3 s back: fabric time goes on, and stamps of both sides are told apart."""
+    host = sim.Host()
+    host.run(6)
+    host.system.steps.append((host.now_ns + 1, -3 * sim.S))
+    for _ in range(3):
+        content = host.turn()
+        assert content.state == SYNCED
+        assert_right(host, content)
+    content = host.run(1)
+    row = content.clocks["system"]
+    assert_row_right(host, row, "system")
+    assert row.since_ns > ALWAYS_NS
+    for _ in range(100):
+        content = host.turn()
+        assert content.state != UNSYNCED
+        assert_right(host, content)
+        assert content.clocks["system"].state != UNSYNCED
+        assert_row_right(host, content.clocks["system"], "system")
+    assert content.state == SYNCED
+    assert content.window == host._next_window - 1  # windows after the step are followed again
+    assert content.steps == 0
+    assert_never_back(host)
+
+
+def test_step_seen_by_a_host_that_never_was_synced_waits_until_records_are_surely_newer(sim):
+    host = sim.Host()
+    host.solving = False
+    host.run(3)
+    host.system.steps.append((host.now_ns + 1, -400_000_000))
+    host.turn()
+    host.solving = True
+    content = host.run(5)
+    assert content.state == UNSYNCED
+    content = host.run(10)
+    assert content.state == SYNCED
+    assert_right(host, content)
+
+
+def test_sudden_slew_of_the_system_clock_by_ntp_moves_nothing(sim):
+    """500 ppm from one moment on: a line on CLOCK_REALTIME would be 1 ms off two seconds later."""
+    host = sim.Host()
+    host.run(6)
+    host.system.rates.append((host.now_ns + 50_000_000, 500_000.0))
+    for _ in range(60):
+        content = host.turn()
+        assert content.state == SYNCED
+        assert_right(host, content)
+        if host.now_ns > host.system.rates[0][0] + sim.S:
+            assert_row_right(host, content.clocks["system"], "system")
+
+
+def test_without_records_it_goes_into_holdover_and_then_gives_up(sim):
+    host = sim.Host(holdover_after_s=5.0, expires_s=20.0)
+    host.run(6)
+    host.solving = False
+    states = []
+    for _ in range(150):
+        content = host.turn()
+        states.append(content.state)
+        if content.state != UNSYNCED:
+            assert_right(host, content)
+    changes = [state for state, last in zip(states, [None, *states], strict=False) if state != last]
+    assert changes == [SYNCED, HOLDOVER, UNSYNCED]
+    assert 3 * 5 <= states.count(SYNCED) <= 5 * 5
+    assert states.index(UNSYNCED) in range(16 * 5, 20 * 5)
+    host.solving = True
+    content = host.run(4)
+    assert content.state == SYNCED
+    assert_right(host, content)
+
+
+def test_what_the_page_says_of_its_own_end_is_what_a_living_writer_would_say(sim):
+    host = sim.Host(holdover_after_s=5.0, expires_s=20.0)
+    content = host.run(6)
+    measured = host.raw.reading((content.window * sim.S) + sim.S // 2)
+    assert content.holdover_raw_ns == pytest.approx(measured + 5 * sim.S, abs=1000)
+    assert content.expires_raw_ns == pytest.approx(measured + 20 * sim.S, abs=1000)
+
+
+def test_bound_covers_an_oscillator_that_wanders_through_holdover(sim):
+    """60 s carried on while the rate walks away: inside the bound to the end."""
+    host = sim.Host(wander_ppb_per_sqrt_s=3.0, expires_s=80.0)
+    host.run(6)
+    host.solving = False
+    for second in range(60):
+        host.raw.rates.append((host.now_ns, 2.0 * (-1) ** (second // 7)))
+        content = host.run(1)
+        assert_right(host, content)
+    assert content.state == HOLDOVER
+
+
+def test_solver_in_holdover_is_holdover_at_once(sim):
+    host = sim.Host()
+    host.run(6)
+    host.states["system"] = {"state": "HOLDOVER", "bound_ns": 3_000.0}
+    content = host.run(2)
+    assert content.state == HOLDOVER
+    assert assert_right(host, content) < 1_000  # our own line is no worse than theirs
+
+
+def test_clock_that_is_only_held_is_better_than_none(sim):
+    host = sim.Host()
+    host.states["system"] = {"state": "HOLDOVER", "bound_ns": 3_000.0}
+    content = host.run(6)
+    assert content.state == HOLDOVER
+    assert assert_right(host, content) > 3_000
+
+
+def test_liar_is_not_believed_nor_what_it_said_before(sim):
+    host = sim.Host()
+    host.run(6)
+    host.states["system"] = {"event": "LIAR"}
+    content = host.run(2)
+    assert content.state == UNSYNCED
+    assert content.clocks["system"].state == UNSYNCED
+
+
+def test_liar_is_replaced_by_another_clock_of_the_host(sim):
+    host = sim.Host()
+    host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
+    host.published = ["ptp0", "ptp1"]
+    host.run(5)
+    host.states[host.contents[-1].source] = {"event": "LIAR"}
+    liar = host.contents[-1].source
+    content = host.run(2)
+    assert content.state == SYNCED
+    assert content.source != liar
+    assert content.clocks[liar].state in (UNSYNCED, SYNCED)
+    assert_right(host, content)
+
+
+def test_timeline_that_moved_far_is_followed_by_a_step_that_is_counted(sim):
+    host = sim.Host()
+    host.run(6)
+    host.error_ns = lambda name, window: 5e6
+    content = host.run(4)
+    assert content.steps == 1
+    assert content.state == SYNCED
+    assert host.fabric_error_ns(content) == pytest.approx(5e6, abs=300)
+
+
+def test_move_below_the_limit_is_slewed_at_the_greatest_rate(sim):
+    """60 us at 50 ppm take 1.2 s, and are in the bound until then."""
+    host = sim.Host()
+    host.run(6)
+    moved_at = host._next_window
+    host.error_ns = lambda name, window: 60_000.0 if window >= moved_at else 0.0
+    for _ in range(25):
+        content = host.turn()
+        own = 60_000.0 if content.window >= moved_at else 0.0
+        bound = content.joined.bound_at(host.raw_ns())
+        assert abs(host.fabric_error_ns(content) - own) <= bound
+        assert abs(content.joined.slew_ppb) <= 50_001
+    assert content.steps == 0
+    assert host.fabric_error_ns(content) == pytest.approx(60_000, abs=300)
+    assert_never_back(host)
+
+
+def test_restarted_writer_goes_on_where_the_last_one_was(sim):
+    host = sim.Host()
+    host.error_ns = lambda name, window: 30.0 if window % 2 else -30.0
+    before = host.run(6.4)
+    assert before.joined.left_ns(host.raw_ns()) != 0  # in the midst of a slew
+    host.clock = HostClock("h1", host.clock.parameters, unpack(pack(before)))
+    host.contents = [before]
+    content = host.turn()
+    assert content.state == HOLDOVER
+    assert content.window == before.window
+    assert_right(host, content)
+    content = host.run(4)
+    assert content.state == SYNCED
+    assert content.window > before.window
+    assert content.steps == 0
+    assert_right(host, content)
+    assert_never_back(host)
+
+
+def test_restart_long_after_finds_nothing_to_go_on_with(sim):
+    host = sim.Host()
+    before = host.run(6)
+    host.clock = HostClock("h1", host.clock.parameters, unpack(pack(before)))
+    host.now_ns += 100 * sim.S
+    host.solving = False
+    assert host.turn().state == UNSYNCED
+
+
+def test_nics_of_the_host_are_named_by_their_clock(sim):
+    host = sim.Host()
+    nic = {"shard": "fabric", "clock": "h1/system"}
+    host.clock.take_nic("h1/eth0", nic)
+    host.clock.take_nic("h1/eth1", {"shard": "pod2", "clock": "h1/ptp0"})
+    host.clock.take_nic("h1/eth2", nic)
+    host.clock.take_nic("h1/eth2", None)
+    host.clock.take_nic("h2/eth0", nic)
+    host.clock.take_nic("h1/eth3", {"shard": "fabric", "clock": "h1/eth3"})
+    content = host.run(4)
+    assert content.nics == {"eth0": "system", "eth1": "ptp0"}
+    assert host.clock.shards == {"fabric", "pod2"}
+    assert content.clocks["ptp0"].state == UNSYNCED  # stamps, but nobody measured it yet
+    assert "eth3" in host.clock.clocks
+
+
+def test_records_of_other_hosts_and_old_windows_change_nothing(sim):
+    host = sim.Host()
+    host.run(6)
+    assert host.clock.take_offsets(host.record(host._next_window - 3), host.raw_ns()) == 0
+    other = host.record(host._next_window + 5)
+    other["clocks"][0]["clock"] = "h12/system"
+    assert host.clock.take_offsets(other, host.raw_ns()) == 0
+    other["clocks"][0]["clock"] = "h1"
+    assert host.clock.take_offsets(other, host.raw_ns()) == 0
+    assert_right(host, host.turn())
+
+
+def test_clock_of_another_domain_than_the_pages_is_not_converted(sim):
+    """Times of two domains cannot be compared, so one page gives one of them alone."""
+    host = sim.Host()
+    host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
+    host.published = ["ptp0"]
+    for _ in range(30):
+        content = host.turn()
+        record = host.record(host._next_window - 1)
+        record["domain"] = "b"
+        record["clocks"][0] |= {"clock": "h1/ptp1", "bound_ns": 900.0}
+        host.clock.take_offsets(record, host.raw_ns())
+    assert content.source == "ptp0"
+    assert content.domain == "a"
+    rows = host.turn().clocks
+    assert rows["ptp0"].state == SYNCED
+    # by way of the raw clock it is in the page's own domain
+    if rows["ptp1"].state != UNSYNCED:
+        assert_row_right(host, rows["ptp1"], "ptp1")

@@ -1,0 +1,81 @@
+"""Pages with known content, and the readers that other people's programs use: C header and package."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actuators.lines import Joined, RawLine
+from actuators.page import SYNCED, ClockRow, Content, PageFile
+from native.core.hostclock import raw_ns
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON_CLIENT = ROOT / "clients" / "python"
+HEADER = ROOT / "clients" / "c"
+
+S = 1_000_000_000
+
+
+def content(state: str = SYNCED, **given: Any) -> Content:
+    """A page that is right: fabric time is the system clock, with a bound of 50 ns that grows by 20 ns/s."""
+    now_ns, fabric_ns = raw_ns(), time.time_ns()
+    line = RawLine(now_ns, fabric_ns, 0.0, 50.0, 20.0, 1.0)
+    row = ClockRow(SYNCED, fabric_ns, -1_000_000.25, 100.0, 70.0, 10.0, 1.0)
+    made = Content(
+        state, Joined(line), now_ns + 10 * S, now_ns + 60 * S, now_ns + 3 * S, now_ns, 0, 7, "h1/eth0",
+        "ptp0",
+        10_000, 60_000, {"ptp0": row, "system": replace(row, offset_ns=0.0, drift_ppb=0.0)},
+        {"eth0": "ptp0", "eth1": "ptp0", "eth2": "system"},
+    )  # fmt: skip
+    return replace(made, **given)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[PageFile]:
+    """A page of host h1, written once with `content()`."""
+    made = PageFile(tmp_path / "clock", "h1")
+    made.write(content())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def compiler() -> str:
+    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if found is None:
+        pytest.skip("no C compiler here: cc, gcc and clang are missing")
+    return found
+
+
+@pytest.fixture(scope="session")
+def reader(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[int]]:
+    """Run the C reader; return the numbers that it printed."""
+    program = tmp_path_factory.mktemp("reader") / "reader"
+    subprocess.run(
+        [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", HEADER,
+         Path(__file__).with_name("reader.c"), "-o", program],
+        check=True,
+    )  # fmt: skip
+
+    def run(*words: Any, env: dict[str, str] | None = None) -> list[int]:
+        done = subprocess.run(
+            [program, *map(str, words)], capture_output=True, text=True, timeout=60, env=env, check=False
+        )
+        assert done.returncode == 0, f"{words}: ended with {done.returncode}: {done.stderr}"
+        return [int(word) for word in done.stdout.split()]
+
+    run.program = program  # type: ignore[attr-defined]
+    return run
+
+
+@pytest.fixture(scope="session")
+def made() -> SimpleNamespace:
+    return SimpleNamespace(content=content, ROOT=ROOT, PYTHON_CLIENT=PYTHON_CLIENT, HEADER=HEADER)

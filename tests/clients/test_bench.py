@@ -1,0 +1,20 @@
+"""The figures of the readers' cost: both are measured, and are sane beside the system's own clock calls."""
+
+from fabrictime.bench import Figure, _clock_now
+
+
+def test_both_readers_are_measured(compiler):
+    said = []
+    figures = _clock_now.measure(said.append, quick=True)
+    assert set(figures) >= {"now_ns_per_call_c", "now_ns_per_call_python"}
+    assert len(said) == 2
+    for name, value in figures.items():
+        ns = value.value if isinstance(value, Figure) else value
+        assert 1 < ns < 1e6, name
+
+
+def test_without_the_clients_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(_clock_now, "CLIENTS", tmp_path / "clients")
+    figures = _clock_now.measure(lambda line: None)
+    assert "clients/ is not beside this package" in figures["now_ns_per_call_c"].reason
+    assert set(figures) == {"now_ns_per_call_c", "now_ns_per_call_python"}

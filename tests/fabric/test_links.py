@@ -1,0 +1,300 @@
+"""Evidence of broken links from real packets: which paths are told lost, which live, whose fault it is."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.truth import PathUnclear
+
+pytestmark = pytest.mark.fabric
+
+PORT, FIRST_PATH_PORT, PATHS = 9319, 9320, 4
+SMALL = FabricSettings(hosts=4, leaves=2, spines=2)
+WAIT_S = 20.0
+
+Way = tuple[str, str, int]
+
+
+class Watch:
+    """Takes the evidence of a fleet's engines whenever one rings; keeps the newest word on each way."""
+
+    def __init__(self, fleet: Any) -> None:
+        self.engines = fleet.engines
+        self.row: dict[Way, int] = {}
+        self.lost: dict[Way, int] = {}
+        self.answered: dict[Way, int] = {}
+        self.late: dict[Way, int] = {}
+        self.trouble: dict[str, set[str]] = {name: set() for name in self.engines}
+        self.events: list[tuple[str, Any]] = []
+
+    def forget(self) -> None:
+        """Begin anew: what was there before counts no more."""
+        self.take()
+        self.__init__(self)  # type: ignore[misc]  # the engines are all that stays
+
+    def take(self) -> None:
+        from producers.links import trouble_of
+
+        for name, engine in self.engines.items():
+            evidence = engine.evidence()
+            self.events.append((name, evidence))
+            self.trouble[name] |= set(trouble_of(evidence))
+            for news in evidence.ways:
+                way = (name, news.peer, news.path)
+                self.row[way] = news.in_a_row
+                for count, more in (
+                    (self.lost, news.lost),
+                    (self.answered, news.answered),
+                    (self.late, news.late),
+                ):
+                    count[way] = count.get(way, 0) + more
+
+    def until(self, done: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
+        """Take until it is so; return whether it became so."""
+        end = time.monotonic() + timeout_s
+        while not done():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            select.select([engine.evidence_fd for engine in self.engines.values()], [], [], min(left, 0.1))
+            self.take()
+        return True
+
+    def dead(self) -> set[Way]:
+        """Ways of whom several were lost in a row, and none answered since."""
+        return {way for way, row in self.row.items() if row >= 3}
+
+
+def ring(names: list[str], count: int) -> dict[str, list[str]]:
+    return {name: [names[(i + k) % len(names)] for k in range(1, count + 1)] for i, name in enumerate(names)}
+
+
+def crossing(testbed: Testbed, way: Way) -> set[str]:
+    """Return the links that a probe of this way and its answer take."""
+    source, destination, sport = way
+    links: set[str] = set()
+    try:
+        links |= set(testbed.truth.likely_path_of(source, destination, sport, PORT))
+        links |= set(testbed.truth.likely_path_of(destination, source, PORT, sport))
+    except PathUnclear:
+        pass
+    return links
+
+
+def warm(watch: Watch) -> None:
+    """Until each way is known well enough for its time-outs to be short."""
+    assert watch.until(lambda: len(watch.answered) >= 4 * 3 * PATHS and min(watch.answered.values()) > 60)
+    watch.forget()
+
+
+@pytest.mark.parametrize("line", ["blackhole leaf1>spine2", "blackhole spine1>leaf2"])
+def test_a_blackhole_is_told_of_exactly_the_paths_that_cross_it(inside, probers, line):
+    def body():
+        with Testbed(SMALL) as testbed:
+            names = [nic.nic for nic in testbed.fabric.nics()]
+            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=1000.0, spacing_ns=0, paths=PATHS)
+            watch = Watch(fleet)
+            try:
+                warm(watch)
+                ways = {
+                    (a, b, FIRST_PATH_PORT + p) for a in names for b in names if a != b for p in range(PATHS)
+                }
+                (link,) = testbed.faults.add(line).links
+                crossed = {way for way in ways if link in crossing(testbed, way)}
+                told = watch.until(lambda: watch.dead() >= crossed)
+                watch.answered.clear()
+                living = watch.until(lambda: watch.answered.keys() >= ways - crossed)
+                dead = watch.dead()
+                timeouts = [n.timeout_ns for _, e in watch.events for n in e.ways if n.in_a_row]
+                testbed.faults.clear()
+                healed = watch.until(lambda: not watch.dead() and watch.answered.keys() >= ways)
+                return ways, crossed, told, living, dead, healed, min(timeouts)
+            finally:
+                fleet.close()
+
+    ways, crossed, told, living, dead, healed, timeout_ns = inside(body)
+    assert 0 < len(crossed) < len(ways)
+    assert told, "a path that crosses the fault is not told dead"
+    assert dead == crossed, "others are told dead"
+    assert living, "a path that does not cross it is not answered"
+    assert healed, "paths are not told to live again"
+    assert timeout_ns >= 2_000_000
+
+
+def test_a_grey_link_is_told_by_its_share_and_only_on_paths_that_cross_it(inside, probers):
+    def body():
+        with Testbed(SMALL) as testbed:
+            names = [nic.nic for nic in testbed.fabric.nics()]
+            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=1000.0, spacing_ns=0, paths=PATHS)
+            watch = Watch(fleet)
+            try:
+                warm(watch)
+                (link,) = testbed.faults.add("grey 20% leaf1>spine2 seed 7").links
+                watch.forget()
+
+                def counted() -> bool:
+                    crossed = [way for way in watch.answered if link in crossing(testbed, way)]
+                    return sum(watch.answered[way] + watch.lost[way] for way in crossed) > 1500
+
+                assert watch.until(counted)
+                tally = {True: [0, 0], False: [0, 0]}
+                for way in watch.answered:
+                    hit = tally[link in crossing(testbed, way)]
+                    hit[0] += watch.lost[way] - watch.late[way]
+                    hit[1] += watch.answered[way]
+                return tally
+            finally:
+                fleet.close()
+
+    tally = inside(body)
+    lost, answered = tally[True]
+    # a probe crosses the link once: on its way out, or its answer on the way back
+    assert 0.13 < lost / (lost + answered) < 0.27
+    lost, answered = tally[False]
+    assert lost <= 2 + answered // 200, "paths beside it lose packets as well"
+
+
+def test_a_peer_that_dies_is_told_on_all_its_paths_and_by_all_who_ask_it(inside, probers):
+    def body():
+        with Testbed(SMALL) as testbed:
+            names = [nic.nic for nic in testbed.fabric.nics()]
+            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=1000.0, spacing_ns=0, paths=PATHS)
+            watch = Watch(fleet)
+            try:
+                warm(watch)
+                gone = names[2]
+                fleet.engines[gone].stop()
+                ways = {(a, gone, FIRST_PATH_PORT + p) for a in names if a != gone for p in range(PATHS)}
+                told = watch.until(lambda: watch.dead() >= ways)
+                watch.answered.clear()
+                others = {(a, b, FIRST_PATH_PORT + p) for a in names for b in names for p in range(PATHS)
+                          if a != b and gone not in (a, b)}  # fmt: skip
+                living = watch.until(lambda: watch.answered.keys() >= others)
+                return told, living, watch.dead() == ways
+            finally:
+                fleet.close()
+
+    told, living, exactly = inside(body)
+    assert told, "not all who ask it tell it lost on all paths"
+    assert living, "others are not answered any more"
+    assert exactly
+
+
+def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, probers):
+    slow = SMALL.model_copy(update={"host_rate_bps": 20_000_000, "fabric_rate_bps": 20_000_000})
+
+    def body():
+        from fabrictime.testbed.traffic import FlowSpec
+
+        with Testbed(slow) as testbed:
+            names = [nic.nic for nic in testbed.fabric.nics()]
+            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=300.0, spacing_ns=0, paths=PATHS)
+            watch = Watch(fleet)
+            try:
+                assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 20)
+                watch.forget()
+                # 2 x 10.5 Mbit/s into a port of 20: its queue grows for a second, up to 60 ms
+                flows = [
+                    testbed.traffic.start(
+                        FlowSpec(source=source, destination="h4", rate_bps=10_500_000, duration_s=1.2,
+                                 protocol="udp", sport=sport)
+                    )
+                    for source, sport in (("h1", 40_001), ("h2", 40_002))
+                ]  # fmt: skip
+                for flow in flows:
+                    flow.wait()
+                assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 40)
+                into = [way for way in watch.answered if way[1] == "h4/eth1"]
+                worst = max((n.in_a_row for _, e in watch.events for n in e.ways), default=0)
+                stayed = sum(watch.lost.values()) - sum(watch.late.values())
+                return worst, stayed, sum(watch.answered.values()), watch.dead(), len(into)
+            finally:
+                fleet.close()
+
+    worst, stayed, answered, dead, into = inside(body)
+    assert into == 12
+    assert not dead
+    assert stayed <= answered // 20, "lost for good without an overflow"
+    assert worst < 10
+
+
+def test_the_hosts_own_port_going_down_is_told_at_once_and_makes_no_losses_of_its_own(inside, probers):
+    def body():
+        from producers.device import DeviceWatch
+
+        with Testbed(SMALL) as testbed:
+            nics = testbed.fabric.nics()
+            names = [nic.nic for nic in nics]
+            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=1000.0, spacing_ns=0, paths=PATHS)
+            watch, port = Watch(fleet), DeviceWatch(nics[0].device, nics[0].netns)
+            try:
+                before = port.read()
+                warm(watch)
+                testbed.faults.add(f"down {names[0]}")
+                ready, _, _ = select.select([port.fileno()], [], [], 5)
+                down = port.read()
+                ways = {(names[0], b, FIRST_PATH_PORT + p) for b in names[1:] for p in range(PATHS)}
+                others = {(a, names[0], path) for _, a, path in ways}
+                told = watch.until(lambda: watch.dead() >= others and "LOCAL_DROP" in watch.trouble[names[0]])
+                rows = [watch.row.get(way, 0) for way in ways]
+                testbed.faults.clear()
+                up = []
+                end = time.monotonic() + 5
+                while not up and time.monotonic() < end:
+                    select.select([port.fileno()], [], [], 0.1)
+                    up = port.read()
+                return before, bool(ready), down, told, rows, up
+            finally:
+                port.close()
+                fleet.close()
+
+    before, ready, down, told, rows, up = inside(body)
+    assert [seen.carrier for seen in before] == [True]
+    assert before[0].speed_bps
+    assert ready
+    assert [seen.carrier for seen in down] == [False]
+    assert told, "its peers do not tell it lost, or it does not say that its requests stay with it"
+    assert max(rows) <= 2, "requests that never left the host are told as losses of the network"
+    assert [seen.carrier for seen in up] == [True]
+
+
+def test_hogs_beside_the_agents_make_trouble_and_no_dead_paths_without_it(inside, probers):
+    def body():
+        import os
+        import subprocess
+        import sys
+
+        with Testbed(SMALL) as testbed:
+            names = [nic.nic for nic in testbed.fabric.nics()]
+            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=500.0, timeout_ms=3000.0, paths=PATHS)
+            watch = Watch(fleet)
+            hogs = []
+            try:
+                assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 30)
+                for _ in range(2 * (os.cpu_count() or 1)):
+                    hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+                watch.forget()
+                assert watch.until(lambda: len(watch.answered) >= 48 and min(watch.answered.values()) > 60)
+                dead = {(name, n.peer) for name, e in watch.events for n in e.ways if n.in_a_row >= 3}
+                starved = {name for name, trouble in watch.trouble.items() if "STARVED" in trouble}
+                for hog in hogs:
+                    hog.kill()
+                healed = watch.until(lambda: not watch.dead())
+                return dead, starved, healed, sum(watch.answered.values())
+            finally:
+                for hog in hogs:
+                    hog.kill()
+                    hog.wait()
+                fleet.close()
+
+    dead, starved, healed, answered = inside(body)
+    assert answered > 48 * 60
+    assert {peer for _, peer in dead} <= starved, "told dead, and it says that it was well"
+    assert healed

@@ -1,0 +1,231 @@
+/* Early losses against a model that is as plain as can be: every request in a list, judged one by one.
+ * Built by test_sanitized.py with the sanitizers on; prints "clean" at the end. */
+#include "losses.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t state = 88172645463325252ULL;
+
+static uint64_t chance(uint64_t below) {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state % below;
+}
+
+#define CHECK(what)                                             \
+  do {                                                          \
+    if (!(what)) {                                              \
+      fprintf(stderr, "line %d: %s\n", __LINE__, #what);        \
+      exit(1);                                                  \
+    }                                                           \
+  } while (0)
+
+enum { PEERS = 3, PATHS = 2, WAYS = PEERS * PATHS, SLOTS = 64 };
+enum { IDLE, ASKED, LEFT, TOLD };
+
+typedef struct {
+  int64_t sent;
+  int way, state;
+} request;
+
+typedef struct {
+  uint64_t lost, answered, late;
+  int64_t answered_sent;
+  int64_t row[100000]; /* when those told lost were sent */
+  int rows;
+} way;
+
+static way ways[WAYS];
+static request requests[SLOTS];
+static int64_t since[PEERS];
+static int used[PEERS];
+
+static int counts(const request *r) { return used[r->way / PATHS] && r->sent >= since[r->way / PATHS]; }
+
+static int in_a_row(const way *w) {
+  int n = 0;
+  for (int i = 0; i < w->rows; i++) n += w->row[i] > w->answered_sent;
+  return n;
+}
+
+static void model_told(request *r) {
+  way *w = &ways[r->way];
+  w->lost++;
+  if (w->rows < 100000) w->row[w->rows++] = r->sent;
+}
+
+/* `least` and `most` equal: both time-outs are that, whatever was learned. Told at the judging that has passed it;
+ * the wheel rounds up to its tick. */
+static void against_model(int64_t timeout, int64_t step, int rounds) {
+  static const int64_t TICK = 250000;
+  ft_losses *l = ft_losses_new(PEERS, PATHS, SLOTS, timeout, timeout);
+  CHECK(l);
+  memset(ways, 0, sizeof ways);
+  memset(requests, 0, sizeof requests);
+  for (int i = 0; i < WAYS; i++) ways[i].answered_sent = INT64_MIN;
+  int64_t now = 5000000000LL + (int64_t)chance(1000000000);
+  for (int p = 0; p < PEERS; p++) {
+    ft_losses_meet(l, (uint32_t)p, 1, now);
+    used[p] = 1;
+    since[p] = now;
+  }
+  uint64_t stuck = 0;
+  int64_t judged_at = now;
+  for (int round = 0; round < rounds; round++) {
+    now += (int64_t)chance((uint64_t)step) + 1;
+    uint32_t slot = (uint32_t)chance(SLOTS);
+    request *r = &requests[slot];
+    switch (chance(round % 1000 < 500 ? 8 : 12)) {
+    case 0: case 1: case 2:
+      if (r->state != IDLE) break;
+      *r = (request){now, (int)chance(WAYS), ASKED};
+      ft_losses_sent(l, slot, (uint32_t)r->way, now);
+      break;
+    case 3: case 4:
+      if (r->state != ASKED) break;
+      now += (int64_t)chance(2000);
+      if (counts(r)) r->sent = now;
+      r->state = LEFT;
+      ft_losses_left(l, slot, now);
+      break;
+    case 5: case 6: {
+      if (r->state == IDLE) break;
+      int told = ft_losses_answered(l, slot, now, now - r->sent);
+      CHECK(told == (r->state == TOLD));
+      if (counts(r)) {
+        way *w = &ways[r->way];
+        w->answered++;
+        w->late += (uint64_t)told;
+        if (r->sent > w->answered_sent) w->answered_sent = r->sent;
+        int kept = 0; /* its own loss is taken back, also where it stands later than the newest answered one */
+        for (int i = 0; i < w->rows; i++)
+          if (w->row[i] > w->answered_sent) w->row[kept++] = w->row[i];
+        w->rows = kept;
+      }
+      r->state = IDLE;
+      break;
+    }
+    case 7:
+      if (r->state == IDLE || chance(4)) break;
+      if (r->state == ASKED) stuck += (uint64_t)counts(r);
+      if (r->state == LEFT && counts(r)) model_told(r);
+      ft_losses_over(l, slot);
+      r->state = IDLE;
+      break;
+    case 8:
+      if (chance(200)) break;
+      {
+        uint32_t p = (uint32_t)chance(PEERS);
+        if (used[p] && chance(2)) {
+          ft_losses_leave(l, p);
+          used[p] = 0;
+        } else {
+          ft_losses_meet(l, p, !used[p], now);
+          used[p] = 1;
+          since[p] = now;
+        }
+        for (int i = 0; i < PATHS; i++) {
+          way *w = &ways[p * PATHS + i];
+          w->lost = w->answered = w->late = 0;
+          w->rows = 0;
+          w->answered_sent = INT64_MIN;
+        }
+      }
+      break;
+    case 9: {
+      if (chance(20)) break;
+      ft_way_news news[WAYS];
+      uint32_t most = (uint32_t)chance(WAYS) + 1, n = ft_losses_take(l, now, news, most);
+      CHECK(n <= most && !ft_losses_urgent(l));
+      for (uint32_t i = 0; i < n; i++) {
+        way *w = &ways[news[i].way];
+        CHECK(news[i].lost == w->lost && news[i].answered == w->answered && news[i].late == w->late);
+        int row = in_a_row(w);
+        CHECK(news[i].in_a_row == (uint32_t)row || (row > 16 && news[i].in_a_row >= 16));
+        CHECK(news[i].timeout == timeout);
+        CHECK((news[i].first_lost_age >= 0) == (row > 0));
+        CHECK(news[i].answered_age == (w->answered_sent == INT64_MIN ? -1 : now - w->answered_sent));
+        w->lost = w->answered = w->late = 0;
+      }
+      if (n < most)
+        for (int i = 0; i < WAYS; i++) CHECK(!ways[i].lost && !ways[i].answered);
+      break;
+    }
+    default: {
+      int64_t unjudged_ns = now - judged_at; /* what was due meanwhile had nobody to look at it */
+      ft_losses_judge(l, now);
+      int waits;
+      for (uint32_t i = 0; i < SLOTS; i++) {
+        request *q = &requests[i];
+        if (q->state != LEFT) continue;
+        if (ft_losses_told(l, i)) {
+          CHECK(counts(q) && now >= q->sent + timeout);
+          model_told(q);
+          q->state = TOLD;
+        } else if (counts(q)) {
+          CHECK(now < q->sent + 2 * timeout + 2 * TICK + unjudged_ns);
+        }
+      }
+      int64_t at = ft_losses_due(l, &waits);
+      CHECK(at > now && !waits);
+      judged_at = now;
+    }
+    }
+  }
+  CHECK(ft_losses_counted(l).stuck == stuck);
+  ft_losses_free(l);
+}
+
+/* A peer that is silent altogether waits for the long time-out; one that answers later requests does not. */
+static void overtaken(void) {
+  static const int64_t MS = 1000000;
+  ft_losses *l = ft_losses_new(2, 1, 8, 2 * MS, 100 * MS);
+  ft_way_news news[2];
+  int64_t now = 1000 * MS;
+  CHECK(l);
+  ft_losses_meet(l, 0, 1, now);
+  ft_losses_meet(l, 1, 1, now);
+  for (int i = 0; i < 3000; i++) { /* the network is quick, the peer sometimes slow */
+    now += MS;
+    ft_losses_sent(l, 0, 0, now);
+    ft_losses_left(l, 0, now);
+    ft_losses_network(l, 0, 20000);
+    ft_losses_answered(l, 0, now, i % 20 ? 50000 : 15 * MS);
+  }
+  ft_losses_take(l, now, news, 2);
+  now += MS;
+  int64_t sent = now;
+  ft_losses_sent(l, 0, 0, sent);
+  ft_losses_left(l, 0, sent);
+  int waits;
+  for (now = sent; now < sent + 10 * MS; now += MS / 4) ft_losses_judge(l, now);
+  CHECK(ft_losses_take(l, now, news, 2) == 0); /* the peer may be starved */
+  ft_losses_due(l, &waits);
+  CHECK(waits);
+  ft_losses_sent(l, 1, 0, sent + 5 * MS);
+  ft_losses_left(l, 1, sent + 5 * MS);
+  ft_losses_answered(l, 1, now, 30000);
+  ft_losses_judge(l, now);
+  CHECK(ft_losses_urgent(l));
+  CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 0 && news[0].timeout == 2 * MS);
+  sent = now;
+  ft_losses_sent(l, 2, 0, sent);
+  ft_losses_left(l, 2, sent);
+  for (; now < sent + 99 * MS; now += MS / 4) ft_losses_judge(l, now);
+  CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 1);
+  ft_losses_free(l);
+}
+
+int main(void) {
+  for (int i = 0; i < 40; i++) {
+    against_model(2000000, i % 2 ? 200000 : 20000, 30000);
+    against_model(60000000, 3000000, 30000);
+    against_model(400000000, 8000000, 30000); /* further than the wheel reaches */
+  }
+  overtaken();
+  puts("clean");
+  return 0;
+}

@@ -1,0 +1,260 @@
+"""Early losses of the engine: told soon, taken back, never of another peer, and never for its own sleep."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from native.core.probe import Engine, Evidence, Peer, WayNews
+
+MakeNic = Callable[..., Any]
+MakeResponder = Callable[..., Any]
+ROOT = Path(__file__).parents[3]
+
+
+class Told:
+    """All that an engine told so far."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.events: list[Evidence] = []
+
+    def take(self) -> None:
+        self.events.append(self.engine.evidence())
+
+    def until(self, done: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        end = time.monotonic() + timeout_s
+        while not done():
+            assert time.monotonic() < end, f"not in {timeout_s} s: {self.engine.counters()}"
+            select.select([self.engine.evidence_fd], [], [], 0.05)
+            self.take()
+
+    def ways(self) -> list[WayNews]:
+        return [way for event in self.events for way in event.ways]
+
+    def sum(self, name: str) -> int:
+        return sum(getattr(way, name) for way in self.ways())
+
+    def row(self) -> int:
+        newest = {(way.peer, way.path): way.in_a_row for way in self.ways()}
+        return max(newest.values(), default=0)
+
+
+def test_what_is_answered_is_counted_once_and_nothing_is_lost(make_nic: MakeNic) -> None:
+    a, b = make_nic("a/lo", timeout_ms=3000), make_nic("b/lo")
+    a.engine.set_peers([b.peer()])
+    a.start()
+    b.start()
+    told = Told(a.engine)
+    told.until(lambda: told.sum("answered") > 2000)
+    a.engine.set_peers([])
+    sent = -1.0
+    while sent != a.engine.counters()["requests_sent"]:
+        sent = a.engine.counters()["requests_sent"]
+        threading.Event().wait(0.05)
+    told.take()
+    assert told.sum("lost") == told.sum("late")
+    assert told.sum("answered") <= sent
+    way = told.ways()[0]
+    assert way.peer == "b/lo"
+    assert way.path in a.engine.path_ports
+    assert 0 <= way.arrived_age_ns <= way.answered_age_ns
+    assert (way.first_lost_age_ns, way.in_a_row) == (-1, 0)
+    assert way.timeout_ns >= 2_000_000
+    assert sum(event.interval_ns for event in told.events) > 0
+
+
+def test_a_peer_that_falls_silent_is_told_with_the_age_of_its_last_answer(make_nic: MakeNic) -> None:
+    a, b = make_nic("a/lo", timeout_ms=400), make_nic("b/lo")
+    a.engine.set_peers([b.peer()])
+    a.start()
+    b.start()
+    told = Told(a.engine)
+    told.until(lambda: told.sum("answered") > 600)
+    b.stop()
+    stopped = time.monotonic()
+    told.until(lambda: told.row() >= 3)
+    took_ns = (time.monotonic() - stopped) * 1e9
+    news = next(way for way in reversed(told.ways()) if way.in_a_row >= 3)
+    assert 0 <= news.last_lost_age_ns <= news.first_lost_age_ns < took_ns
+    assert news.first_lost_age_ns < news.answered_age_ns < took_ns + 1e9
+    assert news.timeout_ns <= 400e6
+    b.start()
+    told.until(lambda: told.row() == 0)
+    assert told.ways()[-1].answered_age_ns >= 0
+
+
+def test_losses_are_those_that_were_dropped_each_told_once(
+    make_nic: MakeNic, make_responder: MakeResponder
+) -> None:
+    a = make_nic("a/lo", timeout_ms=300, rate_pps=1500.0)
+    responder = make_responder(a.address, drop=0.2, double=0.05, seed=5)
+    a.engine.set_peers([Peer("r/lo", *responder.address)])
+    a.start()
+    told = Told(a.engine)
+    told.until(lambda: told.sum("lost") - told.sum("late") > 150)
+    a.engine.set_rate(0.001)
+    counts = (0.0, 0.0)
+    while counts != (counts := (responder.asked, a.engine.counters()["requests_sent"])) or sum(counts) == 0:
+        threading.Event().wait(0.4)
+    told.take()
+    counters = a.engine.counters()
+    assert told.sum("answered") + told.sum("lost") - told.sum("late") == counters["requests_sent"]
+    assert told.sum("lost") - told.sum("late") == counters["lost"] >= responder.dropped
+    assert told.sum("late") == counters["taken_back"]
+
+
+def test_an_answer_that_comes_late_takes_the_loss_back(
+    make_nic: MakeNic, make_responder: MakeResponder
+) -> None:
+    a = make_nic("a/lo", timeout_ms=10_000, rate_pps=2000.0)
+    responder = make_responder(a.address, reorder=0.005, seed=9)  # holds some replies until it has nine
+    a.engine.set_peers([Peer("r/lo", *responder.address)])
+    a.start()
+    told = Told(a.engine)
+    told.until(lambda: told.sum("late") > 15)
+    for event in told.events:
+        for way in event.ways:
+            assert way.late <= way.answered
+    assert told.sum("lost") >= told.sum("late")
+    a.until(lambda: a.samples() > 500)
+    assert a.lost() == 0, "its sample counts all the same"
+
+
+def test_a_peer_that_is_no_longer_asked_leaves_no_losses_to_who_comes_after(make_nic: MakeNic) -> None:
+    a, b = make_nic("a/lo", max_peers=1, timeout_ms=60), make_nic("b/lo")
+    a.engine.set_peers([Peer("gone/lo", b.address, 9)])
+    a.start()
+    b.start()
+    told = Told(a.engine)
+    told.until(lambda: told.row() >= 3)
+    a.engine.set_peers([])
+    told.take()
+    told.events.clear()
+
+    def asked() -> bool:
+        a.engine.drain()  # slots rest until nothing of who had them can come any more
+        a.engine.set_peers([b.peer()])
+        return told.sum("answered") > 200
+
+    told.until(asked)
+    assert {way.peer for way in told.ways()} == {"b/lo"}
+    assert told.sum("lost") == told.sum("late")
+
+
+def test_a_peer_at_a_new_address_begins_anew(make_nic: MakeNic) -> None:
+    a, b = make_nic("a/lo", timeout_ms=200), make_nic("b/lo")
+    a.engine.set_peers([b.peer("x/lo", port=9)])
+    a.start()
+    told = Told(a.engine)
+    told.until(lambda: told.row() >= 3)
+    c = make_nic("x/lo")
+    c.start()
+    a.engine.set_peers([c.peer("x/lo")])
+    told.take()
+    told.events.clear()
+    told.until(lambda: told.sum("answered") > 100)
+    assert told.sum("lost") == told.sum("late")
+
+
+def test_news_beyond_what_is_taken_comes_with_the_next(make_nic: MakeNic) -> None:
+    a, b = make_nic("a/lo", paths=8), make_nic("b/lo")
+    a.engine.set_peers([b.peer()])
+    a.start()
+    b.start()
+    a.until(lambda: a.samples() > 500)
+    first = a.engine.evidence(3)
+    second = a.engine.evidence()
+    assert len(first.ways) == 3
+    assert len({way.path for way in (*first.ways, *second.ways)}) == 8
+
+
+def test_requests_without_a_way_out_are_told_as_stuck_and_not_as_lost(make_nic: MakeNic) -> None:
+    a = make_nic("a/lo", timeout_ms=50)
+    a.engine.set_peers([Peer("far/lo", "240.0.0.1", 9)])  # from a loopback address nothing goes there
+    a.start()
+    told = Told(a.engine)
+    told.until(lambda: sum(event.stuck for event in told.events) > 20)
+    assert told.sum("lost") == 0
+    assert a.engine.counters()["stuck"] > 20
+
+
+CHILD = """
+import json, os, sys, threading, select
+from native.core.probe import Engine, Peer, open_sockets
+address, port, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+sockets = open_sockets(address, 0, 0, 2)
+engine = Engine(sockets, nic="child/lo", key=bytes(range(16)), rate_pps=1000.0, timeout_ms=5000)
+engine.set_peers([Peer(name, address, port)])
+threading.Thread(target=engine.run, daemon=True).start()
+print(json.dumps(sockets.port), flush=True)
+for line in sys.stdin:
+    e = engine.evidence()
+    lost, answered = sum(w.lost - w.late for w in e.ways), sum(w.answered for w in e.ways)
+    print(json.dumps({"late_ns": e.late_ns, "lost": lost, "answered": answered}), flush=True)
+engine.stop()
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[[str, int, str], subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(address: str, port: int, name: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, address, str(port), name], cwd=ROOT, text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+        process.stdin.close()  # type: ignore[union-attr]  # they are pipes
+        process.wait(10)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def test_an_agent_that_gets_no_processor_says_so_and_tells_no_losses_of_its_own(
+    make_nic: MakeNic, child: Callable[..., Any]
+) -> None:
+    a = make_nic("a/lo", timeout_ms=5000)
+    a.start()
+    process = child(a.address, a.sockets.port, "a/lo")
+
+    def ask() -> dict[str, Any]:
+        process.stdin.write("\n")
+        process.stdin.flush()
+        answer: dict[str, Any] = json.loads(process.stdout.readline())
+        return answer
+
+    port = json.loads(process.stdout.readline())
+    a.engine.set_peers([Peer("child/lo", a.address, port)])
+    told = Told(a.engine)
+    told.until(lambda: told.sum("answered") > 300)
+    ask()
+    told.take()
+    told.events.clear()
+    process.send_signal(signal.SIGSTOP)
+    told.until(lambda: told.row() >= 3)  # towards the outside it is as dead
+    process.send_signal(signal.SIGCONT)
+    told.until(lambda: told.row() == 0 and told.sum("lost") == told.sum("late"))
+    heard, mine = 0, []
+    while heard < 100:
+        mine.append(ask())
+        heard += mine[-1]["answered"]
+    assert max(each["late_ns"] for each in mine) > 5_000_000
+    assert sum(each["lost"] for each in mine) == 0, "answers that lay unread are no losses"
+    assert a.lost() == 0

@@ -1,0 +1,459 @@
+"""What a host's flow reporter says of TCP flows that run and of flows that programs register."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from producers.diag import TcpSocket
+from producers.flowbook import FlowBook, FlowRules, Registration
+from producers.flows import Addresses, FlowReporter
+from producers.inventory import nic_record
+from producers.local_socket import connect
+from producers.registrations import Registrations, parse_registration
+from producers.settings import FlowSettings, NicSettings
+from schemas import codec
+
+MS = 1_000_000
+LOCAL = {"10.0.0.1": "a/eth0"}
+FLEET = {"10.0.0.1": "a/eth0", "10.0.0.2": "b/eth0", "10.0.0.3": "a/eth1"}
+UDP = ("UDP", "10.0.0.1", 5000, "10.0.0.2", 6000)
+
+
+def book(**rules: Any) -> FlowBook:
+    return FlowBook("a", "boot", "fabric", LOCAL, FLEET.get, FlowRules(**rules))
+
+
+def tcp(sent: int, *, cookie: int = 7, peer: str = "10.0.0.2", **more: Any) -> TcpSocket:
+    values: dict[str, Any] = {
+        "cookie": cookie, "source": "10.0.0.1", "source_port": 4000, "peer": peer, "peer_port": 80,
+        "bytes_sent": sent, "segments_sent": sent // 1000, "header_bytes": 66, "retransmits": 0,
+        "rtt_us": 250, "busy_us": 0, "receiver_limited_us": 0, "buffer_limited_us": 0, "rate_limit_bps": None,
+    }  # fmt: skip
+    return TcpSocket(**(values | more))
+
+
+def told(of: FlowBook, whole: bool = False) -> list[dict[str, Any]]:
+    records = of.report(whole, 1, iter(range(10**6)).__next__)
+    for record in records:
+        codec.encode("FlowReports", record)
+    return [flow for record in records for flow in record["flows"]]
+
+
+def test_a_flow_is_told_of_at_once_with_the_rate_of_its_frames():
+    flows = book()
+    flows.look([], [], {}, 0)
+    flows.look([tcp(1_000_000)], [], {}, 100 * MS)
+    (first,) = told(flows)
+    assert first["flow_id"] == "a/boot/sock:7"
+    assert (first["nic"], first["peer"], first["state"]) == ("a/eth0", "b/eth0", "OPEN")
+    assert first["bytes"] == first["bytes_total"] == 1_000_000 + 1000 * 66
+    assert first["rate_bps"] == pytest.approx(1_066_000 * 8 / 0.1)
+    assert first["rtt_ns"] == 250_000
+    flows.look([tcp(2_000_000)], [], {}, 200 * MS)
+    assert told(flows) == [], "the same rate is no news"
+    flows.look([tcp(2_100_000)], [], {}, 300 * MS)
+    before, slower = told(flows)
+    assert (before["interval_ns"], before["bytes"]) == (100 * MS, 1_066_000), "nothing goes untold"
+    assert (slower["interval_ns"], slower["bytes"]) == (100 * MS, 106_600), "and the change stands by itself"
+
+
+def test_every_second_all_flows_are_told_and_an_end_at_once():
+    flows = book()
+    flows.look([], [], {}, 0)
+    flows.look([tcp(10**6)], [], {}, 100 * MS)
+    told(flows)
+    flows.look([tcp(2 * 10**6)], [], {}, 200 * MS)
+    assert [flow["state"] for flow in told(flows, whole=True)] == ["OPEN"]
+    flows.look([], [tcp(3 * 10**6)], {}, 300 * MS)
+    (last,) = told(flows)
+    assert last["state"] == "CLOSED"
+    assert last["bytes_total"] == 3 * 10**6 * 1.066
+    assert told(flows, whole=True) == []
+    flows.look([], [tcp(3 * 10**6)], {}, 400 * MS)
+    assert told(flows) == [], "an end is told once"
+
+
+def test_an_end_that_the_kernel_tells_late_has_its_last_bytes_and_one_it_never_tells_ends_too():
+    flows = book()
+    flows.look([], [], {}, 0)
+    flows.look([tcp(10**6), tcp(10**6, cookie=8)], [], {}, 100 * MS)
+    told(flows)
+    flows.look([], [], {}, 200 * MS)
+    flows.look([], [], {}, 300 * MS)
+    assert [flow["state"] for flow in told(flows)] == []
+    flows.look([], [tcp(4 * 10**6)], {}, 400 * MS)
+    ended = {flow["flow_id"][-1]: flow for flow in told(flows)}
+    assert ended["7"]["bytes_total"] == 4 * 10**6 * 1.066
+    assert ended["8"]["state"] == "CLOSED"
+
+
+def test_a_flow_that_lived_between_two_looks_is_told_of():
+    flows = book()
+    flows.look([], [], {}, 0)
+    flows.look([], [tcp(10**6)], {}, 100 * MS)
+    (flow,) = told(flows)
+    assert (flow["state"], flow["interval_ns"]) == ("CLOSED", 100 * MS)
+
+
+@pytest.mark.parametrize("known_late", [False, True], ids=["reporter started late", "peer known late"])
+def test_what_was_sent_before_a_flow_was_seen_is_no_rate(known_late):
+    fleet = {} if known_late else dict(FLEET)
+    flows = FlowBook("a", "boot", "fabric", LOCAL, fleet.get)
+    if known_late:
+        flows.look([tcp(10**12)], [], {}, 0)
+        assert told(flows, whole=True) == []
+        fleet.update(FLEET)
+    flows.look([tcp(10**12)], [], {}, 100 * MS)
+    (first,) = told(flows)
+    assert (first["interval_ns"], first["bytes"], first["rate_bps"]) == (0, 0, 0.0)
+    assert first["bytes_total"] >= 10**12
+    flows.look([tcp(10**12 + 10**6, segments_sent=10**9 + 1000)], [], {}, 200 * MS)
+    assert told(flows)[0]["bytes"] == 1_066_000
+
+
+def test_only_flows_between_hosts_of_the_fleet_are_told_of():
+    flows = book()
+    flows.look([], [], {}, 0)
+    outside = tcp(10**6, peer="192.0.2.1", cookie=1)
+    from_elsewhere = tcp(10**6, cookie=2)._replace(source="192.0.2.7")
+    to_itself = tcp(10**6, peer="10.0.0.3", cookie=3)
+    small = tcp(1000, cookie=4)
+    flows.look([outside, from_elsewhere, to_itself, small], [], {}, 100 * MS)
+    assert told(flows, whole=True) == []
+
+
+def test_a_registered_flow_carries_its_job_and_is_told_however_small():
+    flows = book()
+    flows.look([], [], {}, 0)
+    key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
+    flows.look([tcp(1000)], [], {key: Registration("train", "blue")}, 100 * MS)
+    assert [(flow["job"], flow["tenant"]) for flow in told(flows)] == [("train", "blue")]
+    flows.look([tcp(2000)], [], {}, 200 * MS)
+    assert told(flows, whole=True)[0]["job"] == "train", "the program hung up, the flow is still its"
+
+
+def test_counters_that_wrap_or_run_back_make_no_negative_figure():
+    flows = book()
+    flows.look([tcp(10**6, segments_sent=2**32 - 10, retransmits=2**32 - 1)], [], {}, 0)
+    told(flows)
+    flows.look([tcp(10**6 + 5000, segments_sent=5, retransmits=1)], [], {}, 100 * MS)
+    (flow,) = told(flows, whole=True)
+    assert (flow["bytes"], flow["retransmits"]) == (5000 + 15 * 66, 2)
+    flows.look([], [tcp(0, segments_sent=0, retransmits=0)], {}, 200 * MS)
+    (flow,) = told(flows)
+    assert (flow["bytes"], flow["rate_bps"], flow["state"]) == (0, 0.0, "CLOSED"), "reset by the peer"
+    assert flow["bytes_total"] >= 10**6
+
+
+def test_who_holds_a_flow_back_is_told():
+    flows = book()
+    flows.look([tcp(10**6)], [], {}, 0)
+    told(flows)
+    slow_receiver = tcp(2 * 10**6, busy_us=100_000, receiver_limited_us=80_000)
+    flows.look([slow_receiver], [], {}, 100 * MS)
+    (flow,) = told(flows, whole=True)
+    assert flow["busy_share"] == 1.0
+    assert flow["receiver_limited_share"] == pytest.approx(0.8)
+    assert flow["sender_limited_share"] == pytest.approx(0.0)
+    idle = slow_receiver._replace(bytes_sent=2_100_000, busy_us=110_000)
+    flows.look([idle], [], {}, 200 * MS)
+    assert told(flows)[0]["sender_limited_share"] == pytest.approx(0.9)
+    paced = idle._replace(
+        bytes_sent=3_100_000, segments_sent=3100, busy_us=210_000, rate_limit_bps=80_000_000
+    )
+    flows.look([paced], [], {}, 300 * MS)
+    (flow,) = told(flows)
+    assert flow["rate_limit_bps"] == 80_000_000
+    assert flow["sender_limited_share"] == 1.0
+
+
+def test_a_sender_that_counts_for_itself_is_taken_by_its_own_clock():
+    flows = book()
+    flows.look([], [], {UDP: Registration("j", cookie=9, sent_bytes=0, at_ns=90 * MS)}, 100 * MS)
+    flows.look([], [], {UDP: Registration("j", cookie=9, sent_bytes=10**6, at_ns=190 * MS)}, 230 * MS)
+    (flow,) = told(flows)
+    assert (flow["interval_ns"], flow["bytes"], flow["protocol"]) == (100 * MS, 10**6, "UDP")
+    assert flow["rate_bps"] == pytest.approx(80e6)
+    assert flow["retransmits"] is None
+    still = {UDP: Registration("j", cookie=9, sent_bytes=10**6, at_ns=190 * MS)}
+    flows.look([], [], still, 330 * MS)
+    assert told(flows) == [], "no word yet is no news"
+    flows.look([], [], still, 1190 * MS)
+    assert told(flows)[0]["rate_bps"] == 0, "a second without a word: it hangs"
+    flows.look([], [], {}, 1290 * MS)
+    assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
+
+
+def test_more_flows_than_a_record_holds_go_into_several():
+    flows = book()
+    flows.look([], [], {}, 0)
+    flows.look([tcp(10**6, cookie=n) for n in range(1, 5001)], [], {}, 100 * MS)
+    records = flows.report(True, 1, iter(range(10)).__next__)
+    assert [len(record["flows"]) for record in records] == [4096, 904]
+    assert [record["report"] for record in records] == [0, 1]
+    assert not any(record["whole"] for record in records), "none of them is all"
+
+
+def test_addresses_follow_the_inventory():
+    addresses = Addresses()
+    addresses.take("a/e0", {"addresses": ["10.0.0.1", "2001:DB8::1"]}, 0)
+    assert addresses.nic_of("10.0.0.1") == addresses.nic_of("2001:db8::1") == "a/e0"
+    addresses.take("b/e0", {"addresses": ["10.0.0.1"]}, 1)
+    addresses.take("a/e0", {"addresses": ["10.0.0.9"]}, 2)
+    assert addresses.nic_of("10.0.0.1") == "b/e0", "it moved, and its old owner's news does not take it away"
+    assert addresses.nic_of("2001:db8::1") is None
+    addresses.take("b/e0", None, 3)
+    assert addresses.nic_of("10.0.0.1") is None
+
+
+SAID = {
+    "protocol": "udp", "source_address": "127.0.0.1", "source_port": 5, "peer_address": "127.0.0.2",
+    "peer_port": 6, "job": "j", "tenant": None, "cookie": 3, "sent_bytes": 10, "at_ns": 11,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"protocol": "sctp"}, "protocol 'sctp': expected tcp or udp"),
+        ({"source_address": "localhost"}, "source_address 'localhost': expected an IPv4 or IPv6 address"),
+        ({"source_port": 0}, "source_port 0: expected a whole number from 1 to 65535"),
+        ({"source_port": True}, "source_port True"),
+        ({"peer_port": "80"}, "peer_port '80'"),
+        ({"sent_bytes": -1}, "sent_bytes -1: expected a whole number from 0"),
+        ({"sent_bytes": 1e300}, "sent_bytes 1e"),
+        ({"cookie": None}, "cookie None"),
+        ({"job": "two\nlines"}, "job 'two"),
+        ({"job": "x" * 129}, "expected 1 to 128 printable"),
+        ({"colour": 1}, "colour: unknown"),
+    ],
+)  # fmt: skip
+def test_a_registration_that_cannot_be_is_refused_in_one_line(change, says):
+    with pytest.raises(ValueError, match=says) as refused:
+        parse_registration(json.dumps(SAID | change).encode())
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_a_line_that_is_no_flow_is_refused(line):
+    with pytest.raises(ValueError, match="expected one JSON object"):
+        parse_registration(line)
+
+
+def served(registrations: Registrations, until: Any) -> None:
+    end = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < end
+        registrations.serve(time.monotonic() + 0.01)
+
+
+def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(tmp_path):
+    path = tmp_path / ("d" * 100) / "flows.sock"
+    registrations = Registrations(path, {"127.0.0.1"}.__contains__)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    program = connect(path, 5)
+    program.sendall(json.dumps(SAID).encode() + b"\n")
+    served(registrations, lambda: registrations.flows)
+    ((key, said),) = registrations.flows.items()
+    assert key == ("UDP", "127.0.0.1", 5, "127.0.0.2", 6)
+    assert (said.job, said.sent_bytes) == ("j", 10)
+
+    other = connect(path, 5)
+    for line, says in (
+        (SAID, "registered by another"),
+        (SAID | {"source_address": "127.0.0.9"}, "no NIC of this host"),
+    ):
+        other.sendall(json.dumps(line).encode() + b"\n")
+        registrations.serve(time.monotonic() + 0.05)
+        assert says in json.loads(other.recv(1000))["error"]
+    other.sendall(b"x" * 5000)
+    served(registrations, lambda: len(registrations._clients) == 1)
+    assert "expected at most 4096" in json.loads(other.recv(1000))["error"]
+    other.close()
+
+    program.sendall(json.dumps(SAID | {"sent_bytes": 9, "at_ns": 12}).encode() + b"\n")
+    registrations.serve(time.monotonic() + 0.05)
+    assert "it was 10 already" in json.loads(program.recv(1000))["error"]
+    program.sendall(json.dumps(SAID | {"sent_bytes": 99, "at_ns": 12}).encode() + b"\n")
+    program.close()
+    served(registrations, lambda: not registrations._clients)
+    assert registrations.flows[key].sent_bytes == 99
+    registrations.sweep()
+    assert not registrations.flows
+    with pytest.raises(OSError, match="somebody listens there already"):
+        Registrations(path, {}.__contains__)
+    registrations.close()
+    assert not path.exists()
+
+
+HOSTS = [NicSettings(host=f"lo{n}", device="lo", address=f"127.0.0.{n}") for n in (1, 2)]
+
+
+@contextlib.contextmanager
+def connection(
+    family: socket.AddressFamily = socket.AF_INET,
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A TCP connection from lo1 to lo2, over the machine's loopback."""
+    mapped = "::ffff:" if family == socket.AF_INET6 else ""
+    with socket.socket(family) as listener, socket.socket(family) as sender:
+        listener.bind((f"{mapped}127.0.0.2", 0))
+        listener.listen(1)
+        sender.bind((f"{mapped}127.0.0.1", 0))
+        sender.connect(listener.getsockname())
+        receiver, _ = listener.accept()
+        with receiver:
+            yield sender, receiver
+
+
+@pytest.fixture
+def reporter(tmp_path) -> Iterator[FlowReporter]:
+    addresses = Addresses()
+    for nic in HOSTS:
+        addresses.take(f"{nic.host}/lo", {"addresses": [nic.address]}, 0)
+    made = FlowReporter(FlowSettings(socket=tmp_path / "flows.sock"), HOSTS, addresses)
+    made.look()
+    yield made
+    made.close()
+
+
+def pump(sender: socket.socket, receiver: socket.socket, size: int) -> None:
+    reading = threading.Thread(target=lambda: [receiver.recv(1 << 20, socket.MSG_WAITALL)])
+    reading.start()
+    sender.sendall(bytes(size))
+    reading.join(10)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_real_connection_is_told_with_its_bytes_and_its_end(reporter, family):
+    with connection(family) as (sender, receiver):
+        cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
+        port = sender.getsockname()[1]
+        pump(sender, receiver, 1 << 20)
+        reporter.look()
+        mine = [flow for record in reporter.report(True) for flow in record["flows"]]
+        (flow,) = [flow for flow in mine if flow["flow_id"].endswith(f"sock:{cookie}")]
+        assert (flow["nic"], flow["peer"], flow["source_port"]) == ("lo1/lo", "lo2/lo", port)
+        assert flow["protocol"] == "TCP"
+        assert (flow["source_address"], flow["peer_address"]) == ("127.0.0.1", "127.0.0.2")
+        assert 1 << 20 <= flow["bytes"] < 1.02 * (1 << 20)
+        assert flow["rtt_ns"] > 0
+        pump(sender, receiver, 1 << 20)
+    end = time.monotonic() + 10
+    closed: list[dict[str, Any]] = []
+    while not closed:
+        assert time.monotonic() < end
+        reporter.look()
+        told = [flow for record in reporter.report(False) for flow in record["flows"]]
+        closed = [each for each in told if each["flow_id"] == flow["flow_id"] and each["state"] == "CLOSED"]
+    assert 2 << 20 <= closed[0]["bytes_total"] < 1.02 * (2 << 20)
+
+
+def test_a_receiver_that_does_not_read_is_seen_to_hold_the_flow_back(reporter):
+    with connection() as (sender, receiver):
+        cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
+        sender.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sender.send(bytes(1 << 20))
+        end = time.monotonic() + 20
+        share = 0.0
+        while share < 0.9:
+            assert time.monotonic() < end, share
+            threading.Event().wait(0.05)
+            reporter.look()
+            for record in reporter.report(True):
+                for flow in record["flows"]:
+                    if flow["flow_id"].endswith(f":{cookie}"):
+                        share = flow["receiver_limited_share"] or 0.0
+        assert receiver.fileno() >= 0
+
+
+def test_reports_count_up_over_restarts(tmp_path, reporter):
+    before = reporter.report(True)
+    again = FlowReporter(FlowSettings(socket=tmp_path / "other.sock"), HOSTS, Addresses())
+    after = again.report(True)
+    again.close()
+    assert min(record["report"] for record in after) > max(record["report"] for record in before)
+    assert {record["host"] for record in after} == {"lo1", "lo2"}
+    assert all(record["whole"] and record["boot"] for record in after)
+
+
+def test_a_namespace_that_is_not_there_is_named(tmp_path):
+    nic = NicSettings(host="x", device="e", address="10.0.0.1", netns=str(tmp_path / "none"))
+    with pytest.raises(OSError, match="none"):
+        FlowReporter(FlowSettings(socket=tmp_path / "f.sock"), [nic], Addresses())
+
+
+_RUN = """
+import json, logging, sys
+logging.basicConfig(level=logging.INFO)
+from producers.flows import main
+from producers.settings import FlowSettings, NicSettings
+settings, nics = json.loads(sys.argv[1])
+sys.exit(main(FlowSettings(**settings), [NicSettings(**nic) for nic in nics]))
+"""
+
+
+def announce(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+    for nic in HOSTS:
+        record = nic_record(
+            nic,
+            run=1,
+            probe_port=9,
+            phc_index=None,
+            speed_bps=None,
+            mtu_bytes=None,
+            since_ns=1,
+            announced_ns=1,
+        )
+        producer.produce("fabric.inventory", codec.encode("Nic", record), f"{nic.host}/lo")
+    assert producer.flush(10) == 0
+
+
+def test_the_service_publishes_by_host_and_stops_when_told(tmp_path, log, read):
+    announce(log.bootstrap)
+    settings = {"bootstrap": log.bootstrap, "socket": str(tmp_path / "flows.sock"), "whole_ms": 100}
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RUN, json.dumps([settings, [nic.model_dump(mode="json") for nic in HOSTS]])],
+        cwd=root, env=os.environ | {"PYTHONPATH": root}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        with connection() as (sender, receiver):
+            cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
+            pump(sender, receiver, 1 << 20)
+            mine = f":{cookie}"
+            reader = read("fabric.flows")
+            reader.until(lambda got: any(f["flow_id"].endswith(mine) for r in got for f in r["flows"]))
+        reader.until(
+            lambda got: any(
+                f["flow_id"].endswith(mine) and f["state"] == "CLOSED" for r in got for f in r["flows"]
+            )
+        )
+        reports = [record["report"] for record in reader.records if record["host"] == "lo1"]
+        assert reports == sorted(set(reports))
+        process.send_signal(signal.SIGTERM)
+        _, text = process.communicate(timeout=10)
+        assert process.returncode == 0, text
+        assert not (tmp_path / "flows.sock").exists()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

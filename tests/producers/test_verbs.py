@@ -1,0 +1,78 @@
+"""Verbs events come out of a process of their own; without pyverbs, or a device, it says so and is done.
+
+The pyverbs here is made by the test: it has the calls of the real one that are used, and an eventfd for the
+device. A real one needs a kernel with RDMA.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from producers.verbs import VerbsWatch
+
+FAKE = """
+import os, threading
+class Event:
+    def __init__(self, number): self.event_type, self.acked = number, False
+    def ack(self): self.acked = True
+class Context:
+    def __init__(self, name):
+        if name != "rxe0":
+            raise RuntimeError(f"no device {name}")
+        self.fd = os.eventfd(3, os.EFD_SEMAPHORE)
+        self.numbers = [10, 9, 77]
+    def get_async_event(self):
+        os.eventfd_read(self.fd)
+        return Event(self.numbers.pop(0))
+"""
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], VerbsWatch]]:
+    started = []
+
+    def start(device: str, fake: bool = True) -> VerbsWatch:
+        if fake:
+            (tmp_path / "pyverbs").mkdir()
+            (tmp_path / "pyverbs/__init__.py").write_text("")
+            (tmp_path / "pyverbs/device.py").write_text(FAKE)
+        else:
+            (tmp_path / "pyverbs.py").write_text("raise ImportError('not here')")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        started.append(VerbsWatch(device))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def until(done: Callable[[], bool], watch: VerbsWatch) -> None:
+    end = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < end, "not in 20 s"
+        select.select([watch.fileno()], [], [], 0.1)
+
+
+def test_events_come_by_name_and_unknown_ones_by_number(watch: Callable[..., VerbsWatch]) -> None:
+    watching, found = watch("rxe0"), []
+    until(lambda: len(found.extend(watching.read()) or found) >= 3, watching)
+    assert found == ["PORT_ERR", "PORT_ACTIVE", "77"]
+    assert watching.ended is None
+    assert watching.read() == []
+
+
+@pytest.mark.parametrize(
+    ("device", "fake", "says"), [("mlx5_7", True, "no device mlx5_7"), ("rxe0", False, "pyverbs: not here")]
+)
+def test_what_cannot_be_watched_says_why_and_is_done(
+    watch: Callable[..., VerbsWatch], device: str, fake: bool, says: str
+) -> None:
+    watching = watch(device, fake)
+    until(lambda: watching.read() == [] and watching.ended is not None, watching)
+    assert watching.ended == f"{device}: {says}"

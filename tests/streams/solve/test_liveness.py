@@ -1,0 +1,447 @@
+"""Which link is dead: evidence of a probed fleet whose broken links are known, verdicts out."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from fabrictime.bench._link_evidence import ProbedFleet
+from native.core import ClockLine
+from producers.sim.topology import Fleet, Shape
+from schemas import codec
+from schemas.ids import cable_id
+from schemas.topics import FLAPS
+from streams.solve.cover import losses_needed
+from streams.solve.liveness import Change, ShardHealth
+from streams.solve.thresholds import Thresholds
+
+MS = 1_000_000
+S = 1_000_000_000
+WARM = 2200 * MS
+"""Every NIC has told of its living paths by then."""
+
+
+class Watched:
+    """A probed fleet and the verdicts on it."""
+
+    def __init__(self, fleet: Fleet, seed: int = 1, rate_hz: float = 1000.0, **settings: Any) -> None:
+        thresholds = Thresholds(settings.pop("thresholds", None))
+        self.fleet = fleet
+        self.probes = ProbedFleet(fleet, seed=seed, rate_hz=rate_hz, **settings)
+        self.health = ShardHealth("fabric", thresholds, "links/0")
+        self.changes: list[tuple[int, Change]] = []
+        self.log: list[tuple[int, Mapping[str, Any]]] = []
+
+    def run(self, for_ns: int, until: Callable[[], bool] | None = None) -> None:
+        for _ in range(for_ns // (5 * MS)):
+            for append_ns, event in self.probes.run(5 * MS):
+                self.feed(append_ns, event)
+            self._keep(self.health.tick(self.probes.now_ns))
+            if until is not None and until():
+                return
+        assert until is None, [c[1][1]["text"] for c in self.changes if c[1][1]]
+
+    def feed(self, append_ns: int, event: Mapping[str, Any]) -> None:
+        self.log.append((append_ns, event))
+        self._keep(self.health.take(event, append_ns, self.probes.book, len(self.log) - 1))
+
+    def _keep(self, changes: list[Change]) -> None:
+        for subject, record in changes:
+            if record is not None:
+                codec.encode(FLAPS.record, record)
+                assert record["subject"] == subject
+            self.changes.append((self.probes.now_ns, (subject, record)))
+
+    def said(self, state: str) -> set[str]:
+        """Subjects that were ever in a state."""
+        return {s for _, (s, r) in self.changes if r is not None and r["state"] == state}
+
+    def state(self, subject: str) -> str | None:
+        return next((r["state"] if r else None for _, (s, r) in reversed(self.changes) if s == subject), None)
+
+    def last(self, subject: str) -> dict[str, Any]:
+        found = [r for _, (s, r) in self.changes if s == subject and r is not None]
+        return found[-1]
+
+    def link(self, near: str, far: str) -> int:
+        """The directed link from node to node; the first of several."""
+        return next(
+            i
+            for i, name in enumerate(self.fleet.link_ids)
+            if name.startswith(f"{near}:") and f">{far}:" in name
+        )
+
+    def cable(self, near: str, far: str) -> str:
+        return cable_id(self.fleet.link_ids[self.link(near, far)])
+
+    def port(self, nic: str, up: bool) -> None:
+        """The NIC's port says that its carrier is there, or gone."""
+        index = self.fleet.nic_index[nic]
+        now_ns = self.probes.now_ns
+        self.feed(now_ns, {
+            "nic": nic, "shard": "fabric", "run": 1, "event": int(self.probes._event[index]),
+            "kind": "CARRIER", "clock_ns": now_ns + int(self.probes._clock[index]), "system_ns": now_ns,
+            "interval_ns": 0, "trouble": [], "late_ns": 0, "paths": [], "carrier": up, "speed_bps": None,
+            "counters": [], "verbs": None,
+        })  # fmt: skip
+        self.probes._event[index] += 1
+
+
+def small(seed: int = 1, **settings: Any) -> Watched:
+    """As the testbed: 8 hosts, 4 leaves, 4 spines."""
+    fleet = Fleet(Shape(hosts=8, hosts_per_rack=2, spines=4), seed)
+    return Watched(fleet, seed, peers=7, **settings)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_dead_link_inside_is_named_at_once_and_no_other(seed: int) -> None:
+    it = small(seed)
+    it.run(WARM)
+    assert it.changes == []
+    link = it.link("leaf1", "spine2")
+    it.probes.down[link] = True
+    began = it.probes.now_ns
+    it.run(300 * MS)
+    cable = it.cable("leaf1", "spine2")
+    assert it.said("DOWN") == {cable}
+    at_ns, (_, record) = it.changes[0]
+    assert at_ns - began < 60 * MS
+    assert record is not None
+    assert record["links"] == [it.fleet.link_ids[link]]
+    assert record["others"] == []
+    assert abs(record["since_ns"] - began) < 15 * MS
+    assert record["text"].startswith("leaf1 to spine2 is down since ")
+    assert (record["flaps_total"], record["flaps_hour"], record["seq"]) == (1, 1, 1)
+
+
+def test_it_is_up_again_once_paths_cross_it_and_stay_alive() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.down[it.link("spine3", "leaf4")] = True
+    it.run(300 * MS)
+    it.probes.down[:] = False
+    healed = it.probes.now_ns
+    cable = it.cable("spine3", "leaf4")
+    it.run(600 * MS, until=lambda: it.state(cable) == "UP")
+    assert it.said("DOWN") == {cable}
+    record = it.last(cable)
+    assert abs(record["since_ns"] - healed) < 20 * MS
+    assert record["links"]
+    assert "up again" in record["text"]
+    it.run(1500 * MS)
+    assert it.state(cable) == "UP"
+    assert it.last(cable)["seq"] == 2
+
+
+def test_links_that_die_together_are_told_apart() -> None:
+    fleet = Fleet.of(256, seed=5)
+    it = Watched(fleet, 5)
+    it.run(WARM)
+    dead = [it.link("leaf1", "spine2"), it.link("leaf3", "spine2"), it.link("spine7", "leaf16")]
+    it.probes.down[dead] = True
+    it.run(400 * MS)
+    assert it.said("DOWN") == {cable_id(fleet.link_ids[link]) for link in dead}
+
+
+def test_a_nic_cut_off_is_its_own_cable_where_its_agent_still_speaks() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.down[it.link("leaf3", "h6")] = True
+    it.run(400 * MS)
+    cable = it.cable("leaf3", "h6")
+    assert it.said("DOWN") == {cable}
+    record = it.last(cable)
+    assert record["others"] == ["h6/eth1"]
+    assert record["because"] == "PROBES"
+    it.probes.down[:] = False
+    it.run(600 * MS, until=lambda: it.state(cable) == "UP")
+
+
+def test_a_host_that_vanishes_is_one_host_no_link_and_is_forgotten() -> None:
+    it = small(thresholds={"forget_s": 10})
+    it.run(WARM)
+    it.probes.gone[3] = True
+    it.run(2500 * MS)
+    assert it.changes == []
+    it.run(2000 * MS)
+    assert [(s, r["kind"], r["state"]) for _, (s, r) in it.changes if r] == [("h4", "HOST", "DOWN")]
+    assert it.last("h4")["because"] == "SILENCE"
+    assert it.last("h4")["others"] == [it.cable("h4", "leaf2")]
+    it.run(14 * S)
+    assert it.state("h4") is None
+    assert it.said("DOWN") == {"h4"}
+
+
+def test_one_of_a_hosts_nics_is_that_nic_and_all_are_the_host() -> None:
+    fleet = Fleet(Shape(hosts=8, hosts_per_rack=4, spines=2, nics_per_host=2, rails=2), 3)
+    it = Watched(fleet, 3, peers=7)
+    it.run(WARM)
+    it.probes.gone[fleet.nic_index["h2/eth1"]] = True
+    it.run(4 * S)
+    assert it.said("DOWN") == {"h2/eth1"}
+    it.probes.gone[[fleet.nic_index["h5/eth1"], fleet.nic_index["h5/eth2"]]] = True
+    it.run(4 * S)
+    assert it.said("DOWN") == {"h2/eth1", "h5"}
+    assert it.last("h5")["kind"] == "HOST"
+
+
+def test_a_dead_leaf_is_its_cables_and_not_the_hosts_behind_it() -> None:
+    it = small()
+    it.run(WARM)
+    leaf = [i for i, name in enumerate(it.fleet.link_ids) if "leaf2:" in name]
+    it.probes.down[leaf] = True
+    it.run(600 * MS)
+    cables = {cable_id(it.fleet.link_ids[i]) for i in leaf}
+    assert it.said("DOWN") == cables
+    it.probes.down[:] = False
+    it.run(800 * MS, until=lambda: all(it.state(cable) == "UP" for cable in cables))
+
+
+def test_a_dead_spine_is_its_cables() -> None:
+    it = small()
+    it.run(WARM)
+    spine = [i for i, name in enumerate(it.fleet.link_ids) if "spine3:" in name]
+    it.probes.down[spine] = True
+    it.run(500 * MS)
+    assert it.said("DOWN") == {cable_id(it.fleet.link_ids[i]) for i in spine}
+
+
+def test_a_carrier_speaks_first_and_at_once_both_ways() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.down[[it.link("h1", "leaf1"), it.link("leaf1", "h1")]] = True
+    it.port("h1/eth1", False)
+    cable = it.cable("h1", "leaf1")
+    assert it.state(cable) == "DOWN"
+    assert it.last(cable)["because"] == "CARRIER"
+    it.run(500 * MS)
+    assert it.said("DOWN") == {cable}
+    it.port("h1/eth1", True)
+    assert it.state(cable) == "UP"
+    it.run(500 * MS)  # routes need a moment more
+    it.probes.down[:] = False
+    it.run(3500 * MS)
+    assert it.state(cable) == "UP"
+    assert it.last(cable)["flaps_total"] == 1
+
+
+@pytest.mark.parametrize("confess", [True, False])
+def test_a_starved_host_is_no_alarm_whether_it_says_so_or_not(confess: bool) -> None:
+    it = small()
+    it.probes.confess = confess
+    it.run(WARM)
+    for nics in ([2], [4, 5], [0, 1, 2, 3, 4, 5, 6, 7]):
+        for nic in nics:
+            it.probes.starve(nic, 120 * MS)
+        it.run(400 * MS)
+    assert it.changes == []
+
+
+def test_a_silent_agent_is_no_dead_nic_while_its_nic_answers() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.muzzled[2] = True
+    it.run(5 * S)
+    assert it.changes == []
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_a_lossy_link_is_grey_with_a_rate_that_holds_the_truth(share: float) -> None:
+    it = small()
+    it.run(WARM)
+    link = it.link("leaf1", "spine2")
+    it.probes.loss[link] = share
+    began = it.probes.now_ns
+    it.run(2500 * MS)
+    cable = it.cable("leaf1", "spine2")
+    assert it.said("GREY") == {cable}
+    assert it.said("DOWN") == set()
+    first_ns, (_, first) = it.changes[0]
+    assert first is not None
+    assert first_ns - began < 1500 * MS
+    last = it.last(cable)
+    assert last["links"] == [it.fleet.link_ids[link]]
+    assert last["loss_rate_low"] < last["loss_rate"] < last["loss_rate_high"]
+    assert abs(last["loss_rate"] - share) < 0.5 * share
+    it.probes.loss[:] = 0
+    it.run(10 * S, until=lambda: it.state(cable) == "UP")
+    assert it.said("DOWN") == set()
+
+
+def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.loss[it.link("h3", "leaf2")] = 0.2
+    it.run(1500 * MS)
+    cable = it.cable("h3", "leaf2")
+    assert it.said("GREY") == {cable}
+    assert it.last(cable)["others"] == ["h3/eth1"]
+    assert it.said("DOWN") == set()
+
+
+def test_losses_that_fall_everywhere_are_no_grey_link() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.loss[:] = 0.0005
+    it.run(4 * S)
+    assert it.changes == []
+
+
+def test_losses_on_congested_paths_are_no_grey_link() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.loss[it.link("leaf1", "spine2")] = 0.1
+    it.probes.timeout_ns = 40 * MS  # follows the p99 of delays
+    it.run(3 * S)
+    assert it.said("GREY") == set()
+
+
+def flap(it: Watched, link: int, times: int) -> None:
+    for _ in range(times):
+        it.probes.down[link] = True
+        it.run(150 * MS)
+        it.probes.down[link] = False
+        it.run(450 * MS)
+
+
+def test_a_link_that_flaps_is_said_so_and_counted() -> None:
+    it = small()
+    it.run(WARM)
+    cable = it.cable("leaf2", "spine3")
+    flap(it, it.link("leaf2", "spine3"), 8)
+    assert it.state(cable) == "UP"
+    flap(it, it.link("leaf2", "spine3"), 1)
+    assert it.state(cable) == "FLAPPING"
+    record = it.last(cable)
+    assert (record["flaps_hour"], record["flaps_total"], len(record["flap_ns"])) == (9, 9, 9)
+    assert record["text"] == "leaf2 to spine3 flapped 9 times within the past hour"
+    hour_later = it.probes.now_ns + 3600 * S
+    it._keep(it.health.tick(hour_later))
+    assert it.state(cable) == "UP"
+    assert it.last(cable)["flaps_total"] == 9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flaps_are_counted_once_whenever_the_worker_dies_and_how_much_it_reads_again(seed: int) -> None:
+    it = small(seed + 1)
+    it.run(WARM)
+    link, cable = it.link("leaf2", "spine3"), it.cable("leaf2", "spine3")
+    published: dict[str, dict[str, Any]] = {}
+
+    def die(back: int) -> None:
+        """A new owner: the last record of each subject, and the newest `back` events once more."""
+        published.update({s: r for _, (s, r) in it.changes if r is not None})
+        recovered = ShardHealth("fabric", it.health.thresholds, "links/0")
+        recovered.recover(published.values())
+        begin = max(0, len(it.log) - back)
+        for offset, (append_ns, event) in enumerate(it.log[begin:], begin):
+            it._keep(recovered.take(event, append_ns, it.probes.book, offset))
+        it.health = recovered
+
+    for number in range(6):
+        it.probes.down[link] = True
+        it.run((110 + 13 * seed) * MS)
+        if number % 2:
+            die(400 + 100 * seed)
+        it.probes.down[link] = False
+        it.run((300 + 29 * number) * MS)
+        if number % 2 == 0:
+            die(3000)
+        it.run(100 * MS)
+    assert it.said("DOWN") == {cable}
+    record = it.last(cable)
+    assert (record["flaps_total"], record["flaps_hour"]) == (6, 6)
+    assert record["state"] == "UP"
+    assert record["seq"] == 12
+
+
+def test_without_known_paths_only_nics_are_judged() -> None:
+    it = small()
+    it.probes.book.forward = it.probes.book.reverse = lambda nic, peer, path: ()  # type: ignore[method-assign]
+    it.run(WARM)
+    it.probes.down[it.link("leaf1", "spine2")] = True
+    it.run(500 * MS)
+    assert it.changes == []
+    it.probes.down[it.link("leaf4", "h8")] = True
+    it.run(500 * MS)
+    assert [(s, r["kind"]) for _, (s, r) in it.changes if r] == [("h8/eth1", "NIC")]
+
+
+def test_a_path_that_moved_away_does_not_clear_the_dead_link() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.down[it.link("leaf1", "spine2")] = True
+    it.run(200 * MS)
+    cable = it.cable("leaf1", "spine2")
+    assert it.state(cable) == "DOWN"
+    book, name = it.probes.book, it.fleet.link_ids[it.link("leaf1", "spine2")]
+    other = it.fleet.link_ids[it.link("leaf1", "spine4")]
+    far = {leaf: it.fleet.link_ids[it.link("spine4", leaf)] for leaf in ("leaf2", "leaf3", "leaf4")}
+    for links in (book._forward, book._reverse):
+        for key, way in links.items():
+            if name in way:
+                links[key] = (way[0], other, far[way[2].split(">")[1].split(":")[0]], way[3])
+    book.version += 1
+    it.probes.down[:] = False  # as the packets see it: they go another way now
+    it.run(3 * S)
+    assert it.state(cable) == "DOWN"
+
+
+def test_a_message_that_comes_twice_counts_once() -> None:
+    it = small()
+    it.run(WARM)
+    it.probes.down[it.link("leaf1", "spine2")] = True
+    it.run(300 * MS)
+    before = len(it.changes)
+    for append_ns, event in it.log[-300:]:
+        assert it.health.take(event, append_ns + 10 * MS, it.probes.book, len(it.log)) == []
+    assert len(it.changes) == before
+
+
+def test_a_prober_that_restarts_brings_no_verdict_of_its_own() -> None:
+    it = small()
+    it.run(WARM)
+    for append_ns, event in it.probes.run(1 * S):
+        again = {**event, "run": 2} if event["nic"] == "h1/eth1" else event
+        it.feed(append_ns, again)
+    assert it.changes == []
+
+
+def test_messages_that_come_late_by_much_blame_no_other_link_where_clocks_are_known() -> None:
+    """Half of the agents' messages take 150 ms more: old answers of theirs would look young."""
+    it = small()
+    evidence = it.health.evidence
+    evidence.lines = {
+        name: ClockLine(0, float(-it.probes._clock[i]), 0.0, 100.0) for i, name in enumerate(it.fleet.nic_ids)
+    }
+    slow = set(it.fleet.nic_ids[::2])
+    waiting: list[tuple[int, int, Mapping[str, Any]]] = []
+
+    def run(for_ns: int) -> None:
+        for _ in range(for_ns // (5 * MS)):
+            for append_ns, event in it.probes.run(5 * MS):
+                late_ns = 150 * MS if event["nic"] in slow else 0
+                heapq.heappush(waiting, (append_ns + late_ns, id(event), event))
+            while waiting and waiting[0][0] <= it.probes.now_ns:
+                append_ns, _, event = heapq.heappop(waiting)
+                it.feed(append_ns, event)
+            it._keep(it.health.tick(it.probes.now_ns))
+
+    run(WARM)
+    cable = it.cable("leaf1", "spine2")
+    for _ in range(3):
+        it.probes.down[it.link("leaf1", "spine2")] = True
+        run(400 * MS)
+        it.probes.down[:] = False
+        run(700 * MS)
+    assert it.said("DOWN") == {cable}
+    assert it.last(cable)["flaps_total"] == 3
+
+
+def test_losses_that_were_taken_back_beyond_the_window_ask_for_no_more_than_usual():
+    assert losses_needed(6, -3.0, 0.0) == losses_needed(6, 0.0, 0.0) >= 6
+    assert losses_needed(6, -40.0, 10.0) >= 6
+    assert losses_needed(6, 20.0, 20.0) > 6

@@ -1,0 +1,131 @@
+"""Pairs turned to a known drift, and the memory of their floors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.solve.pairs import PairMemory, Pairs
+
+AT_NS = 1_763_700_000_000_000_000
+
+
+def pair(**changes: Any) -> dict[str, Any]:
+    return {
+        "prober": "a/e0", "peer": "b/e0", "at_ns": AT_NS, "offset_ns": 1e6, "drift_ppb": 500.0,
+        "sigma_ns": 200.0, "drift_sigma_ppb": 300.0, "rtt_min_ns": 11_000.0, "margin_ns": 10_400.0,
+        "noise_ns": 0.0, "samples": 1000, "accepted": 1000, "forward_after_ns": [], "forward_delay_ns": [],
+        "reverse_after_ns": [], "reverse_delay_ns": [], **changes,
+    }  # fmt: skip
+
+
+def of(*records: dict[str, Any]) -> Pairs:
+    return Pairs.of(records, {"a/e0": 0, "b/e0": 1, "c/e0": 2})
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), true_ppb=st.floats(-300, 300))
+def test_turned_to_the_true_drift_a_line_stands_on_the_lowest_samples(seed: int, true_ppb: float) -> None:
+    """Corners of both clouds by their own line, 500 ppb; the truth is another drift: the floors at that drift
+    are the least over all samples."""
+    rng = np.random.default_rng(seed)
+    after_s = np.sort(rng.uniform(-1, 1, 40))
+    forward = 5_000 + rng.exponential(800, 40) - true_ppb * after_s  # by the line of 500 ppb
+    reverse = 5_000 + rng.exponential(800, 40) + true_ppb * after_s
+    pairs = of(
+        pair(
+            forward_after_ns=(after_s * 1e9).astype(int).tolist(), forward_delay_ns=forward.tolist(),
+            reverse_after_ns=(after_s * 1e9).astype(int).tolist(), reverse_delay_ns=reverse.tolist(),
+        )
+    )  # fmt: skip
+    turned = pairs.turned(np.array([500.0 - true_ppb]), np.array([1.0]))
+    least_f = (forward + true_ppb * after_s).min()
+    least_r = (reverse - true_ppb * after_s).min()
+    assert turned.turned[0]
+    assert abs(turned.margin_ns[0] - (least_f + least_r)) < 1e-3
+    assert abs(turned.offset_ns[0] - (1e6 + (least_f - least_r) / 2)) < 1e-3
+
+
+def test_a_drift_beyond_the_corners_reach_or_less_well_known_turns_nothing() -> None:
+    corners = {"forward_after_ns": [0], "forward_delay_ns": [5_200.0], "reverse_after_ns": [0],
+               "reverse_delay_ns": [5_200.0]}  # fmt: skip
+    pairs = of(pair(**corners), pair(**corners), pair(**corners))
+    turned = pairs.turned(np.array([500.0 + 1_801, 520.0, 520.0]), np.array([1.0, 301.0, 1.0]))
+    assert turned.turned.tolist() == [False, False, True]
+    assert turned.offset_ns.tolist() == [1e6, 1e6, 1e6]
+    assert turned.drift_ppb.tolist() == [2_301.0, 500.0, 520.0]
+
+
+def test_fits_of_an_earlier_release_and_bad_pairs() -> None:
+    """Without margin and corners the least round trip stands in; drifts that no clock has are left out."""
+    old = {
+        key: value for key, value in pair().items() if not key.endswith(("after_ns", "delay_ns"))
+        and key not in ("margin_ns", "noise_ns")
+    }  # fmt: skip
+    pairs = of(old, pair(drift_ppb=2e6), pair(accepted=0), pair(peer="a/e0"), pair(peer="nobody"))
+    assert pairs.names == [("a/e0", "b/e0")]
+    assert pairs.margin_ns.tolist() == [11_000.0]
+    assert not pairs.turned(np.zeros(1), np.zeros(1)).turned.any()
+    assert len(of().turned(np.empty(0), np.empty(0)).offset_ns) == 0
+
+
+def run_memory(margins: list[float], memory: PairMemory | None = None, middle: bool = False) -> list[float]:
+    memory = memory or PairMemory()
+    found = []
+    for window, margin in enumerate(margins):
+        rows = memory.rows([("a/e0", "b/e0")], window)
+        yes = np.array([True])
+        excess = memory.excess(rows, np.array([margin]), np.array([10.0]), yes, np.array([middle]))
+        found.append(float(excess[0]))
+    return found
+
+
+def test_a_floor_is_known_once_it_was_seen_twice_and_queues_stand_above_it() -> None:
+    found = run_memory([10_900.0, 10_400.0, 10_700.0, 10_405.0, 10_700.0])
+    assert np.isinf(found[0])
+    assert np.isinf(found[1])
+    assert np.isinf(found[2])
+    assert found[3] < 5
+    assert 290 < found[4] < 300
+
+
+def test_a_path_that_became_longer_gets_a_new_floor_after_a_while() -> None:
+    found = run_memory([10_000.0] * 5 + [12_000.0] * (PairMemory.PATIENCE + 5))
+    assert found[4] == 0
+    assert all(1_990 < excess <= 2_000 for excess in found[5 : 4 + PairMemory.PATIENCE])
+    assert found[-1] == 0
+
+
+def test_middles_of_hills_take_the_place_of_lowest_readings_for_good() -> None:
+    memory = PairMemory()
+    assert run_memory([10_000.0, 10_000.0], memory)[-1] == 0
+    assert run_memory([10_040.0, 10_040.0], memory, middle=True)[-1] == 0
+    assert run_memory([10_000.0, 10_041.0], memory)[-1] <= 1.0
+    assert run_memory([10_040.0], memory, middle=True)[-1] == 0
+
+
+def test_pairs_that_are_gone_are_forgotten() -> None:
+    memory = PairMemory()
+    for window in range(0, 2_000, 100):
+        memory.rows([(f"h{window}/e0", "b/e0")], window)
+        memory.forget(window)
+    assert len(memory.rows([(f"h{window}/e0", "b/e0") for window in range(0, 2_000, 100)], 1_900)) == 20
+    memory.forget(1_900 + memory.FORGET + 1)
+    assert memory.rows([("x", "y")], 3_000).tolist() == [0]
+
+
+def test_a_lasting_residual_becomes_a_bias_with_an_error() -> None:
+    rng = np.random.default_rng(1)
+    memory = PairMemory()
+    names = [("a/e0", "b/e0"), ("b/e0", "c/e0")]
+    for window in range(60):
+        rows = memory.rows(names, window)
+        memory.take_residuals(rows, np.array([300.0, 0.0]) + rng.normal(0, 10, 2), np.array([True, True]))
+    bias, sigma, windows = memory.bias(rows)
+    assert windows.tolist() == [60, 60]
+    assert np.abs(bias - [300, 0]).max() < 5
+    assert (sigma < 3).all()
+    assert (sigma > 0.5).all()

@@ -1,0 +1,61 @@
+"""The filter of one clock, and the wander that a fleet learns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from streams.solve.track import SYNCED, ClockTrack, Wander
+
+
+def fresh(offset_ns: float = 0.0, drift_ppb: float = 0.0) -> ClockTrack:
+    return ClockTrack(0, offset_ns, drift_ppb, 25.0, 0.0, 4.0, SYNCED, "d", 0)
+
+
+@pytest.mark.parametrize("true_wander", [0.3, 1.0, 10.0])
+def test_a_fleet_learns_how_much_its_clocks_wander(true_wander: float) -> None:
+    """From 10 ppb/sqrt(s), whatever the truth; errors are then what the filter says."""
+    rng = np.random.default_rng(5)
+    wander = Wander(10.0)
+    tracks = [fresh() for _ in range(32)]
+    phase, rate, noise = np.zeros(32), np.zeros(32), 2.0
+    scaled = []
+    for window in range(1, 120):
+        step = rng.normal(0, true_wander, 32)
+        phase += rate + step / 2
+        rate += step
+        found = []
+        for k, track in enumerate(tracks):
+            track.advance(window * 1_000_000_000, wander.ppb_per_sqrt_s)
+            seen = phase[k] + rng.normal(0, noise)
+            spread = math.sqrt(track.p_offset + noise**2)
+            found.append((track, (seen - track.offset_ns) / spread, track.p_offset / spread**2))
+            track.measure(seen, noise**2)
+        wander.learn(found)
+        if window > 60:
+            scaled += [(t.offset_ns - phase[k]) / t.sigma_ns for k, t in enumerate(tracks)]
+    assert true_wander / 2 < wander.ppb_per_sqrt_s < true_wander * 2
+    assert 0.7 < np.std(scaled) < 1.4
+
+
+def test_what_may_hide_enters_by_the_gain_and_infinity_does_not_stay() -> None:
+    track = fresh()
+    assert math.isinf(track.limit_ns)
+    track.limits(math.inf, 0.0, 5_000.0, 0.5)
+    assert track.bound_ns == pytest.approx(4.2 * 5 + 5_000)
+    track.limits(10.0, 40.0, 5_000.0, 0.5)
+    assert track.bound_ns == pytest.approx(4.2 * math.hypot(5, 10) + 20)
+    track.limits(math.inf, 0.0, 5_000.0, 0.5)
+    assert math.isfinite(track.bound_ns)
+
+
+def test_doubt_of_a_rate_becomes_error_when_a_clock_is_let_go() -> None:
+    calm, uneasy = fresh(), fresh()
+    uneasy.unrest_ppb = 100.0
+    assert uneasy.drift_sigma_ppb > 99
+    for track in (calm, uneasy):
+        track.let_go()
+        track.advance(10_000_000_000, 1.0)
+    assert uneasy.sigma_ns > 900 > 100 > calm.sigma_ns

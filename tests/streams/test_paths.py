@@ -1,0 +1,75 @@
+"""The view of paths: out from the prober's record, back from the peer's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas import codec
+from streams.paths import PathBook, pair_key, split_pair
+
+OUT = ("a:eth0>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:eth0")
+BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth0")
+
+
+def path(port: int, leg: str, hops: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    return {"path": port, "leg": leg, "hops": list(hops), "found": "TRACED", "complete": True,
+            "since_ns": 1, "changes": 0, "contradiction": None, **more}  # fmt: skip
+
+
+def maps(nic: str, peer: str, *paths: dict[str, Any], traced_ns: int = 1) -> bytes:
+    return codec.encode("PathMaps", {
+        "nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": traced_ns, "paths": list(paths),
+    })  # fmt: skip
+
+
+def test_the_way_back_is_what_the_peer_traced() -> None:
+    book = PathBook()
+    book.take(b"a/e>b/e", maps("a/e", "b/e", path(41000, "REQUEST", OUT)))
+    assert book.forward("a/e", "b/e", 41000) == OUT
+    assert book.reverse("a/e", "b/e", 41000) == ()
+    book.take(b"b/e>a/e", maps("b/e", "a/e", path(41000, "ANSWER", BACK)))
+    assert book.reverse("a/e", "b/e", 41000) == BACK
+    assert book.forward("b/e", "a/e", 41000) == ()
+    assert book.links() == {*OUT, *BACK}
+
+
+def test_a_path_with_gaps_is_told_only_where_it_is_asked_for() -> None:
+    book = PathBook()
+    book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT[:1], complete=False)))
+    assert book.forward("a/e", "b/e", 7) == ()
+    line = book.line("a/e", "b/e", 7)
+    assert (line.links, line.complete, line.found) == (OUT[:1], False, "TRACED")
+    assert book.line("a/e", "b/e", 8).found == "UNKNOWN"
+    assert book.line("x/e", "b/e", 7, "ANSWER").links == ()
+
+
+def test_the_version_grows_only_when_a_path_changes_and_a_tombstone_forgets() -> None:
+    book = PathBook()
+    book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT)))
+    book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT), traced_ns=2))
+    assert book.version == 1
+    book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", BACK, changes=1)))
+    assert (book.version, book.forward("a/e", "b/e", 7)) == (2, BACK)
+    book.take(b"a/e>b/e", None)
+    assert (book.version, book.forward("a/e", "b/e", 7), book.pairs()) == (3, (), [])
+    book.take(b"a/e>b/e", None)
+    book.take(b"nonsense", None)
+    book.take(None, None)
+    assert book.version == 3
+
+
+@pytest.mark.parametrize("hop", ["", "a:e", ">b:e", "a:e>", "a:e>b:e>c:e"])
+def test_a_hop_that_is_no_link_is_refused(hop: str) -> None:
+    book = PathBook()
+    with pytest.raises(codec.BadRecord, match="node:port>node:port"):
+        book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (hop,))))
+    assert book.pairs() == []
+
+
+def test_a_key_names_a_directed_pair() -> None:
+    assert split_pair(pair_key("a/e", "b/e")) == ("a/e", "b/e")
+    for wrong in ("a/e", "a/e>", ">b/e", "a>b>c"):
+        with pytest.raises(ValueError, match="nic>peer"):
+            split_pair(wrong)
