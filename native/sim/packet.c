@@ -455,6 +455,16 @@ static int64_t send_packet(struct ft_sim *sim, int32_t number, int64_t t)
     return next < flow->stop_ps ? next : NEVER;
 }
 
+/* When the stream's next probe, or pair of them, is due after one at `t`. */
+static int64_t next_turn(struct ft_prober *prober, int64_t t)
+{
+    if (prober->jitter_ps < 0)
+        return later(t, exponential(&prober->rng, prober->gap_ps));
+    prober->turn_ps = later(prober->turn_ps, prober->gap_ps);
+    int64_t next = later(prober->turn_ps, uniform(&prober->rng) * (double)prober->jitter_ps);
+    return next > t ? next : t + 1;
+}
+
 static int64_t send_request(struct ft_sim *sim, int32_t number, int64_t t)
 {
     if (!grow((void **)&sim->probe, &sim->probe_room, sim->n_probes + 1, sizeof *sim->probe))
@@ -467,7 +477,7 @@ static int64_t send_request(struct ft_sim *sim, int32_t number, int64_t t)
     if (prober->spacing_ps > 0 && !prober->second)
         next = t + prober->spacing_ps;
     else
-        next = later(t, exponential(&prober->rng, prober->gap_ps));
+        next = next_turn(prober, t);
     prober->second = prober->spacing_ps > 0 && !prober->second;
     return prober->second || next < prober->stop_ps ? next : NEVER;
 }
@@ -667,7 +677,9 @@ int ft_sim_add_prober(struct ft_sim *sim, struct ft_prober prober, int64_t start
         return 0;
     prober.second = 0;
     prober.rng = scramble(sim->seed ^ scramble((uint64_t)sim->n_probers * 2 + 2));
-    int64_t first = later(start_ps, exponential(&prober.rng, prober.gap_ps));
+    prober.turn_ps = start_ps;
+    int64_t first = prober.jitter_ps < 0 ? later(start_ps, exponential(&prober.rng, prober.gap_ps))
+                                         : later(start_ps, uniform(&prober.rng) * (double)prober.jitter_ps);
     sim->prober[sim->n_probers++] = prober;
     if (first < prober.stop_ps)
         tree_set(&sim->sources, seat, first);

@@ -71,6 +71,8 @@ struct ft_prober {
     uint16_t bytes;
     uint8_t second; /* the next one is the second of a pair */
     int64_t spacing_ps, stop_ps;
+    int64_t jitter_ps; /* >= 0: a probe each gap_ps, so long after its turn at most; < 0: exponential gaps */
+    int64_t turn_ps;
     double gap_ps;
     uint64_t rng;
 };

@@ -68,6 +68,7 @@ cdef extern from "packet.h":
         uint16_t bytes
         int64_t spacing_ps
         int64_t stop_ps
+        int64_t jitter_ps
         double gap_ps
 
     struct ft_probe:
@@ -251,13 +252,15 @@ cdef class PacketSim:
         return range(first, first + n)
 
     def add_probes(self, forward, reverse, nic, peer, path, rate_pps, packet_bytes=82, spacing_ns=0, start_ns=None,
-                   stop_ns=None):
+                   stop_ns=None, jitter_ns=None):
         """Add streams of probes, one a (nic, peer, path): three integers that only label the results.
 
         Requests take the paths `forward` with exponential gaps, `rate_pps` a second in the mean; the peer answers at
         once over `reverse`; both have `packet_bytes` on the wire. `spacing_ns` above 0: coded pairs, the second that
         long after the first, and the gap from there on. Streams with one rate are together what a NIC
-        sends that draws peer and path of each probe. Returns their numbers.
+        sends that draws peer and path of each probe. With `jitter_ns` the streams have turns instead, each as long
+        as its rate says, the first at `start_ns`, and a probe comes at any time of the first `jitter_ns` of its
+        turn. Returns their numbers.
         """
         self._idle()
         n = _count(forward)
@@ -268,22 +271,28 @@ cdef class PacketSim:
         rate = _column("rate_pps", rate_pps, n, 1e-6, 1e9, np.float64)
         size = _column("packet_bytes", packet_bytes, n, 1, 65535, np.int64)
         spacing = self._times("spacing_ns", spacing_ns, n, since=False)
-        gap = np.where(spacing > 0, 2e12 / rate - spacing, 1e12 / rate)
+        jitter = np.full(n, -1) if jitter_ns is None else self._times("jitter_ns", jitter_ns, n, since=False)
+        gap = np.where(spacing > 0, 2e12 / rate - np.where(jitter < 0, spacing, 0), 1e12 / rate)
         if (gap <= 0).any():
             raise ValueError(f"spacing_ns {spacing[gap <= 0][0] // 1000}: expected below two probes' time at rate_pps")
         start = self._times("start_ns", start_ns, n)
         stop = np.full(n, NEVER) if stop_ns is None else self._times("stop_ns", stop_ns, n)
+        late = jitter + spacing >= gap
+        if ((jitter >= 0) & late).any():
+            raise ValueError(f"jitter_ns {jitter[late][0] // 1000}: expected below the time of a turn")
         if self.sim.n_probers + n > 0x3fffffff:
             raise ValueError(f"{self.sim.n_probers + n} streams: expected at most 2^30 - 1")
         cdef const int32_t[::1] there = self._paths(forward), back = self._paths(reverse)
         cdef const double[::1] gap_ = gap
         cdef const int64_t[::1] size_ = size, spacing_ = spacing, start_ = start, stop_ = stop
+        cdef const int64_t[::1] jitter_ = jitter
         cdef ft_prober prober
         cdef int64_t i, first = self.sim.n_probers
         for i in range(n):
             memset(&prober, 0, sizeof(ft_prober))
             prober.forward, prober.reverse, prober.bytes = there[i], back[i], size_[i]
             prober.spacing_ps, prober.stop_ps, prober.gap_ps = spacing_[i], stop_[i], gap_[i]
+            prober.jitter_ps = jitter_[i]
             if not ft_sim_add_prober(&self.sim, prober, start_[i]):
                 self._spoil()
         for kept, label in zip((self._nic, self._peer, self._path), labels, strict=True):

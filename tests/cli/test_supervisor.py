@@ -116,8 +116,14 @@ async def test_child_that_ignores_sigterm_is_killed_with_its_own_children(superv
     await supervised.start()
     grandchild = int(await until(lambda: row(supervised, "stubborn")["status"]))
     await supervised.stop()
-    gone = psutil.Process(grandchild).status() == "zombie" if psutil.pid_exists(grandchild) else True
-    assert gone
+    await until(lambda: _gone(grandchild))
+
+
+def _gone(pid):
+    try:
+        return psutil.Process(pid).status() == "zombie"
+    except psutil.NoSuchProcess:
+        return True
 
 
 async def test_kill_ends_all_at_once(supervised, child):
