@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 WORKER = Path(__file__).with_name("faust_counter.py")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(260)
 def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tmp_path, wait_for):
     app = f"counter-{uuid.uuid4().hex[:8]}"
     from confluent_kafka.cimpl import NewTopic
@@ -39,18 +40,26 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": app, "enable.auto.commit": False})
     consumer.assign([TopicPartition(f"{app}-out", number, 0) for number in range(4)])
     newest: dict[bytes, int] = {}
+    sent = {"count": 0, "at_s": 0.0}
 
-    def counted(wanted):
-        """Whether every key has been counted `wanted` times: at least, since Faust delivers at least once."""
+    def counted():
+        """Whether every key's count is that of its messages, less a few: Faust commits messages without waiting
+        for their table changes, so whoever takes a partition over may lack a last one, for good.
+
+        Messages go on to come, one a key and second.
+        """
         for worker, folder in zip(workers, sorted(tmp_path.iterdir()), strict=True):
             assert worker.poll() in (None, -9), (folder / "output").read_text()[-2000:]
+        if time.monotonic() - sent["at_s"] > 1:
+            send(1)
         for message in consumer.consume(500, 0.2):
             assert message.error() is None
             newest[message.key()] = int(message.value())
-        return len(newest) == 10 and min(newest.values()) >= wanted
+        return len(newest) == 10 and min(newest.values()) >= sent["count"] - 5
 
     def send(times):
         produce(f"{app}-in", [(b"key-%d" % key, b"") for _ in range(times) for key in range(10)])
+        sent["count"], sent["at_s"] = sent["count"] + times, time.monotonic()
 
     def members():
         group = admin.describe_consumer_groups([app], request_timeout=10)[app].result(10)
@@ -59,18 +68,17 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
     try:
         first = start()
         send(10)
-        wait_for(lambda: counted(10), deadline_s=60)
+        wait_for(counted, deadline_s=60)
         start()
         wait_for(lambda: members() == 2)
         send(10)
-        wait_for(lambda: counted(20), deadline_s=60)
+        wait_for(counted, deadline_s=60)
         first.kill()
         first.wait()
-        # The dead worker's session ends, the other recovers its part of the table and goes on. Faust commits
-        # messages without waiting for their table changes, so the dead one may have taken a last count along.
-        send(15)
-        wait_for(lambda: counted(30), deadline_s=60)
-        assert max(newest.values()) <= 65
+        # The dead worker's session ends, the other recovers its part of the table and goes on.
+        send(10)
+        wait_for(counted, deadline_s=60)
+        assert max(newest.values()) <= 2 * sent["count"]
     finally:
         consumer.close()
         for worker in workers:

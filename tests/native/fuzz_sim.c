@@ -42,10 +42,12 @@ static void add(struct ft_sim *sim)
     }
     if (!ft_sim_add_flow(sim, flow, sim->now_ps + below(1000000000), below(2) ? &rules : NULL))
         exit(2);
-    struct ft_prober prober = {some_path(sim), some_path(sim), (uint16_t)(1 + below(2000)), 0, 0, 0, 0, 0};
+    struct ft_prober prober = {some_path(sim), some_path(sim), (uint16_t)(1 + below(2000)), 0, 0, 0, -1, 0, 0, 0};
     prober.spacing_ps = below(2) * 20000000;
     prober.stop_ps = below(4) ? INT64_MAX : sim->now_ps + below(2000000000);
     prober.gap_ps = 1e6 + (double)below(100000000);
+    if (below(2)) /* turns instead of exponential gaps */
+        prober.jitter_ps = below((int64_t)prober.gap_ps);
     if (!ft_sim_add_prober(sim, prober, sim->now_ps + below(1000000000)))
         exit(2);
 }
