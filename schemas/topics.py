@@ -89,7 +89,7 @@ CLOCK_OFFSETS: Final = Topic(
 DELAYS: Final = Topic(
     "fabric.delays", "NIC", "PathDelays", "a NIC's window: counts, loss and delays per peer and path",
     Partitions.DATA, DAY_MS,
-    writers=("map", "prober"), readers=("sink", "page", "up"),
+    writers=("map", "prober"), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
 PATHS: Final = Topic(
     "fabric.paths", "NIC>NIC", "PathMaps", "the links that packets take from one NIC to another",

@@ -1,7 +1,7 @@
 """Alerts as a worker raises them: link health, queues and clocks in, `Alert` records out; one writer a shard.
 
-In: `fabric.flaps`, `fabric.contention`, read without a group from an hour back; the clocks' lookup. Out:
-`fabric.alerts`. The worker that owns a shard's evidence (its partition of `fabric.links`) owns its alerts. A
+In: `fabric.flaps`, `fabric.contention`, read without a group from an hour back; the clocks' lookup; where
+latencies are promised `fabric.delays`. Out: `fabric.alerts`. The worker that owns a shard's evidence (its partition of `fabric.links`) owns its alerts. A
 new owner takes over what was published and reads the hour again, which says nothing twice.
 """
 
@@ -21,11 +21,12 @@ from faust.types import TP
 
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, FLAPS, LINKS, TOPICS
+from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS, LINKS, TOPICS, Topic
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room
 from streams.lookups import partition_count, read_last
 from streams.solve.alerts import ShardAlerts
+from streams.solve.latency import groups_of
 
 __all__ = ["AlertsStage", "register"]
 
@@ -39,6 +40,10 @@ POLL_MS: Final = 50
 BEHIND_NS: Final = 150 * MS
 """What is due is done so long after its time: records of that time have come by then."""
 CABLES_S: Final = 5.0
+MARGIN_S: Final = 5.0
+"""s that a new owner reads of the delays before those that a rule needs: its windows are cut later."""
+DELAYS_A_TURN: Final = 100
+"""Records of delays between two looks at everything else."""
 REVOKE_S: Final = 3.0
 
 
@@ -56,12 +61,14 @@ class AlertsStage:
         self._windows: dict[str, int] = {}
         self._cables: dict[str, int] = {}
         self._cables_of = (-1, -CABLES_S)
+        self._rules_of = -1
+        self._delays: AIOKafkaConsumer | None = None
 
     def assigned(self, partitions: Iterable[TP]) -> None:
         """Take over the shards of these partitions of `fabric.links`."""
         self._numbers = {tp.partition for tp in partitions}
         self._known.clear()
-        self._shards, self._windows = {}, {}
+        self._shards, self._windows, self._rules_of = {}, {}, -1
         self.room.task("alerts", self._run(set(self._numbers)))
 
     async def revoked(self) -> None:
@@ -99,7 +106,7 @@ class AlertsStage:
         await consumer.start()
         try:
             since_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - HORIZON_NS
-            ends = await self._seek(consumer, since_ns // MS)
+            ends = await self._seek(consumer, (FLAPS, CONTENTION), since_ns // MS)
             older = sorted((at_ns, key) for key, (_, at_ns) in health.items() if at_ns < since_ns)
             for at_ns, key in older:
                 await self._take(FLAPS.name, key, health[key][0], at_ns)
@@ -117,13 +124,50 @@ class AlertsStage:
                 found = await consumer.getmany(timeout_ms=POLL_MS)
                 await self._take_all([message for batch in found.values() for message in batch])
                 await self._tick()
+                await self._watch_delays()
         finally:
             await consumer.stop()
+            if self._delays is not None:
+                await self._delays.stop()
+                self._delays = None
 
-    async def _seek(self, consumer: AIOKafkaConsumer, since_ms: int) -> dict[TopicPartition, int]:
+    async def _watch_delays(self) -> None:
+        """Read what NICs measured, as long as latencies are promised."""
+        if self._rules_of != self.room.config.version:
+            rules = self.room.config.latency_rules()
+            for name in self.room.inventory.shards() if rules else ():
+                self._shard(name)
+            self._rules_of = self.room.config.version
+            for shard in self._shards.values():
+                await self._publish(shard.promise(rules))
+        back_s = max((shard.delays_s for shard in self._shards.values()), default=0.0)
+        if not back_s:
+            if self._delays is not None:
+                await self._delays.stop()
+                self._delays = None
+            return
+        if self._delays is None:
+            self._delays = AIOKafkaConsumer(
+                bootstrap_servers=self.room.settings.bootstrap, group_id=None, enable_auto_commit=False
+            )
+            await self._delays.start()
+            since_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - round((back_s + MARGIN_S) * S)
+            await self._seek(self._delays, (DELAYS,), since_ns // MS)
+        found = await self._delays.getmany(timeout_ms=0, max_records=DELAYS_A_TURN)
+        await self._take_all([m for batch in found.values() for m in batch if self._wanted(m.key)])
+
+    def _wanted(self, key: bytes | None) -> bool:
+        """Return whether a NIC's delays matter to a rule of a shard here."""
+        nic = (key or b"").decode("utf-8", "replace")
+        shard = self._shards.get(self.room.inventory.member(nic).shard)
+        return shard is not None and shard.wants_delays(nic)
+
+    async def _seek(
+        self, consumer: AIOKafkaConsumer, topics: Iterable[Topic], since_ms: int
+    ) -> dict[TopicPartition, int]:
         """Set the consumer to a time; return the end offsets of partitions that hold more."""
         bootstrap, tps = self.room.settings.bootstrap, []
-        for topic in (FLAPS, CONTENTION):
+        for topic in topics:
             count = await partition_count(bootstrap, topic.name)
             tps += [TopicPartition(topic.name, number) for number in range(count)]
         consumer.assign(tps)
@@ -165,9 +209,15 @@ class AlertsStage:
         """Return a shard's alerts; None where the shard is another worker's."""
         found = self._shards.get(name)
         if found is None and (murmur2(name.encode()) & 0x7FFFFFFF) % self._partitions in self._numbers:
-            found = self._shards[name] = ShardAlerts(name, self.room.config.thresholds(), self._cables_at)
+            found = self._shards[name] = ShardAlerts(
+                name, self.room.config.thresholds(), self._cables_at, self._groups_of
+            )
             found.recover(self._past)
+            self._rules_of = -1
         return found
+
+    def _groups_of(self, nic: str) -> frozenset[str]:
+        return groups_of(self.room.inventory.member(nic))
 
     def _cables_at(self, node: str) -> int:
         """Return how many cables a node has, by the paths that are known."""

@@ -1,7 +1,7 @@
 """What people should know of one shard, each thing once: alerts raised, changed, cleared, grouped by cause.
 
-In: `LinkHealth`, `ContentionWindow` and `ClockOffsets` records in the order in which the log took them. Out:
-`Alert` records. All times and texts come from the records, and ids from what an alert is about: the same
+In: `LinkHealth`, `ContentionWindow` and `ClockOffsets` records in the order in which the log took them, and
+where latencies are promised `PathDelays`. Out: `Alert` records. All times and texts come from the records, and ids from what an alert is about: the same
 records give the same alerts, and what was said before is not said again. State: recoverable from the alerts
 published so far and the records of the past hour.
 
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from schemas.topics import CLOCK_OFFSETS, CONTENTION, FLAPS
+from schemas.topics import CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS
+from streams.solve.latency import EVERYONE, Change, LatencyRules
 from streams.solve.thresholds import Thresholds
 
 __all__ = ["ShardAlerts"]
@@ -40,6 +41,8 @@ DONE_MOST: Final = 4096
 DONE_KEPT_NS: Final = 7200 * S
 """More cleared alerts than that are forgotten once they are older: nobody reads that far back again."""
 NEVER: Final = 2**62
+PROMISE: Final = "latency:"
+"""Before the name of a latency rule it is the subject of its alert."""
 
 
 @dataclass(slots=True)
@@ -75,13 +78,15 @@ class _Open:
 
 
 class ShardAlerts:
-    """The alerts of one shard. `cables_of`: how many cables a switch has, 0 where that is not known."""
+    """The alerts of one shard. `cables_of`: how many cables a switch has, 0 where that is not known. `groups`:
+    the groups of a NIC, see streams/solve/latency.py."""
 
     def __init__(
         self,
         shard: str,
         thresholds: Thresholds | None = None,
         cables_of: Callable[[str], int] | None = None,
+        groups: Callable[[str], frozenset[str]] | None = None,
     ) -> None:
         self.shard = shard
         self.thresholds = thresholds or Thresholds()
@@ -98,6 +103,7 @@ class ShardAlerts:
         """Subject to when cleared alerts covered it: what is read again of that time is no news."""
         self._clocks: dict[int, Record] = {}
         self._clocks_bad_ns: int | None = None
+        self._promises = LatencyRules(groups or (lambda nic: frozenset({EVERYONE, nic})))
         self._out: list[tuple[str, Record]] = []
 
     @property
@@ -127,6 +133,8 @@ class ShardAlerts:
                 continue
             self._open[alert_id] = found
             found.members = {found.subject}
+            if r["kind"] == "LATENCY":
+                self._promises.restore(found.subject.removeprefix(PROMISE), found.raised_ns)
             if r["kind"] in DEATHS.values():
                 found.members = {s for s in found.covers() if "<>" in s or ">" not in s}
                 if found.grouped and found.kind == "LINK_DOWN" and "<>" not in found.subject:
@@ -152,8 +160,8 @@ class ShardAlerts:
     def take(
         self, topic: str, key: str, record: Mapping[str, Any] | None, append_ns: int
     ) -> list[tuple[str, Record]]:
-        """Take one record of `fabric.flaps`, `fabric.contention` or `fabric.clock.offsets`; None: the key was
-        taken back. Return (key, `Alert`) to publish."""
+        """Take one record of `fabric.flaps`, `fabric.contention`, `fabric.clock.offsets` or `fabric.delays`;
+        None: the key was taken back. Return (key, `Alert`) to publish."""
         self._advance(append_ns - 1)
         self.now_ns = max(self.now_ns, append_ns)
         if record is not None and record["shard"] != self.shard:
@@ -164,7 +172,24 @@ class ShardAlerts:
             self._take_window(record)
         elif topic == CLOCK_OFFSETS.name and record is not None:
             self._take_clocks(record)
+        elif topic == DELAYS.name and record is not None:
+            self._heed(self._promises.take(dict(record)))
         return self._published()
+
+    def promise(self, rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, Record]]:
+        """Take the latency rules in force (`ActuatorConfig.latency_rules`); return (key, `Alert`) to publish: a
+        rule that is gone is broken no more. Call it once after `recover`, and whenever they change."""
+        self._heed(self._promises.set_rules(rules))
+        return self._published()
+
+    def wants_delays(self, nic: str) -> bool:
+        """Return whether a NIC's `PathDelays` matter to any latency rule."""
+        return self._promises.wants(nic)
+
+    @property
+    def delays_s(self) -> float:
+        """How far back a new owner must read `fabric.delays`, in s; 0 where it needs none."""
+        return self._promises.longest_s
 
     def tick(self, now_ns: int) -> list[tuple[str, Record]]:
         """Let time pass up to `now_ns` on the log's clock; return (key, `Alert`) to publish."""
@@ -496,6 +521,26 @@ class ShardAlerts:
             "CLOCKS", self.shard, "WARNING", self._clocks_bad_ns, end_ns, text, [], [], [proof], {self.shard},
             grouped=bad[:MAX_NAMES],
         )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------ promises
+
+    def _heed(self, changes: Iterable[Change]) -> None:
+        """Raise and clear the alerts of promises of latency."""
+        for change in changes:
+            subject = f"{PROMISE}{change.name}"
+            held = next((a for a in self._open.values() if a.kind == "LATENCY" and a.subject == subject), None)
+            if change.state == "CLEARED":
+                if held is not None:
+                    held.over_ns, held.text = change.since_ns, f"{held.text}; over: {change.text}"
+                    self._clear(held)
+            elif held is None and not self._was_told(subject, change.since_ns):
+                proofs = [
+                    _proof(DELAYS.name, nic, change.at_ns, f"{nic} to {peer}") for nic, peer in change.pairs
+                ]
+                self._raise(
+                    "LATENCY", subject, "WARNING", change.since_ns, change.at_ns,
+                    f"{change.name}: {change.text}", [], change.nics, proofs, {subject},
+                )  # fmt: skip
 
     # ------------------------------------------------------------------------------------ records
 

@@ -188,7 +188,8 @@ class LatencyRules:
     def set_rules(self, rules: Iterable[Mapping[str, Any]]) -> list[Change]:
         """Take the rules in force; a rule that is gone, or is another now, is broken no more.
 
-        A rule that cannot be is left out: `check_rule` says why.
+        A rule that cannot be is left out: `check_rule` says why. So is a promise that was told as broken by a
+        rule of which nobody knows any more.
         """
         wanted = {}
         for rule in rules:
@@ -209,7 +210,17 @@ class LatencyRules:
         for name, made in wanted.items():
             if name not in self._states:
                 self._states[name] = _State(made, raised_ns=self._restored.pop(name, None))
+        for name, since_ns in sorted(self._restored.items()):
+            gone = _State(_Rule(name, EVERYONE, EVERYONE, 0.0, 0), raised_ns=since_ns)
+            changes.append(self._cleared(gone, max(self._end_ns, since_ns), "the rule was taken back"))
+        self._restored.clear()
         return changes
+
+    @property
+    def longest_s(self) -> float:
+        """How long a promise must be broken to count as broken, of the rule that waits longest, in s; 0 without
+        rules."""
+        return max((state.rule.for_ns / 1e9 for state in self._states.values()), default=0.0)
 
     def wants(self, nic: str) -> bool:
         """Return whether a prober's delays matter to any rule."""

@@ -17,7 +17,8 @@ from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ALERTS, CONFIG, FLAPS, LINKS, REJECTS
+from schemas.topics import ALERTS, CONFIG, DELAYS, FLAPS, INVENTORY, LINKS, REJECTS
+from tests.streams.solve.test_alerts import slow
 from tests.streams.test_pipeline import Log
 
 SETTINGS: dict[str, Any] = {"stages": ["links"], "session_timeout_s": 2}
@@ -159,4 +160,60 @@ def test_an_alert_outlives_its_worker_and_is_cleared_once(
     assert raised["text"].startswith("NIC h1/eth1 is down since ")
     assert [(e["topic"], e["key"]) for e in raised["evidence"]] == [(FLAPS.name, "h1/eth1")]
     assert alerts() == [(raised["alert_id"], 0, "RAISED"), (raised["alert_id"], 1, "CLEARED")]
+    log.close()
+
+
+def test_a_broken_promise_of_latency_outlives_its_worker_and_is_cleared_once(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    log = Log(bootstrap)
+    rule = {"name": "gold", "from_group": "h1", "to_group": "h2", "p99_us": 20.0, "for_s": 3.0}
+    config = {
+        "host": "*", "version": 1, "at_ns": 0, "by": "test", "mode": "UNKNOWN", "thresholds": [],
+        "latency_rules": [rule],
+    }  # fmt: skip
+    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+    for nic in ("h1/eth1", "h2/eth1"):
+        announced = {
+            "nic": nic, "host": nic[:2], "device": "eth1", "shard": "fabric", "addresses": ["10.0.0.1"],
+            "probe_port": 9319, "clock": f"{nic[:2]}/system", "stamp": "KERNEL", "run": 1, "since_ns": 0,
+            "announced_ns": 0, "rail": None, "rack": None, "speed_bps": None, "mtu_bytes": None,
+            "capabilities": [], "path_ports": [], "first_hop": None,
+        }  # fmt: skip
+        producer.produce(INVENTORY.name, codec.encode(INVENTORY.record, announced), nic)
+
+    def tell(version: dict[str, Any]) -> None:
+        producer.produce(CONFIG.name, codec.encode(CONFIG.record, version), "*")
+        assert producer.flush(10) == 0
+
+    def measure(windows: range, us: float) -> None:
+        for window in windows:
+            _, nic, record, _ = slow(window, us)
+            producer.produce(DELAYS.name, codec.encode(DELAYS.record, record), nic)
+        assert producer.flush(10) == 0
+
+    def alerts() -> list[tuple[str, str, int]]:
+        return [(r["kind"], r["state"], r["update"]) for r in log.records(ALERTS.name)]
+
+    tell(config)
+    first = Service("streams", {"bootstrap": bootstrap, **SETTINGS}, tmp_path)
+    try:
+        first.wait_ready()
+        measure(range(10), 90.0)
+        log.wait(lambda: alerts() == [("LATENCY", "RAISED", 0)])
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(10)
+    finally:
+        first.stop()
+    measure(range(10, 20), 4.0)
+    with stream_worker(bootstrap, tmp_path, **SETTINGS):
+        log.wait(lambda: len(alerts()) == 2)
+        measure(range(20, 30), 90.0)
+        log.wait(lambda: len(alerts()) == 3)
+        tell(config | {"version": 2, "latency_rules": []})
+        log.wait(lambda: len(alerts()) == 4)
+    told = log.records(ALERTS.name)
+    assert [r["state"] for r in told] == ["RAISED", "CLEARED", "RAISED", "CLEARED"]
+    assert told[0]["alert_id"] == told[1]["alert_id"] != told[2]["alert_id"] == told[3]["alert_id"]
+    assert told[3]["text"].endswith("the rule was taken back")
     log.close()

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from native.core import bucket_of
 from schemas import codec
-from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, FLAPS
+from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS
 from streams.solve.alerts import ShardAlerts
 from streams.solve.thresholds import Thresholds
 
@@ -317,3 +318,96 @@ def test_the_waits_are_thresholds(name: str) -> None:
     records = play(script.health(cable(3, 3), "UP").inputs, book(**{name: 0}), rest_s=0)
     states = [r["state"] for r in records]
     assert states == (["RAISED"] if name == "alert_gather_ms" else ["RAISED", "CLEARED"])
+
+
+# ---------------------------------------------------------------------------------------- promises
+
+RULE = {"name": "gold", "from_group": "h1", "to_group": "h2", "p99_us": 20.0, "for_s": 5.0}
+
+
+def slow(window: int, us: float) -> Input:
+    """What h1's NIC measured in a window of a second: all probes to h2's took so long."""
+    start_ns = T0 + window * S
+    legs = {
+        f"{leg}_{key}": value
+        for leg, each in (("forward", 1e3 * us), ("reverse", 3e3))
+        for key, value in (
+            ("min_ns", each), ("p50_ns", each), ("p99_ns", each), ("bucket", [bucket_of(each)]),
+            ("bucket_count", [100]),
+        )
+    }  # fmt: skip
+    path = {
+        "peer": "h2/eth1", "path": 9320, "count": 100, "lost": 0, "no_t3": 0, "rtt_min_ns": 6e3, "rtt_p50_ns": 6e3,
+        "rtt_p99_ns": 6e3, "bound_ns": 50.0, **legs,
+    }  # fmt: skip
+    record = {
+        "nic": "h1/eth1", "shard": "fabric", "window": window, "part": 0, "parts": 1, "window_start_ns": start_ns,
+        "window_end_ns": start_ns + S, "state": "SYNCED", "paths": [path],
+    }  # fmt: skip
+    codec.encode(DELAYS.record, record)
+    return (DELAYS.name, "h1/eth1", record, start_ns + S + 100 * MS)
+
+
+def by_host(nic: str) -> frozenset[str]:
+    return frozenset({"*", nic, nic.partition("/")[0]})
+
+
+def test_a_broken_promise_is_raised_once_with_its_pair_and_cleared_once_it_is_kept():
+    alerts = ShardAlerts("fabric", groups=by_host)
+    assert alerts.promise([RULE]) == []
+    assert alerts.wants_delays("h1/eth1")
+    assert not alerts.wants_delays("h3/eth1")
+    out = []
+    for window in range(30):
+        out += alerts.take(*slow(window, 90.0 if 5 <= window < 15 else 4.0))
+    assert [(r["state"], r["update"]) for _, r in out] == [("RAISED", 0), ("CLEARED", 1)]
+    raised, cleared = (record for _, record in out)
+    for record in (raised, cleared):
+        codec.encode(ALERTS.record, record)
+    assert raised["kind"] == "LATENCY"
+    assert raised["subject"] == "latency:gold"
+    assert raised["raised_ns"] == T0 + 5 * S
+    assert raised["text"].startswith("gold: p99 above 20 us for 5 s between h1 and h2: h1/eth1 to h2/eth1 ")
+    assert raised["nics"] == ["h1/eth1", "h2/eth1"]
+    assert [(e["topic"], e["key"]) for e in raised["evidence"]] == [(DELAYS.name, "h1/eth1")]
+    assert cleared["cleared_ns"] == T0 + 15 * S
+
+
+def test_a_new_owner_goes_on_with_a_broken_promise_and_says_nothing_twice():
+    first = ShardAlerts("fabric", groups=by_host)
+    first.promise([RULE])
+    out = []
+    for window in range(14):
+        out += first.take(*slow(window, 90.0 if window >= 5 else 4.0))
+    assert [r["state"] for _, r in out] == ["RAISED"]
+    second = ShardAlerts("fabric", groups=by_host)
+    second.recover([record for _, record in out])
+    assert second.promise([RULE]) == []
+    more = []
+    for window in range(9, 30):
+        more += second.take(*slow(window, 90.0 if window < 16 else 4.0))
+    assert [(r["alert_id"], r["state"]) for _, r in more] == [(out[0][1]["alert_id"], "CLEARED")]
+    third = ShardAlerts("fabric", groups=by_host)
+    third.recover([record for _, record in out + more])
+    third.promise([RULE])
+    again = []
+    for window in range(9, 30):
+        again += third.take(*slow(window, 90.0 if window < 16 else 4.0))
+    assert again == []
+
+
+def test_a_rule_that_is_taken_back_takes_its_alert_along():
+    alerts = ShardAlerts("fabric", groups=by_host)
+    alerts.promise([RULE])
+    out = []
+    for window in range(12):
+        out += alerts.take(*slow(window, 90.0))
+    assert [r["state"] for _, r in out] == ["RAISED"]
+    assert [r["state"] for _, r in alerts.promise([])] == ["CLEARED"]
+    assert not alerts.wants_delays("h1/eth1")
+    # and where its owner died before
+    other = ShardAlerts("fabric", groups=by_host)
+    other.recover([record for _, record in out])
+    [(_, cleared)] = other.promise([])
+    assert (cleared["alert_id"], cleared["state"]) == (out[0][1]["alert_id"], "CLEARED")
+    assert other.open() == []
