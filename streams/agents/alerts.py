@@ -1,8 +1,9 @@
 """Alerts as a worker raises them: link health, queues and clocks in, `Alert` records out; one writer a shard.
 
 In: `fabric.flaps`, `fabric.contention`, read without a group from an hour back; the clocks' lookup; where
-latencies are promised `fabric.delays`. Out: `fabric.alerts`. The worker that owns a shard's evidence (its partition of `fabric.links`) owns its alerts. A
-new owner takes over what was published and reads the hour again, which says nothing twice.
+latencies are promised `fabric.delays`. Out: `fabric.alerts`. The worker that owns a shard's evidence (its
+partition of `fabric.links`) owns its alerts. A new owner takes over what was published and reads the hour
+again, which says nothing twice.
 """
 
 from __future__ import annotations

@@ -528,7 +528,9 @@ class ShardAlerts:
         """Raise and clear the alerts of promises of latency."""
         for change in changes:
             subject = f"{PROMISE}{change.name}"
-            held = next((a for a in self._open.values() if a.kind == "LATENCY" and a.subject == subject), None)
+            held = next(
+                (a for a in self._open.values() if a.kind == "LATENCY" and a.subject == subject), None
+            )
             if change.state == "CLEARED":
                 if held is not None:
                     held.over_ns, held.text = change.since_ns, f"{held.text}; over: {change.text}"
