@@ -1,9 +1,9 @@
 """What people should know of one shard, each thing once: alerts raised, changed, cleared, grouped by cause.
 
 In: `LinkHealth`, `ContentionWindow` and `ClockOffsets` records in the order in which the log took them, and
-where latencies are promised `PathDelays`. Out: `Alert` records. All times and texts come from the records, and ids from what an alert is about: the same
-records give the same alerts, and what was said before is not said again. State: recoverable from the alerts
-published so far and the records of the past hour.
+where latencies are promised `PathDelays`. Out: `Alert` records. All times and texts come from the records,
+and ids from what an alert is about: the same records give the same alerts, and what was said before is not
+said again. State: recoverable from the alerts published so far and the records of the past hour.
 
 One dead cable is one alert. Cables of one switch that die together are one alert on the switch, a host's on
 the host. A cable that flaps keeps one alert open for longer each time, and is LINK_FLAPPING from the
@@ -78,8 +78,8 @@ class _Open:
 
 
 class ShardAlerts:
-    """The alerts of one shard. `cables_of`: how many cables a switch has, 0 where that is not known. `groups`:
-    the groups of a NIC, see streams/solve/latency.py."""
+    """The alerts of one shard. `cables_of`: how many cables a switch has, 0 where that is not known.
+    `groups`: the groups of a NIC, see streams/solve/latency.py."""
 
     def __init__(
         self,
@@ -177,8 +177,8 @@ class ShardAlerts:
         return self._published()
 
     def promise(self, rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, Record]]:
-        """Take the latency rules in force (`ActuatorConfig.latency_rules`); return (key, `Alert`) to publish: a
-        rule that is gone is broken no more. Call it once after `recover`, and whenever they change."""
+        """Take the latency rules in force (`ActuatorConfig.latency_rules`); return (key, `Alert`) to publish:
+        a rule that is gone is broken no more. Call it once after `recover`, and whenever they change."""
         self._heed(self._promises.set_rules(rules))
         return self._published()
 

@@ -218,7 +218,7 @@ class LatencyRules:
 
     @property
     def longest_s(self) -> float:
-        """How long a promise must be broken to count as broken, of the rule that waits longest, in s; 0 without
+        """How long, in s, the rule that waits longest wants a promise broken until it says so; 0 without
         rules."""
         return max((state.rule.for_ns / 1e9 for state in self._states.values()), default=0.0)
 

@@ -43,8 +43,8 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
     sent = {"count": 0, "at_s": 0.0}
 
     def counted():
-        """Whether every key's count is that of its messages, less a few: Faust commits messages without waiting
-        for their table changes, so whoever takes a partition over may lack a last one, for good.
+        """Whether every key's count is that of its messages, less a few: Faust commits messages without
+        waiting for their table changes, so whoever takes a partition over may lack a last one, for good.
 
         Messages go on to come, one a key and second.
         """

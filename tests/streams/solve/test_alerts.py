@@ -337,12 +337,12 @@ def slow(window: int, us: float) -> Input:
         )
     }  # fmt: skip
     path = {
-        "peer": "h2/eth1", "path": 9320, "count": 100, "lost": 0, "no_t3": 0, "rtt_min_ns": 6e3, "rtt_p50_ns": 6e3,
-        "rtt_p99_ns": 6e3, "bound_ns": 50.0, **legs,
+        "peer": "h2/eth1", "path": 9320, "count": 100, "lost": 0, "no_t3": 0, "rtt_min_ns": 6e3,
+        "rtt_p50_ns": 6e3, "rtt_p99_ns": 6e3, "bound_ns": 50.0, **legs,
     }  # fmt: skip
     record = {
-        "nic": "h1/eth1", "shard": "fabric", "window": window, "part": 0, "parts": 1, "window_start_ns": start_ns,
-        "window_end_ns": start_ns + S, "state": "SYNCED", "paths": [path],
+        "nic": "h1/eth1", "shard": "fabric", "window": window, "part": 0, "parts": 1,
+        "window_start_ns": start_ns, "window_end_ns": start_ns + S, "state": "SYNCED", "paths": [path],
     }  # fmt: skip
     codec.encode(DELAYS.record, record)
     return (DELAYS.name, "h1/eth1", record, start_ns + S + 100 * MS)
