@@ -163,7 +163,7 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
         return 2
     registry = _registry(settings.schema_registry_url)
     client = kafka_client(settings.bootstrap)
-    reader = LookupReader(client, INVENTORY, addresses.take, registry)
+    reader = LookupReader(client, {INVENTORY: addresses.take}, registry)
     outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
     notify = SystemdNotifier()
     notify.notify("READY=1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -46,8 +46,10 @@ def nic_record(
     path_ports: Sequence[int] = (),
     first_hop: str | None = None,
     capabilities: Sequence[str] = (),
+    pace: tuple[int, int] = (0, 0),
 ) -> Record:
-    """Return what a prober announces of its NIC. A test clock is a clock of its own, named by the device."""
+    """Return what a prober announces of its NIC. A test clock is a clock of its own, named by the device.
+    `pace`: ns from one of its turns to the next and paths in each; 0: it takes none."""
     if nic.clock is not None:
         clock = clock_id(nic.host, nic.device)
     else:
@@ -71,6 +73,8 @@ def nic_record(
         "capabilities": ["probe.udp", *capabilities],
         "path_ports": list(path_ports),
         "first_hop": first_hop,
+        "turn_ns": pace[0],
+        "turn_shots": pace[1],
     }
 
 
@@ -108,7 +112,7 @@ Take = Callable[[str, Record | None, int], None]
 
 
 class LookupReader:
-    """Reads a whole topic into a view, without a group and almost without blocking.
+    """Reads whole topics into views, without a group and almost without blocking.
 
     `tail`: begin at the end instead, where only what is new matters.
     """
@@ -116,8 +120,7 @@ class LookupReader:
     def __init__(
         self,
         config: dict[str, Any],
-        topic: Topic,
-        take: Take,
+        views: Mapping[Topic, Take],
         registry: codec.Registry | None,
         tail: bool = False,
     ) -> None:
@@ -131,7 +134,7 @@ class LookupReader:
                 "fetch.wait.max.ms": 1000,
             }
         )
-        self._topic, self._view, self._registry = topic, take, registry
+        self._views, self._registry = {topic.name: (topic, take) for topic, take in views.items()}, registry
         self._begin = OFFSET_END if tail else OFFSET_BEGINNING
         self._assigned = False
         self._ask_at = self._warned_at = 0.0
@@ -155,22 +158,27 @@ class LookupReader:
         self._consumer.close()
 
     def _assign(self) -> bool:
-        """Ask how many partitions the topic has, at most once a second, and read them all."""
-        count = 1
-        if self._topic.partitions is not Partitions.ONE:
+        """Ask how many partitions the topics have, at most once a second, and read them all."""
+        asked = [name for name, (topic, _) in self._views.items() if topic.partitions is not Partitions.ONE]
+        counts = dict.fromkeys(self._views, 1)
+        if asked:
             now = time.monotonic()
             if now < self._ask_at:
                 return False
             self._ask_at = now + 1
             try:
-                found = self._consumer.list_topics(self._topic.name, timeout=0.2).topics.get(self._topic.name)
+                for name in asked:
+                    found = self._consumer.list_topics(name, timeout=0.2).topics.get(name)
+                    counts[name] = 0 if found is None or found.error is not None else len(found.partitions)
             except KafkaException as error:
                 self._warn(str(error))
                 return False
-            count = 0 if found is None or found.error is not None else len(found.partitions)
-        if count:
-            name = self._topic.name
-            self._consumer.assign([TopicPartition(name, number, self._begin) for number in range(count)])
+        if all(counts.values()):
+            self._consumer.assign([
+                TopicPartition(name, number, self._begin)
+                for name, count in counts.items()
+                for number in range(count)
+            ])  # fmt: skip
             self._assigned = True
         return self._assigned
 
@@ -182,9 +190,10 @@ class LookupReader:
             return
         name = (message.key() or b"").decode(errors="replace")
         value = message.value()
+        topic, view = self._views[str(message.topic())]
         try:
-            record = None if value is None else codec.decode(value, self._topic.record, self._registry)
-            self._view(name, record, message.timestamp()[1])
+            record = None if value is None else codec.decode(value, topic.record, self._registry)
+            view(name, record, message.timestamp()[1])
         except codec.BadRecord as bad:
             self.rejected += 1
             self._warn(f"{name}: {bad}")
@@ -193,7 +202,7 @@ class LookupReader:
         now = time.monotonic()
         if now - self._warned_at > 10 or not self._warned_at:
             self._warned_at = now
-            _log.warning("%s: %s", self._topic.name, line)
+            _log.warning("%s: %s", ", ".join(self._views), line)
 
 
 def addresses_of(records: Iterable[Record], family_of: str) -> dict[str, tuple[str, int]]:

@@ -24,7 +24,7 @@ from native.core import encode_probe_batch
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
 from producers.evidence import LinkReporter
-from producers.inventory import LookupReader, Roster, addresses_of, nic_record
+from producers.inventory import LookupReader, Roster, Take, addresses_of, nic_record
 from producers.keys import read_key
 from producers.netns import in_netns
 from producers.outlet import Delivered, Outlet, kafka_client
@@ -32,9 +32,10 @@ from producers.paths import PathWatch
 from producers.peers import choose_peers, hashes_of
 from producers.reduced import ClockView, Reducer
 from producers.settings import ClockSettings, NicSettings, ProbeSettings
+from producers.turns import TurnTaker, pace_of
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, LINKS, PROBES
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, LINKS, PROBES, TURNS, Topic
 
 __all__ = ["Prober", "main", "test_clock"]
 
@@ -98,6 +99,7 @@ class Prober:
             device=nic.device if settings.hardware_stamps else None,
             max_peers=max(32, 3 * settings.peers),
         )
+        self.pace = pace_of(settings)
         self.first_hop: str | None = None
         self.failure: BaseException | None = None
         self.capabilities: list[str] = []
@@ -129,6 +131,7 @@ class Prober:
             capabilities=self.capabilities,
             path_ports=self.engine.path_ports,
             first_hop=self.first_hop,
+            pace=self.pace,
         )
 
     def meet(self, roster: Roster) -> int:
@@ -196,7 +199,11 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
             before[:] = record["path_ports"]
         roster.take(name, record, append_ms)
 
-    reader = LookupReader(client, INVENTORY, take, registry)
+    turns = TurnTaker(prober.engine, prober.name, prober.pace)
+    views: dict[Topic, Take] = {INVENTORY: take}
+    if settings.turns:
+        views[TURNS] = turns.take
+    reader = LookupReader(client, views, registry)
     publisher: _Raw | _Reduced
     if settings.publish == "raw":
         publisher = _Raw(prober, outlet, registry)
@@ -258,6 +265,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                 batch = publisher.flush()
                 if batch is not None:
                     paths.observe(batch, now)
+                turns.keep()
                 due = time.monotonic() + until_flush_s(settings.flush_ms, time.time_ns())
             trace_at = time.monotonic() + paths.tick(time.monotonic())
             if paths.news:
@@ -266,7 +274,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
             outlet.poll()
             if now >= status_at:
                 status_at = now + _STATUS_S
-                notify.notify(f"STATUS={_status(prober, peers, outlet)}")
+                notify.notify(f"STATUS={_status(prober, peers, turns, outlet)}")
         if prober.failure is not None:
             _log.error("%s: %s", prober.name, prober.failure)
         reporter.tell(last=True)
@@ -299,11 +307,11 @@ def until_flush_s(flush_ms: int, system_ns: int) -> float:
     return (left_ns if left_ns > every_ns // 8 else left_ns + every_ns) / 1e9
 
 
-def _status(prober: Prober, peers: int, outlet: Outlet) -> str:
+def _status(prober: Prober, peers: int, turns: TurnTaker, outlet: Outlet) -> str:
     counters = prober.engine.counters()
     refused = sum(counters[name] for name in ("malformed", "bad_mac", "wrong_nic", "stale_time"))
     return (
-        f"{peers} peers, {counters['samples']:.0f} samples, {counters['lost']:.0f} lost, "
+        f"{peers} peers{', in turns' if turns.taken else ''}, {counters['samples']:.0f} samples, {counters['lost']:.0f} lost, "
         f"{refused:.0f} refused, throttle {counters['throttle']:.2f}, "
         f"{outlet.waiting} messages wait, {outlet.dropped} dropped"
     )
@@ -352,7 +360,7 @@ class _Reduced:
             if record is not None and record["shard"] == shard:
                 view.take(record, append_ms * 1_000_000)
 
-        self._offsets = LookupReader(client, CLOCK_OFFSETS, take, registry, tail=True)
+        self._offsets = LookupReader(client, {CLOCK_OFFSETS: take}, registry, tail=True)
         clock = prober.record()["clock"]
         self._reducer = Reducer(prober.name, shard, clock, prober.settings.window_ms * 1_000_000, view)
         self._log_offset_ns: int | None = None

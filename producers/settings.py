@@ -103,6 +103,11 @@ class ProbeSettings(BaseModel):
         description="single probes that go out along with each coded pair, to all peers and paths in turn:"
         " many looks at many paths for few wakings",
     )  # fmt: skip
+    turns: bool = Field(
+        default=True,
+        description="probe when and where the solve stage says (fabric.turns), so that all NICs together look"
+        " at every link in even steps; else, and until it says, at random",
+    )  # fmt: skip
     timeout_ms: float = Field(
         default=100, ge=1, le=10_000, description="ms after which a request without a reply is lost"
     )

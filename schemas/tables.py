@@ -254,7 +254,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("speed_bps", "Nullable(Int64)"), ("mtu_bytes", "Nullable(Int64)"), ("run", "Int64"),
                 ("since_ns", "Int64"), ("announced_ns", "Int64"), ("capabilities", "Array(String)"),
                 ("path_ports", "Array(UInt32)"), ("first_hop", "Nullable(String)"),
-                ("gone", "UInt8"),
+                ("turn_ns", "Int64"), ("turn_shots", "UInt32"), ("gone", "UInt8"),
                 *_RECORDED,
             ),
             "nic",

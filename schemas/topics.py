@@ -96,6 +96,11 @@ PATHS: Final = Topic(
     Partitions.DATA, None, compacted=True,
     writers=("prober", "sim"), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
+TURNS: Final = Topic(
+    "fabric.turns", "NIC", "ProbeTurns", "when and where to each prober sends, so that all links are seen",
+    Partitions.DATA, HOUR_MS, compacted=True,
+    writers=("solve",), readers=("prober", "solve"),
+)  # fmt: skip
 LINKS: Final = Topic(
     "fabric.links", "shard", "LinkEvent", "evidence about links: losses, ports, counters, verbs",
     Partitions.DATA, 7 * DAY_MS,
@@ -150,7 +155,7 @@ REJECTS: Final = Topic(
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
     for topic in (
-        PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, LINKS, FLAPS, PATH_QUEUEING, QUEUES,
-        FLOWS, CONTENTION, ALERTS, CONFIG, TRUTH, REJECTS,
+        PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, TURNS, LINKS, FLAPS, PATH_QUEUEING,
+        QUEUES, FLOWS, CONTENTION, ALERTS, CONFIG, TRUTH, REJECTS,
     )
 }  # fmt: skip

@@ -62,6 +62,8 @@ class Inventory:
         self.members: dict[str, Member] = {}
         self.speeds_bps: dict[str, int] = {}
         """NIC to its port's rate, of those that say it."""
+        self.paces: dict[str, tuple[int, int]] = {}
+        """NIC to (ns from one of its prober's turns to the next, paths in each), of those that take turns."""
         self.version = 0
 
     def take(
@@ -76,6 +78,7 @@ class Inventory:
             name = None if key is None else key.decode("utf-8", "replace")
             if name is not None and self.members.pop(name, None) is not None:
                 self.speeds_bps.pop(name, None)
+                self.paces.pop(name, None)
                 self.version += 1
             return
         nic = codec.decode(value, "Nic", registry)
@@ -87,6 +90,10 @@ class Inventory:
             self.speeds_bps[nic["nic"]] = nic["speed_bps"]
         else:
             self.speeds_bps.pop(nic["nic"], None)
+        if nic["turn_ns"] and nic["turn_shots"] and nic["probe_port"]:
+            self.paces[nic["nic"]] = (nic["turn_ns"], nic["turn_shots"])
+        else:
+            self.paces.pop(nic["nic"], None)
 
     def member(self, nic: str) -> Member:
         """Return what is known of a NIC; an unknown one is of the default shard and a clock of its own."""

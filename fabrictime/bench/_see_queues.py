@@ -24,6 +24,7 @@ from streams.map.queueing import SUB_SLOTS, SourceQueueing
 from streams.map.records import Member
 from streams.paths import PathBook, pair_key
 from streams.solve.queues import ShardQueues, fold_of
+from streams.solve.turns import plan_shard
 
 __all__ = ["measure"]
 
@@ -96,8 +97,8 @@ class Run:
         peer = np.repeat(np.concatenate(choice), PATHS)
         port = 9320 + np.tile(np.arange(PATHS), nics * PEERS)
         there, back = fleet.round_trips(nic, peer, port)
-        sim.add_probes(there, back, nic, peer, port, rate_pps=PROBES_PPS / (PEERS * PATHS))
         self.book = _book(fleet, nic, peer, port, there, back)
+        _add_probes(fleet, sim, self.book)
         self.crossed = np.zeros(len(fleet.rate_bps), bool)
         for paths in (there, back):
             inner = np.ones(len(paths.link), bool)
@@ -199,6 +200,21 @@ class Run:
         span = slice(WARM_UP_NS // SLOT_NS, min(last, len(told)))
         true = self.truth.depth_bytes[span][:, self.crossed].astype(np.float64)
         return true, told[span][:, self.crossed], bound[span][:, self.crossed]
+
+
+def _add_probes(fleet: Fleet, sim: PacketSim, book: PathBook) -> None:
+    """Let all NICs probe by the turns that the solve stage lays for them, one probe in each."""
+    number = {name: at for at, name in enumerate(fleet.nic_ids)}
+    turn_ns = round(1e9 / PROBES_PPS)
+    plans = plan_shard(dict.fromkeys(fleet.nic_ids, (turn_ns, 1)), book)
+    rows = [
+        (number[nic], number[peer], port, (plan.phase + turn) * turn_ns, 1e9 / (len(plan.ways) * turn_ns))
+        for nic, plan in plans.items()
+        for turn, (peer, port) in enumerate(plan.ways)
+    ]
+    nic, peer, port, start_ns, rate_pps = (np.array(column) for column in zip(*rows, strict=True))
+    there, back = fleet.round_trips(nic, peer, port)
+    sim.add_probes(there, back, nic, peer, port, rate_pps=rate_pps, start_ns=start_ns, jitter_ns=turn_ns / 2)
 
 
 def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, float]:

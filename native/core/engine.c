@@ -142,6 +142,8 @@ struct ft_engine {
   ft_output outputs[2];
   int front;
   uint32_t sent_since_drain;
+  ft_turns turns;
+  int64_t turn; /* the next one; its time is next_shot */
   int64_t next_shot, last_drain, cap_at, answer_cap_at, throttle_at;
   double cap_tokens, answer_tokens, throttle;
   uint64_t random[4];
@@ -979,6 +981,31 @@ static uint32_t next_way(ft_engine *e, uint32_t ways) {
   return e->round_at;
 }
 
+/* Set the time of turn e->turn: any time of its first half, so that no rhythm of the traffic hides from probes.
+ * A throttled prober lets turns go by. */
+static void take_turn(ft_engine *e) {
+  const ft_turns *t = &e->turns;
+  while (e->throttle < 1 && (double)(draw(e) >> 11) * 0x1p-53 >= e->throttle) e->turn++;
+  double jitter = (double)(draw(e) >> 11) * 0x1p-54;
+  e->next_shot = t->at_ns + (int64_t)(((double)e->turn + jitter) * t->length_ns);
+}
+
+/* Look for the next turn that begins after `now`. */
+static void join_turns(ft_engine *e, int64_t now) {
+  e->turn = (int64_t)ceil((double)(now - e->turns.at_ns) / e->turns.length_ns);
+  take_turn(e);
+}
+
+/* The way of shot `i` of the turn, as peer slot * paths + path; -1 where the plan has none that is still there. Which
+ * one comes first, where one of them is a coded pair, changes from round to round. */
+static int64_t planned_way(const ft_engine *e, uint32_t i) {
+  const ft_turns *t = &e->turns;
+  int64_t round = e->turn / t->count, in_round = e->turn % t->count;
+  if (in_round < 0) in_round += t->count;
+  int32_t way = t->way[in_round * t->shots + (i + (uint32_t)(round < 0 ? -round : round)) % t->shots];
+  return way >= 0 && e->peers[way / e->config.paths].used ? way : -1;
+}
+
 static void shoot(ft_engine *e, int64_t now) {
   aimed aims[BATCH];
   int n = 0, fresh = 0, pair = e->config.spacing_ns > 0;
@@ -991,12 +1018,17 @@ static void shoot(ft_engine *e, int64_t now) {
     aims[n++] = (aimed){s, 1};
   }
   if (e->actives && e->next_shot <= now) {
-    uint32_t together = shots_together(e), alone = e->config.singles ? together - 1 : 0;
-    double mean_ns = 1e9 * ((1 + pair) * (together - alone) + alone) / (e->config.rate_pps * e->throttle);
+    int planned = e->turns.count > 0;
+    uint32_t together = planned ? e->turns.shots : shots_together(e);
+    uint32_t alone = e->config.singles || planned ? together - 1 : 0;
+    double mean_ns = planned ? e->turns.length_ns
+                             : 1e9 * ((1 + pair) * (together - alone) + alone) / (e->config.rate_pps * e->throttle);
+    int64_t late = now - e->next_shot;
     keep_up(e, now, mean_ns);
+    if (planned && late > MAX_DEBT_NS) join_turns(e, now);
     refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
     uint32_t taken = UINT32_MAX;
-    for (; fresh < SHOTS_A_TURN && (e->next_shot <= now || fresh % together); fresh++) {
+    for (; fresh % together || (fresh + (int)together <= SHOTS_A_TURN && e->next_shot <= now); fresh++) {
       int single = alone && fresh % together; /* rides along */
       if (e->cap_tokens < 1) {
         e->counters.capped++;
@@ -1013,9 +1045,13 @@ static void shoot(ft_engine *e, int64_t now) {
       shot *s = &e->shots[e->head & e->shot_mask];
       uint32_t paths = (uint32_t)e->config.paths, choices = (uint32_t)e->actives * paths;
       uint32_t choice;
-      if (single) {
+      int64_t way = planned ? planned_way(e, fresh % together) : -1;
+      if (way >= 0) {
+        choice = (uint32_t)(e->peers[way / paths].active_at * (int64_t)paths + way % paths);
+        if (!single) taken = choice;
+      } else if (single) {
         do choice = next_way(e, choices);
-        while (choice == taken);
+        while (choice == taken && choices > 1);
       } else {
         choice = draw_below(e, fresh % together ? choices - 1 : choices);
         if (fresh % together && choice >= taken) choice++; /* another path than the first of the two */
@@ -1032,7 +1068,14 @@ static void shoot(ft_engine *e, int64_t now) {
       e->head++;
       put_request(e, n, s, 0, system_ns);
       aims[n++] = (aimed){s, 0};
-      if (fresh % together == 0) e->next_shot += draw_gap(e, mean_ns);
+      if (planned) {
+        if (fresh % together == together - 1) {
+          e->turn++;
+          take_turn(e);
+        }
+      } else if (fresh % together == 0) {
+        e->next_shot += draw_gap(e, mean_ns);
+      }
     }
   }
   if (!n) return;
@@ -1285,6 +1328,7 @@ void ft_engine_free(ft_engine *e) {
   free(e->replies);
   free(e->hits);
   free(e->askers);
+  free(e->turns.way);
   pthread_mutex_destroy(&e->mutex);
   free(e);
 }
@@ -1333,7 +1377,9 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
   prctl(PR_SET_TIMERSLACK, gap_ns > 1e6 ? 50000UL : gap_ns > 1e5 ? 10000UL : 1000UL, 0, 0, 0);
   pthread_mutex_lock(&e->mutex);
   int64_t now = monotonic(), end = for_ns < 0 ? INT64_MAX : now + for_ns, polled = 0, paused = 0;
-  if (!e->next_shot || now - e->next_shot > MAX_DEBT_NS)
+  if (e->turns.count)
+    join_turns(e, now);
+  else if (!e->next_shot || now - e->next_shot > MAX_DEBT_NS)
     e->next_shot = now + draw_gap(e, 2e9 / e->config.rate_pps);
   e->cap_at = e->answer_cap_at = now;
   e->running = 1;
@@ -1429,7 +1475,7 @@ void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *a
   p->used = 1;
   p->active_at = e->actives;
   e->active[e->actives++] = slot;
-  if (e->actives == 1) e->next_shot = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
+  if (e->actives == 1 && !e->turns.count) e->next_shot = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
 }
 
 void ft_engine_clear_peer(ft_engine *e, int slot) {
@@ -1509,6 +1555,22 @@ int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct s
 }
 
 void ft_engine_set_rate(ft_engine *e, double rate_pps) { e->config.rate_pps = rate_pps; }
+
+void ft_engine_set_turns(ft_engine *e, ft_turns turns) {
+  free(e->turns.way);
+  e->turns = turns;
+  if (turns.count)
+    join_turns(e, monotonic());
+  else
+    e->next_shot = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
+}
+
+void ft_engine_shift_turns(ft_engine *e, int64_t at_ns) {
+  if (!e->turns.count) return;
+  int64_t by = at_ns - e->turns.at_ns;
+  e->turns.at_ns = at_ns;
+  if (by > MAX_DEBT_NS || by < -MAX_DEBT_NS) join_turns(e, monotonic());
+}
 
 ft_clock *ft_engine_clock(ft_engine *e, int in_use) {
   e->clocked = in_use;

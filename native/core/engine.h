@@ -77,6 +77,15 @@ typedef struct {
   uint32_t table_shots, out_samples, reply_ring;
 } ft_config;
 
+/* Turns: when to send, and where to. Turn k begins at `at_ns` + k * `length_ns` (monotonic clock); its probes go out
+ * together within its first half, to the ways [k % count * shots ...] of `way`: peer slot * paths + path, -1: any. */
+typedef struct {
+  int64_t at_ns;
+  double length_ns;
+  uint32_t count, shots;
+  int32_t *way; /* [count * shots], the engine's own from then on */
+} ft_turns;
+
 typedef struct {
   uint32_t group; /* ((peer * paths) + path) * 2 + (1 for a coded pair) */
   uint32_t order;
@@ -128,6 +137,8 @@ void ft_engine_unlock(ft_engine *e);
 void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *address, uint32_t nic_hash);
 void ft_engine_clear_peer(ft_engine *e, int slot);
 void ft_engine_set_rate(ft_engine *e, double rate_pps);
+void ft_engine_set_turns(ft_engine *e, ft_turns turns); /* count 0: exponential gaps and random ways again */
+void ft_engine_shift_turns(ft_engine *e, int64_t at_ns); /* the same turns, from another time on */
 ft_clock *ft_engine_clock(ft_engine *e, int in_use);
 /* put another socket in the place of path i's; what was under way there is forgotten, not lost. 0, or an errno */
 int ft_engine_set_path(ft_engine *e, int i, int fd);

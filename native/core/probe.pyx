@@ -16,7 +16,7 @@ import numpy as np
 from native.core.columns import ProbeColumns
 
 from libc.errno cimport errno
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -66,6 +66,11 @@ cdef extern from "engine.h":
         uint64_t run, seed
         uint32_t nic_hash, singles, table_shots, out_samples, reply_ring
         ft_key key
+    ctypedef struct ft_turns:
+        int64_t at_ns
+        double length_ns
+        uint32_t count, shots
+        int32_t *way
     ctypedef struct ft_output:
         uint32_t count
         uint32_t *lost
@@ -85,6 +90,8 @@ cdef extern from "engine.h":
     void ft_engine_set_peer(ft_engine *, int, const sockaddr_storage *, uint32_t)
     void ft_engine_clear_peer(ft_engine *, int)
     void ft_engine_set_rate(ft_engine *, double)
+    void ft_engine_set_turns(ft_engine *, ft_turns)
+    void ft_engine_shift_turns(ft_engine *, int64_t)
     ft_clock *ft_engine_clock(ft_engine *, int)
     int ft_engine_set_path(ft_engine *, int, int)
     int ft_engine_trace_hits(ft_engine *, ft_trace_hit *, int)
@@ -108,6 +115,9 @@ __all__ = ["Asker", "Engine", "Evidence", "Link", "Peer", "Sockets", "TestClock"
            "open_socket", "open_sockets", "siphash24"]
 
 cdef int64_t SECOND_NS = 1000000000
+cdef int64_t MAX_AT_NS = 4_000_000_000_000_000_000
+cdef int TURN_SHOTS = 9
+cdef int MOST_WAYS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,6 +641,57 @@ cdef class Engine:
         self._lock()
         ft_engine_set_rate(self.engine, rate_pps)
         ft_engine_unlock(self.engine)
+
+    def set_turns(self, int64_t at_ns, double length_ns, int shots, ways):
+        """Probe by turns from now on; without `ways` at random again, with exponential gaps.
+
+        Turn k begins at `at_ns` + k * `length_ns` on the monotonic clock; at any time of its first half go the probes
+        of `shots` ways together, the first one as a coded pair where there are such. `ways`: (peer, source port) of
+        each shot of a round, turn by turn. One that is not there goes to any. Raises ValueError for numbers that
+        cannot be.
+        """
+        cdef ft_turns turns
+        cdef int i
+        self._alive()
+        memset(&turns, 0, sizeof(turns))
+        if ways:
+            if not 1 <= shots <= TURN_SHOTS or len(ways) % shots or len(ways) > MOST_WAYS:
+                raise ValueError(f"turns: {len(ways)} ways, {shots} a turn: expected 1 to {TURN_SHOTS} a turn, whole "
+                                 f"turns, {MOST_WAYS} in all at most")
+            if not 1e3 <= length_ns <= 1e12 or not -MAX_AT_NS < at_ns < MAX_AT_NS:
+                raise ValueError(f"turns: {length_ns} ns each from {at_ns}: expected 1 us to 1000 s")
+            turns.way = <int32_t *>malloc(len(ways) * sizeof(int32_t))
+            if turns.way is NULL:
+                raise MemoryError
+            at_port = {port: at for at, port in enumerate(self.ports)}
+            for i, (nic, port) in enumerate(ways):
+                slot, at = self.slots.get(nic), at_port.get(port)
+                turns.way[i] = -1 if slot is None or at is None else slot[0] * self.config.paths + at
+            turns.at_ns, turns.length_ns, turns.shots = at_ns, length_ns, shots
+            turns.count = <uint32_t>(len(ways) // shots)
+        self._lock()
+        ft_engine_set_turns(self.engine, turns)
+        ft_engine_unlock(self.engine)
+
+    def shift_turns(self, int64_t at_ns):
+        """Let the same turns begin at another time of the monotonic clock: the clocks have moved apart."""
+        self._alive()
+        if not -MAX_AT_NS < at_ns < MAX_AT_NS:
+            raise ValueError(f"turns from {at_ns} ns: out of range")
+        self._lock()
+        ft_engine_shift_turns(self.engine, at_ns)
+        ft_engine_unlock(self.engine)
+
+    def clock_now(self):
+        """Return (ns of the stamping clock, ns of the monotonic clock), read together."""
+        cdef int64_t clock, system
+        self._alive()
+        self._lock()
+        before = time.monotonic_ns()
+        ft_engine_clocks(self.engine, &clock, &system)
+        after = time.monotonic_ns()
+        ft_engine_unlock(self.engine)
+        return clock, (before + after) // 2
 
     def step_clock(self, int64_t step_ns):
         """Make the clock jump now. Raises RuntimeError where no test clock was set."""

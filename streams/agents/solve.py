@@ -25,6 +25,7 @@ from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
 from streams.agents.acks import OrderedAcks
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room
+from streams.agents.turns import TurnsKeeper
 from streams.lookups import partition_count, read_tail
 from streams.solve.clocks import ShardClocks, SolveParameters
 from streams.solve.door import sound
@@ -74,6 +75,10 @@ class SolveStage:
         self._solving = asyncio.Lock()
         self._come = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "solve")
+
+    def shards(self) -> list[str]:
+        """Return the shards whose clocks are solved here."""
+        return [name for held in self._held.values() for name in held.shards]
 
     @property
     def positions(self) -> dict[TP, int]:
@@ -219,12 +224,14 @@ class SolveStage:
 def register(app: faust.App, room: Room) -> SolveStage:
     """Put the solve agent on the app."""
     stage = SolveStage(room)
+    turns = TurnsKeeper(room, stage.shards)
     topic = app.topic(
         CLOCK_FITS.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
     )
 
     async def fits(stream: Any) -> None:
         stage.start()
+        turns.start()
         async for event in stream.noack().events():
             try:
                 message = event.message

@@ -51,7 +51,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
     **dict.fromkeys(("synced", "from_flows", "complete"), pa.uint8()),
     **dict.fromkeys(("flaps_hour", "paths_dead", "paths_living", "probers", "group", "flows_total",
-                     "source_port", "peer_port", "changes"), _COUNT),
+                     "source_port", "peer_port", "changes", "turn_shots"), _COUNT),
     **dict.fromkeys(("loss_rate", "loss_rate_low", "loss_rate_high", "depth_mean_bytes", "depth_max_bytes",
                      "bound_bytes", "utilisation", "utilisation_bound", "depth_bytes", "depth_peak_bytes",
                      "confidence", "busy_share", "receiver_limited_share", "sender_limited_share"), _FIGURE),
@@ -274,7 +274,7 @@ _NIC_NOTHING: Final[Record] = {
     "host": "", "device": "", "shard": "", "rail": None, "rack": None, "addresses": [], "probe_port": 0,
     "clock": "", "stamp": "UNKNOWN", "speed_bps": None, "mtu_bytes": None, "run": 0, "since_ns": 0,
     "announced_ns": 0, "capabilities": [], "path_ports": [],
-    "first_hop": None,
+    "first_hop": None, "turn_ns": 0, "turn_shots": 0,
 }  # fmt: skip
 
 

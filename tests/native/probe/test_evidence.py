@@ -248,7 +248,9 @@ def test_an_agent_that_gets_no_processor_says_so_and_tells_no_losses_of_its_own(
     told.take()
     told.events.clear()
     process.send_signal(signal.SIGSTOP)
-    told.until(lambda: told.row() >= 50)  # towards the outside it is as dead, for longer than any of its pauses
+    told.until(
+        lambda: told.row() >= 50
+    )  # towards the outside it is as dead, for longer than any of its pauses
     process.send_signal(signal.SIGCONT)
     told.until(lambda: told.row() == 0 and told.sum("lost") == told.sum("late"))
     heard, mine = 0, []

@@ -1,0 +1,15 @@
+from numpy.typing import ArrayLike
+
+from native.core.columns import Float64s, Int32s
+
+def plan_turns(
+    way_start: ArrayLike,
+    hop_start: ArrayLike,
+    hop_link: ArrayLike,
+    links: int,
+    phase: ArrayLike,
+    *,
+    turns: int,
+    shots: int = 1,
+    seed: int = 0,
+) -> tuple[Int32s, Float64s]: ...

@@ -1,0 +1,98 @@
+"""Takes the turns that the solve stage lays for a NIC's prober: when to send, and where to.
+
+In: `ProbeTurns` of this NIC, the engine's clocks. Out: turns on the engine's own time. A plan that would have
+it send faster than its settings say is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from native.core.probe import Engine
+from producers.settings import ProbeSettings
+
+__all__ = ["TurnTaker", "pace_of"]
+
+_log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+FASTER: Final = 0.99
+"""Share of the own time from turn to turn from which on another's is the same, rounded."""
+MOST_WAYS: Final = 1 << 16
+
+
+def pace_of(settings: ProbeSettings) -> tuple[int, int]:
+    """Return (ns from turn to turn, paths in each) that makes `rate_pps`; zeros where no turns are taken."""
+    if not settings.turns:
+        return 0, 0
+    probes = (2 if settings.spacing_ns else 1) + settings.singles
+    return max(1000, round(1e9 * probes / settings.rate_pps)), 1 + settings.singles
+
+
+class TurnTaker:
+    """The turns of one engine. `keep` is to be called several times a second."""
+
+    def __init__(self, engine: Engine, nic: str, pace: tuple[int, int]) -> None:
+        self.engine, self.nic, self.pace = engine, nic, pace
+        self.refused = 0
+        """Plans that were not taken."""
+        self._record: Record | None = None
+        self._ways: list[tuple[str, int]] = []
+        self._of: tuple[Any, ...] | None = None
+        """What the engine's turns were made of."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether the engine probes by turns."""
+        return self._of is not None
+
+    def take(self, nic: str, record: Record | None, append_ms: int) -> None:
+        """Take one message of `fabric.turns`; None: there is no plan any more."""
+        if nic != self.nic:
+            return
+        if record is not None:
+            why = self._refusal(record)
+            if why:
+                self.refused += 1
+                _log.warning("%s: turns refused: %s", self.nic, why)
+                return
+            self._ways = [
+                (record["peers"][peer], path)
+                for peer, path in zip(record["peer"], record["path"], strict=True)
+            ]
+        self._record = record
+
+    def _refusal(self, record: Record) -> str:
+        count, shots = len(record["path"]), record["shots"]
+        if not 1 <= shots <= self.pace[1]:
+            return f"{shots} paths in a turn, expected 1 to {self.pace[1]}"
+        if not FASTER * self.pace[0] <= record["turn_ns"] <= 1e12:
+            return f"{record['turn_ns']} ns from turn to turn, expected {self.pace[0]} at least"
+        if not 0 < count <= MOST_WAYS or count != len(record["peer"]) or count % shots:
+            return f"{count} paths of {len(record['peer'])} peers, {shots} a turn, expected whole turns"
+        if not (min(record["peer"]) >= 0 and max(record["peer"]) < len(record["peers"])):
+            return f"peer {max(record['peer'])}, expected below {len(record['peers'])}"
+        if not (abs(record["offset_ns"]) < 4e18 and abs(record["drift_ppb"]) < 1e8):
+            return f"offset {record['offset_ns']} ns, drift {record['drift_ppb']} ppb: no clock is there"
+        return ""
+
+    def keep(self) -> None:
+        """Keep the engine's turns where the plan has them: clocks move apart, peers and ports change."""
+        record = self._record
+        if record is None:
+            if self._of is not None:
+                self.engine.set_turns(0, 1e9, 1, ())
+                self._of = None
+            return
+        clock_ns, monotonic_ns = self.engine.clock_now()
+        since_ns = clock_ns - record["clock_at_ns"]
+        fabric_ns = clock_ns + round(record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns)
+        at_ns = monotonic_ns - (fabric_ns - record["begin_ns"])
+        of = (record["planned_ns"], self.engine.path_ports, tuple(peer.nic for peer in self.engine.peers))
+        if of == self._of:
+            self.engine.shift_turns(at_ns)
+            return
+        self._of = of
+        self.engine.set_turns(at_ns, record["turn_ns"], record["shots"], self._ways)

@@ -1,0 +1,106 @@
+"""What a prober takes of the turns that are laid for it: its own, at its own pace, on its own clock."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from producers.settings import ProbeSettings
+from producers.turns import TurnTaker, pace_of
+from schemas import codec
+from schemas.topics import TURNS
+
+S = 1_000_000_000
+
+
+class FakeEngine:
+    """The calls that matter, noted; its clock runs 5 s and 20 ppm fast."""
+
+    def __init__(self) -> None:
+        self.path_ports = (9320, 9321)
+        self.peers = [SimpleNamespace(nic="h2/eth1")]
+        self.calls: list[tuple[Any, ...]] = []
+
+    def clock_now(self) -> tuple[int, int]:
+        now_ns = time.monotonic_ns()
+        return now_ns + 5 * S + now_ns // 50_000, now_ns
+
+    def set_turns(self, *arguments: Any) -> None:
+        self.calls.append(("set", *arguments))
+
+    def shift_turns(self, at_ns: int) -> None:
+        self.calls.append(("shift", at_ns))
+
+
+def plan(**more: Any) -> dict[str, Any]:
+    now_ns = time.monotonic_ns()
+    record = {
+        "nic": "h1/eth1", "shard": "fabric", "planned_ns": 7, "begin_ns": now_ns - 3 * S, "turn_ns": 5e6,
+        "shots": 2, "clock_at_ns": now_ns + 5 * S + now_ns // 50_000, "offset_ns": -(5e9 + now_ns // 50_000),
+        "drift_ppb": -20_000.0, "peers": ["h2/eth1", "h3/eth1"], "peer": [0, 1, 1, 0],
+        "path": [9320, 9321, 9320, 9321],
+    } | more  # fmt: skip
+    return codec.decode(codec.encode(TURNS.record, record), TURNS.record)
+
+
+def taker() -> tuple[TurnTaker, FakeEngine]:
+    engine = FakeEngine()
+    return TurnTaker(engine, "h1/eth1", (5_000_000, 4)), engine  # type: ignore[arg-type]
+
+
+def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
+    turns, engine = taker()
+    turns.keep()
+    assert engine.calls == []
+    record = plan()
+    turns.take("h2/eth1", plan(nic="h2/eth1"), 0)
+    turns.keep()
+    assert engine.calls == [], "another NIC's"
+    turns.take("h1/eth1", record, 0)
+    turns.keep()
+    [(call, at_ns, turn_ns, shots, ways)] = engine.calls
+    assert (call, turn_ns, shots) == ("set", 5e6, 2)
+    assert at_ns == pytest.approx(record["begin_ns"], abs=50_000)
+    assert ways == [("h2/eth1", 9320), ("h3/eth1", 9321), ("h3/eth1", 9320), ("h2/eth1", 9321)]
+    turns.keep()
+    assert engine.calls[1][0] == "shift"
+    assert engine.calls[1][1] == pytest.approx(record["begin_ns"], abs=50_000)
+    engine.peers.append(SimpleNamespace(nic="h3/eth1"))
+    turns.keep()
+    assert engine.calls[2][0] == "set", "peers have other places now"
+    turns.take("h1/eth1", None, 0)
+    turns.keep()
+    assert engine.calls[3] == ("set", 0, 1e9, 1, ())
+    assert not turns.taken
+
+
+@pytest.mark.parametrize(
+    "bent",
+    [
+        {"shots": 5}, {"shots": 3}, {"turn_ns": 4e6}, {"turn_ns": 1e300}, {"peer": [0, 1, 1]},
+        {"peer": [0, 1, 2, 0]}, {"peer": [0, 1, -1, 0]}, {"peer": [], "path": []}, {"offset_ns": 1e300},
+        {"drift_ppb": -1e300},
+    ],
+)  # fmt: skip
+def test_a_plan_that_would_send_faster_or_nowhere_is_refused_and_the_last_one_stands(bent: dict[str, Any]):
+    turns, engine = taker()
+    turns.take("h1/eth1", plan(), 0)
+    turns.keep()
+    turns.take("h1/eth1", plan(**bent), 0)
+    turns.keep()
+    assert turns.refused == 1
+    assert [call[0] for call in engine.calls] == ["set", "shift"]
+
+
+def test_the_pace_makes_the_rate():
+    common = {"bootstrap": "127.0.0.1:1", "key_file": "/nowhere"}
+    settings = ProbeSettings.model_validate(common | {"rate_pps": 1000, "singles": 3, "spacing_ns": 20_000})
+    assert pace_of(settings) == (5_000_000, 4)
+    assert pace_of(settings.model_copy(update={"singles": 0, "spacing_ns": 0, "rate_pps": 4000})) == (
+        250_000,
+        1,
+    )
+    assert pace_of(settings.model_copy(update={"turns": False})) == (0, 0)
