@@ -311,7 +311,8 @@ def _status(prober: Prober, peers: int, turns: TurnTaker, outlet: Outlet) -> str
     counters = prober.engine.counters()
     refused = sum(counters[name] for name in ("malformed", "bad_mac", "wrong_nic", "stale_time"))
     return (
-        f"{peers} peers{', in turns' if turns.taken else ''}, {counters['samples']:.0f} samples, {counters['lost']:.0f} lost, "
+        f"{peers} peers{', in turns' if turns.taken else ''}, "
+        f"{counters['samples']:.0f} samples, {counters['lost']:.0f} lost, "
         f"{refused:.0f} refused, throttle {counters['throttle']:.2f}, "
         f"{outlet.waiting} messages wait, {outlet.dropped} dropped"
     )
