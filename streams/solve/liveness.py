@@ -33,7 +33,7 @@ Change = tuple[str, Record | None]
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
 HOUR_NS: Final = 3600 * S
-JUDGE_NS: Final = 8 * MS
+JUDGE_NS: Final = 5 * MS
 """Events closer together than this are judged together."""
 STALE_NS: Final = 5 * S
 """Losses that nobody told of for this long are no news."""
@@ -41,7 +41,10 @@ WARM_NS: Final = 1200 * MS
 """After the first event, until every NIC must have told of its living paths once."""
 MARGIN: Final = 3
 """Losses by which a link must explain more than its rivals."""
-FEW_SHARE: Final = 0.3
+FEW_SHARE: Final = 0.2
+FEW_PATHS, FEW_ENDS = 4, 3
+"""A link of which so few paths died, and so few NICs' at either end, is waited for to show itself on more of
+them; but for where they are this share of all."""
 HALF: Final = 0.5
 RETRACT_NS: Final = 1500 * MS
 """A DOWN link across which some paths live, while others stay dead, was the wrong one after this long."""
@@ -293,7 +296,11 @@ class ShardHealth:
         apart_ns = begin_ns + self.thresholds.ns("tell_apart_ms")
         waited = now_ns >= apart_ns
         share = self._dead_share(link, begin_ns, now_ns)
-        if not waited and (rivals or share < FEW_SHARE):
+        few = (
+            len(mine) < FEW_PATHS
+            or min(len(np.unique(side)) for side in evidence.rows[mine, :2].T) < FEW_ENDS
+        )
+        if not waited and (rivals or (few and share < FEW_SHARE)):
             self._wait_ns = min(self._wait_ns, apart_ns)
             return None
         if not rivals:
