@@ -14,7 +14,6 @@ struct ft_turns {
     uint64_t seed;
     /* out */
     int32_t *way;              /* [nics][turns][shots] numbers of a NIC's ways, from 0 */
-    double *gap;               /* [links] root mean square of the time between looks, in turns; 0: never */
 };
 
 /* Plan. Returns 0 without memory. */

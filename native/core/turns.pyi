@@ -1,6 +1,6 @@
 from numpy.typing import ArrayLike
 
-from native.core.columns import Float64s, Int32s
+from native.core.columns import Int32s
 
 def plan_turns(
     way_start: ArrayLike,
@@ -12,4 +12,4 @@ def plan_turns(
     turns: int,
     shots: int = 1,
     seed: int = 0,
-) -> tuple[Int32s, Float64s]: ...
+) -> Int32s: ...

@@ -22,7 +22,6 @@ cdef extern from "turns.h":
         const double *phase
         uint64_t seed
         int32_t *way
-        double *gap
 
     int ft_turns_plan(ft_turns *t) nogil
 
@@ -37,8 +36,7 @@ cdef object _starts(str name, object value, int64_t last):
 
 
 def plan_turns(way_start, hop_start, hop_link, int links, phase, *, int turns, int shots=1, uint64_t seed=0):
-    """Return ([NICs, turns, shots] number of the way among the NIC's own, [links] root mean square, over time, of the
-    gap between looks in turns; 0 for links that are never looked at twice).
+    """Return [NICs, turns, shots] the number of the way among the NIC's own.
 
     `way_start`: [NICs + 1] first way of each NIC, each with one at least. `hop_start`: [ways + 1] first hop of each
     way in `hop_link`. `phase`: [NICs] when a NIC's turns begin, 0 to 1 turn. `shots`: ways that share a turn, the
@@ -59,21 +57,19 @@ def plan_turns(way_start, hop_start, hop_link, int links, phase, *, int turns, i
         raise ValueError(f"{turns} turns of {shots} shots, {links} links: expected at least 1 of each, "
                          "2^30 shots in all at most")
     way = np.zeros((nics, turns, shots), np.int32)
-    gap = np.zeros(links + 1)
     if not nics:
-        return way, gap[:links]
+        return way
     cdef const int64_t[::1] way_ = way_at, hop_start_ = hop_at
     cdef const int32_t[::1] hop_ = np.append(hops, np.int32(0))
     cdef const double[::1] phase_ = phases
     cdef int32_t[:, :, ::1] out_ = way
-    cdef double[::1] gap_ = gap
     cdef ft_turns t
     cdef int done
     t.nics, t.links, t.turns, t.shots, t.seed = <int32_t>nics, links, turns, shots, seed
     t.way_start, t.hop_start, t.hop, t.phase = &way_[0], &hop_start_[0], &hop_[0], &phase_[0]
-    t.way, t.gap = &out_[0, 0, 0], &gap_[0]
+    t.way = &out_[0, 0, 0]
     with nogil:
         done = ft_turns_plan(&t)
     if not done:
         raise MemoryError(f"no memory for the turns of {nics} NICs")
-    return way, gap[:links]
+    return way

@@ -85,7 +85,7 @@ def _planned(
     phase[drawn] = np.arange(len(nics)) / len(nics)
     most = max(len(ways[nic]) for nic in nics)
     turns = min(MOST_TURNS, max(1, -(-ROUNDS * most // shots)))
-    chosen, _ = plan_turns(
+    chosen = plan_turns(
         way_start, hop_start, hop_link, len(numbers), phase, turns=turns, shots=shots, seed=len(nics)
     )
     return {

@@ -176,6 +176,24 @@ def test_status_shows_processes_and_addresses(pipeline):
         assert b"fabrictime" in page.read()
 
 
+def test_probers_take_the_turns_that_are_laid_for_them(pipeline):
+    def in_turns():
+        """every prober in turns"""
+        probers = [row for name, row in pipeline.rows().items() if name.startswith("prober")]
+        return len(probers) == 8 and all("in turns" in (row["status"] or "") for row in probers)
+
+    wait_for(in_turns, 90)
+    laid = {}
+    for _, _, value in pipeline.messages("fabric.turns"):
+        record = codec.decode(value, "ProbeTurns")
+        laid[record["nic"]] = record
+    assert len(laid) == 8
+    for nic, record in laid.items():
+        assert nic not in record["peers"]
+        assert set(record["peers"]) == laid.keys() - {nic}
+        assert len(record["path"]) % record["shots"] == 0
+
+
 def test_clock_3_ms_and_12_ppm_off_is_published_within_its_bound(pipeline):
     nics = json.loads((pipeline.directory / "run" / "fleet.json").read_text())["nics"]
     clocks = {f"{nic['host']}/{nic['device']}": nic["clock"] for nic in nics}

@@ -50,9 +50,7 @@ def test_links_are_looked_at_evenly_and_no_way_starves():
     rng = np.random.default_rng(3)
     phase = rng.permutation(64) / 64
     turns = 2 * PEERS * PATHS
-    way, gap = plan_turns(
-        way_start, hop_start, hop_link, len(fleet.rate_bps), phase, turns=turns, shots=1, seed=1
-    )
+    way = plan_turns(way_start, hop_start, hop_link, len(fleet.rate_bps), phase, turns=turns, shots=1, seed=1)
     assert way.shape == (64, turns, 1)
     drawn = rng.integers(0, PEERS * PATHS, way.shape)
 
@@ -67,14 +65,11 @@ def test_links_are_looked_at_evenly_and_no_way_starves():
     assert unevenness(drawn) > 1.6
     assert unevenness(way) < 1.4
     assert max(float(g.max()) for g in gaps(way, way_start, hop_start, hop_link, phase).values()) < 4
-    crossed = np.unique(hop_link)
-    assert (gap[crossed] > 0).all()
-    assert np.count_nonzero(gap) == len(crossed)
     of_pair = np.stack([np.bincount(each.ravel() // PATHS, minlength=PEERS) for each in way])
     assert of_pair.min() >= 0.4 * turns / PEERS
     of_way = np.stack([np.bincount(each.ravel(), minlength=PEERS * PATHS) for each in way])
     assert (of_way == 0).mean() < 0.02
-    again, _ = plan_turns(
+    again = plan_turns(
         way_start, hop_start, hop_link, len(fleet.rate_bps), phase, turns=turns, shots=1, seed=1
     )
     assert np.array_equal(way, again)
@@ -83,7 +78,7 @@ def test_links_are_looked_at_evenly_and_no_way_starves():
 def test_shots_of_a_turn_go_different_ways():
     fleet = Fleet.of(64, seed=4)
     way_start, hop_start, hop_link = ways_of(fleet, 4)
-    way, _ = plan_turns(
+    way = plan_turns(
         way_start, hop_start, hop_link, len(fleet.rate_bps), np.zeros(64), turns=20, shots=4, seed=1
     )
     assert all(len(set(turn)) == 4 for nic in way for turn in nic)
@@ -97,14 +92,13 @@ def test_shots_of_a_turn_go_different_ways():
 @settings(max_examples=80, deadline=None)
 def test_any_fleet_has_turns(fleet: list[list[list[int]]], turns: int, shots: int):
     hops = [way for nic in fleet for way in nic]
-    way, gap = plan_turns(
+    way = plan_turns(
         np.cumsum([0, *(len(nic) for nic in fleet)]), np.cumsum([0, *(len(way) for way in hops)]),
         [link for way in hops for link in way], 6, np.zeros(len(fleet)), turns=turns, shots=shots,
     )  # fmt: skip
     assert way.shape == (len(fleet), turns, shots)
     for nic, chosen in zip(fleet, way, strict=True):
         assert ((chosen >= 0) & (chosen < len(nic))).all()
-    assert np.isfinite(gap).all()
 
 
 @pytest.mark.parametrize(
