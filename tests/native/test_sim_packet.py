@@ -179,6 +179,20 @@ def test_coded_pairs_leave_with_their_spacing():
     assert np.median(gaps[1::2]) == pytest.approx(np.log(2) * 980_000, rel=0.15)
 
 
+def test_probes_in_turns_come_once_a_turn_at_any_time_of_its_first_part():
+    sim = PacketSim(LINE, 500, 1e6, links=2)
+    sim.add_probes(ONE, path(1), 0, 1, 2, 2_000, start_ns=3_000_000, jitter_ns=100_000)
+    sim.run(1e9)
+    late = sim.probes().t1_ns - 3_000_000 - np.arange(1_994) * 500_000
+    assert (late > -PACKET_NS).all()
+    assert (late <= 100_000 + PACKET_NS).all()
+    assert late.mean() == pytest.approx(50_000, abs=5 * 29_000 / np.sqrt(1_994))
+    pairs = PacketSim(LINE, 500, 1e6, links=2)
+    pairs.add_probes(ONE, path(1), 0, 1, 2, 2_000, spacing_ns=20_000, start_ns=0, jitter_ns=0)
+    pairs.run(1e8)
+    assert np.diff(pairs.probes().t1_ns) == pytest.approx(np.resize([20_000, 980_000], 199), abs=PACKET_NS)
+
+
 # ---- fairness, order, conservation ----
 
 
@@ -516,6 +530,10 @@ def fresh(**kwargs):
         (lambda: fresh().add_messages(ONE, 5, 1e9, control=Dcqcn(g=2)), "control: g 2, expected 0 to 1"),
         (lambda: fresh().add_probes(ONE, copies(2, 0), 0, 1, 2, 1), "reverse: 2 paths, expected 1 as in"),
         (lambda: fresh().add_probes(ONE, ONE, 0, 1, 2, 1e5, spacing_ns=20_000), "spacing_ns 20000: expected"),
+        (
+            lambda: fresh().add_probes(ONE, ONE, 0, 1, 2, 1e5, jitter_ns=10_000),
+            "jitter_ns 10000: expected below",
+        ),
         (lambda: fresh().set_loss(7, 0.1), "link 7: expected 0 to 2"),
         (lambda: fresh().set_loss(0, 1.1), "share 1.1: expected 0 to 1"),
         (lambda: fresh().move(0, ONE), "flow 0: expected 0 to -1"),
