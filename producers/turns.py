@@ -12,7 +12,7 @@ from typing import Any, Final
 from native.core.probe import Engine
 from producers.settings import ProbeSettings
 
-__all__ = ["TurnTaker", "pace_of"]
+__all__ = ["TurnTaker", "fabric_ns", "pace_of", "refusal", "ways_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +29,34 @@ def pace_of(settings: ProbeSettings) -> tuple[int, int]:
         return 0, 0
     probes = (2 if settings.spacing_ns else 1) + settings.singles
     return max(1000, round(1e9 * probes / settings.rate_pps)), 1 + settings.singles
+
+
+def refusal(record: Record, pace: tuple[int, int]) -> str:
+    """Return why a prober of that pace cannot take a `ProbeTurns`; empty where it can."""
+    count, shots = len(record["path"]), record["shots"]
+    if not 1 <= shots <= pace[1]:
+        return f"{shots} paths in a turn, expected 1 to {pace[1]}"
+    if not FASTER * pace[0] <= record["turn_ns"] <= 1e12:
+        return f"{record['turn_ns']} ns from turn to turn, expected {pace[0]} at least"
+    if not 0 < count <= MOST_WAYS or count != len(record["peer"]) or count % shots:
+        return f"{count} paths of {len(record['peer'])} peers, {shots} a turn, expected whole turns"
+    if not (min(record["peer"]) >= 0 and max(record["peer"]) < len(record["peers"])):
+        return f"peer {max(record['peer'])}, expected below {len(record['peers'])}"
+    if not (abs(record["offset_ns"]) < 4e18 and abs(record["drift_ppb"]) < 1e8):
+        return f"offset {record['offset_ns']} ns, drift {record['drift_ppb']} ppb: no clock is there"
+    return ""
+
+
+def ways_of(record: Record) -> list[tuple[str, int]]:
+    """Return (peer, source port) of each shot of a round of a `ProbeTurns` that was not refused."""
+    return [(record["peers"][at], path) for at, path in zip(record["peer"], record["path"], strict=True)]
+
+
+def fabric_ns(record: Record, clock_ns: int) -> int:
+    """Return fabric time at a reading of the NIC's clock, by the line that a `ProbeTurns` carries."""
+    since_ns = clock_ns - record["clock_at_ns"]
+    offset_ns: float = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
+    return clock_ns + round(offset_ns)
 
 
 class TurnTaker:
@@ -53,30 +81,13 @@ class TurnTaker:
         if nic != self.nic:
             return
         if record is not None:
-            why = self._refusal(record)
+            why = refusal(record, self.pace)
             if why:
                 self.refused += 1
                 _log.warning("%s: turns refused: %s", self.nic, why)
                 return
-            self._ways = [
-                (record["peers"][peer], path)
-                for peer, path in zip(record["peer"], record["path"], strict=True)
-            ]
+            self._ways = ways_of(record)
         self._record = record
-
-    def _refusal(self, record: Record) -> str:
-        count, shots = len(record["path"]), record["shots"]
-        if not 1 <= shots <= self.pace[1]:
-            return f"{shots} paths in a turn, expected 1 to {self.pace[1]}"
-        if not FASTER * self.pace[0] <= record["turn_ns"] <= 1e12:
-            return f"{record['turn_ns']} ns from turn to turn, expected {self.pace[0]} at least"
-        if not 0 < count <= MOST_WAYS or count != len(record["peer"]) or count % shots:
-            return f"{count} paths of {len(record['peer'])} peers, {shots} a turn, expected whole turns"
-        if not (min(record["peer"]) >= 0 and max(record["peer"]) < len(record["peers"])):
-            return f"peer {max(record['peer'])}, expected below {len(record['peers'])}"
-        if not (abs(record["offset_ns"]) < 4e18 and abs(record["drift_ppb"]) < 1e8):
-            return f"offset {record['offset_ns']} ns, drift {record['drift_ppb']} ppb: no clock is there"
-        return ""
 
     def keep(self) -> None:
         """Keep the engine's turns where the plan has them: clocks move apart, peers and ports change."""
@@ -87,9 +98,7 @@ class TurnTaker:
                 self._of = None
             return
         clock_ns, monotonic_ns = self.engine.clock_now()
-        since_ns = clock_ns - record["clock_at_ns"]
-        fabric_ns = clock_ns + round(record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns)
-        at_ns = monotonic_ns - (fabric_ns - record["begin_ns"])
+        at_ns = monotonic_ns - (fabric_ns(record, clock_ns) - record["begin_ns"])
         of = (record["planned_ns"], self.engine.path_ports, tuple(peer.nic for peer in self.engine.peers))
         if of == self._of:
             self.engine.shift_turns(at_ns)

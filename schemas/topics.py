@@ -99,7 +99,7 @@ PATHS: Final = Topic(
 TURNS: Final = Topic(
     "fabric.turns", "NIC", "ProbeTurns", "when and where to each prober sends, so that all links are seen",
     Partitions.DATA, HOUR_MS, compacted=True,
-    writers=("solve",), readers=("prober", "solve"),
+    writers=("solve",), readers=("prober", "sim"),
 )  # fmt: skip
 LINKS: Final = Topic(
     "fabric.links", "shard", "LinkEvent", "evidence about links: losses, ports, counters, verbs",

@@ -32,6 +32,7 @@ from streams.map.records import Member
 from streams.paths import PathBook
 from streams.solve.contention import ContentionRules, ContentionWatch
 from streams.solve.queues import ShardQueues
+from streams.solve.turns import plan_shard, records_of
 
 __all__ = ["TARGETS", "measure"]
 
@@ -173,6 +174,7 @@ class Run:
         offsets: Counter[str] = Counter()
         next_map_ns = 0
         depth = self.sim.kernel.link_sums()[0].copy()
+        laid = False
         for _ in range(round((self.seconds + 0.5) * 100)):
             for out in self.sim.tick():
                 if out.topic is PROBES:
@@ -187,6 +189,11 @@ class Run:
                 elif out.topic is TRUTH:
                     self._note_truth(out.record()["contention"])
             now_ns = self.sim.now_ns
+            if len(self.paths) and not laid:  # all are traced at once
+                laid = True
+                plans = plan_shard(dict.fromkeys(nics, self.sim.pace), self.paths)
+                for record in records_of(plans, SHARD, lines, now_ns).values():
+                    self.sim.take_turns(record)
             sums = self.sim.kernel.link_sums()[0]
             mean = (sums - depth) / (10 * MS / (1000 * (self.sim.settings.step_us or 100)))
             depth = sums.copy()

@@ -132,6 +132,9 @@ typedef struct {
 typedef struct {
   ft_clock clock;
   double gap_ns, rate_pps, told_at;
+  double turns_at, turn_ns; /* ns: when turn 0 begins; from turn to turn */
+  int64_t turn, turns;      /* the next one; how many make a round, 0: probes go out at random */
+  int32_t *turn_way;        /* [turns] groups of the NIC's own, from 0; -1: any */
   int64_t group, groups;
   sample_t *samples;
   int64_t count, room;
@@ -341,6 +344,7 @@ void fl_free(fl_sim *m) {
   for (int32_t n = 0; m->nic && n < m->nics; n++) {
     free(m->nic[n].samples);
     free(m->nic[n].name);
+    free(m->nic[n].turn_way);
   }
   for (int64_t j = 0; j < m->jobs; j++) {
     free(m->job[j].phase_start);
@@ -442,10 +446,32 @@ void fl_set_nic(fl_sim *m, int32_t nic, int dead, double rate_pps) {
   int probes = m->s.spacing_ns > 0 ? 2 : 1;
   double gap_ns = rate_pps > 0 ? 1e9 * probes / rate_pps : INFINITY;
   n->dead = (uint8_t)dead;
+  if (gap_ns != n->gap_ns) n->turns = 0; /* who sends faster or slower than agreed takes no turns */
   if (gap_ns != n->gap_ns || m->next_send[n - m->nic] == INFINITY) m->next_send[n - m->nic] = m->t - log(unit(&m->chance)) * gap_ns;
   n->gap_ns = gap_ns;
   n->rate_pps = rate_pps;
   if (!n->groups || dead == FL_SILENT || !(gap_ns < INFINITY)) m->next_send[n - m->nic] = INFINITY;
+}
+
+/* The time of the NIC's next turn: any of its first half. */
+static double turn_time(fl_sim *m, const nic_t *n) {
+  return n->turns_at + ((double)n->turn + 0.5 * unit(&m->chance)) * n->turn_ns;
+}
+
+int fl_set_turns(fl_sim *m, int32_t nic, double at_ns, double turn_ns, int64_t turns, const int32_t *way) {
+  nic_t *n = &m->nic[nic];
+  int32_t *fresh = malloc(sizeof *fresh * (size_t)(turns + 1));
+  if (!fresh) return -1;
+  memcpy(fresh, way, sizeof *fresh * (size_t)turns);
+  free(n->turn_way);
+  n->turn_way = fresh;
+  n->turns = turns;
+  n->turns_at = at_ns;
+  n->turn_ns = turn_ns;
+  if (!turns || m->next_send[nic] == INFINITY) return 0;
+  n->turn = (int64_t)ceil((m->t - at_ns) / turn_ns);
+  m->next_send[nic] = turn_time(m, n);
+  return 0;
 }
 
 /* --- links and flows that stay as they are --- */
@@ -1067,8 +1093,10 @@ static void send_pair(fl_sim *m, nic_t *n) {
   int32_t at = m->free[--m->free_n];
   pair_t *pair = &m->pair[at];
   int size = m->s.spacing_ns > 0 ? 2 : 1;
-  *pair = (pair_t){.group = (int32_t)(n->group + below(&m->chance, (uint32_t)n->groups)), .size = (uint8_t)size,
-                   .open = (uint8_t)size};
+  int64_t way = -1;
+  if (n->turns) way = n->turn_way[(n->turn % n->turns + n->turns) % n->turns];
+  if (way < 0 || way >= n->groups) way = below(&m->chance, (uint32_t)n->groups);
+  *pair = (pair_t){.group = (int32_t)(n->group + way), .size = (uint8_t)size, .open = (uint8_t)size};
   double timeout = 4 * m->group[pair->group].longest;
   if (timeout < m->s.early_least_ns) timeout = m->s.early_least_ns;
   if (timeout > m->s.timeout_ns) timeout = m->s.timeout_ns;
@@ -1118,7 +1146,12 @@ static __attribute__((noinline)) void step_probes(fl_sim *m) {
     }
     while (m->next_send[i] < m->end) {
       send_pair(m, n);
-      m->next_send[i] -= log(unit(&m->chance)) * n->gap_ns;
+      if (n->turns) {
+        n->turn++;
+        m->next_send[i] = turn_time(m, n);
+      } else {
+        m->next_send[i] -= log(unit(&m->chance)) * n->gap_ns;
+      }
     }
   }
   int32_t left = 0;

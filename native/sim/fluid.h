@@ -77,6 +77,9 @@ void fl_stop_job(fl_sim *sim, int64_t job);
 
 void fl_set_link(fl_sim *sim, int32_t link, int up, double loss, double share, double base_load);
 void fl_set_nic(fl_sim *sim, int32_t nic, int dead, double rate_pps);
+/* A NIC's probes in turns: turn k begins at `at_ns` + k * `turn_ns`, its pair goes the way `way`[k % turns], a group of
+ * the NIC's own from 0, -1: any. `turns` 0: at random again. Another rate ends it. 0, or -1 without memory. */
+int fl_set_turns(fl_sim *sim, int32_t nic, double at_ns, double turn_ns, int64_t turns, const int32_t *way);
 
 int fl_advance(fl_sim *sim, double until_ns); /* whole steps; -1 without memory */
 double fl_now(const fl_sim *sim);

@@ -52,6 +52,7 @@ cdef extern from "fluid.h":
     void fl_stop_job(fl_sim *, int64_t job)
     void fl_set_link(fl_sim *, int32_t link, int up, double loss, double share, double base_load)
     void fl_set_nic(fl_sim *, int32_t nic, int dead, double rate_pps)
+    int fl_set_turns(fl_sim *, int32_t nic, double at_ns, double turn_ns, int64_t turns, const int32_t *way)
     int fl_advance(fl_sim *, double until_ns) nogil
     double fl_now(const fl_sim *)
     const uint8_t *fl_flush(fl_sim *, int32_t nic, int64_t run, int64_t batch, int64_t *size, int64_t *samples)
@@ -243,6 +244,16 @@ cdef class Fluid:
         """Kill a NIC (it passes nothing), with its agent where `silent`; or change its probes a second."""
         fl_set_nic(self._sim, self._nic(nic), 2 if silent else 1 if dead else 0,
                    self._s.rate_pps if rate_pps is None else rate_pps)
+
+    def set_turns(self, nic, double at_ns, double turn_ns, way):
+        """Let a NIC probe in turns from now on: turn k begins at `at_ns` + k * `turn_ns` of the simulation, its pair
+        goes at any time of the first half on group `way[k % len(way)]` of the NIC's own, -1: any. Without ways it
+        probes at random again, and so it does once its rate changes."""
+        cdef const int32_t[::1] ways = np.append(np.asarray(way, np.int32), np.int32(-1))
+        if not 1e3 <= turn_ns <= 1e12 or not -1e19 < at_ns < 1e19:
+            raise ValueError(f"turns of {turn_ns} ns from {at_ns}: expected 1 us to 1000 s")
+        if fl_set_turns(self._sim, self._nic(nic), at_ns, turn_ns, ways.shape[0] - 1, &ways[0]):
+            raise MemoryError(f"no memory for {ways.shape[0]} turns")
 
     def advance(self, double until_ns):
         """Run whole steps up to `until_ns`."""

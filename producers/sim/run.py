@@ -26,6 +26,7 @@ from producers.sim.grammar import FaultSpec, parse_fault
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Paths
 from producers.sim.workload import FlowBook, SimFlow, address_of, job_members, job_phases
+from producers.turns import fabric_ns, refusal, ways_of
 from schemas import codec
 from schemas.ids import clock_id, split_nic
 from schemas.topics import FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
@@ -277,8 +278,33 @@ class SimRun:
                 "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"), "stamp": "HARDWARE",
                 "speed_bps": int(f.rate_bps[2 * nic]), "mtu_bytes": 4200, "run": self.runs[nic],
                 "since_ns": self.start_ns, "announced_ns": now_ns, "capabilities": ["probe.udp"],
-                "path_ports": self.path_ports,
+                "path_ports": self.path_ports, "turn_ns": self.pace[0], "turn_shots": self.pace[1],
             }  # fmt: skip
+
+    @property
+    def pace(self) -> tuple[int, int]:
+        """ns from one sending of a NIC to its next, and paths in each: what its turns are laid for."""
+        if not self.settings.rate_pps:
+            return 0, 0
+        probes = 2 if self.settings.spacing_ns else 1
+        return round(1e9 * probes / self.settings.rate_pps), 1
+
+    def take_turns(self, record: Record) -> None:
+        """Let a NIC of the fleet probe as a `ProbeTurns` says, on its own clock; pass over other fleets.
+        Raises ValueError, one line, for what no prober takes."""
+        nic = self.fleet.nic_index.get(record["nic"])
+        if nic is None:
+            return
+        why = refusal(record, self.pace)
+        if why:
+            raise ValueError(f"turns of {record['nic']}: {why}")
+        first, end = np.searchsorted(self._group[0], [nic, nic + 1]).tolist()
+        groups = zip(self._group[1][first:end].tolist(), self._group[2][first:end].tolist(), strict=True)
+        at = {(self.fleet.nic_ids[peer], port): number for number, (peer, port) in enumerate(groups)}
+        now_ns = self.kernel.now_ns
+        since_ns = fabric_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
+        ways = [at.get(way, -1) for way in ways_of(record)]
+        self.kernel.set_turns(nic, now_ns - since_ns, record["turn_ns"], ways)
 
     def _trace(self) -> None:
         """Tell the paths that were not told yet, or not since they moved."""

@@ -1,7 +1,8 @@
 """The simulated fleet as a service: what all its agents would publish, at the pace of real time.
 
-In: `SimSettings`, and faults over the control socket. Out: acknowledged Kafka messages on the topics that
-real agents write, and `fabric.truth`. Where the machine cannot keep the pace, it says by how much.
+In: `SimSettings`, `fabric.turns`, and faults over the control socket. Out: acknowledged Kafka messages on
+the topics that real agents write, and `fabric.truth`. Where the machine cannot keep the pace, it says by how
+much.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from sdnotify import SystemdNotifier
 
+from producers.inventory import LookupReader, Take
 from producers.outlet import Outlet, kafka_client
 from producers.sim.control import ControlServer
 from producers.sim.run import TICK_NS, SimFault, SimRun
 from producers.sim.settings import SimSettings
 from schemas import codec
-from schemas.topics import INVENTORY
+from schemas.topics import INVENTORY, TURNS
 
 __all__ = ["Pace", "main"]
 
@@ -31,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _STATUS_S: Final = 2.0
 _WARN_EVERY_S: Final = 30.0
+_TURNS_S: Final = 0.2
 _CLOSE_S: Final = 3.0
 _BEHIND_MOST_S: Final = 1.0
 """Further behind real time than this, it lets the rest go and carries on from there."""
@@ -90,6 +93,7 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
         _log.error("simulated fleet: %s", error)
         return 2
     outlet = _outlet(settings)
+    turns = LookupReader(kafka_client(settings.bootstrap), {TURNS: _take_turns(run)}, registry)
     notify = SystemdNotifier()
     notify.notify("READY=1")
     fleet = run.fleet
@@ -97,7 +101,7 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
               settings.step_ns // 1000)  # fmt: skip
     gc.freeze()  # paths and names stay for good: nothing to look through again and again
     pace = Pace(time.monotonic(), TICK_NS / 1e9)
-    status_at = warn_at = 0.0
+    status_at = warn_at = turns_at = 0.0
     try:
         while not stopping.is_set():
             now_s = time.monotonic()
@@ -108,6 +112,9 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
                 continue
             if control is not None:
                 control.serve()
+            if now_s >= turns_at:
+                turns_at = now_s + _TURNS_S
+                turns.poll()
             for out in run.tick():
                 outlet.put(out.topic.name, out.key, out.value(registry))
             outlet.poll()
@@ -125,10 +132,22 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
         notify.notify("STOPPING=1")
         if control is not None:
             control.close()
+        turns.close()
         left = outlet.close(_CLOSE_S)
         if left:
             _log.warning("%d messages could not be sent before the end", left)
     return 0
+
+
+def _take_turns(run: SimRun) -> Take:
+    def take(nic: str, record: Record | None, append_ms: int) -> None:
+        if record is not None:
+            try:
+                run.take_turns(record)
+            except ValueError as error:
+                _log.warning("%s", error)
+
+    return take
 
 
 def _outlet(settings: SimSettings) -> Outlet:

@@ -9,7 +9,8 @@ import pytest
 
 from producers.sim.run import EPOCH_NS, SimRun
 from producers.sim.settings import JobSettings, SimSettings
-from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH
+from schemas import codec
+from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, TURNS
 
 
 def settings(**more):
@@ -49,6 +50,43 @@ def test_same_seed_same_bytes():
 
     assert run(3) == run(3)
     assert run(3) != run(4)
+
+
+def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
+    run = SimRun(settings(clock_drift_max_ppb=200, clock_wander_ppb_per_sqrt_s=0))
+    nic = run.fleet.nic_ids[3]
+    found = by_topic(run, 0.1)
+    announced = next(out.record() for out in found[INVENTORY] if out.key == nic)
+    assert (announced["turn_ns"], announced["turn_shots"]) == run.pace == (1_000_000, 1)
+    peers = sorted({peer for out in found[PROBES] if out.key == nic for peer in out.columns().peers})[:3]
+    clock = run.clocks[3]
+    record = {
+        "nic": nic, "shard": "sim", "planned_ns": 0, "begin_ns": run.now_ns - 7_300_000, "turn_ns": 1e6,
+        "shots": 1, "clock_at_ns": EPOCH_NS, "offset_ns": -float(clock["offset_ns"]),
+        "drift_ppb": -float(clock["drift_ppb"]), "peers": [*peers, "nobody/eth1"], "peer": [0, 1, 2, 3],
+        "path": [9321, 9322, 9320, 9320],
+    }  # fmt: skip
+    run.take_turns(codec.decode(codec.encode(TURNS.record, record), TURNS.record))
+    begin_ns = run.now_ns
+    probes = [out.columns() for out in by_topic(run, 0.5)[PROBES] if out.key == nic]
+    sent: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for batch in probes:
+        for at, (peer, path) in enumerate(zip(batch.peers, batch.path.tolist(), strict=True)):
+            stamps = batch.sent[batch.start[at] : batch.start[at + 1] : 2]
+            offset_ns = clock["offset_ns"] + clock["drift_ppb"] * 1e-9 * (stamps - EPOCH_NS)
+            sent[peer, path] += [t for t in (stamps - offset_ns).tolist() if t >= begin_ns + 2e6]
+    laid = list(zip(peers, [9321, 9322, 9320], strict=True))
+    for turn, way in enumerate(laid):
+        late = [(t - record["begin_ns"] - turn * 1e6) % 4e6 for t in sent[way]]
+        in_turn = [each for each in late if -100 <= each <= 0.5e6 + 100]
+        assert len(in_turn) >= 100, "each fourth of some 490 turns, less what is not flushed"
+    assert sum(len(times) for times in sent.values()) == pytest.approx(450, abs=50)
+    assert sum(len(times) for way, times in sent.items() if way not in laid) > 80, (
+        "the fourth turn is anybody's"
+    )
+    with pytest.raises(ValueError, match=f"turns of {nic}: 2 paths in a turn, expected 1 to 1"):
+        run.take_turns(record | {"shots": 2})
+    run.take_turns(record | {"nic": "elsewhere/eth1"})
 
 
 def test_idle_delays_are_those_of_the_links_and_clocks():
