@@ -40,6 +40,8 @@ PACKET_BYTES: Final = 1500
 UNKNOWN_BPS: Final = 1_000_000_000
 """Depths of a link whose rate is not known are told as if it were this."""
 BUSY_ROUNDS: Final = 40
+TOGETHER: Final = 0.04
+"""What a link's use from probes alone may be off by since links on one flow's way are busy together."""
 MOST_NICS: Final = 1 << 15
 LEAST_ROUTES: Final = 1024
 SHALLOW_PACKETS: Final = 2.0
@@ -482,10 +484,10 @@ class ShardQueues:
         links = []
         for link in np.flatnonzero(self._samples).tolist():
             name = self._names[link]
-            use, bound, from_flows = float(share[link]), float(2 * sigma[link]), False
+            use, bound, from_flows = float(share[link]), float(2 * sigma[link]) + TOGETHER, False
             reported = self._flow_bps.get(name)
             # flows tell exactly what they carry; where probes see more, some traffic is reported by nobody
-            if reported is not None and self._rate_of(name) and reported / rates[link] >= use - bound - 0.05:
+            if reported is not None and self._rate_of(name) and reported / rates[link] >= use - bound - 0.01:
                 use, bound, from_flows = min(1.0, reported / rates[link]), 0.01, True
             known = from_flows or np.isfinite(bound)
             links.append({
