@@ -21,6 +21,8 @@ Record = dict[str, Any]
 FASTER: Final = 0.99
 """Share of the own time from turn to turn from which on another's is the same, rounded."""
 MOST_WAYS: Final = 1 << 16
+FARTHEST_NS: Final = 86_400 * 1_000_000_000 * 366
+"""Turns that began longer ago are nobody's."""
 
 
 def pace_of(settings: ProbeSettings) -> tuple[int, int]:
@@ -83,11 +85,14 @@ class TurnTaker:
         if record is not None:
             why = refusal(record, self.pace)
             if why:
-                self.refused += 1
-                _log.warning("%s: turns refused: %s", self.nic, why)
+                self._refuse(why)
                 return
             self._ways = ways_of(record)
         self._record = record
+
+    def _refuse(self, why: str) -> None:
+        self.refused += 1
+        _log.warning("%s: turns refused: %s", self.nic, why)
 
     def keep(self) -> None:
         """Keep the engine's turns where the plan has them: clocks move apart, peers and ports change."""
@@ -98,7 +103,12 @@ class TurnTaker:
                 self._of = None
             return
         clock_ns, monotonic_ns = self.engine.clock_now()
-        at_ns = monotonic_ns - (fabric_ns(record, clock_ns) - record["begin_ns"])
+        since_ns = fabric_ns(record, clock_ns) - record["begin_ns"]
+        if abs(since_ns) > FARTHEST_NS:
+            self._refuse(f"turns began {since_ns} ns ago, expected within {FARTHEST_NS} ns of now")
+            self._record = None
+            return
+        at_ns = monotonic_ns - since_ns
         of = (record["planned_ns"], self.engine.path_ports, tuple(peer.nic for peer in self.engine.peers))
         if of == self._of:
             self.engine.shift_turns(at_ns)

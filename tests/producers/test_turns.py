@@ -95,6 +95,21 @@ def test_a_plan_that_would_send_faster_or_nowhere_is_refused_and_the_last_one_st
     assert [call[0] for call in engine.calls] == ["set", "shift"]
 
 
+@pytest.mark.parametrize(
+    "bent", [{"begin_ns": -(2**62)}, {"offset_ns": 3.9e18}, {"clock_at_ns": -(2**62), "drift_ppb": 9e7}]
+)
+def test_a_plan_of_another_age_is_let_go(bent: dict[str, Any]):
+    turns, engine = taker()
+    turns.take("h1/eth1", plan(**bent), 0)
+    turns.keep()
+    turns.keep()
+    assert turns.refused == 1
+    assert engine.calls == []
+    turns.take("h1/eth1", plan(), 0)
+    turns.keep()
+    assert turns.taken
+
+
 def test_the_pace_makes_the_rate():
     common = {"bootstrap": "127.0.0.1:1", "key_file": "/nowhere"}
     settings = ProbeSettings.model_validate(common | {"rate_pps": 1000, "singles": 3, "spacing_ns": 20_000})
