@@ -1475,7 +1475,11 @@ void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *a
   p->used = 1;
   p->active_at = e->actives;
   e->active[e->actives++] = slot;
-  if (e->actives == 1 && !e->turns.count) e->next_shot = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
+  if (e->actives > 1) return;
+  if (e->turns.count)
+    join_turns(e, monotonic());
+  else
+    e->next_shot = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
 }
 
 void ft_engine_clear_peer(ft_engine *e, int slot) {

@@ -121,19 +121,20 @@ class AlertsStage:
             await self._take_all(messages)
             self._known.set()
             log.info("alerts: %d stand", sum(len(shard.open()) for shard in self._shards.values()))
+            behind = False
             while True:
-                found = await consumer.getmany(timeout_ms=POLL_MS)
+                found = await consumer.getmany(timeout_ms=0 if behind else POLL_MS)
                 await self._take_all([message for batch in found.values() for message in batch])
                 await self._tick()
-                await self._watch_delays()
+                behind = await self._watch_delays()
         finally:
             await consumer.stop()
             if self._delays is not None:
                 await self._delays.stop()
                 self._delays = None
 
-    async def _watch_delays(self) -> None:
-        """Read what NICs measured, as long as latencies are promised."""
+    async def _watch_delays(self) -> bool:
+        """Read what NICs measured, as long as latencies are promised; return whether there is more."""
         if self._rules_of != self.room.config.version:
             rules = self.room.config.latency_rules()
             for name in self.room.inventory.shards() if rules else ():
@@ -146,7 +147,7 @@ class AlertsStage:
             if self._delays is not None:
                 await self._delays.stop()
                 self._delays = None
-            return
+            return False
         if self._delays is None:
             self._delays = AIOKafkaConsumer(
                 bootstrap_servers=self.room.settings.bootstrap, group_id=None, enable_auto_commit=False
@@ -156,6 +157,7 @@ class AlertsStage:
             await self._seek(self._delays, (DELAYS,), since_ns // MS)
         found = await self._delays.getmany(timeout_ms=0, max_records=DELAYS_A_TURN)
         await self._take_all([m for batch in found.values() for m in batch if self._wanted(m.key)])
+        return sum(map(len, found.values())) >= DELAYS_A_TURN
 
     def _wanted(self, key: bytes | None) -> bool:
         """Return whether a NIC's delays matter to a rule of a shard here."""

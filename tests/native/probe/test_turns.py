@@ -61,6 +61,18 @@ def test_ways_that_are_gone_are_drawn_and_turns_can_be_taken_back(make_nic) -> N
     assert nic.lost() == 0
 
 
+def test_turns_without_a_peer_are_no_missed_timers(make_nic) -> None:
+    nic, far = make_nic("a/lo"), make_nic("b/lo")
+    nic.engine.set_turns(time.monotonic_ns(), 100e3, 1, [("b/lo", nic.engine.path_ports[0])])
+    far.start()
+    nic.start()
+    begun = time.monotonic()
+    nic.until(lambda: time.monotonic() - begun > 0.5)
+    nic.engine.set_peers([far.peer()])
+    nic.until(lambda: nic.samples() > 20)
+    assert nic.engine.counters()["missed_timers"] < 3000, "5000 turns went by without anybody to ask"
+
+
 def test_turns_may_be_moved(make_nic) -> None:
     nic, far = make_nic("a/lo"), make_nic("b/lo")
     nic.engine.set_peers([far.peer()])
