@@ -967,8 +967,8 @@ static void free_if_done(fl_sim *m, int32_t at) {
   if (!pair->open && !pair->nodes) m->free[m->free_n++] = at;
 }
 
-/* Time that a crossing at `t` takes; -1: lost there; -2: the link stands still. */
-static double cross(fl_sim *m, int32_t at, double t) {
+/* Time that a crossing at `t` takes, and what of it is waiting; -1: lost there; -2: the link stands still. */
+static double cross(fl_sim *m, int32_t at, double t, double *waited) {
   link_t *l = &m->link[at];
   if (!l->up) return -1;
   if (l->loss > 0 && unit(&m->chance) < l->loss) return -1;
@@ -979,6 +979,7 @@ static double cross(fl_sim *m, int32_t at, double t) {
     wait = (l->q0 + (l->q1 - l->q0) * (t - m->t) / m->dt) * ns;
   }
   if (l->load > 0) wait += packet_wait(&m->chance, l, t, l->load, m->s.packet_bytes * ns);
+  *waited = wait;
   return wait + m->s.probe_bytes * l->ns_per_byte + l->delay_ns;
 }
 
@@ -1012,7 +1013,7 @@ static void fly(fl_sim *m, int32_t at, int k) {
       p->state = GONE;
       return;
     }
-    p->t1 = stamp(m, g->nic, p->t);
+    p->t1 = stamp(m, g->nic, p->t); /* for where there is no link to leave by */
   }
   for (;;) {
     while (p->hop < g->hops[p->leg]) {
@@ -1020,7 +1021,7 @@ static void fly(fl_sim *m, int32_t at, int k) {
         put(m, at * 4 + k, p->t);
         return;
       }
-      double took = cross(m, m->leg_link[p->leg][g->start[p->leg] + p->hop], p->t);
+      double waited = 0, took = cross(m, m->leg_link[p->leg][g->start[p->leg] + p->hop], p->t, &waited);
       if (took == -2) {
         p->t += 10 * m->dt;
         continue;
@@ -1029,6 +1030,8 @@ static void fly(fl_sim *m, int32_t at, int k) {
         p->state = GONE;
         return;
       }
+      if (p->hop == 0) /* a port stamps what leaves it, not what waits for it */
+        *(p->leg ? &p->t3 : &p->t1) = stamp(m, p->leg ? g->peer : g->nic, p->t + waited);
       p->t += took;
       p->hop++;
     }

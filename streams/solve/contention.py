@@ -55,6 +55,9 @@ ROOM: Final = 0.5
 """Share of its rate below which a NIC's own link is not what holds its flows back."""
 FALL: Final = 0.5
 """Queues under a rate control come and go: one that stands for more than a third of the time stands."""
+STIR: Final = 0.8
+"""What a moment above the threshold takes back of the quiet before it: one that stands for less than five
+ninths of the time comes to its end."""
 PLAUSIBLE: Final = 0.4
 """Share of a link's rate that its flows must send for a queue there to be likely at once."""
 DOUBTED: Final = 0.25
@@ -81,7 +84,7 @@ class ContentionRules:
     delay_us: float = 50.0
     least_kb: float = 15.0
     most_kb: float = 50.0
-    open_ms: float = 10.0
+    open_ms: float = 15.0
     close_ms: float = 250.0
 
     @classmethod
@@ -201,11 +204,13 @@ class _Link:
     done_ns: int = 0
     """What lies before this is in the window's sums already."""
     over: _Level = field(default_factory=lambda: _Level(FALL))
-    quiet: _Level = field(default_factory=_Level)
+    quiet: _Level = field(default_factory=lambda: _Level(STIR))
     window: _Window | None = None
     rising: _Window | None = None
     """What becomes the window where the queue goes on to stand."""
     others: tuple[str, ...] = ()
+    stood_ns: int = 0
+    """End of the last slot in which it was above the lower threshold."""
     stood: float = 0.0
     """Share of the last window of slots in which it was above the lower threshold."""
     standing: bool = False
@@ -354,7 +359,7 @@ class ContentionWatch:
         for name in sorted(self._links):
             link = self._links[name]
             if link.window is not None:
-                link.quiet.since_ns = self._end_ns
+                link.stood_ns = self._end_ns
                 made.append((link, "LOST"))
         records = self._tell(made, 0)
         self._links.clear()
@@ -441,6 +446,8 @@ class ContentionWatch:
             above = (depth > low and depth > bound) or held
             link.standing = above
             stood_ns += above * length_ns
+            if above:
+                link.stood_ns = at_ns + length_ns
             fresh = at_ns >= link.done_ns
             if link.window is None:
                 if not link.over.ns:
@@ -627,7 +634,7 @@ class ContentionWatch:
             "confidence": confidence,
             "opened_ns": window.opened_ns,
             "updated_ns": self._end_ns,
-            "closed_ns": max(link.quiet.since_ns, window.opened_ns) if closing else None,
+            "closed_ns": max(link.stood_ns or link.quiet.since_ns, window.opened_ns) if closing else None,
             "depth_bytes": depth_bytes,
             "depth_peak_bytes": window.peak_bytes,
             "delay_ns": depth_bytes * 8e9 / (link.rate_bps or ASSUMED_BPS),

@@ -45,7 +45,7 @@ _TABLE: Final = (
         "us of waiting at a link from which on its queue counts as standing, in bytes within the next two"),
     Threshold("contention_least_kb", 15, 1, 100_000, "kB below which no queue counts, however slow the link"),
     Threshold("contention_most_kb", 50, 1, 100_000, "kB from which on every queue counts"),
-    Threshold("contention_open_ms", 10, 1, 60_000,
+    Threshold("contention_open_ms", 15, 1, 60_000,
         "ms that a queue stands until its window opens; two slots at least"),
     Threshold("contention_close_ms", 250, 10, 600_000,
         "ms below half of that depth until the window closes"),
