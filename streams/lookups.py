@@ -90,10 +90,14 @@ class Inventory:
             self.speeds_bps[nic["nic"]] = nic["speed_bps"]
         else:
             self.speeds_bps.pop(nic["nic"], None)
-        if nic["turn_ns"] and nic["turn_shots"] and nic["probe_port"]:
-            self.paces[nic["nic"]] = (nic["turn_ns"], nic["turn_shots"])
-        else:
-            self.paces.pop(nic["nic"], None)
+        takes = nic["turn_ns"] and nic["turn_shots"] and nic["probe_port"]
+        pace = (nic["turn_ns"], nic["turn_shots"]) if takes else None
+        if self.paces.get(nic["nic"]) != pace:
+            self.version += 1
+            if pace is None:
+                del self.paces[nic["nic"]]
+            else:
+                self.paces[nic["nic"]] = pace
 
     def member(self, nic: str) -> Member:
         """Return what is known of a NIC; an unknown one is of the default shard and a clock of its own."""

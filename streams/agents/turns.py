@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
 from native.core import ClockLine
 from schemas import codec
@@ -41,10 +41,11 @@ class TurnsKeeper:
         self._shards = shards
         self._pool = ThreadPoolExecutor(1, "turns")
         self._plans: dict[str, dict[str, Plan]] = {}
-        self._of: dict[str, tuple[Any, ...]] = {}
-        """Shard to what its plan was made of."""
-        self._seen: tuple[int, int] = (-1, -1)
-        self._changed_s = self._since_s = 0.0
+        self._seen = (-1, -1)
+        """Versions of paths and inventory as of the last tick."""
+        self._changed_s = 0.0
+        self._since_s: float | None = None
+        """When the first change came that no plan was made of; None: there is none."""
         self._told: dict[str, tuple[codec.Record, float]] = {}
 
     def start(self) -> None:
@@ -60,11 +61,11 @@ class TurnsKeeper:
     async def _tick(self, now_s: float) -> None:
         seen = (self.room.paths.version, self.room.inventory.version)
         if seen != self._seen:
-            self._changed_s = now_s
-            if self._since_s == 0.0:
-                self._since_s = now_s
-            self._seen = seen
-        due = self._since_s and (now_s - self._changed_s >= CALM_S or now_s - self._since_s >= LATE_S)
+            self._seen, self._changed_s = seen, now_s
+            self._since_s = now_s if self._since_s is None else self._since_s
+        due = self._since_s is not None and (
+            now_s - self._changed_s >= CALM_S or now_s - self._since_s >= LATE_S
+        )
         mine = set(self._shards())
         for gone in set(self._plans) - mine:
             del self._plans[gone]
@@ -72,7 +73,7 @@ class TurnsKeeper:
             if due or shard not in self._plans:
                 await self._plan(shard)
         if due:
-            self._since_s = 0.0
+            self._since_s = None
         for shard, plans in self._plans.items():
             await self._tell(shard, plans, now_s)
 

@@ -14,11 +14,11 @@ from streams.settings import StreamSettings
 S = 1_000_000_000
 
 
-def nic(name: str, clock: str, shard: str = "fabric") -> bytes:
+def nic(name: str, clock: str, shard: str = "fabric", **more: Any) -> bytes:
     return codec.encode("Nic", {
         "nic": name, "host": name.split("/")[0], "device": "e0", "shard": shard, "rail": None, "rack": None,
         "addresses": [], "probe_port": 0, "clock": clock, "stamp": "KERNEL", "speed_bps": None,
-        "mtu_bytes": None, "run": 1, "since_ns": 0, "announced_ns": 0, "capabilities": [],
+        "mtu_bytes": None, "run": 1, "since_ns": 0, "announced_ns": 0, "capabilities": [], **more,
     })  # fmt: skip
 
 
@@ -33,6 +33,22 @@ def offsets(window: int, clocks: dict[str, tuple[float, str]], part: int = 0, pa
             for name, (offset, state) in clocks.items()
         ],
     })  # fmt: skip
+
+
+def test_who_takes_turns_is_known_until_it_says_goodbye() -> None:
+    view = Inventory("fabric")
+    versions = []
+    for more in (
+        {}, {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"probe_port": 9319}, {"probe_port": 9319},
+        {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"turn_ns": 5_000_000, "turn_shots": 4},
+    ):  # fmt: skip
+        view.take(b"a/e0", nic("a/e0", "a/system", **more))
+        versions.append((view.version, view.paces.get("a/e0")))
+    pace = (5_000_000, 4)
+    assert versions == [(1, None), (2, pace), (3, None), (3, None), (4, pace), (5, None)]
+    view.take(b"a/e0", nic("a/e0", "a/system", probe_port=9319, turn_ns=5_000_000, turn_shots=4))
+    view.take(b"a/e0", None)
+    assert view.paces == {}
 
 
 def test_the_inventory_knows_clocks_and_shards_and_forgets_tombstones() -> None:
