@@ -79,14 +79,14 @@ def test_a_blackhole_shows_on_exactly_the_paths_that_cross_it(inside, probers, l
     def body():
         with Testbed(SMALL) as testbed:
             names = [nic.nic for nic in testbed.fabric.nics()]
-            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=600.0, timeout_ms=50.0, paths=PATHS)
+            fleet = probers(testbed.fabric, ring(names, 3), rate_pps=600.0, timeout_ms=250.0, paths=PATHS)
             try:
                 fleet.measure(0.3)
                 (link,) = testbed.faults.add(line).links
-                fleet.measure(0.3)  # what was sent before the fault is answered or given up by now
+                fleet.measure(0.6)  # what was sent before the fault is answered or given up by now
                 during = fleet.measure(1.0)
                 testbed.faults.clear()
-                fleet.measure(0.3)
+                fleet.measure(0.6)
                 after = fleet.measure(0.5)
             finally:
                 fleet.close()
