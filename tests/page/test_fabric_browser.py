@@ -222,7 +222,7 @@ def test_nothing_yet_then_no_log_then_all_again(
     fabric.publish(("fabric.inventory", "h1/eth1", fabric.nic("h1/eth1")))
     until("said", lambda: browser.text("map-note").startswith("No paths traced yet"))
     assert browser.text("trouble-empty").startswith("No verdict yet")
-    assert drawn(browser, "d.plan.nics.length") == 1
+    until("drawn", lambda: drawn(browser, "d.plan.nics.length") == 1)
     until("no banner", lambda: browser.text("banner") == "")
     calm(browser, page)
 
