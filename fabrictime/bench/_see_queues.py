@@ -23,7 +23,7 @@ from schemas import codec
 from streams.map.queueing import SUB_SLOTS, SourceQueueing
 from streams.map.records import Member
 from streams.paths import PathBook, pair_key
-from streams.solve.queues import ShardQueues, fold_of
+from streams.solve.queues import ShardQueues, fold_of, knots_of
 from streams.solve.turns import plan_shard
 
 __all__ = ["measure"]
@@ -345,7 +345,7 @@ def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
         sub = SUB_SLOTS // fold_of(crossings / SUB_SLOTS / len(fleet.rate_bps))
         slots = 20 if quick else 50 if slot_ms == 1 else 20
         n = int(2 * 1000 * nics * slot_ms / 1000 / sub)
-        solver = QueueSolver(1500 * 8e9 / fleet.rate_bps, start, link, slot_ms * MS / sub, merge=SUB_SLOTS)
+        solver = QueueSolver(1500 * 8e9 / fleet.rate_bps, start, link, merge=SUB_SLOTS)
         taken = []
         for block in range(3):
             route = rng.integers(0, len(source), (slots * sub, n)).astype(np.int32)
@@ -353,7 +353,17 @@ def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
             delay = np.stack([_sums(depth[t], start, link, route[t]) for t in range(slots * sub)])
             delay += rng.normal(0, 8, delay.shape)
             at = np.arange(slots * sub + 1) * n
-            args = (at, route.ravel(), np.ones(route.size), delay.ravel(), np.full(route.size, 8.0))
+            when = np.sort(rng.random(route.shape)).ravel()
+            args = (
+                slot_ms * MS / sub,
+                at,
+                route.ravel(),
+                when,
+                np.ones(route.size),
+                delay.ravel(),
+                np.full(route.size, 8.0),
+                knots_of(crossings / sub / len(fleet.rate_bps)),
+            )
             began = time.process_time()
             solver.solve(*args)
             taken.append(time.process_time() - began)

@@ -242,3 +242,5 @@ class QueueingColumns:
     """[cells] least delay above the floor."""
     mean_ns: Float64s
     """[cells] mean delay above the floor."""
+    at_ns: Int64s
+    """[cells] mean time of the samples within the slot."""

@@ -224,6 +224,7 @@ cdef class SlotReducer:
         singles = np.bincount(mine, weights=single, minlength=len(used)).astype(_i8)
         idles = np.bincount(mine, weights=idle, minlength=len(used)).astype(_i8)
         slot = at // self.slot_ns
+        within = (at - slot * self.slot_ns).astype(_f8)
         first = int(slot.min()) if n else 0
         slot -= first
         span = int(slot.max()) + 1 if n else 1
@@ -231,11 +232,12 @@ cdef class SlotReducer:
         cells, cell = np.unique(key, return_inverse=True)
         count = np.bincount(cell, minlength=len(cells))
         mean = np.bincount(cell, weights=above, minlength=len(cells)) / np.maximum(count, 1)
+        mean_at = (np.bincount(cell, weights=within, minlength=len(cells)) / np.maximum(count, 1)).astype(_i8)
         low = np.full(len(cells), np.inf)
         np.minimum.at(low, cell, above)
         start = np.searchsorted(cells // span, np.arange(len(used) + 1))
         names = self._names
         return QueueingColumns(
             first * self.slot_ns, [names[r] for r in used], floor[used], noise[used], singles, idles, lost[used],
-            start.astype(_i8), (cells % span).astype(_i4), count.astype(_i4), low, mean,
+            start.astype(_i8), (cells % span).astype(_i4), count.astype(_i4), low, mean, mean_at,
         )

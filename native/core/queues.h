@@ -2,7 +2,15 @@
 #ifndef FABRICTIME_QUEUES_H
 #define FABRICTIME_QUEUES_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+enum { FT_QUEUE_ROOMS = 24 };
+
+struct ft_queue_room {
+    void *at;
+    size_t bytes;
+};
 
 struct ft_queues {
     int64_t links, routes;
@@ -13,6 +21,8 @@ struct ft_queues {
     double *last_ns;  /* queue at the end of the last call */
     double *mean_ns;  /* its mean over some time: scale of what it may be */
     int64_t seen;     /* slots so far */
+    /* memory kept for the next call: of the first estimate, and of the knots; all 0 at first */
+    struct ft_queue_room room[2][FT_QUEUE_ROOMS];
 };
 
 struct ft_queue_slots {
@@ -20,11 +30,13 @@ struct ft_queue_slots {
     int64_t slots, observations;
     const int64_t *slot_start;  /* [slots + 1] */
     const int32_t *route;       /* [observations] */
+    const double *at;           /* mean time of its probes within the slot, 0 to 1 */
     const double *count;        /* probes behind it */
     const double *delay_ns;     /* their mean delay above the route's floor */
     const double *noise_ns;     /* standard deviation of one probe's error by stamps and clocks */
     double slot_ns;
     int rounds, sweeps, merge; /* merge: slots that the first estimate takes together */
+    int knots;                 /* in a slot, at least 1 */
     /* out, [slots][links]; sigma 0 and queue 0 for links that no route of the call crosses */
     double *queue_ns, *sigma_ns;
     int64_t sweeps_done;
@@ -32,5 +44,8 @@ struct ft_queue_slots {
 
 /* Solve. Returns 0 without memory. */
 int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s);
+
+/* Give the memory back. */
+void ft_queues_free(struct ft_queues *q);
 
 #endif

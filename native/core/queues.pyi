@@ -11,20 +11,22 @@ class QueueSolver:
         packet_ns: ArrayLike,
         route_start: ArrayLike,
         route_link: ArrayLike,
-        slot_ns: float,
         *,
         merge: int = 4,
-        rounds: int = 2,
-        sweeps: int = 5,
+        rounds: int = 3,
+        sweeps: int = 12,
     ) -> None: ...
     def set_routes(self, route_start: ArrayLike, route_link: ArrayLike) -> None: ...
     def state(self) -> tuple[Float64s, Float64s]: ...
     def restore(self, last_ns: ArrayLike, mean_ns: ArrayLike) -> None: ...
     def solve(
         self,
+        slot_ns: float,
         slot_start: ArrayLike,
         route: ArrayLike,
+        at: ArrayLike,
         count: ArrayLike,
         delay_ns: ArrayLike,
         noise_ns: ArrayLike,
+        knots: int = 2,
     ) -> QueueSlots: ...

@@ -28,6 +28,7 @@ cdef extern from "queues.h":
         int64_t observations
         const int64_t *slot_start
         const int32_t *route
+        const double *at
         const double *count
         const double *delay_ns
         const double *noise_ns
@@ -35,18 +36,20 @@ cdef extern from "queues.h":
         int rounds
         int sweeps
         int merge
+        int knots
         double *queue_ns
         double *sigma_ns
         int64_t sweeps_done
 
     int ft_queues_solve(ft_queues *q, ft_queue_slots *s) nogil
+    void ft_queues_free(ft_queues *q)
 
 
 cdef class QueueSolver:
     """The queues of one set of links, carried from call to call.
 
     `packet_ns`: [links] ns that a full packet takes on each. `route_start`: [routes + 1], `route_link`: the links of
-    each route, each at most once. `slot_ns`: ns in a slot; `merge`: slots that the first estimate takes together.
+    each route in the order of their crossing, each at most once. `merge`: slots that the first estimate takes together.
     `rounds`, `sweeps`: how often weights are renewed, and passes between, at most. Raises ValueError where shapes
     or numbers do not fit.
     """
@@ -56,18 +59,17 @@ cdef class QueueSolver:
     cdef readonly int64_t routes
     cdef readonly int64_t sweeps_done
     cdef int _rounds, _sweeps, _merge, _busy
-    cdef double _slot_ns
     cdef const int64_t[::1] _start
     cdef const int32_t[::1] _link
     cdef const double[::1] _packet
     cdef double[::1] _last, _mean
 
-    def __init__(self, packet_ns, route_start, route_link, double slot_ns, *, int merge=4, int rounds=2, int sweeps=5):
+    def __init__(self, packet_ns, route_start, route_link, *, int merge=4, int rounds=3, int sweeps=12):
         self._packet = np.array(packet_ns, np.float64, ndmin=1)
         self.links = self._packet.shape[0]
-        self._rounds, self._sweeps, self._merge, self._slot_ns = rounds, sweeps, merge, slot_ns
-        if rounds < 1 or sweeps < 1 or merge < 1 or not 0 < slot_ns < 1e15:
-            raise ValueError(f"rounds {rounds}, sweeps {sweeps}, merge {merge}, slot_ns {slot_ns}: "
+        self._rounds, self._sweeps, self._merge = rounds, sweeps, merge
+        if rounds < 1 or sweeps < 1 or merge < 1:
+            raise ValueError(f"rounds {rounds}, sweeps {sweeps}, merge {merge}: "
                              "expected at least 1 of each")
         cdef int64_t i
         for i in range(self.links):
@@ -76,6 +78,9 @@ cdef class QueueSolver:
         self._last = np.zeros(self.links + 1)
         self._mean = np.zeros(self.links + 1)
         self.set_routes(route_start, route_link)
+
+    def __dealloc__(self):
+        ft_queues_free(&self._q)
 
     def set_routes(self, route_start, route_link):
         """Take other routes over the same links; what is known of the links stays."""
@@ -105,23 +110,29 @@ cdef class QueueSolver:
         self._last, self._mean = last, mean
         self._q.seen = 1
 
-    def solve(self, slot_start, route, count, delay_ns, noise_ns):
+    def solve(self, double slot_ns, slot_start, route, at, count, delay_ns, noise_ns, int knots=2):
         """Return the `QueueSlots` of the next slots in time.
 
-        `slot_start`: [slots + 1] first observation of each slot; `route`, `count` (probes, above 0), `delay_ns`
-        (mean above the floor), `noise_ns` (of one probe, above 0): [observations].
+        `slot_ns`: ns in a slot. `slot_start`: [slots + 1] first observation of each slot. `route`, `at` (mean time of
+        the probes within the slot, 0 to 1), `count` (probes, above 0), `delay_ns` (mean above the floor), `noise_ns`
+        (of one probe, above 0): [observations]. `knots`: straight lines that each slot is cut into.
         """
         cdef const int64_t[::1] start_ = np.ascontiguousarray(slot_start, np.int64)
         cdef const int32_t[::1] route_ = np.ascontiguousarray(route, np.int32)
+        cdef const double[::1] at_ = np.ascontiguousarray(at, np.float64)
         cdef const double[::1] count_ = np.ascontiguousarray(count, np.float64)
         cdef const double[::1] delay_ = np.ascontiguousarray(delay_ns, np.float64)
         cdef const double[::1] noise_ = np.ascontiguousarray(noise_ns, np.float64)
         cdef int64_t n = route_.shape[0], slots = start_.shape[0] - 1, i
         cdef int done
         cdef ft_queue_slots s
-        if not (count_.shape[0] == delay_.shape[0] == noise_.shape[0] == n):
-            raise ValueError(f"count, delay_ns, noise_ns: {count_.shape[0]}, {delay_.shape[0]}, "
+        if not (at_.shape[0] == count_.shape[0] == delay_.shape[0] == noise_.shape[0] == n):
+            raise ValueError(f"at, count, delay_ns, noise_ns: {at_.shape[0]}, {count_.shape[0]}, {delay_.shape[0]}, "
                              f"{noise_.shape[0]} elements, expected {n} as in route")
+        if not 0 < slot_ns < 1e15:
+            raise ValueError(f"slot_ns: {slot_ns}, expected above 0 and below 1e15")
+        if not 1 <= knots <= 64:
+            raise ValueError(f"knots: {knots}, expected 1 to 64")
         if slots < 0 or start_[0] != 0 or start_[slots] != n:
             raise ValueError(f"slot_start: expected ascending numbers from 0 to {n}")
         for i in range(slots):
@@ -130,6 +141,8 @@ cdef class QueueSolver:
         for i in range(n):
             if not (0 <= route_[i] < self.routes):
                 raise ValueError(f"observation {i}: route {route_[i]}, expected 0 to {self.routes - 1}")
+            if not (0 <= at_[i] <= 1):
+                raise ValueError(f"observation {i}: at {at_[i]}, expected 0 to 1")
             if not (0 < count_[i] < 1e9 and -1e12 < delay_[i] < 1e12 and 0 < noise_[i] < 1e12):
                 raise ValueError(f"observation {i}: count {count_[i]}, delay_ns {delay_[i]}, noise_ns {noise_[i]}, "
                                  "expected finite numbers, count and noise above 0")
@@ -146,10 +159,12 @@ cdef class QueueSolver:
         s.slots, s.observations = slots, n
         s.slot_start = &start_[0]
         s.route = &route_[0] if n else NULL
+        s.at = &at_[0] if n else NULL
         s.count = &count_[0] if n else NULL
         s.delay_ns = &delay_[0] if n else NULL
         s.noise_ns = &noise_[0] if n else NULL
-        s.rounds, s.sweeps, s.merge, s.slot_ns = self._rounds, self._sweeps, self._merge, self._slot_ns
+        s.rounds, s.sweeps, s.merge, s.slot_ns = self._rounds, self._sweeps, self._merge, slot_ns
+        s.knots = knots
         s.queue_ns, s.sigma_ns = &queue_[0, 0], &sigma_[0, 0]
         self._busy = 1
         with nogil:

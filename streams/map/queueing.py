@@ -176,5 +176,6 @@ def _columns(columns: QueueingColumns, rows: list[int]) -> Record:
         "count": columns.count[of],
         "least_ns": columns.least_ns[of],
         "mean_ns": columns.mean_ns[of],
+        "at_ns": columns.at_ns[of],
         "nics": list(table),
     }

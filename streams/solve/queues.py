@@ -22,7 +22,7 @@ from schemas.topics import MAX_ELEMENTS
 from streams.map.queueing import SUB_SLOTS
 from streams.paths import PathBook
 
-__all__ = ["ShardQueues", "busy_shares", "fold_of", "sound_queueing"]
+__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "sound_queueing"]
 
 Record = dict[str, Any]
 
@@ -42,6 +42,11 @@ UNKNOWN_BPS: Final = 1_000_000_000
 BUSY_ROUNDS: Final = 40
 TOGETHER: Final = 0.04
 """What a link's use from probes alone may be off by since links on one flow's way are busy together."""
+SIGMAS: Final = (2.0, 1.2)
+"""Standard errors in a bound: of slots of one knot, and of more, whose errors even out."""
+KNOT_PROBES: Final = 0.9
+"""Probes that a link must see between two knots."""
+MOST_KNOTS: Final = 2
 MOST_NICS: Final = 1 << 15
 LEAST_ROUTES: Final = 1024
 SHALLOW_PACKETS: Final = 2.0
@@ -52,6 +57,11 @@ def fold_of(probes: float) -> int:
     """Return how many slots to take together where so many probes cross a link in each: queues are told
     no finer than probes see them."""
     return 1 if probes >= 1 else 2 if probes >= 0.5 else SUB_SLOTS
+
+
+def knots_of(probes: float) -> int:
+    """Return into how many straight lines to cut a slot of so many probes over each link."""
+    return min(MOST_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
 def sound_queueing(record: Record, now_ns: int) -> Record:
@@ -68,6 +78,8 @@ def sound_queueing(record: Record, now_ns: int) -> Record:
     for name in ("count", "least_ns", "mean_ns"):
         if len(record[name]) != cells:
             raise refuse(name, f"{len(record[name])} elements", cells)
+    if len(record["at_ns"]) not in (0, cells):
+        raise refuse("at_ns", f"{len(record['at_ns'])} elements", f"{cells}, or none")
     if rows > MAX_ELEMENTS:
         raise refuse("nic", f"{rows} rows", f"at most {MAX_ELEMENTS}")
     if int(np.sum(record["cells"])) != cells:
@@ -83,6 +95,8 @@ def sound_queueing(record: Record, now_ns: int) -> Record:
         raise refuse("mean_ns", np.max(np.abs(record["mean_ns"])), "at most 100 s")
     if cells and int(np.max(record["slot"])) * record["slot_ns"] > ASTRAY_NS:
         raise refuse("slot", np.max(record["slot"]), "within 60 s of start_ns")
+    if len(record["at_ns"]) and np.max(record["at_ns"]) >= record["slot_ns"]:
+        raise refuse("at_ns", np.max(record["at_ns"]), f"below slot_ns {record['slot_ns']}")
     if not LEAST_SLOT_NS <= record["slot_ns"] <= SECOND_NS // SUB_SLOTS:
         raise refuse("slot_ns", record["slot_ns"], "1 us to 250 ms")
     for name in ("start_ns", "complete_ns"):
@@ -143,6 +157,8 @@ class _Cells:
 
     slot: Int64s
     route: NDArray[np.int32]
+    at: Float64s
+    """Mean time within the slot, 0 to 1."""
     count: Float64s
     mean_ns: Float64s
     noise_ns: Float64s
@@ -238,10 +254,13 @@ class ShardQueues:
         if not known.any():
             return
         noise = np.repeat(np.asarray(record["noise_ns"], np.float64), cells)
+        told_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
+        at = told_at if len(told_at) else np.full(len(of), 0.5)
         self._cells.append(
             _Cells(
                 (record["start_ns"] // self._slot_ns + np.asarray(record["slot"], np.int64))[known],
                 of[known],
+                at[known],
                 np.asarray(record["count"], np.float64)[known],
                 np.asarray(record["mean_ns"], np.float64)[known],
                 np.maximum(noise[known], 1e-3),
@@ -347,20 +366,24 @@ class ShardQueues:
         if self._solver is None:
             return []
         hops = self._lengths[cells.route] @ cells.count if len(cells.route) else 0.0
-        fold = fold_of(float(hops) / (slots * max(1, int(self._column.max()) + 1)))
+        probes = float(hops) / (slots * max(1, int(self._column.max()) + 1))
+        fold = fold_of(probes)
+        when = (cells.slot - first + cells.at) / fold
         slot = (cells.slot - first) // fold
-        order = np.argsort(slot, kind="stable")
+        order = np.argsort(when, kind="stable")
         start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
+        knots = knots_of(probes * fold)
         found = self._solver.solve(
-            start, cells.route[order], cells.count[order], cells.mean_ns[order], cells.noise_ns[order]
-        )
+            float(slot_ns * fold), start, cells.route[order], (when - slot)[order], cells.count[order], cells.mean_ns[order],
+            cells.noise_ns[order], knots,
+        )  # fmt: skip
         self._remember()
         # to links, whole slots and bytes; links of one column hold its sum together
         fine = SUB_SLOTS // fold
         depth = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)[:, self._column]
         error = np.sqrt((found.sigma_ns**2).mean(axis=0))[self._column]
         bytes_per_ns = self._rates() / 8e9
-        depth, error = depth * bytes_per_ns, 2 * error * bytes_per_ns
+        depth, error = depth * bytes_per_ns, SIGMAS[knots > 1] * error * bytes_per_ns
         records = self._fast(block * block_ns, depth, error, cells, solved_ns)
         return records + self._slow(block * block_ns, block_ns, depth, error, cells, solved_ns)
 
@@ -375,14 +398,14 @@ class ShardQueues:
                 if where.any():
                     into.append(
                         _Cells(
-                            cells.slot[where], cells.route[where], cells.count[where], cells.mean_ns[where],
-                            cells.noise_ns[where],
+                            cells.slot[where], cells.route[where], cells.at[where], cells.count[where],
+                            cells.mean_ns[where], cells.noise_ns[where],
                         )
                     )  # fmt: skip
         self._cells = left
         if not picked:
             none = np.zeros(0)
-            return _Cells(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none)
+            return _Cells(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none, none)
         return _Cells(*(np.concatenate([getattr(c, name) for c in picked]) for name in _Cells.__slots__))
 
     def _rates(self) -> Float64s:
@@ -411,11 +434,10 @@ class ShardQueues:
         ], np.int64)  # fmt: skip
         packet_ns = np.zeros(len(columns))
         np.maximum.at(packet_ns, self._column, PACKET_BYTES * 8e9 / self._rates())
-        pairs = np.unique(route * len(columns) + self._column[flat])
+        pairs = route * len(columns) + self._column[flat]
+        pairs = pairs[np.sort(np.unique(pairs, return_index=True)[1])]  # in the order of their crossing
         start = np.searchsorted(pairs // len(columns), np.arange(len(self._routes) + 1))
-        self._solver = QueueSolver(
-            packet_ns, start, (pairs % len(columns)).astype(np.int32), float(self._slot_ns), merge=SUB_SLOTS
-        )
+        self._solver = QueueSolver(packet_ns, start, (pairs % len(columns)).astype(np.int32), merge=SUB_SLOTS)
         last, mean = np.zeros(len(columns)), np.zeros(len(columns))
         for link, name in enumerate(self._names):
             last[self._column[link]], mean[self._column[link]] = self._memory.get(name, (0.0, 0.0))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from native.core.queues import QueueSolver
 
 PACKET_NS = 1200.0
+SLOT_NS = 250_000.0
 
 
 class Mesh:
@@ -24,18 +25,19 @@ class Mesh:
             self.rng.integers(0, hosts, routes),
         ], axis=1)  # fmt: skip
 
-    def solver(self, slot_ns=250_000.0, **options):
+    def solver(self, **options):
         start = np.arange(0, self.routes.size + 1, 3)
-        return QueueSolver(np.full(self.links, PACKET_NS), start, self.routes.ravel(), slot_ns, **options)
+        return QueueSolver(np.full(self.links, PACKET_NS), start, self.routes.ravel(), **options)
 
     def observe(self, queue_ns, per_slot=120, noise_ns=8.0):
-        """Probes of random routes; each sees the queues of its slot."""
+        """Probes of random routes at random times; each sees the queues of its slot."""
         slots = len(queue_ns)
         route = self.rng.integers(0, len(self.routes), (slots, per_slot))
+        at = self.rng.random(route.size)
         delay = queue_ns[np.arange(slots)[:, None, None], self.routes[route]].sum(axis=2)
         delay = delay + self.rng.normal(0, noise_ns, delay.shape)
         return (
-            np.arange(slots + 1) * per_slot, route.ravel(), np.ones(route.size), delay.ravel(),
+            SLOT_NS, np.arange(slots + 1) * per_slot, route.ravel(), at, np.ones(route.size), delay.ravel(),
             np.full(route.size, noise_ns),
         )  # fmt: skip
 
@@ -66,16 +68,16 @@ def test_calls_go_on_from_each_other_and_a_restored_solver_too():
     mesh = Mesh(3)
     queue = np.zeros((200, mesh.links))
     queue[:, 5] = 80_000
-    start, route, count, delay, noise = mesh.observe(queue)
+    _, start, route, when, count, delay, noise = mesh.observe(queue)
     whole = mesh.solver()
     for at in range(0, 200, 20):
         cut = slice(at * 120, (at + 20) * 120)
-        last = whole.solve(start[:21], route[cut], count[cut], delay[cut], noise[cut])
+        last = whole.solve(SLOT_NS, start[:21], route[cut], when[cut], count[cut], delay[cut], noise[cut])
     assert last.queue_ns[:, 5] == pytest.approx(80_000, rel=0.03)
     other = mesh.solver()
     other.restore(*whole.state())
     few = slice(120, 240)
-    again = other.solve([0, 120], route[few], count[few], delay[few], noise[few])
+    again = other.solve(SLOT_NS, [0, 120], route[few], when[few], count[few], delay[few], noise[few])
     assert again.queue_ns[0, 5] == pytest.approx(80_000, rel=0.1)
 
 
@@ -92,14 +94,14 @@ def test_the_stated_error_holds_for_what_it_is_meant_for():
 
 def test_links_without_probes_are_nothing_known():
     mesh = Mesh(6)
-    found = mesh.solver().solve([0, 0], [], [], [], [])
+    found = mesh.solver().solve(SLOT_NS, [0, 0], [], [], [], [], [])
     assert not found.queue_ns.any()
     assert not found.sigma_ns.any()
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**31), st.integers(0, 5), st.floats(-1e6, 1e9), st.floats(1, 1e6))
-def test_any_input_gives_finite_queues_that_are_not_negative(seed, slots, scale, noise):
+@given(st.integers(0, 2**31), st.integers(0, 5), st.floats(-1e6, 1e9), st.floats(1, 1e6), st.integers(1, 5))
+def test_any_input_gives_finite_queues_that_are_not_negative(seed, slots, scale, noise, knots):
     mesh = Mesh(seed, hosts=4, uplinks=3, downlinks=3, routes=20)
     n = int(mesh.rng.integers(0, 30)) if slots else 0
     at = np.sort(mesh.rng.integers(0, n + 1, max(slots - 1, 0)))
@@ -107,7 +109,8 @@ def test_any_input_gives_finite_queues_that_are_not_negative(seed, slots, scale,
     delay = scale * mesh.rng.random(n)
     solver = mesh.solver()
     for _ in range(2):
-        found = solver.solve(start, mesh.rng.integers(0, 20, n), np.ones(n), delay, np.full(n, noise))
+        route, at = mesh.rng.integers(0, 20, n), mesh.rng.random(n)
+        found = solver.solve(SLOT_NS, start, route, at, np.ones(n), delay, np.full(n, noise), knots)
         assert np.isfinite(found.queue_ns).all()
         assert np.isfinite(found.sigma_ns).all()
         assert (found.queue_ns >= 0).all()
@@ -124,20 +127,64 @@ def test_any_input_gives_finite_queues_that_are_not_negative(seed, slots, scale,
 )
 def test_routes_that_make_no_sense_are_refused(packet_ns, start, link, said):
     with pytest.raises(ValueError, match=said):
-        QueueSolver(packet_ns, start, link, 1e6)
+        QueueSolver(packet_ns, start, link)
 
 
 @pytest.mark.parametrize(
-    ("start", "route", "count", "delay", "said"),
+    ("start", "route", "at", "count", "delay", "said"),
     [
-        ([0, 1], [7], [1.0], [0.0], "route 7"),
-        ([0, 1], [0], [0.0], [0.0], "count 0"),
-        ([0, 1], [0], [1.0], [np.nan], "delay_ns nan"),
-        ([0, 2], [0], [1.0], [0.0], "slot_start"),
-        ([0, 1], [0], [1.0, 1.0], [0.0], "2, 1, 1 elements"),
+        ([0, 1], [7], [0.5], [1.0], [0.0], "route 7"),
+        ([0, 1], [0], [1.5], [1.0], [0.0], "at 1.5"),
+        ([0, 1], [0], [np.nan], [1.0], [0.0], "at nan"),
+        ([0, 1], [0], [0.5], [0.0], [0.0], "count 0"),
+        ([0, 1], [0], [0.5], [1.0], [np.nan], "delay_ns nan"),
+        ([0, 2], [0], [0.5], [1.0], [0.0], "slot_start"),
+        ([0, 1], [0], [0.5], [1.0, 1.0], [0.0], "1, 2, 1, 1 elements"),
     ],
 )
-def test_observations_that_make_no_sense_are_refused(start, route, count, delay, said):
-    solver = QueueSolver([1200.0], [0, 1], [0], 1e6)
+def test_observations_that_make_no_sense_are_refused(start, route, at, count, delay, said):
+    solver = QueueSolver([1200.0], [0, 1], [0])
     with pytest.raises(ValueError, match=said):
-        solver.solve(start, route, count, delay, np.ones(len(route)))
+        solver.solve(SLOT_NS, start, route, at, count, delay, np.ones(len(route)))
+
+
+def test_a_slot_without_knots_is_refused():
+    with pytest.raises(ValueError, match="knots: 0"):
+        QueueSolver([1200.0], [0, 1], [0]).solve(SLOT_NS, [0], [], [], [], [], [], 0)
+
+
+def test_a_slope_within_a_slot_is_followed_by_when_each_probe_came():
+    """A queue that drains within a slot: means over slots are right where probes came early or late only."""
+    solver = QueueSolver([1200.0], [0, 1], [0])
+    rng = np.random.default_rng(7)
+    slots, each = 12, 6
+    at = rng.random((slots, each))
+    at[4:8] *= 0.3
+    level = 500_000 - 40_000 * (np.arange(slots)[:, None] + at)
+    found = solver.solve(
+        1e6, np.arange(slots + 1) * each, np.zeros(slots * each, int), at.ravel(), np.ones(slots * each),
+        level.ravel(), np.full(slots * each, 10.0),
+    )  # fmt: skip
+    true = 500_000 - 40_000 * (np.arange(slots) + 0.5)
+    assert found.queue_ns[2:, 0] == pytest.approx(true[2:], abs=6_000)
+
+
+def test_a_probe_meets_a_later_queue_when_the_earlier_one_lets_it_go():
+    """Link 0 holds probes up for 0.4 ms; link 1 queues only in ms 6 to 9."""
+    solver = QueueSolver([1200.0] * 2, [0, 2, 3], [0, 1, 0])
+    rng = np.random.default_rng(8)
+    slots, each = 16, 12
+    route = np.tile([0, 1], slots * each // 2)
+    at = rng.random(slots * each)
+    there = np.repeat(np.arange(slots), each) + at + 0.4
+    second = np.where((there > 6) & (there < 9), 400_000.0, 0.0) * (route == 0)
+    found = solver.solve(
+        1e6,
+        np.arange(slots + 1) * each,
+        route,
+        at,
+        np.ones(len(at)),
+        400_000 + second,
+        np.full(len(at), 10.0),
+    )
+    assert found.queue_ns[:, 1] == pytest.approx([0] * 6 + [400_000] * 3 + [0] * 7, abs=100_000)

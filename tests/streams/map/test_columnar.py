@@ -36,6 +36,7 @@ def queueing(draw):
         "noise_ns": many(st.floats(0, 1e9, width=32), rows),
         "slot": many(WHOLE, cells), "count": many(WHOLE, cells),
         "least_ns": many(narrow, cells), "mean_ns": many(narrow, cells),
+        "at_ns": many(WHOLE, cells),
     }  # fmt: skip
 
 
@@ -89,7 +90,8 @@ def test_bent_messages_meet_the_same_verdict_as_in_the_codec(record, data):
     ],
 )
 def test_what_no_column_may_hold_is_refused(field, value, reason):
-    columns = {name: [] for name in (*ROWS, "floor_ns", "noise_ns", "slot", "count", "least_ns", "mean_ns")}
+    cells = ("slot", "count", "least_ns", "mean_ns", "at_ns")
+    columns = {name: [] for name in (*ROWS, "floor_ns", "noise_ns", *cells)}
     record = {
         "shard": "", "source": "s", "first_offset": 0, "next_offset": 1, "part": 0, "parts": 1, "start_ns": 0,
         "slot_ns": 1, "complete_ns": 0, "synced": True, "nics": [], **columns, field: value,

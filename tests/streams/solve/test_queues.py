@@ -65,6 +65,7 @@ def queueing(**changes):
         "nics": ["a/eth0", "b/eth0"], "nic": [0], "peer": [1], "path": [9320], "way": [1], "floor_ns": [5e3],
         "noise_ns": [8.0], "singles": [3], "idle": [1], "lost": [0], "cells": [2], "slot": [0, 9],
         "count": [1, 2], "least_ns": [0.0, 5.0], "mean_ns": [0.0, 9.0],
+        "at_ns": [7, 249_999],
     }  # fmt: skip
     return record | changes
 
@@ -79,7 +80,9 @@ def queueing(**changes):
         ({"count": [0, 1]}, "count: 0, expected at least 1"),
         ({"mean_ns": [0.0, 1e12]}, "mean_ns"),
         ({"slot": [0, 2**31 - 1]}, "slot: 2147483647"),
-        ({"slot_ns": 0}, "slot_ns: 0"),
+        ({"slot_ns": 0}, "slot_ns"),
+        ({"at_ns": [0]}, "at_ns: 1 elements, expected 2, or none"),
+        ({"at_ns": [0, 250_000]}, "at_ns: 250000"),
         ({"complete_ns": NOW_NS + 3_600 * 10**9}, "complete_ns"),
     ],
 )
