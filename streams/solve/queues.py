@@ -374,8 +374,8 @@ class ShardQueues:
         start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
         knots = knots_of(probes * fold)
         found = self._solver.solve(
-            float(slot_ns * fold), start, cells.route[order], (when - slot)[order], cells.count[order], cells.mean_ns[order],
-            cells.noise_ns[order], knots,
+            float(slot_ns * fold), start, cells.route[order], (when - slot)[order], cells.count[order],
+            cells.mean_ns[order], cells.noise_ns[order], knots,
         )  # fmt: skip
         self._remember()
         # to links, whole slots and bytes; links of one column hold its sum together
