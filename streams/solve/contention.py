@@ -60,7 +60,7 @@ STIR: Final = 0.8
 ninths of the time comes to its end."""
 PLAUSIBLE: Final = 0.4
 """Share of a link's rate that its flows must send for a queue there to be likely at once."""
-DOUBTED: Final = 0.25
+DOUBTED: Final = 0.5
 """What time counts for where they send less and a window is to open: inference smears deep queues over other
 links for a moment."""
 NOTABLE: Final = 0.05
@@ -577,27 +577,36 @@ class ContentionWatch:
         return _spread(room, root) | {"COLLISION": meet * (fill if root is not None else max(fill, 0.5))}
 
     def _behind(self, view: _View, views: Mapping[str, _View]) -> list[str]:
-        """Return the standing links with room that lead to a last link with room, with flows in common."""
+        """Return the standing links with room that lead to a last link with room: with flows in common, or to
+        its switch, which stops all that comes over a link when it stops any."""
         mine = {each.flow.flow_id for each in view.crossing if each.sure}
         return sorted(
             name
             for name, other in views.items()
             if other.link.place.receiver is None
             and (other.fill is None or other.fill < 0.5)
-            and any(each.sure and each.flow.flow_id in mine for each in other.crossing)
+            and (
+                _leads_to(name, view.link.name)
+                or any(each.sure and each.flow.flow_id in mine for each in other.crossing)
+            )
         )
 
     def _root(self, view: _View, views: Mapping[str, _View]) -> _View | None:
-        """Return the standing last link that flows over this one go on to; the one with most of them."""
+        """Return the standing last link that flows over this one go on to, the one with most of them; with
+        none, one of the next switch that is held back, where this one is held back too."""
         counts: dict[str, int] = {}
+        stopped: list[str] = []
         mine = {each.flow.flow_id for each in view.crossing if each.sure}
         for name, other in views.items():
             if other.link.place.receiver is not None and name != view.link.name:
                 shared = sum(each.sure and each.flow.flow_id in mine for each in other.crossing)
                 if shared:
                     counts[name] = shared
+                if other.fill is not None and other.fill < 0.5 and _leads_to(view.link.name, name):
+                    stopped.append(name)
         if not counts:
-            return None
+            held = view.fill is not None and view.fill < 0.5
+            return views[min(stopped)] if stopped and held else None
         return views[min(counts, key=lambda name: (-counts[name], name))]
 
     def _due(self, link: _Link, view: _View) -> bool:
@@ -670,6 +679,11 @@ class ContentionWatch:
             return []
         behind = self._behind(root, views)
         return sorted({root.link.name, *behind}) if behind else []
+
+
+def _leads_to(link: str, last: str) -> bool:
+    """Whether a link ends at the node where another begins."""
+    return link.partition(">")[2].rpartition(":")[0] == last.partition(">")[0].rpartition(":")[0]
 
 
 def _newer(record: Record, than: Record) -> bool:

@@ -29,7 +29,7 @@ Record = dict[str, Any]
 WAIT_NS: Final = 100 * 1_000_000_000
 ASTRAY_NS: Final = 60 * 1_000_000_000
 LEAST_SLOT_NS: Final = 1_000
-BLOCK_NS: Final = 50_000_000
+BLOCK_NS: Final = 25_000_000
 SECOND_NS: Final = 1_000_000_000
 USE_NS: Final = 10 * SECOND_NS
 """Probes of this long tell how often a link is busy."""
