@@ -42,7 +42,7 @@ class _Part:
 
     shards: Named[ShardHealth]
     kept: deque[tuple[int, int]] = field(default_factory=deque)
-    """(append time, offset) of what is not acknowledged yet."""
+    """(append time, offset) of what is worked on and not acknowledged yet."""
     newest_ns: int = 0
 
 
@@ -67,12 +67,13 @@ class LinksStage:
             held.state = _Part(Named(partial(self._new_shard, held, past)))
 
     async def _take(self, message: Message[_Part]) -> None:
-        part = message.held.state
+        held, part = message.held, message.held.state
         self.room.log_clock.observe(message.append_ns, time.monotonic_ns())
         part.newest_ns = max(part.newest_ns, message.append_ns)
-        part.kept.append((part.newest_ns, message.offset))
         async with self.partitions.working:
-            await self._judge(message)
+            if not held.over:
+                await self._judge(message)
+                part.kept.append((part.newest_ns, message.offset))
 
     async def _judge(self, message: Message[_Part]) -> None:
         if message.value is None:
@@ -145,7 +146,8 @@ class LinksStage:
         while True:
             await asyncio.sleep(IDLE_TICK_S)
             for held in self.partitions:
-                before_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - KEPT_NS
-                offsets = pop_before(held.state.kept, before_ns)
+                async with self.partitions.working:  # what old evidence leads to is being told
+                    before_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - KEPT_NS
+                    offsets = pop_before(held.state.kept, before_ns)
                 await self.partitions.told(held)
                 self.partitions.done(held, offsets)

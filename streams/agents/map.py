@@ -217,6 +217,8 @@ class MapStage:
                 await asyncio.gather(*sent)
 
     def _enqueue(self, held: Held[_Part], closed: list[ClosedWindow]) -> None:
+        if held.over:
+            return
         highwater = self.room.highwater(held.tp)
         lag = -1 if highwater is None or held.next_offset is None else max(0, highwater - held.next_offset)
         for window in closed:

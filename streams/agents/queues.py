@@ -101,6 +101,8 @@ class QueuesStage:
         if record is None:
             return
         async with self._solving:
+            if held.over:
+                return
             shard = held.state.shards[record["shard"]]
             shard.queues.take(record, self.room.paths)
             held.state.kept.append((taken_ns, message.offset))
@@ -131,11 +133,12 @@ class QueuesStage:
             await asyncio.sleep(TICK_S)
             self._came.clear()
             for held in self.partitions:
+                before_ns = time.monotonic_ns() - KEPT_NS
                 async with self.partitions.working:
                     for shard in list(held.state.shards.values()):
                         while shard.queues.ready() and not held.over:
                             await self._solve(held, shard.queues)
-                self.partitions.done(held, pop_before(held.state.kept, time.monotonic_ns() - KEPT_NS))
+                self.partitions.done(held, pop_before(held.state.kept, before_ns))
 
     async def _solve(self, held: Held[_Part], shard: ShardQueues) -> None:
         loop = asyncio.get_running_loop()
