@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,15 +23,16 @@ from faust.types import TP
 from sdnotify import SystemdNotifier
 
 from schemas import codec
-from schemas.topics import CLOCK_FITS, LINKS, MAX_MESSAGE_BYTES, PATH_QUEUEING, PROBES, QUEUES, Topic
-from streams.agents import alerts as alerts_agent
-from streams.agents import contention as contention_agent
-from streams.agents import links as links_agent
-from streams.agents import map as map_agent
-from streams.agents import queues as queues_agent
-from streams.agents import solve as solve_agent
+from schemas.topics import MAX_MESSAGE_BYTES
+from streams.agents.alerts import AlertsStage
+from streams.agents.contention import ContentionStage
+from streams.agents.links import LinksStage
+from streams.agents.map import MapStage
+from streams.agents.partitions import Ownership
+from streams.agents.queues import QueuesStage
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room, tune_fetches
+from streams.agents.solve import SolveStage
 from streams.agents.watchdog import watch
 from streams.settings import Stage, StreamSettings
 
@@ -39,15 +40,15 @@ __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
 
-REGISTERED: Final[tuple[tuple[Stage, Callable[[faust.App, Room], Agent], tuple[Topic, ...]], ...]] = (
-    ("map", map_agent.register, (PROBES,)),
-    ("solve", solve_agent.register, (CLOCK_FITS,)),
-    ("links", links_agent.register, (LINKS,)),
-    ("links", alerts_agent.register, (LINKS,)),
-    ("solve", contention_agent.register, (QUEUES,)),
-    ("solve", queues_agent.register, (PATH_QUEUEING,)),
+STAGES: Final[tuple[tuple[Stage, Callable[[Room], Staged]], ...]] = (
+    ("map", MapStage),
+    ("solve", SolveStage),
+    ("links", LinksStage),
+    ("links", AlertsStage),
+    ("solve", ContentionStage),
+    ("solve", QueuesStage),
 )
-"""What runs in a worker: its stage in the settings, what puts it on the app, what it reads."""
+"""What runs in a worker, by its stage in the settings."""
 APART: Final[tuple[tuple[str, set[Stage]], ...]] = (("", {"map", "solve"}), ("-links", {"links"}))
 """Stages that share an app, and what the name of its consumer group ends in."""
 REPEAT_S: Final = 10.0
@@ -90,17 +91,12 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
     )
 
 
-class Agent(Protocol):
-    """What the service asks of a stage's Faust side."""
+class Staged(Protocol):
+    """The Faust side of a stage."""
 
-    def assigned(self, partitions: Iterable[TP]) -> None:
-        """Take over these partitions and no others."""
-
-    async def revoked(self) -> None:
-        """Let go of all partitions."""
-
-    async def ready(self) -> None:
-        """Wait until what was taken over can be worked on."""
+    @property
+    def partitions(self) -> Ownership:
+        """What it owns: taken over and let go as the log says."""
 
 
 class _Service:
@@ -114,12 +110,9 @@ class _Service:
         self.app = build_app(group, settings, datadir)
         self.room = Room(self.app, settings, registry, flows="solve" in stages)
         self.room.reject = self._reject_soon
-        self.agents = [
-            (register(self.app, self.room), topics)
-            for stage, register, topics in REGISTERED
-            if stage in stages
-        ]
-        self.stages = [agent for agent, _ in self.agents]
+        self.owned = [made(self.room).partitions for stage, made in STAGES if stage in stages]
+        for owned in self.owned:
+            owned.register()
         self._ready = ready
         self._watching = False
         signals: Any = self.app
@@ -129,28 +122,25 @@ class _Service:
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
         tune_fetches(app, READ_AHEAD_S, FETCH_WAIT_MS)
-        by_topic: dict[str, list[TP]] = {}
-        for tp in sorted(assigned):
-            by_topic.setdefault(tp.topic, []).append(tp)
-        for agent, topics in self.agents:
-            agent.assigned([tp for topic in topics for tp in by_topic.get(topic.name, [])])
+        for owned in self.owned:
+            owned.assigned(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
         self.room.task("readiness", self._tell_ready(len(assigned)))
         if not self._watching:
             self._watching = True
-            self.room.task("watchdog", watch(self.room, self.stages))
+            self.room.task("watchdog", watch(self.room, self.owned))
 
     async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
-        await asyncio.gather(*(stage.revoked() for stage in self.stages))
+        await asyncio.gather(*(owned.revoked() for owned in self.owned))
 
     async def _tell_ready(self, partitions: int) -> None:
         await self.room.views_caught_up()
-        for stage in self.stages:
-            await stage.ready()
+        for owned in self.owned:
+            await owned.ready()
         self._ready(partitions)
 
     async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
         SystemdNotifier().notify("STOPPING=1")
-        await asyncio.gather(*(stage.revoked() for stage in self.stages))
+        await asyncio.gather(*(owned.revoked() for owned in self.owned))
         await self.room.stop()
 
     def _reject_soon(self, message: Any, error: Exception) -> None:

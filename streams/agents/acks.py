@@ -7,11 +7,11 @@ predecessors.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["OrderedAcks"]
+__all__ = ["OrderedAcks", "pop_before"]
 
 
 class OrderedAcks:
@@ -37,3 +37,11 @@ class OrderedAcks:
             del self._pending[offset]
             ready.append(message)
         return ready
+
+
+def pop_before(kept: deque[tuple[int, int]], before_ns: int) -> list[int]:
+    """Take the (ns, offset)s of before a time off the front; return their offsets."""
+    offsets = []
+    while kept and kept[0][0] < before_ns:
+        offsets.append(kept.popleft()[1])
+    return offsets

@@ -9,27 +9,25 @@ again, which says nothing twice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Iterable
 from typing import Final
 
-import faust
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.partitioner import murmur2
-from faust.types import TP
 
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS, LINKS, TOPICS, Topic
+from streams.agents.partitions import Ownership, Tenure
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room
 from streams.lookups import partition_count, read_last
 from streams.solve.alerts import ShardAlerts
 from streams.solve.latency import groups_of
 
-__all__ = ["AlertsStage", "register"]
+__all__ = ["AlertsStage"]
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +43,6 @@ MARGIN_S: Final = 5.0
 """s that a new owner reads of the delays before those that a rule needs: its windows are cut later."""
 DELAYS_A_TURN: Final = 100
 """Records of delays between two looks at everything else."""
-REVOKE_S: Final = 3.0
 
 
 class AlertsStage:
@@ -53,49 +50,20 @@ class AlertsStage:
 
     def __init__(self, room: Room) -> None:
         self.room = room
+        self.partitions = Ownership(room, "alerts", LINKS, self._follow)
         self._numbers: set[int] = set()
         self._partitions = 0
         self._past: list[codec.Record] = []
         self._shards: dict[str, ShardAlerts] = {}
-        self._work: asyncio.Task[None] | None = None
-        self._known = asyncio.Event()
         self._windows: dict[str, int] = {}
         self._cables: dict[str, int] = {}
         self._cables_of = (-1, -CABLES_S)
         self._rules_of = -1
         self._delays: AIOKafkaConsumer | None = None
 
-    def assigned(self, partitions: Iterable[TP]) -> None:
-        """Take over the shards of these partitions of `fabric.links`."""
-        self._numbers = {tp.partition for tp in partitions}
-        self._known.clear()
+    async def _follow(self, tenure: Tenure) -> None:
+        self._numbers = {tp.partition for tp in tenure.tps}
         self._shards, self._windows, self._rules_of = {}, {}, -1
-        self.room.task("alerts", self._run(set(self._numbers)))
-
-    async def revoked(self) -> None:
-        """Let go of all shards."""
-        self._numbers = set()
-        self._known.set()
-        if self._work is not None:
-            self._work.cancel()
-            with contextlib.suppress(asyncio.CancelledError, TimeoutError):
-                await asyncio.wait_for(self._work, REVOKE_S)
-            self._work = None
-
-    async def ready(self) -> None:
-        """Wait until the past is known."""
-        if self._numbers:
-            await self._known.wait()
-
-    async def _run(self, numbers: set[int]) -> None:
-        await self.room.views_caught_up()
-        if not numbers or numbers != self._numbers:
-            return
-        self._work = asyncio.get_running_loop().create_task(self._follow())
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._work
-
-    async def _follow(self) -> None:
         bootstrap = self.room.settings.bootstrap
         self._partitions = await partition_count(bootstrap, LINKS.name)
         alerts = await read_last(bootstrap, ALERTS, self.room.registry, lambda r: f"{r['alert_id']}")
@@ -119,7 +87,7 @@ class AlertsStage:
                     if await consumer.position(tp) >= ends[tp]:
                         del ends[tp]
             await self._take_all(messages)
-            self._known.set()
+            tenure.known.set()
             log.info("alerts: %d stand", sum(len(shard.open()) for shard in self._shards.values()))
             behind = False
             while True:
@@ -257,8 +225,3 @@ class AlertsStage:
             value = codec.encode(ALERTS.record, record, self.room.registry)
             sent.append(await self.room.send_raw(ALERTS.name, key, value))
         await asyncio.gather(*sent)
-
-
-def register(app: faust.App, room: Room) -> AlertsStage:
-    """Return the stage; it reads by itself, and follows the app's partitions of `fabric.links`."""
-    return AlertsStage(room)

@@ -7,28 +7,21 @@ is acknowledged once what it made is, and once a new owner would not need it to 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-import faust
-from faust.types import TP
+from functools import partial
+from typing import Final
 
 from schemas import codec
 from schemas.topics import CONTENTION, QUEUES
-from streams.agents.acks import OrderedAcks
-from streams.agents.rejects import send_reject
+from streams.agents.partitions import Held, Message, Named, Partitions
 from streams.agents.room import Room
 from streams.flows import LiveFlows
 from streams.lookups import read_tail
 from streams.solve.contention import ContentionRules, ContentionWatch, sound_queues
 
-__all__ = ["ContentionStage", "register"]
-
-log = logging.getLogger(__name__)
+__all__ = ["ContentionStage"]
 
 MS: Final = 1_000_000
 FLOW_LAG_NS: Final = 50 * MS
@@ -38,26 +31,18 @@ TAIL_RECORDS: Final = 4000
 HOLD_S: Final = 10.0
 """s after which a message is let go whatever its shard would like to keep: the shard fell silent."""
 SWEEP_S: Final = 1.0
-REVOKE_S: Final = 3.0
 
 
 @dataclass(slots=True)
 class _Shard:
     watch: ContentionWatch
     flows: LiveFlows
-    held: deque[tuple[int, int, float]] = field(default_factory=deque)
+    kept: deque[tuple[int, int, float]] = field(default_factory=deque)
     """(end of its window in ns, offset, when it was taken) of each message not acknowledged yet."""
 
 
-@dataclass(slots=True)
-class _Held:
-    """One assigned partition."""
-
-    tp: TP
-    next_offset: int | None = None
-    acks: OrderedAcks = field(default_factory=OrderedAcks)
-    shards: dict[str, _Shard] = field(default_factory=dict)
-    dropped: bool = False
+_Part = Named[_Shard]
+"""What is kept of a partition."""
 
 
 class ContentionStage:
@@ -65,93 +50,45 @@ class ContentionStage:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self._held: dict[TP, _Held] = {}
-        self._past: list[codec.Record] = []
-        self._known = asyncio.Event()
-        self._working = asyncio.Lock()
+        self.partitions: Partitions[_Part] = Partitions(
+            room, "contention", QUEUES,
+            start=self._start, recover=self._recover, take=self._take, let_go=self._let_go,
+        )  # fmt: skip
         self._hosts: tuple[int, dict[str, int]] = (-1, {})
 
-    @property
-    def positions(self) -> dict[TP, int]:
-        """One past the last message that was taken of each partition that has one."""
-        return {tp: held.next_offset for tp, held in self._held.items() if held.next_offset is not None}
-
-    def start(self) -> None:
-        """Begin the timer; call once within the event loop."""
+    def _start(self) -> None:
         self.room.task("contention timer", self._sweep_forever())
 
-    def assigned(self, partitions: Iterable[TP]) -> None:
-        """Take over partitions; they are read once the shards' past is known."""
-        self._known.clear()
-        self._held = {tp: _Held(tp) for tp in partitions}
-        self.room.task("contention recovery", self._recover(dict(self._held)))
+    async def _recover(self, taken: list[Held[_Part]]) -> None:
+        past = await read_tail(
+            self.room.settings.bootstrap, CONTENTION.name, TAIL_RECORDS, self.room.registry
+        )
+        for held in taken:
+            held.state = Named(partial(self._new_shard, past))
 
-    async def revoked(self) -> None:
-        """Let go of all partitions, once what is being published is out."""
-        for held in self._held.values():
-            held.dropped = True
-            for shard in held.shards.values():
+    def _let_go(self, parts: list[Held[_Part]]) -> None:
+        for held in parts:
+            for shard in held.state.values():
                 self.room.flows.forget(shard.flows)
-        self._held.clear()
-        self._known.set()
-        try:
-            await asyncio.wait_for(self._working.acquire(), REVOKE_S)
-            self._working.release()
-        except TimeoutError:
-            log.warning("contention: windows still being published after %g s of a rebalance", REVOKE_S)
 
-    async def ready(self) -> None:
-        """Wait until the past is known."""
-        if self._held:
-            await self._known.wait()
+    async def _take(self, message: Message[_Part]) -> None:
+        queues = await self.partitions.read(message, self._decode)
+        if queues is None:
+            return
+        async with self.partitions.working:
+            if not message.held.over:
+                await self._judge(message, queues)
 
-    async def _recover(self, taken: dict[TP, _Held]) -> None:
-        await self.room.views_caught_up()
-        if taken:
-            self._past = await read_tail(
-                self.room.settings.bootstrap, CONTENTION.name, TAIL_RECORDS, self.room.registry
-            )
-        if all(self._held.get(tp) is held for tp, held in taken.items()):
-            for held in taken.values():
-                held.next_offset = await self.room.committed(held.tp)
-            self._known.set()
+    def _decode(self, message: Message[_Part], value: bytes) -> codec.Record:
+        return sound_queues(codec.decode(value, QUEUES.record, self.room.registry), message.append_ns)
 
-    async def take(self, message: Any) -> None:
-        """Take one message of `fabric.queues`."""
-        held = self._held.get(message.tp)
-        if held is None:
-            return
-        await self._known.wait()
-        offset, value = message.offset, message.value
-        if held.dropped or (held.next_offset is not None and offset < held.next_offset):
-            return
-        held.next_offset = offset + 1
-        message.value = None
-        held.acks.read(message)
-        if value is None:
-            self._done(held, [offset])
-            return
-        append_ns = round(message.timestamp * 1000) * MS
-        try:
-            queues = sound_queues(codec.decode(value, QUEUES.record, self.room.registry), append_ns)
-        except codec.BadRecord as error:
-            await (await send_reject(self.room, message, value, "solve", error))
-            self._done(held, [offset])
-            return
-        shard = held.shards.get(queues["shard"])
-        if shard is None:
-            shard = held.shards[queues["shard"]] = self._new_shard(queues["shard"])
-        async with self._working:
-            if not held.dropped:
-                await self._judge(held, shard, queues, offset, append_ns)
-
-    def _new_shard(self, name: str) -> _Shard:
+    def _new_shard(self, past: list[codec.Record], name: str) -> _Shard:
         flows = self.room.flows.of(name)
         members = self.room.inventory.members
         watch = ContentionWatch(
             name, flows, members.__contains__, lambda: self._hosts_of(name), self.room.link_rate_bps
         )
-        watch.recover(self._past)
+        watch.recover(past)
         return _Shard(watch, flows)
 
     def _hosts_of(self, shard: str) -> int:
@@ -164,60 +101,29 @@ class ContentionStage:
             self._hosts = (inventory.version, {name: len(each) for name, each in hosts.items()})
         return self._hosts[1].get(shard, 0)
 
-    async def _judge(
-        self, held: _Held, shard: _Shard, queues: codec.Record, offset: int, append_ns: int
-    ) -> None:
-        shard.flows.advance(append_ns - FLOW_LAG_NS)
+    async def _judge(self, message: Message[_Part], queues: codec.Record) -> None:
+        held, shard = message.held, message.held.state[queues["shard"]]
+        shard.flows.advance(message.append_ns - FLOW_LAG_NS)
         rules = ContentionRules.of(self.room.config.thresholds())
-        records = shard.watch.take(queues, rules)
-        sent = [
-            await self.room.send(CONTENTION.name, record["link"], CONTENTION.record, record)
-            for record in records
-        ]
+        sent = []
+        for record in shard.watch.take(queues, rules):
+            value = codec.encode(CONTENTION.record, record, self.room.registry)
+            sent.append(await self.partitions.send(held, CONTENTION, record["link"], value))
         await asyncio.gather(*sent)
         end_ns = queues["window_start_ns"] + queues["slot_ns"] * queues["slots"]
-        shard.held.append((end_ns, offset, time.monotonic()))
-        self._let_go(held, shard)
+        shard.kept.append((end_ns, message.offset, time.monotonic()))
+        self._acknowledge(held, shard)
 
-    def _let_go(self, held: _Held, shard: _Shard) -> None:
+    def _acknowledge(self, held: Held[_Part], shard: _Shard) -> None:
         needed_ns, since_s = shard.watch.needed_from_ns, time.monotonic() - HOLD_S
-        done = []
-        while shard.held and (shard.held[0][0] <= needed_ns or shard.held[0][2] < since_s):
-            done.append(shard.held.popleft()[1])
-        if done:
-            self._done(held, done)
+        offsets = []
+        while shard.kept and (shard.kept[0][0] <= needed_ns or shard.kept[0][2] < since_s):
+            offsets.append(shard.kept.popleft()[1])
+        self.partitions.done(held, offsets)
 
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            for held in list(self._held.values()):
-                for shard in held.shards.values():
-                    self._let_go(held, shard)
-
-    def _done(self, held: _Held, offsets: list[int]) -> None:
-        if held.dropped:
-            return
-        for message in held.acks.done(offsets):
-            message.ack(self.room.app.consumer)
-
-
-def register(app: faust.App, room: Room) -> ContentionStage:
-    """Put the contention agent on the app."""
-    stage = ContentionStage(room)
-    topic = app.topic(
-        QUEUES.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
-    )
-
-    async def queues(stream: Any) -> None:
-        stage.start()
-        async for event in stream.noack().events():
-            try:
-                message = event.message
-                event.value = None
-                await stage.take(message)
-            except Exception as error:
-                room.give_up(f"contention: {type(error).__name__}: {error}", error)
-                raise
-
-    app.agent(topic, name="contention")(queues)
-    return stage
+            for held in self.partitions:
+                for shard in held.state.values():
+                    self._acknowledge(held, shard)

@@ -15,14 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import faust
 from faust.types import TP
 
-from native.core import BadBatch, decode_probe_batch
+from native.core import BadBatch, ProbeColumns, decode_probe_batch
 from schemas import codec
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
-from streams.agents.acks import OrderedAcks
-from streams.agents.rejects import send_reject
+from streams.agents.partitions import Held, Message, Partitions
 from streams.agents.room import Room
 from streams.lookups import Inventory, read_tail
 from streams.map.columnar import encode_columnar
@@ -33,7 +31,7 @@ from streams.map.tally import JumpLimit, NicState
 from streams.map.windows import Range
 from streams.settings import StreamSettings
 
-__all__ = ["MapStage", "recovered", "register"]
+__all__ = ["MapStage", "recovered"]
 
 log = logging.getLogger(__name__)
 
@@ -45,31 +43,23 @@ TAIL_QUEUEING: Final = 40
 """Newest `PathQueueing` of each partition from which a new owner learns floors."""
 TAIL_WINDOWS: Final = 16
 """Published windows of each source that a new owner looks back on: commits are some two windows behind."""
-REVOKE_S: Final = 3.0
-"""s that a revocation waits for windows that are being published."""
 
 
 @dataclass(slots=True)
-class _Held:
-    """One assigned partition."""
+class _Part:
+    """What is kept of a source partition."""
 
-    tp: TP
-    next_offset: int | None
+    source: Source
+    queueing: SourceQueueing
     seen_ns: int
-    source: Source | None = None
-    queueing: SourceQueueing | None = None
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    acks: OrderedAcks = field(default_factory=OrderedAcks)
-    rejects: list[Awaitable[Any]] = field(default_factory=list)
-    dropped: bool = False
+    """When the last message came, or the partition."""
 
 
 @dataclass(slots=True)
 class _Job:
-    held: _Held
+    held: Held[_Part]
     window: ClosedWindow
     lag_messages: int
-    rejects: list[Awaitable[Any]]
     samples: int
     fitted: Fitted | None = None
     sent: list[Awaitable[Any]] = field(default_factory=list)
@@ -125,127 +115,79 @@ class MapStage:
         self.window_ns = self.settings.window_ms * MS
         self.silence_ns = self.settings.silence_ms * MS
         self.limit = JumpLimit(self.settings.clock_jump_us * 1000, self.settings.clock_jump_ppm)
-        self._held: dict[TP, _Held] = {}
+        self.partitions: Partitions[_Part] = Partitions(
+            room, "map", PROBES,
+            start=self._start, recover=self._recover, take=self._take, let_go=self._let_go,
+        )  # fmt: skip
         self._jobs: list[_Job] = []
         self._job_came = asyncio.Event()
         self._batch_came = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._room_left = asyncio.Event()
         self._room_left.set()
         self._waiting_samples = 0
         self._pool = ThreadPoolExecutor(1, "map")
 
-    @property
-    def positions(self) -> dict[TP, int]:
-        """One past the last message that was taken of each partition that has one."""
-        return {tp: held.next_offset for tp, held in self._held.items() if held.next_offset is not None}
-
-    def start(self) -> None:
-        """Begin the timers; call once within the event loop."""
+    def _start(self) -> None:
         self.room.task("map timer", self._tick_forever())
         self.room.task("map publisher", self._publish_forever())
         self.room.task("map queueing", self._queueing_forever())
 
-    def assigned(self, partitions: Iterable[TP]) -> None:
-        """Take over partitions; they are read once their past is known."""
-        taken = []
-        for tp in partitions:
-            held = self._held[tp] = _Held(tp, None, time.monotonic_ns())
-            taken.append(held)
-        if taken:
-            self.room.task("map recovery", self._recover(taken))
-
-    async def revoked(self) -> None:
-        """Let go of all partitions: finish what is being published, drop what is held."""
-        for held in self._held.values():
-            held.dropped = True
-            held.ready.set()
-        self._held.clear()
+    def _let_go(self, _: list[Held[_Part]]) -> None:
+        """Drop what is not being published."""
         self._jobs.clear()
         self._waiting_samples = 0
         self._room_left.set()
-        try:
-            await asyncio.wait_for(self._idle.wait(), REVOKE_S)
-        except TimeoutError:
-            log.warning("map: windows still being published after %g s of a rebalance", REVOKE_S)
 
-    async def ready(self) -> None:
-        """Wait until every assigned partition knows its past."""
-        for held in list(self._held.values()):
-            await held.ready.wait()
-
-    async def _recover(self, taken: list[_Held]) -> None:
-        await self.room.views_caught_up()
+    async def _recover(self, taken: list[Held[_Part]]) -> None:
+        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
         tail = TAIL_WINDOWS * max(8, len(taken)) * max(1, len(self.room.inventory.shards()))
-        records = await read_tail(self.settings.bootstrap, CLOCK_FITS.name, tail, self.room.registry)
-        floors = await read_tail(
-            self.settings.bootstrap, PATH_QUEUEING.name, TAIL_QUEUEING, self.room.registry
-        )
+        records = await read_tail(bootstrap, CLOCK_FITS.name, tail, registry)
+        floors = await read_tail(bootstrap, PATH_QUEUEING.name, TAIL_QUEUEING, registry)
         slot_ns = self.slot_ns()
         for held in taken:
-            if held.dropped:
-                continue
             name = source_name(held.tp)
-            held.queueing = SourceQueueing(name, slot_ns)
-            held.queueing.recover(floors)
-            held.next_offset = await self.room.committed(held.tp)
+            queueing = SourceQueueing(name, slot_ns)
+            queueing.recover(floors)
             ranges, states = recovered(records, name, held.next_offset)
-            held.source = Source(name, self.window_ns, self.silence_ns, ranges, states)
-            held.seen_ns = time.monotonic_ns()
-            held.ready.set()
-        log.info("map: took over %s", ", ".join(str(held.tp.partition) for held in taken))
+            source = Source(name, self.window_ns, self.silence_ns, ranges, states)
+            held.state = _Part(source, queueing, time.monotonic_ns())
 
-    async def take(self, message: Any) -> None:
-        """Take one message of `fabric.probes`."""
-        held = self._held.get(message.tp)
-        if held is None:
-            return
-        if not held.ready.is_set():
-            await held.ready.wait()
-        if held.dropped or held.source is None:
-            return
-        offset, value = message.offset, message.value
-        if held.next_offset is not None and offset < held.next_offset:
-            return
-        now_ns = time.monotonic_ns()
-        append_ns = round(message.timestamp * 1000) * MS
-        self.room.log_clock.observe(append_ns, now_ns)
-        held.next_offset, held.seen_ns = offset + 1, now_ns
-        message.value = None
-        held.acks.read(message)
-        if value is None:
-            closed = held.source.skip(append_ns, offset, offset)
+    async def _take(self, message: Message[_Part]) -> None:
+        held, part, offset = message.held, message.held.state, message.offset
+        part.seen_ns = time.monotonic_ns()
+        self.room.log_clock.observe(message.append_ns, part.seen_ns)
+        if message.value is None:
+            closed = part.source.skip(message.append_ns, offset, offset)
         else:
             batch = None
             try:
-                batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.room.registry))
-                if message.key != batch.nic.encode():
-                    detail = f"key {message.key!r}, expected the batch's NIC {batch.nic!r}"
-                    batch = None
-                    raise codec.BadRecord("WRONG_KEY", detail)
+                batch = self._decode(message.key, message.value)
             except (codec.BadRecord, BadBatch) as error:
-                held.rejects.append(await send_reject(self.room, message, value, "map", error))
-            closed = held.source.add(append_ns, offset, len(value), batch, offset)
-            if batch is not None and held.queueing is not None:
-                held.queueing.add(batch, append_ns, offset, self.room.offsets.lines())
+                await self.partitions.refuse(message, error, "map")
+            closed = part.source.add(message.append_ns, offset, len(message.value), batch, offset)
+            if batch is not None:
+                part.queueing.add(batch, message.append_ns, offset, self.room.offsets.lines())
                 self._batch_came.set()
         if closed:
             self._enqueue(held, closed)
             await self._room_left.wait()
+
+    def _decode(self, key: bytes | None, value: bytes) -> ProbeColumns:
+        batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.room.registry))
+        if key != batch.nic.encode():
+            raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the batch's NIC {batch.nic!r}")
+        return batch
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             now_ns = time.monotonic_ns()
             log_now_ns = self.room.log_clock.now_ns(now_ns)
-            for held in list(self._held.values()):
-                if held.source is None:
-                    continue
-                quiet_ns = now_ns - held.seen_ns
+            for held in self.partitions:
+                quiet_ns = now_ns - held.state.seen_ns
                 if quiet_ns < self.silence_ns:
                     continue
-                closed = held.source.tick(log_now_ns, quiet_ns, self._caught_up(held))
+                closed = held.state.source.tick(log_now_ns, quiet_ns, self.partitions.caught_up(held))
                 if closed:
                     self._enqueue(held, closed)
 
@@ -261,41 +203,32 @@ class MapStage:
             await self._batch_came.wait()
             await asyncio.sleep(QUEUEING_S)
             self._batch_came.clear()
-            for held in list(self._held.values()):
-                if held.queueing is None or not held.queueing.waiting or held.dropped:
+            for held in self.partitions:
+                if held.over or not held.state.queueing.waiting:
                     continue
-                members = _Members(self.room.inventory)
-                records = held.queueing.take(members)
+                records = held.state.queueing.take(_Members(self.room.inventory))
                 encoded = [
                     (r["shard"], encode_columnar(PATH_QUEUEING.record, r, self.room.registry))
                     for r in records
                 ]
                 sent = [
-                    await self.room.send_raw(PATH_QUEUEING.name, shard, value) for shard, value in encoded
+                    await self.partitions.send(held, PATH_QUEUEING, shard, value) for shard, value in encoded
                 ]
                 await asyncio.gather(*sent)
 
-    def _caught_up(self, held: _Held) -> bool:
-        highwater = self.room.highwater(held.tp)
-        if highwater is None:
-            return False
-        if held.next_offset is not None:
-            return held.next_offset >= highwater
-        return highwater == 0 or self.room.position(held.tp) == highwater
-
-    def _enqueue(self, held: _Held, closed: list[ClosedWindow]) -> None:
+    def _enqueue(self, held: Held[_Part], closed: list[ClosedWindow]) -> None:
+        if held.over:
+            return
         highwater = self.room.highwater(held.tp)
         lag = -1 if highwater is None or held.next_offset is None else max(0, highwater - held.next_offset)
         for window in closed:
-            rejects, held.rejects = held.rejects, []
-            job = _Job(held, window, lag, rejects, window.samples)
+            job = _Job(held, window, lag, window.samples)
             self._jobs.append(job)
             self._waiting_samples += job.samples
             if window.duplicates:
                 log.info("map: %s: %d batches came twice", window.source, window.duplicates)
         if self._waiting_samples > self.settings.held_samples:
             self._room_left.clear()
-        self._idle.clear()
         self._job_came.set()
 
     async def _publish_forever(self) -> None:
@@ -304,8 +237,8 @@ class MapStage:
             self._job_came.clear()
             while self._jobs:
                 jobs, self._jobs = self._jobs, []
-                await self._publish(jobs)
-            self._idle.set()
+                async with self.partitions.working:
+                    await self._publish(jobs)
 
     async def _publish(self, jobs: list[_Job]) -> None:
         """Publish closed windows: the fits of all first, since the solver waits for them, then the delays."""
@@ -315,17 +248,17 @@ class MapStage:
             for key, value in await loop.run_in_executor(
                 self._pool, self._encode_fits, job, members, self.room.inventory.shards()
             ):
-                job.sent.append(await self.room.send_raw(CLOCK_FITS.name, key, value))
-            if job.fitted is not None and job.held.queueing is not None:
-                job.held.queueing.learn(job.fitted.fits)
+                job.sent.append(await self.partitions.send(job.held, CLOCK_FITS, key, value))
+            if job.fitted is not None:
+                job.held.state.queueing.learn(job.fitted.fits)
                 job.fitted = None
         for job in jobs:
             await self._publish_delays(job)
         for job in jobs:
-            await asyncio.gather(*job.sent, *job.rejects)
-            if not job.held.dropped:
-                for message in job.held.acks.done(job.window.tokens):
-                    message.ack(self.room.app.consumer)
+            await asyncio.gather(*job.sent)
+            await self.partitions.told(job.held)
+            if not job.held.over:
+                self.partitions.done(job.held, job.window.tokens)
                 self._waiting_samples -= job.samples
                 if self._waiting_samples <= self.settings.held_samples:
                     self._room_left.set()
@@ -359,27 +292,5 @@ class MapStage:
         head = codec.header(DELAYS.record, self.room.registry)
         log_offset_ns = offsets.log_offset_ns
         for key, value in await asyncio.get_running_loop().run_in_executor(self._pool, encode):
-            job.sent.append(await self.room.send_raw(DELAYS.name, key, value))
+            job.sent.append(await self.partitions.send(job.held, DELAYS, key, value))
         window.nics.clear()
-
-
-def register(app: faust.App, room: Room) -> MapStage:
-    """Put the map agent on the app."""
-    stage = MapStage(room)
-    topic = app.topic(
-        PROBES.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
-    )
-
-    async def probes(stream: Any) -> None:
-        stage.start()
-        async for event in stream.noack().events():
-            try:
-                message = event.message
-                event.value = None
-                await stage.take(message)
-            except Exception as error:
-                room.give_up(f"map: {type(error).__name__}: {error}", error)
-                raise
-
-    app.agent(topic, name="map")(probes)
-    return stage

@@ -12,24 +12,20 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-import faust
-from faust.types import TP
+from typing import Final
 
 from schemas import codec
 from schemas.topics import PATH_QUEUEING, QUEUES
-from streams.agents.acks import OrderedAcks
-from streams.agents.rejects import send_reject
+from streams.agents.acks import pop_before
+from streams.agents.partitions import Held, Message, Named, Partitions
 from streams.agents.room import Room
 from streams.flows import LiveFlows
 from streams.map.columnar import decode_columnar
 from streams.solve.queues import ShardQueues, sound_queueing
 
-__all__ = ["QueuesStage", "register"]
+__all__ = ["QueuesStage"]
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +41,6 @@ KEPT_NS: Final = 1_000 * MS
 """ns after which a message is acknowledged: its blocks are out, or came to nothing."""
 FLOWS_S: Final = 0.5
 """s between two looks at what flows report."""
-REVOKE_S: Final = 3.0
-
-
-@dataclass(slots=True)
-class _Held:
-    """One assigned partition."""
-
-    tp: TP
-    next_offset: int | None = None
-    acks: OrderedAcks = field(default_factory=OrderedAcks)
-    kept: deque[tuple[int, int]] = field(default_factory=deque)
-    shards: dict[str, _Shard] = field(default_factory=dict)
-    dropped: bool = False
 
 
 @dataclass(slots=True)
@@ -67,100 +50,74 @@ class _Shard:
     flows_at_s: float = 0.0
 
 
+@dataclass(slots=True)
+class _Part:
+    """What is kept of a partition."""
+
+    shards: Named[_Shard]
+    kept: deque[tuple[int, int]] = field(default_factory=deque)
+    """(when it was taken in ns, offset) of what is not acknowledged yet."""
+
+
 class QueuesStage:
     """One worker's shards."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self._held: dict[TP, _Held] = {}
-        self._known = asyncio.Event()
+        self.partitions: Partitions[_Part] = Partitions(
+            room, "queues", PATH_QUEUEING,
+            start=self._start, recover=self._recover, take=self._take, let_go=self._let_go,
+        )  # fmt: skip
         self._came = asyncio.Event()
         self._solving = asyncio.Lock()
+        """Held by who changes a shard, not while its blocks are sent: messages need not wait for that."""
         self._pool = ThreadPoolExecutor(1, "queues")
         self.passed_over = 0
         """Messages that came too late to be worth reading."""
         self._told_s = -REPEAT_S
 
-    @property
-    def positions(self) -> dict[TP, int]:
-        """One past the last message that was taken of each partition that has one."""
-        return {tp: held.next_offset for tp, held in self._held.items() if held.next_offset is not None}
-
-    def start(self) -> None:
-        """Begin the timer; call once within the event loop."""
+    def _start(self) -> None:
         self.room.task("queues timer", self._tick_forever())
 
-    def assigned(self, partitions: Iterable[TP]) -> None:
-        """Take over partitions; they are read once the lookups are filled."""
-        self._known.clear()
-        self._held = {tp: _Held(tp) for tp in partitions}
-        self.room.task("queues recovery", self._recover(dict(self._held)))
+    async def _recover(self, taken: list[Held[_Part]]) -> None:
+        for held in taken:
+            held.state = _Part(Named(self._new_shard))
 
-    async def revoked(self) -> None:
-        """Let go of all partitions, once what is being published is out."""
-        for held in self._held.values():
-            held.dropped = True
-            for shard in held.shards.values():
+    def _let_go(self, parts: list[Held[_Part]]) -> None:
+        for held in parts:
+            for shard in held.state.shards.values():
                 self.room.flows.forget(shard.flows)
-        self._held.clear()
-        self._known.set()
-        try:
-            await asyncio.wait_for(self._solving.acquire(), REVOKE_S)
-            self._solving.release()
-        except TimeoutError:
-            log.warning("queues: a block still being solved after %g s of a rebalance", REVOKE_S)
 
-    async def ready(self) -> None:
-        """Wait until the lookups are filled."""
-        if self._held:
-            await self._known.wait()
+    def _new_shard(self, name: str) -> _Shard:
+        return _Shard(ShardQueues(name, self.room.link_rate_bps), self.room.flows.of(name))
 
-    async def _recover(self, taken: dict[TP, _Held]) -> None:
-        await self.room.views_caught_up()
-        if all(self._held.get(tp) is held for tp, held in taken.items()):
-            for held in taken.values():
-                held.next_offset = await self.room.committed(held.tp)
-            self._known.set()
-
-    async def take(self, message: Any) -> None:
-        """Take one message of `fabric.path-queueing`."""
-        held = self._held.get(message.tp)
-        if held is None:
-            return
-        await self._known.wait()
-        offset, value = message.offset, message.value
-        if held.dropped or (held.next_offset is not None and offset < held.next_offset):
-            return
-        held.next_offset = offset + 1
-        message.value = None
-        held.acks.read(message)
-        held.kept.append((time.monotonic_ns(), offset))
-        if value is None:
-            return
-        append_ns = round(message.timestamp * 1000) * MS
-        if self.room.log_clock.now_ns(time.monotonic_ns()) - append_ns > BEHIND_NS:
+    async def _take(self, message: Message[_Part]) -> None:
+        held, taken_ns = message.held, time.monotonic_ns()
+        if self.room.log_clock.now_ns(taken_ns) - message.append_ns > BEHIND_NS:
             self._pass_over()
+            self.partitions.done(held, [message.offset])
             return
-        try:
-            record = sound_queueing(
-                decode_columnar(value, PATH_QUEUEING.record, self.room.registry),
-                append_ns + self.room.offsets.log_offset_ns,
-            )
-        except codec.BadRecord as error:
-            await (await send_reject(self.room, message, value, "solve", error))
+        record = await self.partitions.read(message, self._decode)
+        if record is None:
             return
-        shard = held.shards.get(record["shard"])
-        if shard is None:
-            queues = ShardQueues(record["shard"], self.room.link_rate_bps)
-            shard = held.shards[record["shard"]] = _Shard(queues, self.room.flows.of(record["shard"]))
         async with self._solving:
+            if held.over:
+                return
+            shard = held.state.shards[record["shard"]]
             shard.queues.take(record, self.room.paths)
+            held.state.kept.append((taken_ns, message.offset))
             self._came.set()
             now_s = time.monotonic()
             if now_s - shard.flows_at_s >= FLOWS_S:
                 shard.flows_at_s = now_s
-                shard.flows.advance(append_ns)
+                shard.flows.advance(message.append_ns)
                 shard.queues.set_flow_rates(shard.flows.rates_bps())
+
+    def _decode(self, message: Message[_Part], value: bytes) -> codec.Record:
+        return sound_queueing(
+            decode_columnar(value, PATH_QUEUEING.record, self.room.registry),
+            message.append_ns + self.room.offsets.log_offset_ns,
+        )
 
     def _pass_over(self) -> None:
         self.passed_over += 1
@@ -175,13 +132,15 @@ class QueuesStage:
                 await asyncio.wait_for(self._came.wait(), IDLE_S)
             await asyncio.sleep(TICK_S)
             self._came.clear()
-            for held in list(self._held.values()):
-                for shard in list(held.shards.values()):
-                    while shard.queues.ready() and not held.dropped:
-                        await self._solve(shard.queues)
-                self._acknowledge(held)
+            for held in self.partitions:
+                before_ns = time.monotonic_ns() - KEPT_NS
+                async with self.partitions.working:
+                    for shard in list(held.state.shards.values()):
+                        while shard.queues.ready() and not held.over:
+                            await self._solve(held, shard.queues)
+                self.partitions.done(held, pop_before(held.state.kept, before_ns))
 
-    async def _solve(self, shard: ShardQueues) -> None:
+    async def _solve(self, held: Held[_Part], shard: ShardQueues) -> None:
         loop = asyncio.get_running_loop()
 
         def work() -> list[tuple[str, bytes]]:
@@ -193,36 +152,5 @@ class QueuesStage:
 
         async with self._solving:
             encoded = await loop.run_in_executor(self._pool, work)
-        sent = [await self.room.send_raw(QUEUES.name, key, value) for key, value in encoded]
+        sent = [await self.partitions.send(held, QUEUES, key, value) for key, value in encoded]
         await asyncio.gather(*sent)
-
-    def _acknowledge(self, held: _Held) -> None:
-        done = []
-        before_ns = time.monotonic_ns() - KEPT_NS
-        while held.kept and held.kept[0][0] < before_ns:
-            done.append(held.kept.popleft()[1])
-        if done and not held.dropped:
-            for message in held.acks.done(done):
-                message.ack(self.room.app.consumer)
-
-
-def register(app: faust.App, room: Room) -> QueuesStage:
-    """Put the queues agent on the app."""
-    stage = QueuesStage(room)
-    topic = app.topic(
-        PATH_QUEUEING.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
-    )
-
-    async def queueing(stream: Any) -> None:
-        stage.start()
-        async for event in stream.noack().events():
-            try:
-                message = event.message
-                event.value = None
-                await stage.take(message)
-            except Exception as error:
-                room.give_up(f"queues: {type(error).__name__}: {error}", error)
-                raise
-
-    app.agent(topic, name="queues")(queueing)
-    return stage

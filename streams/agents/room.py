@@ -71,7 +71,7 @@ class Room:
         self.rejected = 0
         self.reject: Callable[[ConsumerRecord, codec.BadRecord], None] = lambda message, error: None
         self._views: list[View] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[Any] | None = None
 
     @property
@@ -130,13 +130,15 @@ class Room:
         for view in self._views:
             await view.caught_up.wait()
 
-    def task(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+    def task(self, what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the agents; its end by an error ends the worker."""
         task = asyncio.get_running_loop().create_task(work, name=what)
         task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
+        self._tasks.add(task)
+        return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if task.cancelled():
             return
         error = task.exception()
@@ -145,10 +147,10 @@ class Room:
 
     async def stop(self) -> None:
         """Cancel what runs beside the agents."""
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def give_up(self, reason: str, error: BaseException | None = None) -> None:
         """End this worker with an error; what it holds is unacknowledged and read again by its successor."""

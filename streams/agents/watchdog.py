@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from faust.types import TP
 
+from streams.agents.partitions import Ownership
 from streams.agents.room import Room
 
 __all__ = ["StallWatch", "watch"]
@@ -47,7 +48,7 @@ class StallWatch:
         return stalled
 
 
-async def watch(room: Room, stages: Iterable[object]) -> None:
+async def watch(room: Room, owned: Iterable[Ownership]) -> None:
     """Look once a second; returns after giving the worker up, else only by cancellation."""
     watching = StallWatch(room.settings.stall_s)
     loop = asyncio.get_running_loop()
@@ -68,8 +69,8 @@ async def watch(room: Room, stages: Iterable[object]) -> None:
                 continue
             rebalancing_since = None
             positions: dict[TP, int] = {}
-            for stage in stages:
-                positions |= getattr(stage, "positions", {})
+            for each in owned:
+                positions |= each.positions
             if not positions:
                 continue
             try:
