@@ -135,6 +135,7 @@ class LinksStage:
         except codec.BadRecord as error:
             held.sent.append(await send_reject(self.room, message, value, "solve", error))
             return
+        self.room.hear(held.tp.partition, offset, append_ns, event)
         health = held.shards.get(event["shard"])
         if health is None:
             health = held.shards[event["shard"]] = self._new_shard(held, event["shard"])
