@@ -21,11 +21,11 @@ from aiokafka.partitioner import murmur2
 from faust.types import TP
 
 from schemas import codec
-from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS, LINKS, Topic
+from schemas.topics import ALERTS, DELAYS, FLAPS, LINKS, Topic
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room
 from streams.lookups import partition_count, read_last
-from streams.solve.feed import WHOLE, AlertsFeed, Message
+from streams.solve.feed import MAIN, AlertsFeed, Message, read_from
 from streams.solve.latency import groups_of
 
 __all__ = ["AlertsStage", "register"]
@@ -34,13 +34,9 @@ log = logging.getLogger(__name__)
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
-HORIZON_NS: Final = 3600 * S
-"""ns that a new owner reads again: longer than any alert waits to be raised or cleared."""
 POLL_MS: Final = 50
 BEHIND_NS: Final = 150 * MS
 """What the log took is judged so long after its time: messages of all partitions have come by then."""
-MARGIN_S: Final = 5.0
-"""s that a new owner reads more than its thresholds need: windows are cut later than they are measured."""
 DELAYS_A_TURN: Final = 100
 """Records of delays between two looks at everything else."""
 REVOKE_S: Final = 3.0
@@ -71,6 +67,8 @@ class AlertsStage:
         self._known = asyncio.Event()
         self._delays: AIOKafkaConsumer | None = None
         self._delays_missing: dict[TopicPartition, int] = {}
+        self._promises_from_ns = 0
+        """Append time from which on the first reader of delays must begin."""
         self._late_told = 0
         room.hear = self._hear
 
@@ -111,31 +109,25 @@ class AlertsStage:
         health = await read_last(bootstrap, FLAPS, registry)
         thresholds = self.room.config.thresholds()
         now_ns = self.room.log_clock.now_ns(time.monotonic_ns())
-        since_ns = now_ns - HORIZON_NS
-        heard_s = max(thresholds["alert_agent_s"], thresholds["alert_storm_s"])
-        clocks_s = max(
-            thresholds["alert_clocks_s"], thresholds["alert_miswired_s"], heard_s
-        )  # findings are dated by the newest clocks
-        heard_ns = now_ns - round((heard_s + MARGIN_S) * S)
-        clocks_ns = now_ns - round((clocks_s + thresholds["alert_clear_s"] + 2 * MARGIN_S) * S)
+        since_of = read_from(now_ns, thresholds, self._longest_s())
+        self._promises_from_ns = since_of[DELAYS.name]
         feed = AlertsFeed(
             [record for record, _ in alerts.values()], self._owned,
             default_shard=self.room.settings.default_shard, topology=self.room.topology, registry=registry,
-            window_ns=self.room.settings.window_ms * MS, heard_from_ns=heard_ns,
+            window_ns=self.room.settings.window_ms * MS, heard_from_ns=since_of[LINKS.name],
+            promises_from_ns=since_of[DELAYS.name],
             log_offset_ns=self.room.offsets.log_offset_ns,
         )  # fmt: skip
         for key, (record, at_ns) in health.items():
-            if at_ns < since_ns:
+            if at_ns < since_of[FLAPS.name]:
                 feed.offer(Message(at_ns, FLAPS.name, -1, -1, key, None, record))
         consumer = AIOKafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=POLL_MS
         )
         await consumer.start()
         try:
-            since_of = dict.fromkeys(WHOLE, 0) | {FLAPS: since_ns, CONTENTION: since_ns}
-            missing = await self._seek(
-                consumer, since_of | {CLOCK_OFFSETS: clocks_ns, LINKS: heard_ns}, self._numbers
-            )
+            wanted = {topic: since_of[topic.name] for topic in MAIN}
+            missing = await self._seek(consumer, wanted, self._numbers)
             links = {tp for tp in consumer.assignment() if tp.topic == LINKS.name}
             ends = await consumer.end_offsets(list(links))
             while missing:
@@ -165,7 +157,6 @@ class AlertsStage:
         """Judge the past, then say that this worker can go on."""
         now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
         await self._publish(feed.advance(now_ns))
-        await self._publish(feed.advance_delays(now_ns) + feed.begin_promises())
         self._feed = feed
         self._known.set()
         log.info("alerts: %d stand", len(feed.open()))
@@ -196,8 +187,9 @@ class AlertsStage:
 
     async def _read_delays(self, feed: AlertsFeed) -> bool:
         """Read what NICs measured, as long as latencies are promised; return whether there is more."""
-        back_s = max((rule["for_s"] for rule in self.room.config.latency_rules()), default=0.0)
+        back_s = self._longest_s()
         if not back_s:
+            self._promises_from_ns = 0
             if self._delays is not None:
                 await self._delays.stop()
                 self._delays, self._delays_missing = None, {}
@@ -207,7 +199,9 @@ class AlertsStage:
                 bootstrap_servers=self.room.settings.bootstrap, group_id=None, enable_auto_commit=False
             )
             await self._delays.start()
-            since_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - round((back_s + MARGIN_S) * S)
+            now_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+            begun_ns, self._promises_from_ns = self._promises_from_ns, 0
+            since_ns = begun_ns or read_from(now_ns, self.room.config.thresholds(), back_s)[DELAYS.name]
             self._delays_missing = await self._seek(self._delays, {DELAYS: since_ns}, set())
         found = await self._delays.getmany(timeout_ms=0, max_records=DELAYS_A_TURN)
         for messages in found.values():
@@ -218,6 +212,10 @@ class AlertsStage:
             if await self._delays.position(tp) >= self._delays_missing[tp]:
                 del self._delays_missing[tp]
         return sum(map(len, found.values())) >= DELAYS_A_TURN
+
+    def _longest_s(self) -> float:
+        """Return the longest time that a promise may be broken until it is told, in s; 0 without any."""
+        return max((rule["for_s"] for rule in self.room.config.latency_rules()), default=0.0)
 
     def _wanted(self, feed: AlertsFeed, key: bytes | None) -> bool:
         """Return whether a NIC's delays may matter to a promise of now, or to one that is judged still."""

@@ -564,7 +564,7 @@ class ShardAlerts:
                 (a for a in self._open.values() if a.kind == "LATENCY" and a.subject == subject), None
             )
             if change.state == "CLEARED":
-                if held is not None:
+                if held is not None and change.at_ns >= held.raised_ns:
                     held.over_ns, held.text = change.since_ns, f"{held.text}; over: {change.text}"
                     self._clear(held)
             elif held is None and not self._was_told(subject, change.since_ns):

@@ -37,9 +37,10 @@ from streams.lookups import Inventory
 from streams.solve.alerts import ShardAlerts
 from streams.solve.evidence import sound_event
 from streams.solve.latency import groups_of
+from streams.solve.thresholds import Thresholds
 from streams.solve.wiring import Wiring
 
-__all__ = ["MAIN", "AlertsFeed", "Message"]
+__all__ = ["MAIN", "AlertsFeed", "Message", "read_from"]
 
 Record = dict[str, Any]
 Published = list[tuple[str, Record]]
@@ -49,6 +50,30 @@ WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, PATHS)
 MAIN: Final[tuple[Topic, ...]] = (*WHOLE, FLAPS, CONTENTION, CLOCK_OFFSETS, LINKS)
 LOOKED_UP: Final = frozenset({CONFIG.name, INVENTORY.name, PATHS.name, CLOCK_OFFSETS.name, LINKS.name})
 """Topics whose bad messages somebody else rejects."""
+
+S: Final = 1_000_000_000
+HORIZON_NS: Final = 3600 * S
+"""ns that a new owner reads again: longer than any alert waits to be raised or cleared."""
+MARGIN_S: Final = 5.0
+"""s that it reads more than thresholds need: windows are cut later than they are measured."""
+
+
+def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dict[str, int]:
+    """Return topic to the append time, ns, from which who takes over at `now_ns` must read it again.
+
+    Of `fabric.flaps` it must know each key's last record before as well. `delays_s`: the longest time that
+    any promise may be broken before it is told.
+    """
+    heard_s = max(thresholds["alert_agent_s"], thresholds["alert_storm_s"])
+    dated_s = max(heard_s, thresholds["alert_miswired_s"], thresholds["alert_clocks_s"])
+    back_s = {
+        LINKS: heard_s + MARGIN_S,
+        CLOCK_OFFSETS: dated_s + thresholds["alert_clear_s"] + 2 * MARGIN_S,  # by which findings are dated
+        DELAYS: delays_s + MARGIN_S,
+    }
+    found = {topic.name: now_ns - round(seconds * S) for topic, seconds in back_s.items()}
+    found |= dict.fromkeys((FLAPS.name, CONTENTION.name), now_ns - HORIZON_NS)
+    return found | dict.fromkeys((topic.name for topic in WHOLE), 0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,7 +94,8 @@ class AlertsFeed:
     """The alerts of the shards that `owned` says are ours.
 
     `past`: the alerts that were published before. `heard_from_ns`: append time from which on `fabric.links`
-    is read. `log_offset_ns`: fabric time minus append time, until a record of clocks says it.
+    is read; `promises_from_ns`: and `fabric.delays`. `log_offset_ns`: fabric time minus append time, until a
+    record of clocks says it.
     """
 
     def __init__(
@@ -82,6 +108,7 @@ class AlertsFeed:
         registry: codec.Registry | None = None,
         window_ns: int = 1_000_000_000,
         heard_from_ns: int = 0,
+        promises_from_ns: int = 0,
         log_offset_ns: int = 0,
     ) -> None:
         self.config, self._promised = LiveConfig(), LiveConfig()
@@ -100,7 +127,9 @@ class AlertsFeed:
         self._main: list[Message] = []
         self._delays: list[Message] = []
         self._last: Message | None = None
-        self._promising = False
+        self._promising, self._promises_from_ns = False, promises_from_ns
+        self._promised_ns = 0
+        """When what is promised was last told, append time: delays from before do not count any more."""
         for shard in sorted({r["shard"] for r in self._past if r["state"] == "RAISED"}):
             self._shard(shard)
         for r in self._past:
@@ -158,24 +187,30 @@ class AlertsFeed:
         while self._delays and self._delays[0].append_ns <= to_ns:
             message = heapq.heappop(self._delays)
             self.taken += message.topic == DELAYS.name
+            if message.append_ns >= self._promises_from_ns:
+                self._begin_promises(out)
             if message.topic == CONFIG.name:
+                self._promised_ns = max(self._promised_ns, message.append_ns)
                 if self._read_into(self._promised, message) and self._promising:
                     self._promise(out)
             elif message.topic == INVENTORY.name:
                 self._read_into(self._members, message)
+            elif message.append_ns < self._promised_ns:
+                continue
             elif message.value is not None and self.wants_delays(message.key):
                 record = self._decoded(message)
                 if record is not None and self._shard(record["shard"]) is not None:
                     out += self.shards[record["shard"]].take(DELAYS.name, message.key, record, 0)
+        if to_ns >= self._promises_from_ns:
+            self._begin_promises(out)
         return out
 
-    def begin_promises(self) -> Published:
+    def _begin_promises(self, out: Published) -> None:
         """Take the promises in force once all that was told of them before has been taken: one that was told
         as broken, and of which nobody knows any more, is over."""
-        out: Published = []
-        self._promising = True
-        self._promise(out)
-        return out
+        if not self._promising:
+            self._promising = True
+            self._promise(out)
 
     def _promise(self, out: Published) -> None:
         rules = self._promised.latency_rules()
