@@ -118,6 +118,17 @@ def test_two_nics_with_swapped_cables_are_one_alert_until_they_are_mended(file: 
     assert fabric.out[1]["text"].endswith("over: traces contradict it no more")
 
 
+def test_a_path_that_moves_for_a_moment_or_loops_while_it_moves_is_no_alert() -> None:
+    a, b = FLEET.nic_ids[4], FLEET.nic_ids[6]
+    fabric = Traced(topology_file(FLEET)).trace().wait(60).swap(a, b).trace(a, b).wait(20)
+    fabric.swaps = {}
+    fabric.trace().wait(100)
+    looped = fabric.maps(a, b)
+    looped["paths"][0] |= {"contradiction": "a link is crossed twice", "complete": False}
+    fabric.put(PATHS, pair_key(a, b), looped)
+    assert fabric.wait(100).out == []
+
+
 def test_a_nic_on_another_rails_leaf_is_told_with_what_says_so() -> None:
     fabric = Traced()
     a, b = FLEET.nic_ids[4], FLEET.nic_ids[6]
