@@ -130,11 +130,15 @@ class AlertsStage:
             missing = await self._seek(consumer, wanted, self._numbers)
             links = {tp for tp in consumer.assignment() if tp.topic == LINKS.name}
             ends = await consumer.end_offsets(list(links))
+            read_ns = {tp: since_of[tp.topic] for tp in missing}
             while missing:
-                await self._read(feed, consumer)
+                read_ns |= await self._read(feed, consumer)
                 for tp in list(missing):
                     if await consumer.position(tp) >= missing[tp]:
                         del missing[tp]
+                # what all have been read up to is judged and let go of: whole topics may be large
+                mark_ns = min((read_ns[tp] for tp in missing), default=0)
+                await self._publish(feed.advance(min(mark_ns - 1, now_ns - BEHIND_NS)))
             # from here on the links stage, which reads and decodes the same messages, tells of them
             consumer.pause(*links)
             await self._listen(feed, {tp.partition: end for tp, end in ends.items()})
@@ -175,15 +179,21 @@ class AlertsStage:
         elif offset >= self._heard_from.get(partition, offset):
             self._feed.offer(Message(append_ns, LINKS.name, partition, offset, event["shard"], None, event))
 
-    async def _read(self, feed: AlertsFeed, consumer: AIOKafkaConsumer, wait_ms: int = POLL_MS) -> None:
-        for found in (await consumer.getmany(timeout_ms=wait_ms)).values():
+    async def _read(
+        self, feed: AlertsFeed, consumer: AIOKafkaConsumer, wait_ms: int = POLL_MS
+    ) -> dict[TopicPartition, int]:
+        """Take in what has come; return up to when, in append time, each partition of it has been read."""
+        read_ns = {}
+        for tp, found in (await consumer.getmany(timeout_ms=wait_ms)).items():
             for message in found:
+                read_ns[tp] = message.timestamp * MS
                 if message.topic == LINKS.name and message.offset >= self._heard_from.get(
                     message.partition, message.offset + 1
                 ):
                     continue
                 self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
                 feed.offer(_as_message(message))
+        return read_ns
 
     async def _read_delays(self, feed: AlertsFeed) -> bool:
         """Read what NICs measured, as long as latencies are promised; return whether there is more."""
