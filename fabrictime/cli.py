@@ -56,11 +56,13 @@ fabric = typer.Typer(
 )
 sim = typer.Typer(cls=_Sim, no_args_is_help=True, help="Look into the running simulated fleet and break it.")
 config_app = typer.Typer(no_args_is_help=True, help="Show and check the settings; change what is live.")
+replay_app = typer.Typer(no_args_is_help=True, help="Judge a time of the log once more.")
 topics_app = typer.Typer(no_args_is_help=True, help="The topics on a Kafka cluster.")
 grafana_app = typer.Typer(no_args_is_help=True, help="The Grafana dashboards.")
 app.add_typer(fabric, name="fabric")
 app.add_typer(sim, name="sim")
 app.add_typer(config_app, name="config")
+app.add_typer(replay_app, name="replay")
 app.add_typer(topics_app, name="topics")
 app.add_typer(grafana_app, name="grafana")
 
@@ -315,6 +317,49 @@ def _board(
     if check and wrong:
         more = [f"and {len(wrong) - 10:,} more"] if len(wrong) > 10 else []
         _stop("\n".join([*(str(row["text"]) for row in wrong[:10]), *more]), 1)
+
+
+@replay_app.callback()
+def _replay_group() -> None:
+    pass
+
+
+@replay_app.command("alerts")
+def replay_alerts(
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="2026-03-01T12:00:00 (UTC), or 2h for 2 hours ago.")
+    ] = "1h",
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="As --from, or now.")] = "now",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a time of the log once more; exit code 1 where the alerts are not those that were published."""
+    import time
+
+    from fabrictime import replay
+    from fabrictime.tail import registry_at
+    from fabrictime.topology import source_of
+    from schemas.topology import TopologyError
+
+    found = _config(config, directory, log)
+    try:
+        now_s = time.time()
+        span = replay.Span(replay.parse_time(start, now_s), replay.parse_time(end, now_s))
+        if span.to_ns <= span.from_ns:
+            _stop(f"--to {end}: expected later than --from {start}")
+        with replay.shown(span) as progress:
+            done = replay.main(
+                _running_log(found), span, topology=source_of(found).topology,
+                registry=registry_at(found.schema_registry.url), progress=progress,
+                window_ns=int(found.value("streams", "window_ms")) * 1_000_000,
+                default_shard=str(found.value("streams", "default_shard")),
+            )  # fmt: skip
+    except (ValueError, TopologyError) as error:
+        _stop(str(error))
+    typer.echo(replay.as_json(done) if as_json else "\n".join(replay.lines_of(done)))
+    raise typer.Exit(1 if done.differences else 0)
 
 
 @app.command()

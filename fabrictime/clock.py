@@ -7,7 +7,6 @@ clocks first and the suspect pairs, JSON, or a verdict for scripts. It needs nei
 from __future__ import annotations
 
 import json
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.page.units import delay_text, seconds_text
 from schemas import codec
+from schemas.ids import natural
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
 if TYPE_CHECKING:
@@ -269,13 +269,6 @@ def _chosen(line: ClockLine, patterns: Sequence[str], hosts: Sequence[str]) -> b
 
 def _bound(line: ClockLine) -> float:
     return line.bound_ns or 0.0
-
-
-def natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a sort key by which h2 comes before h10."""
-    return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
-    ]
 
 
 # ------------------------------------------------------------------------------------------ the log

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.clock import natural
 from fabrictime.page.units import seconds_text
 from schemas import codec
+from schemas.ids import natural
 from schemas.topics import ALERTS, FLAPS, Topic
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ out.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import time
 from collections import Counter, defaultdict
@@ -18,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.clock import ANNOUNCED_S, CONNECT_TIMEOUT_S, SILENT_S, natural
+from fabrictime.clock import ANNOUNCED_S, CONNECT_TIMEOUT_S, SILENT_S
 from schemas import codec
-from schemas.ids import cable_id
+from schemas.ids import cable_id, natural
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import (
     CableEntry,
@@ -35,6 +34,7 @@ from schemas.topology import (
     split_end,
 )
 from streams.paths import PathBook
+from streams.solve.wiring import Groups, Misfit, address_of, by_name, is_address, misfits_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,16 +76,6 @@ class NodeLine:
     rail: int | None
     nics: tuple[str, ...]
     addresses: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """A NIC on a leaf that is not its rail's, and what says so."""
-
-    nic: str
-    rail: int
-    leaf: str
-    evidence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +121,6 @@ class Picture:
         return lines
 
 
-class _Groups:
-    """Which names stand for one switch: what a path comes in by and what it leaves by are one."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        root = name
-        while self._of.get(root, root) != root:
-            root = self._of[root]
-        while name != root:
-            self._of[name], name = root, self._of.get(name, name)
-        return root
-
-    def join(self, a: str, b: str) -> None:
-        first, second = sorted((self.find(a), self.find(b)), key=_by_name)
-        self._of[second] = first
-
-
 def picture_of(
     book: PathBook,
     nics: Mapping[str, Mapping[str, Any]],
@@ -158,7 +129,7 @@ def picture_of(
 ) -> Picture:
     """Return the fabric that the paths show. `nics`: the announcements of those that are alive."""
     topology = topology if topology is not None else Topology()
-    groups = _Groups()
+    groups = Groups()
     crossed: Counter[str] = Counter()
     found: Counter[str] = Counter()
     contradictions: Counter[str] = Counter()
@@ -190,66 +161,31 @@ def picture_of(
     of_leaf: dict[str, list[str]] = defaultdict(list)
     for nic, node in sorted(first_hop.items()):
         of_leaf[groups.find(node)].append(nic)
-    names = sorted(tiers, key=lambda name: (tiers[name], _by_name(name)))
+    names = sorted(tiers, key=lambda name: (tiers[name], by_name(name)))
     members: dict[str, set[str]] = defaultdict(set)
     for cable in cables:
         for text in cable.split("<>"):
             node = split_end(text).node
-            if groups.find(node) in tiers and _is_address(node):
+            if groups.find(node) in tiers and is_address(node):
                 members[groups.find(node)].add(node)
     nodes = [
         NodeLine(
             name, tiers[name],
             topology.nodes[name].rail if name in topology.nodes else _rail(of_leaf.get(name, ()), nics),
-            tuple(of_leaf.get(name, ())), tuple(sorted(members[name], key=_by_name)),
+            tuple(of_leaf.get(name, ())), tuple(sorted(members[name], key=by_name)),
         )
         for name in names
     ]  # fmt: skip
     lines = [_cable_line(cable, crossed, tiers, groups, nics, topology, cable in listed) for cable in cables]
     return Picture(
-        nodes, sorted(lines, key=lambda line: (_by_name(line.lower), _by_name(line.upper), line.cable)),
+        nodes, sorted(lines, key=lambda line: (by_name(line.lower), by_name(line.upper), line.cable)),
         misfits_of({nic: groups.find(node) for nic, node in first_hop.items()}, nics, topology),
         contradictions.most_common(), paths, complete, dict(sorted(found.items())),
         sorted((nic for nic in nics if nic not in known), key=natural), unreadable,
     )  # fmt: skip
 
 
-def misfits_of(
-    leaf_of: Mapping[str, str], nics: Mapping[str, Mapping[str, Any]], topology: Topology | None = None
-) -> list[Misfit]:
-    """Return the NICs whose leaf is not their rail's: as the file says, or since most NICs of that leaf are
-    of one other rail. Where leaves take all rails alike, none is."""
-    topology = topology if topology is not None else Topology()
-    rails: dict[str, Counter[int]] = defaultdict(Counter)
-    leaves: dict[int, Counter[str]] = defaultdict(Counter)
-    for nic, leaf in leaf_of.items():
-        rail = nics.get(nic, {}).get("rail")
-        if rail is not None:
-            rails[leaf][rail] += 1
-            leaves[rail][leaf] += 1
-    found = []
-    for nic, leaf in sorted(leaf_of.items(), key=lambda item: natural(item[0])):
-        rail = nics.get(nic, {}).get("rail")
-        if rail is None:
-            continue
-        entry = topology.nodes.get(leaf)
-        of_leaf = rails[leaf]
-        usual, count = of_leaf.most_common(1)[0]
-        if entry is not None and entry.rail is not None:
-            if entry.rail != rail:
-                found.append(Misfit(nic, rail, leaf, f"the file says that {leaf} is rail {entry.rail}'s"))
-        elif usual != rail and 2 * count > of_leaf.total():
-            others = [name for name in leaves[rail] if name != leaf]
-            where = (
-                f"; its rail's others are on {', '.join(sorted(others, key=natural)[:4])}" if others else ""
-            )
-            found.append(
-                Misfit(nic, rail, leaf, f"{count} of {of_leaf.total()} NICs there are of rail {usual}{where}")
-            )
-    return found
-
-
-def _tiers(cables: Iterable[str], hosts: set[str], groups: _Groups, topology: Topology) -> dict[str, int]:
+def _tiers(cables: Iterable[str], hosts: set[str], groups: Groups, topology: Topology) -> dict[str, int]:
     """Return how far each node is from the nearest host, or what the file says of it."""
     near: dict[str, set[str]] = defaultdict(set)
     for cable in cables:
@@ -276,7 +212,7 @@ def _cable_line(
     cable: str,
     crossed: Mapping[str, int],
     tiers: Mapping[str, int],
-    groups: _Groups,
+    groups: Groups,
     nics: Mapping[str, Mapping[str, Any]],
     topology: Topology,
     listed: bool,
@@ -310,35 +246,12 @@ def _ends(link: str) -> tuple[End, End]:
     return split_end(near), split_end(far)
 
 
-def _address_of(node: str) -> str | None:
-    for text in (node, node.replace("-", ":")):
-        try:
-            return str(ipaddress.ip_address(text))
-        except ValueError:
-            continue
-    return None
-
-
-def _is_address(node: str) -> bool:
-    return _address_of(node) is not None
-
-
-def _by_name(name: str) -> tuple[int, Any]:
-    """Sort names as people do, and addresses behind them by value: a switch is called by a name of its
-    own."""
-    address = _address_of(name)
-    if address is None:
-        return 0, natural(name)
-    found = ipaddress.ip_address(address)
-    return 1, [(found.version, int(found), "")]
-
-
 def file_of(found: Picture) -> TopologyFile:
     """Return a topology file of what was found: names to be put right by hand where addresses stand for
     them."""
     kinds: dict[int, Kind] = {0: "host", 1: "leaf", 2: "spine", 3: "core"}
     called = {
-        node.node: f"{kinds[node.tier]}-{node.node}" if _is_address(node.node) else node.node
+        node.node: f"{kinds[node.tier]}-{node.node}" if is_address(node.node) else node.node
         for node in found.nodes
     }
     group_of = {address: node.node for node in found.nodes for address in node.addresses}
@@ -350,7 +263,7 @@ def file_of(found: Picture) -> TopologyFile:
         for text in line.cable.split("<>"):
             end = split_end(text)
             node = group_of.get(end.node, end.node)
-            address = _address_of(end.node)
+            address = address_of(end.node)
             port = end.port
             if address is not None and end.port == "ip":
                 port = end.node

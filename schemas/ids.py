@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def nic_id(host: str, device: str) -> str:
     """Return `host/device`. Raises ValueError where a part is empty or holds a character that ids use."""
@@ -33,6 +35,13 @@ def cable_id(link: str) -> str:
     if len(ends) != 2:
         raise ValueError(f"link id {link!r}: expected node:port>node:port")
     return "<>".join(sorted(ends))
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Return a sort key by which h2 comes before h10."""
+    return [
+        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
+    ]
 
 
 def _part(what: str, text: str) -> str:

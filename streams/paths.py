@@ -112,6 +112,11 @@ class PathBook:
                         "OUT_OF_RANGE", f"PathMaps.hops: {link!r}, expected node:port>node:port"
                     )
             links = self._one(tuple(self._one(link) for link in hops))
+        if path["complete"] and len(set(links)) != len(links):
+            twice = next(link for link in links if links.count(link) > 1)
+            raise codec.BadRecord(
+                "OUT_OF_RANGE", f"PathMaps.hops: {twice!r} twice, expected each link of a whole path once"
+            )
         return PathLine(
             links, path["complete"] and bool(links), self._one(path["found"]), path["since_ns"],
             path["changes"], path["contradiction"],

@@ -1,9 +1,9 @@
-"""Alerts as a worker raises them: link health, queues and clocks in, `Alert` records out; one writer a shard.
+"""Alerts as a worker raises them: one writer a shard.
 
-In: `fabric.flaps`, `fabric.contention`, read without a group from an hour back; the clocks' lookup; where
-latencies are promised `fabric.delays`. Out: `fabric.alerts`. The worker that owns a shard's evidence (its
-partition of `fabric.links`) owns its alerts. A new owner takes over what was published and reads the hour
-again, which says nothing twice.
+In: the topics of streams/solve/feed.py, read without a group: some whole, others from as far back as an alert
+may wait; evidence of links as the links stage takes it. Out: `fabric.alerts`. The worker that owns a shard's
+evidence (its partition of `fabric.links`) owns its alerts. A new owner takes over what was published and
+reads the hour again, which says nothing twice.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.partitioner import murmur2
 
 from schemas import codec
-from schemas.ids import cable_id
-from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS, LINKS, TOPICS, Topic
+from schemas.topics import ALERTS, DELAYS, FLAPS, LINKS, Topic
 from streams.agents.partitions import Ownership, Tenure
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room
 from streams.lookups import partition_count, read_last
-from streams.solve.alerts import ShardAlerts
+from streams.solve.feed import MAIN, AlertsFeed, Message, read_from
 from streams.solve.latency import groups_of
 
 __all__ = ["AlertsStage"]
@@ -33,16 +31,20 @@ log = logging.getLogger(__name__)
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
-HORIZON_NS: Final = 3600 * S
-"""ns that a new owner reads again: longer than any alert waits to be raised or cleared."""
 POLL_MS: Final = 50
 BEHIND_NS: Final = 150 * MS
-"""What is due is done so long after its time: records of that time have come by then."""
-CABLES_S: Final = 5.0
-MARGIN_S: Final = 5.0
-"""s that a new owner reads of the delays before those that a rule needs: its windows are cut later."""
+"""What the log took is judged so long after its time: messages of all partitions have come by then."""
 DELAYS_A_TURN: Final = 100
 """Records of delays between two looks at everything else."""
+
+
+class _Heard(NamedTuple):
+    """Evidence that the links stage took."""
+
+    partition: int
+    offset: int
+    append_ns: int
+    event: codec.Record
 
 
 class AlertsStage:
@@ -53,169 +55,190 @@ class AlertsStage:
         self.partitions = Ownership(room, "alerts", LINKS, self._follow)
         self._numbers: set[int] = set()
         self._partitions = 0
-        self._past: list[codec.Record] = []
-        self._shards: dict[str, ShardAlerts] = {}
-        self._windows: dict[str, int] = {}
-        self._cables: dict[str, int] = {}
-        self._cables_of = (-1, -CABLES_S)
-        self._rules_of = -1
+        self._feed: AlertsFeed | None = None
+        self._heard: list[_Heard] = []
+        """What was heard before it is known from where on it counts."""
+        self._heard_from: dict[int, int] = {}
+        """Partition of `fabric.links` to the offset from which on the links stage is listened to."""
         self._delays: AIOKafkaConsumer | None = None
+        self._delays_missing: dict[TopicPartition, int] = {}
+        self._promises_from_ns = 0
+        """Append time from which on the first reader of delays must begin."""
+        self._late_told = 0
+        room.hear = self._hear
 
     async def _follow(self, tenure: Tenure) -> None:
         self._numbers = {tp.partition for tp in tenure.tps}
-        self._shards, self._windows, self._rules_of = {}, {}, -1
-        bootstrap = self.room.settings.bootstrap
+        self._feed, self._heard, self._heard_from = None, [], {}
+        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
         self._partitions = await partition_count(bootstrap, LINKS.name)
-        alerts = await read_last(bootstrap, ALERTS, self.room.registry, lambda r: f"{r['alert_id']}")
-        self._past = [record for record, _ in alerts.values()]
-        health = await read_last(bootstrap, FLAPS, self.room.registry)
+        alerts = await read_last(bootstrap, ALERTS, registry, lambda r: f"{r['alert_id']}")
+        health = await read_last(bootstrap, FLAPS, registry)
+        thresholds = self.room.config.thresholds()
+        now_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+        since_of = read_from(now_ns, thresholds, self._longest_s())
+        self._promises_from_ns = since_of[DELAYS.name]
+        feed = AlertsFeed(
+            [record for record, _ in alerts.values()], self._owned,
+            default_shard=self.room.settings.default_shard, topology=self.room.topology, registry=registry,
+            window_ns=self.room.settings.window_ms * MS, heard_from_ns=since_of[LINKS.name],
+            promises_from_ns=since_of[DELAYS.name],
+            log_offset_ns=self.room.offsets.log_offset_ns,
+        )  # fmt: skip
+        for key, (record, at_ns) in health.items():
+            if at_ns < since_of[FLAPS.name]:
+                feed.offer(Message(at_ns, FLAPS.name, -1, -1, key, None, record))
         consumer = AIOKafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=POLL_MS
         )
         await consumer.start()
         try:
-            since_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - HORIZON_NS
-            ends = await self._seek(consumer, (FLAPS, CONTENTION), since_ns // MS)
-            older = sorted((at_ns, key) for key, (_, at_ns) in health.items() if at_ns < since_ns)
-            for at_ns, key in older:
-                await self._take(FLAPS.name, key, health[key][0], at_ns)
-            messages: list[ConsumerRecord[bytes, bytes]] = []
-            while ends:
-                for batch in (await consumer.getmany(timeout_ms=POLL_MS)).values():
-                    messages += batch
-                for tp in list(ends):
-                    if await consumer.position(tp) >= ends[tp]:
-                        del ends[tp]
-            await self._take_all(messages)
-            tenure.known.set()
-            log.info("alerts: %d stand", sum(len(shard.open()) for shard in self._shards.values()))
+            wanted = {topic: since_of[topic.name] for topic in MAIN}
+            missing = await self._seek(consumer, wanted, self._numbers)
+            links = {tp for tp in consumer.assignment() if tp.topic == LINKS.name}
+            ends = await consumer.end_offsets(list(links))
+            read_ns = {tp: since_of[tp.topic] for tp in missing}
+            while missing:
+                read_ns |= await self._read(feed, consumer)
+                for tp in list(missing):
+                    if await consumer.position(tp) >= missing[tp]:
+                        del missing[tp]
+                # what all have been read up to is judged and let go of: whole topics may be large
+                mark_ns = min((read_ns[tp] for tp in missing), default=0)
+                await self._publish(feed.advance(min(mark_ns - 1, now_ns - BEHIND_NS)))
+            # from here on the links stage, which reads and decodes the same messages, tells of them
+            consumer.pause(*links)
+            await self._listen(feed, {tp.partition: end for tp, end in ends.items()})
+            await self._begin(feed, tenure)
             behind = False
             while True:
-                found = await consumer.getmany(timeout_ms=0 if behind else POLL_MS)
-                await self._take_all([message for batch in found.values() for message in batch])
-                await self._tick()
-                behind = await self._watch_delays()
+                await self._read(feed, consumer, 0 if behind else POLL_MS)
+                behind = await self._read_delays(feed)
+                await self._judge(feed)
         finally:
             await consumer.stop()
             if self._delays is not None:
                 await self._delays.stop()
                 self._delays = None
 
-    async def _watch_delays(self) -> bool:
+    def _owned(self, shard: str) -> bool:
+        return (murmur2(shard.encode()) & 0x7FFFFFFF) % self._partitions in self._numbers
+
+    async def _begin(self, feed: AlertsFeed, tenure: Tenure) -> None:
+        """Judge the past, then say that this worker can go on."""
+        now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
+        await self._publish(feed.advance(now_ns))
+        self._feed = feed
+        tenure.known.set()
+        log.info("alerts: %d stand", len(feed.open()))
+
+    async def _listen(self, feed: AlertsFeed, heard_from: dict[int, int]) -> None:
+        self._heard_from, heard = heard_from, self._heard
+        self._feed, self._heard = feed, []
+        for each in heard:
+            self._hear(*each)
+
+    def _hear(self, partition: int, offset: int, append_ns: int, event: codec.Record) -> None:
+        """Take evidence that the links stage took."""
+        heard = _Heard(partition, offset, append_ns, event)
+        if self._feed is None:
+            self._heard.append(heard)
+        elif offset >= self._heard_from.get(partition, offset):
+            self._feed.offer(Message(append_ns, LINKS.name, partition, offset, event["shard"], None, event))
+
+    async def _read(
+        self, feed: AlertsFeed, consumer: AIOKafkaConsumer, wait_ms: int = POLL_MS
+    ) -> dict[TopicPartition, int]:
+        """Take in what has come; return up to when, in append time, each partition of it has been read."""
+        read_ns = {}
+        for tp, found in (await consumer.getmany(timeout_ms=wait_ms)).items():
+            for message in found:
+                read_ns[tp] = message.timestamp * MS
+                if message.topic == LINKS.name and message.offset >= self._heard_from.get(
+                    message.partition, message.offset + 1
+                ):
+                    continue
+                self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
+                feed.offer(_as_message(message))
+        return read_ns
+
+    async def _read_delays(self, feed: AlertsFeed) -> bool:
         """Read what NICs measured, as long as latencies are promised; return whether there is more."""
-        if self._rules_of != self.room.config.version:
-            rules = self.room.config.latency_rules()
-            for name in self.room.inventory.shards() if rules else ():
-                self._shard(name)
-            self._rules_of = self.room.config.version
-            for shard in self._shards.values():
-                await self._publish(shard.promise(rules))
-        back_s = max((shard.delays_s for shard in self._shards.values()), default=0.0)
+        back_s = self._longest_s()
         if not back_s:
+            self._promises_from_ns = 0
             if self._delays is not None:
                 await self._delays.stop()
-                self._delays = None
+                self._delays, self._delays_missing = None, {}
             return False
         if self._delays is None:
             self._delays = AIOKafkaConsumer(
                 bootstrap_servers=self.room.settings.bootstrap, group_id=None, enable_auto_commit=False
             )
             await self._delays.start()
-            since_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - round((back_s + MARGIN_S) * S)
-            await self._seek(self._delays, (DELAYS,), since_ns // MS)
+            now_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+            begun_ns, self._promises_from_ns = self._promises_from_ns, 0
+            since_ns = begun_ns or read_from(now_ns, self.room.config.thresholds(), back_s)[DELAYS.name]
+            self._delays_missing = await self._seek(self._delays, {DELAYS: since_ns}, set())
         found = await self._delays.getmany(timeout_ms=0, max_records=DELAYS_A_TURN)
-        await self._take_all([m for batch in found.values() for m in batch if self._wanted(m.key)])
+        for messages in found.values():
+            for message in messages:
+                if self._wanted(feed, message.key):
+                    feed.offer(_as_message(message))
+        for tp in list(self._delays_missing):
+            if await self._delays.position(tp) >= self._delays_missing[tp]:
+                del self._delays_missing[tp]
         return sum(map(len, found.values())) >= DELAYS_A_TURN
 
-    def _wanted(self, key: bytes | None) -> bool:
-        """Return whether a NIC's delays matter to a rule of a shard here."""
+    def _longest_s(self) -> float:
+        """Return the longest time that a promise may be broken until it is told, in s; 0 without any."""
+        return max((rule["for_s"] for rule in self.room.config.latency_rules()), default=0.0)
+
+    def _wanted(self, feed: AlertsFeed, key: bytes | None) -> bool:
+        """Return whether a NIC's delays may matter to a promise of now, or to one that is judged still."""
         nic = (key or b"").decode("utf-8", "replace")
-        shard = self._shards.get(self.room.inventory.member(nic).shard)
-        return shard is not None and shard.wants_delays(nic)
+        groups = groups_of(self.room.inventory.member(nic))
+        rules = self.room.config.latency_rules()
+        told = any(rule["from_group"] in groups or rule["to_group"] in groups for rule in rules)
+        return told or feed.wants_delays(nic)
+
+    async def _judge(self, feed: AlertsFeed) -> None:
+        now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
+        feed.wiring.topology = self.room.topology
+        await self._publish(feed.advance(now_ns))
+        if not self._delays_missing:
+            await self._publish(feed.advance_delays(now_ns))
+        for message, error in feed.refused:
+            await (await send_reject(self.room, _Refused(message), message.value, "solve", error))
+        feed.refused.clear()
+        if feed.late > self._late_told:
+            log.warning(
+                "alerts: %d messages came more than %d ms after the log took them: a replay may tell them"
+                " otherwise", feed.late - self._late_told, BEHIND_NS // MS,
+            )  # fmt: skip
+            self._late_told = feed.late
 
     async def _seek(
-        self, consumer: AIOKafkaConsumer, topics: Iterable[Topic], since_ms: int
+        self, consumer: AIOKafkaConsumer, since_of: dict[Topic, int], links: set[int]
     ) -> dict[TopicPartition, int]:
-        """Set the consumer to a time; return the end offsets of partitions that hold more."""
-        bootstrap, tps = self.room.settings.bootstrap, []
-        for topic in topics:
-            count = await partition_count(bootstrap, topic.name)
-            tps += [TopicPartition(topic.name, number) for number in range(count)]
-        consumer.assign(tps)
-        ends = await consumer.end_offsets(tps)
-        starts = await consumer.offsets_for_times(dict.fromkeys(tps, max(0, since_ms)))
+        """Set the consumer to times, ns; return the end offsets of partitions that hold more. `links`: the
+        partitions of `fabric.links` that are read."""
+        bootstrap, since_ms = self.room.settings.bootstrap, {}
+        for topic, since_ns in since_of.items():
+            for number in range(await partition_count(bootstrap, topic.name)):
+                if topic is not LINKS or number in links:
+                    since_ms[TopicPartition(topic.name, number)] = max(0, since_ns // MS)
+        consumer.assign(list(since_ms))
+        ends = await consumer.end_offsets(list(since_ms))
+        starts = await consumer.offsets_for_times(since_ms)
         missing = {}
-        for tp in tps:
+        for tp in since_ms:
             start = starts.get(tp)
             offset = ends[tp] if start is None else start.offset
             consumer.seek(tp, offset)
             if offset < ends[tp]:
                 missing[tp] = ends[tp]
         return missing
-
-    async def _take_all(self, messages: list[ConsumerRecord[bytes, bytes]]) -> None:
-        """Take messages in the order in which the log took them."""
-        messages.sort(key=lambda m: (m.timestamp, m.topic, m.partition, m.offset))
-        for message in messages:
-            self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
-            key = (message.key or b"").decode("utf-8", "replace")
-            record = None
-            if message.value is not None:
-                try:
-                    record = codec.decode(message.value, TOPICS[message.topic].record, self.room.registry)
-                except codec.BadRecord as error:
-                    await (await send_reject(self.room, message, message.value, "solve", error))
-                    continue
-            await self._take(message.topic, key, record, message.timestamp * MS)
-
-    async def _take(self, topic: str, key: str, record: codec.Record | None, append_ns: int) -> None:
-        if record is not None:
-            self._shard(record["shard"])
-        for name, shard in self._shards.items():
-            if record is None or record["shard"] == name:
-                shard.thresholds = self.room.config.thresholds()
-                await self._publish(shard.take(topic, key, record, append_ns))
-
-    def _shard(self, name: str) -> ShardAlerts | None:
-        """Return a shard's alerts; None where the shard is another worker's."""
-        found = self._shards.get(name)
-        if found is None and (murmur2(name.encode()) & 0x7FFFFFFF) % self._partitions in self._numbers:
-            found = self._shards[name] = ShardAlerts(
-                name, self.room.config.thresholds(), self._cables_at, self._groups_of
-            )
-            found.recover(self._past)
-            self._rules_of = -1
-        return found
-
-    def _groups_of(self, nic: str) -> frozenset[str]:
-        return groups_of(self.room.inventory.member(nic))
-
-    def _cables_at(self, node: str) -> int:
-        """Return how many cables a node has, by the paths that are known."""
-        version, counted_s = self._cables_of
-        now_s = time.monotonic()
-        if version != self.room.paths.version and now_s - counted_s >= CABLES_S:
-            of_node: dict[str, set[str]] = {}
-            for link in self.room.paths.links():
-                cable = cable_id(link)
-                for end in cable.split("<>"):
-                    of_node.setdefault(end.rpartition(":")[0], set()).add(cable)
-            self._cables = {node: len(cables) for node, cables in of_node.items()}
-            self._cables_of = (self.room.paths.version, now_s)
-        return self._cables.get(node, 0)
-
-    async def _tick(self) -> None:
-        for name in self.room.inventory.shards():
-            records = self.room.offsets.newest(name)
-            if records and self._windows.get(name) != records[0]["window"] and self._shard(name) is not None:
-                self._windows[name] = records[0]["window"]
-                for record in records:
-                    end_ns = record["window_end_ns"] - record["log_offset_ns"]
-                    await self._take(CLOCK_OFFSETS.name, f"{name}/{record['part']}", record, end_ns)
-        now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
-        for shard in self._shards.values():
-            if shard.due_ns <= now_ns:
-                await self._publish(shard.tick(now_ns))
 
     async def _publish(self, found: list[tuple[str, codec.Record]]) -> None:
         """Publish alerts, and wait for the log: what is not there is raised by the next owner."""
@@ -225,3 +248,18 @@ class AlertsStage:
             value = codec.encode(ALERTS.record, record, self.room.registry)
             sent.append(await self.room.send_raw(ALERTS.name, key, value))
         await asyncio.gather(*sent)
+
+
+class _Refused:
+    """A message as `send_reject` names it."""
+
+    def __init__(self, message: Message) -> None:
+        self.topic, self.partition, self.offset = message.topic, message.partition, message.offset
+        self.timestamp, self.key = message.append_ns // MS, message.key.encode()
+
+
+def _as_message(message: ConsumerRecord[bytes, bytes]) -> Message:
+    key = (message.key or b"").decode("utf-8", "replace")
+    return Message(
+        message.timestamp * MS, message.topic, message.partition, message.offset, key, message.value
+    )

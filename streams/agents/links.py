@@ -85,6 +85,7 @@ class LinksStage:
         except codec.BadRecord as error:
             await self.partitions.refuse(message, error)
             return
+        self.room.hear(message.held.tp.partition, message.offset, message.append_ns, event)
         health = message.held.state.shards[event["shard"]]
         self._tell(health)
         changes = health.take(event, message.append_ns, self.room.paths, message.offset)

@@ -70,6 +70,8 @@ class Room:
         self._reads_flows = flows
         self.rejected = 0
         self.reject: Callable[[ConsumerRecord, codec.BadRecord], None] = lambda message, error: None
+        self.hear: Callable[[int, int, int, codec.Record], None] = lambda *message: None
+        """Told of the evidence that the links stage takes: partition, offset, append time, `LinkEvent`."""
         self._views: list[View] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[Any] | None = None

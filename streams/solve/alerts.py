@@ -1,9 +1,10 @@
 """What people should know of one shard, each thing once: alerts raised, changed, cleared, grouped by cause.
 
-In: `LinkHealth`, `ContentionWindow` and `ClockOffsets` records in the order in which the log took them, and
-where latencies are promised `PathDelays`. Out: `Alert` records. All times and texts come from the records,
-and ids from what an alert is about: the same records give the same alerts, and what was said before is not
-said again. State: recoverable from the alerts published so far and the records of the past hour.
+In: `LinkHealth`, `ContentionWindow`, `ClockOffsets` and `LinkEvent` records in the order in which the log
+took them, where latencies are promised `PathDelays`, and what is found out of the wiring. Out: `Alert`
+records. All times and texts come from the records, and ids from what an alert is about: the same records give
+the same alerts, and what was said before is not said again. State: recoverable from the alerts published so
+far and the records of the past hour.
 
 One dead cable is one alert. Cables of one switch that die together are one alert on the switch, a host's on
 the host. A cable that flaps keeps one alert open for longer each time, and is LINK_FLAPPING from the
@@ -17,8 +18,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from schemas.topics import CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS
+from schemas.topics import CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS, LINKS
+from streams.solve.finding import SINCE, Finding
 from streams.solve.latency import EVERYONE, Change, LatencyRules
+from streams.solve.probers import ProberWatch
 from streams.solve.thresholds import Thresholds
 
 __all__ = ["ShardAlerts"]
@@ -37,6 +40,10 @@ CLEAR_MOST_NS: Final = 600 * S
 MAX_EVIDENCE: Final = 32
 MAX_NAMES: Final = 4096
 DEATHS: Final = {"LINK": "LINK_DOWN", "NIC": "NIC_DOWN", "HOST": "HOST_DOWN"}
+OF_HEALTH: Final = frozenset({"LINK_GREY", "LINK_FLAPPING", *DEATHS.values()})
+OF_PROBERS: Final = frozenset({"AGENT", "PROBE_STORM"})
+FOUND: Final = OF_PROBERS | {"MISWIRED"}
+"""Kinds that `find` takes: what they covered says nothing of the health of the same subject."""
 DONE_MOST: Final = 4096
 DONE_KEPT_NS: Final = 7200 * S
 """More cleared alerts than that are forgotten once they are older: nobody reads that far back again."""
@@ -79,7 +86,8 @@ class _Open:
 
 class ShardAlerts:
     """The alerts of one shard. `cables_of`: how many cables a switch has, 0 where that is not known.
-    `groups`: the groups of a NIC, see streams/solve/latency.py."""
+    `groups`: the groups of a NIC, see streams/solve/latency.py; `pace`: see streams/solve/probers.py.
+    `log_offset_ns` (fabric time minus log append time) may be set at any time."""
 
     def __init__(
         self,
@@ -87,10 +95,13 @@ class ShardAlerts:
         thresholds: Thresholds | None = None,
         cables_of: Callable[[str], int] | None = None,
         groups: Callable[[str], frozenset[str]] | None = None,
+        pace: Callable[[str], tuple[int, int] | None] | None = None,
     ) -> None:
         self.shard = shard
         self.thresholds = thresholds or Thresholds()
         self.now_ns = 0
+        self.log_offset_ns = 0
+        self._probers = ProberWatch(shard, pace)
         self._cables_of = cables_of or (lambda node: 0)
         self._health: dict[str, Mapping[str, Any]] = {}
         self._waiting: dict[str, tuple[int, Mapping[str, Any]]] = {}
@@ -110,12 +121,14 @@ class ShardAlerts:
     def due_ns(self) -> int:
         """When `tick` has something to do, log append time."""
         waiting = (at_ns for at_ns, _ in self._waiting.values())
-        return min([*waiting, *(a.clear_at_ns for a in self._open.values())], default=NEVER)
+        clearing = (a.clear_at_ns for a in self._open.values())
+        return min([*waiting, *clearing, self._probers.due_ns])
 
     # ------------------------------------------------------------------------------------ in and out
 
-    def recover(self, alerts: Iterable[Mapping[str, Any]]) -> None:
-        """Take over the alerts that were published so far (`Alert`), in any order."""
+    def recover(self, alerts: Iterable[Mapping[str, Any]], heard_from_ns: int = 0) -> None:
+        """Take over the alerts that were published so far (`Alert`), in any order. `heard_from_ns`: append
+        time from which on `LinkEvent`s are read again."""
         newest: dict[str, Mapping[str, Any]] = {}
         for record in alerts:
             if record["shard"] == self.shard:
@@ -133,6 +146,9 @@ class ShardAlerts:
                 continue
             self._open[alert_id] = found
             found.members = {found.subject}
+            if r["kind"] in OF_PROBERS:
+                stood_ns = max(r["updated_ns"] - self.log_offset_ns, heard_from_ns)
+                self._probers.restore(r["kind"], found.subject, found.nics, stood_ns)
             if r["kind"] == "LATENCY":
                 self._promises.restore(found.subject.removeprefix(PROMISE), found.raised_ns)
             if r["kind"] in DEATHS.values():
@@ -143,7 +159,7 @@ class ShardAlerts:
     def _note_done(self, alert: _Open, cleared_ns: int) -> None:
         self._done[alert.alert_id] = cleared_ns
         for subject in alert.covers():
-            self._told.setdefault(subject, []).append((alert.raised_ns, cleared_ns))
+            self._told.setdefault(_told_as(alert.kind, subject), []).append((alert.raised_ns, cleared_ns))
         if len(self._done) > DONE_MOST:
             old_ns = cleared_ns - DONE_KEPT_NS
             self._done = {i: at_ns for i, at_ns in self._done.items() if at_ns >= old_ns}
@@ -160,20 +176,26 @@ class ShardAlerts:
     def take(
         self, topic: str, key: str, record: Mapping[str, Any] | None, append_ns: int
     ) -> list[tuple[str, Record]]:
-        """Take one record of `fabric.flaps`, `fabric.contention`, `fabric.clock.offsets` or `fabric.delays`;
-        None: the key was taken back. Return (key, `Alert`) to publish."""
-        self._advance(append_ns - 1)
-        self.now_ns = max(self.now_ns, append_ns)
+        """Take one record of `fabric.flaps`, `fabric.contention`, `fabric.clock.offsets`, `fabric.links` or
+        `fabric.delays`; None: the key was taken back. Return (key, `Alert`) to publish.
+
+        Promises have a time of their own, that of windows: where delays come in between changes nothing.
+        """
         if record is not None and record["shard"] != self.shard:
             return self._published()
+        if topic == DELAYS.name:
+            self._heed([] if record is None else self._promises.take(dict(record)))
+            return self._published()
+        self._advance(append_ns - 1)
+        self.now_ns = max(self.now_ns, append_ns)
         if topic == FLAPS.name:
             self._take_health(key, record)
         elif topic == CONTENTION.name and record is not None:
             self._take_window(record)
         elif topic == CLOCK_OFFSETS.name and record is not None:
             self._take_clocks(record)
-        elif topic == DELAYS.name and record is not None:
-            self._heed(self._promises.take(dict(record)))
+        elif topic == LINKS.name and record is not None:
+            self._probers.take(record, append_ns)
         return self._published()
 
     def promise(self, rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, Record]]:
@@ -190,6 +212,12 @@ class ShardAlerts:
     def delays_s(self) -> float:
         """How far back a new owner must read `fabric.delays`, in s; 0 where it needs none."""
         return self._promises.longest_s
+
+    def find(self, found: Finding) -> list[tuple[str, Record]]:
+        """Take what was found out; return (key, `Alert`) to publish."""
+        self._advance(found.at_ns - 1)
+        self._found(found)
+        return self._published()
 
     def tick(self, now_ns: int) -> list[tuple[str, Record]]:
         """Let time pass up to `now_ns` on the log's clock; return (key, `Alert`) to publish."""
@@ -214,6 +242,8 @@ class ShardAlerts:
                     self._raise_death(subject)
             for alert_id in sorted(i for i, a in self._open.items() if a.clear_at_ns <= due_ns):
                 self._clear(self._open[alert_id])
+            for found in self._probers.judge(due_ns, self.thresholds):
+                self._found(found)
 
     # ------------------------------------------------------------------------------------ link health
 
@@ -249,8 +279,7 @@ class ShardAlerts:
 
     def _holding(self, subject: str) -> _Open | None:
         """Return the alert that a subject's health belongs to."""
-        of_health = {"LINK_GREY", "LINK_FLAPPING", *DEATHS.values()}
-        found = [a for a in self._open.values() if a.kind in of_health and subject in a.covers()]
+        found = [a for a in self._open.values() if a.kind in OF_HEALTH and subject in a.covers()]
         return max(found, key=lambda a: (a.raised_ns, a.alert_id), default=None)
 
     def _want(self, kind: str, subject: str, record: Mapping[str, Any]) -> None:
@@ -337,7 +366,7 @@ class ShardAlerts:
         of_host = next(a for a in self._open.values() if a.kind == "HOST_DOWN" and a.subject == host)
         for alert in sorted(self._open.values(), key=lambda a: a.alert_id):
             ours = all(host in _nodes(each) for each in alert.covers()) and alert.subject in self._health
-            if alert is of_host or not alert.members or not ours:
+            if alert is of_host or not alert.members or not ours or alert.kind in FOUND:
                 continue
             alert.over_ns = max(alert.over_ns, record["since_ns"])
             alert.text = f"{alert.text}; now HOST_DOWN"
@@ -457,7 +486,10 @@ class ShardAlerts:
 
     def _queue_alert(self, link: str) -> _Open | None:
         """Return the alert that a link's queue belongs to."""
-        found = [a for a in self._open.values() if link in a.covers() or link in a.members]
+        found = [
+            a for a in self._open.values()
+            if a.kind not in FOUND and (link in a.covers() or link in a.members)
+        ]  # fmt: skip
         return max(found, key=lambda a: (a.raised_ns, a.alert_id), default=None)
 
     def _behind(self, w: Mapping[str, Any]) -> _Open | None:
@@ -532,7 +564,7 @@ class ShardAlerts:
                 (a for a in self._open.values() if a.kind == "LATENCY" and a.subject == subject), None
             )
             if change.state == "CLEARED":
-                if held is not None:
+                if held is not None and change.at_ns >= held.raised_ns:
                     held.over_ns, held.text = change.since_ns, f"{held.text}; over: {change.text}"
                     self._clear(held)
             elif held is None and not self._was_told(subject, change.since_ns):
@@ -543,6 +575,37 @@ class ShardAlerts:
                     "LATENCY", subject, "WARNING", change.since_ns, change.at_ns,
                     f"{change.name}: {change.text}", [], change.nics, proofs, {subject},
                 )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------ findings
+
+    def _found(self, found: Finding) -> None:
+        """Raise, add to or clear the alert of a finding; what is read again of an earlier time is no news."""
+        held = next(
+            (a for a in self._open.values() if a.kind == found.kind and a.subject == found.subject), None
+        )
+        at_ns, since_ns = found.at_ns + self.log_offset_ns, found.since_ns + self.log_offset_ns
+        proofs = [_proof(p.topic, p.key, p.at_ns + self.log_offset_ns, p.text) for p in found.proofs]
+        if held is None:
+            told = self._told.get(_told_as(found.kind, found.subject), [])
+            if not found.over and not any(a - TOGETHER_NS <= at_ns < b for a, b in told):
+                since_ns = max([since_ns, *(b for _, b in told if b <= at_ns)])
+                self._raise(
+                    found.kind, found.subject, found.severity, since_ns, at_ns,
+                    found.text.replace(SINCE, _clock(since_ns)), found.links, found.nics, proofs,
+                    {found.subject}, grouped=found.grouped,
+                )  # fmt: skip
+        elif found.over:
+            if at_ns > held.updated_ns:
+                held.over_ns, held.text = since_ns, f"{held.text}; over: {found.text}"
+                self._clear(held)
+        elif {*found.nics, *found.grouped} - {*held.nics, *held.grouped}:
+            held.nics += [nic for nic in found.nics if nic not in held.nics]
+            held.grouped += [each for each in found.grouped if each not in held.grouped]
+            held.links += [link for link in found.links if link not in held.links]
+            held.evidence = [*held.evidence, *(p for p in proofs if p not in held.evidence)][:MAX_EVIDENCE]
+            if found.kind == "MISWIRED":
+                held.text = found.text.replace(SINCE, _clock(held.raised_ns))
+            self._tell(held, at_ns)
 
     # ------------------------------------------------------------------------------------ records
 
@@ -624,6 +687,10 @@ class ShardAlerts:
 
 def _proof(topic: str, key: str, at_ns: int, text: str) -> Record:
     return {"topic": topic, "key": key, "at_ns": at_ns, "text": text[:500]}
+
+
+def _told_as(kind: str, subject: str) -> str:
+    return f"{kind} {subject}" if kind in FOUND else subject
 
 
 def _clock(at_ns: int) -> str:

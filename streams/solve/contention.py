@@ -55,7 +55,7 @@ ROOM: Final = 0.5
 """Share of its rate below which a NIC's own link is not what holds its flows back."""
 FALL: Final = 0.5
 """Queues under a rate control come and go: one that stands for more than a third of the time stands."""
-STIR: Final = 0.8
+STIR: Final = 0.5
 """What a moment above the threshold takes back of the quiet before it: one that stands for less than five
 ninths of the time comes to its end."""
 PLAUSIBLE: Final = 0.4

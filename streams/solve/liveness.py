@@ -149,6 +149,7 @@ class ShardHealth:
         holds = (
             first_ns + self.thresholds.ns("up_hold_ms")
             for s in self._reviving
+            if not s.carrier_down and not self._blocked(s)
             for first_ns in s.reviving.values()
         )
         waits = [self._judged_ns + JUDGE_NS] if self._dirty else []
@@ -200,8 +201,7 @@ class ShardHealth:
         if not self._judge_from_ns:
             self._judge_from_ns = append_ns + WARM_NS
             self._slow_ns = append_ns
-        if self._judged_ns and append_ns - self._judged_ns > 20 * MS:
-            self._judge(append_ns)
+        self._advance(append_ns - 1)
         self._offset = max(self._offset, offset)
         self.now_ns = max(self.now_ns, append_ns)
         at_ns = self.evidence.take(event, append_ns, paths)
@@ -217,9 +217,15 @@ class ShardHealth:
 
     def tick(self, now_ns: int) -> list[Change]:
         """Let time pass up to `now_ns` on the log's clock; return what is to be published."""
-        if self._judge_from_ns:
-            self._judge(max(now_ns, self.now_ns))
+        self._advance(now_ns)
         return self._published()
+
+    def _advance(self, to_ns: int) -> None:
+        """Judge at every moment at which something was due: how often `tick` is called changes nothing."""
+        if not self._judged_ns:
+            return
+        while (due_ns := max(self.due_ns, self._judged_ns + JUDGE_NS)) <= to_ns:
+            self._judge(due_ns)
 
     def _published(self) -> list[Change]:
         out, self._out = self._out, []

@@ -58,6 +58,18 @@ _TABLE: Final = (
     Threshold("alert_contention_s", 5, 0, 3600, "s that a queue stands until it is an alert"),
     Threshold("alert_clocks_percent", 10, 0, 100, "percent of clocks UNSYNCED that are an alert"),
     Threshold("alert_clocks_s", 10, 0, 3600, "s that so many clocks are UNSYNCED until it is one"),
+    Threshold("alert_agent_s", 10, 1, 3600,
+        "s, of which a prober is in trouble for half or more, that make an alert on its host; over below a"
+        " quarter"),
+    Threshold("alert_agent_late_ms", 50, 1, 10_000,
+        "ms that a prober's thread comes late for it to be in trouble"),
+    Threshold("alert_storm_times", 5, 1.5, 1000,
+        "times the pace that a prober announces, or the median of its shard, that are a probe storm"),
+    Threshold("alert_storm_least_pps", 2000, 1, 1_000_000, "probes/s of a NIC below which none is one"),
+    Threshold("alert_storm_s", 5, 1, 3600,
+        "s that a storm lasts until it is an alert, and is gone until that is over"),
+    Threshold("alert_miswired_s", 30, 0, 86_400,
+        "s that traces contradict the topology file, or a NIC's rail, until it is an alert"),
     Threshold("forget_s", 3600, 10, 31_536_000, "s after which a NIC or host that stays away is forgotten"),
 )  # fmt: skip
 

@@ -164,6 +164,6 @@ def test_a_large_fabric_is_drawn_in_few_lines() -> None:
 
 @pytest.mark.parametrize("name", ["10.9.0.1", "fd00--1"])
 def test_addresses_sort_by_value_behind_names(name: str) -> None:
-    assert topology._by_name("spine10") < topology._by_name(name)
-    assert topology._by_name("leaf2") < topology._by_name("leaf10")
-    assert topology._by_name("10.9.0.9") < topology._by_name("10.9.0.10")
+    assert topology.by_name("spine10") < topology.by_name(name)
+    assert topology.by_name("leaf2") < topology.by_name("leaf10")
+    assert topology.by_name("10.9.0.9") < topology.by_name("10.9.0.10")

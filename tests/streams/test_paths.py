@@ -68,6 +68,16 @@ def test_a_hop_that_is_no_link_is_refused(hop: str) -> None:
     assert book.pairs() == []
 
 
+def test_a_whole_path_that_names_a_link_twice_is_refused_and_one_with_gaps_is_not_relied_on() -> None:
+    book = PathBook()
+    with pytest.raises(codec.BadRecord, match=r"PathMaps.hops: 'leaf1:9>spine1:1' twice, expected each link"):
+        book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (*OUT[:2], OUT[1], *OUT[2:]))))
+    assert book.pairs() == []
+    loop = path(7, "REQUEST", (*OUT[:2], OUT[1]), complete=False, contradiction="a link is crossed twice")
+    book.take(b"a/e>b/e", maps("a/e", "b/e", loop))
+    assert book.forward("a/e", "b/e", 7) == ()
+
+
 def test_a_key_names_a_directed_pair() -> None:
     assert split_pair(pair_key("a/e", "b/e")) == ("a/e", "b/e")
     for wrong in ("a/e", "a/e>", ">b/e", "a>b>c"):
