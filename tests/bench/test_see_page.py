@@ -73,4 +73,5 @@ def test_every_case_is_a_line_that_the_testbed_takes() -> None:
     cases = link_cases(links, nics, None)  # type: ignore[arg-type]  # nothing is made
     assert {parse_fault(each.what).kind for each in cases} == {"down", "blackhole", "grey"}
     for each in cases:
-        assert each.wanted and set(each.wanted) <= cables, each.what
+        assert each.wanted, each.what
+        assert set(each.wanted) <= cables, each.what
