@@ -309,6 +309,20 @@ def test_closed_contention_is_bounded_and_a_late_update_opens_nothing_again(
     assert list(state.open_contention(fabric.now_ns)) == []
 
 
+def test_contention_is_kept_for_an_hour_whether_it_was_told_to_close_or_not(
+    state: FabricState, fabric: Any
+) -> None:
+    link, begin = fabric.up("leaf1", 1), fabric.now_ns
+    for minute in range(90):
+        at = begin + minute * 60 * S
+        ended = {} if minute % 2 else {"state": "CLOSED", "closed_ns": at}
+        record = fabric.contention(link, opened_ns=at - S, updated_ns=at, **ended)
+        tell(state, ("fabric.contention", link, record))
+    kept = [(each["updated_ns"] - begin) // (60 * S) for each in state.contention.values()]
+    assert kept == list(range(29, 90))
+    assert len(contention_frames.within(state.contention.values(), at, 3600 * S)) == 61
+
+
 def test_the_past_hour_shows_turns_and_flaps(state: FabricState, fabric: Any) -> None:
     link, now = fabric.up("leaf1", 1), fabric.now_ns
     frame = fabric_frames.hour_frame(state, state.wires.number(link) or 0, now)
