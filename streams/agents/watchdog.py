@@ -1,14 +1,17 @@
 """Gives up a worker whose consumer stands still: known failures of the stream library end that way.
 
 In: the log's end offsets, read by a consumer of its own, and the stages' positions. Out: the worker's end,
-when the log grew and a position did not move for `stall_s`.
+when the log grew and a position did not move for `stall_s`. Time in which the worker waited for a processor
+does not count: one that others starve would only take longer to start anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -17,12 +20,24 @@ from faust.types import TP
 
 from streams.agents.room import Room
 
-__all__ = ["StallWatch", "watch"]
+__all__ = ["StallWatch", "own_s", "watch"]
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
+SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+"""ns that the thread that reads it ran, ns that it waited for a processor, how often it was put on one."""
+
+
+def own_s(schedstat: Path = SCHEDSTAT) -> float:
+    """Return a clock, s, that stands while this thread waits for a processor; the plain monotonic one where
+    the kernel does not tell."""
+    try:
+        waited_ns = int(schedstat.read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        waited_ns = 0
+    return time.monotonic() - waited_ns / 1e9
 
 
 class StallWatch:
@@ -50,7 +65,6 @@ class StallWatch:
 async def watch(room: Room, stages: Iterable[object]) -> None:
     """Look once a second; returns after giving the worker up, else only by cancellation."""
     watching = StallWatch(room.settings.stall_s)
-    loop = asyncio.get_running_loop()
     rebalancing_since: float | None = None
     consumer = AIOKafkaConsumer(
         bootstrap_servers=room.settings.bootstrap, group_id=None, enable_auto_commit=False
@@ -60,11 +74,11 @@ async def watch(room: Room, stages: Iterable[object]) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             if room.app.rebalancing:
-                rebalancing_since = rebalancing_since or loop.time()
-                if loop.time() - rebalancing_since > REBALANCE_S:
+                rebalancing_since = rebalancing_since or own_s()
+                if own_s() - rebalancing_since > REBALANCE_S:
                     room.give_up(f"a rebalance has not ended for {REBALANCE_S:g} s")
                     return
-                watching.look(loop.time(), {}, {})
+                watching.look(own_s(), {}, {})
                 continue
             rebalancing_since = None
             positions: dict[TP, int] = {}
@@ -78,10 +92,10 @@ async def watch(room: Room, stages: Iterable[object]) -> None:
                 )
             except KafkaError as error:  # the log is away: standing still is no fault of ours
                 log.info("watchdog: end offsets not known: %s", error)
-                watching.look(loop.time(), {}, {})
+                watching.look(own_s(), {}, {})
                 continue
             ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
-            for tp in watching.look(loop.time(), ends, positions):
+            for tp in watching.look(own_s(), ends, positions):
                 room.give_up(
                     f"{tp.topic}/{tp.partition}: position {positions[tp]} stood still for "
                     f"{room.settings.stall_s:g} s while the log reached {ends[tp]}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.agents.acks import OrderedAcks
-from streams.agents.watchdog import StallWatch
+from streams.agents.watchdog import StallWatch, own_s
 
 A, B = TP("t", 0), TP("t", 1)
 
@@ -54,3 +55,13 @@ def test_an_idle_or_moving_or_lost_partition_is_none() -> None:
         assert watch.look(second, {A: 10, B: 1000}, {A: 10, B: second}) == []
     assert watch.look(31, {A: 11}, {}) == []
     assert watch.look(60, {A: 11}, {A: 10}) == []
+
+
+def test_time_in_which_others_had_the_processor_is_no_stall(tmp_path: Path) -> None:
+    file = tmp_path / "schedstat"
+    file.write_text("5000000 0 12\n")
+    begin_s = own_s(file)
+    file.write_text("6000000 30000000000 40\n")
+    assert own_s(file) - begin_s < -29.0, "30 s of waiting pass by at once"
+    assert own_s(tmp_path / "nothing") > begin_s - 1.0
+    assert own_s() > 0
