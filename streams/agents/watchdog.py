@@ -2,7 +2,7 @@
 
 In: the log's end offsets, read by a consumer of its own, and the stages' positions. Out: the worker's end,
 when the log grew and a position did not move for `stall_s`. Time in which the worker waited for a processor
-does not count: one that others starve would only take longer to start anew.
+does not count, and what it worked counts little: one that is late with much to do would only be later anew.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
+BUSY_PACE: Final = 1 / 6
+"""Of a worker that computes all the while: its partitions wait for each other, and none does so for ever."""
 SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 """ns that the thread that reads it ran, ns that it waited for a processor, how often it was put on one."""
 
 
 def own_s(schedstat: Path = SCHEDSTAT) -> float:
-    """Return a clock, s, that stands while this thread waits for a processor; the plain monotonic one where
-    the kernel does not tell."""
+    """Return a clock, s, that stands while this thread waits for a processor and goes at the pace `BUSY_PACE`
+    while it runs; the plain monotonic one where the kernel does not tell."""
     try:
-        waited_ns = int(schedstat.read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError, ValueError):
-        waited_ns = 0
-    return time.monotonic() - waited_ns / 1e9
+        ran_ns, waited_ns = (int(word) for word in schedstat.read_text(encoding="ascii").split()[:2])
+    except (OSError, ValueError):
+        ran_ns = waited_ns = 0
+    return time.monotonic() - ((1 - BUSY_PACE) * ran_ns + waited_ns) / 1e9
 
 
 class StallWatch:

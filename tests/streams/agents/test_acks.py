@@ -57,11 +57,13 @@ def test_an_idle_or_moving_or_lost_partition_is_none() -> None:
     assert watch.look(60, {A: 11}, {A: 10}) == []
 
 
-def test_time_in_which_others_had_the_processor_is_no_stall(tmp_path: Path) -> None:
+def test_a_worker_without_a_processor_or_with_much_to_do_has_not_stalled(tmp_path: Path) -> None:
     file = tmp_path / "schedstat"
     file.write_text("5000000 0 12\n")
     begin_s = own_s(file)
-    file.write_text("6000000 30000000000 40\n")
-    assert own_s(file) - begin_s < -29.0, "30 s of waiting pass by at once"
+    file.write_text("5000000 30000000000 40\n")
+    assert own_s(file) - begin_s < -29.0, "30 s of waiting for a processor pass by at once"
+    file.write_text("30005000000 0 40\n")
+    assert -25.1 < own_s(file) - begin_s < -20.0, "of 30 s of work a sixth counts"
     assert own_s(tmp_path / "nothing") > begin_s - 1.0
     assert own_s() > 0
