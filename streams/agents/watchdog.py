@@ -8,9 +8,10 @@ does not count, and what it worked counts little: one that is late with much to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from faust.types import TP
 
 from streams.agents.room import Room
 
-__all__ = ["StallWatch", "own_s", "watch"]
+__all__ = ["PatientClock", "StallWatch", "watch"]
 
 log = logging.getLogger(__name__)
 
@@ -28,18 +29,35 @@ LOOK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
 BUSY_PACE: Final = 1 / 6
 """Of a worker that computes all the while: its partitions wait for each other, and none does so for ever."""
-SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
-"""ns that the thread that reads it ran, ns that it waited for a processor, how often it was put on one."""
+TASKS: Final = Path("/proc/self/task")
 
 
-def own_s(schedstat: Path = SCHEDSTAT) -> float:
-    """Return a clock, s, that stands while this thread waits for a processor and goes at the pace `BUSY_PACE`
-    while it runs; the plain monotonic one where the kernel does not tell."""
-    try:
-        ran_ns, waited_ns = (int(word) for word in schedstat.read_text(encoding="ascii").split()[:2])
-    except (OSError, ValueError):
-        ran_ns = waited_ns = 0
-    return time.monotonic() - ((1 - BUSY_PACE) * ran_ns + waited_ns) / 1e9
+class PatientClock:
+    """Seconds, of which those in which a thread of this process ran, or waited for a processor, count for
+    `BUSY_PACE`; all of them where the kernel does not tell."""
+
+    def __init__(self, tasks: Path = TASKS, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._tasks = tasks
+        self._now_s = now_s
+        self._read_s, self._wanted_s = now_s(), self._wanted()
+        self._s = 0.0
+
+    def now_s(self) -> float:
+        """Return the time since it was made."""
+        now_s, wanted_s = self._now_s(), self._wanted()
+        passed_s = now_s - self._read_s
+        busy_s = min(max(wanted_s - self._wanted_s, 0.0), passed_s)
+        self._s += passed_s - (1 - BUSY_PACE) * busy_s
+        self._read_s, self._wanted_s = now_s, wanted_s
+        return self._s
+
+    def _wanted(self) -> float:
+        """Return the s that all threads have run or waited for a processor: the first two of schedstat."""
+        ns = 0
+        for file in self._tasks.glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
+                ns += sum(int(word) for word in file.read_text(encoding="ascii").split()[:2])
+        return ns / 1e9
 
 
 class StallWatch:
@@ -67,6 +85,7 @@ class StallWatch:
 async def watch(room: Room, stages: Iterable[object]) -> None:
     """Look once a second; returns after giving the worker up, else only by cancellation."""
     watching = StallWatch(room.settings.stall_s)
+    clock = PatientClock()
     rebalancing_since: float | None = None
     consumer = AIOKafkaConsumer(
         bootstrap_servers=room.settings.bootstrap, group_id=None, enable_auto_commit=False
@@ -75,12 +94,13 @@ async def watch(room: Room, stages: Iterable[object]) -> None:
     try:
         while True:
             await asyncio.sleep(LOOK_S)
+            now_s = clock.now_s()
             if room.app.rebalancing:
-                rebalancing_since = rebalancing_since or own_s()
-                if own_s() - rebalancing_since > REBALANCE_S:
+                rebalancing_since = rebalancing_since or now_s
+                if now_s - rebalancing_since > REBALANCE_S:
                     room.give_up(f"a rebalance has not ended for {REBALANCE_S:g} s")
                     return
-                watching.look(own_s(), {}, {})
+                watching.look(now_s, {}, {})
                 continue
             rebalancing_since = None
             positions: dict[TP, int] = {}
@@ -94,10 +114,10 @@ async def watch(room: Room, stages: Iterable[object]) -> None:
                 )
             except KafkaError as error:  # the log is away: standing still is no fault of ours
                 log.info("watchdog: end offsets not known: %s", error)
-                watching.look(own_s(), {}, {})
+                watching.look(now_s, {}, {})
                 continue
             ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
-            for tp in watching.look(own_s(), ends, positions):
+            for tp in watching.look(now_s, ends, positions):
                 room.give_up(
                     f"{tp.topic}/{tp.partition}: position {positions[tp]} stood still for "
                     f"{room.settings.stall_s:g} s while the log reached {ends[tp]}"
