@@ -55,10 +55,14 @@ STAND_S: Final = 1.2
 HEAL_S: Final = 20.0
 CALM_S: Final = 1.0
 PULL_S: Final = 0.05
+MOVED_S: Final = 60.0
 FLAPS: Final = 9
 """More than `flaps_max`."""
 FLAP_S: Final = 0.35
-TRAFFIC_S: Final = 6.0
+STANDS_BYTES: Final = 20_000
+STANDS_MS: Final = 60.0
+"""A queue stands in truth once it is as deep in all looks of so long."""
+TRAFFIC_S: Final = 8.0
 TRAFFIC_BPS: Final = 70_000_000
 """Of each of two flows into one link: neither sender's own link is full."""
 KEYS: Final = ("page_names_fault_s_worst", "page_names_fault_right")
@@ -150,10 +154,10 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             return {key: Missing(str(reason)) for key in KEYS}
     for line in table(seen):
         progress(line)
-    return _figures(seen, moved_s, reader.how)
+    return _figures(seen, moved_s, reader.how, quick)
 
 
-def _figures(seen: Sequence[Seen], moved_s: float | None, how: str) -> dict[str, Value]:
+def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool) -> dict[str, Value]:
     soon = [each for each in seen if each.case.slow is None]
     missed = [each.case.what for each in soon if each.named_s is None]
     figures: dict[str, Value] = {}
@@ -161,9 +165,8 @@ def _figures(seen: Sequence[Seen], moved_s: float | None, how: str) -> dict[str,
         figures["page_names_fault_s_worst"] = Missing(f"not named: {', '.join(missed)}")
     else:
         worst = max(soon, key=lambda each: each.named_s or 0.0)
-        note = f"{worst.case.what}, of {len(soon)} faults, {how}; " + "; ".join(
-            f"{each.case.what} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow
-        )
+        slow = [f"{each.case.what} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow]
+        note = "; ".join([f"{worst.case.what}, of {len(soon)} faults, {how}", *slow])
         figures["page_names_fault_s_worst"] = Figure(worst.named_s or 0.0, note=note)
     wrong = [f"{each.case.what}: {', '.join(each.wrong) or 'not named'}" for each in seen if not each.right]
     figures["page_names_fault_right"] = Figure(
@@ -173,8 +176,12 @@ def _figures(seen: Sequence[Seen], moved_s: float | None, how: str) -> dict[str,
     if cleared:
         last = max(cleared, key=lambda each: each.cleared_s or 0.0)
         figures["page_clears_fault_s_worst"] = Figure(last.cleared_s or 0.0, "s", last.case.what)
-    if moved_s is not None:
-        figures["page_draws_moved_spine_s"] = Figure(moved_s, "s", "from the move until it is drawn as it is")
+    if not quick:
+        figures["page_draws_moved_spine_s"] = (
+            Missing(f"not drawn as it is {MOVED_S:g} s after the move")
+            if moved_s is None
+            else Figure(moved_s, "s", "from the move until it is drawn as it is")
+        )
     return figures
 
 
@@ -329,21 +336,23 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
         ("h1>h5 and h2>h7 by leaf1>spine1", "collision in the fabric", up,
          disjoint([("h1", "h5"), ("h2", "h7")], up)),
     ):  # fmt: skip
-        load = _Load(control, flows)
+        load = _Load(control, flows, link)
         made.append(Case(what, load.start, load.end, {link: kind}, from_end=True))
     return made
 
 
 class _Load:
-    """TCP flows that run until they are ended."""
+    """TCP flows that run until they are ended, and the link at which their queue ought to stand."""
 
-    def __init__(self, control: ControlClient, flows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, control: ControlClient, flows: Sequence[Mapping[str, Any]], link: str) -> None:
         self._control = control
+        self._link = link
         self._flows = flows
         self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        """Start them all; return once all run."""
+    def start(self) -> float:
+        """Start them all; return the ms of CLOCK_REALTIME since when their queue stands in truth: on a busy
+        machine that is a while after they began."""
         running = [threading.Event() for _ in self._flows]
 
         def send(flow: Mapping[str, Any], runs: threading.Event) -> None:
@@ -361,6 +370,19 @@ class _Load:
             thread.start()
         for runs in running:
             runs.wait(15)
+        since_ms: float | None = None
+        end_s = time.monotonic() + TRAFFIC_S
+        while time.monotonic() < end_s:
+            truth = self._control.ask("truth")
+            at_ms = truth["at_ns"] / 1e6
+            if truth["links"][self._link]["backlog_bytes"] < STANDS_BYTES:
+                since_ms = None
+            elif since_ms is None:
+                since_ms = at_ms
+            elif at_ms - since_ms >= STANDS_MS:
+                return since_ms
+            time.sleep(0.02)
+        return time.time_ns() / 1e6
 
     def end(self) -> None:
         """Wait for their end."""
@@ -400,9 +422,11 @@ def _one(reader: Reader, case: Case) -> Seen:
 
 
 def _timed(do: Callable[[], object], from_end: bool) -> float:
-    """Do it; return the ms of CLOCK_REALTIME at which it began, or ended."""
+    """Do it; return the ms of CLOCK_REALTIME at which it began, or ended, or since when it says it stood."""
     began_ms = time.time_ns() / 1e6
-    do()
+    told = do()
+    if isinstance(told, float):
+        return told
     return time.time_ns() / 1e6 if from_end else began_ms
 
 
@@ -421,7 +445,7 @@ def _moved_s(reader: Reader, control: ControlClient) -> float | None:
     began_s = time.monotonic()
     control.ask("move", spine="spine1", other="spine2", leaves=["leaf2"])
     after = {cable_id(link) for link in control.ask("show")["links"]}
-    while time.monotonic() - began_s < 120:
+    while time.monotonic() - began_s < MOVED_S:
         drawn = reader.cables()
         if after <= drawn and not drawn & (before - after):
             return time.monotonic() - began_s

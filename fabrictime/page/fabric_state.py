@@ -174,8 +174,8 @@ class FabricState:
             numbers = {number for number in named if number is not None}
             if state == 1 or not record["links"]:
                 numbers |= {number ^ 1 for number in numbers}
-            if not numbers <= set(subject.numbers):
-                self.versions["plan"] += 1
+            if not all(self.crossings.crossed(number) for number in numbers):
+                self.versions["plan"] += 1  # drawn for its trouble alone
             subject.numbers = tuple(numbers)
             for number in numbers:
                 self.link_state[number] = state
@@ -250,11 +250,11 @@ class FabricState:
         return self.wires.version, self.crossings.shape, self.versions["plan"]
 
     def _drawn(self, cable: int) -> bool:
-        """A cable stands while a path crosses it, something was judged of it, or its queues are told."""
+        """A cable stands while a path crosses it, it is in trouble, or its queues are told."""
         up, down = 2 * cable, 2 * cable + 1
         return bool(
             self.crossings.crossed(up) or self.crossings.crossed(down)
-            or up in self.link_state or down in self.link_state
+            or self.link_state.get(up, 0) > 1 or self.link_state.get(down, 0) > 1
             or self.queues.newest(up) is not None or self.queues.newest(down) is not None
         )  # fmt: skip
 

@@ -273,6 +273,23 @@ def test_evidence_is_the_record_that_carries_its_time_else_the_nearest_of_its_ni
     assert alert_frames.nearest([], 200, "") is None
 
 
+def test_a_cable_that_paths_left_is_drawn_while_it_is_in_trouble_and_no_longer(
+    state: FabricState, fabric: Any
+) -> None:
+    link = fabric.up("leaf1", 2)
+    cable = fabric.cable(link)
+
+    def drawn() -> bool:
+        return any(state.wires.name(number) == link for number in state.plan().links)
+
+    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN")))
+    assert drawn()
+    tell(state, ("fabric.flaps", cable, fabric.health(link, "UP", before="DOWN", seq=2)))
+    assert not drawn(), "no path crosses it: it may have been moved"
+    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN", seq=3)))
+    assert drawn()
+
+
 def test_contention_is_drawn_by_link_the_heaviest_and_standing_first(state: FabricState, fabric: Any) -> None:
     now = fabric.now_ns
     heavy, light, gone = fabric.up("leaf1", 1), fabric.up("leaf1", 2), fabric.up("leaf1", 3)
