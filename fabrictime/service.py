@@ -100,9 +100,11 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
 
 NICE: Final = {
     "links": -15, "log": -10, "prober": -5, "worker": 5, "streams": 5, "page": 10, "history": 10,
+    "sim": 10,
 }  # fmt: skip
 """How services that share a machine give way to each other, as nice(2) has it: what finds dead links first,
-what is merely looked at last. Without the right to go before others (CAP_SYS_NICE) only the latter."""
+what is merely looked at last; a simulated fleet, which can go slower, behind those who must keep up with it.
+Without the right to go before others (CAP_SYS_NICE) only the latter."""
 
 
 def give_way(name: str) -> None:

@@ -84,7 +84,7 @@ CLOCK_FITS: Final = Topic(
 CLOCK_OFFSETS: Final = Topic(
     "fabric.clock.offsets", "shard/part", "ClockOffsets", "a window's clocks, in parts",
     Partitions.DATA, 7 * DAY_MS, compacted=True,
-    writers=("solve",), readers=("prober", "map", "solve", "sink", "page", "up", "actuator"),
+    writers=("solve",), readers=("prober", "sim", "map", "solve", "sink", "page", "up", "actuator"),
 )  # fmt: skip
 DELAYS: Final = Topic(
     "fabric.delays", "NIC", "PathDelays", "a NIC's window: counts, loss and delays per peer and path",

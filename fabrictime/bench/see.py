@@ -37,6 +37,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "queue_inference_realtime_factor_10ms": Target("x", ">=", 2),
     "inference_vs_sklearn": Target("x", ">=", 20),
     "sim_realtime_factor": Target("x", ">=", 1),
+    "page_names_fault_s_worst": Target("s", "<=", 1),
+    "page_names_fault_right": Target("1", ">=", 1.0),
 }
 
 PARTS: Final = {
@@ -54,6 +56,7 @@ PARTS: Final = {
         "queue_inference_realtime_factor_1ms", "queue_inference_realtime_factor_10ms", "inference_vs_sklearn",
     ),
     "sim": ("sim_realtime_factor",),
+    "page": ("page_names_fault_s_worst", "page_names_fault_right"),
 }  # fmt: skip
 """Parts, each a module `_see_<part>` with `measure(progress, quick)`, and the figures that they owe."""
 

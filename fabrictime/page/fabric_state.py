@@ -7,6 +7,7 @@ clock; times are fabric time, and the log's append time where a name says so.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,8 @@ HOUR_NS: Final = 3_600_000_000_000
 TURNS_KEPT: Final = 512
 SUBJECTS: Final = 65_536
 CLOSED_KEPT: Final = 2_000
+OLD_AT_ONCE: Final = 2
+"""Contention windows looked at with each that comes, whether they are too old: more than come."""
 CLEARED_KEPT: Final = 500
 STANDING: Final = 5_000
 MOST_NICS: Final = 262_144
@@ -86,6 +89,9 @@ class FabricState:
         self.nic_state: dict[str, int] = {}
         self.versions: dict[Part, int] = dict.fromkeys(_PARTS.values(), 0)
         self.append_ns: dict[str, int] = {}
+        self._closed: dict[str, None] = {}
+        """Contention windows that closed, in that order."""
+        self._contention_ns = 0
         self._plan: tuple[tuple[int, int, int], Plan] | None = None
 
     # ------------------------------------------------------------------------------------------------ taking
@@ -168,8 +174,8 @@ class FabricState:
             numbers = {number for number in named if number is not None}
             if state == 1 or not record["links"]:
                 numbers |= {number ^ 1 for number in numbers}
-            if not numbers <= set(subject.numbers):
-                self.versions["plan"] += 1
+            if not all(self.crossings.crossed(number) for number in numbers):
+                self.versions["plan"] += 1  # drawn for its trouble alone
             subject.numbers = tuple(numbers)
             for number in numbers:
                 self.link_state[number] = state
@@ -194,15 +200,22 @@ class FabricState:
         return [nic.nic for nic in self.nics.values() if nic.host == record["subject"]]
 
     def _take_contention(self, record: Record) -> None:
-        before = self.contention.pop(record["window_id"], None)
-        newer = before is None or record["update"] >= before["update"]
-        self.contention[record["window_id"]] = record if newer or before is None else before
-        closed = [key for key, each in self.contention.items() if each["state"] == "CLOSED"]
-        newest = max((each["updated_ns"] for each in self.contention.values()), default=0)
-        for count, key in enumerate(closed):
-            ended = self.contention[key]["closed_ns"] or 0
-            if len(closed) - count > CLOSED_KEPT or ended < newest - HOUR_NS:
-                del self.contention[key]
+        key = record["window_id"]
+        before = self.contention.pop(key, None)
+        kept = record if before is None or record["update"] >= before["update"] else before
+        self.contention[key] = kept  # last: what was told of longest ago stands first
+        if kept["state"] == "CLOSED":
+            self._closed[key] = None
+        self._contention_ns = max(self._contention_ns, record["updated_ns"])
+        for oldest in tuple(itertools.islice(self.contention, OLD_AT_ONCE)):
+            if self.contention[oldest]["updated_ns"] < self._contention_ns - HOUR_NS:
+                self._drop_contention(oldest)
+        while len(self._closed) > CLOSED_KEPT:
+            self._drop_contention(next(iter(self._closed)))
+
+    def _drop_contention(self, key: str) -> None:
+        del self.contention[key]
+        self._closed.pop(key, None)
 
     def _take_alert(self, record: Record) -> None:
         before = self.alerts.pop(record["alert_id"], None)
@@ -237,11 +250,11 @@ class FabricState:
         return self.wires.version, self.crossings.shape, self.versions["plan"]
 
     def _drawn(self, cable: int) -> bool:
-        """A cable stands while a path crosses it, something was judged of it, or its queues are told."""
+        """A cable stands while a path crosses it, it is in trouble, or its queues are told."""
         up, down = 2 * cable, 2 * cable + 1
         return bool(
             self.crossings.crossed(up) or self.crossings.crossed(down)
-            or up in self.link_state or down in self.link_state
+            or self.link_state.get(up, 0) > 1 or self.link_state.get(down, 0) > 1
             or self.queues.newest(up) is not None or self.queues.newest(down) is not None
         )  # fmt: skip
 

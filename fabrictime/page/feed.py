@@ -21,7 +21,7 @@ from schemas.topics import ALERTS, CONTENTION, FLAPS, FLOWS, INVENTORY, PATHS, Q
 log = logging.getLogger(__name__)
 
 READS: Final = (INVENTORY, PATHS, FLAPS, ALERTS, QUEUES, CONTENTION, FLOWS)
-BACK_S: Final = {QUEUES.name: 65, CONTENTION.name: 900, FLOWS.name: 5}
+BACK_S: Final = {QUEUES.name: 65, CONTENTION.name: 3600, FLOWS.name: 5}
 """How far back a topic is read at the start; the others from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
 """Topics of which, within a batch, only a key's newest message is decoded."""

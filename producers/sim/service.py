@@ -1,8 +1,8 @@
 """The simulated fleet as a service: what all its agents would publish, at the pace of real time.
 
-In: `SimSettings`, `fabric.turns`, and faults over the control socket. Out: acknowledged Kafka messages on
-the topics that real agents write, and `fabric.truth`. Where the machine cannot keep the pace, it says by how
-much.
+In: `SimSettings`, `fabric.turns`, `fabric.clock.offsets`, which tell how far behind the workers are, and
+faults over the control socket. Out: acknowledged Kafka messages on the topics that real agents write, and
+`fabric.truth`. Where the machine cannot keep the pace, or the workers cannot, it says by how much.
 """
 
 from __future__ import annotations
@@ -25,18 +25,23 @@ from producers.sim.control import ControlServer
 from producers.sim.run import TICK_NS, SimFault, SimRun
 from producers.sim.settings import SimSettings
 from schemas import codec
-from schemas.topics import INVENTORY, TURNS
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, TURNS
 
-__all__ = ["Pace", "main"]
+__all__ = ["Pace", "Readers", "main"]
 
 _log = logging.getLogger(__name__)
 
 _STATUS_S: Final = 2.0
 _WARN_EVERY_S: Final = 30.0
-_TURNS_S: Final = 0.2
+_TOLD_S: Final = 0.2
+_HOLD_S: Final = 0.05
 _CLOSE_S: Final = 3.0
 _BEHIND_MOST_S: Final = 1.0
 """Further behind real time than this, it lets the rest go and carries on from there."""
+_LATE_MOST_S: Final = 5.0
+"""Workers that are further behind what was sent are waited for."""
+_PATIENCE_S: Final = 30.0
+"""Not for longer than this without a new window of theirs: they are gone, it seems."""
 _TRACES_PER_TICK: Final = 60
 _IN_FLIGHT: Final = 20_000
 _WAITING: Final = 60_000
@@ -68,6 +73,15 @@ class Pace:
         if behind_s > _BEHIND_MOST_S:
             self.lost_s += behind_s
             self._due_s = now_s
+        self._mark(now_s)
+
+    def held(self, now_s: float) -> None:
+        """Note that no tick ran up to now: the time since the last one was due is given up."""
+        self.lost_s += max(0.0, now_s - self._due_s - self._tick_s)
+        self._due_s = now_s - self._tick_s
+        self._mark(now_s)
+
+    def _mark(self, now_s: float) -> None:
         if now_s - self._marks[-1][0] >= 1.0:
             self._marks = [*self._marks[-5:], (now_s, self.ticks)]
 
@@ -75,6 +89,26 @@ class Pace:
         """Return simulated over real time, of the last some five seconds; 1: it keeps the pace."""
         then_s, ticks = self._marks[0]
         return (self.ticks - ticks) * self._tick_s / max(now_s - then_s, 1e-9)
+
+
+class Readers:
+    """How far the workers are behind what was sent to them, by the newest window that they solved. Pure: it
+    is told the times, s of the log's clock; nobody is waited for before the first window."""
+
+    def __init__(self, start_s: float) -> None:
+        self.solved_s: float | None = None
+        self._start_s = self._heard_s = start_s
+
+    def solved(self, window_end_s: float, now_s: float) -> None:
+        """Take that the window that ended then has been solved; those of an earlier fleet say nothing."""
+        if window_end_s > (self.solved_s or self._start_s):
+            self.solved_s, self._heard_s = window_end_s, now_s
+
+    def late(self, sent_s: float, now_s: float) -> bool:
+        """Whether to wait for them with what comes after what was sent at `sent_s`."""
+        if self.solved_s is None or now_s - self._heard_s > _PATIENCE_S:
+            return False
+        return sent_s - self.solved_s > _LATE_MOST_S
 
 
 def main(settings: SimSettings, socket: Path | None = None) -> int:
@@ -93,7 +127,9 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
         _log.error("simulated fleet: %s", error)
         return 2
     outlet = _outlet(settings)
-    turns = LookupReader(kafka_client(settings.bootstrap), {TURNS: _take_turns(run)}, registry)
+    readers = Readers(time.time())
+    takes = {TURNS: _take_turns(run), CLOCK_OFFSETS: _take_offsets(settings.shard, readers)}
+    told = LookupReader(kafka_client(settings.bootstrap), takes, registry)
     notify = SystemdNotifier()
     notify.notify("READY=1")
     fleet = run.fleet
@@ -101,7 +137,8 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
               settings.step_ns // 1000)  # fmt: skip
     gc.freeze()  # paths and names stay for good: nothing to look through again and again
     pace = Pace(time.monotonic(), TICK_NS / 1e9)
-    status_at = warn_at = turns_at = 0.0
+    status_at = warn_at = told_at = 0.0
+    sent_s = time.time()
     try:
         while not stopping.is_set():
             now_s = time.monotonic()
@@ -112,14 +149,20 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
                 continue
             if control is not None:
                 control.serve()
-            if now_s >= turns_at:
-                turns_at = now_s + _TURNS_S
-                turns.poll()
-            for out in run.tick():
-                outlet.put(out.topic.name, out.key, out.value(registry))
-            outlet.poll()
+            if now_s >= told_at:
+                told_at = now_s + _TOLD_S
+                told.poll()
+            if readers.late(sent_s, time.time()):
+                outlet.poll()
+                stopping.wait(_HOLD_S)
+                pace.held(time.monotonic())
+            else:
+                for out in run.tick():
+                    outlet.put(out.topic.name, out.key, out.value(registry))
+                outlet.poll()
+                sent_s = time.time()
+                pace.done(time.monotonic())
             now_s = time.monotonic()
-            pace.done(now_s)
             factor = pace.factor(now_s)
             if now_s >= status_at:
                 status_at = now_s + _STATUS_S
@@ -132,7 +175,7 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
         notify.notify("STOPPING=1")
         if control is not None:
             control.close()
-        turns.close()
+        told.close()
         left = outlet.close(_CLOSE_S)
         if left:
             _log.warning("%d messages could not be sent before the end", left)
@@ -146,6 +189,14 @@ def _take_turns(run: SimRun) -> Take:
                 run.take_turns(record)
             except ValueError as error:
                 _log.warning("%s", error)
+
+    return take
+
+
+def _take_offsets(shard: str, readers: Readers) -> Take:
+    def take(key: str, record: Record | None, append_ms: int) -> None:
+        if record is not None and record["shard"] == shard:
+            readers.solved((record["window_end_ns"] - record["log_offset_ns"]) / 1e9, time.time())
 
     return take
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streams.solve.evidence import NOTHING, Evidence, Int64s
 
-__all__ = ["Suspicion", "against_links", "against_nics", "losses_needed"]
+__all__ = ["Suspicion", "against_links", "against_nics", "against_switch", "cables_needed", "losses_needed"]
 
 GUARD_NS: Final = 5_000_000
 """After a NIC lives again, answers that waited there are given so long before losses to it count."""
@@ -94,16 +94,45 @@ def against_links(evidence: Evidence, paths: NDArray[np.intp]) -> Suspicion:
     """Return the losses of `paths` that speak against links: sent after the link's last sign of life, and
     before a later one of both ends."""
     rows = evidence.rows[paths]
-    ends = rows[:, :2]
-    seen, first = evidence.seen_ns[paths], evidence.first_lost_ns[paths]
-    floor = np.maximum(evidence.excused_ns[ends].max(axis=1), evidence.alive_ns[paths])
-    revived = evidence.revived_ns[ends].max(axis=1)
-    settled = (revived <= first) | (seen >= revived + GUARD_NS)
-    upto = np.where(settled, evidence.life_ns[ends].min(axis=1), 0)
+    floor, upto = _between(evidence, paths)
     after = np.maximum(evidence.life_ns[rows], floor[:, None])
     losses = evidence.losses_within(paths, after, upto)
     losses[:, :2] = 0
     return Suspicion(evidence, paths, rows, losses)
+
+
+def against_switch(evidence: Evidence, paths: NDArray[np.intp], links: NDArray[np.intp]) -> Int64s:
+    """Return [S] the losses of `paths` that speak against a switch of `links`: sent after the last sign of
+    life of all of them, and before a later one of both ends; 0 where a path crosses none of them."""
+    floor, upto = _between(evidence, paths)
+    after = np.maximum(floor, evidence.life_ns[links].max(initial=0))
+    losses = evidence.losses_within(paths, after, upto)
+    losses[~np.isin(evidence.rows[paths], links).any(axis=1)] = 0
+    return losses
+
+
+def cables_needed(losses: Int64s, crossing: NDArray[np.bool_], margin: int) -> int:
+    """Return how many dead cables it takes to explain all but `margin` of some losses: [S] of each path,
+    [S, cables] whether it crosses each. Greedy, so now and then one more than the least."""
+    left, needed = losses.copy(), 0
+    while left.sum() >= margin:
+        explained = left @ crossing
+        best = int(np.argmax(explained))
+        if not explained[best]:
+            break
+        left[crossing[:, best]] = 0
+        needed += 1
+    return needed
+
+
+def _between(evidence: Evidence, paths: NDArray[np.intp]) -> tuple[Int64s, Int64s]:
+    """Return [S] each: after when and up to when losses of `paths` were sent while both ends were well."""
+    ends = evidence.rows[paths][:, :2]
+    seen, first = evidence.seen_ns[paths], evidence.first_lost_ns[paths]
+    floor = np.maximum(evidence.excused_ns[ends].max(axis=1), evidence.alive_ns[paths])
+    revived = evidence.revived_ns[ends].max(axis=1)
+    settled = (revived <= first) | (seen >= revived + GUARD_NS)
+    return floor, np.where(settled, evidence.life_ns[ends].min(axis=1), 0)
 
 
 def against_nics(evidence: Evidence, paths: NDArray[np.intp]) -> Suspicion:

@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.ids import cable_id
-from streams.solve.cover import GUARD_NS, Suspicion, against_links, against_nics, losses_needed
+from streams.solve.cover import (
+    GUARD_NS,
+    Suspicion,
+    against_links,
+    against_nics,
+    against_switch,
+    cables_needed,
+    losses_needed,
+)
 from streams.solve.evidence import NOTHING, Evidence, PathLinks
 from streams.solve.lossy import Lossy, find_lossy
 from streams.solve.thresholds import Thresholds
@@ -46,6 +54,8 @@ FEW_PATHS, FEW_ENDS = 4, 3
 """A link of which so few paths died, and so few NICs' at either end, is waited for to show itself on more of
 them; but for where they are this share of all."""
 HALF: Final = 0.5
+SWITCH_CABLES: Final = 3
+"""A switch inside the fabric is one cause for what takes so many of its cables, or all but one of fewer."""
 RETRACT_NS: Final = 1500 * MS
 """A DOWN link across which some paths live, while others stay dead, was the wrong one after this long."""
 RECENT_NS: Final = S
@@ -246,6 +256,7 @@ class ShardHealth:
         self._review(now_ns, suspects)
         self._wait_ns = NEVER
         if len(suspects) and now_ns >= self._judge_from_ns:
+            self._judge_switches(now_ns, suspects)
             left = self._unexplained(suspects, now_ns)
             if len(left) and self._judge_links(now_ns, left):
                 left = self._unexplained(left, now_ns)
@@ -346,6 +357,68 @@ class ShardHealth:
                 self._mark(s, other, begin_ns)
         self._died(s, now_ns, begin_ns, "PROBES", others, why)
         return True
+
+    # ------------------------------------------------------------------------------------ inner switches
+
+    def _judge_switches(self, now_ns: int, suspects: NDArray[np.intp]) -> None:
+        """Find switches inside the fabric that nothing crosses any more: each is one cause for what takes
+        several dead links else, the last of which no path would ever tell from a living one."""
+        evidence = self.evidence
+        crossed = np.unique(evidence.rows[suspects, 2:])
+        silent = crossed[evidence.life_ns[crossed] < now_ns - self.thresholds.ns("link_dead_ms")]
+        cables: dict[str, set[str]] = {}
+        for element in silent.tolist():
+            cable = cable_id(evidence.names[element])
+            for node in _nodes(evidence.names[element]):
+                cables.setdefault(node, set()).add(cable)
+        for node in sorted(node for node, of_node in cables.items() if len(of_node) >= SWITCH_CABLES):
+            self._judge_switch(now_ns, node, suspects)
+
+    def _judge_switch(self, now_ns: int, node: str, suspects: NDArray[np.intp]) -> None:
+        evidence = self.evidence
+        links = self._links_within(node)
+        by_cable: dict[str, list[int]] = {}
+        for link in links.tolist():
+            by_cable.setdefault(cable_id(evidence.names[link]), []).append(link)
+        last_ns = int(evidence.life_ns[links].max(initial=0))
+        if len(by_cable) < SWITCH_CABLES or now_ns - last_ns < self.thresholds.ns("link_dead_ms"):
+            return
+        losses, rows = against_switch(evidence, suspects, links), evidence.rows[suspects]
+        elsewhere = evidence.down[rows] | (evidence.muted_ns[rows] > now_ns)
+        losses[(elsewhere & ~np.isin(rows, links)).any(axis=1)] = 0
+        mine = losses > 0
+        losses, rows = losses[mine], rows[mine]
+        if losses.sum() < self.thresholds["dead_losses"]:
+            return
+        crossing = np.array([np.isin(rows, of_cable).any(axis=1) for of_cable in by_cable.values()]).T
+        needed = min(SWITCH_CABLES, len(by_cable) - 1)
+        if not crossing.any(axis=0).all() or cables_needed(losses, crossing, MARGIN) < needed:
+            return
+        begin_ns = int(np.maximum(evidence.first_lost_ns[suspects[mine]], last_ns + 1).min())
+        probers = len(np.unique(rows[:, 0]))
+        why = (
+            f"nothing crosses {node} any more: {_n(len(rows), 'path')} of {_n(probers, 'NIC')} lost "
+            f"{_n(int(losses.sum()), 'probe')}"
+        )
+        for cable, of_cable in sorted(by_cable.items()):
+            s = self._subject(cable, "LINK")
+            if not self._blocked(s) and not s.carrier_down:
+                for link in of_cable:
+                    self._mark(s, link, begin_ns)
+                self._died(s, now_ns, begin_ns, "PROBES", (), why)
+
+    def _links_within(self, node: str) -> NDArray[np.intp]:
+        """Return the links of a switch that lived until it fell silent; none where NICs hang on it, or where
+        all are known to be DOWN."""
+        evidence = self.evidence
+        links = np.array(sorted(evidence.of_node[node]), np.intp)
+        links = links[evidence.answers[links]]
+        known_down = evidence.down[links].all()
+        if known_down or np.isin(links, evidence.out).any() or np.isin(links, evidence.into).any():
+            return links[:0]
+        lives_ns = evidence.life_ns[links]
+        lately: NDArray[np.intp] = links[lives_ns > lives_ns.max() - RETRACT_NS]
+        return lately
 
     # ------------------------------------------------------------------------------------ NICs and hosts
 
@@ -551,17 +624,16 @@ class ShardHealth:
         if len(suspects):
             rows = evidence.rows[suspects]
             here = (rows == element).any(axis=1) & (evidence.seen_ns[suspects] > now_ns - RECENT_NS)
-            own = np.isin(rows, list(s.dead))
-            here &= ~(evidence.down[rows] & ~own).any(axis=1)
             after_ns = np.full(len(suspects), first_ns + GUARD_NS)
             lost = evidence.losses_within(suspects, after_ns, evidence.last_lost_ns[suspects])
-            if int(lost[here].sum()) >= MARGIN:
-                if life_ns <= first_ns + GUARD_NS:  # a sign of life, and dead again
-                    s.dead[element] = life_ns
-                    del s.reviving[element]
-                    return None
-                if now_ns - first_ns < RETRACT_NS:
-                    return None
+            if int(lost[here].sum()) >= MARGIN and life_ns <= first_ns + GUARD_NS:
+                s.dead[element] = life_ns  # a sign of life, and dead again
+                del s.reviving[element]
+                return None
+            own = np.isin(rows, list(s.dead))
+            here &= ~(evidence.down[rows] & ~own).any(axis=1)
+            if int(lost[here].sum()) >= MARGIN and now_ns - first_ns < RETRACT_NS:
+                return None
         return first_ns
 
     def _mark(self, s: _Subject, element: int, begin_ns: int) -> None:

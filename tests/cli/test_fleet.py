@@ -59,6 +59,15 @@ def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
     assert fleet.nics_here(again) == made.nics
 
 
+def test_a_simulated_fleet_begins_once_everybody_listens(run):
+    made = run(fleet="sim:8", workers=1)
+    up._make_fleet(made, contextlib.ExitStack())
+    up._make_secrets(made)
+    needs = {node.name: set(node.needs) for node in up.children(made)}
+    assert needs["sim"] == {"log", "history", "worker-1", "links"}
+    assert "flows" not in needs, "one service stands for all agents"
+
+
 def test_services_of_others_are_used_and_not_started(run):
     made = run(fleet="none", log_url="k:9092", history_url="http://ch:8123", page=False, workers=1)
     up._make_fleet(made, contextlib.ExitStack())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +68,7 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
     link, other = fabric.up("leaf1", 2), fabric.back(fabric.first("h7/eth1"))
     words = "leaf1 to spine2: 2 flows collide, 720 µs deep, job llama"
     window = fabric.contention(
-        link, text=words, jobs=["llama"], flows_total=2,
+        link, text=words, jobs=["llama"], flows_total=2, others=[fabric.up("leaf1", 3)],
         flows=[fabric.contending(1, "h1/eth1", "h5/eth1", job="llama"),
                fabric.contending(2, "h2/eth1", "h7/eth1")],
     )  # fmt: skip
@@ -82,6 +83,7 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
     assert browser.last("bars")["lanes"] == ["leaf1:swp4 → spine2:swp1", "leaf4:swp1 → h7:eth1"]
     assert browser.text("bars-note").startswith("2 windows on 2 links, 1 stand")
     assert browser.text("window-kind") == "collision in the fabric, confidence 90%"
+    assert re.search(r"or as well\s+leaf1:swp5 → spine3:swp1", browser.text("window-figures"))
     for figure in ("h1/eth1 → h5/eth1", "500 Mbit/s", "50%", "llama"):
         assert figure in browser.text("window-flows")
     click_row(browser, "windows", "incast")

@@ -273,6 +273,23 @@ def test_evidence_is_the_record_that_carries_its_time_else_the_nearest_of_its_ni
     assert alert_frames.nearest([], 200, "") is None
 
 
+def test_a_cable_that_paths_left_is_drawn_while_it_is_in_trouble_and_no_longer(
+    state: FabricState, fabric: Any
+) -> None:
+    link = fabric.up("leaf1", 2)
+    cable = fabric.cable(link)
+
+    def drawn() -> bool:
+        return any(state.wires.name(number) == link for number in state.plan().links)
+
+    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN")))
+    assert drawn()
+    tell(state, ("fabric.flaps", cable, fabric.health(link, "UP", before="DOWN", seq=2)))
+    assert not drawn(), "no path crosses it: it may have been moved"
+    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN", seq=3)))
+    assert drawn()
+
+
 def test_contention_is_drawn_by_link_the_heaviest_and_standing_first(state: FabricState, fabric: Any) -> None:
     now = fabric.now_ns
     heavy, light, gone = fabric.up("leaf1", 1), fabric.up("leaf1", 2), fabric.up("leaf1", 3)
@@ -307,6 +324,20 @@ def test_closed_contention_is_bounded_and_a_late_update_opens_nothing_again(
     assert len(state.contention) == 10
     tell(state, ("fabric.contention", link, {**record, "update": 2, "state": "UPDATED", "closed_ns": None}))
     assert list(state.open_contention(fabric.now_ns)) == []
+
+
+def test_contention_is_kept_for_an_hour_whether_it_was_told_to_close_or_not(
+    state: FabricState, fabric: Any
+) -> None:
+    link, begin = fabric.up("leaf1", 1), fabric.now_ns
+    for minute in range(90):
+        at = begin + minute * 60 * S
+        ended = {} if minute % 2 else {"state": "CLOSED", "closed_ns": at}
+        record = fabric.contention(link, opened_ns=at - S, updated_ns=at, **ended)
+        tell(state, ("fabric.contention", link, record))
+    kept = [(each["updated_ns"] - begin) // (60 * S) for each in state.contention.values()]
+    assert kept == list(range(29, 90))
+    assert len(contention_frames.within(state.contention.values(), at, 3600 * S)) == 61
 
 
 def test_the_past_hour_shows_turns_and_flaps(state: FabricState, fabric: Any) -> None:

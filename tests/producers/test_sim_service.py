@@ -18,7 +18,7 @@ from native.core.probe import TestClock
 from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.grammar import parse_fault
 from producers.sim.run import SimRun, draw_clocks
-from producers.sim.service import Pace
+from producers.sim.service import Pace, Readers
 from producers.sim.settings import SimSettings, parse_fleet
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
@@ -112,6 +112,31 @@ def test_clocks_are_those_that_a_reader_can_compute_again():
     for nic, clock in enumerate(draw_clocks(settings, 4, 10**18)):
         for at_ns in (0, 123_456_789, 5 * 10**9):
             assert run.kernel.clock_ns(nic, at_ns) == TestClock(**clock).reading(10**18 + at_ns)
+
+
+def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:
+    readers = Readers(start_s=100.0)
+    readers.solved(90.0, 101.0)
+    assert not readers.late(120.0, 120.0), "nobody has solved a window of this fleet"
+    readers.solved(104.0, 107.0)
+    assert not readers.late(108.0, 108.0)
+    assert readers.late(110.0, 110.0)
+    readers.solved(106.0, 111.0)
+    assert not readers.late(110.0, 111.0), "nothing was sent meanwhile"
+    readers.solved(105.0, 112.0)
+    assert readers.solved_s == 106.0, "read again"
+    assert readers.late(112.0, 140.0)
+    assert not readers.late(112.0, 142.0), "nothing of theirs for half a minute"
+
+
+def test_time_that_was_waited_is_given_up() -> None:
+    pace = Pace(0.0, 0.01)
+    pace.held(3.01)
+    assert (pace.wait_s(3.01), pace.ticks) == (0.0, 0)
+    assert pace.lost_s == pytest.approx(3.0)
+    pace.done(3.02)
+    assert pace.wait_s(3.02) == pytest.approx(0.0)
+    assert pace.factor(3.02) < 0.01
 
 
 def test_pace_waits_says_how_far_it_is_behind_and_lets_go():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
 from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.agents.acks import OrderedAcks
-from streams.agents.watchdog import StallWatch
+from streams.agents.watchdog import PatientClock, StallWatch
 
 A, B = TP("t", 0), TP("t", 1)
 
@@ -54,3 +56,27 @@ def test_an_idle_or_moving_or_lost_partition_is_none() -> None:
         assert watch.look(second, {A: 10, B: 1000}, {A: 10, B: second}) == []
     assert watch.look(31, {A: 11}, {}) == []
     assert watch.look(60, {A: 11}, {A: 10}) == []
+
+
+def test_a_worker_without_a_processor_or_with_much_to_do_has_not_stalled(tmp_path: Path) -> None:
+    now_s = 100.0
+
+    def threads(*told_s: tuple[float, float]) -> None:
+        for number, (ran_s, waited_s) in enumerate(told_s):
+            (tmp_path / str(number)).mkdir(exist_ok=True)
+            (tmp_path / str(number) / "schedstat").write_text(f"{ran_s * 1e9:.0f} {waited_s * 1e9:.0f} 7\n")
+
+    threads((1, 0), (1, 0))
+    clock = PatientClock(tmp_path, lambda: now_s)
+    now_s += 12
+    threads((1, 0), (1, 0))
+    assert clock.now_s() == pytest.approx(12), "it slept"
+    now_s += 12
+    threads((1, 0), (7, 6))
+    assert clock.now_s() == pytest.approx(14), "another thread computed, with half a processor"
+    now_s += 12
+    threads((9, 30), (17, 36))
+    assert clock.now_s() == pytest.approx(16), "two did"
+    now_s += 12
+    assert PatientClock(tmp_path / "nothing", lambda: now_s).now_s() == 0
+    assert clock.now_s() == pytest.approx(28)

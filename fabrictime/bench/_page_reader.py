@@ -1,0 +1,210 @@
+"""What the live page says of the fabric, and when it said it: in Chromium, or by the page's own feed.
+
+In: the page's address, and the log's. Out: `Sight`s, each the rows that stood from a time on (ms of
+CLOCK_REALTIME): in a browser once they are painted, else once the page's own code had made them of the
+topics, which leaves out what pushing and drawing take.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from fabrictime.page import contention_frames, fabric_frames
+from fabrictime.page.fabric_state import FabricState, Part
+from fabrictime.page.feed import Feed
+from fabrictime.page.live import PERIOD_S
+from schemas import codec
+from schemas.topics import FLOWS
+
+__all__ = ["BrowserReader", "FeedReader", "Named", "Reader", "Sight", "browser_missing"]
+
+CHROMIUM: Final = "/usr/bin/chromium"
+CHROMEDRIVER: Final = "/usr/bin/chromedriver"
+Tab = Literal["fabric", "contention"]
+
+
+class Named(NamedTuple):
+    """A row of the page: what is in trouble, and how, and the sentence beside it."""
+
+    subject: str
+    kind: str
+    text: str
+
+
+class Sight(NamedTuple):
+    """From `at_ms` on the page showed `rows`, of the tab that was open."""
+
+    at_ms: float
+    rows: tuple[Named, ...]
+
+
+class Reader(Protocol):
+    """Reads one tab at a time."""
+
+    how: str
+
+    def open(self, tab: Tab) -> None:
+        """Show a tab, and forget what was seen before."""
+
+    def news(self) -> list[Sight]:
+        """Return what changed since the last call, oldest first."""
+
+    def cables(self) -> set[str]:
+        """Return the cables that the tab Fabric draws, by id."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+def browser_missing() -> str | None:
+    """Return why there is no browser to look with; None where there is one."""
+    for path in (CHROMIUM, CHROMEDRIVER):
+        if not Path(path).exists():
+            return f"{path} is missing (Debian: apt-get install chromium chromium-driver)"
+    if importlib.util.find_spec("selenium") is None:
+        return "selenium is not installed (pip install selenium)"
+    return None
+
+
+WATCH: Final = """
+window.ftSeen = []; let shown = null, due = false;
+const rows = arguments[0] === 'fabric'
+  ? () => [...document.querySelectorAll('[data-testid=trouble] tbody tr')].map((r) => [
+      r.querySelector('.ft-what')?.textContent ?? '', r.querySelector('.ft-pill')?.textContent ?? '',
+      r.querySelector('.ft-said')?.textContent ?? '']).filter((r) => r[0])
+  : () => [...document.querySelectorAll('[data-testid=windows] tbody tr')].filter(
+      (r) => r.querySelector('.ft-stands')).map((r) => {
+      const c = [...r.querySelectorAll('td')].map((d) => d.textContent.trim());
+      return [c[2], c[3], c[4]]; });
+const read = () => {
+  due = false;
+  const found = rows(), said = JSON.stringify(found);
+  if (said !== shown) { shown = said; window.ftSeen.push([Date.now(), found]); }
+};
+new MutationObserver(() => { if (!due) { due = true; requestAnimationFrame(() => setTimeout(read)); } })
+  .observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true});
+read();
+"""
+"""Rows are read once the frame that follows a change is painted."""
+
+DRAWN: Final = """
+const d = document.querySelector('[data-testid=fabric]')?.ft?.drawer;
+if (!d?.plan) return null;
+const n = d.plan.nodes;
+return d.plan.cables.map((c) => [`${n[c[0]][0]}:${c[1]}`, `${n[c[2]][0]}:${c[3]}`]);
+"""
+
+
+class BrowserReader:
+    """Headless Chromium on the page."""
+
+    how = "as painted by headless Chromium"
+
+    def __init__(self, url: str) -> None:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+
+        self._url = url
+        self._profile = tempfile.TemporaryDirectory(prefix="fabrictime-chromium-")
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for argument in (
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+            "--disable-background-networking", "--disable-component-update",
+            f"--user-data-dir={self._profile.name}",
+        ):  # fmt: skip
+            options.add_argument(argument)
+        self.driver: Any = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
+        self.driver.set_window_size(1400, 900)
+
+    def open(self, tab: Tab) -> None:
+        """Show a tab, and forget what was seen before."""
+        self.driver.get(f"{self._url}{tab}")
+        wanted = "fabric" if tab == "fabric" else "bars"
+        end_s = time.monotonic() + 30
+        while not self.driver.execute_script(f"return !!document.querySelector('[data-testid={wanted}]')"):
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"{self._url}{tab}: the page did not show within 30 s")
+            time.sleep(0.05)
+        self.driver.execute_script(WATCH, tab)
+
+    def news(self) -> list[Sight]:
+        """Return what changed since the last call, oldest first."""
+        seen = self.driver.execute_script("const s = window.ftSeen; window.ftSeen = []; return s;")
+        return [
+            Sight(at_ms, tuple(Named(_id(what), kind, said) for what, kind, said in rows))
+            for at_ms, rows in seen
+        ]
+
+    def cables(self) -> set[str]:
+        """Return the cables that the tab Fabric draws, by id."""
+        return {"<>".join(sorted(ends)) for ends in self.driver.execute_script(DRAWN) or ()}
+
+    def close(self) -> None:
+        """End the browser."""
+        self.driver.quit()
+        self._profile.cleanup()
+
+
+class FeedReader:
+    """The page's own feed and rows in this process, for a machine without a browser."""
+
+    how = f"as the page's feed makes it, {PERIOD_S * 1e3:g} ms added for the page's own period; not drawn"
+
+    def __init__(self, bootstrap: str) -> None:
+        self._state = FabricState(lambda value: codec.decode(value, FLOWS.record))
+        self._seen: list[Sight] = []
+        self._tab: Tab = "fabric"
+        self._last: tuple[Named, ...] | None = None
+        self._feed = Feed(bootstrap, self._state, self._changed)
+        self._feed.start()
+
+    def open(self, tab: Tab) -> None:
+        """Read that tab's rows, and forget what was seen before."""
+        with self._state.lock:
+            self._tab, self._last = tab, None
+            self._seen.clear()
+        self._changed(frozenset())
+
+    def news(self) -> list[Sight]:
+        """Return what changed since the last call, oldest first."""
+        self._changed(frozenset())  # what ends by time alone
+        with self._state.lock:
+            found, self._seen = self._seen, []
+        return found
+
+    def cables(self) -> set[str]:
+        """Return the cables that the tab Fabric would draw, by id."""
+        with self._state.lock:
+            links = self._state.plan().links
+            return {self._state.wires.cable(number) for number in links[::2]}
+
+    def close(self) -> None:
+        """End the feed."""
+        self._feed.stop()
+
+    def _changed(self, parts: frozenset[Part]) -> None:
+        now_ns = time.time_ns()
+        with self._state.lock:
+            rows = self._rows(now_ns)
+            if rows != self._last:
+                self._last = rows
+                self._seen.append(Sight(now_ns / 1e6 + PERIOD_S * 1e3, rows))
+
+    def _rows(self, now_ns: int) -> tuple[Named, ...]:
+        if self._tab == "contention":
+            return tuple(
+                Named(each["link"], contention_frames.KINDS.get(each["kind"], "not told"), each["text"])
+                for each in self._state.open_contention(now_ns)
+            )
+        found = fabric_frames.worst_first(self._state, fabric_frames.drawn(self._state.plan()))
+        return tuple(Named(row["id"], row["state"], row["text"]) for row in found)
+
+
+def _id(what: str) -> str:
+    """Return the id of a link, cable, NIC or host from how the page writes it."""
+    return what.replace(" ⇄ ", "<>").replace(" → ", ">")
