@@ -56,8 +56,8 @@ ROOM: Final = 0.5
 FALL: Final = 0.5
 """Queues under a rate control come and go: one that stands for more than a third of the time stands."""
 STIR: Final = 0.5
-"""What a moment above the threshold takes back of the quiet before it: one that stands for less than five
-ninths of the time comes to its end."""
+"""What a moment above the threshold takes back of the quiet before it: one that stands for less than two
+thirds of the time comes to its end."""
 PLAUSIBLE: Final = 0.4
 """Share of a link's rate that its flows must send for a queue there to be likely at once."""
 DOUBTED: Final = 0.5
