@@ -17,7 +17,7 @@ from native.core import ClockLine
 from schemas import codec
 from schemas.sanity import MAX_NS
 
-__all__ = ["NOTHING", "Evidence", "Links", "PathLinks", "sound_event"]
+__all__ = ["BUCKETS", "NOTHING", "Evidence", "Links", "PathLinks", "sound_event"]
 
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
@@ -394,22 +394,25 @@ class Evidence:
         self.answered[:] = 0
         self.pending[:] = 0
 
-    def counts(self, now_ns: int) -> tuple[Int64s, Int64s]:
-        """Return [P] settled losses and answers within the window up to now, but for those parts of it in
-        which one of a path's ends was starved."""
-        self._roll(now_ns)
+    def counts(self, now_ns: int, parts: int = BUCKETS) -> tuple[Int64s, Int64s]:
+        """Return [P] settled losses and answers within so many parts of the window up to now, but for those
+        in which one of a path's ends was starved."""
+        newest = self._roll(now_ns)
         fit = ~self.starved[self.rows[: self.paths, :2]].any(axis=1)
+        fit &= (newest - np.arange(BUCKETS)) % BUCKETS < parts
         lost: Int64s = np.maximum((self.lost[: self.paths] * fit).sum(axis=1), 0)
         answered: Int64s = (self.answered[: self.paths] * fit).sum(axis=1)
-        self.any_lost = bool(lost.any())
+        if parts == BUCKETS:
+            self.any_lost = bool(lost.any())
         return lost, answered
 
-    def unsettled(self, now_ns: int) -> NDArray[np.intp]:
-        """Return the paths with a loss or two that no answer followed yet: part of a share, it seems."""
+    def unsettled(self, now_ns: int, parts: int = BUCKETS) -> NDArray[np.intp]:
+        """Return the paths with a loss or two within so many parts of the window that no answer followed yet:
+        part of a share, it seems."""
         n = self.paths
         window_ns = self.bucket_ns * BUCKETS
         few = (self.pending[:n] > 0) & (self.in_row[:n] <= FEW_IN_ROW)
-        few &= self.first_lost_ns[:n] > now_ns - window_ns
+        few &= self.first_lost_ns[:n] > now_ns - self.bucket_ns * parts
         rows = self.rows[:n]
         few &= ((self.healed_ns[rows] <= self.first_lost_ns[:n, None]) & (self.muted_ns[rows] == 0)).all(
             axis=1

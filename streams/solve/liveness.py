@@ -28,7 +28,7 @@ from streams.solve.cover import (
     cables_needed,
     losses_needed,
 )
-from streams.solve.evidence import NOTHING, Evidence, PathLinks
+from streams.solve.evidence import BUCKETS, NOTHING, Evidence, PathLinks
 from streams.solve.lossy import Lossy, find_lossy
 from streams.solve.thresholds import Thresholds
 
@@ -662,25 +662,34 @@ class ShardHealth:
         greys = [s for s in self.subjects.values() if s.grey]
         if not evidence.any_lost and not greys and not len(evidence.unsettled(now_ns)):
             return
-        lost, answered = evidence.counts(now_ns)
-        few = evidence.unsettled(now_ns)
-        lost[few] += evidence.pending[few]
-        n = evidence.paths
-        rows = evidence.rows[:n]
-        requests = (lost + answered).astype(float)
-        since_ns = np.minimum(now_ns - evidence.seen_ns[:n], evidence.bucket_ns * 8)
-        waiting = (evidence.in_row[:n] == 0) & (requests > 0) & (since_ns > 0)
-        requests += np.where(waiting, evidence.rate_hz[:n] * since_ns / S, 0.0)
-        requests[evidence.down[rows].any(axis=1)] = 0.0
-        found: dict[int, Lossy] = {}
-        if now_ns >= self._judge_from_ns:
-            for lossy in find_lossy(rows, lost, requests, ~evidence.is_nic):
-                found[lossy.element] = lossy
+        requests, found = self._lossy_within(now_ns, BUCKETS)
+        # what began a moment ago stands out where the time before it is left out
+        for element, lossy in self._lossy_within(now_ns, BUCKETS // 2)[1].items():
+            if element not in found or lossy.low > found[element].low:
+                found[element] = lossy
         for lossy in found.values():
             if self._is_grey(lossy, now_ns):
                 self._turned_grey(lossy, now_ns)
         for s in greys:
             self._still_grey(s, found, requests, now_ns)
+
+    def _lossy_within(self, now_ns: int, parts: int) -> tuple[NDArray[np.float64], dict[int, Lossy]]:
+        """Return [P] requests within so many parts of the window, and the lossy elements."""
+        evidence = self.evidence
+        lost, answered = evidence.counts(now_ns, parts)
+        few = evidence.unsettled(now_ns, parts)
+        lost[few] += evidence.pending[few]
+        n = evidence.paths
+        rows = evidence.rows[:n]
+        requests = (lost + answered).astype(float)
+        since_ns = np.minimum(now_ns - evidence.seen_ns[:n], evidence.bucket_ns * parts)
+        waiting = (evidence.in_row[:n] == 0) & (requests > 0) & (since_ns > 0)
+        requests += np.where(waiting, evidence.rate_hz[:n] * since_ns / S, 0.0)
+        requests[evidence.down[rows].any(axis=1)] = 0.0
+        if now_ns < self._judge_from_ns:
+            return requests, {}
+        found = find_lossy(rows, lost, requests, ~evidence.is_nic)
+        return requests, {lossy.element: lossy for lossy in found}
 
     def _is_grey(self, lossy: Lossy, now_ns: int) -> bool:
         evidence = self.evidence

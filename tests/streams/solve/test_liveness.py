@@ -305,6 +305,19 @@ def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
     assert it.said("DOWN") == set()
 
 
+def test_what_began_a_moment_ago_is_not_thinned_by_the_time_before() -> None:
+    took_ns = []
+    for host in range(1, 9):
+        it = small(host, rate_hz=200.0)
+        it.run(WARM)
+        link = next(n for n, name in enumerate(it.fleet.link_ids) if name.startswith(f"h{host}:"))
+        it.probes.loss[link] = 0.05
+        began_ns = it.probes.now_ns
+        it.run(6 * S, until=lambda it=it: bool(it.said("GREY")))
+        took_ns.append(it.changes[0][0] - began_ns)
+    assert sum(took_ns) / len(took_ns) < 870 * MS, took_ns
+
+
 def test_losses_that_fall_everywhere_are_no_grey_link() -> None:
     it = small()
     it.run(WARM)
