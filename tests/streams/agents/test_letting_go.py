@@ -39,6 +39,7 @@ class StageRoom(FakeRoom):
         self.flows = SimpleNamespace(forget=lambda flows: None)
         self.now_ns = START_NS
         self.log_clock = SimpleNamespace(observe=lambda *_: None, now_ns=lambda _: self.now_ns)
+        self.hear = lambda *evidence: None
         self.space = asyncio.Event()
         self.space.set()
         self.tasks: list[asyncio.Task[None]] = []
