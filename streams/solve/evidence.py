@@ -406,6 +406,14 @@ class Evidence:
             self.any_lost = bool(lost.any())
         return lost, answered
 
+    def across(self, element: int, parts: int) -> tuple[int, int]:
+        """Return settled losses and answers of all that crosses an element, within so many parts of the
+        window up to what was taken last."""
+        newest = self._bucket % BUCKETS
+        fit = (newest - np.arange(BUCKETS)) % BUCKETS < parts
+        crossing = self.crossing(element)
+        return int(self.lost[crossing][:, fit].sum()), int(self.answered[crossing][:, fit].sum())
+
     def unsettled(self, now_ns: int, parts: int = BUCKETS) -> NDArray[np.intp]:
         """Return the paths with a loss or two within so many parts of the window that no answer followed yet:
         part of a share, it seems."""

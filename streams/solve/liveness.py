@@ -68,6 +68,8 @@ SPEAKS_NS: Final = S
 REFRESH_NS: Final = 10 * S
 SLOW_NS: Final = S
 MAX_FLAPS: Final = 4096
+MIXED: Final = 2
+"""So many losses that an answer followed are a share that gets lost, and no way to die."""
 GREY_LOSSES: Final = 5
 GREY_PARTS: Final = 2
 """A loss rate is one only where losses fell into so many parts of the window: a burst is none."""
@@ -298,9 +300,7 @@ class ShardHealth:
         begin_ns = suspicion.begin_ns(link)
         if total < least or suspicion.newest_ns(link) - begin_ns < self.thresholds.ns("link_dead_ms"):
             return None
-        crossing = evidence.crossing(link)
-        lost, answered = evidence.lost[crossing].sum(), evidence.answered[crossing].sum()
-        if total < losses_needed(least, float(lost), float(answered)):
+        if total < self._losses_needed(link, total):
             return None
         mine = suspicion.paths[suspicion.of(link)]
         if len(mine) == 1 and evidence.gap[mine].all():  # the unknown half of its way explains it as well
@@ -329,6 +329,18 @@ class ShardHealth:
             return None
         equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[chosen])}
         return chosen, tuple(sorted(equal - {cable_id(evidence.names[chosen])}))
+
+    def _losses_needed(self, link: int, total: int) -> int:
+        """Return how many losses in a row call a link dead, of which there are `total`: more where it loses
+        a share, be it since a moment."""
+        evidence, least = self.evidence, self.thresholds["dead_losses"]
+        mixed = int(evidence.pending[evidence.crossing(link)].sum()) - total
+        mixed = mixed if mixed >= MIXED else 0
+        needed = losses_needed(least, mixed, 0) if mixed else 0
+        for parts in (BUCKETS, 2, 1):
+            lost, answered = evidence.across(link, parts)
+            needed = max(needed, losses_needed(least, lost + mixed, answered))
+        return needed
 
     def _dead_share(self, element: int, begin_ns: int, now_ns: int) -> float:
         """Return which share of the paths across an element is dead since it died."""

@@ -294,6 +294,18 @@ def test_a_lossy_link_is_grey_with_a_rate_that_holds_the_truth(share: float) -> 
     assert it.said("DOWN") == set()
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_half_of_all_lost_is_no_dead_link(seed: int) -> None:
+    for share, ways in ((0.5, 1), (0.2, 2)):
+        it = small(seed)
+        it.run(WARM)
+        links = [it.link("leaf1", "spine2"), it.link("spine2", "leaf1")][:ways]
+        it.probes.loss[links] = share
+        it.run(3 * S)
+        assert it.said("GREY") == {it.cable("leaf1", "spine2")}
+        assert it.said("DOWN") == set()
+
+
 def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
     it = small()
     it.run(WARM)
