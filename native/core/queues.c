@@ -292,11 +292,11 @@ static void weigh(const struct ft_queues *q, const struct ft_queue_slots *s, wor
     }
 }
 
-/* Settle one cell. Returns its change in terms of its grain. */
-static double settle(const struct ft_queues *q, work *k, int64_t c)
+/* Settle one cell. Returns whether it moved by more than it may at rest. */
+static int settle(const struct ft_queues *q, work *k, int64_t c)
 {
     int64_t a_n = k->n_active, from = k->cell_start[c], to = k->cell_start[c + 1];
-    int32_t link = k->active[c % a_n];
+    int32_t link = k->active[(uint32_t)c % (uint32_t)a_n];
     double old = k->x[c], before = c < a_n ? q->last_ns[link] : k->x[c - a_n];
     double up = before * k->pull[c], pulls = k->pull[c] + k->weight[c], sum = 0;
     if (c + a_n < k->cells) {
@@ -314,9 +314,10 @@ static double settle(const struct ft_queues *q, work *k, int64_t c)
     if (step == 0)
         return 0;
     k->x[c] = x;
+    float down = (float)step;
     for (int64_t m = from; m < to; m++)
-        k->o[k->member[m].i].r -= (float)step * k->member[m].share;
-    return fabs(step) / (q->packet_ns[link] + 0.1 * x);
+        k->o[k->member[m].i].r -= down * k->member[m].share;
+    return fabs(step) > STILL * (q->packet_ns[link] + 0.1 * x);
 }
 
 /* Sweep forwards and backwards in time; of `LAZY` sweeps only one looks at cells that have come to rest. */
@@ -330,7 +331,7 @@ static void descend(const struct ft_queues *q, const struct ft_queue_slots *s, w
         int32_t cells = lazy ? k->n_awake : k->n_live;
         for (int32_t n = 0; n < cells; n++) {
             int32_t c = cell[sweep % 2 ? cells - 1 - n : n];
-            k->moved[c] = settle(q, k, c) > STILL;
+            k->moved[c] = (uint8_t)settle(q, k, c);
         }
         k->n_awake = 0;
         for (int32_t n = 0; n < cells; n++)

@@ -44,6 +44,9 @@ TOGETHER: Final = 0.04
 """What a link's use from probes alone may be off by since links on one flow's way are busy together."""
 SIGMAS: Final = (2.0, 1.2)
 """Standard errors in a bound: of slots of one knot, and of more, whose errors even out."""
+OWN_RECEIVERS: Final = 3
+OWN_SIGMAS: Final = 5.0
+"""What of a NIC's delays counts as its own: in ways to so many receivers, and above so much noise."""
 KNOT_PROBES: Final = 0.9
 """Probes that a link must see between two knots."""
 MOST_KNOTS: Final = 2
@@ -203,12 +206,16 @@ class ShardQueues:
         self._route_at: NDArray[np.int32] = np.zeros(0, np.int32)
         """Paths that were looked up, ascending, and the route of each."""
         self._routes: list[tuple[int, ...]] = []
-        self._numbers: dict[tuple[int, ...], int] = {}
+        self._senders: list[int] = []
+        """Number of each route's sender, -1 for round trips."""
+        self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         self._used = 0
         """Paths looked up since any moved."""
         self._stale = True
         self._solver: QueueSolver | None = None
         self._lengths: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._last: Int64s = np.zeros(0, np.int64)
+        """The link into the receiver of each route."""
         self._flat: NDArray[np.int64] = np.zeros(0, np.int64)
         self._column: NDArray[np.int64] = np.zeros(0, np.int64)
         self._memory: dict[str, tuple[float, float]] = {}
@@ -272,6 +279,7 @@ class ShardQueues:
         nics = record["nics"]
         if len(self._nics) + len(nics) > MOST_NICS:
             self._nics.clear()
+            self._forget_routes()  # they name senders by number
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
         nic, peer, path, way = (np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "way"))
@@ -294,14 +302,17 @@ class ShardQueues:
 
     def _route(self, nic: str, peer: str, path: int, way: int, paths: PathBook) -> int:
         # t1 and t3 are taken behind the sender's own queue: its port, the first link, is not in the delay
+        sender = {1: nic, 2: peer}.get(way)
         out = paths.forward(nic, peer, path)[1:] if way in (1, 3) else ()
         back = paths.reverse(nic, peer, path)[1:] if way in (2, 3) else ()
         if bool(out) < (way in (1, 3)) or bool(back) < (way in (2, 3)) or way not in (1, 2, 3):
             return -1
         links = tuple(dict.fromkeys(self._link(name) for name in (*out, *back)))
-        number = self._numbers.setdefault(links, len(self._routes))
+        by = -1 if sender is None else self._nics.setdefault(sender, len(self._nics))
+        number = self._numbers.setdefault((by, links), len(self._routes))
         if number == len(self._routes):
             self._routes.append(links)
+            self._senders.append(by)
             self._stale = True
         self._used += 1
         return number
@@ -309,6 +320,7 @@ class ShardQueues:
     def _forget_routes(self) -> None:
         """Let go of all routes, which paths that have moved left behind."""
         self._routes.clear()
+        self._senders.clear()
         self._numbers.clear()
         self._busy.clear()
         self._cells.clear()
@@ -366,6 +378,7 @@ class ShardQueues:
         if self._solver is None:
             return []
         hops = self._lengths[cells.route] @ cells.count if len(cells.route) else 0.0
+        delay_ns = self._without_own(cells)
         probes = float(hops) / (slots * max(1, int(self._column.max()) + 1))
         fold = fold_of(probes)
         when = (cells.slot - first + cells.at) / fold
@@ -375,7 +388,7 @@ class ShardQueues:
         knots = knots_of(probes * fold)
         found = self._solver.solve(
             float(slot_ns * fold), start, cells.route[order], (when - slot)[order], cells.count[order],
-            cells.mean_ns[order], cells.noise_ns[order], knots,
+            delay_ns[order], cells.noise_ns[order], knots,
         )  # fmt: skip
         self._remember()
         # to links, whole slots and bytes; links of one column hold its sum together
@@ -408,6 +421,26 @@ class ShardQueues:
             return _Cells(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none, none)
         return _Cells(*(np.concatenate([getattr(c, name) for c in picked]) for name in _Cells.__slots__))
 
+    def _without_own(self, cells: _Cells) -> Float64s:
+        """Return [cells] ns of delay without what all that one NIC sends shows, to several receivers at every
+        moment of a block: an error of its clock, or the host's own delay. No queue does that."""
+        sender = np.array(self._senders, np.int64)[cells.route] if len(cells.route) else cells.slot
+        receiver = self._last[cells.route]
+        key = sender * len(self._names) + receiver
+        each, at = np.unique(key[sender >= 0], return_inverse=True)
+        least = np.full(len(each), np.inf)
+        np.minimum.at(least, at, cells.mean_ns[sender >= 0])
+        senders, of = np.unique(each // max(1, len(self._names)), return_inverse=True)
+        own = np.full(len(senders), np.inf)
+        np.minimum.at(own, of, least)
+        own[np.bincount(of, minlength=len(senders)) < OWN_RECEIVERS] = 0
+        number = np.searchsorted(senders, sender)
+        delay_ns = cells.mean_ns.copy()
+        known = sender >= 0
+        shift = own[number[known]]
+        delay_ns[known] -= np.where(shift > OWN_SIGMAS * cells.noise_ns[known], shift, 0.0)
+        return delay_ns
+
     def _rates(self) -> Float64s:
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._names], np.float64)
 
@@ -420,6 +453,7 @@ class ShardQueues:
         if not self._routes:
             self._solver = None
             return
+        self._last = np.array([links[-1] for links in self._routes], np.int64)
         lengths = self._lengths = np.array([len(links) for links in self._routes])
         flat = self._flat = np.fromiter(
             (link for links in self._routes for link in links), np.int64, int(lengths.sum())
