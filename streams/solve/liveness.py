@@ -300,7 +300,7 @@ class ShardHealth:
         begin_ns = suspicion.begin_ns(link)
         if total < least or suspicion.newest_ns(link) - begin_ns < self.thresholds.ns("link_dead_ms"):
             return None
-        if total < self._losses_needed(link, total):
+        if total < self._losses_needed(link):
             return None
         mine = suspicion.paths[suspicion.of(link)]
         if len(mine) == 1 and evidence.gap[mine].all():  # the unknown half of its way explains it as well
@@ -330,11 +330,14 @@ class ShardHealth:
         equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[chosen])}
         return chosen, tuple(sorted(equal - {cable_id(evidence.names[chosen])}))
 
-    def _losses_needed(self, link: int, total: int) -> int:
-        """Return how many losses in a row call a link dead, of which there are `total`: more where it loses
-        a share, be it since a moment."""
+    def _losses_needed(self, link: int) -> int:
+        """Return how many losses in a row call a link dead: more where it loses a share, be it since a
+        moment."""
         evidence, least = self.evidence, self.thresholds["dead_losses"]
-        mixed = int(evidence.pending[evidence.crossing(link)].sum()) - total
+        crossing = evidence.crossing(link)
+        since = np.full(len(crossing), evidence.life_ns[link])
+        in_row = evidence.losses_within(crossing, since, np.full(len(crossing), NEVER))
+        mixed = int(np.maximum(evidence.pending[crossing] - in_row, 0).sum())
         mixed = mixed if mixed >= MIXED else 0
         needed = losses_needed(least, mixed, 0) if mixed else 0
         for parts in (BUCKETS, 2, 1):

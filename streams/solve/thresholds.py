@@ -58,7 +58,7 @@ _TABLE: Final = (
     Threshold("alert_contention_s", 5, 0, 3600, "s that a queue stands until it is an alert"),
     Threshold("alert_clocks_percent", 10, 0, 100, "percent of clocks UNSYNCED that are an alert"),
     Threshold("alert_clocks_s", 10, 0, 3600, "s that so many clocks are UNSYNCED until it is one"),
-    Threshold("alert_agent_s", 10, 1, 3600,
+    Threshold("alert_agent_s", 30, 1, 3600,
         "s, of which a prober is in trouble for half or more, that make an alert on its host; over below a"
         " quarter"),
     Threshold("alert_agent_late_ms", 50, 1, 10_000,

@@ -14,6 +14,7 @@ from streams.solve.thresholds import Thresholds
 S = 1_000_000_000
 MS = 1_000_000
 T0 = 1_760_000_000 * S
+SOON = Thresholds({"alert_agent_s": 10})
 PACE = {f"h{i}/eth1": (4_000_000, 3) for i in range(1, 7)}
 """Each announces 1,000 requests/s."""
 
@@ -22,7 +23,7 @@ class Fleet:
     """Six probers that say each second how they are."""
 
     def __init__(self, alerts: ShardAlerts | None = None, pace: Any = PACE.get) -> None:
-        self.alerts = alerts or ShardAlerts("fabric", pace=pace)
+        self.alerts = alerts or ShardAlerts("fabric", SOON, pace=pace)
         self.second = 0
         self.out: list[dict[str, Any]] = []
 
@@ -146,7 +147,7 @@ def test_storm_and_trouble_of_a_host_leave_its_health_alone() -> None:
         ("PROBE_STORM", "h3", "CLEARED"), ("PROBE_STORM", "h3", "RAISED"),
     ]  # fmt: skip
     script = Script().wait(15).health("h3", "DOWN", kind="HOST").wait(5)
-    again = ShardAlerts("fabric")
+    again = ShardAlerts("fabric", SOON)
     again.recover(fleet.out)
     assert lines(play(script.inputs, again, rest_s=5)) == [("HOST_DOWN", "h3", "RAISED")]
 
@@ -157,7 +158,7 @@ def test_a_new_owner_says_nothing_of_it_twice_and_clears_it() -> None:
     for cut in range(6, 70, 4):
         first = Fleet().run(5).run(max(0, min(cut - 5, 40)), h3=bad).run(max(0, cut - 45))
         heard_from = max(0, cut - 12)
-        second = Fleet(ShardAlerts("fabric", pace=PACE.get))
+        second = Fleet(ShardAlerts("fabric", SOON, pace=PACE.get))
         second.alerts.recover(first.out, T0 + heard_from * S)
         second.second = heard_from
         second.run(max(0, 5 - heard_from)).run(45 - max(5, min(heard_from, 45)), h3=bad)

@@ -107,7 +107,7 @@ def test_paths_that_nobody_traced_are_counted_and_nothing_else():
 
 
 def test_a_clock_that_is_off_is_no_queue(simulated, monkeypatch):
-    """One NIC's clock falls back by 0.2 ms, 250 kB at this rate: all that it sends seems to wait that long."""
+    """One NIC's clock falls back by 0.2 ms, 250 kB at this rate: all that it sends seems to wait."""
     run, records = simulated
     true, told, _ = run.depths(records)
     nic = run.fleet.nic_ids[3]
