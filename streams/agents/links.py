@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 MS: Final = 1_000_000
 TICK_S: Final = 0.005
+LEAST_TICK_S: Final = 0.001
 IDLE_TICK_S: Final = 0.1
 KEPT_NS: Final = 4_000 * MS
 """ns of evidence that a new owner reads again: a NIC that fell silent is waited for nearly as long."""
@@ -125,7 +126,7 @@ class LinksStage:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._taken.wait(), self._left_s())
             self._taken.clear()
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(min(TICK_S, max(LEAST_TICK_S, self._left_s())))
             now_ns = self.room.log_clock.now_ns(time.monotonic_ns())
             for held in self.partitions:
                 due = [health for health in held.state.shards.values() if health.due_ns <= now_ns]
