@@ -1,7 +1,7 @@
 """Queues and utilisation of a shard's links, from its sources' `PathQueueing`.
 
 In: records, which links each path takes, the links' rates, what flows report. Out: `LinkQueues`: of each
-block of some 50 ms the links that queue, and of each second all links that probes cross. Knows no Kafka and
+block of some 25 ms the links that queue, and of each second all links that probes cross. Knows no Kafka and
 no clock. The method for depths stands in native/core/queues.c, that for utilisation at `busy_shares`.
 """
 

@@ -1,6 +1,6 @@
 """The C code under the address and undefined-behaviour sanitizers, fed with what nobody vouches for.
 
-`fuzz.c` and `fuzz_sim.c` stand on the C files alone, so that a build takes seconds. The extension modules
+The fuzzers stand on the C files alone, so that a build takes seconds. The extension modules
 whole, Cython's glue included, run that way by hand: configure with -DFABRICTIME_SANITIZE=ON, then run the
 tests with ASAN_OPTIONS=detect_leaks=0 and libasan.so and libubsan.so (gcc -print-file-name=…) in LD_PRELOAD.
 """
@@ -23,6 +23,7 @@ CORE = ("decode.c", "encode.c", "window.c", "fit.c", "margin.c", "reduce.c", "me
     [
         ("fuzz.c", "core", CORE),
         ("fuzz_losses.c", "core", ("losses.c",)),
+        ("fuzz_queues.c", "core", ("queues.c",)),
         ("fuzz_sim.c", "sim", ("packet.c",)),
     ],
 )
