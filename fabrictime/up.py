@@ -284,9 +284,8 @@ def children(run: Run) -> list[Child | Step]:
     if apart and up.workers:
         nodes.append(service("links", "links", ("log",)))
     agents = [] if run.simulated else run.nics
-    if (
-        run.simulated
-    ):  # once all can read it: what a large fleet says meanwhile would be their burden for long
+    if run.simulated:
+        # once all can read it: what a large fleet says meanwhile would be their burden for long
         nodes.append(service("sim", "sim", ("log", *(node.name for node in nodes if node.name != "log"))))
     for nic in agents:
         name = f"{nic.host}/{nic.device}"
