@@ -68,7 +68,7 @@ TRAFFIC_BPS: Final = 70_000_000
 KEYS: Final = ("page_names_fault_s_worst", "page_names_fault_right")
 
 SILENT: Final = "a starved host looks the same for a while: nic_silent_ms is 3 s"
-LED_AROUND: Final = "nothing is lost: its neighbours see their carrier go, and lead all around it"
+LED_AROUND: Final = "nothing is lost: its neighbours lead all around it, and only the next traces tell"
 """The last of its kind: paths that come back are noticed at the next trace only, up to a minute later."""
 LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_detect_s_p95 has 2 s"
 

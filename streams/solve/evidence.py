@@ -8,6 +8,7 @@ Links and NICs are both 'elements' of the paths that cross or end at them. Nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -96,6 +97,14 @@ class _Nic:
         self.paths: dict[tuple[str, int], int] = {}
 
 
+@dataclass(slots=True)
+class Left:
+    """Paths that a link lost to others, and when it last lost one."""
+
+    paths: set[int] = field(default_factory=set)
+    newest_ns: int = 0
+
+
 class Evidence:
     """Arrays over paths [P] and elements [E]; rows grow, indices never change.
 
@@ -163,6 +172,10 @@ class Evidence:
         self.answered: Int64s = np.zeros((256, BUCKETS), np.int64)
         self.rate_hz: NDArray[np.float64] = np.zeros(256)
         """[P] requests a second, smoothed."""
+        self.left: dict[int, Left] = {}
+        """Link to the paths that crossed it and take another way now."""
+        self._way_before: dict[int, frozenset[int]] = {}
+        """Path of which not all is known now to the links that it crossed."""
         self._bucket = -1
         self.bucket_ns = 250_000_000
         self.any_lost = False
@@ -200,6 +213,16 @@ class Evidence:
     def crossing(self, element: int) -> NDArray[np.intp]:
         """Return the paths that cross a link or end at a NIC."""
         return np.flatnonzero((self.rows[: self.paths] == element).any(axis=1))
+
+    def crossed(self, since_ns: int) -> Bools:
+        """Return [E] whether any path that was told of since then crosses an element, or may."""
+        recent = self.seen_ns[: self.paths] > since_ns
+        found = np.zeros(len(self.life_ns), np.bool_)
+        found[self.rows[: self.paths][recent]] = True
+        for at, way in self._way_before.items():
+            if recent[at]:
+                found[list(way)] = True
+        return found
 
     # ------------------------------------------------------------------------------------ events
 
@@ -343,16 +366,19 @@ class Evidence:
         return at
 
     def _grow_paths(self) -> None:
-        for field, fill in (
+        for name, fill in (
             ("rows", 0), ("gap", 0), ("booked", -1), ("alive_ns", 0), ("in_row", 0), ("first_lost_ns", 0),
             ("last_lost_ns", 0), ("seen_ns", 0), ("pending", 0), ("timeout_base_ns", FOREVER_NS),
             ("lost", 0), ("answered", 0), ("rate_hz", 0),
         ):  # fmt: skip
-            setattr(self, field, _grown(getattr(self, field), fill))
+            setattr(self, name, _grown(getattr(self, name), fill))
 
     def _book(self, at: int, name: str, key: tuple[str, int], now_ns: int, book: PathLinks) -> None:
         """Look the path's links up again."""
         peer, path = key
+        before = self._way_before.pop(at, None)
+        if before is None and self.booked[at] >= 0 and not self.gap[at]:
+            before = frozenset(self.rows[at, 2:].tolist()) - {NOTHING}
         forward, reverse = book.forward(name, peer, path), book.reverse(name, peer, path)
         self.booked[at] = book.version
         self.gap[at] = not forward or not reverse
@@ -367,6 +393,14 @@ class Evidence:
             self.rows = np.pad(self.rows, ((0, 0), (0, len(links) + 2 - width)))
         self.rows[at, 2:] = NOTHING
         self.rows[at, 2 : 2 + len(links)] = links
+        if before is not None and self.gap[at]:
+            self._way_before[at] = before
+        elif before is not None:
+            for link in before - set(links):
+                self.left.setdefault(link, Left()).paths.add(at)
+                self.left[link].newest_ns = now_ns
+            for link in self.left.keys() & set(links) - before:
+                self.left[link].paths.discard(at)
 
     def _roll(self, now_ns: int) -> int:
         """Return the column of the window to count in, emptied where it was of long ago."""

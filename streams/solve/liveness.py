@@ -268,6 +268,7 @@ class ShardHealth:
         if now_ns - self._grey_ns >= evidence.bucket_ns:
             self._grey_ns = now_ns
             self._judge_lossy(now_ns)
+            self._judge_left(now_ns)
         if now_ns - self._slow_ns >= SLOW_NS:
             self._slow_ns = now_ns
             self._pass_time(now_ns)
@@ -434,6 +435,37 @@ class ShardHealth:
         lives_ns = evidence.life_ns[links]
         lately: NDArray[np.intp] = links[lives_ns > lives_ns.max() - RETRACT_NS]
         return lately
+
+    # ------------------------------------------------------------------------------------ left by all
+
+    def _judge_left(self, now_ns: int) -> None:
+        """Find links inside that all paths were led around: where switches see a carrier go, nothing is lost
+        that could tell. Who moves paths for other reasons leaves some on every link."""
+        evidence = self.evidence
+        if not evidence.left:
+            return
+        since_ns = now_ns - STALE_NS
+        crossed = evidence.crossed(since_ns)
+        at_nic = set(evidence.out.tolist()) | set(evidence.into.tolist())
+        for link, left in list(evidence.left.items()):
+            if evidence.down[link] or link in at_nic or now_ns - left.newest_ns > KNOWN_NS:
+                del evidence.left[link]
+                continue
+            if crossed[link] or len(left.paths) < FEW_PATHS:
+                continue
+            paths = np.array(sorted(left.paths), np.intp)
+            paths = paths[(evidence.seen_ns[paths] > since_ns) & (evidence.in_row[paths] == 0)]
+            ends = [len(np.unique(side)) for side in evidence.rows[paths, :2].T]
+            if len(paths) < FEW_PATHS or min(ends) < FEW_ENDS:
+                continue
+            s = self._subject(cable_id(evidence.names[link]), "LINK")
+            if self._blocked(s):
+                continue
+            begin_ns = int(evidence.life_ns[link]) + 1
+            self._mark(s, link, begin_ns)
+            crossed_it = f"{_n(len(paths), 'path')} of {_n(ends[0], 'NIC')} that crossed it"
+            why = f"{crossed_it} are led around it, and none crosses it"
+            self._died(s, now_ns, begin_ns, "PROBES", (), why)
 
     # ------------------------------------------------------------------------------------ NICs and hosts
 

@@ -438,6 +438,49 @@ def test_a_path_that_moved_away_does_not_clear_the_dead_link() -> None:
     assert it.state(cable) == "DOWN"
 
 
+def lead(it: Watched, spine: str, into: str | None) -> dict[tuple[str, str, int], tuple[str, ...]]:
+    """Lead all ways over a spine by another one, or in turns by all others; return how they were."""
+    book = it.probes.book
+    before = dict(book._forward), dict(book._reverse)
+    names = [name for name in ("spine1", "spine2", "spine3", "spine4") if name != spine]
+    for links in (book._forward, book._reverse):
+        for n, (key, way) in enumerate(sorted(links.items())):
+            if len(way) == 4 and f">{spine}:" in way[1]:
+                near, far = way[0].split(">")[1].split(":")[0], way[2].split(">")[1].split(":")[0]
+                to = into or names[n % 3]
+                ids = it.fleet.link_ids
+                links[key] = (way[0], ids[it.link(near, to)], ids[it.link(to, far)], way[3])
+    book.version += 1
+    return before
+
+
+def test_a_switch_that_all_are_led_around_is_down_until_they_come_back() -> None:
+    it = small()
+    it.run(WARM)
+    before = lead(it, "spine2", None)
+    it.run(1500 * MS)
+    cables = {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
+    assert it.said("DOWN") == cables
+    assert "led around it, and none crosses it" in it.last(it.cable("leaf1", "spine2"))["text"]
+    book = it.probes.book
+    book._forward.update(before[0])
+    book._reverse.update(before[1])
+    book.version += 1
+    it.run(1500 * MS)
+    assert {it.state(cable) for cable in cables} == {"UP"}
+
+
+def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
+    it = small()
+    it.run(WARM)
+    lead(it, "spine2", None)
+    lead(it, "spine1", "spine2")
+    it.run(2 * S)
+    assert not {cable for cable in it.said("DOWN") if "spine2" in cable}
+    for kind in ("GREY", "FLAPPING"):
+        assert it.said(kind) == set()
+
+
 def test_a_message_that_comes_twice_counts_once() -> None:
     it = small()
     it.run(WARM)
