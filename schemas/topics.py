@@ -142,7 +142,7 @@ DECISIONS: Final = Topic(
     writers=("solve",), readers=("sink", "actuator"),
 )  # fmt: skip
 FALLBACKS: Final = Topic(
-    "fabric.fallbacks", "host", "Fallbacks", "each flow's other paths, ranked, for when nobody decides in time",
+    "fabric.fallbacks", "host", "Fallbacks", "each flow's other paths, ranked, for when nobody decides",
     Partitions.DATA, None, compacted=True,
     writers=("solve",), readers=("actuator",),
 )  # fmt: skip
