@@ -41,6 +41,7 @@ move lowers the highest load that it touches, so moves come to an end."""
 WINDOW_STALE_NS: Final = 5 * S
 """A window that nobody told of for so long stands no more; it is told anew each second."""
 STEERED_NS: Final = 600 * S
+"""How long a flow is remembered to have been steered: it does not go back to links that it left."""
 FIRST_PORT, LAST_PORT = 49_152, 65_535
 """Where ways are not known, a path is drawn from the ephemeral ports (RFC 6335)."""
 RANKED: Final = 4
@@ -143,7 +144,8 @@ class _Flow:
     tries: int = 0
     wait_ns: int = 0
     """Nothing is decided for it before."""
-    steered_ns: deque[int] = field(default_factory=deque)
+    steered: deque[tuple[int, Links]] = field(default_factory=deque)
+    """When it was steered of late, ns, and which links it left."""
     least_rtt_ns: int | None = None
     slow_since_ns: int | None = None
 
@@ -240,6 +242,8 @@ class Policy:
                 f = self._flows[flow.flow_id] = _Flow(flow)
             f.live, f.ways = flow, self._ways.of(flow)
             self._confirm(f)
+            while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
+                f.steered.popleft()
             f.path = flow.path if f.move is None else f.move.to_path
             f.links = flow.hops if f.path == flow.path and flow.hops else f.ways.get(f.path, ())
             f.queues = tuple(link for link in flow.hops or f.links if link in queued)
@@ -374,17 +378,19 @@ class Policy:
                 self._hold(f, "REROUTE", "NO_BETTER_PATH", window_id)
             elif self._now_ns < max(self._cool_ns(f), f.wait_ns):
                 self._hold(f, "REROUTE", "COOL_DOWN", window_id)
-            elif self._move(f, "REROUTE", path, "COLLISION", window_id):
-                self._steered(f)
+            elif self._steered(f, path, "COLLISION", window_id):
                 self._relieved_ns[link] = self._now_ns
 
     def _relief(self, f: _Flow, link: str) -> int | None:
-        """Return the well path without `link` that is loaded least once the flow is there; None where none
-        has room and none is clearly better than the one that it has."""
+        """Return the well path without `link`, and not left of late, that is loaded least once the flow is
+        there; None where none has room and none is clearly better than the one that it has."""
+        left = {links for _, links in f.steered}
         found = [
             (self._after(f, links), self._draw(f.live.flow_id, path), path, links)
             for path, links in f.ways.items()
-            if link not in links and self.wellness.of_links(links, self._now_ns).grade is Grade.WELL
+            if link not in links
+            and links not in left
+            and self.wellness.of_links(links, self._now_ns).grade is Grade.WELL
         ]
         if not found:
             return None
@@ -392,19 +398,22 @@ class Policy:
         before = self._loads.worst(each for each in f.links if each not in links)
         return path if after <= FULL or after < RELIEF * before else None
 
-    def _steered(self, f: _Flow) -> None:
+    def _steered(self, f: _Flow, path: int, kind: str, reason: str) -> bool:
+        """Decide that a flow is steered, where the limits let it; where it was before is forgotten."""
+        links = f.links
+        if not self._move(f, "REROUTE", path, kind, reason):
+            return False
         f.home = None
-        f.steered_ns.append(self._now_ns)
+        f.steered.append((self._now_ns, links))
+        return True
 
     def _cool_ns(self, f: _Flow) -> int:
         """Return when a flow may be steered again."""
-        while f.steered_ns and f.steered_ns[0] <= self._now_ns - STEERED_NS:
-            f.steered_ns.popleft()
-        if not f.steered_ns:
+        if not f.steered:
             return 0
         rules = self.rules
-        wait_ns = min(rules.cool_down_ns << min(len(f.steered_ns) - 1, 30), rules.cool_down_most_ns)
-        return f.steered_ns[-1] + wait_ns
+        wait_ns = min(rules.cool_down_ns << min(len(f.steered) - 1, 30), rules.cool_down_most_ns)
+        return f.steered[-1][0] + wait_ns
 
     # ------------------------------------------------------------------------------------ unknown paths
 
@@ -427,8 +436,7 @@ class Policy:
                 continue
             if self._now_ns < max(self._cool_ns(f), f.wait_ns):
                 self._hold(f, "REROUTE", "COOL_DOWN", name)
-            elif self._move(f, "REROUTE", self._anywhere(f), "DELAY", name):
-                self._steered(f)
+            elif self._steered(f, self._anywhere(f), "DELAY", name):
                 f.slow_since_ns = None
 
     # ------------------------------------------------------------------------------------ failback

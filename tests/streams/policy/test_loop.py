@@ -388,6 +388,25 @@ def test_nothing_oscillates_over_ten_minutes_of_load_and_faults() -> None:
     assert not loop.flows_over(loop.dead_links())
 
 
+def test_steering_under_heavy_load_leads_nobody_in_circles_and_carries_more() -> None:
+    sent = {}
+    for mode in ("ACT", "OBSERVE"):
+        loop = Loop(mode=mode, seed=5, every=10, load=0.9, flows_per_nic=2)
+        loop.advance(40)
+        before = loop.run.kernel.flow_sums()[0][:, 0].sum()
+        loop.advance(20)
+        sent[mode] = loop.run.kernel.flow_sums()[0][:, 0].sum() - before
+        if mode == "ACT":
+            left: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+            flows = {flow.flow_id: flow for flow in loop.live.open_flows()}
+            for d in loop.decisions:
+                ways = loop.ways.of(flows[d["flow_id"]])
+                assert ways[d["to_path"]] not in left[d["flow_id"]]
+                left[d["flow_id"]].add(ways[d["from_path"]])
+            assert len(loop.decisions) > 30
+    assert sent["ACT"] > 1.05 * sent["OBSERVE"]
+
+
 def test_observe_decides_the_same_and_moves_nothing() -> None:
     act, observe = Loop(mode="ACT"), Loop(mode="OBSERVE")
     for loop in (act, observe):
