@@ -100,7 +100,11 @@ class Wellness:
         s.state, s.seq, s.loss = state, record["seq"], record["loss_rate"] or 0.0
         if record["kind"] in ("NIC", "HOST"):
             self._hosts[subject] = subject
-        s.links = tuple(record["links"]) or s.links
+        links = tuple(record["links"]) or s.links
+        if bad:  # the other direction may have been bad before: it is not what this is about
+            for link in set(s.links) - set(links):
+                self._links.pop(link, None)
+        s.links = links
         for link in s.links:
             self._links[link] = subject
 

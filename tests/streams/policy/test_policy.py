@@ -83,6 +83,8 @@ class World:
     def health(self, link, state, kind="LINK", **more):
         subject = cable_id(link) if kind == "LINK" else link
         self.seq[subject] += 1
+        if kind == "LINK":
+            self.states[">".join(reversed(link.split(">")))] = "UP"  # a record is of the whole cable
         self.states[link] = state
         record = {
             "subject": subject, "kind": kind, "shard": "s0", "seq": self.seq[subject], "state": state,
@@ -168,6 +170,22 @@ def test_whatever_happens_nothing_moves_onto_what_is_dead_and_no_limit_is_passed
         assert sum(o["host"] == d["host"] for o in since) <= most
         minute = [o for o in w.decisions if d["at_ns"] <= o["at_ns"] < d["at_ns"] + MINUTE_NS]
         assert len({o["flow_id"] for o in minute}) <= allowed
+
+
+def test_a_cable_that_dies_one_way_and_later_the_other_is_dead_only_that_way():
+    w = World(16, most_moved_share=1.0)
+    w.paths = {name: 100 + n // 2 for n, name in enumerate(w.paths)}
+    w.decide()
+    out, back = "leaf1:u1>spine1:p1", "spine1:p1>leaf1:u1"
+    for link in (out, back):
+        hit = w.crossing(link)
+        w.health(link, "DOWN")
+        assert {d["flow_id"] for d in w.decide()} == hit
+        assert hit
+        w.health(link, "UP")
+        for _ in range(15):
+            w.decide(10 * S)
+        assert w.crossing(link) == hit
 
 
 def test_the_dead_come_before_the_lossy_and_the_heavy_before_the_light():
