@@ -118,8 +118,8 @@ def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
         raise ValueError(f"host {host!r}: expected a host's name or *")
     old = record or {"version": 0, "mode": "UNKNOWN", "thresholds": [], "latency_rules": []}
     return {
-        "host": host, "version": old["version"] + 1, "at_ns": time.time_ns(),
-        "by": f"{getpass.getuser()}@{socket.gethostname()}", "mode": old["mode"],
+        **old, "host": host, "version": old["version"] + 1, "at_ns": time.time_ns(),
+        "by": f"{getpass.getuser()}@{socket.gethostname()}",
         "thresholds": list(old["thresholds"]), "latency_rules": list(old["latency_rules"]),
     }  # fmt: skip
 

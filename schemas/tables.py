@@ -34,6 +34,8 @@ CONTENTION: Final = "contention"
 ALERTS: Final = "alerts"
 FLOWS: Final = "flows"
 PATHS: Final = "paths"
+DECISIONS: Final = "decisions"
+ACTIONS: Final = "actions"
 
 ROLLUP_VIEW: Final = "delays_1s_view"
 
@@ -64,6 +66,7 @@ _NAMES: Final = "Array(LowCardinality(String)) CODEC(ZSTD(1))"
 _TEXT: Final = "String CODEC(ZSTD(1))"
 _STATE_OF_LINK: Final = "Enum8('UNKNOWN' = 0, 'UP' = 1, 'GREY' = 2, 'FLAPPING' = 3, 'DOWN' = 4)"
 _MAYBE_NS: Final = "Nullable(Int64) CODEC(ZSTD(1))"
+_MAYBE_COUNT: Final = "Nullable(UInt32) CODEC(ZSTD(1))"
 _WINDOW: Final = (
     ("window", _COUNTER),
     ("window_start", _TIME),
@@ -91,6 +94,8 @@ class Retention:
     alerts_days: int = field(default=90, metadata={"table": ALERTS})
     flows_days: int = field(default=2, metadata={"table": FLOWS})
     paths_days: int = field(default=30, metadata={"table": PATHS})
+    decisions_days: int = field(default=90, metadata={"table": DECISIONS})
+    actions_days: int = field(default=90, metadata={"table": ACTIONS})
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield (table, days) of every table. Raises ValueError where days is below 1."""
@@ -373,6 +378,35 @@ TABLES: Final[dict[str, Table]] = {
             "nic, peer, path, leg, since_ns",
             time="fromUnixTimestamp64Nano(recorded_ns)",
             partition_by=None,
+        ),
+        Table(
+            DECISIONS,
+            "one row a decision of the policy (Decision); decided in fabric time",
+            (
+                ("decision_id", _TEXT), ("shard", _NAME), ("epoch", _COUNTER), ("seq", _COUNTER),
+                ("decided", _TIME), ("host", _NAME), ("action", _NAME), ("flow_id", _TEXT),
+                ("from_path", _MAYBE_COUNT), ("to_path", _MAYBE_COUNT), ("rate_bps", _MAYBE_NS),
+                ("expires_at_ns", _COUNTER), ("reason_kind", _NAME), ("reason_id", _TEXT),
+                ("config_version", _COUNTER), ("text", _TEXT),
+                *_RECORDED,
+            ),
+            "decision_id",
+            time="decided",
+            partition_by="toYYYYMMDD(decided)",
+        ),
+        Table(
+            ACTIONS,
+            "one row a decision and what an actuator made of it (ActionReport); done in fabric time",
+            (
+                ("decision_id", _TEXT), ("outcome", _NAME), ("host", _NAME), ("shard", _NAME),
+                ("epoch", _COUNTER), ("seq", _COUNTER), ("done", _TIME), ("flow_id", _TEXT),
+                ("action", _NAME), ("from_path", _MAYBE_COUNT), ("to_path", _MAYBE_COUNT),
+                ("took_ns", _COUNTER), ("config_version", _COUNTER), ("detail", _TEXT),
+                *_RECORDED,
+            ),
+            "decision_id, outcome",
+            time="done",
+            partition_by="toYYYYMMDD(done)",
         ),
     )
 }  # fmt: skip

@@ -136,8 +136,23 @@ ALERTS: Final = Topic(
     Partitions.DATA, 7 * DAY_MS, compacted=True,
     writers=("solve",), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
+DECISIONS: Final = Topic(
+    "fabric.decisions", "host", "Decision", "what flows are to do, and why",
+    Partitions.DATA, 7 * DAY_MS,
+    writers=("solve",), readers=("sink", "actuator"),
+)  # fmt: skip
+FALLBACKS: Final = Topic(
+    "fabric.fallbacks", "host", "Fallbacks", "each flow's other paths, ranked, for when nobody decides",
+    Partitions.DATA, None, compacted=True,
+    writers=("solve",), readers=("actuator",),
+)  # fmt: skip
+ACTIONS: Final = Topic(
+    "fabric.actions", "host", "ActionReport", "what actuators made of decisions",
+    Partitions.DATA, 7 * DAY_MS,
+    writers=("actuator",), readers=("sink",),
+)  # fmt: skip
 CONFIG: Final = Topic(
-    "fabric.config", "host or *", "ActuatorConfig", "mode, thresholds and promises, live",
+    "fabric.config", "host or *", "ActuatorConfig", "mode, limits, thresholds and promises, live",
     Partitions.ONE, None, compacted=True,
     writers=("config",), readers=("solve",),
 )  # fmt: skip
@@ -156,6 +171,6 @@ TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
     for topic in (
         PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, TURNS, LINKS, FLAPS, PATH_QUEUEING,
-        QUEUES, FLOWS, CONTENTION, ALERTS, CONFIG, TRUTH, REJECTS,
+        QUEUES, FLOWS, CONTENTION, ALERTS, DECISIONS, FALLBACKS, ACTIONS, CONFIG, TRUTH, REJECTS,
     )
 }  # fmt: skip

@@ -61,6 +61,10 @@ class LiveFlow(NamedTuple):
     sender_held: bool
     """Whether its own host did, while there was something to send."""
     hops: tuple[str, ...]
+    path: int
+    """Its source port: the entropy value of its path."""
+    rtt_ns: int | None
+    """The transport's own smoothed round trip."""
 
 
 class Report(NamedTuple):
@@ -141,6 +145,8 @@ def _flow(element: Record) -> LiveFlow:
         (element["receiver_limited_share"] or 0.0) > HELD,
         not allowed and (sender or 0.0) - idle > HELD,
         tuple(element["hops"]),
+        element["source_port"],
+        element["rtt_ns"],
     )
 
 
@@ -215,6 +221,11 @@ class LiveFlows:
             (flow, tuple(link for link, weight in self._links[name].items() if weight >= SURE))
             for name, flow in sorted(self._held.items())
         ]
+
+    def open_flows(self) -> list[LiveFlow]:
+        """Return the open flows, by id."""
+        found = (flow for _, flows in self._hosts.values() for flow in flows.values())
+        return sorted(found, key=lambda flow: flow.flow_id)
 
     def count(self) -> int:
         """Return how many flows are open."""

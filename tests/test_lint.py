@@ -61,6 +61,7 @@ SERVICES = {
         "streams/agents/alerts.py",
         "streams/agents/queues.py",
         "streams/agents/contention.py",
+        "streams/policy/",
     ),
     "sink": ("streams/agents/sink.py", "streams/history/rows.py"),
     "up": (
@@ -88,8 +89,8 @@ SHARED_ROOM = (
 """Files that open topics for both stages of a worker: lookups, rejects."""
 
 
-UNREAD = {topics.TRUTH.name}
-"""Topics that no service reads: they are for benches and people."""
+UNREAD = {topics.TRUTH.name, topics.FALLBACKS.name}
+"""Topics that no service reads: they are for benches and people, or their reader is yet to come."""
 
 COUNTED_ONLY = {"solve": {topics.PROBES.name}}
 """Topics that a service asks the number of partitions of, and does not read."""

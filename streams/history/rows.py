@@ -44,21 +44,22 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
                      "asymmetry_ns", "weight"), _EXACT),
     **dict.fromkeys(("margin_ns", "noise_ns"), _FIGURE),
     "key": _BYTES, "head": _BYTES,
-    **dict.fromkeys(("since", "opened", "raised", "reported"), _TIME),
+    **dict.fromkeys(("since", "opened", "raised", "reported", "decided", "done"), _TIME),
     **dict.fromkeys(("links", "others", "hops", "jobs", "grouped", "flow_id", "flow_nic", "flow_peer",
                      "flow_job", "evidence_topic", "evidence_key", "evidence_text"), pa.list_(_TEXT)),
     **dict.fromkeys(("flow_rate_bps", "flow_share"), pa.list_(_FIGURE)),
     **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
     **dict.fromkeys(("synced", "from_flows", "complete"), pa.uint8()),
     **dict.fromkeys(("flaps_hour", "paths_dead", "paths_living", "probers", "group", "flows_total",
-                     "source_port", "peer_port", "changes", "turn_shots"), _COUNT),
+                     "source_port", "peer_port", "changes", "turn_shots", "from_path", "to_path"), _COUNT),
     **dict.fromkeys(("loss_rate", "loss_rate_low", "loss_rate_high", "depth_mean_bytes", "depth_max_bytes",
                      "bound_bytes", "utilisation", "utilisation_bound", "depth_bytes", "depth_peak_bytes",
                      "confidence", "busy_share", "receiver_limited_share", "sender_limited_share"), _FIGURE),
     **dict.fromkeys(("over_byte_s",), _EXACT),
     **dict.fromkeys(("subject", "kind", "before", "because", "text", "link", "window_id", "alert_id",
                      "severity", "boot", "source_address", "peer_address", "protocol", "job", "tenant",
-                     "leg", "found", "contradiction", "first_hop"), _TEXT),
+                     "leg", "found", "contradiction", "first_hop", "decision_id", "action", "outcome",
+                     "reason_kind", "reason_id"), _TEXT),
     **dict.fromkeys(("nic", "peer", "shard", "state", "domain", "clock", "source", "host", "device", "rack",
                      "stamp", "topic", "reader", "reason", "detail", "event", "reference", "prober"), _TEXT),
     **{f"{kind}_{level}_ns": _FIGURE
@@ -80,6 +81,7 @@ _KIND_IN: Final[dict[tuple[str, str], pa.DataType]] = {
     (tables.ALERTS, "nics"): pa.list_(_TEXT),
     (tables.FLOWS, "flow_id"): _TEXT,
     (tables.FLOWS, "rate_bps"): _EXACT,
+    **{(table, "flow_id"): _TEXT for table in (tables.DECISIONS, tables.ACTIONS)},
 }
 """The same where one name has two types."""
 
@@ -142,6 +144,8 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
     topics.ALERTS.name: ("alert_id", "update"),
     topics.FLOWS.name: ("host", "boot", "report"),
     topics.PATHS.name: ("nic", "peer"),
+    topics.DECISIONS.name: ("decision_id",),
+    topics.ACTIONS.name: ("decision_id", "outcome"),
 }
 
 
@@ -406,6 +410,21 @@ def _paths(message: Message, out: dict[str, Columns]) -> None:
     _take(columns, [{**path, "complete": int(path["complete"])} for path in paths], _PATH_MAP_FIELDS)
 
 
+def _decisions(message: Message, out: dict[str, Columns]) -> None:
+    record = message.record
+    if record is not None:
+        reason = record["reason"]
+        _one(
+            tables.DECISIONS, message, out, decided=_within("at_ns", record["at_ns"]),
+            reason_kind=reason["kind"], reason_id=reason["id"],
+        )  # fmt: skip
+
+
+def _actions(message: Message, out: dict[str, Columns]) -> None:
+    if message.record is not None:
+        _one(tables.ACTIONS, message, out, done=_within("at_ns", message.record["at_ns"]))
+
+
 _MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
     topics.DELAYS.name: _delays,
     topics.CLOCK_OFFSETS.name: _clocks,
@@ -418,6 +437,8 @@ _MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
     topics.ALERTS.name: _alerts,
     topics.FLOWS.name: _flows,
     topics.PATHS.name: _paths,
+    topics.DECISIONS.name: _decisions,
+    topics.ACTIONS.name: _actions,
 }
 
 TOPICS: Final[tuple[topics.Topic, ...]] = tuple(topics.TOPICS[name] for name in _MAKERS)

@@ -42,6 +42,10 @@ class RetentionSettings(BaseModel):
     alerts_days: Days = Field(default=90, description="days of alerts: one row an alert")
     flows_days: Days = Field(default=2, description="days of flow reports: one row a flow and report")
     paths_days: Days = Field(default=30, description="days of paths: one row a path and way that it took")
+    decisions_days: Days = Field(default=90, description="days of decisions: one row a decision")
+    actions_days: Days = Field(
+        default=90, description="days of actions: one row a decision carried out or not"
+    )
 
     def as_tables(self) -> tables.Retention:
         """Return what `schemas.tables` takes."""

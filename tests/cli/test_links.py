@@ -140,3 +140,8 @@ def test_what_changes_nothing_or_makes_no_sense_is_refused():
     kept = with_rule(record, "*", "r", parse_rule("r", "*>rail:1", 5, 1))
     assert kept["thresholds"] == record["thresholds"]
     assert (kept["version"], len(kept["latency_rules"])) == (2, 1)
+    limited = {**kept, "most_actions_per_s": 7, "protected_jobs": ["llm"]}
+    further = changed(limited, "*", ["mode=ACT"])
+    assert (further["most_actions_per_s"], further["protected_jobs"]) == (7, ["llm"]), (
+        "a change keeps the rest"
+    )

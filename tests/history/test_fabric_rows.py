@@ -89,6 +89,23 @@ def paths(since_ns=T, traced_ns=T, hops=(LINK,), **fields):
     }  # fmt: skip
 
 
+def decision(seq=0, **fields):
+    return {
+        "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": T, "host": "h1",
+        "action": "REROUTE", "flow_id": "h1/b/qp:eth1:1:1", "from_path": 50_000, "to_path": 50_001,
+        "expires_at_ns": T + S, "reason": {"kind": "DOWN", "id": "leaf1:swp3<>spine1:swp1/1"},
+        "config_version": 3, "signature": b"", "text": "away from leaf1 to spine1", **fields,
+    }  # fmt: skip
+
+
+def action(outcome="APPLIED", **fields):
+    return {
+        "host": "h1", "decision_id": "s0/1/0", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": T + 1,
+        "flow_id": "h1/b/qp:eth1:1:1", "action": "REROUTE", "outcome": outcome, "from_path": 50_000,
+        "to_path": 50_001, "took_ns": 1_000, "config_version": 3, **fields,
+    }  # fmt: skip
+
+
 @pytest.fixture
 def insert(shared_server, client):
     """Puts records of a topic into history as the sink does, a batch a call; the first at T."""
@@ -136,6 +153,9 @@ def test_each_table_keeps_the_fields_of_its_record():
     assert names(codec.raw_schema("Alert")) - {"raised_ns", "evidence"} <= columns(tables.ALERTS)
     assert items("FlowReports", "flows") <= columns(tables.FLOWS)
     assert items("PathMaps", "paths") | {"nic", "peer", "traced_ns"} <= columns(tables.PATHS)
+    decided = names(codec.raw_schema("Decision")) - {"at_ns", "reason", "signature"}
+    assert decided | {"reason_kind", "reason_id"} <= columns(tables.DECISIONS)
+    assert names(codec.raw_schema("ActionReport")) - {"at_ns"} <= columns(tables.ACTIONS)
 
 
 def test_a_link_s_state_is_a_row_and_what_is_told_of_it_again_overwrites(insert, client):
@@ -226,3 +246,21 @@ def test_empty_records_and_tombstones_make_no_row():
         (topics.FLAPS, None), (topics.ALERTS, None), (topics.CONTENTION, None),
     ):  # fmt: skip
         assert rows.rows_of(topic.name, [rows.Message(record, "k", T)]) == {}
+
+
+def test_a_decision_is_a_row_and_so_is_each_thing_that_came_of_it(insert, client):
+    for _ in range(2):
+        insert(topics.DECISIONS, decision(0), decision(1, to_path=None))
+        insert(topics.ACTIONS, action(), action("DUPLICATE"))
+    got = ask(
+        client,
+        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_id, "
+        "toUnixTimestamp64Nano(decided) FROM fabrictime.decisions FINAL ORDER BY seq",
+    )
+    flow, cable = "h1/b/qp:eth1:1:1", "leaf1:swp3<>spine1:swp1/1"
+    assert got == [
+        ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, T),
+        ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, T),
+    ]
+    got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome")
+    assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]

@@ -1,0 +1,1 @@
+"""What carries decisions out, one module a kind of flow."""

@@ -1,0 +1,553 @@
+"""One shard's policy: which flows go on by another path, when and why, and which go back.
+
+In: `LinkHealth`, `ContentionWindow`, the shard's `LiveFlows`, the ways that each flow could take, the
+records of `fabric.config`. Out: a `Round`: `Decision`s, `Fallbacks` that changed, what was held back and why.
+Pure: times are the caller's, ties are broken by a seeded draw, so the same inputs give the same decisions.
+The mode is the actuators' business: OBSERVE decides the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+from schemas.limits import Limits
+from schemas.topics import DECISIONS, FALLBACKS, MAX_ELEMENTS, Topic
+from streams.flows import LiveFlow, LiveFlows
+from streams.policy.ledger import Ledger
+from streams.policy.loads import Demand, Links, Loads
+from streams.policy.wellness import Grade, State, Wellness
+
+__all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
+
+Record = dict[str, Any]
+
+MS: Final = 1_000_000
+S: Final = 1_000 * MS
+FULL: Final = 1.001
+"""Demand over rate above which a link cannot carry what is sent."""
+ENOUGH: Final = 1.1
+"""A link is relieved to this at first, since demands are estimates; to `FULL` only where its queue goes on to
+stand after that."""
+EVEN: Final = 0.5
+"""Share of the highest rate over a link that counts as even with it."""
+RELIEF: Final = 0.8
+"""Where no path has room, one is taken that is then loaded less than this share of the one left: each such
+move lowers the highest load that it touches, so moves come to an end."""
+WINDOW_STALE_NS: Final = 5 * S
+"""A window that nobody told of for so long stands no more; it is told anew each second."""
+STEERED_NS: Final = 600 * S
+"""How long a flow is remembered to have been steered: it does not go back to links that it left."""
+FIRST_PORT, LAST_PORT = 49_152, 65_535
+"""Where ways are not known, a path is drawn from the ephemeral ports (RFC 6335)."""
+RANKED: Final = 4
+"""Other paths that are told of each flow."""
+LOAD_STEPS: Final = 4
+"""Steps of load in which other paths are told apart, so that ranks rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What policy waits for."""
+
+    expires_ns: int = 1 * S
+    """A decision may be applied for so long."""
+    confirm_ns: int = 500 * MS
+    """After that, until a report that still shows the old path means that it was not."""
+    retry_most_ns: int = 60 * S
+    """Longest wait until it is decided again; the first is 2 s, each next one twice as long."""
+    hold_down_ns: int = 10 * S
+    hold_down_most_ns: int = 600 * S
+    failback_step_ns: int = 100 * MS
+    failback_steps: int = 8
+    """Flows go back in so many steps."""
+    cool_down_ns: int = 5 * S
+    """After a flow was steered, until it may be again; twice as long each time within ten minutes."""
+    cool_down_most_ns: int = 300 * S
+    settle_ns: int = 1 * S
+    """After a link was relieved, until a window that still stands there counts anew."""
+    slow_ns: int = 200_000
+    """Round trip above a flow's least that counts as delay, where its path is not known."""
+    slow_for_ns: int = 1 * S
+    """How long that lasts until the flow tries another path, as in PLB (Qureshi et al., SIGCOMM 2022)."""
+    fallbacks_ns: int = 1 * S
+    """Least time between two rankings of other paths, but for when a link's health changes."""
+
+
+class Ways(Protocol):
+    """What is asked of the paths that a flow could take."""
+
+    def of(self, flow: LiveFlow) -> Mapping[int, Links]:
+        """Return entropy value to all links in order, as traced for the flow's own ports; empty: unknown."""
+
+
+class Said(NamedTuple):
+    """One message to publish."""
+
+    topic: Topic
+    key: str
+    record: Record
+
+
+class Held(NamedTuple):
+    """An action that was wanted and not taken."""
+
+    flow_id: str
+    action: str
+    why: str
+    """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH;
+    COOL_DOWN; WAITING: was decided and not carried out, is decided again later."""
+    reason: str
+
+
+@dataclass(slots=True)
+class Round:
+    """What came of one look at everything."""
+
+    decisions: list[Said] = field(default_factory=list)
+    fallbacks: list[Said] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+
+
+class _Move(NamedTuple):
+    """A decision whose effect no report has shown yet."""
+
+    to_path: int
+    via: frozenset[int]
+    """Paths on which reports may still show the flow."""
+    until_ns: int
+
+
+@dataclass(slots=True)
+class _Flow:
+    """One flow. `path` and `links`: where it is, or will be once what is decided is done."""
+
+    live: LiveFlow
+    ways: Mapping[int, Links] = field(default_factory=dict)
+    path: int = 0
+    links: Links = ()
+    demand: Demand = field(default_factory=Demand)
+    bps: float = 0.0
+    """What it would send."""
+    queues: Links = ()
+    """Links with a queue that it was last reported on."""
+    squeezed: bool = False
+    """Whether one of those holds it back."""
+    move: _Move | None = None
+    home: int | None = None
+    """The path that it was on before its links went bad."""
+    home_subject: str = ""
+    tries: int = 0
+    wait_ns: int = 0
+    """Nothing is decided for it before."""
+    steered: deque[tuple[int, Links]] = field(default_factory=deque)
+    """When it was steered of late, ns, and which links it left."""
+    least_rtt_ns: int | None = None
+    slow_since_ns: int | None = None
+
+    @property
+    def host(self) -> str:
+        return self.live.nic.partition("/")[0]
+
+
+class Policy:
+    """The policy of one shard. `epoch` grows with each new owner; `rate_of`: a directed link's bit/s, 0 where
+    it is not known. `flows` are to be advanced by the caller, before each `decide`."""
+
+    def __init__(
+        self, shard: str, epoch: int, flows: LiveFlows, ways: Ways, rate_of: Callable[[str], int], *,
+        seed: int = 0, rules: Rules | None = None,
+    ) -> None:  # fmt: skip
+        self.shard, self.epoch = shard, epoch
+        self.rules = rules or Rules()
+        self.wellness = Wellness(self.rules.hold_down_ns, self.rules.hold_down_most_ns)
+        self._live, self._ways, self._rate_of, self._seed = flows, ways, rate_of, seed
+        self._flows: dict[str, _Flow] = {}
+        self._windows: dict[str, Record] = {}
+        self._records: dict[str, Record] = {}
+        self._limits: dict[str, Limits] = {}
+        self._ledger = Ledger()
+        self._loads = Loads(rate_of)
+        self._ends: Counter[str] = Counter()
+        self._seq = 0
+        self._relieved_ns: dict[str, int] = {}
+        self._back_ns, self._back_batch = 0, 0
+        self._ranked_ns, self._ranked_version = 0, -1
+        self._told: dict[str, tuple[int, list[Record]]] = {}
+        """Host to how many rankings of it were told, and the last of them."""
+        self._now_ns = 0
+        self._round = Round()
+
+    # ------------------------------------------------------------------------------------ what comes in
+
+    def take_health(self, subject: str, record: Record | None) -> None:
+        """Take a subject's `LinkHealth`; None: it is forgotten."""
+        if record is None or record["shard"] == self.shard:
+            self.wellness.take(subject, record)
+
+    def take_contention(self, record: Record) -> None:
+        """Take a `ContentionWindow`."""
+        if record["shard"] != self.shard:
+            return
+        known = self._windows.get(record["link"])
+        order = (record["opened_ns"], record["update"])
+        if known is None or order > (known["opened_ns"], known["update"]):
+            self._windows[record["link"]] = record
+
+    def take_config(self, records: Mapping[str, Record]) -> None:
+        """Take the records of `fabric.config` in force, by key."""
+        self._records = dict(records)
+        self._limits.clear()
+
+    def _limits_of(self, host: str) -> Limits:
+        found = self._limits.get(host)
+        if found is None:
+            found = self._limits[host] = Limits.of(self._records, host)
+        return found
+
+    # ------------------------------------------------------------------------------------ a round
+
+    def decide(self, now_ns: int) -> Round:
+        """Look at everything as of `now_ns`, fabric time; return what follows."""
+        self._now_ns, self._round = now_ns, Round()
+        self._look()
+        self._fail_over()
+        self._steer()
+        self._try_elsewhere()
+        self._fail_back()
+        self._rank()
+        return self._round
+
+    def _look(self) -> None:
+        """Bring flows, demands and loads up to date."""
+        live = self._live.open_flows()
+        here = {flow.flow_id for flow in live}
+        for name in [name for name in self._flows if name not in here]:
+            del self._flows[name]
+        queued = {
+            link
+            for window in self._standing()
+            for link in (window["link"], *window["others"])
+        }  # fmt: skip
+        self._ends = Counter(end for flow in live for end in (flow.nic, ">" + flow.peer))
+        self._loads = Loads(self._rate_of)
+        for flow in live:
+            f = self._flows.get(flow.flow_id)
+            fresh = f is None or f.live is not flow
+            if f is None:
+                f = self._flows[flow.flow_id] = _Flow(flow)
+            f.live, f.ways = flow, self._ways.of(flow)
+            self._confirm(f)
+            while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
+                f.steered.popleft()
+            f.path = flow.path if f.move is None else f.move.to_path
+            f.links = flow.hops if f.path == flow.path and flow.hops else f.ways.get(f.path, ())
+            f.queues = tuple(link for link in flow.hops or f.links if link in queued)
+            if fresh:
+                f.demand.hear(flow.rate_bps, bool(f.queues), self._now_ns)
+                self._hear_delay(f)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Judge what flows would send. Who is squeezed at a link gets as much there as any other, in an even
+        share; who gets far less wants no more (Bertsekas and Gallager, Data Networks, 6.5: max-min)."""
+        most: dict[str, float] = {}
+        for f in self._flows.values():
+            for link in f.queues:
+                most[link] = max(most.get(link, 0.0), f.live.rate_bps)
+        for f in self._flows.values():
+            held = f.live.sender_held or f.live.receiver_held
+            f.squeezed = not held and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
+            f.bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f))
+            self._loads.add(f.links, f.bps)
+
+    def _standing(self) -> list[Record]:
+        """Return the windows that are open, by link."""
+        return [
+            window
+            for _, window in sorted(self._windows.items())
+            if window["state"] != "CLOSED" and window["updated_ns"] > self._now_ns - WINDOW_STALE_NS
+        ]
+
+    def _confirm(self, f: _Flow) -> None:
+        """See what became of the last decision."""
+        move = f.move
+        if move is not None:
+            if f.live.path not in move.via:
+                f.move, f.tries, f.wait_ns = None, 0, 0
+            elif self._now_ns >= move.until_ns:
+                f.move = None
+                f.tries += 1
+                f.wait_ns = self._now_ns + min(S << min(f.tries, 30), self.rules.retry_most_ns)
+        if f.move is None and f.home == f.live.path:
+            f.home = None
+
+    def _fair_bps(self, f: _Flow) -> float:
+        """Return what a flow would get if only the two NICs' own links were shared, each evenly."""
+        if not f.links:
+            return 0.0
+        there = self._rate_of(f.links[0]) / self._ends[f.live.nic]
+        return min(there, self._rate_of(f.links[-1]) / self._ends[">" + f.live.peer])
+
+    # ------------------------------------------------------------------------------------ failover
+
+    def _state(self, f: _Flow) -> State:
+        ends = (self.wellness.of_end(f.live.nic), self.wellness.of_end(f.live.peer))
+        return max((*ends, self.wellness.of_links(f.links, self._now_ns)), key=lambda each: each[:2])
+
+    def _fail_over(self) -> None:
+        """Move every flow off a dead or lossy path: dead ones first, then the heaviest."""
+        bad = [(f, state) for f in self._flows.values() if (state := self._state(f)).grade >= Grade.GREY]
+        bad.sort(key=lambda each: (-each[1].grade, -each[0].bps, self._draw(each[0].live.flow_id)))
+        for f, state in bad:
+            dead = state.grade is Grade.DEAD
+            if self._now_ns < f.wait_ns:
+                self._hold(f, "REROUTE", "WAITING", state.reason)
+                continue
+            if f.ways:
+                path = self._best(f, Grade.GREY if dead else Grade.HELD)
+            else:
+                path = self._anywhere(f) if f.links else None
+            if path is None:
+                self._hold(f, "REROUTE", "NO_LIVING_PATH" if dead else "NO_BETTER_PATH", state.reason)
+                continue
+            home = f.path if f.home is None else f.home
+            if self._move(f, "REROUTE", path, "DOWN" if dead else "GREY", state.reason, urgent=True):
+                f.home, f.home_subject = home, state.reason.rpartition("/")[0]
+
+    def _best(self, f: _Flow, most: Grade) -> int | None:
+        """Return the best other path of a flow that is no worse than `most`, None where there is none."""
+        if max(self.wellness.of_end(end).grade for end in (f.live.nic, f.live.peer)) is Grade.DEAD:
+            return None
+        found = []
+        for path, links in f.ways.items():
+            if path == f.path or links == f.links:
+                continue
+            state = self.wellness.of_links(links, self._now_ns)
+            if state.grade <= most:
+                found.append((state[:2], self._after(f, links), self._draw(f.live.flow_id, path), path))
+        return min(found)[-1] if found else None
+
+    def _after(self, f: _Flow, links: Links) -> float:
+        """Return the highest load on a path once a flow has moved there, of links new to it."""
+        return self._loads.worst((link for link in links if link not in f.links), f.bps)
+
+    def _anywhere(self, f: _Flow) -> int:
+        """Draw another path of a flow whose ways nobody knows."""
+        ports = LAST_PORT - FIRST_PORT + 1
+        path = FIRST_PORT + self._draw(f.live.flow_id, self._seq) % ports
+        return path if path != f.path else FIRST_PORT + (path + 1 - FIRST_PORT) % ports
+
+    # ------------------------------------------------------------------------------------ steering
+
+    def _steer(self) -> None:
+        """Clear collisions inside the fabric with the fewest moves."""
+        for window in self._standing():
+            if window["kind"] != "COLLISION":
+                continue
+            names = (window["link"], *window["others"])
+            link = max(names, key=lambda name: (self._loads.share(name), name))
+            crossing = [f for f in self._flows.values() if link in f.links]
+            since_ns = max(window["opened_ns"], self._relieved_ns.get(link, 0))
+            stands = self._now_ns - since_ns >= self.rules.settle_ns
+            if stands and self._loads.share(link) <= FULL:
+                self._doubt(crossing)
+            self._relieve(link, crossing, FULL if stands else ENOUGH, window["window_id"])
+
+    def _doubt(self, flows: Iterable[_Flow]) -> None:
+        """Count flows at what they could send: what they did send does not explain that a queue stands."""
+        for f in flows:
+            more_bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f), doubted=True) - f.bps
+            f.bps += more_bps
+            self._loads.add(f.links, more_bps)
+
+    def _relieve(self, link: str, crossing: list[_Flow], most: float, window_id: str) -> None:
+        """Move the heaviest flows away until no more than `most` of a link's rate is left."""
+        crossing.sort(key=lambda f: (-f.bps, self._draw(f.live.flow_id)))
+        for f in crossing:
+            if self._loads.share(link) <= most:
+                return
+            if f.move is not None:
+                continue
+            path = self._relief(f, link)
+            if path is None:
+                self._hold(f, "REROUTE", "NO_BETTER_PATH", window_id)
+            elif self._now_ns < max(self._cool_ns(f), f.wait_ns):
+                self._hold(f, "REROUTE", "COOL_DOWN", window_id)
+            elif self._steered(f, path, "COLLISION", window_id):
+                self._relieved_ns[link] = self._now_ns
+
+    def _relief(self, f: _Flow, link: str) -> int | None:
+        """Return the well path without `link`, and not left of late, that is loaded least once the flow is
+        there; None where none has room and none is clearly better than the one that it has."""
+        left = {links for _, links in f.steered}
+        found = [
+            (self._after(f, links), self._draw(f.live.flow_id, path), path, links)
+            for path, links in f.ways.items()
+            if link not in links
+            and links not in left
+            and self.wellness.of_links(links, self._now_ns).grade is Grade.WELL
+        ]
+        if not found:
+            return None
+        after, _, path, links = min(found)
+        before = self._loads.worst(each for each in f.links if each not in links)
+        return path if after <= FULL or after < RELIEF * before else None
+
+    def _steered(self, f: _Flow, path: int, kind: str, reason: str) -> bool:
+        """Decide that a flow is steered, where the limits let it; where it was before is forgotten."""
+        links = f.links
+        if not self._move(f, "REROUTE", path, kind, reason):
+            return False
+        f.home = None
+        f.steered.append((self._now_ns, links))
+        return True
+
+    def _cool_ns(self, f: _Flow) -> int:
+        """Return when a flow may be steered again."""
+        if not f.steered:
+            return 0
+        rules = self.rules
+        wait_ns = min(rules.cool_down_ns << min(len(f.steered) - 1, 30), rules.cool_down_most_ns)
+        return f.steered[-1][0] + wait_ns
+
+    # ------------------------------------------------------------------------------------ unknown paths
+
+    def _hear_delay(self, f: _Flow) -> None:
+        rtt_ns = f.live.rtt_ns
+        if rtt_ns is None:
+            return
+        f.least_rtt_ns = rtt_ns if f.least_rtt_ns is None else min(f.least_rtt_ns, rtt_ns)
+        if rtt_ns <= f.least_rtt_ns + self.rules.slow_ns:
+            f.slow_since_ns = None
+        elif f.slow_since_ns is None:
+            f.slow_since_ns = self._now_ns
+
+    def _try_elsewhere(self) -> None:
+        """Let flows that wait for long, on paths that nobody knows, try another."""
+        for name, f in sorted(self._flows.items()):
+            if f.links or f.ways or f.move is not None or f.slow_since_ns is None:
+                continue
+            if self._now_ns - f.slow_since_ns < self.rules.slow_for_ns:
+                continue
+            if self._now_ns < max(self._cool_ns(f), f.wait_ns):
+                self._hold(f, "REROUTE", "COOL_DOWN", name)
+            elif self._steered(f, self._anywhere(f), "DELAY", name):
+                f.slow_since_ns = None
+
+    # ------------------------------------------------------------------------------------ failback
+
+    def _fail_back(self) -> None:
+        """Let flows return, some at a time, whose own path is well and has stayed so."""
+        ready = [f for f in self._flows.values() if self._may_return(f)]
+        if not ready:
+            self._back_batch = 0
+            return
+        self._back_batch = max(self._back_batch, math.ceil(len(ready) / self.rules.failback_steps))
+        if self._now_ns < self._back_ns + self.rules.failback_step_ns:
+            return
+        ready.sort(key=lambda f: (-f.bps, self._draw(f.live.flow_id)))
+        moved = 0
+        for f in ready:
+            if moved == self._back_batch:
+                break
+            home = f.home
+            if home is None:
+                continue
+            reason = self.wellness.reason(f.home_subject)
+            links = f.ways[home]
+            before = self._loads.worst(each for each in f.links if each not in links)
+            if self._after(f, links) > max(FULL, RELIEF * before):
+                self._hold(f, "RESTORE", "NO_BETTER_PATH", reason)
+            elif self._move(f, "RESTORE", home, "HEALED", reason):
+                moved += 1
+                self._back_ns = self._now_ns
+
+    def _may_return(self, f: _Flow) -> bool:
+        links = () if f.home is None else f.ways.get(f.home, ())
+        if not links or f.move is not None or self._now_ns < f.wait_ns:
+            return False
+        return self.wellness.of_links(links, self._now_ns).grade is Grade.WELL
+
+    # ------------------------------------------------------------------------------------ what is said
+
+    def _draw(self, *what: object) -> int:
+        """Return a number that is random but the same for the same seed, shard and words."""
+        words = "|".join(map(str, (self._seed, self.shard, *what)))
+        return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big")
+
+    def _hold(self, f: _Flow, action: str, why: str, reason: str) -> None:
+        self._round.held.append(Held(f.live.flow_id, action, why, reason))
+
+    def _move(
+        self, f: _Flow, action: str, path: int, kind: str, reason: str, *, urgent: bool = False
+    ) -> bool:
+        """Decide that a flow moves, where the limits let it."""
+        name, limits, now_ns = f.live.flow_id, self._limits_of(f.host), self._now_ns
+        if f.live.job in limits.protected_jobs:
+            why: str | None = "PROTECTED"
+        elif action not in limits.allowed:
+            why = "NOT_ALLOWED"
+        else:
+            why = self._ledger.why_not(name, f.host, limits, len(self._flows), now_ns, urgent=urgent)
+        if why is not None:
+            self._hold(f, action, why, reason)
+            return False
+        self._ledger.note(name, f.host, now_ns)
+        expires_ns = now_ns + self.rules.expires_ns
+        self._round.decisions.append(Said(DECISIONS, f.host, {
+            "decision_id": f"{self.shard}/{self.epoch}/{self._seq}", "shard": self.shard,
+            "epoch": self.epoch, "seq": self._seq, "at_ns": now_ns, "host": f.host, "action": action,
+            "flow_id": name, "from_path": f.path, "to_path": path, "rate_bps": None,
+            "expires_at_ns": expires_ns, "reason": {"kind": kind, "id": reason},
+            "config_version": limits.version, "signature": b"",
+            "text": f"{f.live.nic} to {f.live.peer}: from path {f.path} to {path}, {kind} {reason}"[:500],
+        }))  # fmt: skip
+        self._seq += 1
+        via = {f.path, f.live.path} | (f.move.via if f.move is not None else set())
+        f.move = _Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns)
+        self._loads.add(f.links, -f.bps)
+        f.path, f.links = path, f.ways.get(path, ())
+        self._loads.add(f.links, f.bps)
+        return True
+
+    def _rank(self) -> None:
+        """Rank the other paths of all flows; tell of each host whose ranks changed."""
+        version = self.wellness.version
+        if version == self._ranked_version and self._now_ns < self._ranked_ns + self.rules.fallbacks_ns:
+            return
+        self._ranked_ns, self._ranked_version = self._now_ns, version
+        ranks: dict[str, list[Record]] = {host: [] for host in sorted(self._told)}
+        flows = sorted(self._flows.values(), key=lambda f: (-f.bps, f.live.flow_id))
+        for f in flows:
+            of_host = ranks.setdefault(f.host, [])
+            protected = f.live.job in self._limits_of(f.host).protected_jobs
+            others = [] if protected or len(of_host) == MAX_ELEMENTS else self._others(f)
+            if others:
+                of_host.append({"flow_id": f.live.flow_id, "path": f.path, "others": others})
+        for host, of_host in sorted(ranks.items()):
+            of_host.sort(key=lambda each: each["flow_id"])
+            count, told = self._told.get(host, (0, []))
+            if of_host == told:
+                continue
+            self._told[host] = (count + 1, of_host)
+            self._round.fallbacks.append(Said(FALLBACKS, host, {
+                "host": host, "shard": self.shard, "epoch": self.epoch, "seq": count,
+                "at_ns": self._now_ns, "config_version": self._limits_of(host).version, "flows": of_host,
+            }))  # fmt: skip
+
+    def _others(self, f: _Flow) -> list[int]:
+        """Return a flow's other living paths: well ones first, then those that share least with its own."""
+        found = []
+        for path, links in f.ways.items():
+            state = self.wellness.of_links(links, self._now_ns)
+            if path == f.path or links == f.links or state.grade is Grade.DEAD:
+                continue
+            shared = sum(link in f.links for link in links)
+            load = round(LOAD_STEPS * self._after(f, links))
+            found.append((state[:2], shared, load, self._draw(f.live.flow_id, path), path))
+        return [path for *_, path in sorted(found)[:RANKED]]
