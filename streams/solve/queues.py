@@ -30,6 +30,8 @@ WAIT_NS: Final = 100 * 1_000_000_000
 ASTRAY_NS: Final = 60 * 1_000_000_000
 LEAST_SLOT_NS: Final = 1_000
 BLOCK_NS: Final = 25_000_000
+BLOCK_SLOTS: Final = 5
+"""A block's length, and its slots at least: what comes after its end would tell of its last ones too."""
 SECOND_NS: Final = 1_000_000_000
 USE_NS: Final = 10 * SECOND_NS
 """Probes of this long tell how often a link is busy."""
@@ -350,7 +352,7 @@ class ShardQueues:
 
     def _block_ns(self) -> int:
         slot = self._slot_ns * SUB_SLOTS
-        return max(1, BLOCK_NS // slot) * slot
+        return max(BLOCK_SLOTS, BLOCK_NS // slot) * slot
 
     def ready(self) -> bool:
         """Return whether a block can be solved: all sources that still speak have told all of it."""
