@@ -25,9 +25,9 @@
  *
  *   x_tl - x_(t-1)l ~ N(0, p),   p = (s_l + min(a sqrt(h / s_l), 1/2) * deepest nearby)^2
  *
- * for knots h apart, with `deepest nearby` from a first estimate in whole slots, `merge` of them together, where every link has probes
- * enough to stand alone, and then from each round before. In the first estimate the step is Student's t instead,
- * whose variance is found with x (Lange, Little and Taylor, 1989), and bursts may come from nothing.
+ * for knots h apart, with `deepest nearby` from a first estimate in whole slots, `merge` of them together, where every
+ * link has probes enough to stand alone, and then from each round before. In the first estimate the step is Student's
+ * t instead, whose variance is found with x (Lange, Little and Taylor, 1989), and bursts may come from nothing.
  *
  * And queues are empty unless there is a reason: x has a prior of density 1/(x + mean_l), the l1 term of sparse
  * reconstruction with a weight that lets go of what is really there (Candes, Wakin and Boyd, 2008), in full
@@ -55,8 +55,8 @@
 enum { SIGMA_ROUNDS = 2, LAZY = 3, AHEAD = 12 };
 enum { EVEN, COARSE, FINE }; /* what weights and steps are known by */
 
-static const double NU = 1, COARSE_SHARE = 0.1, WALK = 0.035, MOST_WALK = 0.5, LOOSE = 100, EVEN_GRAINS = 5, ROUGH = 0.005;
-static const double APART = 1000, BEGIN_SHARE = 0.2, FORGET = 0.02, STILL = 0.3;
+static const double NU = 1, COARSE_SHARE = 0.1, WALK = 0.035, MOST_WALK = 0.5, LOOSE = 100, EVEN_GRAINS = 5;
+static const double ROUGH = 0.005, APART = 1000, BEGIN_SHARE = 0.2, FORGET = 0.02, STILL = 0.3;
 
 typedef struct {
     int64_t n_active, rows, cells; /* rows: slots, or knots; cell = row * n_active + number */
