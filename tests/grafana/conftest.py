@@ -224,3 +224,9 @@ def _fabric(end_s):
            "changes": 0}  # fmt: skip
     yield topics.PATHS, {"nic": "h1/eth0", "peer": "h2/eth0", "shard": "s0", "run": 1, "traced_ns": middle,
                          "paths": [way]}, middle  # fmt: skip
+    step = {"decision_id": "s0/1/0", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": middle, "host": "h1",
+            "action": "REROUTE", "flow_id": "h1/b/sock:1", "from_path": 1, "to_path": 2,
+            "config_version": 1}  # fmt: skip
+    yield topics.DECISIONS, {**step, "rate_bps": None, "expires_at_ns": middle + 10**9, "signature": b"",
+                             "reason": {"kind": "DOWN", "id": "x"}, "text": "words"}, middle  # fmt: skip
+    yield topics.ACTIONS, {**step, "outcome": "APPLIED", "took_ns": 1000, "detail": ""}, middle
