@@ -78,7 +78,8 @@ class Applier:
         return {
             **{name: decision[name] for name in NAMED},
             "host": self.host, "at_ns": now_ns + took_ns, "outcome": outcome, "from_path": before,
-            "to_path": after, "took_ns": took_ns, "config_version": self._limits.version, "detail": detail,
+            "to_path": after, "rate_bps": None, "how": "", "took_ns": took_ns,
+            "config_version": self._limits.version, "detail": detail,
         }  # fmt: skip
 
     def _judge(self, decision: Record, path: int | None, now_ns: int) -> str:

@@ -54,6 +54,8 @@ class Registration:
     """Bytes of its frames since it began, at `at_ns` of the host's monotonic clock."""
     at_ns: int = 0
     rate_limit_bps: int | None = None
+    can: tuple[str, ...] = ()
+    """What its owner lets be done to it: MOVE, PACE."""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class _Flow:
     job: str | None = None
     tenant: str | None = None
     hops: Sequence[str] = ()
+    can: tuple[str, ...] = ()
     rate_limit_bps: int | None = None
     registered: bool = False
     known: bool = False
@@ -284,8 +287,8 @@ class FlowBook:
         if said is None:
             return
         flow.registered = True
-        if (said.job, said.tenant) != (flow.job, flow.tenant):
-            flow.job, flow.tenant, flow.changed = said.job, said.tenant, True
+        if (said.job, said.tenant, said.can) != (flow.job, flow.tenant, flow.can):
+            flow.job, flow.tenant, flow.can, flow.changed = said.job, said.tenant, said.can, True
 
     def _close(self, flow: _Flow, now_ns: int) -> None:
         flow.closed = True
@@ -326,6 +329,7 @@ class FlowBook:
             "receiver_limited_share": receiver,
             "sender_limited_share": sender,
             "rate_limit_bps": flow.rate_limit_bps,
+            "can": list(flow.can),
         }
 
 

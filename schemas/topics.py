@@ -101,6 +101,11 @@ TURNS: Final = Topic(
     Partitions.DATA, HOUR_MS, compacted=True,
     writers=("solve",), readers=("prober", "sim"),
 )  # fmt: skip
+WAYS: Final = Topic(
+    "fabric.ways", "NIC>NIC", "FlowWays", "the links that flows take, and would from other source ports",
+    Partitions.DATA, None, compacted=True,
+    writers=("flows", "sim"), readers=("flows", "solve"),
+)  # fmt: skip
 LINKS: Final = Topic(
     "fabric.links", "shard", "LinkEvent", "evidence about links: losses, ports, counters, verbs",
     Partitions.DATA, 7 * DAY_MS,
@@ -141,6 +146,11 @@ DECISIONS: Final = Topic(
     Partitions.DATA, 7 * DAY_MS,
     writers=("solve",), readers=("sink", "actuator"),
 )  # fmt: skip
+ROUNDS: Final = Topic(
+    "fabric.rounds", "shard", "PolicyRounds", "what policy had read when it decided, and what it held back",
+    Partitions.DATA, 7 * DAY_MS,
+    writers=("solve",), readers=("page",),
+)  # fmt: skip
 FALLBACKS: Final = Topic(
     "fabric.fallbacks", "host", "Fallbacks", "each flow's other paths, ranked, for when nobody decides",
     Partitions.DATA, None, compacted=True,
@@ -171,6 +181,7 @@ TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
     for topic in (
         PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, TURNS, LINKS, FLAPS, PATH_QUEUEING,
-        QUEUES, FLOWS, CONTENTION, ALERTS, DECISIONS, FALLBACKS, ACTIONS, CONFIG, TRUTH, REJECTS,
+        QUEUES, FLOWS, WAYS, CONTENTION, ALERTS, DECISIONS, ROUNDS, FALLBACKS, ACTIONS, CONFIG, TRUTH,
+        REJECTS,
     )
 }  # fmt: skip

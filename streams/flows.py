@@ -65,6 +65,12 @@ class LiveFlow(NamedTuple):
     """Its source port: the entropy value of its path."""
     rtt_ns: int | None
     """The transport's own smoothed round trip."""
+    peer_port: int = 0
+    """Its destination port."""
+    can: tuple[str, ...] = ()
+    """What its owner lets be done to it: MOVE, PACE."""
+    rate_limit_bps: int | None = None
+    """What it is held to."""
 
 
 class Report(NamedTuple):
@@ -147,6 +153,9 @@ def _flow(element: Record) -> LiveFlow:
         tuple(element["hops"]),
         element["source_port"],
         element["rtt_ns"],
+        element["peer_port"],
+        tuple(element["can"]),
+        limit_bps,
     )
 
 

@@ -233,6 +233,7 @@ class FlowBook:
             "receiver_limited_share": min(1.0, float(since[4]) / steps),
             "sender_limited_share": min(1.0, float(since[3]) / steps),
             "rate_limit_bps": None if flow.limit_bps is None else int(flow.limit_bps),
+            "can": ["MOVE", "PACE"],
         }  # fmt: skip
         flow.at_report, flow.reported_ns = sums.copy(), now_ns
         flow.told_bps, flow.told_held = row["rate_bps"], _held(row)

@@ -217,7 +217,7 @@ def _fabric(end_s):
     flow = {"flow_id": "h1/b/sock:1", "state": "OPEN", "nic": "h1/eth0", "peer": "h2/eth0",
             "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2, "protocol": "TCP",
             "hops": [LINK], "job": "llm", "tenant": None, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
-            "rate_bps": 8e6}  # fmt: skip
+            "rate_bps": 8e6, "can": ["MOVE"]}  # fmt: skip
     yield topics.FLOWS, {"host": "h1", "boot": "b", "report": 1, "shard": "s0", "system_ns": middle,
                          "whole": True, "flows": [flow]}, middle  # fmt: skip
     way = {"path": 1, "leg": "REQUEST", "hops": [LINK], "found": "TRACED", "complete": True, "since_ns": 1,
@@ -229,4 +229,8 @@ def _fabric(end_s):
             "config_version": 1}  # fmt: skip
     yield topics.DECISIONS, {**step, "rate_bps": None, "expires_at_ns": middle + 10**9, "signature": b"",
                              "reason": {"kind": "DOWN", "id": "x"}, "text": "words"}, middle  # fmt: skip
-    yield topics.ACTIONS, {**step, "outcome": "APPLIED", "took_ns": 1000, "detail": ""}, middle
+    yield (
+        topics.ACTIONS,
+        {**step, "outcome": "APPLIED", "took_ns": 1000, "detail": "", "rate_bps": None, "how": "SOCKET"},
+        middle,
+    )
