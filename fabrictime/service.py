@@ -40,7 +40,7 @@ def _streams(config: Config, nic: str | None) -> int | None:
 def _worker(config: Config, nic: str | None) -> int | None:
     from streams.app import main
 
-    stages = tuple(stage for stage in config.streams.stages if stage != "links")
+    stages = tuple(stage for stage in config.streams.stages if stage not in ("links", "policy"))
     return main(config.streams.model_copy(update={"stages": stages}))
 
 
@@ -48,6 +48,12 @@ def _links(config: Config, nic: str | None) -> int | None:
     from streams.app import main
 
     return main(config.streams.model_copy(update={"stages": ("links",)}))
+
+
+def _policy(config: Config, nic: str | None) -> int | None:
+    from streams.app import main
+
+    return main(config.streams.model_copy(update={"stages": ("policy",)}))
 
 
 def _page(config: Config, nic: str | None) -> int | None:
@@ -90,6 +96,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "streams": _streams,
     "worker": _worker,
     "links": _links,
+    "policy": _policy,
     "page": _page,
     "prober": _prober,
     "flows": _flows,
@@ -99,8 +106,8 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
 
 
 NICE: Final = {
-    "links": -15, "log": -10, "prober": -5, "worker": 5, "streams": 5, "page": 10, "history": 10,
-    "sim": 10,
+    "links": -15, "policy": -10, "log": -10, "prober": -5, "worker": 5, "streams": 5, "page": 10,
+    "history": 10, "sim": 10,
 }  # fmt: skip
 """How services that share a machine give way to each other, as nice(2) has it: what finds dead links first,
 what is merely looked at last; a simulated fleet, which can go slower, behind those who must keep up with it.

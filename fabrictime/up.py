@@ -277,12 +277,14 @@ def children(run: Run) -> list[Child | Step]:
     if up.history_url is None:
         nodes.append(service("history", "history", ()))
         after_history += ("history",)
-    # what finds dead links has a process of its own: it must not wait behind what computes
-    apart = set(run.config.streams.stages) > {"links"}
+    # what finds dead links and what decides have processes of their own: they must not wait behind others
+    stages = set(run.config.streams.stages)
+    apart = bool(stages - {"links", "policy"})
     for number in range(1, up.workers + 1):
         nodes.append(service(f"worker-{number}", "worker" if apart else "streams", after_history))
-    if apart and up.workers:
-        nodes.append(service("links", "links", ("log",)))
+    for stage in ("links", "policy"):
+        if apart and up.workers and stage in stages:
+            nodes.append(service(stage, stage, ("log",)))
     agents = [] if run.simulated else run.nics
     if run.simulated:
         # once all can read it: what a large fleet says meanwhile would be their burden for long

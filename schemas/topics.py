@@ -144,12 +144,12 @@ ALERTS: Final = Topic(
 DECISIONS: Final = Topic(
     "fabric.decisions", "host", "Decision", "what flows are to do, and why",
     Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("sink", "actuator"),
+    writers=("solve",), readers=("solve", "sink", "actuator"),
 )  # fmt: skip
 ROUNDS: Final = Topic(
     "fabric.rounds", "shard", "PolicyRounds", "what policy had read when it decided, and what it held back",
     Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("page",),
+    writers=("solve",), readers=("solve",),
 )  # fmt: skip
 FALLBACKS: Final = Topic(
     "fabric.fallbacks", "host", "Fallbacks", "each flow's other paths, ranked, for when nobody decides",
@@ -159,7 +159,7 @@ FALLBACKS: Final = Topic(
 ACTIONS: Final = Topic(
     "fabric.actions", "host", "ActionReport", "what actuators made of decisions",
     Partitions.DATA, 7 * DAY_MS,
-    writers=("actuator",), readers=("sink",),
+    writers=("actuator",), readers=("solve", "sink"),
 )  # fmt: skip
 CONFIG: Final = Topic(
     "fabric.config", "host or *", "ActuatorConfig", "mode, limits, thresholds and promises, live",

@@ -29,6 +29,7 @@ from streams.agents.contention import ContentionStage
 from streams.agents.links import LinksStage
 from streams.agents.map import MapStage
 from streams.agents.partitions import Ownership
+from streams.agents.policy import PolicyStage
 from streams.agents.queues import QueuesStage
 from streams.agents.rejects import send_reject
 from streams.agents.room import Room, tune_fetches
@@ -47,9 +48,12 @@ STAGES: Final[tuple[tuple[Stage, Callable[[Room], Staged]], ...]] = (
     ("links", AlertsStage),
     ("solve", ContentionStage),
     ("solve", QueuesStage),
+    ("policy", PolicyStage),
 )
 """What runs in a worker, by its stage in the settings."""
-APART: Final[tuple[tuple[str, set[Stage]], ...]] = (("", {"map", "solve"}), ("-links", {"links"}))
+APART: Final[tuple[tuple[str, set[Stage]], ...]] = (
+    ("", {"map", "solve"}), ("-links", {"links"}), ("-policy", {"policy"}),
+)  # fmt: skip
 """Stages that share an app, and what the name of its consumer group ends in."""
 REPEAT_S: Final = 10.0
 """s before the same line of a client library is printed again."""

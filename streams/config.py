@@ -56,6 +56,10 @@ class LiveConfig:
         self._thresholds.clear()
         self.version += 1
 
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Return every record in force, by key."""
+        return dict(self._records)
+
     def records(self, host: str = EVERYONE) -> list[dict[str, Any]]:
         """Return the records that count for a host, the weaker first."""
         names = (EVERYONE,) if host == EVERYONE else (EVERYONE, host)

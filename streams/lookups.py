@@ -331,19 +331,21 @@ async def partition_count(bootstrap: str, topic: str) -> int:
 async def read_tail(
     bootstrap: str,
     topic: str,
-    tail: int,
+    tail: int | None,
     registry: codec.Registry | None = None,
     check: Callable[[Record, int], Record] | None = None,
+    since_s: float | None = None,
 ) -> list[Record]:
-    """Return the newest records of a topic, at most `tail` a partition, up to the end seen at the start; what
-    cannot be read is left out, and what `check` (of a record and its append time) refuses with BadRecord."""
+    """Return the newest records of a topic, at most `tail` a partition or of so many s, up to the end seen at
+    the start; what cannot be read is left out, and what `check` (of a record and its append time) refuses
+    with BadRecord."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=250
     )
     name = TOPICS[topic].record
     await consumer.start()
     try:
-        missing = await _seek(consumer, await _partitions(consumer, topic), tail)
+        missing = await _seek(consumer, await _partitions(consumer, topic), tail, since_s)
         records = []
         refused = 0
         while missing:

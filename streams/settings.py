@@ -14,7 +14,7 @@ from streams.history.settings import HistorySinkSettings
 
 __all__ = ["SolveSettings", "Stage", "StreamSettings"]
 
-Stage = Literal["map", "solve", "links", "sink"]
+Stage = Literal["map", "solve", "links", "policy", "sink"]
 
 
 class SolveSettings(BaseModel):
@@ -71,12 +71,12 @@ class StreamSettings(BaseModel):
     )
     group: str = Field(
         default="fabrictime", pattern=r"^[A-Za-z0-9._-]{1,64}$",
-        description="consumer group; those of links and sink are this with '-links' and '-sink' after it",
+        description="consumer group; links, policy and sink have one of their own each, this with '-links' etc.",
     )  # fmt: skip
     stages: tuple[Stage, ...] = Field(
-        default=("map", "solve", "links", "sink"), min_length=1,
-        description="stages that this worker runs; links judges what is dead and is best alone in a process;"
-        " sink only where history is set",
+        default=("map", "solve", "links", "policy", "sink"), min_length=1,
+        description="stages that this worker runs; links judges what is dead, policy decides what flows do,"
+        " each best alone in a process; sink only where history is set",
     )  # fmt: skip
     default_shard: str = Field(
         default="fabric",

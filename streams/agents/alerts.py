@@ -19,7 +19,7 @@ from aiokafka.partitioner import murmur2
 from schemas import codec
 from schemas.topics import ALERTS, DELAYS, FLAPS, LINKS, Topic
 from streams.agents.partitions import Ownership, Tenure
-from streams.agents.rejects import send_reject
+from streams.agents.rejects import Refused, send_reject
 from streams.agents.room import Room
 from streams.lookups import partition_count, read_last
 from streams.solve.feed import MAIN, AlertsFeed, Message, read_from
@@ -209,7 +209,7 @@ class AlertsStage:
         if not self._delays_missing:
             await self._publish(feed.advance_delays(now_ns))
         for message, error in feed.refused:
-            await (await send_reject(self.room, _Refused(message), message.value, "solve", error))
+            await (await send_reject(self.room, Refused(message), message.value, "solve", error))
         feed.refused.clear()
         if feed.late > self._late_told:
             log.warning(
@@ -248,14 +248,6 @@ class AlertsStage:
             value = codec.encode(ALERTS.record, record, self.room.registry)
             sent.append(await self.room.send_raw(ALERTS.name, key, value))
         await asyncio.gather(*sent)
-
-
-class _Refused:
-    """A message as `send_reject` names it."""
-
-    def __init__(self, message: Message) -> None:
-        self.topic, self.partition, self.offset = message.topic, message.partition, message.offset
-        self.timestamp, self.key = message.append_ns // MS, message.key.encode()
 
 
 def _as_message(message: ConsumerRecord[bytes, bytes]) -> Message:

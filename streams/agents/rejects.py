@@ -13,14 +13,23 @@ from typing import Any, Final
 from schemas import codec
 from schemas.topics import REJECTS
 from streams.agents.room import Room
+from streams.solve.feed import Message
 
-__all__ = ["KEY_BYTES", "VALUE_BYTES", "reject_record", "send_reject"]
+__all__ = ["KEY_BYTES", "VALUE_BYTES", "Refused", "reject_record", "send_reject"]
 
 log = logging.getLogger(__name__)
 
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
 MS: Final = 1_000_000
+
+
+class Refused:
+    """A message of a feed, as `send_reject` names it."""
+
+    def __init__(self, message: Message) -> None:
+        self.topic, self.partition, self.offset = message.topic, message.partition, message.offset
+        self.timestamp, self.key = message.append_ns // MS, message.key.encode()
 
 
 def reject_record(

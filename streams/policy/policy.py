@@ -1,9 +1,9 @@
 """One shard's policy: which flows go on by another path, when and why, and which go back.
 
-In: `LinkHealth`, `ContentionWindow`, the shard's `LiveFlows`, the ways that each flow could take, the
-records of `fabric.config`. Out: a `Round`: `Decision`s, `Fallbacks` that changed, what was held back and why.
-Pure: times are the caller's, ties are broken by a seeded draw, so the same inputs give the same decisions.
-The mode is the actuators' business: OBSERVE decides the same.
+In: `LinkHealth`, `ContentionWindow`, the shard's `LiveFlows`, the ways that each flow could take, what
+actuators made of decisions, the records of `fabric.config`. Out: a `Round`: `Decision`s, `Fallbacks` that
+changed, what was held back and why. Pure: times are the caller's, ties are broken by a seeded draw, so the
+same inputs give the same decisions. The mode is the actuators' business: OBSERVE decides the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ from streams.flows import LiveFlow, LiveFlows
 from streams.policy.ledger import Ledger
 from streams.policy.loads import Demand, Links, Loads
 from streams.policy.wellness import Grade, State, Wellness
+from streams.ways import Way
 
 __all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
 
@@ -48,6 +49,11 @@ RANKED: Final = 4
 """Other paths that are told of each flow."""
 LOAD_STEPS: Final = 4
 """Steps of load in which other paths are told apart, so that ranks rest."""
+AVOID_NS: Final = 60 * S
+"""How long a port that an actuator could not move a flow to is not tried again for that flow."""
+QUICK_TRIES: Final = 3
+"""So many ports are tried one at once after the other where actuators fail."""
+DONE: Final = frozenset({"APPLIED", "DUPLICATE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,9 @@ class Rules:
 class Ways(Protocol):
     """What is asked of the paths that a flow could take."""
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Links]:
-        """Return entropy value to all links in order, as traced for the flow's own ports; empty: unknown."""
+    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+        """Return entropy value to the links there and back, as traced for the flow's own ports; empty:
+        unknown. The same object as before means that nothing changed."""
 
 
 class Said(NamedTuple):
@@ -100,7 +107,8 @@ class Held(NamedTuple):
     action: str
     why: str
     """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH;
-    COOL_DOWN; WAITING: was decided and not carried out, is decided again later."""
+    COOL_DOWN; WAITING: was decided and not carried out, is decided again later; NOT_MOVABLE: its owner does
+    not let it."""
     reason: str
 
 
@@ -120,6 +128,23 @@ class _Move(NamedTuple):
     via: frozenset[int]
     """Paths on which reports may still show the flow."""
     until_ns: int
+    seq: int
+
+
+Choices = tuple[tuple[Way, tuple[int, ...]], ...]
+"""Ways that differ, each with the entropy values that lead there."""
+
+
+class _Past(NamedTuple):
+    """What an earlier owner of the policy did with a flow."""
+
+    home: int | None
+    subject: str
+    steered: tuple[tuple[int, int], ...]
+    """When, ns, and from which path."""
+
+
+NOWHERE: Final = Way(())
 
 
 @dataclass(slots=True)
@@ -127,9 +152,10 @@ class _Flow:
     """One flow. `path` and `links`: where it is, or will be once what is decided is done."""
 
     live: LiveFlow
-    ways: Mapping[int, Links] = field(default_factory=dict)
+    ways: Mapping[int, Way] = field(default_factory=dict)
+    choices: Choices = ()
     path: int = 0
-    links: Links = ()
+    way: Way = NOWHERE
     demand: Demand = field(default_factory=Demand)
     bps: float = 0.0
     """What it would send."""
@@ -146,8 +172,20 @@ class _Flow:
     """Nothing is decided for it before."""
     steered: deque[tuple[int, Links]] = field(default_factory=deque)
     """When it was steered of late, ns, and which links it left."""
+    avoid: dict[int, int] = field(default_factory=dict)
+    """Paths that could not be taken, and until when, ns, they are not tried again."""
     least_rtt_ns: int | None = None
     slow_since_ns: int | None = None
+
+    @property
+    def links(self) -> Links:
+        """The links of its data."""
+        return self.way.links
+
+    @property
+    def ends(self) -> tuple[str, str, int]:
+        """What flows share of which no two may have the same source port."""
+        return self.live.nic, self.live.peer, self.live.peer_port
 
     @property
     def host(self) -> str:
@@ -181,8 +219,33 @@ class Policy:
         """Host to how many rankings of it were told, and the last of them."""
         self._now_ns = 0
         self._round = Round()
+        self._past: dict[str, _Past] = {}
+        self._choices: dict[tuple[str, str, int], tuple[Mapping[int, Way], Choices]] = {}
+        self._graded: dict[Way, State] = {}
+        """Ways to what is known of them, as of this round."""
+        self._ports: set[tuple[tuple[str, str, int], int]] = set()
+        """Ports that sockets have, or will once what is decided is done."""
+        self._hurried_version = 0
 
     # ------------------------------------------------------------------------------------ what comes in
+
+    def recover(self, decisions: Iterable[Record]) -> None:
+        """Go on from the `Decision`s of earlier epochs, in their order: what was moved goes home, what was
+        steered rests, and the limits count."""
+        for decision in decisions:
+            name, at_ns, path = decision["flow_id"], decision["at_ns"], decision["from_path"]
+            if decision["shard"] != self.shard or decision["epoch"] >= self.epoch or path is None:
+                continue
+            home, subject, steered = self._past.get(name, _Past(None, "", ()))
+            kind, reason = decision["reason"]["kind"], decision["reason"]["id"]
+            if kind in ("DOWN", "GREY"):
+                home, subject = path if home is None else home, reason.rpartition("/")[0]
+            elif kind in ("COLLISION", "DELAY"):
+                home, steered = None, (*steered, (at_ns, path))
+            elif decision["action"] == "RESTORE":
+                home = None
+            self._past[name] = _Past(home, subject, steered)
+            self._ledger.note(name, decision["host"], at_ns)
 
     def take_health(self, subject: str, record: Record | None) -> None:
         """Take a subject's `LinkHealth`; None: it is forgotten."""
@@ -203,6 +266,30 @@ class Policy:
         self._records = dict(records)
         self._limits.clear()
 
+    def take_action(self, record: Record) -> None:
+        """Take an actuator's `ActionReport`: what failed is decided anew, what it did by itself is known."""
+        if record["shard"] != self.shard:
+            return
+        f = self._flows.get(record["flow_id"])
+        if f is None:
+            return
+        if record["outcome"] == "REFLEX" and record["from_path"] is not None:
+            if f.home is None:
+                state = self._state(f)
+                f.home, f.home_subject = record["from_path"], state.reason.rpartition("/")[0]
+            self._ledger.note(f.live.flow_id, f.host, record["at_ns"])
+            return
+        move = f.move
+        if move is None or (record["epoch"], record["seq"]) != (self.epoch, move.seq):
+            return
+        if record["outcome"] in DONE or record["outcome"] == "OBSERVED":
+            return
+        f.move, f.tries = None, f.tries + 1
+        if record["outcome"] == "FAILED":
+            f.avoid[move.to_path] = record["at_ns"] + AVOID_NS
+        if record["outcome"] != "FAILED" or f.tries > QUICK_TRIES:
+            self._wait(f, record["at_ns"])
+
     def _limits_of(self, host: str) -> Limits:
         found = self._limits.get(host)
         if found is None:
@@ -211,9 +298,25 @@ class Policy:
 
     # ------------------------------------------------------------------------------------ a round
 
+    @property
+    def hurries(self) -> bool:
+        """Whether the health of links is another than when flows were last looked at."""
+        return self.wellness.version != self._hurried_version
+
+    def hurry(self, now_ns: int) -> Round:
+        """Let flows leave what has just died, by what is known of them; `decide` is to follow at once."""
+        self._begin(now_ns)
+        self._fail_over()
+        return self._round
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many flows are known, and how many of these can be moved to where it is known."""
+        flows = self._flows.values()
+        return len(flows), sum(bool(f.ways) and "MOVE" in f.live.can for f in flows)
+
     def decide(self, now_ns: int) -> Round:
         """Look at everything as of `now_ns`, fabric time; return what follows."""
-        self._now_ns, self._round = now_ns, Round()
+        self._begin(now_ns)
         self._look()
         self._fail_over()
         self._steer()
@@ -221,6 +324,46 @@ class Policy:
         self._fail_back()
         self._rank()
         return self._round
+
+    def _begin(self, now_ns: int) -> None:
+        self._now_ns, self._round = now_ns, Round()
+        self._hurried_version = self.wellness.version
+        self._graded = {}
+
+    def _grade(self, way: Way) -> State:
+        """Return what is known of the worst link of a way, there and back."""
+        state = self._graded.get(way)
+        if state is None:
+            state = self._graded[way] = self.wellness.of_links(way.both, self._now_ns)
+        return state
+
+    def _choices_of(self, f: _Flow) -> Choices:
+        """Return the ways that differ of those that a flow could take."""
+        known = self._choices.get(f.ends)
+        if known is None or known[0] is not f.ways:
+            grouped: dict[Way, list[int]] = {}
+            for path, way in f.ways.items():
+                grouped.setdefault(way, []).append(path)
+            known = (f.ways, tuple((way, tuple(paths)) for way, paths in grouped.items()))
+            self._choices[f.ends] = known
+        return known[1]
+
+    def _open_to(self, f: _Flow, grades: Callable[[State], bool]) -> Iterator[tuple[State, Way, int]]:
+        """Give the ways other than its own that a flow could take now, each with a port of its own."""
+        exclusive = _exclusive(f)
+        for way, paths in f.choices:
+            if way == f.way:
+                continue
+            state = self._grade(way)
+            if not grades(state):
+                continue
+            free = [
+                path for path in paths
+                if f.avoid.get(path, 0) <= self._now_ns
+                and not (exclusive and (f.ends, path) in self._ports and path != f.path)
+            ]  # fmt: skip
+            if free:
+                yield state, way, free[self._draw(f.live.flow_id) % len(free)]
 
     def _look(self) -> None:
         """Bring flows, demands and loads up to date."""
@@ -235,22 +378,38 @@ class Policy:
         }  # fmt: skip
         self._ends = Counter(end for flow in live for end in (flow.nic, ">" + flow.peer))
         self._loads = Loads(self._rate_of)
+        self._ports = set()
         for flow in live:
             f = self._flows.get(flow.flow_id)
             fresh = f is None or f.live is not flow
+            new = f is None
             if f is None:
                 f = self._flows[flow.flow_id] = _Flow(flow)
             f.live, f.ways = flow, self._ways.of(flow)
+            f.choices = self._choices_of(f)
+            if new:
+                self._remember(f)
             self._confirm(f)
             while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
                 f.steered.popleft()
             f.path = flow.path if f.move is None else f.move.to_path
-            f.links = flow.hops if f.path == flow.path and flow.hops else f.ways.get(f.path, ())
+            f.way = f.ways.get(f.path, NOWHERE)
+            if f.path == flow.path and flow.hops:
+                f.way = Way(flow.hops, f.way.back)
+            if _exclusive(f):
+                self._ports |= {(f.ends, f.path), (f.ends, flow.path)}
             f.queues = tuple(link for link in flow.hops or f.links if link in queued)
             if fresh:
                 f.demand.hear(flow.rate_bps, bool(f.queues), self._now_ns)
                 self._hear_delay(f)
         self._weigh()
+
+    def _remember(self, f: _Flow) -> None:
+        """Take over what an earlier owner did with a flow."""
+        past = self._past.pop(f.live.flow_id, None)
+        if past is not None:
+            f.home, f.home_subject = past.home, past.subject
+            f.steered.extend((at_ns, f.ways.get(path, NOWHERE).links) for at_ns, path in past.steered)
 
     def _weigh(self) -> None:
         """Judge what flows would send. Who is squeezed at a link gets as much there as any other, in an even
@@ -282,9 +441,13 @@ class Policy:
             elif self._now_ns >= move.until_ns:
                 f.move = None
                 f.tries += 1
-                f.wait_ns = self._now_ns + min(S << min(f.tries, 30), self.rules.retry_most_ns)
+                self._wait(f, self._now_ns)
         if f.move is None and f.home == f.live.path:
             f.home = None
+
+    def _wait(self, f: _Flow, now_ns: int) -> None:
+        """Let a flow be for a while, twice as long with each try."""
+        f.wait_ns = now_ns + min(S << min(f.tries, 30), self.rules.retry_most_ns)
 
     def _fair_bps(self, f: _Flow) -> float:
         """Return what a flow would get if only the two NICs' own links were shared, each evenly."""
@@ -297,7 +460,7 @@ class Policy:
 
     def _state(self, f: _Flow) -> State:
         ends = (self.wellness.of_end(f.live.nic), self.wellness.of_end(f.live.peer))
-        return max((*ends, self.wellness.of_links(f.links, self._now_ns)), key=lambda each: each[:2])
+        return max((*ends, self._grade(f.way)), key=lambda each: each[:2])
 
     def _fail_over(self) -> None:
         """Move every flow off a dead or lossy path: dead ones first, then the heaviest."""
@@ -323,13 +486,10 @@ class Policy:
         """Return the best other path of a flow that is no worse than `most`, None where there is none."""
         if max(self.wellness.of_end(end).grade for end in (f.live.nic, f.live.peer)) is Grade.DEAD:
             return None
-        found = []
-        for path, links in f.ways.items():
-            if path == f.path or links == f.links:
-                continue
-            state = self.wellness.of_links(links, self._now_ns)
-            if state.grade <= most:
-                found.append((state[:2], self._after(f, links), self._draw(f.live.flow_id, path), path))
+        found = [
+            (state[:2], self._after(f, way.links), self._draw(f.live.flow_id, path), path)
+            for state, way, path in self._open_to(f, lambda state: state.grade <= most)
+        ]
         return min(found)[-1] if found else None
 
     def _after(self, f: _Flow, links: Links) -> float:
@@ -386,11 +546,9 @@ class Policy:
         there; None where none has room and none is clearly better than the one that it has."""
         left = {links for _, links in f.steered}
         found = [
-            (self._after(f, links), self._draw(f.live.flow_id, path), path, links)
-            for path, links in f.ways.items()
-            if link not in links
-            and links not in left
-            and self.wellness.of_links(links, self._now_ns).grade is Grade.WELL
+            (self._after(f, way.links), self._draw(f.live.flow_id, path), path, way.links)
+            for _, way, path in self._open_to(f, lambda state: state.grade is Grade.WELL)
+            if link not in way.links and way.links not in left
         ]
         if not found:
             return None
@@ -459,7 +617,7 @@ class Policy:
             if home is None:
                 continue
             reason = self.wellness.reason(f.home_subject)
-            links = f.ways[home]
+            links = f.ways[home].links
             before = self._loads.worst(each for each in f.links if each not in links)
             if self._after(f, links) > max(FULL, RELIEF * before):
                 self._hold(f, "RESTORE", "NO_BETTER_PATH", reason)
@@ -468,10 +626,12 @@ class Policy:
                 self._back_ns = self._now_ns
 
     def _may_return(self, f: _Flow) -> bool:
-        links = () if f.home is None else f.ways.get(f.home, ())
-        if not links or f.move is not None or self._now_ns < f.wait_ns:
+        way = None if f.home is None else f.ways.get(f.home)
+        if way is None or f.move is not None or self._now_ns < f.wait_ns:
             return False
-        return self.wellness.of_links(links, self._now_ns).grade is Grade.WELL
+        if _exclusive(f) and f.path != f.home and (f.ends, f.home) in self._ports:
+            return False
+        return self._grade(way).grade is Grade.WELL
 
     # ------------------------------------------------------------------------------------ what is said
 
@@ -490,6 +650,8 @@ class Policy:
         name, limits, now_ns = f.live.flow_id, self._limits_of(f.host), self._now_ns
         if f.live.job in limits.protected_jobs:
             why: str | None = "PROTECTED"
+        elif "MOVE" not in f.live.can:
+            why = "NOT_MOVABLE"
         elif action not in limits.allowed:
             why = "NOT_ALLOWED"
         else:
@@ -509,9 +671,11 @@ class Policy:
         }))  # fmt: skip
         self._seq += 1
         via = {f.path, f.live.path} | (f.move.via if f.move is not None else set())
-        f.move = _Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns)
+        f.move = _Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns, self._seq - 1)
         self._loads.add(f.links, -f.bps)
-        f.path, f.links = path, f.ways.get(path, ())
+        f.path, f.way = path, f.ways.get(path, NOWHERE)
+        if _exclusive(f):
+            self._ports.add((f.ends, path))
         self._loads.add(f.links, f.bps)
         return True
 
@@ -526,9 +690,13 @@ class Policy:
         for f in flows:
             of_host = ranks.setdefault(f.host, [])
             protected = f.live.job in self._limits_of(f.host).protected_jobs
-            others = [] if protected or len(of_host) == MAX_ELEMENTS else self._others(f)
+            let = "MOVE" in f.live.can and not protected and len(of_host) < MAX_ELEMENTS
+            others = self._others(f) if let else []
             if others:
-                of_host.append({"flow_id": f.live.flow_id, "path": f.path, "others": others})
+                of_host.append({
+                    "flow_id": f.live.flow_id, "path": f.path, "others": others,
+                    "links": list(f.way.both), "other_links": [list(f.ways[path].both) for path in others],
+                })  # fmt: skip
         for host, of_host in sorted(ranks.items()):
             of_host.sort(key=lambda each: each["flow_id"])
             count, told = self._told.get(host, (0, []))
@@ -543,11 +711,14 @@ class Policy:
     def _others(self, f: _Flow) -> list[int]:
         """Return a flow's other living paths: well ones first, then those that share least with its own."""
         found = []
-        for path, links in f.ways.items():
-            state = self.wellness.of_links(links, self._now_ns)
-            if path == f.path or links == f.links or state.grade is Grade.DEAD:
-                continue
-            shared = sum(link in f.links for link in links)
-            load = round(LOAD_STEPS * self._after(f, links))
+        own = f.way.both
+        for state, way, path in self._open_to(f, lambda state: state.grade is not Grade.DEAD):
+            shared = sum(link in own for link in way.both)
+            load = round(LOAD_STEPS * self._after(f, way.links))
             found.append((state[:2], shared, load, self._draw(f.live.flow_id, path), path))
         return [path for *_, path in sorted(found)[:RANKED]]
+
+
+def _exclusive(f: _Flow) -> bool:
+    """Whether no two flows between the same ends may have one source port: so it is with sockets."""
+    return "/sock:" in f.live.flow_id

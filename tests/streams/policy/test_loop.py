@@ -21,6 +21,7 @@ from streams.flows import FlowTail, LiveFlow
 from streams.paths import PathBook
 from streams.policy.policy import Policy, Rules
 from streams.solve.liveness import ShardHealth
+from streams.ways import Way
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -40,21 +41,22 @@ class TracedWays:
 
     def __init__(self, run: SimRun) -> None:
         self.fleet = run.fleet
-        self.found: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
+        self.found: dict[tuple[str, str], dict[int, Way]] = {}
 
-    def of(self, flow: LiveFlow) -> Mapping[int, tuple[str, ...]]:
+    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
         pair = (flow.nic, flow.peer)
         if pair not in self.found:
             self.found[pair] = self.trace(pair, list(PORTS))
         if flow.path not in self.found[pair]:
-            self.found[pair] |= self.trace(pair, [flow.path])
+            self.found[pair] = self.found[pair] | self.trace(pair, [flow.path])
         return self.found[pair]
 
-    def trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, tuple[str, ...]]:
+    def trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, Way]:
         nic, peer = (self.fleet.nic_index[name] for name in pair)
         found = self.fleet.paths([nic] * len(ports), [peer] * len(ports), ports, 4791)
         return {
-            port: tuple(self.fleet.link_ids[link] for link in found.of(i)) for i, port in enumerate(ports)
+            port: Way(tuple(self.fleet.link_ids[link] for link in found.of(i)))
+            for i, port in enumerate(ports)
         }
 
 
@@ -118,7 +120,7 @@ class Loop:
 
     def port_over(self, source: int, destination: int, link: str) -> int:
         ways = self.ways.trace((self.fleet.nic_ids[source], self.fleet.nic_ids[destination]), list(PORTS))
-        return next(port for port, links in ways.items() if link in links)
+        return next(port for port, way in ways.items() if link in way.links)
 
     def dead_links(self) -> set[str]:
         states = self.run._states
@@ -461,8 +463,8 @@ def test_fallbacks_name_living_ways_that_leave_the_present_one() -> None:
         assert each["path"] == flows[name].path
         ways = loop.ways.of(flows[name])
         for other in each["others"]:
-            assert not dead & set(ways[other])
-        assert set(ways[each["others"][0]]) & set(flows[name].hops) == {
+            assert not dead & set(ways[other].links)
+        assert set(ways[each["others"][0]].links) & set(flows[name].hops) == {
             flows[name].hops[0],
             flows[name].hops[-1],
         }

@@ -16,6 +16,7 @@ from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, FLAPS
 from streams.flows import LiveFlow
 from streams.policy.ledger import MINUTE_NS
 from streams.policy.policy import Policy
+from streams.ways import Way
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -71,14 +72,16 @@ class World:
     def open_flows(self):
         return [
             LiveFlow(name, *self.ends[name], self.job[name], None, self.rate_bps[name], False, False,
-                     links_of(*self.ends[name], path % SPINES) if self.hops else (), path, self.rtt_ns[name])
+                     links_of(*self.ends[name], path % SPINES) if self.hops else (), path, self.rtt_ns[name],
+                     can=("MOVE",))
             for name, path in sorted(self.paths.items())
         ]  # fmt: skip
 
     def of(self, flow):
         if not self.known:
             return {}
-        return {path: links_of(flow.nic, flow.peer, path % SPINES) for path in (*range(100, 108), flow.path)}
+        ports = (*range(100, 108), flow.path)
+        return {path: Way(links_of(flow.nic, flow.peer, path % SPINES)) for path in ports}
 
     def health(self, link, state, kind="LINK", **more):
         subject = cable_id(link) if kind == "LINK" else link

@@ -1,0 +1,163 @@
+"""Policy in Faust: what is seen of a shard's links, queues and flows in, what flows are to do out.
+
+In: the topics of streams/policy/feed.py, read without a group. Out: `Decision`s, `Fallbacks`, and the
+`PolicyRounds` by which the log gives the same decisions again. The worker that owns a shard's partition of
+`fabric.rounds` owns its policy, in an epoch of its own: what an earlier owner still says is older.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.partitioner import murmur2
+
+from schemas import codec
+from schemas.topics import DECISIONS, ROUNDS, TOPICS
+from streams.agents.partitions import Ownership, Tenure
+from streams.agents.rejects import Refused, send_reject
+from streams.agents.room import Room
+from streams.lookups import partition_count, read_tail
+from streams.policy.feed import DECISIONS_BACK_NS, INPUTS, Made, PolicyFeed, read_from
+from streams.solve.feed import Message
+
+__all__ = ["PolicyStage"]
+
+log = logging.getLogger(__name__)
+
+MS: Final = 1_000_000
+S: Final = 1_000_000_000
+ROUND_S: Final = 0.1
+"""s from one look at everything to the next, where nothing calls for one."""
+LEAST_S: Final = 0.02
+"""s between two looks that news call for, but for links that died: those are answered at once."""
+FETCH_WAIT_MS: Final = 100
+READ_AHEAD_S: Final = 0.001
+
+
+class _Owned(Ownership):
+    """Takes part in the group by reading what this stage itself writes."""
+
+    def register(self) -> None:
+        """Put the reader on the app."""
+        topic = self.room.app.topic(
+            self.topic.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+        )
+        self.room.app.agent(topic, name=self.stage)(self._drain)
+
+    async def _drain(self, stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+
+class PolicyStage:
+    """The policies of one worker's shards."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.partitions = _Owned(room, "policy", ROUNDS, self._follow)
+
+    async def _follow(self, tenure: Tenure) -> None:
+        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
+        numbers = {tp.partition for tp in tenure.tps}
+        count = await partition_count(bootstrap, ROUNDS.name)
+        began_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+        since_s = DECISIONS_BACK_NS / S
+        past = await read_tail(bootstrap, DECISIONS.name, None, registry, since_s=since_s)
+        past.sort(key=lambda decision: (decision["epoch"], decision["seq"]))
+        epoch = max((began_ns // MS, *(decision["epoch"] + 1 for decision in past)))
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+        )  # fmt: skip
+        await consumer.start()
+        consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
+        try:
+            missing = await _seek(consumer, bootstrap, epoch)
+            feed = PolicyFeed(
+                epoch, [(tp.topic, tp.partition) for tp in consumer.assignment()],
+                lambda shard: (murmur2(shard.encode()) & 0x7FFFFFFF) % count in numbers,
+                default_shard=self.room.settings.default_shard, topology=self.room.topology,
+                registry=registry, decisions=past,
+            )  # fmt: skip
+            while missing:
+                await self._read(feed, consumer, FETCH_WAIT_MS)
+                feed.take()
+                for tp in list(missing):
+                    if await consumer.position(tp) >= missing[tp]:
+                        del missing[tp]
+            tenure.known.set()
+            log.info("policy: epoch %d, %s", epoch, ", ".join(sorted(feed.shards)) or "no flows yet")
+            await self._decide_on(feed, consumer)
+        finally:
+            await consumer.stop()
+
+    async def _decide_on(self, feed: PolicyFeed, consumer: AIOKafkaConsumer) -> None:
+        looked_s = 0.0
+        news = True
+        while True:
+            due_s = looked_s + (LEAST_S if news else ROUND_S)
+            left_s = 0.0 if feed.hurries else max(0.0, due_s - time.monotonic())
+            await self._read(feed, consumer, round(1000 * left_s))
+            news = feed.take() or news
+            if not feed.hurries and time.monotonic() < looked_s + (LEAST_S if news else ROUND_S):
+                continue
+            news, looked_s = False, time.monotonic()
+            feed.topology = self.room.topology
+            log_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+            now_ns = log_ns + self.room.offsets.log_offset_ns
+            for name in sorted(feed.shards):
+                await self._publish(feed.round(name, now_ns, log_ns))
+            for message, error in feed.refused:
+                await (await send_reject(self.room, Refused(message), message.value, "solve", error))
+            feed.refused.clear()
+
+    async def _read(self, feed: PolicyFeed, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
+        for found in (await consumer.getmany(timeout_ms=wait_ms)).values():
+            for message in found:
+                self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
+                key = (message.key or b"").decode("utf-8", "replace")
+                feed.offer(
+                    Message(
+                        message.timestamp * MS, message.topic, message.partition, message.offset, key,
+                        message.value,
+                    )
+                )  # fmt: skip
+
+    async def _publish(self, made: Made) -> None:
+        """Publish decisions before all else, and wait for the log."""
+        sent = []
+        for said in (*made.decisions, *made.fallbacks):
+            if said.topic is DECISIONS:
+                log.info("policy: %s %s", said.record["action"], said.record["text"])
+            value = codec.encode(said.topic.record, said.record, self.room.registry)
+            sent.append(await self.room.send_raw(said.topic.name, said.key, value))
+        for record in made.rounds:
+            value = codec.encode(ROUNDS.record, record, self.room.registry)
+            sent.append(await self.room.send_raw(ROUNDS.name, record["shard"], value))
+        await asyncio.gather(*sent)
+
+
+async def _seek(consumer: AIOKafkaConsumer, bootstrap: str, epoch: int) -> dict[TopicPartition, int]:
+    """Set the consumer to where the owner of an epoch begins; return the end offsets of the partitions that
+    hold more."""
+    since_of = read_from(epoch)
+    since_ms = {
+        TopicPartition(topic.name, number): since_of[topic.name] // MS
+        for topic in INPUTS
+        for number in range(await partition_count(bootstrap, TOPICS[topic.name].name))
+    }
+    consumer.assign(list(since_ms))
+    ends = await consumer.end_offsets(list(since_ms))
+    starts = await consumer.offsets_for_times(since_ms)
+    missing = {}
+    for tp in since_ms:
+        start = starts.get(tp)
+        offset = ends[tp] if start is None else start.offset
+        consumer.seek(tp, offset)
+        if offset < ends[tp]:
+            missing[tp] = ends[tp]
+    return missing
