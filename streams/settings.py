@@ -71,7 +71,7 @@ class StreamSettings(BaseModel):
     )
     group: str = Field(
         default="fabrictime", pattern=r"^[A-Za-z0-9._-]{1,64}$",
-        description="consumer group; links, policy and sink have one of their own each, this with '-links' etc.",
+        description="consumer group; links, policy and sink have one each, this with '-links' and so on",
     )  # fmt: skip
     stages: tuple[Stage, ...] = Field(
         default=("map", "solve", "links", "policy", "sink"), min_length=1,

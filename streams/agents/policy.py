@@ -85,27 +85,23 @@ class PolicyStage:
             )  # fmt: skip
             while missing:
                 await self._read(feed, consumer, FETCH_WAIT_MS)
-                feed.take()
                 for tp in list(missing):
                     if await consumer.position(tp) >= missing[tp]:
                         del missing[tp]
             tenure.known.set()
-            log.info("policy: epoch %d, %s", epoch, ", ".join(sorted(feed.shards)) or "no flows yet")
+            log.info("policy: epoch %d", epoch)
             await self._decide_on(feed, consumer)
         finally:
             await consumer.stop()
 
     async def _decide_on(self, feed: PolicyFeed, consumer: AIOKafkaConsumer) -> None:
         looked_s = 0.0
-        news = True
         while True:
-            due_s = looked_s + (LEAST_S if news else ROUND_S)
-            left_s = 0.0 if feed.hurries else max(0.0, due_s - time.monotonic())
-            await self._read(feed, consumer, round(1000 * left_s))
-            news = feed.take() or news
-            if not feed.hurries and time.monotonic() < looked_s + (LEAST_S if news else ROUND_S):
+            await self._read(feed, consumer, round(1000 * _left_s(feed, looked_s)))
+            if _left_s(feed, looked_s) > 0:
                 continue
-            news, looked_s = False, time.monotonic()
+            looked_s = time.monotonic()
+            feed.take()
             feed.topology = self.room.topology
             log_ns = self.room.log_clock.now_ns(time.monotonic_ns())
             now_ns = log_ns + self.room.offsets.log_offset_ns
@@ -139,6 +135,13 @@ class PolicyStage:
             value = codec.encode(ROUNDS.record, record, self.room.registry)
             sent.append(await self.room.send_raw(ROUNDS.name, record["shard"], value))
         await asyncio.gather(*sent)
+
+
+def _left_s(feed: PolicyFeed, looked_s: float) -> float:
+    """Return s until the next look."""
+    if feed.hurries:
+        return 0.0
+    return max(0.0, looked_s + (LEAST_S if feed.news else ROUND_S) - time.monotonic())
 
 
 async def _seek(consumer: AIOKafkaConsumer, bootstrap: str, epoch: int) -> dict[TopicPartition, int]:

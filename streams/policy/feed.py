@@ -2,8 +2,8 @@
 
 In: messages of `INPUTS` in any order, and when to look. Out: `Made`: decisions and fallbacks to publish; and
 `PolicyRounds`, which name for every round how far each input had been read and by which time was decided.
-What was read before a round is taken in the order (topic, partition, offset). The topology file alone is not
-in the log. Pure.
+What was read between two rounds is taken in the order (topic as in `INPUTS`, partition, offset). The topology
+file alone is not in the log. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from streams.policy.policy import Held, Policy, Rules, Said
 from streams.solve.feed import Message
 from streams.ways import Way, WayBook
 
-__all__ = ["BACK_NS", "INPUTS", "WHOLE", "Made", "PolicyFeed", "read_from"]
+__all__ = ["DECISIONS_BACK_NS", "INPUTS", "Made", "PolicyFeed", "read_from"]
 
 Record = dict[str, Any]
 Place = tuple[str, int]
@@ -45,6 +45,7 @@ MS: Final = 1_000_000
 WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, WAYS, FLAPS)
 """Topics that are read from their beginning."""
 INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, FLOWS, ACTIONS)
+ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
 BACK_NS: Final = {CONTENTION.name: 10 * S, FLOWS.name: 30 * S, ACTIONS.name: 5 * S}
 """How far back a new owner reads the others."""
 DECISIONS_BACK_NS: Final = 600 * S
@@ -109,6 +110,8 @@ class PolicyFeed:
         self.places = sorted(places)
         self.refused: list[tuple[Message, codec.BadRecord]] = []
         """Messages that could not be read and that nobody else rejects."""
+        self.news = self.urgent = False
+        """Whether anything but flow reports waits to be taken, and whether links' health does."""
         self.shards: dict[str, _Shard] = {}
         self._owned = owned or (lambda shard: True)
         self._registry, self._rules = registry, rules
@@ -140,12 +143,14 @@ class PolicyFeed:
     def offer(self, message: Message) -> None:
         """Take a message of `INPUTS` in; it counts from the next `take` on."""
         self._waiting.append(message)
+        self.urgent = self.urgent or message.topic == FLAPS.name
+        self.news = self.news or message.topic != FLOWS.name
 
-    def take(self) -> bool:
-        """Let what was offered count; return whether anything but flow reports was among it."""
+    def take(self) -> None:
+        """Let what was offered count; a round of each shard is to follow."""
         waiting, self._waiting = self._waiting, []
-        waiting.sort(key=lambda message: (message.topic, message.partition, message.offset))
-        news = False
+        self.news = self.urgent = False
+        waiting.sort(key=lambda message: (ORDER[message.topic], message.partition, message.offset))
         for message in waiting:
             self._positions[message.topic, message.partition] = message.offset + 1
             try:
@@ -153,8 +158,6 @@ class PolicyFeed:
             except codec.BadRecord as error:
                 if message.topic in REJECTED:
                     self.refused.append((message, error))
-            news = news or message.topic != FLOWS.name
-        return news
 
     def _take(self, message: Message) -> None:
         topic, key, value = message.topic, message.key, message.value
@@ -226,8 +229,8 @@ class PolicyFeed:
 
     @property
     def hurries(self) -> bool:
-        """Whether a link's health has changed, or is to be followed by a whole round."""
-        return any(shard.policy.hurries or shard.hurried for shard in self.shards.values())
+        """Whether links' health waits to be taken, or what it led to is to be followed by a whole round."""
+        return self.urgent or any(shard.hurried for shard in self.shards.values())
 
     def round(self, name: str, now_ns: int, flows_ns: int) -> Made:
         """Decide for one shard by `now_ns`, fabric time, and flow reports up to `flows_ns`, append time."""

@@ -167,6 +167,8 @@ class _Flow:
     home: int | None = None
     """The path that it was on before its links went bad."""
     home_subject: str = ""
+    home_from_ns: int = 0
+    """It does not go home before."""
     tries: int = 0
     wait_ns: int = 0
     """Nothing is decided for it before."""
@@ -273,11 +275,8 @@ class Policy:
         f = self._flows.get(record["flow_id"])
         if f is None:
             return
-        if record["outcome"] == "REFLEX" and record["from_path"] is not None:
-            if f.home is None:
-                state = self._state(f)
-                f.home, f.home_subject = record["from_path"], state.reason.rpartition("/")[0]
-            self._ledger.note(f.live.flow_id, f.host, record["at_ns"])
+        if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+            self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
             return
         move = f.move
         if move is None or (record["epoch"], record["seq"]) != (self.epoch, move.seq):
@@ -287,8 +286,18 @@ class Policy:
         f.move, f.tries = None, f.tries + 1
         if record["outcome"] == "FAILED":
             f.avoid[move.to_path] = record["at_ns"] + AVOID_NS
-        if record["outcome"] != "FAILED" or f.tries > QUICK_TRIES:
+        if record["outcome"] != "FAILED" or f.tries >= QUICK_TRIES:
             self._wait(f, record["at_ns"])
+
+    def _reflex(self, f: _Flow, from_path: int, to_path: int, at_ns: int) -> None:
+        """Take it that an actuator moved a flow by itself: as if it had been decided here."""
+        if f.home is None:
+            f.home, f.home_subject = from_path, self._state(f).reason.rpartition("/")[0]
+        f.home_from_ns = at_ns + self.rules.hold_down_ns
+        self._ledger.note(f.live.flow_id, f.host, at_ns)
+        until_ns = at_ns + self.rules.expires_ns + self.rules.confirm_ns
+        f.move = _Move(to_path, frozenset({from_path, f.live.path} - {to_path}), until_ns, -1)
+        f.path, f.way = to_path, f.ways.get(to_path, NOWHERE)
 
     def _limits_of(self, host: str) -> Limits:
         found = self._limits.get(host)
@@ -627,7 +636,7 @@ class Policy:
 
     def _may_return(self, f: _Flow) -> bool:
         way = None if f.home is None else f.ways.get(f.home)
-        if way is None or f.move is not None or self._now_ns < f.wait_ns:
+        if way is None or f.move is not None or self._now_ns < max(f.wait_ns, f.home_from_ns):
             return False
         if _exclusive(f) and f.path != f.home and (f.ends, f.home) in self._ports:
             return False

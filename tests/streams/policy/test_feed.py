@@ -1,0 +1,346 @@
+"""The policy's inputs as the log has them: rounds that the log gives again, a new owner that goes on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from schemas import codec
+from schemas.topics import (
+    ACTIONS,
+    CONFIG,
+    CONTENTION,
+    DECISIONS,
+    FLAPS,
+    FLOWS,
+    INVENTORY,
+    WAYS,
+    Topic,
+)
+from streams.policy.again import decide_again, earlier_decisions
+from streams.policy.feed import PolicyFeed, read_from
+from streams.solve.feed import Message
+
+MS = 1_000_000
+S = 1_000 * MS
+T = 1_800_000_000 * S
+EPOCH = T // MS
+SPINES = 4
+HOSTS = 8
+RATE = 10**9
+PLACES = [(t.name, n) for t in (CONFIG, INVENTORY, WAYS, FLAPS, CONTENTION, FLOWS, ACTIONS) for n in (0, 1)]
+
+
+def nic(host: int) -> str:
+    return f"h{host}/eth1"
+
+
+def leaf(host: int) -> str:
+    return f"leaf{1 + host % 2}"
+
+
+def hops(source: int, peer: int, spine: int) -> list[str]:
+    up, down = leaf(source), leaf(peer)
+    first, last = f"h{source}:eth1>{up}:p{source}", f"{down}:p{peer}>h{peer}:eth1"
+    if up == down:
+        return [first, last]
+    return [first, f"{up}:u{spine}>spine{spine}:{up}", f"spine{spine}:{down}>{down}:u{spine}", last]
+
+
+class Log:
+    """A log of two partitions a topic, a clock, and a fabric of 8 hosts, 2 leaves, 4 spines whose actuators
+    obey. Port p of any flow leads over spine p % 4, its answers over spine (p // 4) % 4."""
+
+    def __init__(self) -> None:
+        self.now_ns = T
+        self.messages: list[Message] = []
+        self.ends: dict[tuple[str, int], int] = defaultdict(int)
+        self.read = 0
+        self.ports: dict[str, int] = {}
+        self.ends_of: dict[str, tuple[int, int]] = {}
+        self.numbers: dict[str, int] = defaultdict(int)
+        self.decisions: list[tuple[dict[str, Any], int]] = []
+        self.rounds: list[dict[str, Any]] = []
+        self.fallbacks: list[dict[str, Any]] = []
+        self.put(CONFIG, "*", {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT",
+                               "most_moved_share": 1.0})  # fmt: skip
+        for host in range(HOSTS):
+            self.put(INVENTORY, nic(host), {
+                "nic": nic(host), "host": f"h{host}", "device": "eth1", "shard": "s0", "rail": None,
+                "rack": None, "addresses": [], "clock": f"h{host}/system", "stamp": "KERNEL",
+                "speed_bps": RATE, "run": 1, "probe_port": 0, "since_ns": 0, "announced_ns": 0,
+            })  # fmt: skip
+
+    def put(self, topic: Topic, key: str, record: dict[str, Any] | None) -> None:
+        place = (topic.name, len(key) % 2)
+        value = None if record is None else codec.encode(topic.record, record)
+        self.messages.append(Message(self.now_ns, *place, self.ends[place], key, value))
+        self.ends[place] += 1
+
+    def open(self, source: int, peer: int, port: int) -> str:
+        name = f"h{source}/b/sock:{len(self.ports)}"
+        self.ports[name], self.ends_of[name] = port, (source, peer)
+        for a, b, leg in ((source, peer, "DATA"), (peer, source, "ACK")):
+            self.put(WAYS, f"{nic(a)}>{nic(b)}", {
+                "nic": nic(a), "peer": nic(b), "shard": "s0", "traced_ns": self.now_ns, "ways": [
+                    {"leg": leg, "port": p, "peer_port": 5000, "complete": True, "since_ns": 0,
+                     "hops": hops(a, b, p % 4 if leg == "DATA" else p // 4 % 4)}
+                    for p in range(6000, 6016)
+                ],
+            })  # fmt: skip
+        return name
+
+    def report(self) -> None:
+        for host in range(HOSTS):
+            mine = {name: port for name, port in self.ports.items() if self.ends_of[name][0] == host}
+            self.numbers["report"] += 1
+            self.put(FLOWS, f"h{host}", {
+                "host": f"h{host}", "boot": "b", "report": self.numbers["report"], "shard": "s0",
+                "system_ns": self.now_ns, "whole": True,
+                "flows": [
+                    {"flow_id": name, "state": "OPEN", "nic": nic(host), "peer": nic(self.ends_of[name][1]),
+                     "source_address": "", "peer_address": "", "source_port": port, "peer_port": 5000,
+                     "protocol": "TCP", "hops": hops(*self.ends_of[name], port % 4), "job": None,
+                     "tenant": None, "bytes_total": 0, "interval_ns": S, "bytes": 0, "rate_bps": 4e8,
+                     "rtt_ns": 10_000, "can": ["MOVE", "PACE"]}
+                    for name, port in mine.items()
+                ],
+            })  # fmt: skip
+
+    def health(self, link: str, state: str) -> None:
+        ends = sorted(link.split(">"))
+        subject = "<>".join(ends)
+        self.numbers[subject] += 1
+        self.put(FLAPS, subject, {
+            "subject": subject, "kind": "LINK", "shard": "s0", "seq": self.numbers[subject], "state": state,
+            "before": "UP", "links": [link], "since_ns": self.now_ns, "judged_ns": self.now_ns,
+            "loss_rate": None, "flaps_hour": 0, "flaps_total": 0, "because": "PROBES", "text": "",
+        })  # fmt: skip
+
+    def offer_to(self, feed: PolicyFeed) -> None:
+        for message in self.messages[self.read :]:
+            feed.offer(message)
+        self.read = len(self.messages)
+
+    def turn(self, feed: PolicyFeed, seconds: float = 0.1, outcome: str = "APPLIED") -> list[dict[str, Any]]:
+        """One look, and a second one where links' health called for the first; actuators answer."""
+        self.now_ns += round(seconds * S)
+        self.offer_to(feed)
+        found: list[dict[str, Any]] = []
+        while True:
+            feed.take()
+            for name in sorted(feed.shards):
+                made = feed.round(name, self.now_ns + 7, self.now_ns)
+                self.rounds += made.rounds
+                self.fallbacks += [said.record for said in made.fallbacks]
+                found += [said.record for said in made.decisions]
+            if not feed.hurries:
+                break
+        for decision in found:
+            self.decisions.append((decision, self.now_ns))
+            name = decision["flow_id"]
+            before = self.ports[name]
+            if outcome == "APPLIED":
+                assert decision["to_path"] not in self.taken(name), "two sockets cannot have one port"
+                self.ports[name] = decision["to_path"]
+            self.put(ACTIONS, decision["host"], {
+                **{key: decision[key] for key in ("host", "decision_id", "shard", "epoch", "seq", "flow_id",
+                                                  "action", "config_version")},
+                "at_ns": self.now_ns, "outcome": outcome, "from_path": before, "to_path": self.ports[name],
+                "took_ns": 1000, "detail": "",
+            })  # fmt: skip
+        return found
+
+    def taken(self, name: str) -> set[int]:
+        ends = self.ends_of[name]
+        return {port for other, port in self.ports.items() if other != name and self.ends_of[other] == ends}
+
+    def over(self, link: str) -> set[str]:
+        return {
+            name
+            for name, port in self.ports.items()
+            if link in hops(*self.ends_of[name], port % 4)
+            or link in hops(*reversed(self.ends_of[name]), port // 4 % 4)
+        }
+
+
+def again(log: Log, epoch: int) -> list[dict[str, Any]]:
+    since = read_from(epoch)
+    return decide_again(
+        [record for record in log.rounds if record["epoch"] == epoch],
+        [message for message in log.messages if message.append_ns >= since[message.topic]],
+        earlier_decisions(epoch, log.decisions),
+    )
+
+
+def of_epoch(log: Log, epoch: int) -> list[dict[str, Any]]:
+    return [decision for decision, _ in log.decisions if decision["epoch"] == epoch]
+
+
+def busy(log: Log, feed: PolicyFeed) -> None:
+    """A fault of each direction, healing, a config that changes, until flows are home again."""
+    for source in range(HOSTS):
+        for step in (1, 3):
+            log.open(source, (source + step) % HOSTS, 6000 + (source + step) % 16)
+    for _ in range(3):
+        log.report()
+        log.turn(feed, 1.0)
+    log.health("leaf1:u2>spine2:leaf1", "DOWN")
+    log.turn(feed, 0.004)
+    log.report()
+    log.turn(feed)
+    log.health("spine1:leaf2>leaf2:u1", "DOWN")
+    log.turn(feed, 0.004)
+    log.put(CONFIG, "*", {"host": "*", "version": 2, "at_ns": 0, "by": "t", "mode": "OBSERVE",
+                          "most_moved_share": 1.0, "protected_jobs": ["x"]})  # fmt: skip
+    log.health("leaf1:u2>spine2:leaf1", "UP")
+    log.health("spine1:leaf2>leaf2:u1", "UP")
+    for _ in range(60):
+        log.report()
+        log.turn(feed, 0.5)
+
+
+def test_a_dead_link_either_way_is_left_at_once_by_data_and_answers() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    for source in range(HOSTS):
+        log.open(source, (source + 1) % HOSTS, 6000 + source)
+    for _ in range(3):
+        log.report()
+        log.turn(feed, 1.0)
+    assert log.decisions == []
+    for link in ("leaf1:u2>spine2:leaf1", "spine3:leaf1>leaf1:u3"):
+        hit = log.over(link)
+        assert hit, "else nothing is tried"
+        log.health(link, "DOWN")
+        made = log.turn(feed, 0.003)
+        assert {decision["flow_id"] for decision in made} == hit
+        assert not log.over(link)
+    names = {name for record in log.fallbacks for each in record["flows"] for name in each["links"]}
+    assert any(name.startswith("leaf2:") and name.endswith("leaf2") for name in names), "answers' links too"
+
+
+def test_the_log_gives_the_same_decisions_again() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    busy(log, feed)
+    made = of_epoch(log, EPOCH)
+    assert {decision["action"] for decision in made} == {"REROUTE", "RESTORE"}
+    log.now_ns += S
+    log.turn(feed)
+    told = sum(len(record["rounds"]) for record in log.rounds)
+    assert told == feed.shards["s0"].number, "every round is told of within a second"
+    assert again(log, EPOCH) == made
+    for record in log.rounds:
+        assert codec.decode(codec.encode("PolicyRounds", record), "PolicyRounds") == record
+
+
+def test_rounds_that_are_not_there_are_named() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    busy(log, feed)
+    del log.rounds[1]
+    with pytest.raises(ValueError, match=r"s0, epoch \d+: rounds \d+ to \d+ are not in the log"):
+        again(log, EPOCH)
+
+
+def test_a_new_owner_brings_flows_home_and_moves_nothing_else() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    flows = [log.open(source, (source + 1) % HOSTS, 6000 + source) for source in range(HOSTS)]
+    home = dict(log.ports)
+    for _ in range(3):
+        log.report()
+        log.turn(feed, 1.0)
+    dead = "leaf1:u2>spine2:leaf1"
+    hit = log.over(dead)
+    log.health(dead, "DOWN")
+    log.turn(feed, 0.004)
+    assert {name for name in flows if log.ports[name] != home[name]} == hit
+    log.report()
+    epoch = log.now_ns // MS + 1
+    log.now_ns, since = epoch * MS, read_from(epoch)
+    second = PolicyFeed(epoch, PLACES, decisions=earlier_decisions(epoch, log.decisions))
+    log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
+    log.read = 0
+    for _ in range(20):
+        log.report()
+        log.turn(second, 0.5)
+    assert of_epoch(log, epoch) == []
+    log.health(dead, "UP")
+    for _ in range(30):
+        log.report()
+        log.turn(second, 0.5)
+    assert log.ports == home
+    assert {decision["action"] for decision in of_epoch(log, epoch)} == {"RESTORE"}
+    assert again(log, epoch) == of_epoch(log, epoch)
+
+
+def test_what_an_actuator_could_not_do_is_tried_at_once_over_another_port() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    flow = log.open(0, 1, 6000)
+    for _ in range(3):
+        log.report()
+        log.turn(feed, 1.0)
+    log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    tried = [log.turn(feed, 0.02, "FAILED")[0]["to_path"] for _ in range(3)]
+    assert len(set(tried)) == 3
+    assert all(path % 4 != 0 for path in tried)
+    assert log.turn(feed, 0.02) == [], "three at once, then it waits"
+    for _ in range(80):
+        log.report()
+        log.turn(feed, 0.5)
+    assert log.ports[flow] % 4 != 0
+
+
+def test_a_reflex_is_known_and_the_flow_goes_home_once_the_link_is_well() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    flow = log.open(0, 1, 6000)
+    for _ in range(3):
+        log.report()
+        log.turn(feed, 1.0)
+    log.ports[flow] = 6001
+    log.put(ACTIONS, "h0", {
+        "host": "h0", "decision_id": "h0/reflex/1", "shard": "s0", "epoch": 0, "seq": 0, "flow_id": flow,
+        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
+        "from_path": 6000, "to_path": 6001, "took_ns": 1000, "detail": "",
+    })  # fmt: skip
+    log.report()
+    log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    assert log.turn(feed, 0.02) == [], "it has left already"
+    log.report()
+    log.turn(feed, 1.0)
+    log.health("leaf1:u0>spine0:leaf1", "UP")
+    for _ in range(30):
+        log.report()
+        log.turn(feed, 0.5)
+    assert log.ports[flow] == 6000
+
+
+def test_a_flow_whose_owner_lets_nothing_be_done_stays_and_it_is_said() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log.open(0, 1, 6000)
+    log.report()
+    message = log.messages.pop()
+    while message.topic != FLOWS.name or message.key != "h0":
+        message = log.messages.pop()
+    record = codec.decode(message.value, FLOWS.record)
+    record["flows"][0]["can"] = ["PACE"]
+    log.ends.clear()
+    for each in log.messages:
+        log.ends[each.topic, each.partition] = each.offset + 1
+    log.put(FLOWS, "h0", record)
+    log.turn(feed, 1.0)
+    log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    assert log.turn(feed, 0.02) == []
+    log.turn(feed, 1.0)
+    held = [each for record in log.rounds for row in record["rounds"] for each in row["held"] or ()]
+    assert {each["why"] for each in held} == {"NOT_MOVABLE"}
+
+
+def test_bad_ways_and_actions_are_refused_and_told() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    for topic in (WAYS, ACTIONS):
+        feed.offer(Message(T, topic.name, 0, 0, "x", b"nonsense"))
+    feed.take()
+    assert [message.topic for message, _ in feed.refused] == [WAYS.name, ACTIONS.name]
+    assert DECISIONS.name not in {topic for topic, _ in PLACES}
+    assert log.decisions == []
