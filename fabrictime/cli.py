@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -336,6 +337,41 @@ def replay_alerts(
     as_json: Json = False,
 ) -> None:
     """Judge a time of the log once more; exit code 1 where the alerts are not those that were published."""
+    from fabrictime import replay
+
+    def run(found: Any, span: Any, **more: Any) -> tuple[str, list[str], bool]:
+        window_ns = int(found.value("streams", "window_ms")) * 1_000_000
+        done = replay.main(_running_log(found), span, window_ns=window_ns, **more)
+        return replay.as_json(done), replay.lines_of(done), bool(done.differences)
+
+    _replay(run, start, end, _config(config, directory, log), as_json)
+
+
+@replay_app.command("decisions")
+def replay_decisions(
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="2026-03-01T12:00:00 (UTC), or 2h for 2 hours ago.")
+    ] = "10m",
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="As --from, or now.")] = "now",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Decide a time of the log once more; exit code 1 where the decisions are not those published."""
+    from fabrictime import replay_decisions as again
+
+    def run(found: Any, span: Any, **more: Any) -> tuple[str, list[str], bool]:
+        done = again.main(_running_log(found), span, **more)
+        return again.as_json(done), again.lines_of(done), bool(done.differences)
+
+    _replay(run, start, end, _config(config, directory, log), as_json)
+
+
+def _replay(
+    run: Callable[..., tuple[str, list[str], bool]], start: str, end: str, found: Any, as_json: bool
+) -> None:
+    """Run a replay, show it and exit by whether it differs."""
     import time
 
     from fabrictime import replay
@@ -343,23 +379,21 @@ def replay_alerts(
     from fabrictime.topology import source_of
     from schemas.topology import TopologyError
 
-    found = _config(config, directory, log)
     try:
         now_s = time.time()
         span = replay.Span(replay.parse_time(start, now_s), replay.parse_time(end, now_s))
         if span.to_ns <= span.from_ns:
             _stop(f"--to {end}: expected later than --from {start}")
         with replay.shown(span) as progress:
-            done = replay.main(
-                _running_log(found), span, topology=source_of(found).topology,
+            text, lines, differs = run(
+                found, span, topology=source_of(found).topology,
                 registry=registry_at(found.schema_registry.url), progress=progress,
-                window_ns=int(found.value("streams", "window_ms")) * 1_000_000,
                 default_shard=str(found.value("streams", "default_shard")),
             )  # fmt: skip
     except (ValueError, TopologyError) as error:
         _stop(str(error))
-    typer.echo(replay.as_json(done) if as_json else "\n".join(replay.lines_of(done)))
-    raise typer.Exit(1 if done.differences else 0)
+    typer.echo(text if as_json else "\n".join(lines))
+    raise typer.Exit(1 if differs else 0)
 
 
 @app.command()

@@ -23,7 +23,10 @@ from schemas.topology import Topology
 from streams.config import LiveConfig
 from streams.solve.feed import AlertsFeed, Message, read_from
 
-__all__ = ["Difference", "Replayed", "Span", "as_json", "compare", "lines_of", "main", "parse_time", "shown"]
+__all__ = [
+    "Difference", "LogReader", "Replayed", "Span", "as_json", "compare", "lines_of", "main", "parse_time",
+    "read_all", "shown",
+]  # fmt: skip
 
 Record = dict[str, Any]
 Alerts = dict[tuple[str, int], tuple[Record, int]]
@@ -128,7 +131,7 @@ def compare(span: Span, live: Alerts, again: Alerts) -> list[Difference]:
     return found
 
 
-class _Log:
+class LogReader:
     """Reads partitions from times on, evenly, and says how far all of them have been read."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -199,14 +202,14 @@ class _Log:
                 raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
 
 
-def _read_all(
-    bootstrap: str, topic: Topic, to_ns: int, registry: codec.Registry | None
+def read_all(
+    bootstrap: str, topic: Topic, to_ns: int, registry: codec.Registry | None, since_ns: int = 0
 ) -> Iterator[tuple[Message, Record]]:
-    """Yield a topic's records up to a time, with the messages that held them; what cannot be read is left
-    out."""
-    log = _Log(bootstrap)
+    """Yield a topic's records from one time to another, with the messages that held them; what cannot be read
+    is left out."""
+    log = LogReader(bootstrap)
     try:
-        for messages, _ in log.read({topic.name: 0}, to_ns):
+        for messages, _ in log.read({topic.name: since_ns}, to_ns):
             for message in messages:
                 if message.value is not None:
                     with contextlib.suppress(codec.BadRecord):
@@ -230,14 +233,14 @@ def main(
     began_s = time.monotonic()
     past: dict[str, Record] = {}
     live: Alerts = {}
-    for message, record in _read_all(bootstrap, ALERTS, span.to_ns + AFTER_NS, registry):
+    for message, record in read_all(bootstrap, ALERTS, span.to_ns + AFTER_NS, registry):
         live[record["alert_id"], record["update"]] = (record, message.append_ns)
         if message.append_ns < span.from_ns:
             known = past.get(record["alert_id"])
             if known is None or known["update"] <= record["update"]:
                 past[record["alert_id"]] = record
     config = LiveConfig()
-    for message, _ in _read_all(bootstrap, CONFIG, span.from_ns, registry):
+    for message, _ in read_all(bootstrap, CONFIG, span.from_ns, registry):
         with contextlib.suppress(codec.BadRecord):
             config.take(message.key.encode(), message.value, registry, message.append_ns)
     longest_s = max((rule["for_s"] for rule in config.latency_rules()), default=0.0)
@@ -247,7 +250,7 @@ def main(
     taken, looked_s = 0, 0.0
     feed: AlertsFeed | None = None
     waiting: list[Message] = []
-    log = _Log(bootstrap)
+    log = LogReader(bootstrap)
 
     def judge(feed: AlertsFeed, to_ns: int) -> None:
         for _, record in feed.advance(to_ns) + feed.advance_delays(to_ns):
