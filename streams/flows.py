@@ -71,6 +71,9 @@ class LiveFlow(NamedTuple):
     """What its owner lets be done to it: MOVE, PACE."""
     rate_limit_bps: int | None = None
     """What it is held to."""
+    bytes_total: int = 0
+    system_ns: int = 0
+    """When its host said so, on that host's system clock."""
 
 
 class Report(NamedTuple):
@@ -109,7 +112,7 @@ def report_of(record: Record, known: Callable[[str], bool]) -> tuple[Report, lis
         name = element["flow_id"]
         reason = f"{name}: reported twice in one record" if name in flows else _wrong(element, host, known)
         if reason is None:
-            flows[name] = None if element["state"] == "CLOSED" else _flow(element)
+            flows[name] = None if element["state"] == "CLOSED" else _flow(element, record["system_ns"])
         else:
             refused.append(reason)
     return Report(host, record["whole"], flows), refused
@@ -136,7 +139,7 @@ def _wrong(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
     return None
 
 
-def _flow(element: Record) -> LiveFlow:
+def _flow(element: Record, system_ns: int) -> LiveFlow:
     rate_bps, limit_bps = element["rate_bps"], element["rate_limit_bps"]
     busy, sender = element["busy_share"], element["sender_limited_share"]
     idle = 0.0 if busy is None else 1 - busy
@@ -156,6 +159,8 @@ def _flow(element: Record) -> LiveFlow:
         element["peer_port"],
         tuple(element["can"]),
         limit_bps,
+        element["bytes_total"],
+        system_ns,
     )
 
 

@@ -220,9 +220,12 @@ class PolicyFeed:
         return self._ways.of(flow.nic, flow.peer, flow.peer_port)
 
     def _rate_bps(self, link: str) -> int:
+        """Return bit/s of a link; where nobody says, it is taken to be as fast as the fastest NIC."""
         rate_bps = self._rates.get(link)
         if rate_bps is None:
-            rate_bps = self._rates[link] = link_rate_bps(link, self._topology, self._inventory.speeds_bps)
+            speeds_bps = self._inventory.speeds_bps
+            rate_bps = link_rate_bps(link, self._topology, speeds_bps) or max(speeds_bps.values(), default=0)
+            self._rates[link] = rate_bps
         return rate_bps
 
     # ------------------------------------------------------------------------------------ rounds

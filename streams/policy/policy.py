@@ -19,7 +19,7 @@ from schemas.limits import Limits
 from schemas.topics import DECISIONS, FALLBACKS, MAX_ELEMENTS, Topic
 from streams.flows import LiveFlow, LiveFlows
 from streams.policy.ledger import Ledger
-from streams.policy.loads import Demand, Links, Loads
+from streams.policy.loads import Demand, Links, Loads, Weight
 from streams.policy.wellness import Grade, State, Wellness
 from streams.ways import Way
 
@@ -41,6 +41,8 @@ RELIEF: Final = 0.8
 move lowers the highest load that it touches, so moves come to an end."""
 WINDOW_STALE_NS: Final = 5 * S
 """A window that nobody told of for so long stands no more; it is told anew each second."""
+EVENLY: Final = 0.99
+"""Two bursts that differ by less are the same."""
 STEERED_NS: Final = 600 * S
 """How long a flow is remembered to have been steered: it does not go back to links that it left."""
 FIRST_PORT, LAST_PORT = 49_152, 65_535
@@ -145,6 +147,7 @@ class _Past(NamedTuple):
 
 
 NOWHERE: Final = Way(())
+NO_WEIGHT: Final = Weight("", ("", None), 0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -159,6 +162,7 @@ class _Flow:
     demand: Demand = field(default_factory=Demand)
     bps: float = 0.0
     """What it would send."""
+    weight: Weight = NO_WEIGHT
     queues: Links = ()
     """Links with a queue that it was last reported on."""
     squeezed: bool = False
@@ -409,7 +413,7 @@ class Policy:
                 self._ports |= {(f.ends, f.path), (f.ends, flow.path)}
             f.queues = tuple(link for link in flow.hops or f.links if link in queued)
             if fresh:
-                f.demand.hear(flow.rate_bps, bool(f.queues), self._now_ns)
+                f.demand.hear(flow.rate_bps, bool(f.queues), self._now_ns, flow.system_ns, flow.bytes_total)
                 self._hear_delay(f)
         self._weigh()
 
@@ -431,7 +435,26 @@ class Policy:
             held = f.live.sender_held or f.live.receiver_held
             f.squeezed = not held and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
             f.bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f))
-            self._loads.add(f.links, f.bps)
+        groups: dict[tuple[str, str, str | None], list[_Flow]] = {}
+        for f in self._flows.values():
+            groups.setdefault((f.live.nic, f.live.peer, f.live.job), []).append(f)
+        for group in groups.values():
+            self._weigh_group(group)
+            for f in group:
+                self._loads.add(f.links, f.weight)
+
+    def _weigh_group(self, group: list[_Flow], *, doubted: bool = False) -> None:
+        """Set what the flows of one job between two NICs put on their links: each the same share of what all
+        of them send while they do; `doubted`: as much as their NIC lets through."""
+        first = group[0].live
+        line_bps = self._rate_of(group[0].links[0]) if group[0].links else 0
+        if len(group) > 1 and line_bps:
+            sum_bps = line_bps if doubted else sum(max(f.bps, f.demand.peak_bps) for f in group)
+            bursts_bps = [min(line_bps, sum_bps) / len(group)] * len(group)
+        else:
+            bursts_bps = [f.bps for f in group]
+        for f, burst_bps in zip(group, bursts_bps, strict=True):
+            f.weight = Weight(first.nic, (first.peer, first.job), f.bps * f.demand.duty, burst_bps)
 
     def _standing(self) -> list[Record]:
         """Return the windows that are open, by link."""
@@ -503,7 +526,7 @@ class Policy:
 
     def _after(self, f: _Flow, links: Links) -> float:
         """Return the highest load on a path once a flow has moved there, of links new to it."""
-        return self._loads.worst((link for link in links if link not in f.links), f.bps)
+        return self._loads.worst((link for link in links if link not in f.links), f.weight)
 
     def _anywhere(self, f: _Flow) -> int:
         """Draw another path of a flow whose ways nobody knows."""
@@ -529,14 +552,26 @@ class Policy:
 
     def _doubt(self, flows: Iterable[_Flow]) -> None:
         """Count flows at what they could send: what they did send does not explain that a queue stands."""
+        groups: dict[tuple[str, str, str | None], None] = {}
         for f in flows:
-            more_bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f), doubted=True) - f.bps
-            f.bps += more_bps
-            self._loads.add(f.links, more_bps)
+            f.bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f), doubted=True)
+            groups[f.live.nic, f.live.peer, f.live.job] = None
+        for nic, peer, job in groups:
+            group = [
+                f
+                for f in self._flows.values()
+                if f.live.nic == nic and f.live.peer == peer and f.live.job == job
+            ]
+            for f in group:
+                self._loads.add(f.links, f.weight, -1)
+            self._weigh_group(group, doubted=True)
+            for f in group:
+                self._loads.add(f.links, f.weight)
 
     def _relieve(self, link: str, crossing: list[_Flow], most: float, window_id: str) -> None:
         """Move the heaviest flows away until no more than `most` of a link's rate is left."""
-        crossing.sort(key=lambda f: (-f.bps, self._draw(f.live.flow_id)))
+        together = {id(f): self._loads.together((link,), f.weight) for f in crossing}
+        crossing.sort(key=lambda f: (-together[id(f)], -f.bps, self._draw(f.live.flow_id)))
         for f in crossing:
             if self._loads.share(link) <= most:
                 return
@@ -552,18 +587,26 @@ class Policy:
 
     def _relief(self, f: _Flow, link: str) -> int | None:
         """Return the well path without `link`, and not left of late, that is loaded least once the flow is
-        there; None where none has room and none is clearly better than the one that it has."""
+        there; None where none has room and none is clearly better than the one that it has.
+
+        Of flows that send together none is put where more of them meet than on the path that it leaves, and
+        where fewer do, that is better at the same load: each such move lowers the sum of squares of how many
+        meet, so these come to an end as well."""
         left = {links for _, links in f.steered}
-        found = [
-            (self._after(f, way.links), self._draw(f.live.flow_id, path), path, way.links)
-            for _, way, path in self._open_to(f, lambda state: state.grade is Grade.WELL)
-            if link not in way.links and way.links not in left
-        ]
-        if not found:
-            return None
-        after, _, path, links = min(found)
-        before = self._loads.worst(each for each in f.links if each not in links)
-        return path if after <= FULL or after < RELIEF * before else None
+        found = []
+        for _, way, path in self._open_to(f, lambda state: state.grade is Grade.WELL):
+            if link in way.links or way.links in left:
+                continue
+            new = [each for each in way.links if each not in f.links]
+            old = [each for each in f.links if each not in way.links]
+            after, before = self._loads.worst(new, f.weight), self._loads.worst(old)
+            meet, met = self._loads.together(new, f.weight, more=True), self._loads.together(old, f.weight)
+            apart = meet < EVENLY * met
+            if meet <= met / EVENLY and (
+                after <= FULL or after < RELIEF * before or (apart and after <= before)
+            ):
+                found.append((not apart, after, meet, self._draw(f.live.flow_id, path), path))
+        return min(found)[-1] if found else None
 
     def _steered(self, f: _Flow, path: int, kind: str, reason: str) -> bool:
         """Decide that a flow is steered, where the limits let it; where it was before is forgotten."""
@@ -681,11 +724,11 @@ class Policy:
         self._seq += 1
         via = {f.path, f.live.path} | (f.move.via if f.move is not None else set())
         f.move = _Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns, self._seq - 1)
-        self._loads.add(f.links, -f.bps)
+        self._loads.add(f.links, f.weight, -1)
         f.path, f.way = path, f.ways.get(path, NOWHERE)
         if _exclusive(f):
             self._ports.add((f.ends, path))
-        self._loads.add(f.links, f.bps)
+        self._loads.add(f.links, f.weight)
         return True
 
     def _rank(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ class Log:
         self.messages: list[Message] = []
         self.ends: dict[tuple[str, int], int] = defaultdict(int)
         self.read = 0
+        self.rate_bps = self.mean_bps = 4e8
         self.ports: dict[str, int] = {}
         self.ends_of: dict[str, tuple[int, int]] = {}
         self.numbers: dict[str, int] = defaultdict(int)
@@ -82,12 +84,12 @@ class Log:
     def open(self, source: int, peer: int, port: int) -> str:
         name = f"h{source}/b/sock:{len(self.ports)}"
         self.ports[name], self.ends_of[name] = port, (source, peer)
-        for a, b, leg in ((source, peer, "DATA"), (peer, source, "ACK")):
+        for a, b in ((source, peer), (peer, source)):
             self.put(WAYS, f"{nic(a)}>{nic(b)}", {
                 "nic": nic(a), "peer": nic(b), "shard": "s0", "traced_ns": self.now_ns, "ways": [
                     {"leg": leg, "port": p, "peer_port": 5000, "complete": True, "since_ns": 0,
-                     "hops": hops(a, b, p % 4 if leg == "DATA" else p // 4 % 4)}
-                    for p in range(6000, 6016)
+                     "hops": hops(a, b, spine)}
+                    for p in range(6000, 6016) for leg, spine in (("DATA", p % 4), ("ACK", p // 4 % 4))
                 ],
             })  # fmt: skip
         return name
@@ -103,7 +105,8 @@ class Log:
                     {"flow_id": name, "state": "OPEN", "nic": nic(host), "peer": nic(self.ends_of[name][1]),
                      "source_address": "", "peer_address": "", "source_port": port, "peer_port": 5000,
                      "protocol": "TCP", "hops": hops(*self.ends_of[name], port % 4), "job": None,
-                     "tenant": None, "bytes_total": 0, "interval_ns": S, "bytes": 0, "rate_bps": 4e8,
+                     "tenant": None, "bytes_total": int((self.now_ns - T) / 8e9 * self.mean_bps),
+                     "interval_ns": S, "bytes": 0, "rate_bps": self.rate_bps,
                      "rtt_ns": 10_000, "can": ["MOVE", "PACE"]}
                     for name, port in mine.items()
                 ],
@@ -117,6 +120,15 @@ class Log:
             "subject": subject, "kind": "LINK", "shard": "s0", "seq": self.numbers[subject], "state": state,
             "before": "UP", "links": [link], "since_ns": self.now_ns, "judged_ns": self.now_ns,
             "loss_rate": None, "flaps_hour": 0, "flaps_total": 0, "because": "PROBES", "text": "",
+        })  # fmt: skip
+
+    def window(self, link: str, state: str, opened_ns: int, update: int) -> None:
+        self.put(CONTENTION, link, {
+            "window_id": f"s0/{link}/{opened_ns}", "link": link, "shard": "s0", "update": update,
+            "state": state, "kind": "COLLISION", "confidence": 1.0, "opened_ns": opened_ns,
+            "updated_ns": self.now_ns, "closed_ns": None, "depth_bytes": 0.0, "depth_peak_bytes": 0.0,
+            "delay_ns": 0.0, "utilisation": None, "over_ns": 0, "over_byte_s": 0.0, "rate_bps": RATE,
+            "flows": [], "flows_total": 0, "jobs": [], "links": [], "text": "",
         })  # fmt: skip
 
     def offer_to(self, feed: PolicyFeed) -> None:
@@ -344,3 +356,50 @@ def test_bad_ways_and_actions_are_refused_and_told() -> None:
     assert [message.topic for message, _ in feed.refused] == [WAYS.name, ACTIONS.name]
     assert DECISIONS.name not in {topic for topic, _ in PLACES}
     assert log.decisions == []
+
+
+def test_connections_of_a_collective_spread_over_the_spines_one_each_and_then_rest() -> None:
+    """An all-to-all sends to one peer at a time over four connections: mean rates look even long before steps
+    are."""
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log.rate_bps, log.mean_bps = RATE / 8, RATE / 28
+    rng = random.Random(5)
+    pairs = [(a, b) for a in range(HOSTS) for b in range(HOSTS) if leaf(a) != leaf(b)]
+    for a, b in pairs:
+        for port in rng.sample(range(6000, 6016), 4):
+            log.open(a, b, port)
+
+    def met() -> dict[str, float]:
+        """Link to the most that its steps can put on it, of its rate."""
+        of_source: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+        for name, port in log.ports.items():
+            source, peer = log.ends_of[name]
+            for link in hops(source, peer, port % 4)[1:-1]:
+                of_source[link, source][peer] += 1
+        found: dict[str, float] = defaultdict(float)
+        for (link, _), peers in of_source.items():
+            found[link] += max(peers.values()) / 4
+        return found
+
+    began = max(met().values())
+    assert began > 1.4, "else nothing is tried"
+    opened: dict[str, int] = {}
+    for turn in range(150):
+        if turn % 5 == 0:
+            log.report()
+        for link, load in met().items():
+            if load > 1.2 or link in opened:
+                state = "UPDATED" if load > 1.2 else "CLOSED"
+                log.window(link, state, opened.setdefault(link, log.now_ns), turn)
+                if state == "CLOSED":
+                    del opened[link]
+        log.turn(feed)
+    assert max(met().values()) <= 1.25
+    assert len(log.decisions) < 0.6 * len(log.ports)
+    assert len({decision["flow_id"] for decision, _ in log.decisions}) >= 0.8 * len(log.decisions)
+    rested = len(log.decisions)
+    for turn in range(150, 250):
+        if turn % 5 == 0:
+            log.report()
+        log.turn(feed)
+    assert len(log.decisions) == rested
