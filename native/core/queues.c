@@ -39,6 +39,10 @@
  * terms that are not smooth (the bound at 0) are separable (Tseng, 2001). Weights are renewed `rounds` times. A call
  * starts from where the last ended: the first knot hangs on `last_ns`.
  *
+ * Most links are empty most of the time. Where the first estimate knows of nothing a packet deep in a coarse slot, the
+ * one before and the one after, a link's knots are still: they stay as it has them. Only the others are laid out, with
+ * the observations that see them, in the order in which sweeps come by, small enough to stay near the processor.
+ *
  * The standard error of x_tl follows from Gaussian belief propagation's variances, which need no inverse: what an
  * observation says of one link is blurred by what is not known of the others on its route,
  *
@@ -52,11 +56,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIGMA_ROUNDS = 2, LAZY = 3 };
+enum { SIGMA_ROUNDS = 2, LAZY = 2 };
 enum { EVEN, COARSE }; /* what the first estimate's weights and steps are known by */
 
 static const float NU = 1, COARSE_SHARE = 0.1F, WALK = 0.035F, MOST_WALK = 0.5F, LOOSE = 100, EVEN_GRAINS = 5;
-static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.02F, STILL = 0.3F, TINY = 0.003F, FREE = 1e-18F;
+static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.02F, FREE = 1e-18F;
+static const float STILL = 0.3F, TINY = 0.003F; /* of a packet's time: moves at rest, and those not worth the while */
+static const float LEAST_GRAIN_NS = 1e-3F;
 
 struct seen {
     float w, r; /* weight of an observation, and what is left over of it */
@@ -81,7 +87,7 @@ typedef struct {
     } *look;             /* [cells] what an observation finds there */
     int32_t *awake;
     uint8_t *moved;      /* [cells] */
-    struct seen *o;
+    float *w, *push;     /* [observations] weight, and what is left over times it: apart, since sweeps mostly look */
     struct doubt *doubt; /* [observations] */
 } coarse;
 
@@ -92,7 +98,7 @@ typedef struct {
     int32_t *run;         /* [n_runs] coarse cells whose knots are live */
     struct ends {
         int32_t first, last;
-    } *ends;              /* [coarse cells] first and last knot; of still ones where they are beside a live one, else -1 */
+    } *ends;              /* [coarse cells] first and last knot; of still ones if beside a live one, else -1 */
     uint8_t *near;        /* [coarse cells] it or the next one is live */
     struct cell {
         float x, pull, give, lean, grain;
@@ -103,7 +109,7 @@ typedef struct {
     struct member {
         int32_t i;
         float share;
-    } *member;            /* observations of each live cell, and the cell's share in what they see */
+    } *member;            /* observations of each cell, and the cell's share in what they see */
     struct hop {
         int32_t cell, after;
         float late;
@@ -219,7 +225,8 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     k->look = need(&rooms, cells, sizeof *k->look);
     k->awake = need(&rooms, cells, sizeof *k->awake);
     k->moved = need(&rooms, cells, 1);
-    k->o = need(&rooms, s->observations, sizeof *k->o);
+    k->w = need(&rooms, s->observations, sizeof *k->w);
+    k->push = need(&rooms, s->observations, sizeof *k->push);
     k->doubt = need(&rooms, s->observations, sizeof *k->doubt);
     if (rooms.short_of)
         return 0;
@@ -233,7 +240,7 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
         return 0;
     list_members(q, s, k, start, 1);
     for (int64_t a = 0; a < k->links; a++) {
-        k->grain[a] = (float)q->packet_ns[k->active[a]];
+        k->grain[a] = larger((float)q->packet_ns[k->active[a]], LEAST_GRAIN_NS);
         k->mean[a] = (float)q->mean_ns[k->active[a]];
         k->x[a] = (float)q->last_ns[k->active[a]];
     }
@@ -263,10 +270,11 @@ static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots 
                 var += look[*h].var;
                 sum += look[*h].x;
             }
-            struct seen o = {(float)s->count[i] / var, (float)s->delay_ns[i] - sum};
+            float w = (float)s->count[i] / var;
             for (const int32_t *h = hop; h < last; h++)
-                weight[*h] += o.w;
-            k->o[i] = o;
+                weight[*h] += w;
+            k->w[i] = w;
+            k->push[i] = w * ((float)s->delay_ns[i] - sum);
         }
     }
     for (int64_t c = wide, a = 0; c < end; c++, a = a + 1 < wide ? a + 1 : 0) {
@@ -294,11 +302,11 @@ static inline int settle_coarse(coarse *k, int64_t c)
     float old = k->x[c], sum = -k->lean[c], other = 0;
     sum += k->pull[c] * (k->x[c - wide] - old) + k->pull[c + wide] * (k->x[c + wide] - old);
     for (; m + 1 < to; m += 2) { /* two sums, since one would wait for itself */
-        sum += k->o[m[0]].w * k->o[m[0]].r;
-        other += k->o[m[1]].w * k->o[m[1]].r;
+        sum += k->push[m[0]];
+        other += k->push[m[1]];
     }
     if (m < to)
-        sum += k->o[*m].w * k->o[*m].r;
+        sum += k->push[*m];
     float x = old + (sum + other) * k->give[c];
     x = x > 0 ? x : 0;
     float step = x - old;
@@ -306,7 +314,7 @@ static inline int settle_coarse(coarse *k, int64_t c)
         return 0;
     k->x[c] = x;
     for (m = from; m < to; m++)
-        k->o[*m].r -= step;
+        k->push[*m] -= step * k->w[*m];
     return fabsf(step) > STILL * (k->grain[c] + 0.1F * x);
 }
 
@@ -324,7 +332,7 @@ static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slot
                            int64_t *sweeps)
 {
     int32_t first = (int32_t)k->links, all = (int32_t)(k->rows * k->links), n_awake = 0;
-    int most = (s->sweeps + 1) / 2;
+    int most = (s->sweeps + 2) / 3;
     weigh_coarse(q, s, k, how);
     for (int sweep = 0; sweep < most; ++*sweeps, sweep = next_sweep(sweep, n_awake, most)) {
         int lazy = sweep % LAZY != 0;
@@ -352,7 +360,7 @@ static void errors_coarse(const struct ft_queues *q, const struct ft_queue_slots
     for (int64_t row = 0; row < k->rows; row++) {
         const float *s2 = &k->s2[(row + 1) * wide];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
-            float least = 1 / k->o[i].w, rest = least;
+            float least = 1 / k->w[i], rest = least;
             for (int64_t j = q->route_start[s->route[i]]; j < q->route_start[s->route[i] + 1]; j++)
                 rest += s2[k->hop[j]];
             k->doubt[i] = (struct doubt){least, rest};
@@ -486,10 +494,12 @@ static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s,
 static void place_hops(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k)
 {
     int64_t wide = first->links;
+    double knots_per_ns = s->knots / s->slot_ns;
     int32_t hops = 0;
     for (int64_t t = 0; t < s->slots; t++) {
-        const float *waits = &first->x[(t / s->merge + 1) * wide];
-        const uint8_t *near = &k->near[(t / s->merge + 1) * wide];
+        int64_t slot = t / s->merge;
+        const float *waits = &first->x[(slot + 1) * wide];
+        const uint8_t *near = &k->near[(slot + 1) * wide];
         for (int64_t i = s->slot_start[t]; i < s->slot_start[t + 1]; i++) {
             const int32_t *hop = &first->hop[q->route_start[s->route[i]]];
             int64_t n = q->route_start[s->route[i] + 1] - q->route_start[s->route[i]];
@@ -501,14 +511,17 @@ static void place_hops(const struct ft_queues *q, const struct ft_queue_slots *s
             float noise = (float)s->noise_ns[i];
             struct hot hot = {(float)s->delay_ns[i], 1 + noise * noise, (float)s->count[i], hops};
             double when = ((double)t + s->at[i]) * s->knots;
+            int64_t at = slot;
             for (int64_t j = 0; j < n; j++) {
                 int32_t a = hop[j];
                 int64_t row = when < (double)(k->rows - 2) ? (int64_t)when : k->rows - 2;
                 float late = when < (double)(row + 1) ? (float)(when - (double)row) : 1;
-                int64_t at = row / k->per, at_after = (row + 1) / k->per;
-                when += waits[a] / s->slot_ns * s->knots;
-                at_after = at_after < first->rows ? at_after : first->rows - 1;
-                int64_t c = (at + 1) * wide + a, after = (at_after + 1) * wide + a;
+                when += waits[a] * knots_per_ns;
+                while (row >= (at + 1) * k->per)
+                    at++;
+                int64_t c = (at + 1) * wide + a, after = c;
+                if (row + 1 == (at + 1) * k->per && at + 1 < first->rows)
+                    after += wide;
                 int live = is_live(k, c);
                 if (!live && !is_live(k, after)) {
                     float own = first->x[c] + late * (first->x[after] - first->x[c]);
