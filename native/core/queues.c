@@ -39,6 +39,10 @@
  * terms that are not smooth (the bound at 0) are separable (Tseng, 2001). Weights are renewed `rounds` times. A call
  * starts from where the last ended: the first knot hangs on `last_ns`.
  *
+ * Most links are empty most of the time. Where the first estimate knows of nothing a packet deep in a coarse slot, the
+ * one before and the one after, a link's knots are still: they stay as it has them. Only the others are laid out, with
+ * the observations that see them, in the order in which sweeps come by, small enough to stay near the processor.
+ *
  * The standard error of x_tl follows from Gaussian belief propagation's variances, which need no inverse: what an
  * observation says of one link is blurred by what is not known of the others on its route,
  *
@@ -52,469 +56,743 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIGMA_ROUNDS = 2, LAZY = 3, AHEAD = 12 };
-enum { EVEN, COARSE, FINE }; /* what weights and steps are known by */
+enum { SIGMA_ROUNDS = 2, LAZY = 2 };
+enum { EVEN, COARSE }; /* what the first estimate's weights and steps are known by */
 
-static const double NU = 1, COARSE_SHARE = 0.1, WALK = 0.035, MOST_WALK = 0.5, LOOSE = 100, EVEN_GRAINS = 5;
-static const double ROUGH = 0.005, APART = 1000, BEGIN_SHARE = 0.2, FORGET = 0.02, STILL = 0.3;
+static const float NU = 1, COARSE_SHARE = 0.1F, WALK = 0.035F, MOST_WALK = 0.5F, LOOSE = 100, EVEN_GRAINS = 5;
+static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.02F, FREE = 1e-18F;
+static const float STILL = 0.3F, TINY = 0.003F; /* of a packet's time: moves at rest, and those not worth the while */
+static const float LEAST_GRAIN_NS = 1e-3F;
 
+struct seen {
+    float w, r; /* weight of an observation, and what is left over of it */
+};
+
+struct doubt {
+    float least, rest; /* an observation's own variance, and with that of the links on its way */
+};
+
+/* The first estimate. A cell is a link in a coarse slot; before the first row and behind the last stands one more. */
 typedef struct {
-    int64_t n_active, rows, cells; /* rows: slots, or knots; cell = row * n_active + number */
-    int32_t *active;               /* [n_active] links */
-    int64_t *at;                   /* [observations + 1] first hop of each observation */
-    struct hop {
-        int32_t number;            /* of the active link */
-        int32_t cell;              /* in the row before it */
-        float late;                /* share of the row after it in what the probe sees here */
-    } *hop;                        /* links of each observation */
-    int64_t *cell_start;           /* [cells + 1] */
+    int64_t rows, links; /* cell = (row + 1) * links + number of the link */
+    int32_t *active;     /* [links] as the caller numbers them */
+    int32_t *hop;        /* as `route_link`, with the numbers from here, of routes that are seen */
+    float *mean;         /* [links] */
+    int64_t *start;      /* [cells + 1] */
+    int32_t *member;     /* observations of each cell */
+    float *grain, *x, *s2, *pull, *weight, *lean, *give; /* [cells]; pull: 1/p, between a row and the one before;
+                                                          * weight: sum of w; give: 1 / (weight and pulls) */
+    struct look {
+        float x, var;
+    } *look;             /* [cells] what an observation finds there */
+    int32_t *awake;
+    uint8_t *moved;      /* [cells] */
+    float *w, *push;     /* [observations] weight, and what is left over times it: apart, since sweeps mostly look */
+    struct doubt *doubt; /* [observations] */
+} coarse;
+
+/* The knots that are not still, and those beside them. All of a link's knots in a coarse slot stand together. */
+typedef struct {
+    int64_t rows, per;    /* knots, and of them in a coarse slot */
+    int32_t n_live, n_cells, n_runs, n_hot;
+    int32_t *run;         /* [n_runs] coarse cells whose knots are live */
+    struct ends {
+        int32_t first, last;
+    } *ends;              /* [coarse cells] first and last knot; of still ones if beside a live one, else -1 */
+    uint8_t *near;        /* [coarse cells] it or the next one is live */
+    struct cell {
+        float x, pull, give, lean, grain;
+        int32_t before, after; /* cells of the knots before and after */
+        int32_t from;          /* its first member */
+    } *cell;              /* live ones, in the order of slots, links, time; then the others */
+    float *s2, *weight;   /* [n_cells] */
     struct member {
         int32_t i;
         float share;
-    } *member;                     /* observations of each cell, and the cell's share in what they see */
-    int32_t n_live, *live;         /* cells that are not still */
-    int32_t n_awake, *awake;       /* of those, the ones that moved lately */
-    int32_t n_hot, *hot;           /* observations of live cells */
-    uint8_t *still, *moved;        /* [cells] still: nothing nearby is a packet deep, left as the first estimate has it */
-    double *x, *s2, *pull;         /* [cells]; pull: 1/p, between a row and the one before */
-    double *weight, *lean;         /* [cells] sum of w; pull towards 0 */
-    struct seen {
-        float w, r;
-    } *o;                          /* [observations] weight and what is left over: small, since they are what misses
-                                    * the cache */
-    double *var, *rest;            /* [observations] */
-    struct ft_queue_room *room;
-    int rooms;
-} work;
+    } *member;            /* observations of each cell, and the cell's share in what they see */
+    struct hop {
+        int32_t cell, after;
+        float late;
+    } *hop;               /* of each observation, those between knots that are not both still */
+    struct hot {
+        float delay, var, count;
+        int32_t from;     /* its first hop */
+    } *hot;               /* [n_hot + 1] observations with such hops; delay and variance without the still ones */
+    struct seen *o;
+    struct doubt *doubt;  /* [n_hot] */
+    int32_t *awake;
+    uint8_t *moved;       /* [n_live] */
+    float *row;           /* knots of two coarse slots, and two */
+} fine;
 
-static inline double larger(double a, double b)
+struct rooms {
+    struct ft_queue_room *room;
+    int used, short_of;
+};
+
+static inline float larger(float a, float b)
 {
     return a > b ? a : b;
 }
 
-/* Return the next of a work's rooms, with space for n elements, as the call before left it; NULL without memory. */
-static void *need(work *k, int64_t n, size_t size)
+/* Return the next of the rooms, with space for n elements, as the call before left it; NULL without memory. */
+static void *need(struct rooms *rooms, int64_t n, size_t size)
 {
-    struct ft_queue_room *room = &k->room[k->rooms++];
+    struct ft_queue_room *room = &rooms->room[rooms->used++];
     size_t bytes = (size_t)(n + 1) * size;
     if (room->bytes < bytes) {
         free(room->at);
         room->at = malloc(bytes + bytes / 4);
         room->bytes = room->at ? bytes + bytes / 4 : 0;
     }
+    rooms->short_of |= !room->at;
     return room->at;
 }
 
-/* Find the links that are crossed, and each observation's hops over them. */
-static int find_hops(const struct ft_queues *q, const struct ft_queue_slots *s, work *k)
+/* First observation of a coarse slot; of the one behind the last: how many there are. */
+static inline int64_t begin_of(const struct ft_queue_slots *s, int64_t row)
 {
-    int64_t n = s->observations, at = 0;
-    k->at = need(k, n + 1, sizeof *k->at);
-    int32_t *number = need(k, q->links, sizeof *number);
-    k->active = need(k, q->links, sizeof *k->active);
-    if (!k->at || !number || !k->active)
-        return 0;
-    for (int64_t i = 0; i < n; i++) {
-        k->at[i] = at;
-        at += q->route_start[s->route[i] + 1] - q->route_start[s->route[i]];
-    }
-    k->at[n] = at;
-    k->hop = need(k, at, sizeof *k->hop);
-    if (!k->hop)
-        return 0;
-    memset(number, 0xff, (size_t)q->links * sizeof *number);
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t *link = &q->route_link[q->route_start[s->route[i]]];
-        for (int64_t j = k->at[i]; j < k->at[i + 1]; j++, link++) {
-            if (number[*link] < 0) {
-                number[*link] = (int32_t)k->n_active;
-                k->active[k->n_active++] = *link;
-            }
-            k->hop[j].number = number[*link];
-        }
-    }
-    return 1;
-}
-
-/* Place each hop in its slot, or, with a first estimate at hand, between the knots around the time when the probe
- * comes there: it has waited in the queues before. */
-static void place_hops(const struct ft_queue_slots *s, const work *first, work *k)
-{
-    int64_t a_n = k->n_active;
-    for (int64_t t = 0; t < s->slots; t++)
-        for (int64_t i = s->slot_start[t]; i < s->slot_start[t + 1]; i++) {
-            double when = first ? ((double)t + s->at[i]) * s->knots : 0;
-            for (int64_t j = k->at[i]; j < k->at[i + 1]; j++) {
-                struct hop *h = &k->hop[j];
-                if (!first) {
-                    h->cell = (int32_t)(t * a_n + h->number);
-                    h->late = 0;
-                    continue;
-                }
-                double row = fmin(floor(when), (double)(k->rows - 2));
-                h->cell = (int32_t)((int64_t)row * a_n + h->number);
-                h->late = (float)fmin(when - row, 1);
-                when += first->x[t / s->merge * a_n + h->number] / s->slot_ns * s->knots;
-            }
-        }
-}
-
-/* Add up, or fill in, which observations each cell has. `start`: [cells + 1], shifted by one. */
-static void list_members(const struct ft_queue_slots *s, work *k, int64_t *start, int fill)
-{
-    for (int64_t i = 0; i < s->observations; i++)
-        for (int64_t j = k->at[i]; j < k->at[i + 1]; j++) {
-            const struct hop *h = &k->hop[j];
-            if (!fill) {
-                start[h->cell + 1]++;
-                if (h->late > 0)
-                    start[h->cell + k->n_active + 1]++;
-                continue;
-            }
-            k->member[start[h->cell]++] = (struct member){(int32_t)i, 1 - h->late};
-            if (h->late > 0)
-                k->member[start[h->cell + k->n_active]++] = (struct member){(int32_t)i, h->late};
-        }
-}
-
-/* Lay out the cells of slots, or, with a first estimate at hand, of knots: `s->knots` a slot and one behind the
- * last. Returns 0 without memory. */
-static int prepare(struct ft_queues *q, const struct ft_queue_slots *s, const work *first, work *k)
-{
-    int64_t n = s->observations;
-    memset(k, 0, sizeof *k);
-    k->room = q->room[first ? 1 : 0];
-    if (first) { /* the same hops, placed anew */
-        k->at = first->at;
-        k->hop = first->hop;
-        k->active = first->active;
-        k->n_active = first->n_active;
-    } else if (!find_hops(q, s, k)) {
-        return 0;
-    }
-    k->rows = first ? s->slots * s->knots + 1 : s->slots;
-    k->cells = k->n_active * k->rows;
-    if (k->cells > INT32_MAX)
-        return 0;
-    k->cell_start = need(k, k->cells + 2, sizeof *k->cell_start);
-    k->member = need(k, k->at[n] * (first ? 2 : 1) + AHEAD, sizeof *k->member);
-    k->live = need(k, k->cells, sizeof *k->live);
-    k->awake = need(k, k->cells, sizeof *k->awake);
-    k->hot = need(k, n, sizeof *k->hot);
-    k->still = need(k, k->cells, 1);
-    k->moved = need(k, k->cells, 1);
-    k->x = need(k, k->cells, sizeof *k->x);
-    k->s2 = need(k, k->cells, sizeof *k->s2);
-    k->pull = need(k, k->cells, sizeof *k->pull);
-    k->weight = need(k, k->cells, sizeof *k->weight);
-    k->lean = need(k, k->cells, sizeof *k->lean);
-    k->o = need(k, n, sizeof *k->o);
-    k->var = need(k, n, sizeof *k->var);
-    k->rest = need(k, n, sizeof *k->rest);
-    for (int room = 0; room < k->rooms; room++)
-        if (!k->room[room].at)
-            return 0;
-    memset(k->cell_start, 0, (size_t)(k->cells + 2) * sizeof *k->cell_start);
-    memset(k->still, 0, (size_t)k->cells);
-    place_hops(s, first, k);
-    int64_t *start = k->cell_start + 1; /* counting sort: counts, then ends, shifted by one */
-    list_members(s, k, start, 0);
-    for (int64_t c = 0; c < k->cells; c++)
-        start[c + 1] += start[c];
-    list_members(s, k, start, 1);
-    memset(&k->member[k->cell_start[k->cells]], 0, AHEAD * sizeof *k->member);
-    return 1;
-}
-
-/* List the cells that are not still, and the observations that see any. */
-static void list_live(const struct ft_queue_slots *s, work *k)
-{
-    for (int64_t c = 0; c < k->cells; c++)
-        if (!k->still[c])
-            k->live[k->n_live++] = (int32_t)c;
-    for (int64_t i = 0; i < s->observations; i++)
-        for (int64_t j = k->at[i]; j < k->at[i + 1]; j++) {
-            const struct hop *h = &k->hop[j];
-            if (!k->still[h->cell] || (h->late > 0 && !k->still[h->cell + k->n_active])) {
-                k->hot[k->n_hot++] = (int32_t)i;
-                break;
-            }
-        }
+    return s->slot_start[row * s->merge < s->slots ? row * s->merge : s->slots];
 }
 
 /* Variance of one probe around the slot's mean, by the queue that it crosses. */
-static inline double unrest(const struct ft_queues *q, int32_t link, double x)
+static inline float unrest(float grain, float x)
 {
-    return ROUGH * x * x + 0.667 * q->packet_ns[link] * x;
+    return ROUGH * x * x + 0.667F * grain * x;
 }
 
-/* Renew what is left over of the hot observations, and their weights. */
-static void weigh_seen(const struct ft_queues *q, const struct ft_queue_slots *s, work *k, int how)
+/* Number the links that are crossed. Returns 0 without memory. */
+static int number_links(const struct ft_queues *q, const struct ft_queue_slots *s, struct rooms *rooms, coarse *k)
 {
-    for (int64_t n = 0; n < k->n_hot; n++) {
-        int64_t i = k->hot[n];
-        double var = 1 + s->noise_ns[i] * s->noise_ns[i], sum = 0;
-        for (const struct hop *h = &k->hop[k->at[i]], *end = &k->hop[k->at[i + 1]]; h < end; h++) {
-            int32_t link = k->active[h->number];
-            double grain = q->packet_ns[link], own = k->x[h->cell];
-            if (h->late > 0)
-                own += h->late * (k->x[h->cell + k->n_active] - own);
-            var += how == EVEN ? EVEN_GRAINS * EVEN_GRAINS * grain * grain : unrest(q, link, own);
-            sum += own;
+    uint8_t *seen = need(rooms, q->routes, 1);
+    int32_t *number = need(rooms, q->links, sizeof *number);
+    k->active = need(rooms, q->links, sizeof *k->active);
+    k->hop = need(rooms, q->route_start[q->routes], sizeof *k->hop);
+    if (rooms->short_of)
+        return 0;
+    memset(seen, 0, (size_t)q->routes);
+    memset(number, 0xff, (size_t)q->links * sizeof *number);
+    for (int64_t i = 0; i < s->observations; i++)
+        seen[s->route[i]] = 1;
+    for (int64_t route = 0; route < q->routes; route++)
+        for (int64_t j = q->route_start[route]; seen[route] && j < q->route_start[route + 1]; j++) {
+            int32_t link = q->route_link[j];
+            if (number[link] < 0) {
+                number[link] = (int32_t)k->links;
+                k->active[k->links++] = link;
+            }
+            k->hop[j] = number[link];
         }
-        k->var[i] = var / s->count[i];
-        k->o[i].w = (float)(s->count[i] / var);
-        k->o[i].r = (float)(s->delay_ns[i] - sum);
+    return 1;
+}
+
+/* Add up, or fill in, which observations each cell has. `start`: [cells + 1], shifted by one. */
+static void list_members(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int64_t *start,
+                         int fill)
+{
+    for (int64_t row = 0; row < k->rows; row++) {
+        int64_t *of = &start[(row + 1) * k->links];
+        for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++)
+            for (int64_t j = q->route_start[s->route[i]]; j < q->route_start[s->route[i] + 1]; j++) {
+                if (fill)
+                    k->member[of[k->hop[j]]++] = (int32_t)i;
+                else
+                    of[k->hop[j] + 1]++;
+            }
     }
 }
 
-static void weigh(const struct ft_queues *q, const struct ft_queue_slots *s, work *k, int how)
+/* Lay out the cells of the first estimate. Returns 0 without memory. */
+static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k)
 {
-    int64_t a_n = k->n_active;
-    weigh_seen(q, s, k, how);
-    for (int64_t n = 0; n < k->n_live; n++) {
-        int64_t c = k->live[n];
-        int32_t link = k->active[c % a_n];
-        double grain = q->packet_ns[link], weight = 0;
-        for (int64_t m = k->cell_start[c]; m < k->cell_start[c + 1]; m++)
-            weight += k->o[k->member[m].i].w * k->member[m].share * k->member[m].share;
-        k->weight[c] = weight;
-        double alone = how == FINE ? s->slot_ns / (s->knots * APART * grain) : s->slot_ns / (APART * grain);
-        double lean = (alone < 1 ? alone : 1) / (k->x[c] + q->mean_ns[link] + grain);
-        k->lean[c] = weight == 0 ? 0 : how == EVEN ? 0.01 / grain : lean;
-        if (how == FINE)
-            continue; /* the steps' scale is that of what is nearby: renew_pull */
-        double before = c < a_n ? q->last_ns[link] : k->x[c - a_n];
-        double step = k->x[c] - before, base = grain + COARSE_SHARE * (k->x[c] + before);
-        k->pull[c] = c < a_n && !q->seen ? 1e-18
-                     : how == EVEN       ? 1 / (LOOSE * LOOSE * grain * grain)
-                                         : (NU + 1) / (NU * base * base + step * step);
+    struct rooms rooms = {.room = q->room[0]};
+    memset(k, 0, sizeof *k);
+    k->rows = (s->slots + s->merge - 1) / s->merge;
+    if (!number_links(q, s, &rooms, k))
+        return 0;
+    int64_t cells = (k->rows + 2) * k->links;
+    if (cells > INT32_MAX || s->observations > INT32_MAX)
+        return 0;
+    k->mean = need(&rooms, k->links, sizeof *k->mean);
+    k->start = need(&rooms, cells + 1, sizeof *k->start);
+    k->grain = need(&rooms, cells, sizeof *k->grain);
+    k->x = need(&rooms, cells, sizeof *k->x);
+    k->s2 = need(&rooms, cells, sizeof *k->s2);
+    k->pull = need(&rooms, cells, sizeof *k->pull);
+    k->weight = need(&rooms, cells, sizeof *k->weight);
+    k->lean = need(&rooms, cells, sizeof *k->lean);
+    k->give = need(&rooms, cells, sizeof *k->give);
+    k->look = need(&rooms, cells, sizeof *k->look);
+    k->awake = need(&rooms, cells, sizeof *k->awake);
+    k->moved = need(&rooms, cells, 1);
+    k->w = need(&rooms, s->observations, sizeof *k->w);
+    k->push = need(&rooms, s->observations, sizeof *k->push);
+    k->doubt = need(&rooms, s->observations, sizeof *k->doubt);
+    if (rooms.short_of)
+        return 0;
+    memset(k->start, 0, (size_t)(cells + 2) * sizeof *k->start);
+    int64_t *start = k->start + 1; /* counting sort: counts, then ends, shifted by one */
+    list_members(q, s, k, start, 0);
+    for (int64_t c = 0; c < cells; c++)
+        start[c + 1] += start[c];
+    k->member = need(&rooms, start[cells], sizeof *k->member);
+    if (rooms.short_of)
+        return 0;
+    list_members(q, s, k, start, 1);
+    for (int64_t a = 0; a < k->links; a++) {
+        k->grain[a] = larger((float)q->packet_ns[k->active[a]], LEAST_GRAIN_NS);
+        k->mean[a] = (float)q->mean_ns[k->active[a]];
+        k->x[a] = (float)q->last_ns[k->active[a]];
     }
+    for (int64_t c = k->links; c < cells; c++) {
+        k->x[c] = k->x[c - k->links];
+        k->grain[c] = k->grain[c - k->links];
+    }
+    return 1;
+}
+
+/* Renew what is left over of the observations, their weights, and the steps. */
+static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how)
+{
+    int64_t wide = k->links, end = (k->rows + 1) * wide;
+    for (int64_t c = wide; c < end; c++) {
+        float own = EVEN_GRAINS * k->grain[c];
+        k->look[c] = (struct look){k->x[c], how == EVEN ? own * own : unrest(k->grain[c], k->x[c])};
+    }
+    memset(k->weight, 0, (size_t)(end + wide) * sizeof *k->weight);
+    for (int64_t row = 0; row < k->rows; row++) {
+        const struct look *look = &k->look[(row + 1) * wide];
+        float *weight = &k->weight[(row + 1) * wide];
+        for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
+            const int32_t *hop = &k->hop[q->route_start[s->route[i]]], *last = &k->hop[q->route_start[s->route[i] + 1]];
+            float noise = (float)s->noise_ns[i], var = 1 + noise * noise, sum = 0;
+            for (const int32_t *h = hop; h < last; h++) {
+                var += look[*h].var;
+                sum += look[*h].x;
+            }
+            float w = (float)s->count[i] / var;
+            for (const int32_t *h = hop; h < last; h++)
+                weight[*h] += w;
+            k->w[i] = w;
+            k->push[i] = w * ((float)s->delay_ns[i] - sum);
+        }
+    }
+    for (int64_t c = wide, a = 0; c < end; c++, a = a + 1 < wide ? a + 1 : 0) {
+        float grain = k->grain[c], x = k->x[c], before = k->x[c - wide];
+        float alone = (float)(s->slot_ns * s->merge) / (APART * grain);
+        float lean = (alone < 1 ? alone : 1) / (x + k->mean[a] + grain);
+        k->lean[c] = k->weight[c] == 0 ? 0 : how == EVEN ? 0.01F / grain : lean;
+        float step = x - before, base = grain + COARSE_SHARE * (x + before);
+        k->pull[c] = how == EVEN ? 1 / (LOOSE * LOOSE * grain * grain) : (NU + 1) / (NU * base * base + step * step);
+    }
+    for (int64_t a = 0; a < wide; a++) {
+        k->pull[end + a] = 0;
+        if (!q->seen)
+            k->pull[wide + a] = FREE;
+    }
+    for (int64_t c = wide; c < end; c++)
+        k->give[c] = 1 / (k->weight[c] + k->pull[c] + k->pull[c + wide]);
 }
 
 /* Settle one cell. Returns whether it moved by more than it may at rest. */
-static int settle(const struct ft_queues *q, work *k, int64_t c)
+static inline int settle_coarse(coarse *k, int64_t c)
 {
-    int64_t a_n = k->n_active, from = k->cell_start[c], to = k->cell_start[c + 1];
-    int32_t link = k->active[(uint32_t)c % (uint32_t)a_n];
-    double old = k->x[c], before = c < a_n ? q->last_ns[link] : k->x[c - a_n];
-    double up = before * k->pull[c], pulls = k->pull[c] + k->weight[c], sum = 0;
-    if (c + a_n < k->cells) {
-        up += k->x[c + a_n] * k->pull[c + a_n];
-        pulls += k->pull[c + a_n];
+    int64_t wide = k->links;
+    const int32_t *from = &k->member[k->start[c]], *to = &k->member[k->start[c + 1]], *m = from;
+    float old = k->x[c], sum = -k->lean[c], other = 0;
+    sum += k->pull[c] * (k->x[c - wide] - old) + k->pull[c + wide] * (k->x[c + wide] - old);
+    for (; m + 1 < to; m += 2) { /* two sums, since one would wait for itself */
+        sum += k->push[m[0]];
+        other += k->push[m[1]];
     }
-    for (int64_t m = from; m < to; m++) {
-        const struct seen *o = &k->o[k->member[m].i];
-        __builtin_prefetch(&k->o[k->member[m + AHEAD].i]);
-        sum += (double)(o->w * o->r * k->member[m].share);
-    }
-    double x = (sum + k->weight[c] * old + up - k->lean[c]) / pulls;
+    if (m < to)
+        sum += k->push[*m];
+    float x = old + (sum + other) * k->give[c];
     x = x > 0 ? x : 0;
-    double step = x - old;
-    if (step == 0)
+    float step = x - old;
+    if (fabsf(step) <= TINY * k->grain[c])
         return 0;
     k->x[c] = x;
-    float down = (float)step;
-    for (int64_t m = from; m < to; m++)
-        k->o[k->member[m].i].r -= down * k->member[m].share;
-    return fabs(step) > STILL * (q->packet_ns[link] + 0.1 * x);
+    for (m = from; m < to; m++)
+        k->push[*m] -= step * k->w[*m];
+    return fabsf(step) > STILL * (k->grain[c] + 0.1F * x);
 }
 
-/* Sweep forwards and backwards in time; of `LAZY` sweeps only one looks at cells that have come to rest. */
-static void descend(const struct ft_queues *q, const struct ft_queue_slots *s, work *k, int how, int64_t *sweeps)
+/* Where to go on after a sweep that left `awake` cells: of `LAZY` sweeps only one looks at cells that have come to
+ * rest, and where all have, all are looked at once more. */
+static int next_sweep(int sweep, int32_t awake, int most)
 {
-    int most_sweeps = how == FINE ? s->sweeps : (s->sweeps + 1) / 2;
-    weigh(q, s, k, how);
-    for (int sweep = 0; sweep < most_sweeps; sweep++) {
+    if (awake)
+        return sweep + 1;
+    return sweep % LAZY ? sweep + LAZY - sweep % LAZY : most;
+}
+
+/* Sweep forwards and backwards in time. */
+static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how,
+                           int64_t *sweeps)
+{
+    int32_t first = (int32_t)k->links, all = (int32_t)(k->rows * k->links), n_awake = 0;
+    int most = (s->sweeps + 2) / 3;
+    weigh_coarse(q, s, k, how);
+    for (int sweep = 0; sweep < most; ++*sweeps, sweep = next_sweep(sweep, n_awake, most)) {
         int lazy = sweep % LAZY != 0;
-        const int32_t *cell = lazy ? k->awake : k->live;
-        int32_t cells = lazy ? k->n_awake : k->n_live;
+        int32_t cells = lazy ? n_awake : all;
         for (int32_t n = 0; n < cells; n++) {
-            int32_t c = cell[sweep % 2 ? cells - 1 - n : n];
-            k->moved[c] = (uint8_t)settle(q, k, c);
+            int32_t at = sweep % 2 ? cells - 1 - n : n, c = lazy ? k->awake[at] : first + at;
+            k->moved[c] = (uint8_t)settle_coarse(k, c);
         }
-        k->n_awake = 0;
-        for (int32_t n = 0; n < cells; n++)
-            if (k->moved[cell[n]])
-                k->awake[k->n_awake++] = cell[n];
-        ++*sweeps;
-        if (!k->n_awake) {
-            if (!lazy)
-                break;
-            sweep += LAZY - 1 - sweep % LAZY; /* all are looked at once more */
+        n_awake = 0;
+        for (int32_t n = 0; n < cells; n++) {
+            int32_t c = lazy ? k->awake[n] : first + n;
+            k->awake[n_awake] = c;
+            n_awake += k->moved[c];
         }
     }
 }
 
-static void errors(const struct ft_queues *q, work *k, int rounds)
+static void errors_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k)
 {
-    int64_t a_n = k->n_active;
-    for (int64_t n = 0; n < k->n_live; n++) {
-        int64_t c = k->live[n];
-        int32_t link = k->active[c % a_n];
-        double most = k->x[c] + q->mean_ns[link] + q->packet_ns[link];
+    int64_t wide = k->links, end = (k->rows + 1) * wide;
+    for (int64_t c = 0, a = 0; c < end + wide; c++, a = a + 1 < wide ? a + 1 : 0) {
+        float most = c < wide ? k->grain[c] : k->x[c] + k->mean[a] + k->grain[c];
         k->s2[c] = most * most;
     }
-    for (int round = 0; round < rounds; round++) {
-        for (int64_t n = 0; n < k->n_hot; n++) {
-            int64_t i = k->hot[n];
-            double rest = k->var[i];
-            for (const struct hop *h = &k->hop[k->at[i]], *end = &k->hop[k->at[i + 1]]; h < end; h++) {
-                rest += (1 - h->late) * (1 - h->late) * k->s2[h->cell];
-                if (h->late > 0)
-                    rest += h->late * h->late * k->s2[h->cell + a_n];
-            }
-            k->rest[i] = rest;
-        }
-        for (int64_t n = 0; n < k->n_live; n++) {
-            int64_t c = k->live[n];
-            int32_t link = k->active[c % a_n];
-            double own = k->s2[c], grain = q->packet_ns[link];
-            double scale = k->x[c] + q->mean_ns[link] + grain, known = 1 / (scale * scale);
-            for (int64_t m = k->cell_start[c]; m < k->cell_start[c + 1]; m++) {
-                double share2 = k->member[m].share * k->member[m].share;
-                double rest = k->rest[k->member[m].i] - share2 * own, least = k->var[k->member[m].i];
-                known += share2 / (rest > least ? rest : least);
-            }
-            double from = c < a_n ? grain * grain : k->s2[c - a_n];
-            known += 1 / (1 / k->pull[c] + from);
-            if (c + a_n < k->cells)
-                known += 1 / (1 / k->pull[c + a_n] + k->s2[c + a_n]);
-            k->s2[c] = 1 / known;
+    for (int64_t row = 0; row < k->rows; row++) {
+        const float *s2 = &k->s2[(row + 1) * wide];
+        for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
+            float least = 1 / k->w[i], rest = least;
+            for (int64_t j = q->route_start[s->route[i]]; j < q->route_start[s->route[i] + 1]; j++)
+                rest += s2[k->hop[j]];
+            k->doubt[i] = (struct doubt){least, rest};
         }
     }
-}
-
-/* Learn where each link's queue usually stands. */
-static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const work *k)
-{
-    double gain = 1 - pow(1 - FORGET, (double)s->slots / s->merge);
-    for (int64_t a = 0; a < k->n_active; a++) {
-        double sum = 0;
-        for (int64_t t = 0; t < k->rows; t++)
-            sum += k->x[t * k->n_active + a];
-        double *mean = &q->mean_ns[k->active[a]];
-        *mean += gain * (sum / (double)k->rows - *mean);
+    for (int64_t c = wide; c < end; c++) {
+        float own = k->s2[c], known = 1 / own;
+        for (int64_t m = k->start[c]; m < k->start[c + 1]; m++) {
+            struct doubt d = k->doubt[k->member[m]];
+            known += 1 / larger(d.rest - own, d.least);
+        }
+        known += k->pull[c] / (1 + k->pull[c] * k->s2[c - wide]);
+        known += k->pull[c + wide] / (1 + k->pull[c + wide] * k->s2[c + wide]);
+        k->s2[c] = 1 / known;
     }
 }
 
 /* Solve in slots `merge` times as long, where each link has probes enough to stand alone. Returns 0 without
  * memory. */
-static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, work *k, int64_t *sweeps)
+static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int64_t *sweeps)
 {
-    struct ft_queue_slots c = *s;
-    c.slots = (s->slots + s->merge - 1) / s->merge;
-    c.slot_ns = s->slot_ns * s->merge;
-    int64_t *start = malloc((size_t)(c.slots + 1) * sizeof *start);
-    if (!start)
+    if (!lay_coarse(q, s, k))
         return 0;
-    for (int64_t t = 0; t <= c.slots; t++)
-        start[t] = s->slot_start[t * s->merge < s->slots ? t * s->merge : s->slots];
-    c.slot_start = start;
-    int done = prepare(q, &c, NULL, k);
-    if (done) {
-        list_live(&c, k);
-        for (int64_t t = 0; t < c.slots; t++)
-            for (int64_t a = 0; a < k->n_active; a++)
-                k->x[t * k->n_active + a] = q->last_ns[k->active[a]];
-        descend(q, &c, k, EVEN, sweeps);
-        descend(q, &c, k, COARSE, sweeps);
-        errors(q, k, 1);
-    }
-    free(start);
-    return done;
+    descend_coarse(q, s, k, EVEN, sweeps);
+    descend_coarse(q, s, k, COARSE, sweeps);
+    errors_coarse(q, s, k);
+    return 1;
 }
 
-static double pull_of(const struct ft_queue_slots *s, double grain, double deepest)
+static float pull_of(const struct ft_queue_slots *s, float grain, float deepest)
 {
-    double walk = WALK * sqrt(s->slot_ns / (s->knots * grain));
-    double scale = grain + (walk < MOST_WALK ? walk : MOST_WALK) * deepest;
+    float walk = WALK * sqrtf((float)s->slot_ns / ((float)s->knots * grain));
+    float scale = grain + (walk < MOST_WALK ? walk : MOST_WALK) * deepest;
     return 1 / (scale * scale);
 }
 
-/* The first knot stands where the call before left the queue. */
-static void pull_to_last(const struct ft_queues *q, work *k, int64_t a)
+/* The deepest of a coarse cell and the ones before and after. */
+static inline float deepest_near(const coarse *first, int64_t c)
 {
-    int32_t link = k->active[a];
-    double scale = q->packet_ns[link] + BEGIN_SHARE * q->last_ns[link];
-    k->pull[a] = q->seen ? 1 / (scale * scale) : 1e-18;
+    float most = first->x[c];
+    if (c >= 2 * first->links)
+        most = larger(most, first->x[c - first->links]);
+    if (c < first->rows * first->links)
+        most = larger(most, first->x[c + first->links]);
+    return most;
 }
 
-/* Begin the knots with what the first estimate says. */
-static void begin_fine(const struct ft_queues *q, const struct ft_queue_slots *s, const work *first, work *k)
+/* Knots of a coarse slot; the last one has the knot behind it too. */
+static inline int32_t knots_in(const coarse *first, const fine *k, int64_t row)
 {
-    int64_t a_n = k->n_active, per = (int64_t)s->knots * s->merge;
-    size_t wide = (size_t)a_n * sizeof(double);
-    for (int64_t t = 0; t < k->rows; t++) {
-        int64_t own = t / per < first->rows ? t / per : first->rows - 1, row = t * a_n;
-        memcpy(&k->x[row], &first->x[own * a_n], wide);
-        memcpy(&k->s2[row], &first->s2[own * a_n], wide);
-        if (t % per && t / per < first->rows) { /* as the row before: of the same slot */
-            memcpy(&k->pull[row], &k->pull[row - a_n], wide);
-            memcpy(&k->still[row], &k->still[row - a_n], (size_t)a_n);
-            continue;
+    return (int32_t)(row + 1 < first->rows ? k->per : k->rows - row * k->per);
+}
+
+static inline int is_live(const fine *k, int64_t c)
+{
+    return k->ends[c].first >= 0 && k->ends[c].first < k->n_live;
+}
+
+/* Number the knots: first those of coarse cells with anything a packet deep nearby, then still ones beside them, as
+ * the first estimate has them. Returns 0 without memory. */
+static int number_knots(const coarse *first, struct rooms *rooms, fine *k)
+{
+    int64_t wide = first->links, all = (first->rows + 2) * wide, to = all - wide, live = 0;
+    k->run = need(rooms, all, sizeof *k->run);
+    k->ends = need(rooms, all, sizeof *k->ends);
+    k->near = need(rooms, all, 1);
+    if (rooms->short_of)
+        return 0;
+    memset(k->ends, 0xff, (size_t)all * sizeof *k->ends);
+    memset(k->near, 0, (size_t)all);
+    for (int64_t row = 0, c = wide; row < first->rows; row++)
+        for (int64_t a = 0; a < wide; a++, c++)
+            if (deepest_near(first, c) >= first->grain[c]) {
+                k->run[k->n_runs++] = (int32_t)c;
+                live += knots_in(first, k, row);
+                k->near[c] = k->near[c - wide] = 1;
+            }
+    if (live + 2 * k->n_runs + 1 > INT32_MAX)
+        return 0;
+    for (int32_t n = 0; n < k->n_runs; n++) {
+        int64_t c = k->run[n];
+        k->ends[c].first = k->n_live;
+        k->n_live += knots_in(first, k, c / wide - 1);
+        k->ends[c].last = k->n_live - 1;
+    }
+    k->n_cells = k->n_live;
+    for (int32_t n = 0; n < k->n_runs; n++) {
+        int64_t c = k->run[n];
+        if (!is_live(k, c - wide))
+            k->ends[c - wide].last = k->n_cells++;
+        if (c + wide < to && !is_live(k, c + wide))
+            k->ends[c + wide].first = k->n_cells++;
+    }
+    return 1;
+}
+
+/* Join the knots of each live coarse cell to each other and to those beside them, and begin with what the first
+ * estimate says. */
+static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k)
+{
+    int64_t wide = first->links, to = (first->rows + 1) * wide;
+    for (int32_t n = 0; n < k->n_runs; n++) {
+        int64_t c = k->run[n];
+        struct ends own = k->ends[c], before = k->ends[c - wide], after = k->ends[c + wide];
+        float grain = first->grain[c], pull = pull_of(s, grain, deepest_near(first, c));
+        for (int32_t at = own.first; at <= own.last; at++) {
+            k->cell[at] = (struct cell){first->x[c], pull, 0, 0, grain, at - 1, at + 1, 0};
+            k->s2[at] = first->s2[c];
         }
-        const double *x = &first->x[own * a_n], *before = t / per ? &first->x[(t / per - 1) * a_n] : x;
-        const double *after = own + 1 < first->rows ? x + a_n : x;
-        for (int64_t a = 0; a < a_n; a++) {
-            double grain = q->packet_ns[k->active[a]], most = larger(x[a], larger(before[a], after[a]));
-            k->pull[row + a] = pull_of(s, grain, most);
-            k->still[row + a] = most < grain;
+        k->cell[own.first].before = before.last;
+        k->cell[own.last].after = c + wide < to ? after.first : k->n_cells;
+        if (before.last >= k->n_live) {
+            k->cell[before.last] = (struct cell){.x = first->x[c - wide], .grain = grain};
+            k->s2[before.last] = first->s2[c - wide];
+        }
+        if (c + wide < to && after.first >= k->n_live) {
+            pull = pull_of(s, grain, deepest_near(first, c + wide));
+            k->cell[after.first] = (struct cell){.x = first->x[c + wide], .pull = pull, .grain = grain};
+            k->s2[after.first] = first->s2[c + wide];
+        }
+        if (c < 2 * wide) { /* the first knot stands where the call before left the queue */
+            float scale = grain + BEGIN_SHARE * first->x[c - wide];
+            k->cell[own.first].pull = q->seen ? 1 / (scale * scale) : FREE;
         }
     }
-    list_live(s, k);
-    for (int64_t a = 0; a < a_n; a++)
-        pull_to_last(q, k, a);
+    k->cell[k->n_cells] = (struct cell){0}; /* behind the end: it pulls nothing */
+    k->s2[k->n_cells] = 0;
+}
+
+/* List the observations that see live knots, and where between which: a probe has waited in the queues before. */
+static void place_hops(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k)
+{
+    int64_t wide = first->links;
+    double knots_per_ns = s->knots / s->slot_ns;
+    int32_t hops = 0;
+    for (int64_t t = 0; t < s->slots; t++) {
+        int64_t slot = t / s->merge;
+        const float *waits = &first->x[(slot + 1) * wide];
+        const uint8_t *near = &k->near[(slot + 1) * wide];
+        for (int64_t i = s->slot_start[t]; i < s->slot_start[t + 1]; i++) {
+            const int32_t *hop = &first->hop[q->route_start[s->route[i]]];
+            int64_t n = q->route_start[s->route[i] + 1] - q->route_start[s->route[i]];
+            int any = 0;
+            for (int64_t j = 0; j < n; j++)
+                any |= near[hop[j]];
+            if (!any)
+                continue;
+            float noise = (float)s->noise_ns[i];
+            struct hot hot = {(float)s->delay_ns[i], 1 + noise * noise, (float)s->count[i], hops};
+            double when = ((double)t + s->at[i]) * s->knots;
+            int64_t at = slot;
+            for (int64_t j = 0; j < n; j++) {
+                int32_t a = hop[j];
+                int64_t row = when < (double)(k->rows - 2) ? (int64_t)when : k->rows - 2;
+                float late = when < (double)(row + 1) ? (float)(when - (double)row) : 1;
+                when += waits[a] * knots_per_ns;
+                while (row >= (at + 1) * k->per)
+                    at++;
+                int64_t c = (at + 1) * wide + a, after = c;
+                if (row + 1 == (at + 1) * k->per && at + 1 < first->rows)
+                    after += wide;
+                int live = is_live(k, c);
+                if (!live && !is_live(k, after)) {
+                    float own = first->x[c] + late * (first->x[after] - first->x[c]);
+                    hot.delay -= own;
+                    hot.var += unrest(first->grain[a], own);
+                    continue;
+                }
+                int32_t cell = live ? k->ends[c].first + (int32_t)(row - at * k->per) : k->ends[c].last;
+                k->hop[hops++] = (struct hop){cell, live && cell < k->ends[c].last ? cell + 1 : k->ends[after].first,
+                                              late};
+            }
+            if (hops > hot.from)
+                k->hot[k->n_hot++] = hot;
+        }
+    }
+    k->hot[k->n_hot].from = hops;
+}
+
+/* Lay out the knots, `s->knots` a slot and one behind the last. Returns 0 without memory. */
+static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k)
+{
+    struct rooms rooms = {.room = q->room[1]};
+    int64_t most_hops = first->start[(first->rows + 2) * first->links];
+    memset(k, 0, sizeof *k);
+    k->rows = s->slots * s->knots + 1;
+    k->per = (int64_t)s->knots * s->merge;
+    if (2 * most_hops > INT32_MAX || !number_knots(first, &rooms, k))
+        return 0;
+    k->cell = need(&rooms, k->n_cells + 1, sizeof *k->cell);
+    k->s2 = need(&rooms, k->n_cells + 1, sizeof *k->s2);
+    k->weight = need(&rooms, k->n_cells, sizeof *k->weight);
+    k->member = need(&rooms, 2 * most_hops, sizeof *k->member);
+    k->hop = need(&rooms, most_hops, sizeof *k->hop);
+    k->hot = need(&rooms, s->observations + 1, sizeof *k->hot);
+    k->o = need(&rooms, s->observations, sizeof *k->o);
+    k->doubt = need(&rooms, s->observations, sizeof *k->doubt);
+    k->awake = need(&rooms, k->n_live, sizeof *k->awake);
+    k->moved = need(&rooms, k->n_live, 1);
+    k->row = need(&rooms, 2 * k->per + 2, sizeof *k->row);
+    if (rooms.short_of)
+        return 0;
+    lay_knots(q, s, first, k);
+    place_hops(q, s, first, k);
+    int32_t hops = k->hot[k->n_hot].from, from = 0;
+    for (int32_t h = 0; h < hops; h++) { /* counting sort: counts, then ends, then, filled from behind, beginnings */
+        k->cell[k->hop[h].cell].from++;
+        k->cell[k->hop[h].after].from++;
+    }
+    for (int32_t c = 0; c <= k->n_cells; c++)
+        from = k->cell[c].from += from;
+    for (int32_t i = k->n_hot - 1; i >= 0; i--)
+        for (int32_t h = k->hot[i].from; h < k->hot[i + 1].from; h++) {
+            struct hop hop = k->hop[h];
+            k->member[--k->cell[hop.cell].from] = (struct member){i, 1 - hop.late};
+            k->member[--k->cell[hop.after].from] = (struct member){i, hop.late};
+        }
+    return 1;
+}
+
+/* Renew what is left over of the observations, and their weights. */
+static void weigh_fine(const struct ft_queue_slots *s, const coarse *first, fine *k)
+{
+    memset(k->weight, 0, (size_t)k->n_cells * sizeof *k->weight);
+    for (int32_t i = 0; i < k->n_hot; i++) {
+        const struct hop *from = &k->hop[k->hot[i].from], *to = &k->hop[k->hot[i + 1].from];
+        struct hot hot = k->hot[i];
+        for (const struct hop *h = from; h < to; h++) {
+            struct cell *c = &k->cell[h->cell];
+            float own = c->x + h->late * (k->cell[h->after].x - c->x);
+            hot.delay -= own;
+            hot.var += unrest(c->grain, own);
+        }
+        float w = hot.count / hot.var;
+        for (const struct hop *h = from; h < to; h++) {
+            k->weight[h->cell] += w * (1 - h->late) * (1 - h->late);
+            k->weight[h->after] += w * h->late * h->late;
+        }
+        k->o[i] = (struct seen){w, hot.delay};
+    }
+    for (int32_t n = 0; n < k->n_runs; n++) {
+        int64_t a = k->run[n] % first->links;
+        float alone = (float)s->slot_ns / ((float)s->knots * APART * first->grain[k->run[n]]);
+        for (int32_t c = k->ends[k->run[n]].first; c <= k->ends[k->run[n]].last; c++) {
+            struct cell *own = &k->cell[c];
+            float lean = (alone < 1 ? alone : 1) / (own->x + first->mean[a] + own->grain);
+            own->lean = k->weight[c] == 0 ? 0 : lean;
+            own->give = 1 / (k->weight[c] + own->pull + k->cell[own->after].pull);
+        }
+    }
+}
+
+/* Settle one knot. Returns whether it moved by more than it may at rest. */
+static inline int settle_fine(fine *k, int32_t c)
+{
+    struct cell *own = &k->cell[c];
+    const struct cell *before = &k->cell[own->before], *after = &k->cell[own->after];
+    const struct member *from = &k->member[own->from], *to = &k->member[own[1].from];
+    float old = own->x, sum = own->pull * (before->x - old) + after->pull * (after->x - old) - own->lean;
+    for (const struct member *m = from; m < to; m++)
+        sum += k->o[m->i].w * k->o[m->i].r * m->share;
+    float x = old + sum * own->give;
+    x = x > 0 ? x : 0;
+    float step = x - old;
+    if (fabsf(step) <= TINY * own->grain)
+        return 0;
+    own->x = x;
+    for (const struct member *m = from; m < to; m++)
+        k->o[m->i].r -= step * m->share;
+    return fabsf(step) > STILL * (own->grain + 0.1F * x);
+}
+
+/* Sweep forwards and backwards in time. */
+static void descend_fine(const struct ft_queue_slots *s, const coarse *first, fine *k, int64_t *sweeps)
+{
+    int32_t n_awake = 0;
+    weigh_fine(s, first, k);
+    for (int sweep = 0; sweep < s->sweeps; ++*sweeps, sweep = next_sweep(sweep, n_awake, s->sweeps)) {
+        int lazy = sweep % LAZY != 0;
+        int32_t cells = lazy ? n_awake : k->n_live;
+        for (int32_t n = 0; n < cells; n++) {
+            int32_t at = sweep % 2 ? cells - 1 - n : n, c = lazy ? k->awake[at] : at;
+            k->moved[c] = (uint8_t)settle_fine(k, c);
+        }
+        n_awake = 0;
+        for (int32_t n = 0; n < cells; n++) {
+            int32_t c = lazy ? k->awake[n] : n;
+            k->awake[n_awake] = c;
+            n_awake += k->moved[c];
+        }
+    }
+}
+
+/* Copy so many knots of a coarse cell, from its `skip`th on. */
+static float *copy_knots(const coarse *first, const fine *k, int64_t c, int64_t skip, int64_t knots, float *to)
+{
+    for (int64_t n = skip; n < skip + knots; n++)
+        *to++ = is_live(k, c) ? k->cell[k->ends[c].first + n].x : first->x[c];
+    return to;
 }
 
 /* Take the steps' scale from what was found within half a coarse slot. */
-static void renew_pull(const struct ft_queues *q, const struct ft_queue_slots *s, work *k)
+static void renew_pull(const struct ft_queue_slots *s, const coarse *first, fine *k)
 {
-    int64_t a_n = k->n_active, near = (s->knots * s->merge + 1) / 2;
-    for (int64_t n = 0; n < k->n_live; n++) {
-        int64_t c = k->live[n];
-        double most = 0;
-        for (int64_t at = c - near * a_n; at <= c + near * a_n; at += a_n)
-            if (at >= 0 && at < k->cells)
-                most = larger(most, k->x[at]);
-        k->pull[c] = pull_of(s, q->packet_ns[k->active[c % a_n]], most);
+    int64_t wide = first->links, near = (k->per + 1) / 2;
+    for (int32_t n = 0; n < k->n_runs; n++) {
+        int64_t c = k->run[n], row = c / wide - 1, knots = knots_in(first, k, row), own = row ? near : 0;
+        float *end = k->row;
+        if (row)
+            end = copy_knots(first, k, c - wide, k->per - near, near, end);
+        end = copy_knots(first, k, c, 0, knots, end);
+        if (row + 1 < first->rows) {
+            int64_t after = knots_in(first, k, row + 1);
+            end = copy_knots(first, k, c + wide, 0, after < near ? after : near, end);
+        }
+        for (int64_t at = row ? 0 : 1; at < knots; at++) { /* the first of all hangs on the call before */
+            const float *x = &k->row[own + at < near ? 0 : own + at - near], *last = &k->row[own + at + near];
+            float most = 0;
+            for (; x <= last && x < end; x++)
+                most = larger(most, *x);
+            k->cell[k->ends[c].first + at].pull = pull_of(s, first->grain[c], most);
+        }
     }
-    for (int64_t a = 0; a < a_n; a++)
-        pull_to_last(q, k, a);
+}
+
+static void errors_fine(const coarse *first, fine *k)
+{
+    for (int32_t n = 0; n < k->n_runs; n++) {
+        int64_t c = k->run[n], a = c % first->links;
+        for (int32_t at = k->ends[c].first; at <= k->ends[c].last; at++) {
+            float most = k->cell[at].x + first->mean[a] + k->cell[at].grain;
+            k->cell[at].lean = 1 / (most * most); /* what is known without a probe */
+            k->s2[at] = most * most;
+        }
+        if (c < 2 * first->links)
+            k->s2[k->cell[k->ends[c].first].before] = first->grain[a] * first->grain[a];
+    }
+    for (int round = 0; round < SIGMA_ROUNDS; round++) {
+        for (int32_t i = 0; i < k->n_hot; i++) {
+            float least = 1 / k->o[i].w, rest = least;
+            for (int32_t h = k->hot[i].from; h < k->hot[i + 1].from; h++) {
+                float late = k->hop[h].late;
+                rest += (1 - late) * (1 - late) * k->s2[k->hop[h].cell] + late * late * k->s2[k->hop[h].after];
+            }
+            k->doubt[i] = (struct doubt){least, rest};
+        }
+        for (int32_t c = 0; c < k->n_live; c++) {
+            const struct cell *own = &k->cell[c], *after = &k->cell[own->after];
+            float s2 = k->s2[c], known = own->lean;
+            for (int32_t m = own->from; m < own[1].from; m++) {
+                float share2 = k->member[m].share * k->member[m].share;
+                struct doubt d = k->doubt[k->member[m].i];
+                known += share2 / larger(d.rest - share2 * s2, d.least);
+            }
+            known += own->pull / (1 + own->pull * k->s2[own->before]);
+            known += after->pull / (1 + after->pull * k->s2[own->after]);
+            k->s2[c] = 1 / known;
+        }
+    }
+}
+
+/* Learn where each link's queue usually stands, and where it stands now. */
+static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, const fine *k)
+{
+    int64_t wide = first->links;
+    double gain = 1 - pow(1 - FORGET, (double)s->slots / s->merge);
+    for (int64_t a = 0; a < wide; a++) {
+        double sum = 0;
+        for (int64_t row = 0; row < first->rows; row++) {
+            int64_t c = (row + 1) * wide + a;
+            if (!is_live(k, c))
+                sum += (double)first->x[c] * knots_in(first, k, row);
+            for (int32_t at = k->ends[c].first; is_live(k, c) && at <= k->ends[c].last; at++)
+                sum += k->cell[at].x;
+        }
+        int32_t link = first->active[a];
+        int64_t end = first->rows * wide + a;
+        q->mean_ns[link] += gain * (sum / (double)k->rows - q->mean_ns[link]);
+        q->last_ns[link] = is_live(k, end) ? k->cell[k->ends[end].last].x : first->x[end];
+    }
+}
+
+/* Tell one slot of a link: the mean of straight lines between knots. */
+static void tell(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k, int64_t t,
+                 int64_t a)
+{
+    float x = 0, s2 = 0;
+    for (int n = 0; n <= s->knots; n++) {
+        int64_t at = t * s->knots + n, row = at / k->per < first->rows ? at / k->per : first->rows - 1;
+        int64_t c = (row + 1) * first->links + a, cell = k->ends[c].first + at - row * k->per;
+        float share = (n == 0 || n == s->knots ? 0.5F : 1.0F) / (float)s->knots;
+        x += share * (is_live(k, c) ? k->cell[cell].x : first->x[c]);
+        s2 += share * (is_live(k, c) ? k->s2[cell] : first->s2[c]);
+    }
+    s->queue_ns[t * q->links + first->active[a]] = x;
+    s->sigma_ns[t * q->links + first->active[a]] = sqrtf(s2);
+}
+
+/* Tell all slots: as the first estimate has it, and more closely where knots are live. */
+static void tell_all(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k)
+{
+    int64_t wide = first->links;
+    for (int64_t t = 0; t < s->slots; t++)
+        for (int64_t a = 0, c = (t / s->merge + 1) * wide; a < wide; a++, c++) {
+            s->queue_ns[t * q->links + first->active[a]] = first->x[c];
+            s->sigma_ns[t * q->links + first->active[a]] = sqrtf(first->s2[c]);
+        }
+    for (int32_t n = 0; n < k->n_runs; n++) {
+        int64_t a = k->run[n] % wide, t = (k->run[n] / wide - 1) * s->merge, end = t + s->merge;
+        for (t = t ? t - 1 : 0; t < end && t < s->slots; t++) /* the slot before ends at this one's first knot */
+            tell(q, s, first, k, t, a);
+    }
 }
 
 int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s)
 {
-    work k, first;
+    coarse first;
+    fine k;
     s->sweeps_done = 0;
     memset(s->queue_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
     memset(s->sigma_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
     if (!s->slots)
         return 1;
-    if (!solve_coarse(q, s, &first, &s->sweeps_done) || !prepare(q, s, &first, &k))
+    if (!solve_coarse(q, s, &first, &s->sweeps_done) || !lay_fine(q, s, &first, &k))
         return 0;
-    begin_fine(q, s, &first, &k);
-    int64_t a_n = k.n_active;
     for (int round = 0; round < s->rounds; round++) {
-        descend(q, s, &k, FINE, &s->sweeps_done);
-        renew_pull(q, s, &k);
+        descend_fine(s, &first, &k, &s->sweeps_done);
+        renew_pull(s, &first, &k);
     }
-    errors(q, &k, SIGMA_ROUNDS);
-    learn(q, s, &k);
-    for (int64_t t = 0; t < s->slots; t++)
-        for (int64_t a = 0; a < a_n; a++) { /* the mean of straight lines between knots */
-            double x = 0, s2 = 0;
-            for (int n = 0; n <= s->knots; n++) {
-                int64_t c = (t * s->knots + n) * a_n + a;
-                double share = (n == 0 || n == s->knots ? 0.5 : 1.0) / s->knots;
-                x += share * k.x[c];
-                s2 += share * k.s2[c];
-            }
-            s->queue_ns[t * q->links + k.active[a]] = x;
-            s->sigma_ns[t * q->links + k.active[a]] = sqrt(s2);
-        }
-    for (int64_t a = 0; a < a_n && s->slots; a++)
-        q->last_ns[k.active[a]] = k.x[(k.rows - 1) * a_n + a];
+    errors_fine(&first, &k);
+    tell_all(q, s, &first, &k);
+    learn(q, s, &first, &k);
     q->seen += s->slots;
     return 1;
 }

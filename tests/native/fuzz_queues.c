@@ -93,7 +93,7 @@ int main(void)
         int32_t *link = calloc((size_t)(q.routes * q.links) + 1, sizeof *link);
         double *own = calloc((size_t)(3 * q.links), sizeof *own);
         for (int64_t l = 0; l < q.links; l++)
-            own[l] = 1 + 2e4 * share();
+            own[l] = trial % 2 ? 1 + 2e4 * share() : pow(10, 41 * share() - 30);
         q.packet_ns = own;
         q.last_ns = own + q.links;
         q.mean_ns = own + 2 * q.links;

@@ -116,6 +116,17 @@ def test_any_input_gives_finite_queues_that_are_not_negative(seed, slots, scale,
         assert (found.queue_ns >= 0).all()
 
 
+@pytest.mark.parametrize("packet_ns", [1e-300, 1e-20, 1e11])
+def test_links_of_any_rate_give_finite_queues(packet_ns):
+    solver = QueueSolver(np.full(3, packet_ns), [0, 2, 4], [0, 1, 1, 2])
+    for _ in range(2):
+        found = solver.solve(
+            SLOT_NS, [0, 2, 4], [0, 1, 1, 0], np.full(4, 0.5), np.ones(4), np.full(4, 5e4), np.full(4, 8)
+        )
+        assert np.isfinite(found.queue_ns).all()
+        assert np.isfinite(found.sigma_ns).all()
+
+
 @pytest.mark.parametrize(
     ("packet_ns", "start", "link", "said"),
     [
