@@ -2,12 +2,16 @@
 
 In: a host's TCP sockets as the kernel tells them, the flows and labels that programs registered, the fleet's
 addresses, the time. Out: `FlowReports` records: changes at once, everything now and then. Pure.
+
+A flow's id is that of the first socket that carried it. Where its owner moves it to another socket with
+another source port, the registration of the new one names the flow, and its counters go on with what both
+sockets sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from producers.diag import TcpSocket
@@ -19,6 +23,7 @@ Record = dict[str, Any]
 Key = tuple[str, str, int, str, int]
 """Protocol (TCP or UDP), source address and port, peer address and port."""
 
+_MOVE: Final = "MOVE"
 _SEGMENTS: Final = 1 << 32
 _PACED: Final = 0.9
 """Share of its own limit above which a flow is held back by it."""
@@ -28,6 +33,10 @@ _STALE_NS: Final = 500_000_000
 """A registered flow that says nothing for so long has sent nothing since: it tells every 100 ms."""
 _GONE_NS: Final = 150_000_000
 """How long the kernel's word of an end, with the last counters, is waited for."""
+_CLAIM_NS: Final = 1_000_000_000
+"""A new socket beside a flow that may be moved is not told of for so long: it may be that flow's next one."""
+_MOVE_NS: Final = 500_000_000
+"""How long a flow that may be moved is waited for where its socket ended before its next one was named."""
 _FORGET_NS: Final = 5_000_000_000
 """How long a flow that was told as closed is remembered: the kernel's word of its end may come late."""
 
@@ -50,12 +59,19 @@ class Registration:
     job: str | None = None
     tenant: str | None = None
     cookie: int | None = None
+    flow: str | None = None
+    """The flow that this socket carries now, sock:<first cookie> or qp:...; None: one of its own."""
     sent_bytes: int | None = None
     """Bytes of its frames since it began, at `at_ns` of the host's monotonic clock."""
     at_ns: int = 0
     rate_limit_bps: int | None = None
     can: tuple[str, ...] = ()
     """What its owner lets be done to it: MOVE, PACE."""
+
+    @property
+    def name(self) -> str | None:
+        """The end of its flow's id, where that is known without asking the kernel."""
+        return self.flow or (None if self.cookie is None else f"sock:{self.cookie}")
 
 
 @dataclass(slots=True)
@@ -82,6 +98,11 @@ class _Flow:
     """As of the last look but one."""
     now: _Counters
     kernel: TcpSocket | None = None
+    """The socket that carries it now, as last looked at."""
+    sockets: dict[int, TcpSocket] = field(default_factory=dict)
+    """All sockets that still are, that one included, by cookie."""
+    wait_until_ns: int = 0
+    """Until then it may turn out to be another flow's next socket."""
     job: str | None = None
     tenant: str | None = None
     hops: Sequence[str] = ()
@@ -99,6 +120,20 @@ class _Flow:
 
     def look(self, counters: _Counters) -> None:
         self.before, self.now = self.now, counters
+
+    def add(self, found: TcpSocket, now_ns: int) -> None:
+        """Count what one of its sockets did since it was last looked at."""
+        last = self.sockets[found.cookie]
+        self.sockets[found.cookie] = found
+        if self.now.at_ns != now_ns or self.now is self.told:
+            self.look(replace(self.now, at_ns=now_ns))
+        segments = (found.segments_sent - last.segments_sent) % _SEGMENTS
+        now = self.now
+        now.frame_bytes += max(0, found.bytes_sent - last.bytes_sent) + segments * found.header_bytes
+        now.retransmits += (found.retransmits - last.retransmits) % _SEGMENTS
+        now.busy_us += found.busy_us - last.busy_us
+        now.receiver_us += found.receiver_limited_us - last.receiver_limited_us
+        now.buffer_us += found.buffer_limited_us - last.buffer_limited_us
 
     def figures(self, since: _Counters, until: _Counters) -> tuple[int, int, float]:
         """Return the interval in ns, the bytes within it, and bit/s."""
@@ -144,6 +179,8 @@ class FlowBook:
     _ended: dict[str, int] = field(default_factory=dict)
     _cookies: set[int] = field(default_factory=set)
     """Of all connections at the last look, those to outside the fleet too."""
+    _carried: dict[int, str] = field(default_factory=dict)
+    """Cookie to id of the flow that it carries, of sockets that are not their flow's first."""
     _looked_ns: int | None = None
 
     def look(
@@ -157,23 +194,31 @@ class FlowBook:
         since_ns = self._looked_ns
         seen = set()
         cookies = set()
+        movable = {(key[1], key[3], key[4]) for key, said in registered.items() if _MOVE in said.can}
         for found in sockets:
             cookies.add(found.cookie)
-            if (flow := self._tcp(found, registered, now_ns, since_ns)) is not None:
+            if (flow := self._tcp(found, registered, movable, now_ns, since_ns)) is not None:
                 seen.add(flow.flow_id)
         for key, said in registered.items():
             if said.sent_bytes is not None and (flow := self._told(key, said, now_ns)) is not None:
                 seen.add(flow.flow_id)
         for found in ended:
-            flow = self._tcp(found, registered, now_ns, since_ns)
-            if flow is not None:
+            flow = self._tcp(found, registered, movable, now_ns, since_ns)
+            self._carried.pop(found.cookie, None)
+            if flow is None:
+                continue
+            flow.sockets.pop(found.cookie, None)
+            carrier = flow.kernel is None or flow.kernel.cookie == found.cookie
+            if carrier and not self._may_move(flow, registered):
                 self._close(flow, now_ns)
         for name, flow in self._flows.items():
             if name in seen or flow.closed:
                 flow.missing_ns = None
             elif flow.missing_ns is None and flow.kernel is not None:
                 flow.missing_ns = now_ns
-            elif flow.kernel is None or now_ns - (flow.missing_ns or 0) >= _GONE_NS:
+            elif flow.kernel is None or now_ns - (flow.missing_ns or 0) >= (
+                _MOVE_NS if self._may_move(flow, registered) else _GONE_NS
+            ):
                 self._close(flow, now_ns)
         for name in [name for name, until_ns in self._ended.items() if until_ns < now_ns]:
             del self._ended[name]
@@ -225,49 +270,79 @@ class FlowBook:
         ]
 
     def _tcp(
-        self, found: TcpSocket, registered: Mapping[Key, Registration], now_ns: int, since_ns: int | None
+        self,
+        found: TcpSocket,
+        registered: Mapping[Key, Registration],
+        movable: set[tuple[str, str, int]],
+        now_ns: int,
+        since_ns: int | None,
     ) -> _Flow | None:
         nic = self.local.get(found.source)
         peer = self.nic_of(found.peer)
         if nic is None or peer is None or _host(peer) == self.host:
             return None
-        flow_id = f"{self.host}/{self.boot}/sock:{found.cookie}"
+        key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
+        said = registered.get(key)
+        flow_id = self._carried.get(found.cookie) or self._id(f"sock:{found.cookie}")
+        if said is not None and said.flow is not None and self._id(said.flow) != flow_id:
+            self._hand_over(flow_id, self._id(said.flow), found, now_ns)
+            flow_id = self._id(said.flow)
         flow = self._flows.get(flow_id)
         if flow is None:
             if flow_id in self._ended:
                 return None
-            key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
             if since_ns is None or found.cookie in self._cookies:  # what it sent is of no interval we know
                 begun, last = _counters(found, now_ns, _frames(found)), found
             else:
-                begun, last = (
-                    _Counters(since_ns),
-                    found._replace(bytes_sent=0, segments_sent=0, retransmits=0),
-                )
+                begun, last = _Counters(since_ns), _at_birth(found)
             flow = self._flows[flow_id] = _Flow(flow_id, key, nic, peer, begun, begun, begun, last)
-        last = flow.kernel or found
-        if found.bytes_sent < last.bytes_sent:  # a connection that is reset ends with its counters cleared
-            return flow
-        segments = (found.segments_sent - last.segments_sent) % _SEGMENTS
-        payload = max(0, found.bytes_sent - last.bytes_sent)
-        flow.look(
-            _counters(
-                found,
-                now_ns,
-                flow.now.frame_bytes + payload + segments * found.header_bytes,
-                flow.now.retransmits + (found.retransmits - last.retransmits) % _SEGMENTS,
-            )
-        )
-        flow.kernel, flow.rate_limit_bps = found, found.rate_limit_bps
-        self._label(flow, registered.get(flow.key))
+            flow.sockets[found.cookie] = last
+            if (found.source, found.peer, found.peer_port) in movable:
+                flow.wait_until_ns = now_ns + _CLAIM_NS
+        elif found.cookie not in flow.sockets:
+            flow.sockets[found.cookie] = _at_birth(found)
+        if found.bytes_sent < flow.sockets[found.cookie].bytes_sent:
+            return flow  # a connection that is reset ends with its counters cleared
+        flow.add(found, now_ns)
+        if flow.key == key:
+            flow.kernel, flow.rate_limit_bps = found, found.rate_limit_bps
+            self._label(flow, said)
         return flow
+
+    def _hand_over(self, socket_id: str, flow_id: str, found: TcpSocket, now_ns: int) -> None:
+        """Let a socket carry a flow that another one carried so far: all that it sent is that flow's."""
+        own = self._flows.get(socket_id)
+        if own is not None and own.kernel is not None and own.kernel.cookie == found.cookie:
+            if own.known:
+                own.sockets.pop(found.cookie, None)
+                self._close(own, now_ns)
+            else:
+                del self._flows[socket_id]
+        self._ended.pop(flow_id, None)
+        self._carried[found.cookie] = flow_id
+        flow = self._flows.get(flow_id)
+        if flow is not None:
+            key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
+            flow.closed, flow.missing_ns = False, None
+            self._rekey(flow, key)
+
+    def _rekey(self, flow: _Flow, key: Key) -> None:
+        """Note that a flow goes on from other ports: the links that it takes are not known until asked."""
+        if flow.key != key:
+            flow.key, flow.hops, flow.changed = key, (), True
+
+    def _may_move(self, flow: _Flow, registered: Mapping[Key, Registration]) -> bool:
+        return _MOVE in flow.can and flow.key in registered
+
+    def _id(self, name: str) -> str:
+        return f"{self.host}/{self.boot}/{name}"
 
     def _told(self, key: Key, said: Registration, now_ns: int) -> _Flow | None:
         """Take a flow whose sender counts for itself."""
         nic, peer = self.local.get(key[1]), self.nic_of(key[3])
         if nic is None or peer is None or said.sent_bytes is None:
             return None
-        flow_id = f"{self.host}/{self.boot}/sock:{said.cookie}"
+        flow_id = self._id(said.name or "")
         at_ns = min(said.at_ns, now_ns)
         flow = self._flows.get(flow_id)
         if flow is None:
@@ -275,6 +350,7 @@ class FlowBook:
                 return None
             begun = _Counters(at_ns, said.sent_bytes)
             flow = self._flows[flow_id] = _Flow(flow_id, key, nic, peer, begun, begun, begun)
+        self._rekey(flow, key)
         if now_ns - at_ns > _STALE_NS:
             at_ns = now_ns
         if at_ns > flow.now.at_ns:
@@ -293,9 +369,13 @@ class FlowBook:
     def _close(self, flow: _Flow, now_ns: int) -> None:
         flow.closed = True
         self._ended[flow.flow_id] = now_ns + _FORGET_NS
+        for cookie in flow.sockets:
+            self._carried.pop(cookie, None)
 
     def _worth(self, flow: _Flow) -> bool:
-        return flow.known or flow.registered or flow.now.frame_bytes >= self.rules.least_bytes
+        if flow.known or flow.registered:
+            return True
+        return flow.now.frame_bytes >= self.rules.least_bytes and flow.now.at_ns >= flow.wait_until_ns
 
     def _element(self, flow: _Flow, until: _Counters) -> Record:
         """Return what a flow did from what was told last `until` then, and note it as told."""
@@ -333,14 +413,19 @@ class FlowBook:
         }
 
 
+def _at_birth(found: TcpSocket) -> TcpSocket:
+    """Return a socket as it was before it did anything."""
+    return found._replace(
+        bytes_sent=0, segments_sent=0, retransmits=0, busy_us=0, receiver_limited_us=0, buffer_limited_us=0
+    )
+
+
 def _frames(found: TcpSocket) -> int:
     return found.bytes_sent + found.segments_sent * found.header_bytes
 
 
-def _counters(found: TcpSocket, at_ns: int, frame_bytes: int, retransmits: int = 0) -> _Counters:
-    return _Counters(
-        at_ns, frame_bytes, retransmits, found.busy_us, found.receiver_limited_us, found.buffer_limited_us
-    )
+def _counters(found: TcpSocket, at_ns: int, frame_bytes: int) -> _Counters:
+    return _Counters(at_ns, frame_bytes, 0, found.busy_us, found.receiver_limited_us, found.buffer_limited_us)
 
 
 def _share(part_us: float, whole_us: float) -> float:

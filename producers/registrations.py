@@ -1,9 +1,16 @@
 """Where a program says whose its flows are, and counts those that the kernel does not.
 
 In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, udp), `source_address`,
-`source_port`, `peer_address`, `peer_port`, and as known `job`, `tenant`; for UDP `cookie` (SO_COOKIE),
-`sent_bytes` (frames, since it began), `at_ns` (CLOCK_MONOTONIC), `rate_limit_bps`. Out: `Registration`s by
-flow. A flow stands until its connection ends; a line that cannot be is answered by `{"error": "one line"}`.
+`source_port`, `peer_address`, `peer_port`, and as known `job`, `tenant`, `cookie` (SO_COOKIE), `flow`, `can`
+(of MOVE and PACE: what may be done to it, with the program's help); for UDP `cookie` must be there, and
+`sent_bytes` (frames, since it began), `at_ns` (CLOCK_MONOTONIC), as known `rate_limit_bps`. Out:
+`Registration`s by flow. A flow stands until its connection ends; a line that cannot be is answered by
+`{"error": "one line"}`.
+
+A program that moved a flow to another socket says its line with the new ports and `flow`, the flow's name:
+"sock:" and the cookie of the first socket that carried it. The line of the flow's former ports is let go of
+then, so a program that moves TCP flows names `cookie` or `flow` from its first line on. `sent_bytes` goes on
+counting over all sockets of a flow.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import re
 import selectors
 import socket
 import time
@@ -31,9 +39,11 @@ _BACKLOG_BYTES: Final = 1 << 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 65_536
 _COUNT_MAX: Final = 2**62
+_VERBS: Final = ("MOVE", "PACE")
+_FLOW_NAME: Final = re.compile(r"sock:[1-9][0-9]{0,19}|qp:[!-9;-~]{1,64}:[0-9]{1,10}:[0-9]{1,10}")
 _FIELDS: Final = {
     "protocol", "source_address", "source_port", "peer_address", "peer_port", "job", "tenant", "cookie",
-    "sent_bytes", "at_ns", "rate_limit_bps",
+    "sent_bytes", "at_ns", "rate_limit_bps", "flow", "can",
 }  # fmt: skip
 
 
@@ -55,9 +65,10 @@ def parse_registration(line: bytes) -> tuple[Key, Registration]:
         _address(said, "source_address"), _whole(said, "source_port", 1, 65535),
         _address(said, "peer_address"), _whole(said, "peer_port", 1, 65535),
     )  # fmt: skip
-    found = Registration(_name(said, "job"), _name(said, "tenant"))
-    if protocol == "udp":
+    found = Registration(_name(said, "job"), _name(said, "tenant"), flow=_flow_name(said), can=_verbs(said))
+    if protocol == "udp" or said.get("cookie") is not None:
         found.cookie = _whole(said, "cookie", 1, 2**64 - 1)
+    if protocol == "udp":
         found.sent_bytes = _whole(said, "sent_bytes", 0, _COUNT_MAX)
         found.at_ns = _whole(said, "at_ns", 0, _COUNT_MAX)
         if said.get("rate_limit_bps") is not None:
@@ -80,6 +91,10 @@ class Registrations:
         self._clients: dict[int, _Client] = {}
         self._gone: list[Key] = []
         self._owner: dict[Key, int] = {}
+        self._key_of: dict[tuple[str, str], Key] = {}
+        """Source address and name of a flow to the ports that it was last registered with."""
+        self.news = 0
+        """Grows when a flow is registered that was not, or with other ports."""
         self.flows: dict[Key, Registration] = {}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._listener = listen(path)
@@ -91,9 +106,14 @@ class Registrations:
         """Let go of the flows whose connections had ended before the last `serve`: once their last counters
         were looked at."""
         for key in self._gone:
-            self.flows.pop(key, None)
-            self._owner.pop(key, None)
+            self._forget(key)
         self._gone.clear()
+
+    def _forget(self, key: Key) -> None:
+        said = self.flows.pop(key, None)
+        self._owner.pop(key, None)
+        if said is not None and said.name is not None and self._key_of.get((key[1], said.name)) == key:
+            del self._key_of[key[1], said.name]
 
     def serve(self, until_s: float) -> None:
         """Take what programs say until the monotonic clock shows `until_s`."""
@@ -158,16 +178,25 @@ class Registrations:
                 raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
             if len(self.flows) >= _FLOWS and key not in self.flows:
                 raise ValueError(f"{_FLOWS} flows are registered already")
-            before = self.flows.get(key)
-            counted = None if before is None or before.cookie != said.cookie else before.sent_bytes
+            former = self._key_of.get((key[1], said.name), key) if said.name is not None else key
+            if self._owner.get(former, number) != number and former not in self._gone:
+                raise ValueError(f"flow {said.name}: registered by another program already")
+            before = self.flows.get(former)
+            counted = None if before is None or before.name != said.name else before.sent_bytes
             if counted is not None and (said.sent_bytes or 0) < counted:
                 raise ValueError(f"sent_bytes {said.sent_bytes}: it was {counted} already")
         except ValueError as error:
             self._refuse(client, str(error))
             return
-        if key in self._gone:
-            self._gone.remove(key)
+        if former != key:
+            self._forget(former)
+            client.keys.discard(former)
+        for each in {key, former} & set(self._gone):
+            self._gone.remove(each)
+        self.news += key not in self.flows
         self.flows[key], self._owner[key] = said, number
+        if said.name is not None:
+            self._key_of[key[1], said.name] = key
         client.keys.add(key)
 
     def _refuse(self, client: _Client, reason: str) -> None:
@@ -198,6 +227,22 @@ def _name(said: dict[str, Any], name: str) -> str | None:
     if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
         raise ValueError(f"{name} {value!r}: expected 1 to 128 printable characters")
     return value
+
+
+def _flow_name(said: dict[str, Any]) -> str | None:
+    value = said.get("flow")
+    if value is not None and not (isinstance(value, str) and _FLOW_NAME.fullmatch(value)):
+        raise ValueError(f"flow {value!r}: expected sock:<cookie> or qp:<device>:<number>:<create count>")
+    return value
+
+
+def _verbs(said: dict[str, Any]) -> tuple[str, ...]:
+    value = said.get("can")
+    if value is None:
+        return ()
+    if not isinstance(value, list) or any(verb not in _VERBS for verb in value):
+        raise ValueError(f"can {value!r}: expected a list out of {', '.join(_VERBS)}")
+    return tuple(verb for verb in _VERBS if verb in value)
 
 
 def _address(said: dict[str, Any], name: str) -> str:

@@ -200,6 +200,123 @@ def test_a_sender_that_counts_for_itself_is_taken_by_its_own_clock():
     assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
 
 
+FIRST = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
+SECOND = ("TCP", "10.0.0.1", 61_000, "10.0.0.2", 80)
+MOVABLE = Registration("train", cookie=7, can=("MOVE",))
+
+
+def second(sent: int, **more: Any) -> TcpSocket:
+    return tcp(sent, cookie=8, source_port=61_000, **more)
+
+
+def movable_flow(flows: FlowBook) -> None:
+    flows.look([], [], {}, 0)
+    flows.look([tcp(10**6)], [], {FIRST: MOVABLE}, 100 * MS)
+    (flow,) = told(flows)
+    assert (flow["source_port"], flow["can"]) == (4000, ["MOVE"])
+
+
+@pytest.mark.parametrize("old_ends", ["before", "with", "after"])
+@pytest.mark.parametrize("line_late", [False, True], ids=["line first", "kernel first"])
+def test_a_flow_that_moved_to_another_socket_goes_on_as_one(old_ends, line_late):
+    """Whatever comes first: the new socket, its registration, or the end of the old socket."""
+    flows = book()
+    movable_flow(flows)
+    moved = {SECOND: Registration("train", flow="sock:7", can=("MOVE",))}
+    all_told = []
+
+    def look(at_ms: int, sockets: list[TcpSocket], ended: list[TcpSocket], said: Any) -> None:
+        flows.look(sockets, ended, said, at_ms * MS)
+        all_told.extend(told(flows))
+
+    if old_ends == "before":
+        look(200, [], [tcp(2 * 10**6)], {FIRST: MOVABLE})
+    if line_late:
+        old = [] if old_ends == "before" else [tcp(2 * 10**6)]
+        look(300, [second(10**6), *old], [], {FIRST: MOVABLE})
+    old = [tcp(2 * 10**6)] if old_ends == "after" else []
+    look(400, [second(2 * 10**6), *old], [tcp(2 * 10**6)] if old_ends == "with" else [], moved)
+    look(500, [second(3 * 10**6)], [tcp(2 * 10**6)] if old_ends == "after" else [], moved)
+    look(600, [second(4 * 10**6)], [], moved)
+    flows.look([second(5 * 10**6)], [], moved, 700 * MS)
+    all_told += told(flows, whole=True)
+    assert {flow["flow_id"] for flow in all_told} == {"a/boot/sock:7"}, "nothing else shows"
+    assert {flow["state"] for flow in all_told} == {"OPEN"}
+    assert all_told[-1]["source_port"] == 61_000
+    assert all_told[-1]["bytes_total"] == 7 * 10**6 * 1.066, "of both sockets"
+    assert 10**6 * 1.066 + sum(flow["bytes"] for flow in all_told) == all_told[-1]["bytes_total"]
+    flows.look([], [second(5 * 10**6)], {}, 800 * MS)
+    assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
+
+
+def test_a_movable_flow_whose_socket_ended_for_good_is_told_as_closed_all_the_same():
+    flows = book()
+    movable_flow(flows)
+    flows.look([], [tcp(2 * 10**6)], {FIRST: MOVABLE}, 200 * MS)
+    assert [flow["state"] for flow in told(flows)] == []
+    flows.look([], [], {FIRST: MOVABLE}, 400 * MS)
+    flows.look([], [], {FIRST: MOVABLE}, 900 * MS)
+    (flow,) = told(flows)
+    assert (flow["state"], flow["bytes_total"]) == ("CLOSED", 2 * 10**6 * 1.066)
+
+
+def test_another_connection_beside_a_movable_flow_is_told_once_nobody_claimed_it():
+    flows = book()
+    movable_flow(flows)
+    for at in range(2, 12):
+        flows.look([tcp(at * 10**6), second(at * 10**6)], [], {FIRST: MOVABLE}, at * 100 * MS)
+        assert not any(flow["flow_id"].endswith(":8") for flow in told(flows))
+    flows.look([tcp(12 * 10**6), second(12 * 10**6)], [], {FIRST: MOVABLE}, 1300 * MS)
+    assert any(flow["flow_id"].endswith(":8") for flow in told(flows, whole=True))
+
+
+def test_a_flow_moves_many_times_and_back():
+    flows = book()
+    movable_flow(flows)
+    sent = 1
+    for turn in range(1, 6):
+        port = 4000 if turn % 2 == 0 else 61_000
+        key = ("TCP", "10.0.0.1", port, "10.0.0.2", 80)
+        said = {key: Registration("train", flow="sock:7", can=("MOVE",))}
+        found = tcp(10**6, cookie=100 + turn, source_port=port)
+        flows.look([found], [], said, (100 + 100 * turn) * MS)
+        sent += 1
+        told(flows)
+    (flow,) = told(flows, whole=True)
+    assert (flow["flow_id"], flow["source_port"]) == ("a/boot/sock:7", 61_000)
+    assert flow["bytes_total"] == sent * 10**6 * 1.066
+
+
+def test_a_udp_flow_that_moved_keeps_its_id_and_count():
+    flows = book()
+    moved = ("UDP", "10.0.0.1", 61_000, "10.0.0.2", 6000)
+    flows.look([], [], {UDP: Registration("j", cookie=9, sent_bytes=0, at_ns=0, can=("MOVE",))}, 0)
+    said = Registration("j", cookie=9, sent_bytes=10**6, at_ns=100 * MS, can=("MOVE",))
+    flows.look([], [], {UDP: said}, 100 * MS)
+    told(flows)
+    said = Registration("j", cookie=10, flow="sock:9", sent_bytes=2 * 10**6, at_ns=200 * MS, can=("MOVE",))
+    flows.look([], [], {moved: said}, 200 * MS)
+    (flow,) = told(flows)
+    assert (flow["flow_id"], flow["state"], flow["source_port"]) == ("a/boot/sock:9", "OPEN", 61_000)
+    assert (flow["bytes"], flow["bytes_total"]) == (10**6, 2 * 10**6)
+
+
+def test_hops_are_those_of_the_ports_that_a_flow_has_now():
+    flows = book()
+    movable_flow(flows)
+    known = {FIRST: ("a:eth0>l:1", "l:2>b:eth0")}
+    flows.trace(lambda nic, peer, key: known.get(key, ()))
+    (flow,) = told(flows)
+    assert flow["hops"] == list(known[FIRST]), "told at once"
+    moved = {SECOND: Registration("train", flow="sock:7", can=("MOVE",))}
+    flows.look([tcp(10**6), second(0)], [], moved, 200 * MS)
+    (flow,) = told(flows)
+    assert (flow["source_port"], flow["hops"]) == (61_000, []), "never another port's"
+    known[SECOND] = ("a:eth0>l:1", "l:3>b:eth0")
+    flows.trace(lambda nic, peer, key: known.get(key, ()))
+    assert [flow["hops"] for flow in told(flows)] == [list(known[SECOND])]
+
+
 def test_more_flows_than_a_record_holds_go_into_several():
     flows = book()
     flows.look([], [], {}, 0)
@@ -242,6 +359,11 @@ SAID = {
         ({"job": "two\nlines"}, "job 'two"),
         ({"job": "x" * 129}, "expected 1 to 128 printable"),
         ({"colour": 1}, "colour: unknown"),
+        ({"flow": "sock:0"}, "flow 'sock:0': expected sock:<cookie>"),
+        ({"flow": "sock:1\n"}, "flow 'sock:1"),
+        ({"flow": 7}, "flow 7: expected"),
+        ({"can": "MOVE"}, "can 'MOVE': expected a list out of MOVE, PACE"),
+        ({"can": ["MOVE", "FLY"]}, "can .*: expected a list out of MOVE, PACE"),
     ],
 )  # fmt: skip
 def test_a_registration_that_cannot_be_is_refused_in_one_line(change, says):
@@ -300,6 +422,34 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
         Registrations(path, {}.__contains__)
     registrations.close()
     assert not path.exists()
+
+
+def test_a_moved_flow_lets_go_of_its_former_ports(tmp_path):
+    registrations = Registrations(tmp_path / "flows.sock", {"127.0.0.1"}.__contains__)
+    program, other = connect(tmp_path / "flows.sock", 5), connect(tmp_path / "flows.sock", 5)
+    first = SAID | {"can": ["PACE", "MOVE"]}
+    moved = first | {"source_port": 61_000, "flow": "sock:3", "cookie": 4, "sent_bytes": 12}
+    program.sendall(json.dumps(first).encode() + b"\n")
+    served(registrations, lambda: registrations.flows)
+    other.sendall(json.dumps(moved).encode() + b"\n")
+    registrations.serve(time.monotonic() + 0.05)
+    assert "flow sock:3: registered by another program" in json.loads(other.recv(1000))["error"]
+    program.sendall(json.dumps(moved | {"sent_bytes": 9}).encode() + b"\n")
+    registrations.serve(time.monotonic() + 0.05)
+    assert "it was 10 already" in json.loads(program.recv(1000))["error"], "its count goes on"
+    news = registrations.news
+    program.sendall(json.dumps(moved).encode() + b"\n")
+    served(registrations, lambda: registrations.news > news)
+    ((key, said),) = registrations.flows.items()
+    assert (key[2], said.name, said.can) == (61_000, "sock:3", ("MOVE", "PACE"))
+    other.sendall(json.dumps(SAID | {"cookie": 5}).encode() + b"\n")
+    served(registrations, lambda: len(registrations.flows) == 2)
+    for each in (program, other):
+        each.close()
+    served(registrations, lambda: not registrations._clients)
+    registrations.sweep()
+    assert not registrations.flows
+    registrations.close()
 
 
 HOSTS = [NicSettings(host=f"lo{n}", device="lo", address=f"127.0.0.{n}") for n in (1, 2)]
