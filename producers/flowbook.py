@@ -231,9 +231,21 @@ class FlowBook:
             if tuple(hops) != tuple(flow.hops):
                 flow.hops, flow.changed = tuple(hops), True
 
-    def paths(self) -> list[tuple[str, str, Key]]:
-        """Return (nic, peer, key) of every flow that is told of."""
-        return [(flow.nic, flow.peer, flow.key) for flow in self._flows.values() if self._worth(flow)]
+    def paths(self) -> list[tuple[str, str, Key, bool]]:
+        """Return (nic, peer, key, whether it may be moved) of every flow that is told of."""
+        return [
+            (flow.nic, flow.peer, flow.key, _MOVE in flow.can)
+            for flow in self._flows.values()
+            if not flow.closed and self._worth(flow)
+        ]
+
+    def troubled(self) -> list[tuple[str, str, Key]]:
+        """Return (nic, peer, key) of the flows that sent anything again since the last look but one."""
+        return [
+            (flow.nic, flow.peer, flow.key)
+            for flow in self._flows.values()
+            if flow.now.retransmits > flow.before.retransmits
+        ]
 
     def report(self, whole: bool, system_ns: int, number: Callable[[], int]) -> list[Record]:
         """Return the records to send now: of all flows where `whole`, else of those that changed.

@@ -123,7 +123,9 @@ class LookupReader:
         views: Mapping[Topic, Take],
         registry: codec.Registry | None,
         tail: bool = False,
+        only: Callable[[str], bool] | None = None,
     ) -> None:
+        """`only`: whether messages of a key are wanted; others are not even decoded."""
         self._consumer = Consumer(
             {
                 **config,
@@ -135,6 +137,7 @@ class LookupReader:
             }
         )
         self._views, self._registry = {topic.name: (topic, take) for topic, take in views.items()}, registry
+        self._only = only
         self._begin = OFFSET_END if tail else OFFSET_BEGINNING
         self._assigned = False
         self._ask_at = self._warned_at = 0.0
@@ -189,6 +192,8 @@ class LookupReader:
                 self._warn(str(error))
             return
         name = (message.key() or b"").decode(errors="replace")
+        if self._only is not None and not self._only(name):
+            return
         value = message.value()
         topic, view = self._views[str(message.topic())]
         try:

@@ -13,12 +13,11 @@ import logging
 import random
 import select
 import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, TraceHit
@@ -26,12 +25,22 @@ from producers.floors import FloorWatch
 from producers.hops import NamedPath, name_path
 from producers.ports import choose_ports
 from producers.settings import ProbeSettings
+from producers.trace_socket import (
+    IP_RECVERR,
+    IPV6_RECVERR,
+    ORIGIN_ICMP,
+    ORIGIN_ICMP6,
+    TIME_EXCEEDED,
+    UNREACHABLE,
+    error_of,
+    send_trace,
+)
 from producers.tracer import Flow, Known, Packet, Trace, Tracer
 from schemas import codec
 from schemas.topics import PATHS
 from schemas.topology import TopologyError, TopologySource
 
-__all__ = ["ErrorFromNetwork", "PathWatch", "error_of", "send_trace"]
+__all__ = ["PathWatch"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,12 +48,6 @@ Record = dict[str, Any]
 Put = Callable[[str, str, bytes | None], None]
 
 RESPONDER: Final = -1
-IP_RECVERR: Final = 11
-IPV6_RECVERR: Final = 25
-ORIGIN_ICMP, ORIGIN_ICMP6 = 2, 3
-TIME_EXCEEDED: Final = {ORIGIN_ICMP: 11, ORIGIN_ICMP6: 3}
-UNREACHABLE: Final = {ORIGIN_ICMP: 3, ORIGIN_ICMP6: 1}
-NETWORK_ERRORS: Final = 4
 READS_A_TURN: Final = 64
 SURVEY_S: Final = 0.5
 GAP_AGAIN_S: Final = 1.0
@@ -64,61 +67,6 @@ SEARCH_REST_S: Final = 60.0
 REPUBLISH_S: Final = 900.0
 NO_ASKER_S: Final = 600.0
 FILE_CHECK_S: Final = 2.0
-
-
-class ErrorFromNetwork(NamedTuple):
-    """What a socket's error queue says of one of its packets: who sent the error, and which."""
-
-    origin: int
-    type: int
-    code: int
-    hop: str | None
-
-
-def error_of(ancillary: Iterable[tuple[int, int, bytes]]) -> ErrorFromNetwork | None:
-    """Return the ICMP error among a message's control messages; None where there is none to be read.
-
-    struct sock_extended_err and the offender's address behind it: ip(7), IP_RECVERR.
-    """
-    for level, kind, data in ancillary:
-        if (level, kind) not in ((socket.SOL_IP, IP_RECVERR), (socket.IPPROTO_IPV6, IPV6_RECVERR)) or len(
-            data
-        ) < 16:
-            continue
-        _, origin, type_, code = struct.unpack_from("=IBBB", data)
-        if origin not in TIME_EXCEEDED:
-            continue
-        return ErrorFromNetwork(origin, type_, code, _offender(data[16:]))
-    return None
-
-
-def _offender(raw: bytes) -> str | None:
-    if len(raw) < 2:
-        return None
-    (family,) = struct.unpack_from("=H", raw)
-    if family == socket.AF_INET and len(raw) >= 8:
-        return socket.inet_ntop(socket.AF_INET, raw[4:8])
-    if family == socket.AF_INET6 and len(raw) >= 24:
-        return socket.inet_ntop(socket.AF_INET6, raw[8:24])
-    return None
-
-
-def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, int]) -> bool:
-    """Send with a TTL of this packet's own; return whether the kernel took it.
-
-    An error of the network that waits at the socket fails one call, whatever it is about: so once more then.
-    """
-    six = sock.family == socket.AF_INET6
-    level, kind = (socket.IPPROTO_IPV6, socket.IPV6_HOPLIMIT) if six else (socket.IPPROTO_IP, socket.IP_TTL)
-    for _ in range(NETWORK_ERRORS):
-        try:
-            sock.sendmsg([data], [(level, kind, struct.pack("=i", ttl))], socket.MSG_DONTWAIT, target)
-        except BlockingIOError:
-            return False
-        except OSError:
-            continue
-        return True
-    return False
 
 
 @dataclass(slots=True)

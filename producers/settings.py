@@ -215,6 +215,56 @@ class FlowSettings(BaseModel):
     changed_least_kbps: float = Field(
         default=1000.0, gt=0, le=1e9, description="kbit/s by which it must move besides"
     )
+    trace: bool = Field(
+        default=True,
+        description="trace which links flows take with their own ports, and would take from others",
+    )
+    trace_pps: float = Field(
+        default=1000, ge=1, le=100_000,
+        description="trace packets a second that a NIC sends for flows at most, beside the prober's own",
+    )  # fmt: skip
+    trace_max_hops: int = Field(
+        default=8, ge=1, le=64, description="links of the longest path that is traced"
+    )
+    retrace_own_s: float = Field(
+        default=2, ge=0.1, le=86_400,
+        description="s between two traces of a live flow's way that shows no sign of having moved; longer"
+        " where there are more than half of trace_pps allows",
+    )  # fmt: skip
+    retrace_s: float = Field(
+        default=60, ge=0.5, le=86_400, description="the same of ways that flows would take from other ports"
+    )
+    udp_tells_tcp: bool = Field(
+        default=False,
+        description="trace TCP flows by UDP packets: right only where no switch hashes the protocol. Without"
+        " CAP_NET_RAW, TCP flows are traced only so",
+    )
+    ways: int = Field(
+        default=32, ge=0, le=1024,
+        description="source ports traced for the flows of a NIC to a peer's port that may be moved; 8 times"
+        " the number of spines sees each several times",
+    )  # fmt: skip
+    first_way_port: int = Field(
+        default=61_000, ge=1024, le=65_535,
+        description="source ports that flows may be moved to are this one to 65535: none that the kernel"
+        " gives away by itself (net.ipv4.ip_local_port_range ends before)",
+    )  # fmt: skip
+    ways_most: int = Field(
+        default=16_384, ge=1, le=1_000_000, description="ways that are traced for a NIC at most"
+    )
+    ways_keep_s: float = Field(
+        default=300,
+        ge=1,
+        le=86_400,
+        description="s that ways are kept after the last flow that asked for them",
+    )
+    link_prefix: Literal[31, 30, 0] = Field(
+        default=31,
+        description="length of the IPv4 prefix that both ends of a cable share, as for probes",
+    )
+    topology_file: Path | None = Field(
+        default=None, description="file with the fabric's names, cables and rates; none: names are addresses"
+    )
     queue_messages: int = Field(
         default=600, ge=10, le=1_000_000,
         description="messages that wait while the log is down; then the oldest go",

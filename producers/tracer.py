@@ -29,13 +29,14 @@ unknown."""
 
 class Flow(NamedTuple):
     """Packets that go one way: from one of our ports to one of a peer's. `socket`: which of our sockets
-    sends."""
+    sends. `most`: TTL above which no packet is sent, so that none comes to the peer; 0: as far as it goes."""
 
     leg: Leg
     peer: str
     port: int
     target: tuple[str, int]
     socket: int
+    most: int = 0
 
 
 class Packet(NamedTuple):
@@ -127,7 +128,7 @@ class Tracer:
         ]
         for trace in ended:
             self._close(trace.flow)
-            if trace.reached:
+            if trace.reached and not trace.flow.most:
                 self._lengths[trace.flow.peer] = len(trace.hops) + 1
         while self._wanted and len(self._queue) < BURST:
             self._begin(self._wanted.popitem(last=False)[0])
@@ -155,6 +156,10 @@ class Tracer:
 
     def _begin(self, flow: Flow) -> None:
         each = self._open[flow] = _Open(flow)
+        if flow.most:
+            for ttl in range(1, flow.most + 1):
+                self._ask(each, ttl)
+            return
         guess = min(self._lengths.get(flow.peer, FIRST_GUESS), self.max_hops)
         for ttl in [*range(1, guess + 1), *([self.max_hops] if guess < self.max_hops else [])]:
             self._ask(each, ttl)

@@ -14,8 +14,8 @@ import pytest
 from native.core.columns import ProbeColumns
 from producers.floors import FloorWatch
 from producers.hops import name_path, partner_of
-from producers.paths import error_of
 from producers.ports import candidates_for, choose_ports, coverage_of
+from producers.trace_socket import error_of
 from producers.tracer import Flow, Known, Trace, Tracer
 from schemas.topology import Topology, TopologyFile
 

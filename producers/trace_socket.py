@@ -1,0 +1,327 @@
+"""Sockets that trace: packets of any ports with a TTL of their own, and what the network says of them.
+
+In: a NIC's address and namespace, packets to send. Out: for each answer its packet's number and who answered.
+`open_tracers` gives raw sockets where this process may have them (CAP_NET_RAW): they send from ports that
+other sockets own, without a socket for each, and take no packet in. Packets are shaped as the flow's own:
+UDP, or a TCP segment of no connection's window; most switches hash the protocol too. Else UDP ports that are
+free are bound one by one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import socket
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from producers.netns import in_netns
+
+__all__ = ["ErrorFromNetwork", "Hit", "TraceSocket", "error_of", "open_tracers", "send_trace"]
+
+_log = logging.getLogger(__name__)
+
+IP_RECVERR: Final = 11
+IPV6_RECVERR: Final = 25
+ORIGIN_ICMP, ORIGIN_ICMP6 = 2, 3
+TIME_EXCEEDED: Final = {ORIGIN_ICMP: 11, ORIGIN_ICMP6: 3}
+UNREACHABLE: Final = {ORIGIN_ICMP: 3, ORIGIN_ICMP6: 1}
+NETWORK_ERRORS: Final = 4
+
+_IPV6_CHECKSUM: Final = 7
+_SO_ATTACH_FILTER: Final = 26
+_BPF_RET: Final = 0x06
+_MAGIC: Final = b"ftwy"
+_UDP: Final = struct.Struct("!HHHH")
+_TCP: Final = struct.Struct("!HHIIBBHHH")
+_TCP_WORDS, _TCP_ACK = 5, 0x10
+_BODY_BYTES: Final = 8
+_RECEIVE_BYTES: Final = 1 << 20
+_READS_A_TURN: Final = 1024
+_BOUND_MOST: Final = 128
+
+
+class ErrorFromNetwork(NamedTuple):
+    """What a socket's error queue says of one of its packets: who sent the error, and which."""
+
+    origin: int
+    type: int
+    code: int
+    hop: str | None
+
+
+def error_of(ancillary: Iterable[tuple[int, int, bytes]]) -> ErrorFromNetwork | None:
+    """Return the ICMP error among a message's control messages; None where there is none to be read.
+
+    struct sock_extended_err and the offender's address behind it: ip(7), IP_RECVERR.
+    """
+    for level, kind, data in ancillary:
+        if (level, kind) not in ((socket.SOL_IP, IP_RECVERR), (socket.IPPROTO_IPV6, IPV6_RECVERR)) or len(
+            data
+        ) < 16:
+            continue
+        _, origin, type_, code = struct.unpack_from("=IBBB", data)
+        if origin not in TIME_EXCEEDED:
+            continue
+        return ErrorFromNetwork(origin, type_, code, _offender(data[16:]))
+    return None
+
+
+def _offender(raw: bytes) -> str | None:
+    if len(raw) < 2:
+        return None
+    (family,) = struct.unpack_from("=H", raw)
+    if family == socket.AF_INET and len(raw) >= 8:
+        return socket.inet_ntop(socket.AF_INET, raw[4:8])
+    if family == socket.AF_INET6 and len(raw) >= 24:
+        return socket.inet_ntop(socket.AF_INET6, raw[8:24])
+    return None
+
+
+def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, int]) -> bool:
+    """Send with a TTL of this packet's own; return whether the kernel took it.
+
+    An error of the network that waits at the socket fails one call, whatever it is about: so once more then.
+    """
+    six = sock.family == socket.AF_INET6
+    level, kind = (socket.IPPROTO_IPV6, socket.IPV6_HOPLIMIT) if six else (socket.IPPROTO_IP, socket.IP_TTL)
+    for _ in range(NETWORK_ERRORS):
+        try:
+            sock.sendmsg([data], [(level, kind, struct.pack("=i", ttl))], socket.MSG_DONTWAIT, target)
+        except BlockingIOError:
+            return False
+        except OSError:
+            continue
+        return True
+    return False
+
+
+class Hit(NamedTuple):
+    """An answer: the number of the packet that it is about, and the router whose TTL it ended at; None: the
+    far end has it."""
+
+    seq: int
+    hop: str | None
+
+
+class TraceSocket(Protocol):
+    """What sends one NIC's traces."""
+
+    def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
+        """Send one packet; what cannot be sent counts as lost."""
+
+    def hits(self) -> Iterator[Hit]:
+        """Yield what came since."""
+
+    def close(self) -> None:
+        """Let go of all sockets."""
+
+
+def open_tracers(address: str, netns: str | None, udp_tells_tcp: bool = False) -> dict[str, TraceSocket]:
+    """Return what sends traces from `address`, by the protocol (UDP, TCP) of the flows whose ways they find.
+
+    `udp_tells_tcp`: UDP packets do for TCP as well. Without CAP_NET_RAW they must: else there is no TCP in
+    what is returned. Raises OSError where the namespace or address is not there.
+    """
+    found: dict[str, TraceSocket] = {}
+    try:
+        found["UDP"] = _Raw(address, netns, socket.IPPROTO_UDP)
+        found["TCP"] = found["UDP"] if udp_tells_tcp else _Raw(address, netns, socket.IPPROTO_TCP)
+    except PermissionError:
+        found["UDP"] = _Bound(address, netns)
+        if udp_tells_tcp:
+            found["TCP"] = found["UDP"]
+    except BaseException:
+        for each in found.values():
+            each.close()
+        raise
+    return found
+
+
+def _body(ttl: int, seq: int) -> bytes:
+    """Return what a trace packet carries. Its length tells the TTL, for routers that quote headers alone."""
+    return _MAGIC + seq.to_bytes(4, "big") + bytes(ttl)
+
+
+def _seq_of(body: bytes) -> int | None:
+    if len(body) < _BODY_BYTES or not body.startswith(_MAGIC):
+        return None
+    return int.from_bytes(body[4:8], "big")
+
+
+def _prepared(sock: socket.socket) -> socket.socket:
+    """Take errors and nothing else: a filter refuses all packets, so that they cost nothing."""
+    six = sock.family == socket.AF_INET6
+    code = ctypes.create_string_buffer(struct.pack("=HBBI", _BPF_RET, 0, 0, 0))
+    program = struct.pack("@HP", 1, ctypes.addressof(code))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    sock.setsockopt(*((socket.IPPROTO_IPV6, IPV6_RECVERR) if six else (socket.SOL_IP, IP_RECVERR)), 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+    sock.setblocking(False)
+    return sock
+
+
+def _empty(sock: socket.socket) -> None:
+    """Throw away what came in before the filter stood: it would take the errors' room."""
+    for _ in range(_READS_A_TURN):
+        try:
+            sock.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            continue
+
+
+def _errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], ErrorFromNetwork]]:
+    for _ in range(_READS_A_TURN):
+        try:
+            data, ancillary, _, about = sock.recvmsg(256, 512, socket.MSG_ERRQUEUE)
+        except BlockingIOError:
+            return
+        except OSError:  # an error of the network, in the queue as well
+            continue
+        error = error_of(ancillary)
+        if error is not None:
+            yield data, (about[0], about[1]), error
+
+
+def _hit(seq: int | None, error: ErrorFromNetwork, target: str) -> Hit | None:
+    if seq is None or error.hop is None:
+        return None
+    if error.type == TIME_EXCEEDED[error.origin]:
+        return Hit(seq, error.hop)
+    if error.type == UNREACHABLE[error.origin] and error.hop == target:
+        return Hit(seq, None)
+    return None
+
+
+class _Raw:
+    """Packets of one protocol with headers of our own, over one raw socket."""
+
+    def __init__(self, address: str, netns: str | None, protocol: int) -> None:
+        self._address, self._protocol = address, protocol
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._six = family == socket.AF_INET6
+
+        def opened() -> socket.socket:
+            return socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+
+        self._sock = in_netns(netns, opened)
+        try:
+            _prepared(self._sock)
+            if self._six:
+                at = 6 if protocol == socket.IPPROTO_UDP else 16
+                self._sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_CHECKSUM, at)
+            self._sock.bind((address, 0))
+            _empty(self._sock)
+        except BaseException:
+            self._sock.close()
+            raise
+        self._sent: dict[tuple[str, int, int, int], int] = {}
+        """Target, ports and length to the newest UDP packet's number."""
+        self._sums: dict[str, int] = {}
+
+    def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
+        """Send one packet; what cannot be sent counts as lost."""
+        address, dport = target
+        if self._protocol == socket.IPPROTO_UDP:
+            body = _body(ttl, seq)
+            length = _UDP.size + len(body)
+            self._sent[address, sport, dport, length] = seq
+            checksum = self._checksum(
+                address, length, _UDP.pack(sport, dport, length, 0) + body[:_BODY_BYTES]
+            )
+            data = _UDP.pack(sport, dport, length, checksum) + body
+        else:
+            data = _TCP.pack(sport, dport, seq, 0, _TCP_WORDS << 4, _TCP_ACK, 0, 0, 0)
+            checksum = self._checksum(address, len(data), data)
+            data = _TCP.pack(sport, dport, seq, 0, _TCP_WORDS << 4, _TCP_ACK, 0, checksum, 0)
+        send_trace(self._sock, data, ttl, (address, 0))
+
+    def hits(self) -> Iterator[Hit]:
+        """Yield what came since. Errors of other sockets' packets come too, and are passed over."""
+        for data, (address, _), error in _errors(self._sock):
+            if len(data) < _UDP.size:
+                continue
+            sport, dport, length, _ = _UDP.unpack_from(data)
+            if self._protocol == socket.IPPROTO_TCP:
+                seq: int | None = int.from_bytes(data[4:8], "big")
+            else:
+                newest = self._sent.get((address, sport, dport, length))
+                seq = _seq_of(data[_UDP.size :]) if len(data) >= _UDP.size + _BODY_BYTES else newest
+            hit = _hit(seq, error, address)
+            if hit is not None:
+                yield hit
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._sock.close()
+
+    def _checksum(self, target: str, length: int, data: bytes) -> int:
+        """Return the checksum of RFC 768 and 9293, over the addresses, protocol and length too; the kernel
+        makes that of IPv6. What of the packet is zero may be left out of `data`."""
+        if self._six:
+            return 0
+        total = self._sums.get(target)
+        if total is None:
+            raw = socket.inet_aton(self._address) + socket.inet_aton(target)
+            total = self._sums[target] = sum(struct.unpack("!4H", raw)) + self._protocol
+        total += length + sum(struct.unpack(f"!{len(data) // 2}H", data))
+        while total >> 16:
+            total = (total & 0xFFFF) + (total >> 16)
+        return ~total & 0xFFFF or 0xFFFF
+
+
+class _Bound:
+    """A bound UDP socket a port, opened when it is needed; ports that others own cannot be traced from."""
+
+    def __init__(self, address: str, netns: str | None) -> None:
+        self._address, self._netns = address, netns
+        self._sockets: OrderedDict[int, socket.socket] = OrderedDict()
+        self._open(0).close()
+
+    def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
+        """Send one packet; what cannot be sent counts as lost."""
+        sock = self._sockets.get(sport)
+        if sock is None:
+            try:
+                sock = self._sockets[sport] = self._open(sport)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    _log.warning("%s: no socket to trace from port %d: %s", self._address, sport, error)
+                return
+            if len(self._sockets) > _BOUND_MOST:
+                self._sockets.popitem(last=False)[1].close()
+        self._sockets.move_to_end(sport)
+        send_trace(sock, _body(ttl, seq), ttl, target)
+
+    def hits(self) -> Iterator[Hit]:
+        """Yield what came since."""
+        for sock in list(self._sockets.values()):
+            for data, (address, _), error in _errors(sock):
+                hit = _hit(_seq_of(data), error, address)
+                if hit is not None:
+                    yield hit
+
+    def close(self) -> None:
+        """Let go of all sockets."""
+        for sock in self._sockets.values():
+            sock.close()
+        self._sockets.clear()
+
+    def _open(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+
+        def opened() -> socket.socket:
+            sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            try:
+                sock.bind((self._address, port))
+                return _prepared(sock)
+            except BaseException:
+                sock.close()
+                raise
+
+        return in_netns(self._netns, opened)

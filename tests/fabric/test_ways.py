@@ -1,0 +1,126 @@
+"""The links that flows take with their own ports, as the flow reporter traces them, held to real packets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from fabrictime.fleet import fabric_nics
+from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.settings import FabricSettings
+from fabrictime.testbed.traffic import FlowSpec
+
+pytestmark = pytest.mark.fabric
+
+SMALL = {"hosts": 4, "leaves": 2, "spines": 3}
+RATE = 2_000_000
+
+
+class Reporting:
+    """A flow reporter of all hosts of a fabric, whose words come back to it as through the log."""
+
+    def __init__(self, testbed: Testbed, sockets: Path, **settings: Any) -> None:
+        from producers.flows import Addresses, FlowReporter
+        from producers.settings import FlowSettings
+        from schemas import codec
+        from streams.ways import WayBook
+
+        self.testbed, self.codec = testbed, codec
+        self.book = WayBook()
+        self.flows: dict[str, dict[str, Any]] = {}
+        self.records: dict[str, dict[str, Any] | None] = {}
+        self.settings = FlowSettings(socket=sockets, poll_ms=20, **settings)
+        self.nics = fabric_nics(testbed.fabric)
+        self.reporter = FlowReporter(self.settings, self.nics, Addresses(), self.put)
+        for nic in testbed.fabric.nics():
+            self.reporter.meet(nic.nic, {"addresses": [nic.address], "first_hop": self.first_hop(nic)}, 0)
+
+    def first_hop(self, nic: Any) -> str:
+        """Return the address that a NIC's own router answers from."""
+        from producers.trace_socket import open_tracers
+
+        netns = next(each.netns for each in self.nics if each.host == nic.host)
+        target = next(each.address for each in self.nics if each.host != nic.host)
+        tracer = open_tracers(nic.address, netns)["UDP"]
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            tracer.send(61_000, (target, 9), 1, 1)
+            found = [hit.hop for hit in tracer.hits() if hit.hop is not None]
+            if found:
+                tracer.close()
+                return found[0]
+        raise TimeoutError(nic.nic)
+
+    def put(self, topic: str, key: str, value: bytes | None) -> None:
+        assert topic == self.book.topic
+        self.book.take(key.encode(), value)
+        record = None if value is None else self.codec.decode(value, "FlowWays")
+        self.records[key] = record
+        self.reporter.hear(key, record, 0)
+
+    def turn(self, whole: bool = False) -> None:
+        self.reporter.look()
+        for record in self.reporter.report(whole):
+            for flow in record["flows"]:
+                self.flows[flow["flow_id"]] = flow
+        end = time.monotonic() + 0.02
+        while time.monotonic() < end:
+            self.reporter.registrations.serve(time.monotonic() + 0.002)
+            self.reporter.trace()
+
+    def until(self, what: Callable[[], Any], limit_s: float = 30.0) -> None:
+        end = time.monotonic() + limit_s
+        while not what():
+            assert time.monotonic() < end, self.flows
+            self.turn()
+
+    def of(self, sport: int) -> dict[str, Any] | None:
+        return next((flow for flow in self.flows.values() if flow["source_port"] == sport), None)
+
+    def close(self) -> None:
+        self.reporter.close()
+
+
+def right(testbed: Testbed, flow: dict[str, Any]) -> bool:
+    true = testbed.truth.path_of(
+        flow["nic"], flow["peer"], flow["source_port"], flow["peer_port"], flow["protocol"].lower()
+    )
+    return bool(true) and flow["hops"] == true
+
+
+@pytest.mark.parametrize("hash_protocol", [False, True])
+def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_protocol):
+    def body() -> Any:
+        with TemporaryDirectory() as directory:
+            sockets = Path(directory) / "flows.sock"
+            settings = FabricSettings(**SMALL, hash_protocol=hash_protocol)
+            with Testbed(settings, registrations=sockets) as testbed:
+                from fabrictime.testbed.topology import topology_file
+
+                file = Path(directory) / "topology.json"
+                file.write_text(topology_file(testbed.fabric.plan).model_dump_json())
+                reporting = Reporting(testbed, sockets, topology_file=file)
+                start = testbed.traffic.start
+                flows = [
+                    start(FlowSpec(f"h{a}", f"h{b}", RATE, 60.0, protocol, job="train"))
+                    for protocol in ("udp", "tcp")
+                    for a, b in ((1, 3), (1, 4), (2, 3), (3, 1), (4, 2), (1, 2))
+                ]
+                ports = [flow.sport for flow in flows]
+                reporting.until(lambda: all((flow := reporting.of(port)) and flow["hops"] for port in ports))
+                told = [reporting.of(port) for port in ports]
+                found = [(flow["protocol"], right(testbed, flow), flow["hops"]) for flow in told]
+                results = [flow.stop() for flow in flows]
+                reporting.close()
+                return found, [result.loss for result in results]
+
+    found, losses = inside(body)
+    assert [protocol for protocol, _, _ in found] == ["UDP"] * 6 + ["TCP"] * 6
+    assert all(true for _, true, _ in found), found
+    assert len({tuple(hops) for _, _, hops in found}) > 6, "not all of one way"
+    assert all(loss in (None, 0) for loss in losses), "tracing harms no flow"
