@@ -129,7 +129,8 @@ class _Way:
 class _Pair:
     """One directed pair: its ways, how far the peer is, and what was said."""
 
-    first_s: float
+    kept_s: float
+    """When any way of it was last wanted."""
     ways: dict[WayKey, _Way] = field(default_factory=dict)
     far: int | None = None
     """Routers on the way."""
@@ -298,7 +299,7 @@ class NicWays:
             self._keep_groups(peer, pair, now_s)
             self._forget(pair, now_s)
             if not pair.ways:
-                if now_s - max(pair.first_s, pair.said_s) > self.settings.ways_keep_s:
+                if now_s - pair.kept_s > self.settings.ways_keep_s:
                     self._let_go(peer, pair)
                 continue
             self._see_far(peer, pair, now_s)
@@ -381,7 +382,7 @@ class NicWays:
             self._count += 1
             if pair.far is not None:
                 self._begin(pair, key, way, now_s)
-        way.kept_s = now_s
+        way.kept_s = pair.kept_s = now_s
         if own and not way.own:
             way.own, way.due_s = True, min(way.due_s, now_s)
 
@@ -534,9 +535,7 @@ class NicWays:
             return
         pair.dirty = pair.moved = False
         rows = self._rows(pair)
-        if pair.said is not None and _content(rows) == _content(pair.said):
-            return
-        if not rows and not pair.said:
+        if not rows or (pair.said is not None and _content(rows) == _content(pair.said)):
             return
         pair.said, pair.again_s = rows, now_s + ADD_S
         pair.said_s = now_s + self._random.uniform(0, REPUBLISH_S / 4)
@@ -561,7 +560,7 @@ class NicWays:
         if pair.far_flow is not None:
             self._tracer.forget(pair.far_flow)
         del self._pairs[peer]
-        if pair.said:
+        if pair.said is not None:
             self._put(WAYS.name, f"{self.nic}>{peer}", None)
 
 
