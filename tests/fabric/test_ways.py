@@ -124,3 +124,78 @@ def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_prot
     assert all(true for _, true, _ in found), found
     assert len({tuple(hops) for _, _, hops in found}) > 6, "not all of one way"
     assert all(loss in (None, 0) for loss in losses), "tracing harms no flow"
+
+
+def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes_to_its_sockets(inside):
+    def body() -> Any:
+        import json
+        import socket
+        import struct
+
+        from fabrictime.testbed.topology import topology_file
+        from producers.local_socket import connect
+
+        def opened(address: str) -> socket.socket:
+            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            made.bind((address, 0))
+            made.setblocking(False)
+            return made
+
+        def nothing_came(sock: socket.socket) -> bool:
+            try:
+                sock.recv(100)
+            except BlockingIOError:
+                return True
+            return False
+
+        with TemporaryDirectory() as directory:
+            sockets, file = Path(directory) / "flows.sock", Path(directory) / "topology.json"
+            with Testbed(FabricSettings(**SMALL), registrations=sockets) as testbed:
+                fabric, truth = testbed.fabric, testbed.truth
+                file.write_text(topology_file(fabric.plan).model_dump_json())
+                reporting = Reporting(testbed, sockets, topology_file=file)
+                a, b = fabric.nic("h1"), fabric.nic("h3")
+                sender = fabric.open_in("h1", lambda: opened(a.address))
+                receiver = fabric.open_in("h3", lambda: opened(b.address))
+                sender.connect(receiver.getsockname())
+                receiver.connect(sender.getsockname())
+                sport, dport = sender.getsockname()[1], receiver.getsockname()[1]
+                cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
+                said = {
+                    "protocol": "udp", "source_address": a.address, "source_port": sport,
+                    "peer_address": b.address, "peer_port": dport, "cookie": cookie, "can": ["MOVE"],
+                    "sent_bytes": 1000, "at_ns": time.monotonic_ns(),
+                }  # fmt: skip
+                program = connect(sockets, 5)
+                program.sendall(json.dumps(said).encode() + b"\n")
+
+                def ways() -> Any:
+                    return reporting.book.of(a.nic, b.nic, dport)
+
+                reporting.until(lambda: len(ways()) == 33 and all(way.back for way in ways().values()))
+                wrong = [
+                    port for port, way in ways().items()
+                    if list(way.links) != truth.likely_path_of(a.nic, b.nic, port, dport)
+                    or list(way.back) != truth.likely_path_of(b.nic, a.nic, dport, port)
+                ]  # fmt: skip
+                (before,) = reporting.flows.values()
+                other = next(port for port, way in ways().items() if list(way.links) != before["hops"])
+                moved = said | {"source_port": other, "flow": f"sock:{cookie}", "sent_bytes": 2000,
+                                "at_ns": time.monotonic_ns()}  # fmt: skip
+                program.sendall(json.dumps(moved).encode() + b"\n")
+                reporting.until(lambda: reporting.of(other))
+                after = dict(reporting.flows)
+                expected = truth.likely_path_of(a.nic, b.nic, other, dport)
+                quiet = nothing_came(sender) and nothing_came(receiver)
+                sender.send(b"works")
+                program.close()
+                reporting.close()
+                return sport, other, ways()[sport].links, wrong, before, after, expected, quiet
+
+    sport, other, links, wrong, before, after, expected, quiet = inside(body)
+    assert not wrong
+    assert (before["source_port"], before["hops"]) == (sport, list(links))
+    (flow,) = after.values()
+    assert (flow["flow_id"], flow["source_port"]) == (before["flow_id"], other)
+    assert flow["hops"] == expected, "known already when it moved"
+    assert quiet
