@@ -7,10 +7,10 @@ In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, ud
 `Registration`s by flow. A flow stands until its connection ends; a line that cannot be is answered by
 `{"error": "one line"}`.
 
-A program that moved a flow to another socket says its line with the new ports and `flow`, the flow's name:
-"sock:" and the cookie of the first socket that carried it. The line of the flow's former ports is let go of
-then, so a program that moves TCP flows names `cookie` or `flow` from its first line on. `sent_bytes` goes on
-counting over all sockets of a flow.
+A program that moved a flow to another socket says its line with the new ports and `flow`: "sock:" and the
+cookie of the first socket that carried it. The line of its former ports is let go of then, so a program that
+moves TCP flows names `cookie` or `flow` from its first line on. `sent_bytes` counts over all sockets of a
+flow.
 """
 
 from __future__ import annotations

@@ -6,15 +6,6 @@ peers.
 
 No trace packet ever comes to a peer, where somebody might take it for data: its TTL ends at the last router.
 How many routers there are is asked once for each peer, by packets to a port where nobody listens.
-
-Which source ports: 32 of a group (setting), drawn by addresses and port from 61,000 on, so that a reporter
-that starts anew, and anybody who knows the rule, comes to the same. The kernel gives away 32,768 to 60,999 by
-itself (ip_local_port_range), and a port there may be another socket's by the time that a flow should move to
-it; from 61,000 on it gives none. They are all within RoCEv2's 49,152 to 65,535. Why 32: routing draws one of
-n ways for each port as if by lot; k ports miss one of n with a chance below n (1 - 1/n)^k, and hit one less
-than twice with one below n (1 - 1/n)^(k-1) (1 + (k-1)/n): 4 spines are all seen with 99.96% by 32 ports, and
-each twice or more with 99.5%, so that a flow has a choice on whichever spine is best. 8 spines want 64 (see
-`ports.py`).
 """
 
 from __future__ import annotations
@@ -93,7 +84,18 @@ def shape_of(protocol: str) -> str:
 
 def candidate_ports(source: str, peer: str, peer_port: int, count: int, first: int) -> list[int]:
     """Return the source ports to try for flows from address `source` to that port of `peer`: `count` of those
-    from `first` on, the same for everybody, others for others. All there are where they are no more."""
+    from `first` on, drawn by addresses and port, so that a reporter that starts anew, and anybody who knows
+    the rule, comes to the same. All there are where they are no more.
+
+    From 61,000 on: the kernel gives away 32,768 to 60,999 by itself (ip_local_port_range), and a port there
+    may be another socket's by the time that a flow should move to it. All are within RoCEv2's 49,152 to
+    65,535.
+
+    Why 32: routing draws one of n ways for each port as if by lot; k ports miss one of n with a chance below
+    n (1 - 1/n)^k, and hit one less than twice with one below n (1 - 1/n)^(k-1) (1 + (k-1)/n). So 32 ports see
+    all of 4 spines with 99.96%, and each twice or more with 99.5%: there is a choice on whichever is best. 8
+    spines want 64 (see `ports.py`).
+    """
     span = LAST_PORT + 1 - first
     if count >= span:
         return list(range(first, LAST_PORT + 1))

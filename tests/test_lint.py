@@ -70,7 +70,7 @@ SERVICES = {
         "fabrictime/links.py",
     ),
     "page": ("fabrictime/page/",),
-    "flows": ("producers/flows.py",),
+    "flows": ("producers/flows.py", "producers/ways.py"),
     "sim": ("producers/sim/",),
     "config": ("fabrictime/live_config.py",),
     "bench": (),
@@ -89,7 +89,7 @@ SHARED_ROOM = (
 """Files that open topics for both stages of a worker: lookups, rejects."""
 
 
-UNREAD = {topics.TRUTH.name, topics.FALLBACKS.name, topics.WAYS.name}
+UNREAD = {topics.TRUTH.name, topics.FALLBACKS.name}
 """Topics that no service reads: they are for benches and people, or their reader is yet to come."""
 
 COUNTED_ONLY = {"solve": {topics.PROBES.name}}

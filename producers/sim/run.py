@@ -25,11 +25,12 @@ from producers.sim.faults import Target, link_states, resolve
 from producers.sim.grammar import FaultSpec, parse_fault
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Paths
+from producers.sim.ways import SimWays
 from producers.sim.workload import FlowBook, SimFlow, address_of, job_members, job_phases
 from producers.turns import fabric_ns, refusal, ways_of
 from schemas import codec
 from schemas.ids import clock_id, split_nic
-from schemas.topics import FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
+from schemas.topics import FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, WAYS, Topic
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
 __all__ = ["EVERYTHING", "TICK_NS", "Out", "SimFault", "SimRun", "draw_clocks", "fleet_of", "topology_file"]
@@ -37,11 +38,13 @@ __all__ = ["EVERYTHING", "TICK_NS", "Out", "SimFault", "SimRun", "draw_clocks", 
 TICK_NS: Final = 10_000_000
 """What is published is gathered so often; times within are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000
-EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, TRUTH)
+EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, WAYS, TRUTH)
 
 _SECOND_NS: Final = 1_000_000_000
 _FLOW_TICKS: Final = 10
 """Ticks between two looks of a host at its flows: 100 ms."""
+_WAYS_TICKS: Final = 25
+_WAYS_PER_TICK: Final = 4
 _OPEN_SHARE: Final = 0.5
 _CLOSE_SHARE: Final = 0.125
 _OPEN_TICKS: Final = 2
@@ -61,13 +64,15 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """One message: `at_ns` is fabric time, ns since the Unix epoch. It has a record, or an Avro body."""
+    """One message: `at_ns` is fabric time, ns since the Unix epoch. It has a record, or an Avro body, or
+    where it is `gone` none, which takes its key back."""
 
     topic: Topic
     key: str
     at_ns: int
     made: Record | None = None
     body: bytes | None = None
+    gone: bool = False
 
     def value(self, registry: codec.Registry | None = None) -> bytes:
         """Return the message's value on the wire."""
@@ -132,6 +137,7 @@ class SimRun:
             self.kernel.set_clock(nic, **self.clocks[nic])
         boots = [f"{a:08x}{b:08x}" for a, b in self._rng.integers(0, 2**32, (f.shape.hosts, 2)).tolist()]
         self.book = FlowBook(f, self.kernel, boots, step_ns)
+        self._ways = SimWays(f, s.shard, s.ways, s.ways_pairs)
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)
         self._set_groups()
@@ -199,6 +205,7 @@ class SimRun:
         self._flush()
         self._watch_queues()
         self._report_flows()
+        self._tell_ways()
         if until % _SECOND_NS == 0:
             self._truth()
         found, self._now_out = self._now_out, []
@@ -344,6 +351,7 @@ class SimRun:
                 pair = (int(nic[g]), int(peer[g]))
                 self._to_trace[pair if leg == 0 else pair[::-1]] = None
         self._told_legs = self._legs
+        self._ways.retrace()
 
     def _flush(self) -> None:
         """Each NIC flushes once in `flush_ms`, spread over its ticks."""
@@ -475,6 +483,16 @@ class SimRun:
             report(host, list(flows.values()), False)
         for host in due:
             report(host, list(self.book.of_host[host].values()), True)
+
+    def _tell_ways(self) -> None:
+        """Tell, a few at a time, which links flows could take."""
+        if WAYS.name not in self._tell:
+            return
+        if self._tick % _WAYS_TICKS == 1:
+            self._ways.follow(self.book.flows.values())
+        system_ns = self._system_ns()
+        for key, record in self._ways.take(_WAYS_PER_TICK, self._living(), system_ns, self._states.dead):
+            self._now_out.append(Out(WAYS, key, system_ns, record, gone=record is None))
 
     def _look_at_flows(
         self, sums: NDArray[np.float64], now_ns: float, system_ns: int,

@@ -105,6 +105,14 @@ class SimSettings(BaseModel):
     retrace_s: float = Field(
         default=1.0, ge=0.01, le=3600, description="s after which agents have traced a path that moved"
     )
+    ways: int = Field(
+        default=32, ge=0, le=1024,
+        description="source ports whose ways are told of each pair of NICs with flows, as real reporters do",
+    )  # fmt: skip
+    ways_pairs: int = Field(
+        default=1024, ge=0, le=1_000_000,
+        description="pairs whose ways are told at most, those that have flows before others",
+    )  # fmt: skip
     announce_s: float = Field(default=30, ge=0.1, le=30, description="s between two announcements of a NIC")
     load: float = Field(
         default=0.2, ge=0, le=1, description="share of its line rate that every NIC sends besides the jobs"

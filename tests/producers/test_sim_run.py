@@ -10,7 +10,7 @@ import pytest
 from producers.sim.run import EPOCH_NS, SimRun
 from producers.sim.settings import JobSettings, SimSettings
 from schemas import codec
-from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, TURNS
+from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, TURNS, WAYS
 
 
 def settings(**more):
@@ -33,7 +33,7 @@ def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
         )
     )  # fmt: skip
     found = by_topic(run, 1.2)
-    assert set(found) == {PROBES, INVENTORY, PATHS, LINKS, FLOWS, TRUTH}
+    assert set(found) == {PROBES, INVENTORY, PATHS, LINKS, FLOWS, WAYS, TRUTH}
     for outs in found.values():
         for out in outs:
             out.record()

@@ -1,0 +1,73 @@
+"""The ways that the simulated fleet's hosts tell of are those that its flows take, moved or not."""
+
+from __future__ import annotations
+
+from producers.sim.run import SimRun
+from producers.sim.settings import SimSettings
+from schemas.topics import WAYS
+from streams.ways import WayBook
+
+
+def fleet(**more: object) -> SimRun:
+    given = {"nics": 16, "rate_pps": 0, "flow_s": 1000, "load": 0.1, **more}
+    return SimRun(SimSettings.model_validate(given), tell=(WAYS,))
+
+
+def told(run: SimRun, book: WayBook, seconds: float) -> list[str]:
+    keys = []
+    for out in run.advance(seconds):
+        assert out.topic is WAYS
+        book.take(out.key.encode(), None if out.gone else out.value())
+        keys.append(out.key)
+    return keys
+
+
+def test_every_flow_has_its_way_there_and_back_and_others_over_every_spine() -> None:
+    run, book = fleet(), WayBook()
+    told(run, book, 2)
+    for flow in run.flows():
+        nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
+        found = book.of(nic, peer, 4791)
+        assert list(found[flow.port].links) == flow.hops
+        assert len(found) >= 32
+        assert all(way.back and way.back[0].startswith(peer.replace("/", ":")) for way in found.values())
+        if len(flow.hops) > 2:
+            assert len({way.links for way in found.values()}) > 1
+    assert not told(run, book, 2), "nothing new"
+
+
+def test_a_flow_that_moves_to_a_port_that_was_told_takes_the_way_that_was_told() -> None:
+    run, book = fleet(), WayBook()
+    told(run, book, 2)
+    flow = next(flow for flow in run.flows() if len(flow.hops) > 2)
+    nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
+    port, way = next(
+        (port, way) for port, way in book.of(nic, peer, 4791).items() if list(way.links) != flow.hops
+    )
+    run.set_flow_path(flow.flow_id, port)
+    assert tuple(flow.hops) == way.links
+
+
+def test_ways_are_told_anew_when_a_switch_sees_a_link_down() -> None:
+    run, book = fleet(), WayBook()
+    told(run, book, 2)
+    before = {flow.flow_id: flow.hops for flow in run.flows()}
+    run.fault("down leaf1>spine1")
+    told(run, book, 3)
+    assert any(flow.hops != before[flow.flow_id] for flow in run.flows())
+    for flow in run.flows():
+        nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
+        found = book.of(nic, peer, 4791).get(flow.port)
+        if flow.hops[-1].endswith(">" + peer.replace("/", ":")):
+            assert found is not None
+            assert list(found.links) == flow.hops
+        else:
+            assert found is None, "it comes nowhere: no way of it is known whole"
+
+
+def test_pairs_without_a_flow_make_room_for_others_and_are_taken_back() -> None:
+    run, book = fleet(flow_s=0.5, ways_pairs=20, flows_per_nic=1), WayBook()
+    told(run, book, 5)
+    nics = run.fleet.nic_ids
+    known = {(a, b) for a in nics for b in nics if a != b and book.of(a, b, 4791)}
+    assert 0 < len(known) <= 20
