@@ -9,8 +9,7 @@ In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, ud
 
 A program that moved a flow to another socket says its line with the new ports and `flow`: "sock:" and the
 cookie of the first socket that carried it. The line of its former ports is let go of then, so a program that
-moves TCP flows names `cookie` or `flow` from its first line on. `sent_bytes` counts over all sockets of a
-flow.
+moves TCP flows names `cookie` or `flow` from its first line on. `sent_bytes` goes on counting.
 """
 
 from __future__ import annotations
