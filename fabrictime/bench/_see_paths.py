@@ -3,7 +3,8 @@ truth.
 
 In: nothing. Out: the share of paths (each two hosts' NICs, each announced source port, requests and answers)
 whose links are named exactly as the fabric's own route lookup has them, at rest and after a spine was moved
-at one leaf, and how long that took. A sample of them is proven by a burst and the links' counters.
+at one leaf, and how long that took. A sample of them is proven by a burst and the links' counters. And what
+`_see_ways.py` says of flows' own paths.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
+from fabrictime.bench._see_ways import TARGETS as WAY_TARGETS
+from fabrictime.bench._see_ways import measure_ways
 from fabrictime.testbed.control import ControlClient
 from fabrictime.topology import Reader
 
@@ -46,6 +49,7 @@ TARGETS: Final = {
     "topology_links_found_after_move": Target("share", ">=", 1.0),
     "topology_found_after_s": Target("s"),
     "topology_found_after_move_s": Target("s"),
+    **WAY_TARGETS,
 }
 
 
@@ -57,14 +61,17 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             with running_fabric(Path(folder), progress, settings) as (control, bootstrap):
                 reader = Reader(bootstrap)
                 try:
-                    return _measure(control, reader, progress)
+                    socket = Path(folder) / "data" / "run" / "flows.sock"
+                    return _measure(control, bootstrap, socket, reader, progress)
                 finally:
                     reader.close()
         except CannotRun as reason:
             return {key: Missing(str(reason)) for key in TARGETS}
 
 
-def _measure(control: ControlClient, reader: Reader, progress: Progress) -> dict[str, Value]:
+def _measure(
+    control: ControlClient, bootstrap: str, socket: Path, reader: Reader, progress: Progress
+) -> dict[str, Value]:
     judge = _Judge(control, reader)
     progress("paths: waiting for all to be named")
     began_s = time.monotonic()
@@ -76,6 +83,7 @@ def _measure(control: ControlClient, reader: Reader, progress: Progress) -> dict
         "topology_links_found": Figure(found, note=note),
         "topology_found_after_s": took_s,
     }
+    figures |= measure_ways(control, bootstrap, socket, progress)
     progress("paths: a spine is moved")
     control.ask("move", spine="spine1", other="spine2", leaves=["leaf1"])
     began_s = time.monotonic()
