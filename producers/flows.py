@@ -193,6 +193,11 @@ class FlowReporter:
         """Whether `trace` should be called again soon."""
         return self.registrations.news != self._news or any(ways.busy for ways in self._ways.values())
 
+    @property
+    def news(self) -> bool:
+        """Whether links of a live flow became known, or others, since the last look."""
+        return any(ways.news for ways in self._ways.values())
+
     def trace(self) -> None:
         """Send traces and take their answers; call often while `tracing`. It never blocks."""
         now_s = time.monotonic()
@@ -231,6 +236,8 @@ class FlowReporter:
             self._check_file(now_s)
             for ways in self._ways.values():
                 ways.survey(now_s)
+        for ways in self._ways.values():
+            ways.news = False
         for book in self._books:
             book.trace(self._hops_of)
 
@@ -328,7 +335,8 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
                 )
             outlet.poll()
             took_s = time.monotonic() - began
-            _serve(reporter, began + max(settings.poll_ms / 1e3, _REST * took_s), stopping)
+            poll_s = settings.poll_ms / 1e3
+            _serve(reporter, began + poll_s, began + max(poll_s, _REST * took_s), stopping)
     finally:
         notify.notify("STOPPING=1")
         left = outlet.close(_CLOSE_S)
@@ -340,9 +348,10 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     return 0
 
 
-def _serve(reporter: FlowReporter, until_s: float, stopping: threading.Event) -> None:
-    """Take registrations until then, trace, and notice an order to stop."""
-    while not stopping.is_set() and (now := time.monotonic()) < until_s:
+def _serve(reporter: FlowReporter, least_s: float, until_s: float, stopping: threading.Event) -> None:
+    """Take registrations and trace until then, or `least_s` where a flow's links became known; notice an
+    order to stop."""
+    while not stopping.is_set() and (now := time.monotonic()) < (least_s if reporter.news else until_s):
         reporter.registrations.serve(min(until_s, now + (_TRACE_S if reporter.tracing else 0.02)))
         reporter.trace()
 

@@ -174,7 +174,7 @@ class NicWays:
         self.settings, self.nic, self.shard, self.address = settings, nic, shard, address
         self.topology = Topology()
         self.news = False
-        """Whether links of any way became known, or others, since it was last set to False."""
+        """Whether links of a live flow became known, or others, since it was last set to False."""
         self._roster, self._tracers, self._put, self._registry = roster, tracers, put, registry
         self._sockets = list({id(each): each for each in tracers.values()}.values())
         self._random = random.Random(seed)  # noqa: S311  # pauses, nothing that anybody must not guess
@@ -520,7 +520,7 @@ class NicWays:
         complete = named.complete and named.contradiction is None
         if (named.links, complete) != (way.links, way.complete):
             way.links, way.complete = named.links, complete
-            self.news = True
+            self.news = self.news or way.own
 
     def _dirty(self, pair: _Pair, now_s: float) -> None:
         if not pair.dirty:
