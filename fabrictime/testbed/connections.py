@@ -1,13 +1,14 @@
-"""The TCP connections under a job's streams: opened, moved to other source ports, paced, opened again when lost.
+"""The TCP connections under a job's streams: opened, moved to other source ports, paced, opened again when
+lost.
 
 In: where each stream goes from and to, and commands of the owner. Out: sockets attached to `Streams`.
 
 A sender opens a connection to the receiver's listener and says, in 16 bytes, which stream this is and the how
-many-th connection of it. The receiver gives up the connection that it had, after taking what had come in on it,
-and answers with the number of bytes that it has: 8 bytes. The sender gives up its old one and goes on with just
-that byte, so none is lost and none comes twice, whatever was under way. Both end the old one by a reset, so its
-ports are free at once. Until the answer is there the old connection goes on; a connection whose number is lower
-than one already seen comes too late and is refused.
+many-th connection of it. The receiver gives up the connection that it had, after taking what had come in on
+it, and answers with the number of bytes that it has: 8 bytes. The sender gives up its old one and goes on
+with just that byte, so none is lost and none comes twice, whatever was under way. Both end the old one by a
+reset, so its ports are free at once. Until the answer is there the old connection goes on; a connection whose
+number is lower than one already seen comes too late and is refused.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Carried:
     port: int
     back: int | None = None
     pace_bps: int = 0
+    own_pace_bps: int = 0
+    """What it is paced to by itself, 0: not; nobody makes it faster."""
     key: str | None = None
     tx: socket.socket | None = None
     rx: socket.socket | None = None
@@ -103,7 +106,7 @@ class Connections:
     ) -> None:
         self._streams, self.carried, self._owner = streams, carried, owner
         self._congestion, self._job, self._tenant = congestion, job, tenant
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311  # repeatable, and no secret
         self._poll = select.epoll()
         self._watched: dict[int, Callable[[], None]] = {}
         self._owned: dict[int, socket.socket] = {}
@@ -175,7 +178,8 @@ class Connections:
         """Move or pace a flow, as its owner is asked to."""
         one = self._by_key[command.flow.host, command.flow.key]
         if command.verb == "PACE":
-            one.pace_bps = command.value
+            asked = [bps for bps in (command.value, one.own_pace_bps) if bps]
+            one.pace_bps = min(asked, default=0)
             if one.tx is not None:
                 _pace(one.tx, command.value)
             self._owner.done(command, command.value, "PACING")
@@ -207,9 +211,8 @@ class Connections:
     def _begin(self, one: Carried, port: int, command: Command | None) -> None:
         """Begin to connect from `port`; whatever is in the way ends the command, not the stream."""
         one.number += 1
-        if not 1 <= port <= 65535:
-            if command is not None:
-                self._owner.failed(command, f"source port {port}: expected 1 to 65535")
+        if command is not None and not 1 <= port <= 65535:
+            self._owner.failed(command, f"source port {port}: expected 1 to 65535")
             return
         begin_ns = time.monotonic_ns()
         try:
@@ -220,6 +223,7 @@ class Connections:
             if command is not None:
                 self._owner.failed(command, f"source port {port}: {error.strerror}")
             return
+        port = sock.getsockname()[1]
         one.attempt = attempt = _Attempt(sock, port, one.number, begin_ns, command)
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
@@ -278,8 +282,8 @@ class Connections:
         if one.flow is None:
             one.key = f"sock:{cookie_of(one.tx)}"
             one.flow = OwnedFlow(
-                one.key, one.source.host, "tcp", one.source.address, one.port, one.peer.address, self.peer_port,
-                ("MOVE", "PACE") if one.back is None else ("PACE",), self._job, self._tenant,
+                one.key, one.source.host, "tcp", one.source.address, one.port, one.peer.address,
+                self.peer_port, ("MOVE", "PACE") if one.back is None else ("PACE",), self._job, self._tenant,
             )  # fmt: skip
             self._by_key[one.source.host, one.key] = one
         else:

@@ -1,10 +1,11 @@
 """Who sends how much to whom in which phase: the traffic of a job, before anything is opened. Pure.
 
-In: the kind of job, its number of ranks, connections and bytes. Out: `JobPlan`: connections, each a stream of its
-own from one rank to another, and the parts that each rank sends in each phase. A rank begins a phase when its own
-sends and receives of the one before are done; all ranks begin an iteration together.
+In: the kind of job, its number of ranks, connections and bytes. Out: `JobPlan`: connections, each a stream of
+its own from one rank to another, and the parts that each rank sends in each phase. A rank begins a phase when
+its own sends and receives of the one before are done; all ranks begin an iteration together.
 
-- all-to-all, pairwise: in phase s (from 0) rank i sends its chunk to rank i + s + 1 and receives from i - s - 1.
+- all-to-all, pairwise: in phase s (from 0) rank i sends its chunk to rank i + s + 1 and receives from i - s -
+  1.
 - ring all-reduce: 2 (n - 1) phases, in each of which rank i sends a chunk to rank i + 1.
 - incast: one phase, in which all ranks but the first send to the first.
 - rpc: rank 0 sends a request to rank 1, which answers on the same connection.

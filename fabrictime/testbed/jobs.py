@@ -1,8 +1,9 @@
-"""Jobs on a fabric: all-to-all, ring all-reduce, incast and request-response between its hosts, a process each.
+"""Jobs on a fabric: all-to-all, ring all-reduce, incast and request-response between its hosts, a process
+each.
 
-In: a Fabric and JobSpecs. Out: running jobs, whose iterations can be awaited and whose connections can be moved,
-and what arrived of each connection when, as a JobResult. Every job ends by its own time, after its iterations,
-with the fabric, or with the process that started it.
+In: a Fabric and JobSpecs. Out: running jobs, whose iterations can be awaited and whose connections can be
+moved, and what arrived of each connection when, as a JobResult. Every job ends by its own time, after its
+iterations, with the fabric, or with the process that started it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fabrictime.testbed.fabric import Fabric, FabricError
+from fabrictime.testbed.fabric import Fabric, FabricError, FabricNic
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
 
 __all__ = ["Connection", "Iteration", "Job", "JobResult", "JobSpec", "Jobs", "parse_size"]
@@ -40,14 +41,15 @@ _LISTED_ITERATIONS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job. `hosts`: its ranks in order, hosts or NICs, () for all hosts; incast: the first one receives; rpc:
-    the first asks the second.
+    """One job. `hosts`: its ranks in order, hosts or NICs, () for all hosts; incast: the first one receives;
+    rpc: the first asks the second.
 
-    `connections`: of each pair, each with a source port of its own. `size_bytes`: alltoall and allreduce, what
-    each rank hands in to an iteration; incast and rpc, what each connection carries in one (rpc: each way).
-    `gap_s`: pause between two iterations. `iterations` 0: as many as fit in `duration_s`. `slot_s`: width of the
-    slots that arrived bytes are counted in, 0: not counted. `seed`: of the source ports and the listeners' port,
-    where `sports` (by connection) and `dport` are not given. `check`: compare every byte that arrives.
+    `connections`: of each pair, each with a source port of its own. `size_bytes`: alltoall and allreduce,
+    what each rank hands in to an iteration; incast and rpc, what each connection carries in one (rpc: each
+    way). `gap_s`: pause between two iterations. `iterations` 0: as many as fit in `duration_s`. `slot_s`:
+    width of the slots that arrived bytes are counted in, 0: not counted. `seed`: of the source ports and the
+    listeners' port, where `sports` (by connection) and `dport` are not given. `check`: compare every byte
+    that arrives.
     """
 
     kind: Kind
@@ -96,8 +98,8 @@ class JobSpec:
             raise ValueError(f"{len(plan.routes)} connections: expected at most {_CONNECTIONS_MAX}")
         if self.slot_s and len(plan.ends) * self.duration_s / self.slot_s > _CELLS_MAX:
             raise ValueError(
-                f"slot_s {self.slot_s:g}: {len(plan.ends)} streams for {self.duration_s:g} s, expected at most "
-                f"{_CELLS_MAX} slots in all"
+                f"slot_s {self.slot_s:g}: {len(plan.ends)} streams for {self.duration_s:g} s, "
+                f"expected at most {_CELLS_MAX} slots in all"
             )
         if self.sports is not None and len(self.sports) != len(plan.routes):
             raise ValueError(f"sports: {len(self.sports)}, expected {len(plan.routes)}")
@@ -121,7 +123,8 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration, CLOCK_MONOTONIC. `slowest`: the connection that took longest in its phase, and how long."""
+    """One iteration, CLOCK_MONOTONIC. `slowest`: the connection that took longest in its phase, and how
+    long."""
 
     number: int
     begin_ns: int
@@ -140,8 +143,8 @@ class JobResult:
     """What a job did. Lists are by stream: by connection, but for rpc, where 2c asks and 2c + 1 answers.
 
     `slots[s][i]`: bytes of stream s that arrived in [begin_monotonic_ns + i * slot_ns, + slot_ns); a stream's
-    list ends with its last byte. `moves`: connection, from_port, to_port, asked_ns, went_on_ns. The wall clock
-    was `begin_wall_ns` when the monotonic clock was `begin_monotonic_ns`.
+    list ends with its last byte. `moves`: connection, from_port, to_port, asked_ns, went_on_ns. The wall
+    clock was `begin_wall_ns` when the monotonic clock was `begin_monotonic_ns`.
     """
 
     spec: JobSpec
@@ -327,6 +330,10 @@ class Jobs:
         self._lock = threading.Lock()
         fabric.on_close(self.close)
 
+    def nics(self, spec: JobSpec) -> list[str]:
+        """Return the NIC of each rank. Raises FabricError for a host that is none, ValueError."""
+        return [nic.nic for nic in self._ranks(spec)]
+
     def plan(self, spec: JobSpec) -> JobPlan:
         """Return what a job would send. Raises ValueError, FabricError for a host that is none."""
         ranks = self._ranks(spec)
@@ -334,8 +341,8 @@ class Jobs:
         return make_job_plan(spec.kind, len(ranks), spec.connections, spec.size_bytes)
 
     def start(self, spec: JobSpec) -> Job:
-        """Start a job and return once all its connections stand. Raises ValueError for a bad spec, FabricError
-        where it cannot.
+        """Start a job and return once all its connections stand. Raises ValueError for a bad spec,
+        FabricError where it cannot.
         """
         ranks = self._ranks(spec)
         spec.check_values(len(ranks))
@@ -392,7 +399,7 @@ class Jobs:
         for job in self.jobs():
             job.kill()
 
-    def _ranks(self, spec: JobSpec) -> list[Any]:
+    def _ranks(self, spec: JobSpec) -> list[FabricNic]:
         names = spec.hosts or tuple(dict.fromkeys(nic.host for nic in self._fabric.nics()))
         ranks = [self._fabric.nic(name) for name in names]
         if len({nic.nic for nic in ranks}) != len(ranks):

@@ -1,8 +1,10 @@
-"""The owner's side of flows that may be moved and paced: tells whose they are, and takes what an actuator asks.
+"""The owner's side of flows that may be moved and paced: tells whose they are, and takes what an actuator
+asks.
 
-In: the flows of one program, and lines from the actuator's control socket. Out: a line of JSON a flow to the flow
-reporter, `FLOW`, `GONE`, `DONE` and `FAILED` lines to the actuator, and `Command`s for the program. Both sockets
-may be missing, come late or go: they are found again, everything is said again, and no flow ever waits for them.
+In: the flows of one program, and lines from the actuator's control socket. Out: a line of JSON a flow to the
+flow reporter, `FLOW`, `GONE`, `DONE` and `FAILED` lines to the actuator, and `Command`s for the program. Both
+sockets may be missing, come late or go: they are found again, everything is said again, and no flow ever
+waits for them.
 """
 
 from __future__ import annotations
