@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -282,10 +283,10 @@ class ControlServer:
                 "job": job.number, "hosts": ranks, "iteration_bytes": job.iteration_bytes,
                 "best_goodput_bps": best_bps, "connections": [asdict(one) for one in job.connections],
             }  # fmt: skip
-            told = 0
+            told, due = 0, 0.0
             while job.running:
-                with contextlib.suppress(TimeoutError, FabricError):
-                    job.wait_iterations(told + 1, _PROGRESS_S)
+                job.wait_until_over(max(0.0, due - time.monotonic()))
+                due = time.monotonic() + _PROGRESS_S
                 fresh = job.iterations(told)
                 told += len(fresh)
                 yield {"iterations": [asdict(one) for one in fresh]}

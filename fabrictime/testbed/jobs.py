@@ -237,6 +237,11 @@ class Job:
                 raise FabricError(f"job {self.number} ended after {self._finished} of {count} iterations")
             return list(self._iterations)
 
+    def wait_until_over(self, timeout_s: float) -> bool:
+        """Wait until the job is over, at most so long; returns whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._over, timeout_s)
+
     def move(self, connection: int, source_port: int) -> None:
         """Have a connection go on from another source port, as an actuator would."""
         self._tell({"move": [connection, source_port]})

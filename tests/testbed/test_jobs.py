@@ -1,4 +1,4 @@
-"""Jobs between hosts: their iterations, moves in the middle of everything, their end, and the best they can do."""
+"""Jobs between hosts: iterations, moves in the middle of everything, their end, the best they can do."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_an_actuator_moves_and_paces_a_flow_that_keeps_its_name(inside, tmp_path
             actuator.ask(f"MOVE 8 {key} {taken.getsockname()[1]} h1")
             assert actuator.hear("DONE", "FAILED")[:2] == ["FAILED", "8"], "a port that another one holds"
             taken.close()
-            actuator.ask(f"MOVE 9 sock:1 42002 h1")
+            actuator.ask("MOVE 9 sock:1 42002 h1")
             assert actuator.hear("DONE", "FAILED")[:2] == ["FAILED", "9"], "a flow that is not there"
             actuator.ask("MOVE 10 nonsense")
             assert actuator.hear("DONE", "FAILED", "ERROR")[0] == "ERROR"
