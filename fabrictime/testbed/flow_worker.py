@@ -153,8 +153,9 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
     sent = refused = skipped = 0
     due = float(begin)
     checked = told = begin
+    asked = False
     while (now := time.monotonic_ns()) < end:
-        if now - checked > _CHECK_NS:
+        if asked or now - checked > _CHECK_NS:
             checked = now
             flow.sent_bytes = sent * frame_bytes
             if now - told > _TELL_NS:
@@ -195,9 +196,10 @@ def _udp(order: _Order, stop: _Stop, owner: Owner) -> dict[str, Any]:
                 refused += 1
         due += ready * gap_ns
         _drain_udp(receiver, scratch, meter)
+        asked = False
         wait_ns = due + (together - 1) * gap_ns - time.monotonic_ns()
         if wait_ns > 0:
-            time.sleep(min(wait_ns, _CHECK_NS) / 1e9)
+            asked = bool(select.select(owner.sockets(), [], [], min(wait_ns, _CHECK_NS) / 1e9)[0])
     elapsed_ns = time.monotonic_ns() - begin
     flow.sent_bytes = sent * frame_bytes
     owner.count(flow)

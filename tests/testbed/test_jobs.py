@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from fabrictime.testbed.control import ControlClient, Testbed
+from fabrictime.testbed.cli import app
+from fabrictime.testbed.control import ControlClient, Testbed, socket_path
 from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.jobs import JobSpec, parse_size
 from fabrictime.testbed.settings import FabricSettings
@@ -394,7 +396,8 @@ def test_a_client_of_the_socket_sees_iterations_come_and_its_job_goes_with_it(in
             started = next(stream)
             assert len(started["connections"]) == 24
             assert started["best_goodput_bps"] > 0
-            assert next(stream)["iterations"]
+            while not next(stream)["iterations"]:
+                continue
             stream.close()
             until(lambda: testbed.jobs.jobs() == [])
             *_, ended = ControlClient(path).stream(
@@ -403,6 +406,37 @@ def test_a_client_of_the_socket_sees_iterations_come_and_its_job_goes_with_it(in
             assert ended["iterations"] == 3
 
     inside(body)
+
+
+def test_the_command_shows_iterations_and_the_share_of_the_best(inside, tmp_path: Path):
+    def body():
+        with Testbed(SMALL, socket_path(tmp_path)):
+            run = CliRunner().invoke
+            words = [
+                "job",
+                "alltoall",
+                "--size",
+                "40kb",
+                "--for",
+                "20s",
+                "--iterations",
+                "5",
+                "--dir",
+                str(tmp_path),
+            ]
+            shown, said = run(app, words), run(app, [*words, "--json"])
+            wrong = run(app, ["job", "alltoall", "--hosts", "h1,h9", "--dir", str(tmp_path)])
+            return shown.output, json.loads(said.output), wrong.output, wrong.exit_code
+
+    shown, said, wrong, code = inside(body)
+    assert "alltoall of 4 hosts over 48 connections" in shown
+    assert "iteration 5: " in shown
+    assert "% of the best; 0 moves" in shown
+    assert [one["number"] for one in said["iterations"]] == [0, 1, 2, 3, 4]
+    assert len(said["connections"]) == 48
+    assert 0 < said["goodput_bps"] <= said["best_goodput_bps"]
+    assert "'h9'" in wrong
+    assert code == 1
 
 
 @pytest.mark.parametrize(("text", "size"), [("2mb", 2_000_000), ("256KiB", 262_144), ("4096", 4096)])
