@@ -187,10 +187,10 @@ class Connections:
             if one.attempt is not None and one.seen >= one.attempt.number:
                 self._owner.failed(command, f"on its way to port {one.attempt.port}")
                 return
-            self._abandon(one, f"superseded by {command.number}")
+            self._abandon(one, "superseded by another move")
             self._owner.done(command, one.port, "SOCKET")
         else:
-            self._abandon(one, f"superseded by {command.number}")
+            self._abandon(one, "superseded by another move")
             self._begin(one, command.value, command)
 
     def retransmits(self) -> int:

@@ -151,7 +151,6 @@ def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connect
     end_ns = time.monotonic_ns() + int(order.duration_s * 1e9)
     by_number = {one.stream: one for one in connections.carried}
     told_ns = 0
-    numbers = 0
     why = -1
     while why != DONE and (now_ns := time.monotonic_ns()) < end_ns:
         why = connections.run(end_ns)
@@ -163,8 +162,7 @@ def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connect
                 for verb, (number, value) in said.items():
                     flow = by_number[number].flow
                     if flow is not None:
-                        numbers += 1
-                        asked = Command("MOVE" if verb == "move" else "PACE", -numbers, flow, value)
+                        asked = Command("MOVE" if verb == "move" else "PACE", None, flow, value)
                         connections.obey(asked)
             if orders.wanted:
                 break

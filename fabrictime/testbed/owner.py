@@ -62,10 +62,12 @@ class OwnedFlow:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What an actuator asks: MOVE to source port `value`, or PACE to `value` bit/s (0: let go)."""
+    """What is asked: MOVE to source port `value`, or PACE to `value` bit/s (0: let go). `number` None: by
+    somebody other than the actuator, who gets no answer.
+    """
 
     verb: Literal["MOVE", "PACE"]
-    number: int
+    number: int | None
     flow: OwnedFlow
     value: int
 
@@ -81,7 +83,7 @@ def parse_command(line: bytes, flows: dict[tuple[str, str], OwnedFlow]) -> Comma
     if len(words) not in (4, 5) or words[0] not in ("MOVE", "PACE"):
         raise ValueError(f"{words[0][:20]!r} of {len(words)} words: expected MOVE or PACE, id, key and value")
     verb, number, key, value = words[:4]
-    if not (number.isdigit() and value.isdigit() and len(number) < 20 and len(value) < 16):
+    if not (number.isdigit() and value.isdigit() and len(number) < 20 and len(value) < 17):
         raise ValueError(f"{verb} {number[:20]!r} {value[:20]!r}: expected whole numbers")
     flow = flows.get((words[4], key)) if len(words) == 5 else None
     if flow is None:
@@ -204,11 +206,14 @@ class Owner:
 
     def done(self, command: Command, value: int, how: str) -> None:
         """Say that a command is carried out: the port or bit/s in force now, and by which means."""
-        self._actuator.say(f"DONE {command.number} {value} {how}".encode())
+        if command.number is not None:
+            self._actuator.say(f"DONE {command.number} {value} {how}".encode())
 
     def failed(self, command: Command, reason: str) -> None:
         """Say that a command was not carried out; the flow goes on as it was."""
-        self._actuator.say(f"FAILED {command.number} {' '.join(reason.split())[:400]}".encode())
+        if command.number is not None:
+            text = " ".join(reason.split())[:400]
+            self._actuator.say(f"FAILED {command.number} {text}".encode("ascii", "backslashreplace"))
 
     def close(self) -> None:
         """Take leave of both."""
