@@ -2,32 +2,6 @@
 
 In: where each rank's NIC is, the links' rates, and what is sent in each phase. Out: the goodput that nothing
 can exceed, and for every connection the spine that it should take.
-
-**The bound.** Let a job's iteration put a_i bytes on the wire out of NIC i and b_i into it, and A_l, B_l out
-of and into leaf l from and to other leaves. NIC links carry rate r, links between leaf and spine rate c, and
-there are m spines. Whatever the paths and the order, an iteration takes no less than
-
-    T = max(max_i a_i / r, max_i b_i / r, max_l A_l / (m c), max_l B_l / (m c))
-
-since those bytes have to cross those links. Several jobs at once share the links: their iterations a second
-x_j obey sum_j x_j load_j(link) <= rate(link) for the same links, and are given as large as max-min fairness
-makes them (all grow together; who meets a full link stays as it is). Goodput is x_j times the bytes of an
-iteration. On the wire a full packet of 1448 bytes of payload counts 1514: TBF counts Ethernet's header and
-not the 24 bytes of preamble, checksum and gap. Acknowledgements are counted where asked for: 66 bytes each
-for so many packets, on the same NICs the other way round.
-
-**It is reached** where the phases of an iteration are evenly loaded and each phase can be spread. Take one
-phase's connections between leaves as edges of a bipartite multigraph, from sending leaves to receiving
-leaves. By Koenig's theorem the edges of such a graph of degree D can be coloured with D colours so that no
-two that meet share one; with m colours (de Werra, 1971) so that of every vertex's d edges each colour gets d
-/ m, rounded down or up. Colours are spines: with connections of equal size no link between leaf and spine
-then carries more than its share, rounded up to a whole connection. Where D is a multiple of m that is the
-bound itself: on 8 hosts, 2 leaves and 4 spines, a phase of 4 connections a pair sends 16 out of each leaf, 4
-over each spine, which is what 4 NICs give.
-
-The colouring is found by splitting every vertex into vertices of degree m at most (its edges in order, m a
-piece) and colouring that graph with m colours, an edge at a time, exchanging two colours along a path where
-needed: each piece has every colour at most once, so the vertex has it at most ceil(d / m) times.
 """
 
 from __future__ import annotations
@@ -63,6 +37,18 @@ def wire_bytes(payload: int) -> int:
     return payload + -(-payload // _PAYLOAD_BYTES) * _HEADER_BYTES
 
 
+# **The bound.** Let a job's iteration put a_i bytes on the wire out of NIC i and b_i into it, and A_l, B_l
+# out of and into leaf l from and to other leaves. NIC links carry rate r, links between leaf and spine rate
+# c, and there are m spines. Whatever the paths and the order, an iteration takes no less than
+#
+#     T = max(max_i a_i / r, max_i b_i / r, max_l A_l / (m c), max_l B_l / (m c))
+#
+# since those bytes have to cross those links. Several jobs at once share the links: their iterations a
+# second x_j obey sum_j x_j load_j(link) <= rate(link) for the same links, and are given as large as max-min
+# fairness makes them (all grow together; who meets a full link stays as it is). Goodput is x_j times the
+# bytes of an iteration. On the wire a full packet of 1448 bytes of payload counts 1514: TBF counts
+# Ethernet's header and not the 24 bytes of preamble, checksum and gap. Acknowledgements are counted where
+# asked for: 66 bytes each for so many packets, on the same NICs the other way round.
 def best_goodputs_bps(
     shape: Shape, jobs: Sequence[Sequence[Flow]], packets_per_ack: int | None = None
 ) -> list[float]:
@@ -99,6 +85,18 @@ def best_goodputs_bps(
     return [rate * 8 * sum(size for _, _, size in flows) for rate, flows in zip(speed, jobs, strict=True)]
 
 
+# **It is reached** where the phases of an iteration are evenly loaded and each phase can be spread. Take
+# one phase's connections between leaves as edges of a bipartite multigraph, from sending leaves to
+# receiving leaves. By Koenig's theorem the edges of such a graph of degree D can be coloured with D colours
+# so that no two that meet share one; with m colours (de Werra, 1971) so that of every vertex's d edges each
+# colour gets d / m, rounded down or up. Colours are spines: with connections of equal size no link between
+# leaf and spine then carries more than its share, rounded up to a whole connection. Where D is a multiple
+# of m that is the bound itself: on 8 hosts, 2 leaves and 4 spines, a phase of 4 connections a pair sends 16
+# out of each leaf, 4 over each spine, which is what 4 NICs give.
+#
+# The colouring is found by splitting every vertex into vertices of degree m at most (its edges in order, m
+# a piece) and colouring that graph with m colours, an edge at a time, exchanging two colours along a path
+# where needed: each piece has every colour at most once, so the vertex has it at most ceil(d / m) times.
 def spread(shape: Shape, flows: Sequence[tuple[str, str]]) -> list[int | None]:
     """Return for each (sending host, receiving host) of one phase the spine to take, from 0; None where
     both are on one leaf. No link gets more than its share, rounded up.
