@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from fabrictime.config import ConfigError, load
 from fabrictime.testbed.control import ControlClient, NoFabric, Testbed, socket_path
 from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.faults import parse_duration
+from fabrictime.testbed.jobs import parse_size
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import parse_rate
 from fabrictime.testbed.userns import NamespacesDenied, enter
@@ -44,6 +46,16 @@ ConfigFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 _FLOW_START_S = 15.0
+_JOB_START_S = 45.0
+
+
+class JobName(StrEnum):
+    """What `fabric job` can run."""
+
+    alltoall = "alltoall"
+    allreduce = "allreduce"
+    incast = "incast"
+    rpc = "rpc"
 
 
 @app.command()
@@ -201,6 +213,68 @@ def flow(
 
 
 @app.command()
+def job(
+    kind: Annotated[JobName, typer.Argument(help="traffic pattern", show_default=False)],
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="ranks in order, as in h1,h2,h5; incast: the first one receives; all without"),
+    ] = None,
+    connections: Annotated[int, typer.Option(help="connections of each pair")] = 4,
+    size: Annotated[
+        str, typer.Option(help="what a rank hands in to an iteration (incast, rpc: a connection carries)")
+    ] = "2mb",
+    duration: Annotated[str, typer.Option("--for", help="as in 20s")] = "20s",
+    iterations: Annotated[int, typer.Option(help="end after so many; 0: at its time")] = 0,
+    gap: Annotated[str, typer.Option(help="pause between iterations, as in 10ms")] = "0s",
+    seed: Annotated[int, typer.Option(help="seed of the source ports, which choose the paths")] = 0,
+    congestion: Annotated[str, typer.Option(help="TCP's congestion control")] = "cubic",
+    name: Annotated[str | None, typer.Option("--job", help="its name, as its flow reports say")] = None,
+    tenant: Annotated[str | None, typer.Option(help="whose it is, as its flow reports say")] = None,
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a job's traffic on the running fabric; the slowest connection of a step holds up the next."""
+    with _clear_errors():
+        duration_s = parse_duration(duration)
+        gap_s = 0.0 if gap in ("0", "0s") else parse_duration(gap)
+        answers = ControlClient(_path(directory)).stream(
+            "job", duration_s + _JOB_START_S,
+            kind=kind.value, hosts=hosts.split(",") if hosts else [], connections=connections,
+            size_bytes=parse_size(size), duration_s=duration_s, iterations=iterations, gap_s=gap_s, seed=seed,
+            congestion=congestion, job=name, tenant=tenant,
+        )  # fmt: skip
+        started = next(answers)
+        connected = started["connections"]
+        if not as_json:
+            best = started["best_goodput_bps"]
+            at_best = "" if best is None else f"; alone at best {best / 1e6:.1f} Mbit/s"
+            _plain(
+                f"job {started['job']}: {kind.value} of {len(started['hosts'])} hosts over {len(connected)} "
+                f"connections, {started['iteration_bytes'] / 1e6:g} MB an iteration{at_best}"
+            )
+        by_number = {one["number"]: one for one in connected}
+        times: list[dict[str, Any]] = []
+        for answer in answers:
+            if "ended" in answer:
+                break
+            times += answer["iterations"]
+            if not as_json and answer["iterations"]:
+                _plain(_progress(answer["iterations"], started["iteration_bytes"], by_number))
+        else:
+            raise FabricError("the job ended without a result")
+        if as_json:
+            print(json.dumps(started | answer | {"iterations": times}))
+            return
+        best = answer["best_goodput_bps"]
+        share = "" if not best else f", {answer['goodput_bps'] / best * 100:.0f} % of the best"
+        _plain(
+            f"{answer['iterations']} iterations in {answer['elapsed_s']:.1f} s: "
+            f"{answer['goodput_bps'] / 1e6:.1f} Mbit/s of payload{share}; {len(answer['moves'])} moves, "
+            f"{answer['retransmits']} retransmits"
+        )
+
+
+@app.command()
 def truth(directory: Directory = None, as_json: AsJson = False) -> None:
     """Show what only the recorder knows: every link's counters and queue, the faults, the clocks."""
     with _clear_errors():
@@ -263,6 +337,19 @@ def move(
             print(json.dumps(links))
         else:
             _plain("\n".join(links))
+
+
+def _progress(times: list[dict[str, Any]], size: int, by_number: dict[int, dict[str, Any]]) -> str:
+    """Return one line for the iterations that ended since the last one."""
+    took_s = [(one["end_ns"] - one["begin_ns"]) / 1e9 for one in times]
+    worst = max(times, key=lambda one: one["slowest_ns"])
+    slowest = by_number.get(worst["slowest"], by_number.get(worst["slowest"] - 1, {}))
+    return (
+        f"iteration {times[-1]['number'] + 1}: {sum(took_s) / len(took_s) * 1e3:.1f} ms, "
+        f"{size * 8 * len(times) / sum(took_s) / 1e6:.1f} Mbit/s; slowest {slowest.get('source')} to "
+        f"{slowest.get('destination')} from port {slowest.get('source_port')}, "
+        f"{worst['slowest_ns'] / 1e6:.1f} ms"
+    )
 
 
 def _path(directory: Path | None, config: Path | None = None) -> Path:

@@ -14,14 +14,17 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fabrictime.testbed.best import Shape, best_goodputs_bps, choose_ports, shape_of
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.faults import FaultEvent, Faults, parse_fault
+from fabrictime.testbed.jobs import Jobs, JobSpec
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth
@@ -33,6 +36,7 @@ _LINE_BYTES_MAX = 65_536
 _ANSWER_BYTES_MAX = 64 << 20
 _IDLE_S = 10.0
 _CONNECTIONS_MAX = 32
+_PROGRESS_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +55,15 @@ def flows_path(control: Path) -> Path:
     return control.parent / "flows.sock"
 
 
+def actuator_path(control: Path) -> Path:
+    """Return where the actuator beside a fabric's socket takes the owners of flows."""
+    return control.parent / "control.sock"
+
+
 class Testbed:
     """A fabric with everything that goes with it, as `with Testbed(settings, path) as testbed`.
 
-    `registrations`: where a flow reporter listens, else beside `path`.
+    `registrations`, `control`: where a flow reporter and an actuator listen, else beside `path`.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
@@ -64,10 +73,15 @@ class Testbed:
         settings: FabricSettings | None = None,
         path: Path | None = None,
         registrations: Path | None = None,
+        control: Path | None = None,
     ) -> None:
         self.fabric = Fabric(settings)
         self.faults = Faults(self.fabric)
-        self.traffic = Traffic(self.fabric, flows_path(path) if path and not registrations else registrations)
+        if path is not None:
+            registrations = registrations or flows_path(path)
+            control = control or actuator_path(path)
+        self.traffic = Traffic(self.fabric, registrations, control)
+        self.jobs = Jobs(self.fabric, registrations, control)
         self.truth = Truth(self.fabric, self.faults)
         self.told_of_moves: list[Callable[[], object]] = []
         self._path = path
@@ -87,6 +101,42 @@ class Testbed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.fabric.close()
+
+    def shape(self) -> Shape:
+        """Return where the fabric's NICs are and how fast its links are, for `best`."""
+        settings = self.fabric.settings
+        return shape_of(
+            {nic.nic: nic.leaf for nic in self.fabric.nics()},
+            settings.spines * settings.links_per_leaf_spine,
+            settings.host_rate_bps,
+            settings.fabric_rate_bps,
+        )
+
+    def best(self, *specs: JobSpec) -> tuple[list[str], float | None]:
+        """Return the NICs of the first job's ranks, and the best goodput that all jobs together can have at
+        once, bit/s; None where nothing limits it."""
+        flows = []
+        for spec in specs:
+            nics = self.jobs.nics(spec)
+            plan = self.jobs.plan(spec)
+            flows.append([(nics[a], nics[b], size) for phase in plan.phases() for a, b, size in phase])
+        try:
+            best_bps = sum(best_goodputs_bps(self.shape(), flows))
+        except ValueError:
+            best_bps = None
+        return self.jobs.nics(specs[0]), best_bps
+
+    def spread_ports(self, spec: JobSpec, candidates: Iterable[int]) -> tuple[int, ...]:
+        """Return source ports with which no connection of the job meets another on a link between leaf and
+        spine beyond its share; `spec.dport` must be set. Raises ValueError."""
+        nics = self.jobs.nics(spec)
+        spines = sorted(node.name for node in self.fabric.plan.nodes.values() if node.kind == "spine")
+
+        def spine_of(source: str, peer: str, port: int) -> int | None:
+            path = self.truth.likely_path_of(source, peer, port, spec.dport, "tcp")
+            return None if len(path) < 4 else spines.index(self.fabric.links[path[1]][1].node)
+
+        return tuple(choose_ports(self.shape(), self.jobs.plan(spec), nics, spine_of, candidates))
 
     def move(self, spine: str, other: str, leaves: list[str] | None = None) -> list[str]:
         """Exchange two spines at some leaves, see `Fabric.move`. Raises FabricError while a fault is in
@@ -112,6 +162,7 @@ class ControlServer:
             "fault": self._fault,
             "clear": self._clear,
             "flow": self._flow,
+            "job": self._job,
             "truth": self._truth,
             "path": self._path_of,
             "move": self._move,
@@ -215,6 +266,40 @@ class ControlServer:
             flow.kill()
             raise
         yield _flow_result(flow.wait())
+
+    def _job(self, request: dict[str, Any]) -> Iterator[Any]:
+        values = {key: value for key, value in request.items() if key != "command"}
+        names = {field.name for field in fields(JobSpec)}
+        if unknown := set(values) - names:
+            raise ValueError(f"job: unknown {min(unknown)}; expected {', '.join(sorted(names))}")
+        for name in ("hosts", "sports"):
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
+        spec = JobSpec(**values)
+        ranks, best_bps = self._testbed.best(spec)
+        job = self._testbed.jobs.start(spec)
+        try:
+            yield {
+                "job": job.number, "hosts": ranks, "iteration_bytes": job.iteration_bytes,
+                "best_goodput_bps": best_bps, "connections": [asdict(one) for one in job.connections],
+            }  # fmt: skip
+            told, due = 0, 0.0
+            while job.running:
+                job.wait_until_over(max(0.0, due - time.monotonic()))
+                due = time.monotonic() + _PROGRESS_S
+                fresh = job.iterations(told)
+                told += len(fresh)
+                yield {"iterations": [asdict(one) for one in fresh]}
+        except GeneratorExit:  # the client left: so does its job
+            job.kill()
+            raise
+        result = job.wait()
+        yield {
+            "ended": True, "iterations": len(result.iterations), "elapsed_s": result.elapsed_s,
+            "goodput_bps": result.goodput_bps, "best_goodput_bps": best_bps, "moves": result.moves,
+            "received_bytes": result.received_bytes, "retransmits": result.retransmits,
+            "lost_connections": result.lost_connections, "cpu_s": result.cpu_s, "refused": result.refused,
+        }  # fmt: skip
 
     def _truth(self, request: dict[str, Any]) -> Iterator[Any]:
         yield self._testbed.truth.snapshot()

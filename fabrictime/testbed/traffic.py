@@ -171,12 +171,15 @@ class Flow:
 class Traffic:
     """Starts flows on one fabric and ends those that run when the fabric closes.
 
-    `registrations`: socket of the flow reporter where flows register, once there is one.
+    `registrations`, `control`: sockets of the flow reporter, where flows register, and of the actuator, which
+    may move and pace them, once there are any.
     """
 
-    def __init__(self, fabric: Fabric, registrations: Path | None = None) -> None:
+    def __init__(
+        self, fabric: Fabric, registrations: Path | None = None, control: Path | None = None
+    ) -> None:
         self._fabric = fabric
-        self._registrations = registrations
+        self._registrations, self._control = registrations, control
         self._flows: dict[int, Flow] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -193,11 +196,13 @@ class Traffic:
         order = asdict(spec)
         del order["source"], order["destination"]
         order |= {
+            "source_host": source.host,
             "source_netns": source.netns,
             "source_address": source.address,
             "destination_netns": destination.netns,
             "destination_address": destination.address,
             "registrations": None if self._registrations is None else str(self._registrations),
+            "control": None if self._control is None else str(self._control),
         }
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         process = subprocess.Popen(

@@ -5,6 +5,7 @@
     time_ns, bound_ns = convert(stamp_ns, "eth0")
 
 The functions use the page of this host, found as `default_path` says; `Clock(path)` opens another one.
+`FlowOwner` says whose this program's flows are, and lets them be moved and paced.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from fabrictime_client.errors import (
     Unsynced,
     WrongVersion,
 )
+from fabrictime_client.flows import Flow, FlowOwner, default_sockets, pace_tcp
 
 __version__ = "0.1.0"
 __all__ = [
     "Clock",
     "ClockError",
+    "Flow",
+    "FlowOwner",
     "PageMissing",
     "PageUnusable",
     "Reading",
@@ -32,7 +36,9 @@ __all__ = [
     "WrongVersion",
     "convert",
     "default_path",
+    "default_sockets",
     "now",
+    "pace_tcp",
     "state",
 ]
 

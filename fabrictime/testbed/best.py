@@ -1,0 +1,229 @@
+"""The best that a job can do on a leaf-spine fabric, and an assignment of spines that does it. Pure.
+
+In: where each rank's NIC is, the links' rates, and what is sent in each phase. Out: the goodput that nothing
+can exceed, and for every connection the spine that it should take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fabrictime.testbed.job_plan import JobPlan
+
+__all__ = ["Shape", "best_goodputs_bps", "choose_ports", "link_loads", "shape_of", "spread", "wire_bytes"]
+
+_PAYLOAD_BYTES: Final = 1448  # of a full packet: 1500 less IP, TCP and its timestamps
+_FRAME_BYTES: Final = 1514
+_HEADER_BYTES: Final = _FRAME_BYTES - _PAYLOAD_BYTES
+
+Flow = tuple[str, str, int]
+"""Sending host, receiving host, payload bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A leaf-spine fabric: the leaf of each host, spines, and the links' rates; 0: not limited."""
+
+    leaf_of: dict[str, str]
+    spines: int
+    host_rate_bps: int
+    fabric_rate_bps: int
+
+
+def wire_bytes(payload: int) -> int:
+    """Return what TBF counts of a payload that one TCP connection carries, bytes."""
+    return payload + -(-payload // _PAYLOAD_BYTES) * _HEADER_BYTES
+
+
+# **The bound.** Let a job's iteration put a_i bytes on the wire out of NIC i and b_i into it, and A_l, B_l
+# out of and into leaf l from and to other leaves. NIC links carry rate r, links between leaf and spine rate
+# c, and there are m spines. Whatever the paths and the order, an iteration takes no less than
+#
+#     T = max(max_i a_i / r, max_i b_i / r, max_l A_l / (m c), max_l B_l / (m c))
+#
+# since those bytes have to cross those links. Several jobs at once share the links: their iterations a
+# second x_j obey sum_j x_j load_j(link) <= rate(link) for the same links, and are given as large as max-min
+# fairness makes them (all grow together; who meets a full link stays as it is). Goodput is x_j times the
+# bytes of an iteration. On the wire a full packet of 1448 bytes of payload counts 1514: TBF counts
+# Ethernet's header and not the 24 bytes of preamble, checksum and gap. Acknowledgements are counted where
+# asked for: 66 bytes each for so many packets, on the same NICs the other way round.
+def best_goodputs_bps(
+    shape: Shape, jobs: Sequence[Sequence[Flow]], packets_per_ack: int | None = None
+) -> list[float]:
+    """Return for each of several jobs that run at once the best goodput, bit/s of payload of all its ranks.
+
+    A job is one iteration's flows. Raises ValueError where a job has no link that limits it.
+    """
+    loads = [_load(shape, flows, packets_per_ack) for flows in jobs]
+    room = {link: float(_rate(shape, link)) for load in loads for link in load if _rate(shape, link)}
+    speed = [0.0] * len(jobs)  # iterations a second
+    growing = set(range(len(jobs)))
+    while growing:
+        # All that grow take equal shares of what is left, measured in their own best alone.
+        alone = {
+            j: min(
+                (_rate(shape, link) / bits for link, bits in loads[j].items() if link in room), default=0.0
+            )
+            for j in growing
+        }
+        if not all(alone.values()):
+            raise ValueError("a job that no link limits: expected a rate of hosts or of the fabric")
+        step = min(
+            room[link] / used
+            for link in room
+            if (used := sum(alone[j] * loads[j].get(link, 0) for j in growing)) > 0
+        )
+        for j in growing:
+            speed[j] += step * alone[j]
+            for link, bits in loads[j].items():
+                if link in room:
+                    room[link] -= step * alone[j] * bits
+        full = {link for link, left in room.items() if left <= 1e-9 * _rate(shape, link)}
+        growing = {j for j in growing if not full & loads[j].keys()}
+    return [rate * 8 * sum(size for _, _, size in flows) for rate, flows in zip(speed, jobs, strict=True)]
+
+
+# **It is reached** where the phases of an iteration are evenly loaded and each phase can be spread. Take
+# one phase's connections between leaves as edges of a bipartite multigraph, from sending leaves to
+# receiving leaves. By Koenig's theorem the edges of such a graph of degree D can be coloured with D colours
+# so that no two that meet share one; with m colours (de Werra, 1971) so that of every vertex's d edges each
+# colour gets d / m, rounded down or up. Colours are spines: with connections of equal size no link between
+# leaf and spine then carries more than its share, rounded up to a whole connection. Where D is a multiple
+# of m that is the bound itself: on 8 hosts, 2 leaves and 4 spines, a phase of 4 connections a pair sends 16
+# out of each leaf, 4 over each spine, which is what 4 NICs give.
+#
+# The colouring is found by splitting every vertex into vertices of degree m at most (its edges in order, m
+# a piece) and colouring that graph with m colours, an edge at a time, exchanging two colours along a path
+# where needed: each piece has every colour at most once, so the vertex has it at most ceil(d / m) times.
+def spread(shape: Shape, flows: Sequence[tuple[str, str]]) -> list[int | None]:
+    """Return for each (sending host, receiving host) of one phase the spine to take, from 0; None where
+    both are on one leaf. No link gets more than its share, rounded up.
+    """
+    far = [at for at, (source, peer) in enumerate(flows) if shape.leaf_of[source] != shape.leaf_of[peer]]
+    seen: dict[tuple[str, str], int] = {}
+    ends: list[tuple[tuple[str, str, int], tuple[str, str, int]]] = []
+    for at in far:
+        pieces = []
+        for side, host in zip(("out", "in"), flows[at], strict=True):
+            vertex = side, shape.leaf_of[host]
+            seen[vertex] = seen.get(vertex, -1) + 1
+            pieces.append((*vertex, seen[vertex] // shape.spines))
+        ends.append((pieces[0], pieces[1]))
+    colours = _colour(ends, shape.spines)
+    chosen: list[int | None] = [None] * len(flows)
+    for at, colour in zip(far, colours, strict=True):
+        chosen[at] = colour
+    return chosen
+
+
+def link_loads(
+    shape: Shape, flows: Sequence[tuple[str, str]], spines: Sequence[int | None]
+) -> dict[tuple[str, str, int], int]:
+    """Return how many flows cross each link between leaf and spine: ("out" or "in", leaf, spine) -> count."""
+    found: dict[tuple[str, str, int], int] = {}
+    for (source, peer), spine in zip(flows, spines, strict=True):
+        if spine is not None:
+            for side, host in (("out", source), ("in", peer)):
+                link = side, shape.leaf_of[host], spine
+                found[link] = found.get(link, 0) + 1
+    return found
+
+
+def shape_of(leaf_of: dict[str, str], spines: int, host_rate_bps: int, fabric_rate_bps: int) -> Shape:
+    """Return a Shape. Raises ValueError without a spine or a host."""
+    if spines < 1 or not leaf_of:
+        raise ValueError(f"{len(leaf_of)} hosts, {spines} spines: expected one of each at least")
+    return Shape(dict(leaf_of), spines, host_rate_bps, fabric_rate_bps)
+
+
+def choose_ports(
+    shape: Shape,
+    plan: JobPlan,
+    hosts: Sequence[str],
+    spine_of: Callable[[str, str, int], int | None],
+    candidates: Iterable[int],
+) -> list[int]:
+    """Return a source port for each of the plan's connections, so that each phase is spread as `spread` says.
+
+    `hosts[rank]`; `spine_of(source, peer, port)`: where a port leads. Two connections of one pair get two
+    ports. Raises ValueError where the candidates do not reach a spine.
+    """
+    ports: dict[int, int] = {}
+    known = list(candidates)
+    used: set[tuple[str, str, int]] = set()
+    for phase in range(len(plan.parts[0])):
+        streams = [stream for rank in plan.parts for stream, _ in rank[phase]]
+        pairs = [(hosts[plan.ends[s][0]], hosts[plan.ends[s][1]]) for s in streams]
+        for stream, (source, peer), spine in zip(streams, pairs, spread(shape, pairs), strict=True):
+            if stream in ports:
+                continue
+            for port in known:
+                if (source, peer, port) not in used and (
+                    spine is None or spine_of(source, peer, port) == spine
+                ):
+                    used.add((source, peer, port))
+                    ports[stream] = port
+                    break
+            else:
+                raise ValueError(f"{source} to {peer}: no candidate of {len(known)} leads over spine {spine}")
+    return [ports.get(route.stream, 0) for route in plan.routes]
+
+
+def _load(shape: Shape, flows: Sequence[Flow], packets_per_ack: int | None) -> dict[tuple[str, str], float]:
+    """Return the bits that one iteration puts on each NIC, and on each leaf's spine links together."""
+    load: dict[tuple[str, str], float] = {}
+
+    def put(source: str, peer: str, size: float) -> None:
+        links = [("nic out", source), ("nic in", peer)]
+        if shape.leaf_of[source] != shape.leaf_of[peer]:
+            links += [("leaf out", shape.leaf_of[source]), ("leaf in", shape.leaf_of[peer])]
+        for link in links:
+            load[link] = load.get(link, 0.0) + size * 8
+
+    for source, peer, payload in flows:
+        put(source, peer, wire_bytes(payload))
+        if packets_per_ack is not None:
+            put(peer, source, payload / _PAYLOAD_BYTES / packets_per_ack * _HEADER_BYTES)
+    return load
+
+
+def _rate(shape: Shape, link: tuple[str, str]) -> int:
+    return shape.host_rate_bps if link[0].startswith("nic") else shape.spines * shape.fabric_rate_bps
+
+
+def _colour(edges: Sequence[tuple[tuple[str, str, int], tuple[str, str, int]]], colours: int) -> list[int]:
+    """Colour the edges of a bipartite graph so that edges that meet differ. No vertex has more edges than
+    there are colours.
+    """
+    at: dict[tuple[str, str, int], dict[int, int]] = {}  # vertex -> colour -> edge
+    chosen = [-1] * len(edges)
+
+    def free(vertex: tuple[str, str, int]) -> int:
+        taken = at.setdefault(vertex, {})
+        return next(colour for colour in range(colours) if colour not in taken)
+
+    for number, (one, other) in enumerate(edges):
+        a, b = free(one), free(other)
+        if a != b:
+            # b may be taken at `one`: exchange a and b along the path that begins there. It cannot end at
+            # `other`, since the graph is bipartite and a is taken there or the path would arrive by b.
+            path = []
+            vertex, want = one, b
+            while (edge := at.get(vertex, {}).get(want)) is not None:
+                path.append(edge)
+                vertex = edges[edge][0] if edges[edge][1] == vertex else edges[edge][1]
+                want = a if want == b else b
+            for edge in path:
+                for end in edges[edge]:
+                    if at[end].get(chosen[edge]) == edge:
+                        del at[end][chosen[edge]]
+            for edge in path:
+                chosen[edge] = a if chosen[edge] == b else b
+                for end in edges[edge]:
+                    at[end][chosen[edge]] = edge
+        chosen[number] = b
+        at.setdefault(one, {})[b] = number
+        at.setdefault(other, {})[b] = number
+    return chosen

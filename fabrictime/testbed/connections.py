@@ -1,0 +1,457 @@
+"""The TCP connections under a job's streams: opened, moved to other source ports, paced, opened again when
+lost.
+
+In: where each stream goes from and to, and commands of the owner. Out: sockets attached to `Streams`.
+
+A sender opens a connection to the receiver's listener and says, in 16 bytes, which stream this is and the how
+many-th connection of it. The receiver gives up the connection that it had, after taking what had come in on
+it, and answers with the number of bytes that it has: 8 bytes. The sender gives up its old one and goes on
+with just that byte, so none is lost and none comes twice, whatever was under way. Both end the old one by a
+reset, so its ports are free at once. Until the answer is there the old connection goes on; a connection whose
+number is lower than one already seen comes too late and is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fabrictime.testbed import userns
+from fabrictime.testbed.owner import Command, OwnedFlow, Owner, cookie_of
+from native.jobs.streams import OUTSIDE, Streams
+
+__all__ = ["Carried", "Connections", "Place", "congestion_of"]
+
+_HELLO: Final = struct.Struct("=8sII")
+_MAGIC: Final = b"ftstream"
+_ANSWER: Final = struct.Struct("=Q")
+_SO_MAX_PACING_RATE: Final = 47
+_UNPACED: Final = 2**64 - 1
+_TCPI_TOTAL_RETRANS_AT: Final = 100  # offset in struct tcp_info
+_MOVE_NS: Final = 1_500_000_000
+_AGAIN_NS: Final = 300_000_000
+_PORTS: Final = (20_000, 60_000)
+_TICK_NS: Final = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank lives."""
+
+    host: str
+    netns: str | None
+    address: str
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A connection on its way to carry a stream."""
+
+    sock: socket.socket
+    port: int
+    number: int
+    begin_ns: int
+    command: Command | None
+    said_hello: bool = False
+    answer: bytes = b""
+
+
+@dataclass(slots=True)
+class Carried:
+    """One stream, and `back`, which rides on the same connection the other way; then it cannot be moved."""
+
+    stream: int
+    source: Place
+    peer: Place
+    port: int
+    back: int | None = None
+    pace_bps: int = 0
+    own_pace_bps: int = 0
+    """What it is paced to by itself, 0: not; nobody makes it faster."""
+    key: str | None = None
+    tx: socket.socket | None = None
+    rx: socket.socket | None = None
+    also: list[socket.socket] = field(default_factory=list)
+    """The same sockets again, for the stream back."""
+    attempt: _Attempt | None = None
+    number: int = 0
+    seen: int = -1
+    again_ns: int = 0
+    retransmits: int = 0
+    flow: OwnedFlow | None = None
+
+
+class Connections:
+    """The connections of one job. `listeners[host]` is made by the caller's `listen`."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        carried: list[Carried],
+        peer_port: int,
+        owner: Owner,
+        *,
+        congestion: str,
+        job: str | None = None,
+        tenant: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._streams, self.carried, self._owner = streams, carried, owner
+        self._congestion, self._job, self._tenant = congestion, job, tenant
+        self._random = random.Random(seed)  # noqa: S311  # repeatable, and no secret
+        self._poll = select.epoll()
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._owned: dict[int, socket.socket] = {}
+        self._heard: dict[int, socket.socket] = {}
+        self._of = {one.stream: one for one in carried} | {
+            one.back: one for one in carried if one.back is not None
+        }
+        self._by_key: dict[tuple[str, str], Carried] = {}
+        self.moves: list[dict[str, Any]] = []
+        """Every move: the stream, both ports, when it was asked for and when the stream went on there."""
+        self.lost = 0
+        """Connections that broke by themselves and were opened again."""
+        self._listeners: dict[str, socket.socket] = {}
+        self.peer_port = peer_port
+        for place in {one.peer.host: one.peer for one in carried}.values():
+            self._listen(place)
+        streams.watch(self._poll.fileno())
+
+    # -- the loop -------------------------------------------------------------------------------------------
+
+    def open(self, until_ns: int, stop: Callable[[], bool]) -> bool:
+        """Connect all of them; returns whether all stand by `until_ns`. Raises OSError for a port refused."""
+        for one in self.carried:
+            self._begin(one, one.port, None)
+        while not all(one.tx is not None for one in self.carried):
+            if time.monotonic_ns() > until_ns or stop():
+                return False
+            for one in self.carried:
+                if one.attempt is None and one.tx is None:
+                    raise OSError(errno.EADDRINUSE, f"no connection from {one.source.address}:{one.port}")
+            self._serve(0.05)
+        return True
+
+    def run(self, until_ns: int) -> int:
+        """Run the streams until `until_ns` or something is up; tend what is. Returns what `Streams.run`
+        does.
+        """
+        why = self._streams.run(min(until_ns, time.monotonic_ns() + _TICK_NS))
+        for stream, _ in self._streams.broken():
+            self._broke(self._of[stream])
+        if why == OUTSIDE:
+            self._serve(0)
+        self.tend()
+        return why
+
+    def tend(self) -> None:
+        """Hear the owner's socket, and see to what took too long."""
+        for command in self._owner.tend():
+            self.obey(command)
+        self._watch_owner()
+        now_ns = time.monotonic_ns()
+        for one in self.carried:
+            attempt = one.attempt
+            late = attempt is not None and now_ns - attempt.begin_ns > _MOVE_NS
+            if attempt is not None and late and one.tx is not None:
+                gone = one.seen >= attempt.number  # the receiver is on the new one already: no way back
+                self._abandon(one, "no answer on the new path")
+                if gone:
+                    self._broke(one)
+            elif (
+                one.tx is None and one.flow is not None and (attempt is None or late)
+                and now_ns - one.again_ns > _AGAIN_NS
+            ):  # fmt: skip
+                one.again_ns = now_ns
+                self._abandon(one, "no answer on the new path")
+                self._begin(one, self._random.randrange(*_PORTS), None)
+
+    def obey(self, command: Command) -> None:
+        """Move or pace a flow, as its owner is asked to."""
+        one = self._by_key[command.flow.host, command.flow.key]
+        if command.verb == "PACE":
+            asked = [bps for bps in (command.value, one.own_pace_bps) if bps]
+            one.pace_bps = min(asked, default=0)
+            if one.tx is not None:
+                _pace(one.tx, command.value)
+            self._owner.done(command, command.value, "PACING")
+        elif one.tx is not None and command.value == one.port:
+            if one.attempt is not None and one.seen >= one.attempt.number:
+                self._owner.failed(command, f"on its way to port {one.attempt.port}")
+                return
+            self._abandon(one, "superseded by another move")
+            self._owner.done(command, one.port, "SOCKET")
+        else:
+            self._abandon(one, "superseded by another move")
+            self._begin(one, command.value, command)
+
+    def retransmits(self) -> int:
+        """Return how many segments were sent again, on all connections that there were."""
+        return sum(one.retransmits + (_retransmits(one.tx) if one.tx else 0) for one in self.carried)
+
+    def close(self) -> None:
+        """End them all by resets, so that every port is free again at once."""
+        for one in self.carried:
+            self._abandon(one, "the job ended")
+            self._let_go(one)
+        for sock in (*self._listeners.values(), *self._owned.values()):
+            sock.close()
+        self._poll.close()
+
+    # -- the sender's side ----------------------------------------------------------------------------------
+
+    def _begin(self, one: Carried, port: int, command: Command | None) -> None:
+        """Begin to connect from `port`; whatever is in the way ends the command, not the stream."""
+        one.number += 1
+        if command is not None and not 1 <= port <= 65535:
+            self._owner.failed(command, f"source port {port}: expected 1 to 65535")
+            return
+        begin_ns = time.monotonic_ns()
+        try:
+            sock = userns.in_netns(one.source.netns, lambda: self._dial(one, port))
+        except OSError as error:
+            if command is None and one.flow is None:
+                raise
+            if command is not None:
+                self._owner.failed(command, f"source port {port}: {error.strerror}")
+            return
+        port = sock.getsockname()[1]
+        one.attempt = attempt = _Attempt(sock, port, one.number, begin_ns, command)
+        self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
+
+    def _dial(self, one: Carried, port: int) -> socket.socket:
+        sock = _socket(self._congestion)
+        try:
+            sock.bind((one.source.address, port))
+            code = sock.connect_ex((one.peer.address, self.peer_port))
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _answered(self, one: Carried, attempt: _Attempt) -> None:
+        sock = attempt.sock
+        try:
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            if not attempt.said_hello:
+                sock.send(_HELLO.pack(_MAGIC, one.stream, attempt.number))
+                attempt.said_hello = True
+                self._poll.modify(sock.fileno(), select.EPOLLIN)
+                return
+            more = sock.recv(_ANSWER.size - len(attempt.answer))
+            if not more:
+                raise OSError(errno.ECONNRESET, "the receiver hung up")
+            attempt.answer += more
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._abandon(one, f"source port {attempt.port}: {error.strerror}")
+            return
+        if len(attempt.answer) == _ANSWER.size:
+            self._resume(one, attempt)
+
+    def _resume(self, one: Carried, attempt: _Attempt) -> None:
+        """Go on with the stream on the new connection, where the receiver says."""
+        (got,) = _ANSWER.unpack(attempt.answer)
+        self._unwatch(attempt.sock)
+        one.attempt = None
+        if one.tx is not None:
+            self._streams.detach_tx(one.stream)
+            one.retransmits += _retransmits(one.tx)
+            _reset(one.tx)
+        one.tx, before, one.port = attempt.sock, one.port, attempt.port
+        if one.pace_bps:
+            _pace(one.tx, one.pace_bps)
+        self._streams.attach_tx(one.stream, one.tx.fileno(), got)
+        if one.back is not None:
+            one.also.append(one.tx.dup())
+            self._streams.attach_rx(one.back, one.also[-1].fileno())
+        now_ns = time.monotonic_ns()
+        if one.flow is None:
+            one.key = f"sock:{cookie_of(one.tx)}"
+            one.flow = OwnedFlow(
+                one.key, one.source.host, "tcp", one.source.address, one.port, one.peer.address,
+                self.peer_port, ("MOVE", "PACE") if one.back is None else ("PACE",), self._job, self._tenant,
+            )  # fmt: skip
+            self._by_key[one.source.host, one.key] = one
+        else:
+            one.flow.source_port = one.port
+            self.moves.append({
+                "connection": one.stream, "from_port": before, "to_port": one.port,
+                "asked_ns": attempt.begin_ns, "went_on_ns": now_ns,
+            })  # fmt: skip
+        self._owner.add(one.flow)
+        if attempt.command is not None:
+            self._owner.done(attempt.command, one.port, "SOCKET")
+
+    def _abandon(self, one: Carried, reason: str) -> None:
+        """Give up a connection on its way; the stream stays where it is."""
+        attempt, one.attempt = one.attempt, None
+        if attempt is None:
+            return
+        self._unwatch(attempt.sock)
+        _reset(attempt.sock)
+        if attempt.command is not None:
+            self._owner.failed(attempt.command, reason)
+
+    def _broke(self, one: Carried) -> None:
+        """A connection ended by itself, or by the receiver's reset that a move's answer follows."""
+        if one.back is not None:
+            raise OSError(errno.ECONNRESET, f"the connection from port {one.port} broke")
+        expected = one.attempt is not None and one.seen >= one.attempt.number
+        if one.tx is not None:
+            self._streams.detach_tx(one.stream)
+            one.retransmits += _retransmits(one.tx)
+            _reset(one.tx)
+            one.tx = None
+        if not expected:
+            self.lost += 1
+            self._drop_rx(one)
+
+    # -- the receiver's side --------------------------------------------------------------------------------
+
+    def _listen(self, place: Place) -> None:
+        def work() -> socket.socket:
+            sock = _socket(self._congestion)
+            sock.bind((place.address, self.peer_port))
+            sock.listen(1024)
+            return sock
+
+        listener = userns.in_netns(place.netns, work)
+        self.peer_port = listener.getsockname()[1]
+        self._listeners[place.host] = listener
+        self._watch(listener, select.EPOLLIN, lambda: self._accept(listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # it was reset before we came to it
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._owned[sock.fileno()] = sock
+            self._watch(sock, select.EPOLLIN, lambda sock=sock: self._greeted(sock))  # type: ignore[misc]
+
+    def _greeted(self, sock: socket.socket) -> None:
+        """Hear which stream a connection carries, and take it from there."""
+        try:
+            hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            hello = b""
+        if 0 < len(hello) < _HELLO.size:
+            return
+        self._unwatch(sock)
+        del self._owned[sock.fileno()]
+        magic, stream, number = _HELLO.unpack(hello) if hello else (b"", 0, 0)
+        one = self._of.get(stream)
+        if magic != _MAGIC or one is None or one.stream != stream or number <= one.seen:
+            _reset(sock)
+            return
+        sock.recv(_HELLO.size)
+        one.seen = number
+        self._drop_rx(one)
+        one.rx = sock
+        try:
+            sock.send(_ANSWER.pack(self._streams.got(stream)))
+        except OSError:  # reset meanwhile: its sender comes again
+            return
+        self._streams.attach_rx(stream, sock.fileno())
+        if one.back is not None:
+            one.also.append(sock.dup())
+            self._streams.attach_tx(one.back, one.also[-1].fileno(), 0)
+
+    def _drop_rx(self, one: Carried) -> None:
+        if one.rx is not None:
+            self._streams.detach_rx(one.stream)
+            _reset(one.rx)
+            one.rx = None
+
+    # -- small things ---------------------------------------------------------------------------------------
+
+    def _let_go(self, one: Carried) -> None:
+        if one.tx is not None:
+            self._streams.detach_tx(one.stream)
+            one.retransmits += _retransmits(one.tx)
+            _reset(one.tx)
+            one.tx = None
+        self._drop_rx(one)
+        for sock in one.also:
+            sock.close()
+
+    def _watch_owner(self) -> None:
+        """Have the loop wake for what the owner's sockets say."""
+        for sock in self._owner.sockets():
+            if self._heard.get(sock.fileno()) is not sock:
+                self._heard[sock.fileno()] = sock
+                self._watch(sock, select.EPOLLIN, _nothing)  # `tend` follows and reads
+
+    def _watch(self, sock: socket.socket, events: int, work: Callable[[], None]) -> None:
+        self._poll.register(sock.fileno(), events)
+        self._watched[sock.fileno()] = work  # in place of a closed one that had the number
+
+    def _unwatch(self, sock: socket.socket) -> None:
+        self._watched.pop(sock.fileno(), None)
+        self._poll.unregister(sock.fileno())
+
+    def _serve(self, timeout_s: float) -> None:
+        for number, _ in self._poll.poll(timeout_s):
+            work = self._watched.get(number)
+            if work is not None:
+                work()
+
+
+def _nothing() -> None:
+    """What is to be done comes after."""
+
+
+def congestion_of(sock: socket.socket, name: str) -> None:
+    """Set TCP's congestion control. Raises OSError that names it where the kernel lacks it."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except OSError as error:
+        raise OSError(error.errno, f"congestion control {name!r} is not in this kernel") from None
+
+
+def _socket(congestion: str) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        # Several connections may share a source port, where they go to different hosts.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        congestion_of(sock, congestion)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _pace(sock: socket.socket, rate_bps: int) -> None:
+    rate = max(1, rate_bps // 8) if rate_bps else _UNPACED
+    sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", rate))
+
+
+def _retransmits(sock: socket.socket) -> int:
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int(struct.unpack_from("=I", info, _TCPI_TOTAL_RETRANS_AT)[0])
+
+
+def _reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

@@ -1,0 +1,101 @@
+"""Who sends how much to whom in which phase: the traffic of a job, before anything is opened. Pure.
+
+In: the kind of job, its number of ranks, connections and bytes. Out: `JobPlan`: connections, each a stream of
+its own from one rank to another, and the parts that each rank sends in each phase. A rank begins a phase when
+its own sends and receives of the one before are done; all ranks begin an iteration together.
+
+- all-to-all, pairwise: in phase s (from 0) rank i sends its chunk to rank i + s + 1 and receives from i - s -
+  1.
+- ring all-reduce: 2 (n - 1) phases, in each of which rank i sends a chunk to rank i + 1.
+- incast: one phase, in which all ranks but the first send to the first.
+- rpc: rank 0 sends a request to rank 1, which answers on the same connection.
+- bulk: rank 0 sends to rank 1 without an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = ["ENDLESS_BYTES", "JobPlan", "Kind", "Route", "make_job_plan"]
+
+Kind = Literal["alltoall", "allreduce", "incast", "rpc", "bulk"]
+ENDLESS_BYTES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One connection: its stream goes from rank `sender` to `receiver`; `back` is one that rides along."""
+
+    stream: int
+    sender: int
+    receiver: int
+    back: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """`ends[stream]` is (sender, receiver); `parts[rank][phase]` lists (stream, bytes)."""
+
+    ranks: int
+    routes: tuple[Route, ...]
+    ends: tuple[tuple[int, int], ...]
+    parts: tuple[tuple[tuple[tuple[int, int], ...], ...], ...]
+
+    @property
+    def iteration_bytes(self) -> int:
+        """What all ranks together send in one iteration, bytes."""
+        return sum(size for rank in self.parts for phase in rank for _, size in phase)
+
+    def phases(self) -> list[list[tuple[int, int, int]]]:
+        """Return each phase's (sender, receiver, bytes), a connection each."""
+        return [
+            [(*self.ends[stream], size) for rank in self.parts for stream, size in rank[phase]]
+            for phase in range(len(self.parts[0]))
+        ]
+
+
+def make_job_plan(kind: Kind, ranks: int, connections: int, size_bytes: int) -> JobPlan:
+    """Return the plan. `size_bytes`: what a rank hands in (alltoall, allreduce: cut into a chunk a rank), or
+    sends on each connection (incast, rpc). Raises ValueError where a connection would have nothing to send.
+    """
+    steps: list[list[tuple[int, int]]]  # phase -> (sender, receiver)
+    if kind == "alltoall":
+        steps = [[(i, (i + s) % ranks) for i in range(ranks)] for s in range(1, ranks)]
+    elif kind == "allreduce":
+        steps = [[(i, (i + 1) % ranks) for i in range(ranks)]] * (2 * (ranks - 1))
+    elif kind == "incast":
+        steps = [[(i, 0) for i in range(1, ranks)]]
+    else:
+        steps = [[(0, 1)]]
+    chunk = size_bytes // ranks // connections if kind in ("alltoall", "allreduce") else size_bytes
+    if chunk < 1:
+        raise ValueError(f"size_bytes {size_bytes}: expected a byte a connection at least")
+    if kind == "rpc":
+        return JobPlan(
+            2, tuple(Route(2 * c, 0, 1, 2 * c + 1) for c in range(connections)),
+            ((0, 1), (1, 0)) * connections,
+            (
+                (tuple((2 * c, chunk) for c in range(connections)), ()),
+                ((), tuple((2 * c + 1, chunk) for c in range(connections))),
+            ),
+        )  # fmt: skip
+    pairs: dict[tuple[int, int], list[int]] = {}
+    for phase in steps:
+        for pair in phase:
+            if pair not in pairs:
+                pairs[pair] = list(range(len(pairs) * connections, (len(pairs) + 1) * connections))
+    ends = tuple(pair for pair, streams in pairs.items() for _ in streams)
+    size = ENDLESS_BYTES if kind == "bulk" else chunk
+    parts: list[Sequence[Sequence[tuple[int, int]]]] = []
+    for rank in range(ranks):
+        parts.append([
+            [(stream, size) for pair in phase if pair[0] == rank for stream in pairs[pair]] for phase in steps
+        ])  # fmt: skip
+    return JobPlan(
+        ranks,
+        tuple(Route(stream, *pair) for stream, pair in enumerate(ends)),
+        ends,
+        tuple(tuple(tuple(phase) for phase in rank) for rank in parts),
+    )

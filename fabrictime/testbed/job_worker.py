@@ -1,0 +1,226 @@
+"""One job's traffic between namespaces: a process of its own, bounded in time.
+
+In: one JSON line on standard input (the fields of `_Order`); then `{"move": [connection, port]}` and
+`{"pace": [connection, bit/s]}`, for whoever has no actuator. Out: JSON lines: the connections when all stand,
+iterations as they end, and what arrived when, at the end. It ends at its time, after its iterations, at the
+line `stop` or the end of standard input, or at SIGTERM: it never outlives whoever started it.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fabrictime.testbed.connections import Carried, Connections, Place
+from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
+from fabrictime.testbed.owner import Command, Owner
+from native.jobs.streams import DONE, Streams
+
+__all__ = ["main"]
+
+_PR_SET_TIMERSLACK = 29
+_OPEN_S = 10.0
+_TELL_NS = 50_000_000
+_PORTS = (20_000, 60_000)
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class _Order:
+    kind: Kind
+    ranks: list[dict[str, Any]]  # of `Place`
+    connections: int
+    size_bytes: int
+    iterations: int
+    duration_s: float
+    gap_s: float
+    slot_s: float
+    congestion: str
+    seed: int
+    sports: list[int] | None
+    dport: int
+    check: bool
+    job: str | None
+    tenant: str | None
+    registrations: str | None
+    control: str | None
+
+
+class _Orders:
+    """What the starter says while the job runs; the end of it, or a signal, ends the job."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._waiting = b""
+        self._poll = select.poll()
+        self._poll.register(sys.stdin.fileno(), select.POLLIN | select.POLLHUP)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signal)
+
+    def _signal(self, number: int, frame: object) -> None:
+        self.wanted = True
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the orders that have come in."""
+        found: list[dict[str, Any]] = []
+        while self._poll.poll(0):
+            data = os.read(sys.stdin.fileno(), 65536)
+            if not data:
+                self.wanted = True
+                break
+            *lines, self._waiting = (self._waiting + data).split(b"\n")
+            for line in lines:
+                if line.strip() == b"stop":
+                    self.wanted = True
+                elif line.strip():
+                    found.append(json.loads(line))
+        return found
+
+    def ended(self) -> bool:
+        """Return whether to end now; orders that come before the start are none."""
+        self.take()
+        return self.wanted
+
+
+def main() -> int:
+    """Run the job that standard input orders."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += os.read(sys.stdin.fileno(), 1)
+    order = _Order(**json.loads(line))
+    orders = _Orders()
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
+    owner = Owner(
+        Path(order.registrations) if order.registrations else None,
+        Path(order.control) if order.control else None,
+    )
+    try:
+        _run(order, orders, owner)
+    except (OSError, ValueError) as error:
+        _say({"error": str(error)})
+        return 1
+    finally:
+        owner.close()
+    return 0
+
+
+def _run(order: _Order, orders: _Orders, owner: Owner) -> None:
+    plan = make_job_plan(order.kind, len(order.ranks), order.connections, order.size_bytes)
+    slot_ns = int(order.slot_s * 1e9)
+    streams = Streams(
+        plan.ranks, plan.ends, plan.parts, iterations=order.iterations, gap_ns=int(order.gap_s * 1e9),
+        slot_ns=slot_ns, slots_max=int(order.duration_s / order.slot_s) + 1 if slot_ns else 0,
+        check=order.check,
+    )  # fmt: skip
+    connections = _connect(order, plan, streams, owner)
+    try:
+        if not connections.open(time.monotonic_ns() + int(_OPEN_S * 1e9), orders.ended):
+            raise OSError(110, f"not all connections of the job stood within {_OPEN_S:g} s")
+        _say({
+            "started": True,
+            "dport": connections.peer_port,
+            "begin_monotonic_ns": time.monotonic_ns(),
+            "begin_wall_ns": time.time_ns(),
+            "iteration_bytes": plan.iteration_bytes,
+            "connections": [
+                {
+                    "number": one.stream, "source": one.source.host, "destination": one.peer.host,
+                    "source_port": one.port, "peer_port": connections.peer_port, "flow": one.key,
+                }
+                for one in connections.carried
+            ],
+        })  # fmt: skip
+        _loop(order, orders, streams, connections)
+        _say(_result(streams, connections, owner, slot_ns))
+    finally:
+        connections.close()
+
+
+def _loop(order: _Order, orders: _Orders, streams: Streams, connections: Connections) -> None:
+    end_ns = time.monotonic_ns() + int(order.duration_s * 1e9)
+    by_number = {one.stream: one for one in connections.carried}
+    told_ns = 0
+    why = -1
+    while why != DONE and (now_ns := time.monotonic_ns()) < end_ns:
+        why = connections.run(end_ns)
+        if now_ns - told_ns > _TELL_NS or why == DONE:
+            told_ns = now_ns
+            if found := streams.iterations():
+                _say({"iterations": found})
+            for said in orders.take():
+                for verb, (number, value) in said.items():
+                    flow = by_number[number].flow
+                    if flow is not None:
+                        asked = Command("MOVE" if verb == "move" else "PACE", None, flow, value)
+                        connections.obey(asked)
+            if orders.wanted:
+                break
+    if found := streams.iterations():
+        _say({"iterations": found})
+
+
+def _connect(order: _Order, plan: JobPlan, streams: Streams, owner: Owner) -> Connections:
+    """Return the job's connections with the ports that were ordered, else drawn from the seed."""
+    draw = random.Random(order.seed)  # noqa: S311  # repeatable, and no secret
+    places = [Place(**rank) for rank in order.ranks]
+    for tries in range(_TRIES):
+        sports = order.sports or draw.sample(range(*_PORTS), len(plan.routes))
+        carried = [
+            Carried(route.stream, places[route.sender], places[route.receiver], sport, route.back)
+            for route, sport in zip(plan.routes, sports, strict=True)
+        ]
+        dport = order.dport or draw.randrange(*_PORTS)
+        try:
+            return Connections(
+                streams, carried, dport, owner, congestion=order.congestion, job=order.job,
+                tenant=order.tenant, seed=order.seed,
+            )  # fmt: skip
+        except OSError as error:
+            if order.dport or error.errno != 98 or tries == _TRIES - 1:  # EADDRINUSE
+                raise
+    raise AssertionError("unreachable")
+
+
+def _result(streams: Streams, connections: Connections, owner: Owner, slot_ns: int) -> dict[str, Any]:
+    usage = os.times()
+    return {
+        "ended": True,
+        "elapsed_ns": time.monotonic_ns() - streams.begin_ns,
+        "begin_monotonic_ns": streams.begin_ns,
+        "begin_wall_ns": time.time_ns() - time.monotonic_ns() + streams.begin_ns,
+        "received_bytes": [streams.got(stream) for stream in range(streams.count)],
+        "slot_ns": slot_ns,
+        "slots": [
+            base64.b64encode(zlib.compress(streams.slots(stream), 1)).decode() if slot_ns else ""
+            for stream in range(streams.count)
+        ],
+        "moves": connections.moves,
+        "lost_connections": connections.lost,
+        "retransmits": connections.retransmits(),
+        "spoilt_bytes": streams.spoilt,
+        "refused": owner.refused,
+        "cpu_s": usage.user + usage.system,
+        "cpu_user_s": usage.user,
+    }
+
+
+def _say(message: dict[str, Any]) -> None:
+    try:
+        print(json.dumps(message), flush=True)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,436 @@
+"""Jobs on a fabric: all-to-all, ring all-reduce, incast and request-response between its hosts, a process
+each.
+
+In: a Fabric and JobSpecs. Out: running jobs, whose iterations can be awaited and whose connections can be
+moved, and what arrived of each connection when, as a JobResult. Every job ends by its own time, after its
+iterations, with the fabric, or with the process that started it.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from array import array
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fabrictime.testbed.fabric import Fabric, FabricError, FabricNic
+from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
+
+__all__ = ["Connection", "Iteration", "Job", "JobResult", "JobSpec", "Jobs", "parse_size"]
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_START_TIMEOUT_S = 30.0
+_END_GRACE_S = 10.0
+_NAME_MAX = 128
+_SIZE_UNIT = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_CONNECTIONS_MAX = 4096
+_CELLS_MAX = 20_000_000
+_LEAST_HOSTS = {"alltoall": 2, "allreduce": 2, "incast": 2, "rpc": 2}
+_LISTED_ITERATIONS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One job. `hosts`: its ranks in order, hosts or NICs, () for all hosts; incast: the first one receives;
+    rpc: the first asks the second.
+
+    `connections`: of each pair, each with a source port of its own. `size_bytes`: alltoall and allreduce,
+    what each rank hands in to an iteration; incast and rpc, what each connection carries in one (rpc: each
+    way). `gap_s`: pause between two iterations. `iterations` 0: as many as fit in `duration_s`. `slot_s`:
+    width of the slots that arrived bytes are counted in, 0: not counted. `seed`: of the source ports and the
+    listeners' port, where `sports` (by connection) and `dport` are not given. `check`: compare every byte
+    that arrives.
+    """
+
+    kind: Kind
+    hosts: tuple[str, ...] = ()
+    connections: int = 4
+    size_bytes: int = 2_000_000
+    duration_s: float = 20.0
+    iterations: int = 0
+    gap_s: float = 0.0
+    slot_s: float = 0.01
+    congestion: str = "cubic"
+    seed: int = 0
+    sports: tuple[int, ...] | None = None
+    dport: int = 0
+    check: bool = False
+    job: str | None = None
+    tenant: str | None = None
+
+    def check_values(self, ranks: int) -> Self:
+        """Return itself. Raises ValueError that names the field and what it takes."""
+        if self.kind not in _LEAST_HOSTS:
+            raise ValueError(f"kind {self.kind!r}: expected {', '.join(_LEAST_HOSTS)}")
+        if ranks < 2 or (self.kind == "rpc" and ranks != 2):
+            expected = "2" if self.kind == "rpc" else "2 at least"
+            raise ValueError(f"hosts: {ranks} of a job {self.kind}, expected {expected}")
+        bounds: dict[str, tuple[float, float]] = {
+            "connections": (1, 64),
+            "size_bytes": (1, 1 << 40),
+            "duration_s": (0.01, 86_400),
+            "iterations": (0, 10**9),
+            "gap_s": (0, 60),
+            "slot_s": (0, 60),
+            "seed": (0, 2**63 - 1),
+            "dport": (0, 65535),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # NaN fails as well
+                raise ValueError(f"{name} {value!r}: expected {low:g} to {high:g}")
+        for name in ("job", "tenant"):
+            value = getattr(self, name)
+            if value is not None and not (0 < len(value) <= _NAME_MAX and value.isprintable()):
+                raise ValueError(f"{name} {value!r}: expected 1 to {_NAME_MAX} printable characters")
+        plan = make_job_plan(self.kind, ranks, self.connections, self.size_bytes)
+        if len(plan.routes) > _CONNECTIONS_MAX:
+            raise ValueError(f"{len(plan.routes)} connections: expected at most {_CONNECTIONS_MAX}")
+        if self.slot_s and len(plan.ends) * self.duration_s / self.slot_s > _CELLS_MAX:
+            raise ValueError(
+                f"slot_s {self.slot_s:g}: {len(plan.ends)} streams for {self.duration_s:g} s, "
+                f"expected at most {_CELLS_MAX} slots in all"
+            )
+        if self.sports is not None and len(self.sports) != len(plan.routes):
+            raise ValueError(f"sports: {len(self.sports)}, expected {len(plan.routes)}")
+        for port in self.sports or ():
+            if not 1 <= port <= 65535:
+                raise ValueError(f"sports: {port!r}, expected 1 to 65535")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One connection of a job as it began; `flow` is its identity for good, without host and boot."""
+
+    number: int
+    source: str
+    destination: str
+    source_port: int
+    peer_port: int
+    flow: str
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration, CLOCK_MONOTONIC. `slowest`: the connection that took longest in its phase, and how
+    long."""
+
+    number: int
+    begin_ns: int
+    end_ns: int
+    slowest: int
+    slowest_ns: int
+
+    @property
+    def duration_s(self) -> float:
+        """How long it took."""
+        return (self.end_ns - self.begin_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a job did. Lists are by stream: by connection, but for rpc, where 2c asks and 2c + 1 answers.
+
+    `slots[s][i]`: bytes of stream s that arrived in [begin_monotonic_ns + i * slot_ns, + slot_ns); a stream's
+    list ends with its last byte. `moves`: connection, from_port, to_port, asked_ns, went_on_ns. The wall
+    clock was `begin_wall_ns` when the monotonic clock was `begin_monotonic_ns`.
+    """
+
+    spec: JobSpec
+    connections: list[Connection]
+    iterations: list[Iteration]
+    iteration_bytes: int
+    elapsed_s: float
+    begin_monotonic_ns: int
+    begin_wall_ns: int
+    received_bytes: list[int]
+    slot_ns: int
+    slots: list[array[int]]
+    moves: list[dict[str, int]]
+    lost_connections: int
+    retransmits: int
+    spoilt_bytes: int
+    refused: list[str]
+    cpu_s: float
+    cpu_user_s: float
+
+    @property
+    def goodput_bps(self) -> float:
+        """Bytes of whole iterations over their time, pauses included, bit/s of all ranks together; 0 where
+        none ended.
+        """
+        if not self.iterations:
+            return 0.0
+        took_ns = self.iterations[-1].end_ns - self.iterations[0].begin_ns
+        return len(self.iterations) * self.iteration_bytes * 8e9 / took_ns
+
+    def wall_ns(self, monotonic_ns: int) -> int:
+        """Return the wall clock's time at a time of the monotonic one, ns since the Unix epoch."""
+        return self.begin_wall_ns + monotonic_ns - self.begin_monotonic_ns
+
+    def total_slots(self) -> list[int]:
+        """Return the bytes of all streams together by slot."""
+        total = [0] * max((len(slots) for slots in self.slots), default=0)
+        for slots in self.slots:
+            for at, size in enumerate(slots):
+                total[at] += size
+        return total
+
+
+class Job:
+    """A running job: watch `iterations`, await it with `wait`, end it early with `stop`."""
+
+    def __init__(
+        self, number: int, spec: JobSpec, process: subprocess.Popen[str], started: dict[str, Any]
+    ) -> None:
+        self.number = number
+        self.spec = spec
+        self.connections = [Connection(**one) for one in started["connections"]]
+        self.iteration_bytes: int = started["iteration_bytes"]
+        self.dport: int = started["dport"]
+        self._started = started
+        self._process = process
+        self._iterations: list[Iteration] = []
+        self._finished = 0
+        self._end: dict[str, Any] | None = None
+        self._changed = threading.Condition()
+        self._over = False
+        self._thread = threading.Thread(target=self._listen, name=f"job {number}", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether the job goes on still."""
+        return not self._over
+
+    @property
+    def finished(self) -> int:
+        """How many iterations are over."""
+        return self._finished
+
+    def iterations(self, since: int = 0) -> list[Iteration]:
+        """Return the iterations that are over, from number `since` on."""
+        with self._changed:
+            return self._iterations[since:]
+
+    def wait_iterations(self, count: int, timeout_s: float) -> list[Iteration]:
+        """Wait until `count` iterations are over and return all that are. Raises FabricError where the job
+        ended before, TimeoutError.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._finished >= count or self._over, timeout_s):
+                raise TimeoutError(
+                    f"job {self.number}: {self._finished} of {count} iterations in {timeout_s:g} s"
+                )
+            if self._finished < count:
+                raise FabricError(f"job {self.number} ended after {self._finished} of {count} iterations")
+            return list(self._iterations)
+
+    def wait_until_over(self, timeout_s: float) -> bool:
+        """Wait until the job is over, at most so long; returns whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._over, timeout_s)
+
+    def move(self, connection: int, source_port: int) -> None:
+        """Have a connection go on from another source port, as an actuator would."""
+        self._tell({"move": [connection, source_port]})
+
+    def pace(self, connection: int, rate_bps: int) -> None:
+        """Have a connection send at most so fast; 0: as fast as it goes."""
+        self._tell({"pace": [connection, rate_bps]})
+
+    def stop(self) -> JobResult:
+        """End the job now and return what it did."""
+        self.hang_up()
+        return self.wait()
+
+    def hang_up(self) -> None:
+        """Have the job end, without waiting for it."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def wait(self, timeout_s: float | None = None) -> JobResult:
+        """Wait for the job's own end and return what it did. Raises FabricError where it failed or does not
+        end.
+        """
+        self._thread.join(self.spec.duration_s + _END_GRACE_S if timeout_s is None else timeout_s)
+        end = self._end
+        late = self._thread.is_alive()
+        self.kill()
+        if end is None or "error" in end:
+            why = "did not end" if late else (end or {}).get("error", "ended without a result")
+            raise FabricError(f"job {self.number}: {why}")
+        slots = []
+        for packed in end["slots"]:
+            words = array("I")
+            if packed:
+                words.frombytes(zlib.decompress(base64.b64decode(packed)))
+            slots.append(words)
+        known = {"ended", "elapsed_ns", "slots"}
+        return JobResult(
+            spec=self.spec, connections=self.connections, iterations=list(self._iterations),
+            iteration_bytes=self.iteration_bytes, elapsed_s=end["elapsed_ns"] / 1e9, slots=slots,
+            **{key: value for key, value in end.items() if key not in known},
+        )  # fmt: skip
+
+    def kill(self) -> None:
+        """End its process without asking for a result."""
+        _end(self._process)
+        self._thread.join(5)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        if self._process.stdin is None:
+            raise FabricError(f"job {self.number}: no input to write")
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            raise FabricError(f"job {self.number}: it has ended") from None
+
+    def _listen(self) -> None:
+        """Take what the process says until it ends. Runs in a thread of its own."""
+        stdout = self._process.stdout
+        while stdout is not None and (line := stdout.readline()):
+            said = json.loads(line)
+            with self._changed:
+                for values in said.get("iterations", ()):
+                    if len(self._iterations) < _LISTED_ITERATIONS:
+                        self._iterations.append(Iteration(self._finished, *values))
+                    self._finished += 1
+                if "ended" in said or "error" in said:
+                    self._end = said
+                self._changed.notify_all()
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+
+class Jobs:
+    """Starts jobs on one fabric and ends those that run when the fabric closes.
+
+    `registrations`, `control`: sockets of the flow reporter and of the actuator, once there are any.
+    """
+
+    def __init__(
+        self, fabric: Fabric, registrations: Path | None = None, control: Path | None = None
+    ) -> None:
+        self._fabric = fabric
+        self._registrations, self._control = registrations, control
+        self._jobs: dict[int, Job] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        fabric.on_close(self.close)
+
+    def nics(self, spec: JobSpec) -> list[str]:
+        """Return the NIC of each rank. Raises FabricError for a host that is none, ValueError."""
+        return [nic.nic for nic in self._ranks(spec)]
+
+    def plan(self, spec: JobSpec) -> JobPlan:
+        """Return what a job would send. Raises ValueError, FabricError for a host that is none."""
+        ranks = self._ranks(spec)
+        spec.check_values(len(ranks))
+        return make_job_plan(spec.kind, len(ranks), spec.connections, spec.size_bytes)
+
+    def start(self, spec: JobSpec) -> Job:
+        """Start a job and return once all its connections stand. Raises ValueError for a bad spec,
+        FabricError where it cannot.
+        """
+        ranks = self._ranks(spec)
+        spec.check_values(len(ranks))
+        order = asdict(spec)
+        del order["hosts"]
+        order |= {
+            "ranks": [{"host": nic.host, "netns": nic.netns, "address": nic.address} for nic in ranks],
+            "job": spec.job or f"{spec.kind}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}",
+            "registrations": None if self._registrations is None else str(self._registrations),
+            "control": None if self._control is None else str(self._control),
+        }
+        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fabrictime.testbed.job_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        timer = threading.Timer(_START_TIMEOUT_S, process.kill)
+        timer.start()
+        try:
+            if process.stdin is None or process.stdout is None:
+                raise FabricError("job: no pipes to its process")
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            started = json.loads(line) if line else {"error": "did not start"}
+            if "started" not in started:
+                raise FabricError(f"job {spec.kind}: {started['error']}")
+        except OSError as error:
+            _end(process)
+            raise FabricError(f"job {spec.kind}: {error}") from error
+        except BaseException:
+            _end(process)
+            if process.stdout is not None:
+                process.stdout.close()
+            raise
+        finally:
+            timer.cancel()
+        with self._lock:
+            number = next(self._numbers)
+            self._jobs[number] = job = Job(number, spec, process, started)
+        return job
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs that run."""
+        with self._lock:
+            self._jobs = {number: job for number, job in self._jobs.items() if job.running}
+            return list(self._jobs.values())
+
+    def close(self) -> None:
+        """End every job that runs."""
+        for job in self.jobs():
+            job.kill()
+
+    def _ranks(self, spec: JobSpec) -> list[FabricNic]:
+        names = spec.hosts or tuple(dict.fromkeys(nic.host for nic in self._fabric.nics()))
+        ranks = [self._fabric.nic(name) for name in names]
+        if len({nic.nic for nic in ranks}) != len(ranks):
+            raise ValueError(f"hosts {', '.join(names)}: expected each once")
+        return ranks
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of `2mb`, `256kib` or `4096`. Raises ValueError."""
+    number = text.strip().lower()
+    unit = number.lstrip("0123456789.")
+    try:
+        return round(float(number[: len(number) - len(unit)]) * _SIZE_UNIT[unit.strip()])
+    except (KeyError, ValueError):
+        raise ValueError(f"size {text!r}: expected a number and kb, mb, kib or mib, as in 2mb") from None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Make sure that the process is gone and its input is closed."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()

@@ -1,0 +1,161 @@
+"""Programs that own flows, in C and in Python: what they say, and that they do what an actuator asks."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from producers.local_socket import listen
+
+HERE = Path(__file__).parent
+WAIT_S = 20.0
+
+
+class Agent:
+    """A listening agent: hears lines, says lines."""
+
+    def __init__(self, path):
+        self._path = path
+        self._socket = listen(path)
+        self._socket.settimeout(WAIT_S)
+
+    def accept(self):
+        self._connection, _ = self._socket.accept()
+        self._connection.settimeout(WAIT_S)
+        self._lines = self._connection.makefile("rb")
+
+    def ask(self, line):
+        self._connection.sendall(line.encode() + b"\n")
+
+    def hear(self):
+        return self._lines.readline().decode().rstrip("\n")
+
+    def close(self):
+        self._lines.close()
+        self._connection.close()
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+
+@pytest.fixture(params=["c", "python"])
+def program(request, made, tmp_path):
+    """The command of a program that owns one flow."""
+    if request.param == "python":
+        return [sys.executable, HERE / "owner.py"]
+    compiler = request.getfixturevalue("compiler")
+    subprocess.run(
+        [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+         "-I", made.HEADER, HERE / "owner.c", "-o", tmp_path / "owner"],
+        check=True,
+    )  # fmt: skip
+    return [tmp_path / "owner"]
+
+
+@pytest.fixture(params=["tcp", "udp"])
+def peer(request):
+    kind = socket.SOCK_STREAM if request.param == "tcp" else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, kind) as sock:
+        sock.bind(("127.0.0.1", 0))
+        if request.param == "tcp":
+            sock.listen()
+        yield request.param, sock
+
+
+def free_port(protocol):
+    kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, kind) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@pytest.mark.parametrize("directory", ["short", "d" * 120])
+def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp_path, directory):
+    protocol, sock = peer
+    where = tmp_path / directory
+    where.mkdir()
+    reporter = Agent(where / "flows.sock")
+    owner = subprocess.Popen(
+        [*program, where / "flows.sock", where / "control.sock", "h1", "127.0.0.1",
+         str(sock.getsockname()[1]), protocol],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={"PYTHONPATH": str(made.PYTHON_CLIENT)},
+    )  # fmt: skip
+    try:
+        key, port = owner.stdout.readline().split()
+        reporter.accept()
+        said = json.loads(reporter.hear())
+        assert said["protocol"] == protocol
+        assert (said["source_address"], said["source_port"]) == ("127.0.0.1", int(port))
+        assert (said["peer_address"], said["peer_port"]) == sock.getsockname()
+        assert (said["job"], said["tenant"]) == ('train "7"', "blue")
+        assert (said["flow"], said["can"]) == (key, ["MOVE", "PACE"])
+        if protocol == "udp":
+            assert (f"sock:{said['cookie']}", said["sent_bytes"]) == (key, 0)
+
+        actuator = Agent(where / "control.sock")  # comes late
+        actuator.accept()
+        assert actuator.hear() == f"FLOW {key} {port} MOVE,PACE h1"
+        to = free_port(protocol)
+        actuator.ask(f"MOVE 5 {key} {to} h1")
+        assert actuator.hear() == f"FLOW {key} {to} MOVE,PACE h1"
+        assert actuator.hear() == f"DONE 5 {to} SOCKET"
+        moved = json.loads(reporter.hear())
+        assert (moved["flow"], moved["source_port"]) == (key, to)
+
+        actuator.ask(f"MOVE 6 {key} {sock.getsockname()[1]} h1")  # the peer's own port: taken
+        assert actuator.hear().startswith("FAILED 6 ")
+        actuator.ask(f"MOVE 7 sock:1 {to} h1")
+        assert actuator.hear() == "FAILED 7 no such flow here"
+        actuator.ask("hello")
+        assert actuator.hear().startswith("ERROR ")
+        actuator.ask(f"PACE 8 {key} 5000000 h1")
+        heard = [actuator.hear()]
+        while not heard[-1].startswith("DONE"):
+            heard.append(actuator.hear())
+        assert heard[-1] == "DONE 8 5000000 PACING"
+        assert owner.stdout.readline() == f"pace {key} 5000000\n"
+
+        actuator.close()
+        actuator = Agent(where / "control.sock")  # and comes back
+        actuator.accept()
+        assert actuator.hear() == f"FLOW {key} {to} MOVE,PACE h1"
+        owner.stdin.close()
+        assert actuator.hear() == f"GONE {key} h1"
+        assert owner.wait(WAIT_S) == 0
+        actuator.close()
+        reporter.close()
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+        owner.stdin.close()
+
+
+@pytest.mark.parametrize("dialect", ["gnu11", "gnu17", "gnu++17"])
+def test_flow_header_compiles_without_a_warning(made, compiler, tmp_path, dialect):
+    wanted = compiler
+    if "++" in dialect:
+        wanted = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+        if wanted is None:
+            pytest.skip("no C++ compiler here: c++, g++ and clang++ are missing")
+    source = tmp_path / ("main.cc" if "++" in dialect else "main.c")
+    source.write_text("""
+#include "fabrictime_flow.h"
+int main(void) {
+  ft_owner owner;
+  if (ft_owner_open(&owner, "/nowhere/flows", "/nowhere/control", NULL)) return 1;
+  ft_owner_poll(&owner);
+  ft_owner_close(&owner);
+  return 0;
+}
+""")
+    subprocess.run(
+        [wanted, f"-std={dialect}", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror",
+         "-I", made.HEADER, source, "-o", tmp_path / "main"],
+        check=True,
+    )  # fmt: skip
+    assert subprocess.run([tmp_path / "main"], check=False).returncode == 0
