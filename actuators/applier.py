@@ -177,6 +177,11 @@ class Applier:
     def take(self, decision: Record, token: Token = None) -> None:
         """Take one decision of this host."""
         key = key_of(decision["flow_id"])
+        if decision["epoch"] > self._epochs.get(
+            decision["shard"], -1
+        ):  # from now on, whatever waits before it
+            self._epochs[decision["shard"]] = decision["epoch"]
+            self._note_host()
         flow = self._flows.get(key)
         if flow is None:
             self._forget()
@@ -521,9 +526,6 @@ class Applier:
         token: Token, how: str = "", began_ns: int | None = None,
     ) -> None:  # fmt: skip
         """Note what came of a decision, then report it."""
-        if decision["epoch"] > self._epochs.get(decision["shard"], -1):
-            self._epochs[decision["shard"]] = decision["epoch"]
-            self._note_host()
         flow.fence, flow.outcome, flow.intent = _fence(decision), outcome, None
         record = self._record(_named(decision), outcome, before, detail, flow, how, began_ns)
         if outcome == "NO_FLOW" and not flow.in_force and not flow.waiting:

@@ -254,7 +254,11 @@ class Orders:
         for done, fresh in zip(committed, since, strict=True):
             if done.error is not None:
                 raise KafkaException(done.error)
-            found.append(done if done.offset >= 0 else fresh)
+            begin = done if done.offset >= 0 else fresh
+            if begin.offset < 0:  # nothing is that young: from the end as it is now, not as it will be
+                _, end = self._consumer.get_watermark_offsets(begin, timeout=5)
+                begin = TopicPartition(DECISIONS.name, begin.partition, end)
+            found.append(begin)
         with self._lock:
             self._offsets = {number: Offsets() for number in numbers}
         return found

@@ -50,6 +50,6 @@ class Limits:
             act, allowed, actions,
             MOST_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),
             frozenset(job for record in found for job in record["protected_jobs"]),
-            max((record["revert_before_ns"] or 0 for record in found), default=0),
+            max((record.get("revert_before_ns") or 0 for record in found), default=0),
             sum(record["version"] for record in found),
         )  # fmt: skip

@@ -157,7 +157,7 @@ FALLBACKS: Final = Topic(
     writers=("solve",), readers=("actuator",),
 )  # fmt: skip
 ACTUATORS: Final = Topic(
-    "fabric.actuators", "actuator", "ActuatorState", "what each actuator is at: mode, config, what is in force",
+    "fabric.actuators", "actuator", "ActuatorState", "what each actuator is at: mode, what is in force",
     Partitions.ONE, DAY_MS,
     writers=("actuator",), readers=("config",),
 )  # fmt: skip
