@@ -26,15 +26,17 @@ from typing import Any, Final
 
 from sdnotify import SystemdNotifier
 
-from actuators.applier import Applier, read_decision
+from actuators.applier import Applier, key_of, read_decision
 from actuators.clients import kafka_client, registry_of
 from actuators.effectors.owners import Owners
 from actuators.fabric_time import FabricTime
 from actuators.journal import Journal
 from actuators.orders import Orders, Taken
+from actuators.owned_sockets import receive_at, received
+from actuators.reflex import Links, Reflex
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
-from schemas.topics import CONFIG, MAX_ELEMENTS
+from schemas.topics import CONFIG, FALLBACKS, MAX_ELEMENTS
 
 __all__ = ["Hand", "main"]
 
@@ -44,6 +46,11 @@ _STATUS_S: Final = 5.0
 _IDLE_S: Final = 0.25
 _AGAIN_S: Final = 0.02
 _FLUSH_S: Final = 2.0
+_WORD_BYTES: Final = 1 << 20
+_WORDS_BYTES: Final = 4 << 20
+_WORDS_MOST: Final = 64
+"""Words that are taken at once, before anything else is looked at."""
+_WARNED_MOST: Final = 20
 _HELD_MOST: Final = 100_000
 """Decisions that may wait for the config to be read."""
 
@@ -92,6 +99,16 @@ class Hand:
         self.reports: dict[str, int] = {}
         """Reports so far, by outcome."""
         self.selector.register(orders.wake_fd, selectors.EVENT_READ, self._woken)
+        self.links = Links()
+        self._reflexes: dict[str, Reflex] = {}
+        self._words: socket.socket | None = None
+        self._words_path = settings.reflex_path
+        self.words = self.words_refused = 0
+        """Words of probers that were heard, and that made no sense."""
+        if settings.reflex_ms is not None:
+            self._reflexes = {host: Reflex(settings.reflex_ms * 1_000_000) for host in names}
+            self._words = receive_at(self._words_path, _WORDS_BYTES)
+            self.selector.register(self._words, selectors.EVENT_READ, self._hear)
 
     def turn(self, most_s: float = _IDLE_S) -> None:
         """Do what is due, and wait for more, at most so long."""
@@ -100,6 +117,7 @@ class Hand:
         while self.orders.taken:
             self._take(self.orders.taken.popleft())
         self.owners.tick()
+        self._reflex()
         now_s = time.monotonic()
         if not self._settled and self.ready and now_s >= self._settle_s:
             self._settled = True
@@ -138,6 +156,9 @@ class Hand:
 
     def close(self) -> None:
         """Hang up."""
+        if self._words is not None:
+            self._words.close()
+            self._words_path.unlink(missing_ok=True)
         self.owners.close()
         self.selector.close()
         self.journal.close()
@@ -166,6 +187,11 @@ class Hand:
         leases = [due for applier in self.appliers.values() if (due := applier.due_ns()) is not None]
         if leases:
             waits.append((min(leases) - self.now_ns()) / 1e9)
+        waits += [
+            (due - time.monotonic_ns()) / 1e9
+            for reflex in self._reflexes.values()
+            if (due := reflex.due_ns()) is not None
+        ]
         if self._announce_s is not None:
             waits.append(self._announce_s - time.monotonic())
         if not self._settled:
@@ -176,11 +202,61 @@ class Hand:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.orders.wake_fd)
 
+    def _hear(self, events: int) -> None:
+        """Take the words of probers that have come."""
+        for _ in range(_WORDS_MOST):
+            if self._words is None:
+                return
+            try:
+                data = received(self._words, _WORD_BYTES)
+                if data is None:
+                    return
+                self.links.take(codec.decode(data, "ProberWord"), time.monotonic_ns())
+                self.words += 1
+            except (codec.BadRecord, ValueError, PermissionError) as error:
+                self.words_refused += 1
+                if self.words_refused <= _WARNED_MOST:
+                    _log.warning("word of a prober: %s", error)
+
+    def _reflex(self) -> None:
+        """Lead flows away from what is dead, where nobody decided."""
+        if not self.ready:
+            return
+        now_ns = time.monotonic_ns()
+        dead = self.links.dead_at(now_ns)
+        for host, reflex in self._reflexes.items():
+            if not dead:
+                reflex.look(dead, {}, {}, now_ns)
+                continue
+            applier = self.appliers[host]
+            flows = list(reflex.flows())
+            paths = {flow: self.owners.path_of(host, key_of(flow)) for flow in flows}
+            fences = {flow: applier.fence_of(flow) for flow in flows}
+            for wanted in reflex.look(dead, paths, fences, now_ns):
+                applier.reflex(*wanted)
+
+    def _take_fallbacks(self, taken: Taken) -> None:
+        host = (taken.key or b"").decode("utf-8", "replace")
+        if host not in self._reflexes:
+            return
+        try:
+            record = None
+            if taken.value is not None:
+                record = codec.decode(taken.value, FALLBACKS.record, self._registry)
+                if record["host"] != host:
+                    raise codec.BadRecord("WRONG_KEY", f"key {host!r}, expected {record['host']!r}")
+        except codec.BadRecord as bad:
+            self.orders.reject(taken.message, bad)
+            return
+        self._reflexes[host].take_fallbacks(record)
+
     def _take(self, taken: Taken) -> None:
         if taken.kind == "told" and taken.record is not None:
             self.appliers[taken.record["host"]].told(taken.record)
         elif taken.kind == "config":
             self._take_config(taken)
+        elif taken.kind == "fallbacks":
+            self._take_fallbacks(taken)
         elif taken.kind == "ready":
             self.ready = True
             self._set_config()

@@ -281,11 +281,6 @@ class Applier:
         self._order(key, flow, "MOVE", to_path, answered)
         return True
 
-    def decided_since(self, flow_id: str, fence: Fence) -> bool:
-        """Whether a decision newer than `fence` has come for a flow."""
-        flow = self._flows.get(key_of(flow_id))
-        return flow is not None and (bool(flow.waiting) or flow.busy or flow.fence > fence)
-
     def fence_of(self, flow_id: str) -> Fence:
         """Return (epoch, seq) of the newest decision taken for a flow."""
         flow = self._flows.get(key_of(flow_id))

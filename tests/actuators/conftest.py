@@ -312,15 +312,24 @@ class ActProcess:
 
     def start(self) -> None:
         root = str(Path(__file__).parents[2])
-        self.process = subprocess.Popen(
-            self.arguments, cwd=root, env=os.environ | {"PYTHONPATH": root}, stderr=subprocess.PIPE, text=True
-        )
+        with self._output.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.arguments, cwd=root, env=os.environ | {"PYTHONPATH": root}, stderr=output
+            )
+
+    @property
+    def _output(self) -> Path:
+        return self.control.with_name("act.log")
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text()
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = 20) -> tuple[int, str]:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        _, text = self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, text
+        self.process.wait(timeout=timeout_s)
+        return self.process.returncode, self.said
 
     @property
     def control(self) -> Path:
@@ -346,8 +355,8 @@ def start_act(log: Log, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
     yield start
     for process in made:
         if process.process.poll() is None:
-            _, text = process.end(signal.SIGKILL)
-            sys.stderr.write(text)  # what it said, where the test failed
+            process.end(signal.SIGKILL)
+        sys.stderr.write(process.said)  # shown where the test failed
 
 
 @pytest.fixture
