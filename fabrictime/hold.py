@@ -93,24 +93,43 @@ def _order(
     live: LiveRecords, records: list[Record], revert: bool, wait_s: float, registry: codec.Registry | None,
     *, act: bool,
 ) -> Stopped:  # fmt: skip
+    import threading
+
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     heard = Heard()
+    failed: list[ValueError] = []
+
+    def send() -> None:
+        try:
+            live.publish(*records)
+        except ValueError as error:
+            failed.append(error)
+
     consumer = Consumer({
         "bootstrap.servers": live.bootstrap, "group.id": "fabrictime-hold", "enable.auto.commit": False,
         "log_level": 0, "fetch.wait.max.ms": 50, "enable.partition.eof": True,
     })  # fmt: skip
     try:
-        # the order goes first: to look who is there may take its time
+        # the order goes at once: to look meanwhile who is there may take its time
         began_s = time.monotonic()
-        live.publish(*records)
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
         try:
             known = consumer.list_topics(ACTUATORS.name, timeout=_CONNECT_S).topics[ACTUATORS.name].partitions
             since_ms = round((time.time() - HEARD_S) * 1000)
             begin = [TopicPartition(ACTUATORS.name, number, since_ms) for number in known]
             consumer.assign(consumer.offsets_for_times(begin, timeout=_CONNECT_S))
         except KafkaException as error:
-            raise ValueError(f"log {live.bootstrap}: {error.args[0].str()}; the order is given") from None
+            sending.join()
+            raise (
+                failed[0]
+                if failed
+                else ValueError(f"log {live.bootstrap}: {error.args[0].str()}; the order is given")
+            ) from None
+        sending.join()
+        if failed:
+            raise failed[0]
         caught_up = not known
         missing: list[str] = []
         while True:

@@ -407,7 +407,7 @@ class LiveRecords:
         producer = Producer(
             {
                 "bootstrap.servers": self._bootstrap, "partitioner": "murmur2_random",
-                "enable.idempotence": True, "log_level": 0, "delivery.timeout.ms": 10_000,
+                "linger.ms": 0, "log_level": 0, "delivery.timeout.ms": 10_000,
             }
         )  # fmt: skip
         for record in records:
