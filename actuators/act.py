@@ -172,6 +172,7 @@ class Hand:
         return (
             f"{len(modes)} hosts, {sum(modes)} ACT, {self.owners.flows()} flows of "
             f"{self.owners.connected} owners, {moved} actions in force; reports: {counts or 'none'}; "
+            f"{self.words} words of probers, {len(self.links.dead_at(time.monotonic_ns()))} dead links; "
             f"{self.orders.rejected} refused, {self.owners.refused} lines unreadable"
         )
 
