@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final
 
-from confluent_kafka import KafkaError
 from sdnotify import SystemdNotifier
 
+from actuators.clients import kafka_client, registry_of
 from actuators.discipline import Discipline
 from actuators.hostclock import HostClock, PageParameters
 from actuators.inlet import Inlet
@@ -25,7 +25,6 @@ from actuators.page import Content, PageFile
 from actuators.settings import ActuatorSettings, HostSettings, default_directory
 from actuators.sources import Sources
 from native.core.hostclock import raw_ns
-from schemas import codec
 
 __all__ = ["HostPage", "main", "this_host"]
 
@@ -187,8 +186,8 @@ def _run(
         return not shards or shard in shards
 
     inlet = Inlet(
-        _client(settings), settings.window_ms * 1_000_000, take_nic, take_offsets,
-        _registry(settings.schema_registry_url), wanted,
+        kafka_client(settings), settings.window_ms * 1_000_000, take_nic, take_offsets,
+        registry_of(settings), wanted,
     )  # fmt: skip
     refresh_s = settings.refresh_ms / 1000
     due_s = status_at_s = time.monotonic()
@@ -228,39 +227,6 @@ def _status(pages: list[HostPage], inlet: Inlet) -> str:
         f"{len(pages)} clock pages: {counts}{worst}, {steps} steps, {inlet.rejected} refused"
         f"{disciplined}{unreadable}"
     )
-
-
-def _client(settings: ActuatorSettings) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": settings.bootstrap,
-        "broker.address.family": "any",
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1000,
-        "log_level": 2,
-        "statistics.interval.ms": 0,
-        "error_cb": _on_error,
-    }
-
-
-_said: dict[str, float] = {}
-
-
-def _on_error(error: KafkaError) -> None:
-    """Log librdkafka's complaints, the same one at most every 10 s."""
-    line, now_s = str(error), time.monotonic()
-    if now_s - _said.get(line, -1e9) > 10:
-        if len(_said) > 100:
-            _said.clear()
-        _said[line] = now_s
-        _log.warning("log: %s", line)
-
-
-def _registry(url: str | None) -> codec.Registry | None:
-    if url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(url)
 
 
 def _on_signals(stopping: threading.Event) -> None:

@@ -65,7 +65,7 @@ class DisciplineSettings(BaseModel):
 
 
 class ActuatorSettings(BaseModel):
-    """The actuator of a host: its clock page."""
+    """The actuator of a host: its clock page, and the hand that acts on its flows."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -118,6 +118,33 @@ class ActuatorSettings(BaseModel):
         le=1e9,
         description="us of difference beyond which it steps instead, and is counted",
     )
+    control_socket: Path | None = Field(
+        default=None,
+        description="Unix socket that the owners of flows come to, owner-only; without it 'control.sock' in"
+        " $XDG_RUNTIME_DIR/fabrictime, or in /run/fabrictime; the programs find it in FABRICTIME_CONTROL",
+    )
+    reflex_socket: Path | None = Field(
+        default=None,
+        description="Unix socket on which probers tell which paths are dead, owner-only; without it"
+        " 'reflex.sock' beside the control socket",
+    )
+    acts_file: Path | None = Field(
+        default=None,
+        description="file in which is noted what is in force, for after a kill; without it 'acts.jsonl'"
+        " beside the control socket",
+    )
+    answer_ms: int = Field(
+        default=200, ge=10, le=10_000, description="ms within which the owner of a flow answers a command"
+    )
+    settle_ms: int = Field(
+        default=1500, ge=0, le=60_000,
+        description="ms after the start in which owners come back: decisions wait so long for theirs",
+    )  # fmt: skip
+    reflex_ms: int | None = Field(
+        default=30, ge=0, le=10_000,
+        description="ms for which a decision is waited for when probers declare a flow's path dead, before it"
+        " is led to the first of its fallbacks that lives; none: never",
+    )  # fmt: skip
     discipline: DisciplineSettings = Field(
         default_factory=DisciplineSettings, description="steering a clock of this host"
     )
@@ -129,6 +156,21 @@ class ActuatorSettings(BaseModel):
                 f"expires_s {self.expires_s:g}: expected at least holdover_after_s, {self.holdover_after_s:g}"
             )
         return self
+
+    @property
+    def control_path(self) -> Path:
+        """Where owners of flows come to."""
+        return self.control_socket or default_directory() / "control.sock"
+
+    @property
+    def reflex_path(self) -> Path:
+        """Where words of probers come in."""
+        return self.reflex_socket or self.control_path.with_name("reflex.sock")
+
+    @property
+    def acts_path(self) -> Path:
+        """Where is noted what is in force."""
+        return self.acts_file or self.control_path.with_name("acts.jsonl")
 
 
 class TestClockSettings(BaseModel):

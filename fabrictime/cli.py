@@ -494,23 +494,31 @@ def config_get(
         _stop(f"threshold {sorted(unknown)[0]}: no such threshold, `fabrictime config get` lists them")
     found = [line for line in found if not names or line.name in names]
     if as_json:
-        typer.echo(live_config.as_json(live.records, found))
+        typer.echo(live_config.as_json(live.records, found, host))
     else:
-        live_config.show(live.records, found)
+        live_config.show(live.records, found, host)
 
 
 @config_app.command("set")
 def config_set(
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Thresholds, or mode=OBSERVE.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE]...",
+            help="Thresholds; mode, allowed_actions, most_actions_per_s, most_moved_share, protected_jobs, "
+            "slice.TENANT=20M:100M.",
+        ),
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Back to the default.")] = None,
+    without_limit: Annotated[
+        bool, typer.Option("--without-limit", help="Also where a limit is then none any more.")
+    ] = False,
     host: Host = "*",
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
 ) -> None:
-    """Change thresholds of everything that runs, at once; checked before it is published."""
+    """Change thresholds and limits of everything that runs, at once; checked before it is published."""
     from fabrictime import live_config
 
     if not settings and not unset:
@@ -518,6 +526,9 @@ def config_set(
     live = _live(log, config, directory)
     try:
         record = live_config.changed(live.records.get(host), host, settings or (), unset or ())
+        wide = live_config.too_wide(record, live.records.get(host))
+        if wide and not without_limit:
+            _stop("\n".join([*wide, "nothing is set; --without-limit sets it all the same"]))
         live.publish(record)
     except ValueError as error:
         _stop(str(error))
@@ -555,23 +566,141 @@ def config_rule(
 
 @config_app.command("diff")
 def config_diff(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE]...", help="What these, as `config set` takes them, would change."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What a TOML file of NAME = value, and of that alone, would change."
+        ),
+    ] = None,
     host: Host = "*",
     log: Log = None,
     config: ConfigFile = None,
     directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show the thresholds that differ from their defaults; exit code 1 where any does."""
+    """Show what differs from the defaults, or what settings or a file would change; exit code 1 where any."""
     from fabrictime import live_config
 
     live = _live(log, config, directory)
+    if settings or file is not None:
+        _diff(live.records.get(host), host, settings, file, as_json)
+        return
     found = [line for line in live_config.lines(live.records, host) if line.value != line.default]
     if as_json:
         typer.echo(live_config.as_json(live.records, found))
     else:
         for line in found:
             typer.echo(f"{line.name}: {line.value:g}, default {line.default:g}, set by {line.set_by}")
+        for name, value, _ in _limits_set(live.records.get(host)):
+            typer.echo(f"{name}: {value}, set by {host}")
+    raise typer.Exit(1 if found or _limits_set(live.records.get(host)) else 0)
+
+
+def _limits_set(record: dict[str, Any] | None) -> list[tuple[str, Any, Any]]:
+    from fabrictime import live_config
+
+    names = live_config.LIMITS
+    found = live_config.differences(record, None)
+    return [row for row in found if row[0] in names or row[0].startswith("slice.")]
+
+
+def _diff(
+    record: dict[str, Any] | None, host: str, settings: list[str] | None, file: Path | None, as_json: bool
+) -> None:
+    """Show what settings, or a file, would change; exit code 1 where anything."""
+    import tomllib
+
+    from fabrictime import live_config
+
+    if settings and file is not None:
+        _stop("config diff: expected settings or --file")
+    try:
+        if file is not None:
+            given = tomllib.loads(file.read_text(encoding="utf-8"))
+            after = live_config.from_file(record, host, given)
+        else:
+            after = live_config.changed(record, host, settings or ())
+    except OSError as error:
+        _stop(f"{file}: {error.strerror}")
+    except ValueError as error:  # also what is no TOML
+        _stop(str(error))
+    found = live_config.differences(record, after)
+    if as_json:
+        rows = [{"name": name, "is": before, "would_be": then} for name, before, then in found]
+        typer.echo(
+            json.dumps({"host": host, "changes": rows, "too_wide": live_config.too_wide(after, record)})
+        )
+    else:
+        for name, before, then in found:
+            typer.echo(f"{name}: {_said(before)} -> {_said(then)}")
+        for line in live_config.too_wide(after, record):
+            typer.echo(f"{line}; `config set` wants --without-limit")
     raise typer.Exit(1 if found else 0)
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value)
+
+
+@app.command()
+def hold(
+    revert: Annotated[bool, typer.Option("--revert", help="Also undo what is in force.")] = False,
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for actuators.")] = "5s",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Stop all action, everywhere, now; exit code 1 where an actuator does not say that it has stopped."""
+    from fabrictime import hold as holder
+
+    live = _live(log, config, directory)
+    try:
+        found = holder.hold(live, revert=revert, wait_s=duration_s(wait), registry=live.registry)
+    except ValueError as error:
+        _stop(str(error))
+    _say_stopped(found, "nothing is acted on any more", as_json)
+
+
+@app.command()
+def resume(
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for actuators.")] = "5s",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Take `fabrictime hold` back: every host goes on in the mode that it had."""
+    from fabrictime import hold as holder
+
+    live = _live(log, config, directory)
+    try:
+        found = holder.resume(live, duration_s(wait), live.registry)
+    except ValueError as error:
+        _stop(str(error))
+    _say_stopped(found, "in the former modes again", as_json)
+
+
+def _say_stopped(found: Any, what: str, as_json: bool) -> None:
+    if as_json:
+        from dataclasses import asdict
+
+        typer.echo(json.dumps(asdict(found)))
+    elif found.actuators:
+        typer.echo(
+            f"{what}: {found.hosts} hosts of {found.actuators} actuators after {found.took_ms:.0f} ms, "
+            f"{found.in_force} actions in force"
+        )
+    else:
+        typer.echo(f"{what}; no actuator was heard within the last half minute")
+    if found.missing:
+        _stop("\n".join(f"actuator {name}: has not said so" for name in found.missing), 1)
 
 
 def _live(log: str | None, config: Path | None, directory: Path | None) -> Any:

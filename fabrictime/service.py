@@ -80,7 +80,7 @@ def _sim(config: Config, nic: str | None) -> int | None:
     from producers.sim.control import socket_path
     from producers.sim.service import main
 
-    return main(config.sim, socket_path(config.up.data_directory))
+    return main(config.sim, socket_path(config.up.data_directory), config.actuators.control_path)
 
 
 def _actuator(config: Config, nic: str | None) -> int | None:
@@ -88,6 +88,15 @@ def _actuator(config: Config, nic: str | None) -> int | None:
     from fabrictime.fleet import clock_hosts
 
     return main(config.actuators, clock_hosts(config))
+
+
+def _act(config: Config, nic: str | None) -> int | None:
+    from actuators.act import main
+    from actuators.service import this_host
+    from fabrictime.fleet import SIM, clock_hosts
+
+    hosts = clock_hosts(config) or [this_host(config.actuators)]
+    return main(config.actuators, hosts, name=nic, simulated=nic == SIM)
 
 
 SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
@@ -102,11 +111,12 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "flows": _flows,
     "sim": _sim,
     "actuator": _actuator,
+    "act": _act,
 }
 
 
 NICE: Final = {
-    "links": -15, "policy": -10, "log": -10, "prober": -5, "worker": 5, "streams": 5, "page": 10,
+    "links": -15, "act": -15, "policy": -10, "log": -10, "prober": -5, "worker": 5, "streams": 5, "page": 10,
     "history": 10, "sim": 10,
 }  # fmt: skip
 """How services that share a machine give way to each other, as nice(2) has it: what finds dead links first,

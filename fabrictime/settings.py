@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -53,6 +54,12 @@ class UpSettings(BaseModel):
     page: bool = Field(True, description="whether to serve the live page")
     clock_pages: bool = Field(
         True, description="whether to keep the clock pages of the hosts that are probed from here"
+    )
+    act: Literal["auto", "observe", "act", "off"] = Field(
+        "auto",
+        description="whether decisions are carried out, where fabric.config does not say yet: auto: on the"
+        " fabric of this machine and in the simulated fleet; observe: they are only told; off: no actuator is"
+        " started",
     )
     loopback_nics: int = Field(8, ge=2, le=64, description="NICs of the fleet `loopback`, on 127.0.0.x")
     clocks: dict[str, ClockSettings] = Field(

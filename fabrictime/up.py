@@ -41,6 +41,8 @@ STATE_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 20.0
 """How long `--for` waits beyond its end for clocks to be SYNCED, on a machine that is slow to start."""
 
+CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
+"""Where owners of flows find their actuator's control socket."""
 _KEY_BYTES: Final = 32
 FABRIC_PPS_PER_CPU: Final = 1200.0
 LEAST_PPS: Final = 50.0
@@ -265,7 +267,10 @@ def children(run: Run) -> list[Child | Step]:
 
     def service(name: str, kind: str, needs: tuple[str, ...], *more: str) -> Child:
         argv = python_child("fabrictime.service", kind, settings, *more)
-        env = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(_temporary(run.directory))}
+        env = {
+            "PYTHONUNBUFFERED": "1", "TMPDIR": str(_temporary(run.directory)),
+            CONTROL_VARIABLE: str(run.config.actuators.control_path),
+        }  # fmt: skip
         return Child(name, argv, needs, env=env, **times)
 
     nodes: list[Child | Step] = []
@@ -296,9 +301,31 @@ def children(run: Run) -> list[Child | Step]:
         nodes.append(service("flows", "flows", ("log",)))
     if up.clock_pages and agents:
         nodes.append(service("clock", "actuator", ("log",)))
+    if _acts(run):
+        nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
+        name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
+        nodes.append(service("act", "act", ("log",), name))
     if up.page:
         nodes.append(service("page", "page", ("history",) if up.history_url is None else ()))
     return nodes
+
+
+def _acts(run: Run) -> bool:
+    """Whether there are flows that an actuator could act on."""
+    return run.config.up.act != "off" and bool(run.nics) and run.fleet != "loopback"
+
+
+async def _set_mode(run: Run) -> None:
+    """Say on `fabric.config` that decisions are carried out, where it says nothing yet and they are to be."""
+    mode = run.config.up.act
+    if mode == "act" or (mode == "auto" and run.fleet in ("fabric", "sim")):
+        from fabrictime import live_config
+        from fabrictime.tail import registry_at
+
+        registry = registry_at(run.config.schema_registry.url)
+        await asyncio.to_thread(
+            live_config.begin_acting, run.config.bootstrap, registry, whole=run.fleet in ("fabric", "sim")
+        )
 
 
 async def _make_topics(config: Config) -> None:

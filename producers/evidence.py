@@ -12,11 +12,11 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from native.core.probe import Engine
+from native.core.probe import Engine, WayNews
 from producers.device import Counters, DeviceWatch, rdma_ports
 from producers.links import LinkEvents, Pace
 from producers.settings import NicSettings, ProbeSettings
@@ -41,9 +41,12 @@ class LinkReporter:
         nic: NicSettings,
         put: Callable[[dict[str, Any]], None],
         wake_fd: int,
+        heard: Callable[[Sequence[WayNews]], None] | None = None,
     ) -> None:
-        """`wake_fd`: ends a `wait` when it is readable. Raises OSError where the kernel refuses a socket."""
+        """`wake_fd`: ends a `wait` when it is readable; `heard` is told what paths lost and answered, before
+        all else. Raises OSError where the kernel refuses a socket."""
         self._engine = engine
+        self._heard = heard
         self._put = put
         self._events = LinkEvents(engine.nic, nic.shard, engine.run_id)
         self._pace = Pace(settings.evidence_ms / 1e3, settings.evidence_calm_ms / 1e3, time.monotonic())
@@ -96,6 +99,8 @@ class LinkReporter:
             evidence = self._engine.evidence()
             self._urgent = False
             self._pace.taken(evidence, now)
+            if self._heard is not None:
+                self._heard(evidence.ways)
             for record in self._events.probes(evidence):
                 self._put(record)
         for grown, interval_ns in self._counters.taken():

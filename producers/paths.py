@@ -187,6 +187,19 @@ class PathWatch:
         self._publish(now_s)
         return 0.01 if self._tracer.busy or self._search is not None else SURVEY_S / 2
 
+    def links_of(self, peer: str, port: int) -> list[str]:
+        """Return the links that probes to a peer take from a source port, as far as they were last told."""
+        pair = self._pairs.get(peer)
+        rows = (pair.said or ()) if pair is not None else ()
+        return next(
+            (
+                row["hops"]
+                for row in rows
+                if row["path"] == port and row["leg"] == "REQUEST" and row["complete"]
+            ),
+            [],
+        )
+
     def close(self) -> None:
         """Let go of what is open."""
         if self._search is not None:

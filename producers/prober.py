@@ -33,6 +33,7 @@ from producers.peers import choose_peers, hashes_of
 from producers.reduced import ClockView, Reducer
 from producers.settings import ClockSettings, NicSettings, ProbeSettings
 from producers.turns import TurnTaker, pace_of
+from producers.words import WordBook, Words
 from schemas import codec
 from schemas.ids import nic_id
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, LINKS, PROBES, TURNS, Topic
@@ -214,8 +215,12 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         value = codec.encode(LINKS.record, record, registry)
         outlet.put(LINKS.name, record["shard"], value, urgent=True)
 
+    words: Words | None = None
+    if settings.reflex_socket is not None:
+        words = Words(settings.reflex_socket, WordBook(prober.name, prober.engine.run_id, paths.links_of))
     try:
-        reporter = LinkReporter(prober.engine, settings, nic, put_event, stopping.fd)
+        heard = None if words is None else words.tell
+        reporter = LinkReporter(prober.engine, settings, nic, put_event, stopping.fd, heard)
     except OSError as error:
         _log.error("%s: %s", prober.name, error)
         return 2
@@ -258,6 +263,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                 if before and not peers:
                     paths.adopt(before)
                 peers = prober.meet(roster)
+                if words is not None:
+                    words.forget([peer.nic for peer in prober.engine.peers])
                 paths.meet(roster.alive(nic.shard))
                 took_s = time.monotonic() - now
                 rest_until = now + max(flush_s, 50 * took_s)  # choosing costs at most 2% of a processor
@@ -285,6 +292,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     finally:
         notify.notify("STOPPING=1")
         reporter.close()
+        if words is not None:
+            words.close()
         paths.close()
         prober.close()
         left = outlet.close(_CLOSE_S)

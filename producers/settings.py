@@ -73,6 +73,10 @@ class ProbeSettings(BaseModel):
     topology_file: Path | None = Field(
         default=None, description="file with the fabric's names, cables and rates; none: names are addresses"
     )
+    reflex_socket: Path | None = Field(
+        default=None,
+        description="Unix socket of the host's actuator, told at once which paths are dead; none: it is not",
+    )
     peers: int = Field(default=10, ge=1, le=256, description="random peers that a NIC probes")
     peers_seed: int = Field(
         default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, one a fleet"

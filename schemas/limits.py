@@ -30,6 +30,8 @@ class Limits:
     most_moved_share: float = MOST_MOVED_SHARE
     """Of a shard's flows, within any minute: 0 to 1."""
     protected_jobs: frozenset[str] = frozenset()
+    revert_before_ns: int = 0
+    """Fabric time: what was applied before it is undone; 0: nothing."""
     version: int = 0
     """Versions of the records that it is made of, added up: what a decision names as its config."""
 
@@ -48,5 +50,6 @@ class Limits:
             act, allowed, actions,
             MOST_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),
             frozenset(job for record in found for job in record["protected_jobs"]),
+            max((record.get("revert_before_ns") or 0 for record in found), default=0),
             sum(record["version"] for record in found),
         )  # fmt: skip

@@ -156,6 +156,11 @@ FALLBACKS: Final = Topic(
     Partitions.DATA, None, compacted=True,
     writers=("solve",), readers=("actuator",),
 )  # fmt: skip
+ACTUATORS: Final = Topic(
+    "fabric.actuators", "actuator", "ActuatorState", "what each actuator is at: mode, what is in force",
+    Partitions.ONE, DAY_MS,
+    writers=("actuator",), readers=("config",),
+)  # fmt: skip
 ACTIONS: Final = Topic(
     "fabric.actions", "host", "ActionReport", "what actuators made of decisions",
     Partitions.DATA, 7 * DAY_MS,
@@ -164,7 +169,7 @@ ACTIONS: Final = Topic(
 CONFIG: Final = Topic(
     "fabric.config", "host or *", "ActuatorConfig", "mode, limits, thresholds and promises, live",
     Partitions.ONE, None, compacted=True,
-    writers=("config",), readers=("solve",),
+    writers=("config",), readers=("solve", "actuator"),
 )  # fmt: skip
 TRUTH: Final = Topic(
     "fabric.truth", "shard", "FabricTruth", "what is really so in the simulated fleet; no detector reads it",
@@ -181,7 +186,7 @@ TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
     for topic in (
         PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, TURNS, LINKS, FLAPS, PATH_QUEUEING,
-        QUEUES, FLOWS, WAYS, CONTENTION, ALERTS, DECISIONS, ROUNDS, FALLBACKS, ACTIONS, CONFIG, TRUTH,
-        REJECTS,
+        QUEUES, FLOWS, WAYS, CONTENTION, ALERTS, DECISIONS, ROUNDS, FALLBACKS, ACTIONS, ACTUATORS,
+        CONFIG, TRUTH, REJECTS,
     )
 }  # fmt: skip

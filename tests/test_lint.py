@@ -72,7 +72,7 @@ SERVICES = {
     "page": ("fabrictime/page/",),
     "flows": ("producers/flows.py", "producers/ways.py"),
     "sim": ("producers/sim/",),
-    "config": ("fabrictime/live_config.py",),
+    "config": ("fabrictime/live_config.py", "fabrictime/hold.py"),
     "bench": (),
     "actuator": ("actuators/",),
 }

@@ -136,8 +136,11 @@ class SimRun:
             self.kernel.set_nic_name(nic, name)
             self.kernel.set_clock(nic, **self.clocks[nic])
         boots = [f"{a:08x}{b:08x}" for a, b in self._rng.integers(0, 2**32, (f.shape.hosts, 2)).tolist()]
+        self._boots = dict(zip(f.node_ids, boots, strict=False))
+        """Boot ids of the hosts, which come first among the nodes."""
         self.book = FlowBook(f, self.kernel, boots, step_ns)
         self._ways = SimWays(f, s.shard, s.ways, s.ways_pairs)
+        self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)
         self._set_groups()
@@ -420,7 +423,18 @@ class SimRun:
     def _living(self) -> NDArray[np.bool_] | None:
         return None if self._states.carrier.all() else self._states.carrier
 
+    def flow_news(self) -> list[SimFlow]:
+        """Return the flows that opened, ended or go another way since the last call; at the first, none."""
+        news, self._flow_news = self._flow_news or {}, {}
+        return list(news.values())
+
+    def flow_of(self, host: str, key: str) -> SimFlow:
+        """Return a host's open flow by its id without host and boot. Raises ValueError."""
+        return self._flow(f"{host}/{self._boots.get(host, '')}/{key}")
+
     def _note(self, flow: SimFlow) -> None:
+        if self._flow_news is not None:
+            self._flow_news[flow.flow_id] = flow
         self._changed[int(self.fleet.nic_host[flow.source])][flow.flow_id] = flow
 
     def _all_flows_changed(self) -> None:

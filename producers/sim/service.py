@@ -22,6 +22,7 @@ from sdnotify import SystemdNotifier
 from producers.inventory import LookupReader, Take
 from producers.outlet import Outlet, kafka_client
 from producers.sim.control import ControlServer
+from producers.sim.owner import FlowOwner
 from producers.sim.run import TICK_NS, SimFault, SimRun
 from producers.sim.settings import SimSettings
 from schemas import codec
@@ -111,8 +112,9 @@ class Readers:
         return sent_s - self.solved_s > _LATE_MOST_S
 
 
-def main(settings: SimSettings, socket: Path | None = None) -> int:
-    """Simulate until SIGTERM or SIGINT, and answer on the control socket.
+def main(settings: SimSettings, socket: Path | None = None, actuator: Path | None = None) -> int:
+    """Simulate until SIGTERM or SIGINT, and answer on the control socket. `actuator`: where the actuator of
+    the flows listens, None: nobody acts on them.
 
     Returns the exit code: 0 stopped, 2 cannot start.
     """
@@ -126,6 +128,7 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
     except (OSError, ValueError) as error:
         _log.error("simulated fleet: %s", error)
         return 2
+    owner = None if actuator is None else FlowOwner(actuator, run)
     outlet = _outlet(settings)
     readers = Readers(time.time())
     takes = {TURNS: _take_turns(run), CLOCK_OFFSETS: _take_offsets(settings.shard, readers)}
@@ -145,8 +148,13 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
             wait_s = pace.wait_s(now_s)
             if wait_s > 0:
                 outlet.poll()
-                stopping.wait(wait_s)
+                if owner is None:
+                    stopping.wait(wait_s)
+                else:
+                    owner.wait(wait_s)
                 continue
+            if owner is not None:
+                owner.serve()
             if control is not None:
                 control.serve()
             if now_s >= told_at:
@@ -175,6 +183,8 @@ def main(settings: SimSettings, socket: Path | None = None) -> int:
         notify.notify("STOPPING=1")
         if control is not None:
             control.close()
+        if owner is not None:
+            owner.close()
         told.close()
         left = outlet.close(_CLOSE_S)
         if left:

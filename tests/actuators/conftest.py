@@ -1,19 +1,34 @@
-"""A simulated host: oscillators, a system clock under NTP's hand, PTP clocks, a solver's records of them.
+"""A simulated host: oscillators, a system clock under NTP's hand, PTP clocks, a solver's records of them. And
+for the hand: an embedded log of the test's own, owners of flows, the service as a process that can be killed.
 
-All times are the truth's ns; fabric time is the truth here, so an error is a difference to `now_ns`.
+All times of the host are the truth's ns, as fabric time is there: an error is a difference to `now_ns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from actuators.hostclock import HostClock, PageParameters
 from actuators.lines import Crossing
+from schemas import codec
+from schemas.topics import TOPICS
 
 S = 1_000_000_000
 EPOCH = 1_760_000_000 * S
@@ -119,3 +134,253 @@ class FakeHost:
 @pytest.fixture
 def sim() -> SimpleNamespace:
     return SimpleNamespace(Clock=FakeClock, Host=FakeHost, S=S, EPOCH=EPOCH, RAW_AT_EPOCH=RAW_AT_EPOCH)
+
+
+_ACT = """
+import json, logging, sys
+logging.basicConfig(level=logging.INFO)
+from actuators.act import main
+from actuators.settings import ActuatorSettings, HostSettings
+settings, hosts = json.loads(sys.argv[1])
+sys.exit(main(ActuatorSettings(**settings), [HostSettings(**host) for host in hosts], simulated=True))
+"""
+
+
+class Log:
+    """The embedded log in a thread, which can be taken away and brought back on the same port."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.port = directory, 0
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.up()
+
+    def _do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def up(self) -> None:
+        from fabrictime.log.server import LogServer
+        from fabrictime.log.settings import LogSettings
+
+        self.server = LogServer(LogSettings(directory=self.directory, port=self.port, partitions=2))
+        self._do(self.server.start())
+        self.port = self.server.port
+
+    def down(self) -> None:
+        self._do(self.server.stop())
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+    def put(self, topic: str, key: str, record: dict[str, Any] | bytes) -> None:
+        """Publish a record, or any bytes, and wait until the log has it."""
+        data = record if isinstance(record, bytes) else codec.encode(TOPICS[topic].record, record)
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random", "log_level": 0}
+        )
+        producer.produce(topic, key=key.encode(), value=data)
+        assert producer.flush(20) == 0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    started = Log(tmp_path / "log")
+    yield started
+    started.down()
+    started.close()
+
+
+class Reader:
+    """Everything that a topic holds, decoded."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.record = TOPICS[topic].record
+        self.consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest",
+            "enable.auto.commit": False, "log_level": 0,
+        })  # fmt: skip
+        found = self.consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        self.consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
+        self.records: list[dict[str, Any]] = []
+
+    def until(
+        self, done: Callable[[list[dict[str, Any]]], Any], timeout_s: float = 15
+    ) -> list[dict[str, Any]]:
+        end = time.monotonic() + timeout_s
+        while not done(self.records):
+            assert time.monotonic() < end, f"{self.record}: not in {timeout_s} s: {self.records}"
+            for message in self.consumer.consume(100, timeout=0.05):
+                if message.error() is None:
+                    self.records.append(codec.decode(message.value(), self.record))
+        return self.records
+
+
+@pytest.fixture
+def read(log: Log) -> Iterator[Callable[[str], Reader]]:
+    made: list[Reader] = []
+
+    def make(topic: str) -> Reader:
+        made.append(Reader(log.bootstrap, topic))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.consumer.close()
+
+
+class Owner:
+    """A program that owns flows: comes back when the actuator does, and does as it is told. Commands wait in
+    `held` while `holding`; `silent` ones are done and never answered."""
+
+    def __init__(self, path: Path, host: str, flows: dict[str, int], how: str = "SOCKET") -> None:
+        self.path, self.host, self.how = path, host, how
+        self.flows, self.rates = dict(flows), {}
+        self.done: list[tuple[str, str, int]] = []
+        self.held: list[tuple[str, ...]] = []
+        self.errors: list[str] = []
+        self.holding = self.silent = False
+        self._connection: socket.socket | None = None
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.02):
+            try:
+                connection = socket.socket(socket.AF_UNIX)
+                with connection:
+                    connection.connect(str(self.path))
+                    self._connection = connection
+                    for key in self.flows:
+                        self.say(f"FLOW {key} {self.flows[key]} MOVE,PACE {self.host}")
+                    with connection.makefile("r") as lines:
+                        for line in lines:
+                            self._heard(line.split())
+            except OSError:
+                continue
+
+    def say(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.sendall(line.encode() + b"\n")
+
+    def _heard(self, words: list[str]) -> None:
+        if words[0] == "ERROR":
+            self.errors.append(" ".join(words))
+            return
+        with self._lock:
+            verb, number, key, value = words[0], words[1], words[2], int(words[3])
+            if self.holding:
+                self.held.append(tuple(words))
+                return
+            self.done.append((verb, key, value))
+            (self.flows if verb == "MOVE" else self.rates)[key] = value
+        if not self.silent:
+            self.say(f"DONE {number} {value} {self.how if verb == 'MOVE' else 'PACING'}")
+
+    def answer(self) -> None:
+        """Carry out what was held, and say so."""
+        self.holding = False
+        while self.held:
+            self._heard(list(self.held.pop(0)))
+
+    @property
+    def moves(self) -> list[tuple[str, int]]:
+        return [(key, value) for verb, key, value in self.done if verb == "MOVE"]
+
+    def close(self) -> None:
+        self._ending.set()
+        with contextlib.suppress(OSError, AttributeError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+
+
+class ActProcess:
+    """The hand in a process of its own."""
+
+    def __init__(self, settings: dict[str, Any], hosts: list[dict[str, Any]]) -> None:
+        self.settings = settings
+        self.arguments = [sys.executable, "-c", _ACT, json.dumps([settings, hosts])]
+        self.start()
+
+    def start(self) -> None:
+        root = str(Path(__file__).parents[2])
+        with self._output.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.arguments, cwd=root, env=os.environ | {"PYTHONPATH": root}, stderr=output
+            )
+
+    @property
+    def _output(self) -> Path:
+        return self.control.with_name("act.log")
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text()
+
+    def end(self, number: int = signal.SIGTERM, timeout_s: float = 20) -> tuple[int, str]:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.wait(timeout=timeout_s)
+        return self.process.returncode, self.said
+
+    @property
+    def control(self) -> Path:
+        return Path(self.settings["control_socket"])
+
+    @property
+    def notes(self) -> str:
+        """What it has noted so far."""
+        path = self.control.with_name("acts.jsonl")
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def start_act(log: Log, tmp_path: Path) -> Iterator[Callable[..., ActProcess]]:
+    made: list[ActProcess] = []
+
+    def start(*hosts: str, **settings: Any) -> ActProcess:
+        given = {"bootstrap": log.bootstrap, "control_socket": str(tmp_path / "c.sock"), "settle_ms": 3000}
+        rows = [{"host": host, "clock_file": str(tmp_path / "clock" / host)} for host in hosts]
+        made.append(ActProcess({**given, **settings}, rows))
+        return made[-1]
+
+    yield start
+    for process in made:
+        if process.process.poll() is None:
+            process.end(signal.SIGKILL)
+        sys.stderr.write(process.said)  # shown where the test failed
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Callable[..., Owner]]:
+    made: list[Owner] = []
+
+    def start(host: str, how: str = "SOCKET", **flows: int) -> Owner:
+        keys = {key.replace("_", ":"): port for key, port in flows.items()}
+        made.append(Owner(tmp_path / "c.sock", host, keys, how))
+        return made[-1]
+
+    yield start
+    for owner in made:
+        owner.close()
+
+
+def wait_until(condition: Callable[[], Any], deadline_s: float = 30.0) -> Any:
+    deadline = time.monotonic() + deadline_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {deadline_s} s"
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def wait_for() -> Callable[..., Any]:
+    return wait_until

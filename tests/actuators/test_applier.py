@@ -6,29 +6,85 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.applier import Applier
+from actuators.applier import Answer, Applier, read_decision
+from actuators.journal import Journal
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS
 
-FLOW = "h1/b/qp:eth1:1:1"
+KEY = "qp:eth1:1:1"
+FLOW = f"h1/b/{KEY}"
+OTHER = "h1/b/qp:eth1:2:1"
 S = 1_000_000_000
+EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
 
 
 class Flows:
-    """Flows of a host in a dict; `moves`: what was really done."""
+    """Flows of a host in a dict; `done`: what was really done. While `slow`, commands wait for `answer`."""
 
     def __init__(self, **paths):
-        self.paths = {FLOW: 50_000, **paths}
-        self.moves = []
+        self.paths = {KEY: 50_000, **paths}
+        self.rates = {}
+        self.done = []
+        self.verbs = frozenset({"MOVE", "PACE"})
+        self.slow = False
+        self.open = []
 
-    def path_of(self, flow_id):
-        return self.paths.get(flow_id)
+    def path_of(self, key):
+        return self.paths.get(key)
 
-    def move(self, flow_id, path):
-        if path == 666:
-            raise ValueError(f"flow {flow_id}: no")
-        self.moves.append((flow_id, path))
-        self.paths[flow_id] = path
+    def can(self, key):
+        return self.verbs
+
+    def order(self, key, verb, value, answer):
+        if self.slow:
+            self.open.append((key, verb, value, answer))
+        else:
+            self.do(key, verb, value, answer)
+
+    def do(self, key, verb, value, answer):
+        if value == 666:
+            answer(Answer(wrong="no"))
+            return
+        self.done.append((key, verb, value))
+        if verb == "MOVE":
+            self.paths[key] = value
+        else:
+            self.rates[key] = value
+        answer(Answer(value, "SOCKET" if verb == "MOVE" else "PACING"))
+
+    def answer(self):
+        """Carry out the oldest command that waits."""
+        self.do(*self.open.pop(0))
+
+    @property
+    def moves(self):
+        return [(key, value) for key, verb, value in self.done if verb == "MOVE"]
+
+
+class Host:
+    """An `Applier` with its effector, a clock that a test sets, and the reports that it made."""
+
+    def __init__(self, flows=None, records=None, **more):
+        self.flows = flows or Flows()
+        self.now_ns = self.clock_ns = 0
+        self.reports = []
+        self.it = Applier(
+            "h1", self.flows, self.report, lambda: self.now_ns, lambda: self.clock_ns, **more,
+        )  # fmt: skip
+        self.it.take_config(config() if records is None else records)
+
+    def report(self, record, token):
+        self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
+
+    def take(self, record, token=None):
+        """Give a decision; return the outcome of the last report."""
+        value = codec.encode(DECISIONS.record, record)
+        self.it.take(read_decision(record["host"].encode(), value), token)
+        return self.reports[-1]["outcome"] if self.reports else None
+
+    @property
+    def outcomes(self):
+        return [(each["decision_id"], each["outcome"]) for each in self.reports]
 
 
 def decision(seq=0, epoch=1, to_path=50_001, **fields):
@@ -40,40 +96,34 @@ def decision(seq=0, epoch=1, to_path=50_001, **fields):
     }  # fmt: skip
 
 
+def pace(seq, rate_bps, expires_at_ns=S, action="PACE", **fields):
+    return decision(
+        seq, to_path=None, action=action, rate_bps=rate_bps, expires_at_ns=expires_at_ns, **fields
+    )
+
+
 def config(host="*", mode="ACT", **fields):
     record = {"host": host, "version": 1, "at_ns": 0, "by": "t", "mode": mode, **fields}
     return {host: codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)}
 
 
-def applier(flows, records=None):
-    made = Applier("h1", flows, iter(range(0, 10**6, 7)).__next__)
-    made.take_config(config() if records is None else records)
-    return made
-
-
-def take(to, record, now_ns=0):
-    report = to.take(record["host"].encode(), codec.encode(DECISIONS.record, record), now_ns)
-    return None if report is None else codec.decode(report, ACTIONS.record)
+def all_allowed(**fields):
+    return config(allowed_actions=EVERY, **fields)
 
 
 def test_a_decision_is_applied_once_and_says_so():
-    flows = Flows()
-    it = applier(flows)
-    report = take(it, decision())
-    assert report == {
-        "host": "h1", "decision_id": "s0/1/0", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": 7,
+    host = Host()
+    host.flows.slow = True
+    host.it.take(decision(), "token")
+    host.now_ns, host.clock_ns = 20, 7
+    host.flows.answer()
+    assert host.reports == [{
+        "host": "h1", "decision_id": "s0/1/0", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": 20,
         "flow_id": FLOW, "action": "REROUTE", "outcome": "APPLIED", "from_path": 50_000, "to_path": 50_001,
-        "took_ns": 7, "config_version": 1, "detail": "",
-    }  # fmt: skip
-    assert take(it, decision())["outcome"] == "DUPLICATE"
-    assert flows.moves == [(FLOW, 50_001)]
-
-
-def test_an_actuator_that_was_killed_after_applying_applies_nothing_again():
-    flows = Flows()
-    take(applier(flows), decision())
-    assert take(applier(flows), decision())["outcome"] == "APPLIED"
-    assert flows.moves == [(FLOW, 50_001)]
+        "rate_bps": None, "how": "SOCKET", "took_ns": 7, "config_version": 1, "detail": "",
+    }]  # fmt: skip
+    assert host.take(decision()) == "DUPLICATE"
+    assert host.flows.moves == [(KEY, 50_001)]
 
 
 @pytest.mark.parametrize(
@@ -89,51 +139,321 @@ def test_an_actuator_that_was_killed_after_applying_applies_nothing_again():
         (decision(config_version=2), 0, config(mode="OBSERVE") | config("h1", "ACT"), "APPLIED"),
         (decision(config_version=0), 0, {}, "OBSERVED"),
         (decision(to_path=666), 0, None, "FAILED"),
+        (decision(to_path=70_000), 0, None, "FAILED"),
+        (decision(to_path=None), 0, None, "FAILED"),
         (decision(action="PACE"), 0, config(allowed_actions=["PACE"]), "FAILED"),
+        (decision(), 0, config(most_actions_per_s=0), "LIMITED"),
     ],
 )
 def test_what_is_not_to_be_done_is_not_done_and_has_its_line(given, now_ns, records, outcome):
-    flows = Flows()
-    it = applier(flows, records)
-    assert take(it, given, now_ns)["outcome"] == outcome
-    assert bool(flows.moves) == (outcome == "APPLIED")
-    again = take(it, given, now_ns)["outcome"]
-    assert again == ("DUPLICATE" if outcome == "APPLIED" else outcome)
+    host = Host(records=records)
+    host.now_ns = now_ns
+    assert host.take(given) == outcome
+    assert bool(host.flows.moves) == (outcome == "APPLIED")
+    assert host.take(given) == ("DUPLICATE" if outcome == "APPLIED" else outcome)
+
+
+def test_what_an_owner_does_not_offer_is_not_asked_of_it():
+    host = Host(records=all_allowed())
+    host.flows.verbs = frozenset()
+    assert host.take(decision()) == "FAILED"
+    assert host.take(pace(1, 10**6)) == "FAILED"
+    assert not host.flows.done
 
 
 def test_older_decisions_of_a_flow_are_stale_and_so_is_a_worker_that_lost_its_shard():
-    other = "h1/b/qp:eth1:2:1"
-    flows = Flows(**{other: 40_000})
-    it = applier(flows)
-    assert take(it, decision(5, epoch=2))["outcome"] == "APPLIED"
-    assert take(it, decision(4, epoch=2, to_path=50_002))["outcome"] == "STALE"
-    assert take(it, decision(9, epoch=1, to_path=50_003))["outcome"] == "STALE"
-    assert take(it, decision(9, epoch=1, flow_id=other))["outcome"] == "STALE", "another flow, an older epoch"
-    assert take(it, decision(4, epoch=2, flow_id=other))["outcome"] == "APPLIED", (
-        "another flow, its own order"
-    )
-    assert flows.moves == [(FLOW, 50_001), (other, 50_001)]
+    host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
+    assert host.take(decision(5, epoch=2)) == "APPLIED"
+    assert host.take(decision(4, epoch=2, to_path=50_002)) == "STALE"
+    assert host.take(decision(9, epoch=1, to_path=50_003)) == "STALE"
+    assert host.take(decision(9, epoch=1, flow_id=OTHER)) == "STALE", "another flow, an older epoch"
+    assert host.take(decision(4, epoch=2, flow_id=OTHER)) == "APPLIED", "another flow, its own order"
+    assert host.flows.moves == [(KEY, 50_001), ("qp:eth1:2:1", 50_001)]
 
 
-def test_other_hosts_decisions_and_wrong_keys():
-    it = applier(Flows())
-    assert take(it, decision(host="h2")) is None
+def test_a_flow_of_another_boot_or_host_is_not_here():
+    host = Host(boot="b")
+    assert host.take(decision(flow_id=f"h1/c/{KEY}")) == "NO_FLOW"
+    assert host.take(decision(1, flow_id=f"h2/b/{KEY}")) == "NO_FLOW"
+    assert host.take(decision(2)) == "APPLIED"
+
+
+def test_wrong_keys_are_refused():
     with pytest.raises(codec.BadRecord, match="expected the record"):
-        it.take(b"h2", codec.encode(DECISIONS.record, decision()), 0)
-    assert it.take(b"h1", None, 0) is None
+        read_decision(b"h2", codec.encode(DECISIONS.record, decision()))
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=30))
 def test_in_any_order_and_however_often_the_newest_decision_stands(order):
-    flows = Flows()
-    it = applier(flows)
+    host = Host()
     newest, done = (-1, -1), []
     for epoch, seq in order:
-        outcome = take(it, decision(seq, epoch, to_path=100 * epoch + seq))["outcome"]
+        outcome = host.take(decision(seq, epoch, to_path=100 * epoch + seq))
         assert outcome == (
             "APPLIED" if (epoch, seq) > newest else "DUPLICATE" if (epoch, seq) == newest else "STALE"
         )
         if (epoch, seq) > newest:
             newest = (epoch, seq)
-            done.append((FLOW, 100 * epoch + seq))
-    assert flows.moves == done
+            done.append((KEY, 100 * epoch + seq))
+    assert host.flows.moves == done
+
+
+def test_one_command_at_a_time_for_a_flow_and_a_slow_owner_holds_up_no_other():
+    host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
+    host.flows.slow = True
+    host.take(decision(0, to_path=50_001))
+    host.take(decision(1, to_path=50_002))
+    host.take(decision(2, to_path=50_003, flow_id=OTHER))
+    assert [(key, value) for key, _, value, _ in host.flows.open] == [(KEY, 50_001), ("qp:eth1:2:1", 50_003)]
+    host.flows.answer()
+    host.flows.answer()
+    host.flows.answer()
+    assert [(each["decision_id"], each["from_path"], each["to_path"]) for each in host.reports] == [
+        ("s0/1/0", 50_000, 50_001), ("s0/1/2", 40_000, 50_003), ("s0/1/1", 50_001, 50_002),
+    ]  # fmt: skip
+
+
+def test_no_more_actions_than_allowed_within_any_second():
+    host = Host(records=config(most_actions_per_s=2))
+    assert [host.take(decision(seq, to_path=51_000 + seq)) for seq in range(3)] == [
+        "APPLIED", "APPLIED", "LIMITED",
+    ]  # fmt: skip
+    host.clock_ns = S
+    assert host.take(decision(3, to_path=51_003)) == "APPLIED"
+
+
+# --- leases ---
+
+
+def test_a_pace_ends_by_itself_unless_it_is_renewed():
+    host = Host(records=all_allowed())
+    assert host.take(pace(0, 20_000_000, expires_at_ns=S)) == "APPLIED"
+    assert host.reports[-1]["rate_bps"] == 20_000_000
+    host.now_ns = S // 2
+    host.take(pace(1, 10_000_000, expires_at_ns=2 * S))
+    host.now_ns = S
+    host.it.tick()
+    assert host.flows.rates == {KEY: 10_000_000}, "renewed"
+    assert host.it.due_ns() == 2 * S
+    host.now_ns = 2 * S
+    host.it.tick()
+    assert host.flows.rates == {KEY: 0}
+    assert host.outcomes[-1] == ("s0/1/1", "ENDED")
+    assert host.it.due_ns() is None
+    host.it.tick()
+    assert len(host.reports) == 3
+
+
+def test_unpace_lets_go_and_the_slice_of_the_tenant_stays():
+    host = Host(records=all_allowed())
+    host.take(pace(0, 50_000_000, action="SLICE"))
+    host.take(pace(1, 20_000_000))
+    assert host.flows.rates == {KEY: 20_000_000}
+    assert host.take(pace(2, None, action="UNPACE")) == "APPLIED"
+    assert host.flows.rates == {KEY: 50_000_000}
+    assert host.reports[-1]["rate_bps"] == 50_000_000
+    host.now_ns = S
+    host.it.tick()
+    assert host.flows.rates == {KEY: 0}
+
+
+def test_a_lease_whose_owner_is_away_ends_when_it_is_back():
+    host = Host(records=all_allowed())
+    host.take(pace(0, 20_000_000))
+    path = host.flows.paths.pop(KEY)
+    host.now_ns = S
+    host.it.tick()
+    assert host.flows.rates == {KEY: 20_000_000}
+    host.flows.paths[KEY] = path
+    host.it.seen(KEY)
+    host.it.tick()
+    assert (host.flows.rates, host.outcomes[-1]) == ({KEY: 0}, ("s0/1/0", "ENDED"))
+
+
+def test_a_flow_that_ended_has_nothing_in_force():
+    host = Host(records=all_allowed())
+    host.take(pace(0, 20_000_000))
+    host.take(decision(1))
+    assert host.it.in_force == 2
+    del host.flows.paths[KEY]
+    host.it.gone(KEY)
+    assert host.it.in_force == 0
+    assert host.it.due_ns() is None
+
+
+def test_at_its_end_it_lets_go_of_rates_and_moves_stay():
+    host = Host(records=all_allowed())
+    host.take(decision(0))
+    host.take(pace(1, 20_000_000))
+    host.it.release("the actuator ends")
+    assert host.flows.rates == {KEY: 0}
+    assert host.flows.paths[KEY] == 50_001
+    assert host.outcomes[-1] == ("s0/1/1", "REVERTED")
+
+
+def test_a_rate_that_the_owner_refused_is_not_in_force_and_one_without_an_answer_may_be():
+    host = Host(records=all_allowed())
+    host.take(pace(0, 666))
+    assert (host.it.in_force, host.reports[-1]["rate_bps"]) == (0, None)
+    host.flows.slow = True
+    host.take(pace(1, 10_000_000))
+    host.flows.open.pop()[3](Answer(wrong="no answer within 200 ms", unsure=True))
+    assert host.outcomes[-1] == ("s0/1/1", "FAILED")
+    assert host.it.in_force == 1
+    host.flows.slow, host.now_ns = False, S
+    host.it.tick()
+    assert host.flows.rates == {KEY: 0}
+
+
+# --- orders to revert ---
+
+
+def test_an_order_to_revert_undoes_what_was_applied_before_it_even_in_observe():
+    host = Host(Flows(**{"qp:eth1:2:1": 40_000}), records=all_allowed())
+    host.now_ns = 10
+    host.take(decision(0, to_path=50_001))
+    host.take(decision(1, to_path=50_002))
+    host.take(pace(2, 20_000_000))
+    host.take(decision(3, to_path=50_009, flow_id=OTHER))
+    host.flows.done.clear()
+    host.it.take_config(config(mode="OBSERVE", version=2, revert_before_ns=20))
+    assert host.flows.paths == {KEY: 50_000, "qp:eth1:2:1": 40_000}
+    assert host.flows.rates == {KEY: 0}
+    assert {each for each in host.outcomes if each[1] == "REVERTED"} == {
+        ("s0/1/1", "REVERTED"), ("s0/1/2", "REVERTED"), ("s0/1/3", "REVERTED"),
+    }  # fmt: skip
+    assert (host.it.in_force, host.it.reverting) == (0, 0)
+    host.flows.done.clear()
+    host.it.take_config(config(mode="OBSERVE", version=3, revert_before_ns=20))
+    assert not host.flows.done, "once"
+
+
+def test_what_came_after_the_order_stays_and_so_does_what_the_owner_did_itself():
+    host = Host(Flows(**{"qp:eth1:2:1": 40_000}))
+    host.take(decision(0, to_path=50_001))
+    host.flows.paths[KEY] = 50_777
+    host.now_ns = 30
+    host.take(decision(1, to_path=50_009, flow_id=OTHER))
+    host.it.take_config(config(version=2, revert_before_ns=20))
+    assert host.flows.paths == {KEY: 50_777, "qp:eth1:2:1": 50_009}
+    assert host.it.in_force == 1
+
+
+def test_a_flow_that_is_back_where_it_was_has_nothing_to_revert():
+    host = Host()
+    host.take(decision(0, to_path=50_001))
+    host.take(decision(1, to_path=50_000, action="RESTORE"))
+    assert host.it.in_force == 0
+
+
+# --- a process that was killed ---
+
+
+def after_a_kill(journal, flows, tmp_path, **more):
+    """The next process, from what lies on disk."""
+    again = Journal(tmp_path / "acts.jsonl")
+    return Host(flows, notes=again, states=again.states, **more)
+
+
+def test_killed_between_sending_and_the_answer_the_move_is_told_once_with_its_true_path(tmp_path):
+    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    host = Host(flows, notes=journal)
+    flows.slow = True
+    host.take(decision())
+    assert not host.reports
+    flows.paths[KEY] = 50_001  # its owner did it; nobody heard the answer
+    host = after_a_kill(journal, flows, tmp_path)
+    host.now_ns = 5 * S  # late: but it was done in time
+    assert host.take(decision()) == "APPLIED"
+    assert (host.reports[-1]["from_path"], host.reports[-1]["to_path"]) == (50_000, 50_001)
+    assert not flows.moves
+    assert host.take(decision()) == "DUPLICATE"
+
+
+def test_killed_before_the_owner_did_it_the_move_is_done_then_or_has_expired(tmp_path):
+    for late, outcome in ((0, "APPLIED"), (5 * S, "EXPIRED")):
+        flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+        host = Host(flows, notes=journal)
+        flows.slow = True
+        host.take(decision(epoch=2 + late))
+        flows.slow = False
+        host = after_a_kill(journal, flows, tmp_path)
+        host.now_ns = late
+        assert host.take(decision(epoch=2 + late)) == outcome
+        assert len(flows.moves) == (outcome == "APPLIED")
+
+
+def test_killed_between_applying_and_reporting_the_same_report_is_made_again(tmp_path):
+    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    host = Host(flows, notes=journal)
+    host.take(decision())
+    host = after_a_kill(journal, flows, tmp_path)
+    assert host.take(decision()) == "APPLIED"
+    assert (host.reports[-1]["from_path"], host.reports[-1]["how"]) == (50_000, "SOCKET")
+    assert host.take(decision()) == "DUPLICATE"
+    assert len(flows.moves) == 1
+
+
+def test_killed_after_the_log_had_the_report_it_is_a_duplicate_and_fences_hold(tmp_path):
+    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    host = Host(flows, notes=journal)
+    host.take(decision(5, epoch=3))
+    host.it.told(host.reports[-1])
+    host = after_a_kill(journal, flows, tmp_path)
+    assert host.take(decision(5, epoch=3)) == "DUPLICATE"
+    assert host.take(decision(4, epoch=3, to_path=50_004)) == "STALE"
+    assert host.take(decision(9, epoch=2, flow_id=OTHER)) == "STALE"
+    assert len(flows.moves) == 1
+
+
+def test_killed_with_a_rate_held_it_ends_in_time_all_the_same(tmp_path):
+    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    host = Host(flows, all_allowed(), notes=journal)
+    host.take(pace(0, 20_000_000))
+    host = after_a_kill(journal, flows, tmp_path, records=all_allowed())
+    host.it.tick()
+    assert flows.rates == {KEY: 20_000_000}
+    host.now_ns = S
+    host.it.tick()
+    assert (flows.rates, host.outcomes) == ({KEY: 0}, [("s0/1/0", "ENDED")])
+
+
+def test_an_order_to_revert_that_came_meanwhile_reaches_what_a_former_process_did(tmp_path):
+    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    Host(flows, notes=journal).take(decision())
+    host = after_a_kill(journal, flows, tmp_path, records=config(mode="OBSERVE", revert_before_ns=20))
+    assert flows.paths[KEY] == 50_000
+    assert host.outcomes == [("s0/1/0", "REVERTED")]
+
+
+def test_decisions_wait_for_owners_to_come_back_after_a_start():
+    flows = Flows()
+    path = flows.paths.pop(KEY)
+    host = Host(flows)
+    host.it.settled = False
+    host.take(decision())
+    host.take(decision(1, flow_id=OTHER))
+    assert not host.reports
+    flows.paths[KEY] = path
+    host.it.seen(KEY)
+    assert host.outcomes == [("s0/1/0", "APPLIED")]
+    host.it.settle()
+    assert host.outcomes[1:] == [("s0/1/1", "NO_FLOW")]
+
+
+# --- reflexes ---
+
+
+def test_a_reflex_is_within_the_same_limits_and_policy_goes_before():
+    host = Host(records=config(most_actions_per_s=1))
+    assert host.it.reflex(FLOW, 50_005, "path 50000 is dead")
+    assert host.reports[-1]["outcome"] == "REFLEX"
+    assert (host.reports[-1]["decision_id"], host.reports[-1]["to_path"]) == ("h1/reflex/1", 50_005)
+    host.clock_ns = 1
+    assert not host.it.reflex(FLOW, 50_006, ""), "one a second"
+    host.clock_ns = S
+    assert host.take(decision(0, to_path=50_002)) == "APPLIED"
+    for records in (config(mode="OBSERVE"), config(allowed_actions=["PACE"])):
+        host = Host(records=records)
+        assert not host.it.reflex(FLOW, 50_005, "")
+        assert not host.flows.moves

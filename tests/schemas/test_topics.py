@@ -53,7 +53,8 @@ def test_every_schema_travels_on_a_topic():
     from pathlib import Path
 
     here = {path.stem for path in Path(codec.__file__).parent.glob("*.avsc")}
-    assert here == {topic.record for topic in TOPICS.values()}
+    local = {"ProberWord"}  # from a host's prober to its actuator, over a socket
+    assert here - local == {topic.record for topic in TOPICS.values()}
 
 
 def test_lookups_are_compacted_and_a_day_can_be_replayed():

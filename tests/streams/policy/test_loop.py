@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actuators.applier import Applier
-from actuators.effectors.simulated import SimulatedEffector
+from actuators.applier import Answer, Applier, key_of, read_decision
 from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
 from schemas import codec
@@ -60,6 +59,42 @@ class TracedWays:
         }
 
 
+class SimulatedHost:
+    """One host's `Applier`, its flows those of the simulation itself, done at once."""
+
+    def __init__(self, host: str, run: SimRun) -> None:
+        self.host, self.run = host, run
+        self.reports: list[dict[str, Any]] = []
+        self.it = Applier(host, self, self.report, lambda: run.now_ns, lambda: run.now_ns)
+
+    def flow(self, key: str) -> Any:
+        ours = (f for f in self.run.flows() if f.flow_id.startswith(f"{self.host}/"))
+        return next((flow for flow in ours if key_of(flow.flow_id) == key), None)
+
+    def path_of(self, key: str) -> int | None:
+        flow = self.flow(key)
+        return None if flow is None else flow.port
+
+    def can(self, key: str) -> frozenset[str]:
+        return frozenset({"MOVE", "PACE"})
+
+    def order(self, key: str, verb: str, value: int, answer: Any) -> None:
+        flow_id = self.flow(key).flow_id
+        if verb == "MOVE":
+            self.run.set_flow_path(flow_id, value)
+        else:
+            self.run.set_flow_rate(flow_id, value or None)
+        answer(Answer(value, "SIMULATED"))
+
+    def report(self, record: dict[str, Any], token: Any) -> None:
+        self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
+
+    def take(self, key: bytes, value: bytes) -> list[dict[str, Any]]:
+        self.reports.clear()
+        self.it.take(read_decision(key, value))
+        return list(self.reports)
+
+
 class Loop:
     """The fleet, one policy and every host's actuator. `real`: `ShardHealth` judges links by probes."""
 
@@ -77,11 +112,10 @@ class Loop:
         self.rules = rules or Rules()
         self.records = config(mode)
         self.appliers = {
-            host: Applier(host, SimulatedEffector(host, self.run), lambda: 0)
-            for host in self.fleet.node_ids[: self.fleet.shape.hosts]
+            host: SimulatedHost(host, self.run) for host in self.fleet.node_ids[: self.fleet.shape.hosts]
         }
         for applier in self.appliers.values():
-            applier.take_config(self.records)
+            applier.it.take_config(self.records)
         self.policy, self.live, self.tail = self.new_policy()
         self.book = PathBook()
         self.health = ShardHealth("sim") if real else None
@@ -175,9 +209,7 @@ class Loop:
                 continue
             made.append(said.record)
             assert said.topic is DECISIONS
-            report = self.appliers[said.key].take(said.key.encode(), value, now_ns)
-            assert report is not None
-            self.reports.append(codec.decode(report, ACTIONS.record))
+            self.reports += self.appliers[said.key].take(said.key.encode(), value)
         self.decisions += made
         return made
 

@@ -1,0 +1,51 @@
+"""What an actuator's Kafka clients share. In: settings. Out: configuration, the schema registry."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from actuators.settings import ActuatorSettings
+from schemas import codec
+
+__all__ = ["kafka_client", "registry_of"]
+
+_log = logging.getLogger(__name__)
+
+
+def kafka_client(settings: ActuatorSettings) -> dict[str, Any]:
+    """Return the configuration of a Kafka client."""
+    return {
+        "bootstrap.servers": settings.bootstrap,
+        "broker.address.family": "any",
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 2,
+        "statistics.interval.ms": 0,
+        "error_cb": _on_error,
+    }
+
+
+def registry_of(settings: ActuatorSettings) -> codec.Registry | None:
+    """Return the schema registry; None where none is set."""
+    if settings.schema_registry_url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    return ConfluentRegistry(settings.schema_registry_url)
+
+
+_said: dict[str, float] = {}
+
+
+def _on_error(error: KafkaError) -> None:
+    """Log librdkafka's complaints, the same one at most every 10 s."""
+    line, now_s = str(error), time.monotonic()
+    if now_s - _said.get(line, -1e9) > 10:
+        if len(_said) > 100:
+            _said.clear()
+        _said[line] = now_s
+        _log.warning("log: %s", line)

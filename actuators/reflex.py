@@ -1,0 +1,168 @@
+"""What a host does by itself when a path dies and nobody decides: the flow goes to its first living fallback.
+
+In: words of the host's probers, `Fallbacks` of policy, where flows are, whether decisions came. Out: flows to
+move, and where to. Pure: it is told the time (ns, monotonic). A link is dead where several requests in a row
+were lost over all paths that cross it since the last one that crossed it and was answered: each living path
+exonerates all its links, so that of a dead path only links that no living one crosses are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+__all__ = ["Links", "Reflex", "Wanted"]
+
+Record = dict[str, Any]
+Fence = tuple[int, int]
+
+DEAD_LOSSES: Final = 3
+FRESH_NS: Final = 2_000_000_000
+"""A prober that has said nothing for so long knows nothing."""
+REST_NS: Final = 100_000_000
+"""After a move that was tried, and could not be made, until the next is."""
+
+
+class _Path(NamedTuple):
+    in_a_row: int
+    answered_ns: int | None
+    first_lost_ns: int | None
+    last_lost_ns: int | None
+    links: tuple[str, ...]
+
+
+class Wanted(NamedTuple):
+    """A flow that is to go on by another path, and why."""
+
+    flow_id: str
+    to_path: int
+    detail: str
+
+
+@dataclass(slots=True)
+class Links:
+    """Which links of a host's paths are dead, from what its probers say."""
+
+    _words: dict[str, tuple[int, list[_Path]]] = field(default_factory=dict)
+    dead: frozenset[str] = frozenset()
+
+    def take(self, word: Mapping[str, Any], now_ns: int) -> None:
+        """Take a `ProberWord`; the newest of a NIC is whole."""
+        at_ns = min(now_ns, word["monotonic_ns"])
+
+        def then(age_ns: int | None) -> int | None:
+            return None if age_ns is None else at_ns - age_ns
+
+        paths = [
+            _Path(
+                row["in_a_row"], then(row["answered_age_ns"]), then(row["first_lost_age_ns"]),
+                then(row["last_lost_age_ns"]), (*row["links"], *row["back_links"]),
+            )
+            for row in word["paths"]
+        ]  # fmt: skip
+        self._words[word["nic"]] = (now_ns, paths)
+        self._judge(now_ns)
+
+    def dead_at(self, now_ns: int) -> frozenset[str]:
+        """Return the dead links; none once no prober says anything any more."""
+        heard = any(said_ns >= now_ns - FRESH_NS for said_ns, _ in self._words.values())
+        return self.dead if heard else frozenset()
+
+    def _judge(self, now_ns: int) -> None:
+        for nic in [nic for nic, (said_ns, _) in self._words.items() if said_ns < now_ns - FRESH_NS]:
+            del self._words[nic]
+        paths = [path for _, found in self._words.values() for path in found if path.links]
+        life: dict[str, int] = {}
+        for path in paths:
+            if path.answered_ns is not None:
+                for link in path.links:
+                    life[link] = max(life.get(link, path.answered_ns), path.answered_ns)
+        lost: dict[str, int] = {}
+        for path in paths:
+            if not path.in_a_row or path.last_lost_ns is None or path.first_lost_ns is None:
+                continue
+            for link in path.links:
+                alive_ns = life.get(link)
+                if alive_ns is None or alive_ns < path.first_lost_ns:
+                    lost[link] = lost.get(link, 0) + path.in_a_row
+                elif alive_ns < path.last_lost_ns:
+                    lost[link] = lost.get(link, 0) + 1  # how many of them came after it, nobody knows
+        self.dead = frozenset(link for link, count in lost.items() if count >= DEAD_LOSSES)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since_ns: int
+    fence: Fence
+
+
+class Reflex:
+    """The flows of one host. `wait_ns`: for which a decision is waited for."""
+
+    def __init__(self, wait_ns: int) -> None:
+        self._wait_ns = wait_ns
+        self._rows: dict[str, Record] = {}
+        self._head = (-1, -1)
+        self._waiting: dict[str, _Waiting] = {}
+
+    def take_fallbacks(self, record: Mapping[str, Any] | None) -> None:
+        """Take the newest `Fallbacks` of the host, which is whole; None: there are none any more. One of an
+        older epoch is a worker's that lost its shard."""
+        if record is None:
+            self._rows.clear()
+        elif (record["epoch"], record["seq"]) >= self._head:
+            self._head = (record["epoch"], record["seq"])
+            self._rows = {row["flow_id"]: row for row in record["flows"]}
+        self._waiting = {name: each for name, each in self._waiting.items() if name in self._rows}
+
+    def flows(self) -> Iterable[str]:
+        """Return the flows that have fallbacks."""
+        return self._rows.keys()
+
+    def look(
+        self, dead: frozenset[str], paths: Mapping[str, int | None], fences: Mapping[str, Fence], now_ns: int
+    ) -> list[Wanted]:
+        """Return the flows to move now. `paths`: where flows are; `fences`: their newest decisions."""
+        if not dead:
+            self._waiting.clear()
+            return []
+        found = []
+        for flow_id, row in self._rows.items():
+            path, fence = paths.get(flow_id), fences.get(flow_id, (-1, -1))
+            links = None if path is None else _links_of(row, path)
+            if links is None or dead.isdisjoint(links):
+                self._waiting.pop(flow_id, None)
+                continue
+            waiting = self._waiting.get(flow_id)
+            if waiting is None or waiting.fence != fence:
+                waiting = self._waiting[flow_id] = _Waiting(now_ns, fence)
+            if now_ns < waiting.since_ns + self._wait_ns:
+                continue
+            to_path = next(
+                (
+                    other
+                    for other, its in zip(row["others"], row["other_links"], strict=False)
+                    if other != path and its and dead.isdisjoint(its)
+                ),
+                None,
+            )
+            if to_path is not None:
+                link = min(dead.intersection(links))
+                found.append(Wanted(flow_id, to_path, f"path {path} is dead at {link}, no decision came"))
+                waiting.since_ns = now_ns + REST_NS
+        return found
+
+    def due_ns(self) -> int | None:
+        """Return when to look again; None: when there is news."""
+        return min((each.since_ns + self._wait_ns for each in self._waiting.values()), default=None)
+
+
+def _links_of(row: Mapping[str, Any], path: int) -> list[str] | None:
+    """Return the links of a flow's path, None where they are not known."""
+    if path == row["path"]:
+        return list(row["links"]) or None
+    for other, links in zip(row["others"], row["other_links"], strict=False):
+        if other == path:
+            return list(links) or None
+    return None

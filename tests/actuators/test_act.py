@@ -1,0 +1,233 @@
+"""The hand as a process, with a real log and owners on the control socket: once and told, whatever breaks."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+
+import pytest
+
+from actuators.orders import Offsets, murmur2, partition_of
+from schemas import codec
+from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS
+
+S = 1_000_000_000
+EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
+KEY = "sock:7"
+FLOW = f"h1/b/{KEY}"
+_seqs = itertools.count()
+
+
+def decision(host="h1", seq=None, epoch=1, key=KEY, to_path=50_001, lasts_s=60.0, **fields):
+    seq = next(_seqs) if seq is None else seq
+    now_ns = time.time_ns()
+    return {
+        "decision_id": f"s0/{epoch}/{seq}", "shard": "s0", "epoch": epoch, "seq": seq, "at_ns": now_ns,
+        "host": host, "action": "REROUTE", "flow_id": f"{host}/b/{key}", "from_path": None,
+        "to_path": to_path,
+        "expires_at_ns": now_ns + round(lasts_s * S), "reason": {"kind": "DOWN", "id": "x/1"},
+        "config_version": 1, "signature": b"", "text": "", **fields,
+    }  # fmt: skip
+
+
+def config(mode="ACT", version=1, host="*", **fields):
+    record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": mode, **fields}
+    return {"allowed_actions": EVERY, **record}
+
+
+@pytest.fixture
+def decide(log):
+    def put(**given):
+        record = decision(**given)
+        log.put(DECISIONS.name, record["host"], record)
+        return record["decision_id"]
+
+    return put
+
+
+def told(reports, decision_id):
+    return [each for each in reports if each["decision_id"] == decision_id]
+
+
+def test_decisions_are_carried_out_and_told_and_offsets_are_kept(log, read, start_act, own, decide):
+    log.put(CONFIG.name, "*", config())
+    act = start_act("h1", "h2")
+    one, two = own("h1", sock_7=50_000), own("h2", "UDP_SPORT", sock_8=51_000)
+    first = decide()
+    other = decide(host="h2", key="sock:8", to_path=51_001)
+    nobody = decide(host="h3", key="sock:9")
+    late = decide(lasts_s=-1)
+    log.put(DECISIONS.name, "h1", b"\xc3\x01 not a decision")
+    actions = read(ACTIONS.name)
+    reports = actions.until(lambda found: len(found) == 3)
+    assert not told(reports, nobody)
+    assert told(reports, late)[0]["outcome"] == "EXPIRED"
+    done = told(reports, first)[0]
+    assert (done["outcome"], done["from_path"], done["to_path"]) == ("APPLIED", 50_000, 50_001)
+    assert (done["how"], told(reports, other)[0]["how"]) == ("SOCKET", "UDP_SPORT")
+    assert read(REJECTS.name).until(len)[0]["reader"] == "actuator"
+    code, text = act.end()
+    assert code == 0, text
+    act.start()  # a next process goes on after what is done
+    again = decide(to_path=50_002)
+    reports = actions.until(lambda found: told(found, again))
+    assert len(reports) == 4
+    assert (one.moves, two.moves) == ([(KEY, 50_001), (KEY, 50_002)], [("sock:8", 51_001)])
+    states = read(ACTUATORS.name).until(lambda found: any(each["ending"] for each in found))
+    assert {row["host"]: row["mode"] for row in states[0]["hosts"]} == {"h1": "ACT", "h2": "ACT"}
+
+
+def test_a_kill_between_applying_and_the_answer_leads_to_one_report(
+    log, read, start_act, own, decide, wait_for
+):
+    log.put(CONFIG.name, "*", config())
+    act = start_act("h1", answer_ms=10_000)
+    owner = own("h1", sock_7=50_000)
+    owner.silent = True  # it does what it is told, and nobody hears of it
+    moved = decide()
+    wait_for(lambda: owner.moves)
+    act.end(signal.SIGKILL)
+    owner.silent = False
+    act.start()
+    actions = read(ACTIONS.name)
+    report = actions.until(lambda found: told(found, moved))[0]
+    assert (report["outcome"], report["from_path"], report["to_path"]) == ("APPLIED", 50_000, 50_001)
+    later = decide(to_path=50_002)
+    reports = actions.until(lambda found: told(found, later))
+    assert [each["outcome"] for each in reports] == ["APPLIED", "APPLIED"], "one report of each"
+    assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
+
+
+def test_a_kill_between_applying_and_reporting_leads_to_one_report(
+    log, read, start_act, own, decide, wait_for
+):
+    log.put(CONFIG.name, "*", config())
+    act = start_act("h1", answer_ms=10_000)
+    owner = own("h1", sock_7=50_000)
+    owner.holding = True
+    moved = decide()
+    wait_for(lambda: owner.held)
+    log.down()
+    owner.answer()
+    wait_for(lambda: '"APPLIED"' in act.notes)
+    act.end(signal.SIGKILL)
+    log.up()
+    act.start()
+    later = decide(to_path=50_002)
+    reports = read(ACTIONS.name).until(lambda found: told(found, later))
+    assert [each["outcome"] for each in told(reports, moved)] == ["APPLIED"]
+    assert (told(reports, moved)[0]["from_path"], told(reports, moved)[0]["to_path"]) == (50_000, 50_001)
+    assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
+
+
+def test_two_policy_workers_duplicates_and_what_comes_out_of_order(log, read, start_act, own, decide):
+    log.put(CONFIG.name, "*", config())
+    start_act("h1")
+    owner = own("h1", sock_7=50_000, sock_8=51_000)
+    decide(epoch=1, seq=500)
+    actions = read(ACTIONS.name)
+    actions.until(len)
+    for given in (
+        {"epoch": 2, "seq": 1, "to_path": 50_002}, {"epoch": 1, "seq": 501},
+        {"epoch": 1, "seq": 502, "key": "sock:8"}, {"epoch": 2, "seq": 1, "to_path": 50_002},
+        {"epoch": 2, "seq": 0, "to_path": 50_003}, {"epoch": 2, "seq": 2, "config_version": 9},
+    ):  # fmt: skip
+        decide(**given)
+    reports = actions.until(lambda found: len(found) == 7)
+    assert sorted((each["decision_id"], each["outcome"]) for each in reports) == [
+        ("s0/1/500", "APPLIED"), ("s0/1/501", "STALE"), ("s0/1/502", "STALE"), ("s0/2/0", "STALE"),
+        ("s0/2/1", "APPLIED"), ("s0/2/1", "DUPLICATE"), ("s0/2/2", "OLD_CONFIG"),
+    ]  # fmt: skip
+    assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
+
+
+def test_a_rate_ends_in_time_while_the_log_is_stopped(log, read, start_act, own, decide, wait_for):
+    log.put(CONFIG.name, "*", config())
+    start_act("h1")
+    owner = own("h1", sock_7=50_000)
+    held = decide(action="PACE", rate_bps=20_000_000, to_path=None, lasts_s=3.0)
+    wait_for(lambda: owner.rates == {KEY: 20_000_000})
+    log.down()
+    wait_for(lambda: owner.rates == {KEY: 0})
+    log.up()
+    reports = read(ACTIONS.name).until(lambda found: len(told(found, held)) == 2)
+    assert [each["outcome"] for each in told(reports, held)] == ["APPLIED", "ENDED"]
+
+
+def test_at_its_end_it_lets_go_of_the_rates_that_it_set(log, read, start_act, own, decide, wait_for):
+    log.put(CONFIG.name, "*", config())
+    act = start_act("h1")
+    owner = own("h1", sock_7=50_000)
+    decide(to_path=50_001)
+    held = decide(action="PACE", rate_bps=20_000_000, to_path=None)
+    wait_for(lambda: owner.rates == {KEY: 20_000_000})
+    code, text = act.end()
+    assert code == 0, text
+    assert (owner.rates, owner.flows) == ({KEY: 0}, {KEY: 50_001})
+    reports = read(ACTIONS.name).until(lambda found: len(told(found, held)) == 2)
+    assert [each["outcome"] for each in told(reports, held)] == ["APPLIED", "REVERTED"]
+
+
+def test_an_owner_that_never_answers_holds_up_no_other(log, read, start_act, own, decide):
+    log.put(CONFIG.name, "*", config())
+    start_act("h1")
+    slow, quick = own("h1", sock_7=50_000), own("h1", sock_8=51_000)
+    slow.holding = True
+    stuck = [decide(to_path=50_001), decide(to_path=50_002)]
+    moved = decide(key="sock:8", to_path=51_001)
+    reports = read(ACTIONS.name).until(lambda found: len(found) == 3)
+    assert [told(reports, each)[0]["outcome"] for each in (*stuck, moved)] == ["FAILED", "FAILED", "APPLIED"]
+    assert "no answer" in told(reports, stuck[0])[0]["detail"]
+    assert quick.moves == [("sock:8", 51_001)]
+
+
+def test_lines_that_make_no_sense_are_answered_and_harm_nobody(log, start_act, own, decide, read, wait_for):
+    log.put(CONFIG.name, "*", config())
+    start_act("h1")
+    odd, sound = own("h1", sock_6=52_000), own("h1", sock_7=50_000)
+    wait_for(lambda: odd._connection)
+    for line in (
+        "HELLO",
+        "FLOW sock:x 1 MOVE h1",
+        "FLOW sock:1 0 MOVE h1",
+        "FLOW sock:1 5 MOVE h9",
+        "DONE 99",
+    ):
+        odd.say(line)
+    wait_for(lambda: len(odd.errors) == 5)
+    odd.say("DONE 99 1 SOCKET")
+    odd.say("x" * 2000)
+    moved = decide()
+    assert told(read(ACTIONS.name).until(lambda found: told(found, moved)), moved)[0]["outcome"] == "APPLIED"
+    assert sound.moves == [(KEY, 50_001)]
+
+
+def test_partitions_are_those_that_kafkas_clients_choose():
+    from aiokafka.partitioner import murmur2 as theirs
+
+    for key in ("", "a", "ab", "abc", "h1", "leaf-12.rack3", "é"):
+        assert murmur2(key.encode()) & 0x7FFFFFFF == theirs(key.encode()) & 0x7FFFFFFF
+    assert partition_of("h1", 1) == 0
+
+
+def test_offsets_are_committed_once_all_before_is_done():
+    offsets = Offsets()
+    assert offsets.to_commit() is None
+    for offset in (5, 6, 8):
+        offsets.take(offset)
+    offsets.done(6)
+    assert offsets.to_commit() == 5
+    offsets.done(5)
+    assert offsets.to_commit() == 8
+    assert offsets.to_commit() is None
+    offsets.done(8)
+    assert offsets.to_commit() == 9
+
+
+def test_a_former_schema_of_the_config_is_read(log):
+    """Records that older versions wrote have no order to revert, and nothing is undone by them."""
+    from schemas.limits import Limits
+
+    record = codec.decode(codec.encode(CONFIG.record, config()), CONFIG.record)
+    assert Limits.of({"*": record}, "h1").revert_before_ns == 0

@@ -1,0 +1,216 @@
+"""Stopping all action: the order, who answers it, what is undone, and how people go on."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+
+import pytest
+
+from fabrictime import live_config
+from fabrictime.hold import Heard, hold, resume
+from fabrictime.live_config import LiveRecords
+from producers.sim.owner import FlowOwner
+from producers.sim.run import SimRun
+from producers.sim.settings import SimSettings
+from schemas.limits import Limits
+from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
+
+S = 1_000_000_000
+_seqs = itertools.count()
+
+
+def config(host="*", mode="ACT", **fields):
+    return {"host": host, "version": 1, "at_ns": 0, "by": "t", "mode": mode, **fields}
+
+
+def decision(flow_id, to_path, **fields):
+    seq, now_ns = next(_seqs), time.time_ns()
+    return {
+        "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": now_ns,
+        "host": flow_id.split("/")[0], "action": "REROUTE", "flow_id": flow_id, "from_path": None,
+        "to_path": to_path, "expires_at_ns": now_ns + 60 * S, "reason": {"kind": "DOWN", "id": "x/1"},
+        "config_version": 1, "signature": b"", "text": "", **fields,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def fleet(tmp_path, start_act, log):
+    """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
+    run = SimRun(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), tell=())
+    hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
+    log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
+    act = start_act(*hosts)
+    owner = FlowOwner(tmp_path / "c.sock", run)
+
+    def until(condition, timeout_s=30):
+        end = time.monotonic() + timeout_s
+        while not (found := condition()):
+            assert time.monotonic() < end
+            owner.serve()
+            owner.wait(0.01)
+        return found
+
+    yield run, act, until, owner
+    owner.close()
+
+
+def test_the_simulated_fleet_moves_and_paces_its_flows_as_it_is_told(fleet, log, read):
+    run, _, until, owner = fleet
+    flow, other, *_ = run.flows()
+    before = flow.port
+    log.put(DECISIONS.name, flow.flow_id.split("/")[0], decision(flow.flow_id, 55_555))
+    held = decision(other.flow_id, None, action="PACE", rate_bps=10**9)
+    log.put(DECISIONS.name, held["host"], held)
+    gone = decision(flow.flow_id.rpartition(":")[0] + ":9", 55_555)
+    until(lambda: flow.port == 55_555 and other.limit_bps == 10**9)
+    run.book.close(flow)
+    run._note(flow)
+    late = decision(flow.flow_id, 55_556)
+    until(lambda: owner._run is run and not run._flow_news)
+    for each in (gone, late):
+        log.put(DECISIONS.name, each["host"], each)
+    actions = read(ACTIONS.name)
+    reports = actions.until(lambda found: len(found) == 4)
+    found = {(each["flow_id"], each["outcome"], each["how"]) for each in reports}
+    assert (flow.flow_id, "APPLIED", "SIMULATED") in found
+    assert [each["from_path"] for each in reports if each["to_path"] == 55_555] == [before]
+    assert {each["outcome"] for each in reports} == {"APPLIED", "NO_FLOW"}
+
+
+def test_hold_stops_all_action_with_revert_undoes_it_and_resume_goes_on(fleet, log, read):
+    run, _, until, _ = fleet
+    flow = run.flows()[0]
+    before, host = flow.port, flow.flow_id.split("/")[0]
+    log.put(DECISIONS.name, host, decision(flow.flow_id, 55_555))
+    until(lambda: flow.port == 55_555)
+    live = LiveRecords(log.bootstrap)
+    found = hold(live, revert=False)
+    assert (found.missing, found.in_force, found.actuators) == ([], 1, 1)
+    assert found.hosts == run.fleet.shape.hosts
+    observed = decision(flow.flow_id, 55_556, config_version=live.records["*"]["version"])
+    log.put(DECISIONS.name, host, observed)
+    actions = read(ACTIONS.name)
+    reports = actions.until(lambda all_: any(each["decision_id"] == observed["decision_id"] for each in all_))
+    assert reports[-1]["outcome"] == "OBSERVED"
+    assert flow.port == 55_555
+
+    stopped = []
+    thread = threading.Thread(target=lambda: stopped.append(hold(live, revert=True)))
+    thread.start()
+    until(lambda: stopped)
+    thread.join()
+    assert (stopped[0].missing, stopped[0].in_force, flow.port) == ([], 0, before)
+    assert actions.until(lambda all_: all_[-1]["outcome"] == "REVERTED")
+    assert resume(live).missing == []
+    assert Limits.of(LiveRecords(log.bootstrap).records, host).act
+    again = decision(flow.flow_id, 55_557, config_version=live.records["*"]["version"])
+    log.put(DECISIONS.name, host, again)
+    until(lambda: flow.port == 55_557)
+
+
+def test_an_actuator_that_does_not_answer_is_named(fleet, log, read):
+    _, act, _, _ = fleet
+    read(ACTUATORS.name).until(len)
+    live = LiveRecords(log.bootstrap)
+    assert hold(live, revert=False).missing == []
+    act.process.send_signal(signal.SIGSTOP)
+    found = hold(live, revert=True, wait_s=0.5)
+    act.process.send_signal(signal.SIGCONT)
+    assert len(found.missing) == 1
+
+
+def test_an_emergency_stop_goes_to_hosts_with_a_mode_of_their_own_and_remembers_it():
+    records = {
+        "*": config(),
+        "h1": config("h1"),
+        "h2": config("h2", "OBSERVE"),
+        "h3": config("h3", "UNKNOWN"),
+    }
+    records = {key: {**live_config.PLAIN, **each} for key, each in records.items()}
+    found = {each["host"]: each for each in live_config.held(records, revert=True, now_ns=5)}
+    assert {key: each["mode"] for key, each in found.items()} == {"*": "OBSERVE", "h1": "OBSERVE"}
+    assert found["*"]["revert_before_ns"] == 5 + S
+    records |= found
+    assert not Limits.of(records, "h1").act
+    again = {each["host"]: each["mode"] for each in live_config.held(records, revert=False, now_ns=6)}
+    assert again == {"*": "OBSERVE"}
+    assert {each["host"]: each["mode"] for each in live_config.resumed(records)} == {"*": "ACT", "h1": "ACT"}
+    with pytest.raises(ValueError, match="nothing is held"):
+        live_config.resumed({"*": {**live_config.PLAIN, **config()}})
+
+
+def test_what_actuators_say_in_parts_and_those_that_ended():
+    def state(at_ns, mode, part=0, parts=1, ending=False, host="h1", version=2, reverting=0):
+        row = {"host": host, "mode": mode, "config_version": version, "flows": 1, "in_force": 0,
+               "reverting": reverting}  # fmt: skip
+        return {"actuator": "a", "run": 1, "at_ns": at_ns, "part": part, "parts": parts, "ending": ending,
+                "hosts": [row]}  # fmt: skip
+
+    records = {"*": {**live_config.PLAIN, **config(mode="OBSERVE"), "version": 2}}
+    heard = Heard()
+    heard.take(state(1, "ACT"))
+    assert heard.missing(records, False, False) == ["a"]
+    heard.take(state(2, "OBSERVE", parts=2))
+    heard.take(state(2, "OBSERVE", part=1, parts=2, host="h2", version=1))
+    assert heard.missing(records, False, False) == ["a"], "h2 has the older config"
+    heard.take(state(3, "OBSERVE", reverting=1))
+    assert heard.missing(records, False, False) == []
+    assert heard.missing(records, False, True) == ["a"]
+    heard.take(state(4, "OBSERVE", ending=True))
+    assert heard.missing(records, False, True) == []
+
+
+def test_limits_on_the_command_line():
+    record = live_config.changed(None, "*", [
+        "mode=ACT", "allowed_actions=RESTORE,REROUTE", "most_actions_per_s=20", "most_moved_share=0.25",
+        "protected_jobs=a,b", "slice.red=20M:1.5G", "slice.blue=5M",
+    ])  # fmt: skip
+    assert Limits.of({"*": record}, "h1") == Limits(
+        True, frozenset({"REROUTE", "RESTORE"}), 20, 0.25, frozenset({"a", "b"}), 0, 1
+    )
+    assert record["slices"] == [
+        {"tenant": "blue", "guarantee_bps": 5_000_000, "ceiling_bps": None},
+        {"tenant": "red", "guarantee_bps": 20_000_000, "ceiling_bps": 1_500_000_000},
+    ]
+    assert not live_config.too_wide(record)
+    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "most_moved_share"])
+    assert [name for name, _, _ in live_config.differences(record, back)] == [
+        "most_moved_share", "protected_jobs", "slice.red",
+    ]  # fmt: skip
+    for wrong in ("mode=YES", "allowed_actions=FLY", "most_actions_per_s=-1", "most_moved_share=2",
+                  "slice.red=9G:1G", "slice.=1", "slices=1", "most_moved_share=nan"):  # fmt: skip
+        with pytest.raises(ValueError):
+            live_config.changed(None, "*", [wrong])
+    with pytest.raises(ValueError, match="alone"):
+        live_config.changed(None, "h1", ["most_moved_share=0.5"])
+
+
+def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is_not():
+    wide = live_config.changed(None, "*", ["mode=ACT", "most_actions_per_s=5000", "most_moved_share=1"])
+    assert len(live_config.too_wide(wide)) == 2
+    assert not live_config.too_wide(live_config.changed(wide, "*", ["protected_jobs=a"]), wide)
+    every = live_config.changed(None, "*", ["mode=ACT", f"allowed_actions={','.join(live_config.ACTIONS)}"])
+    assert live_config.too_wide(every)
+
+
+def test_a_file_says_all_that_is_set(tmp_path):
+    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_least_kb=20"])
+    after = live_config.from_file(record, "*", {"mode": "OBSERVE", "allowed_actions": ["REROUTE"]})
+    assert live_config.differences(record, after) == [
+        ("allowed_actions", None, ["REROUTE"]), ("contention_least_kb", 20.0, None),
+        ("mode", "ACT", "OBSERVE"), ("protected_jobs", ["a"], None),
+    ]  # fmt: skip
+
+
+def test_up_begins_to_act_where_nothing_is_said_yet_and_leaves_what_people_said(log):
+    live_config.begin_acting(log.bootstrap, whole=True)
+    records = LiveRecords(log.bootstrap).records
+    limits = Limits.of(records, "h1")
+    assert (limits.act, limits.most_moved_share, "PACE" in limits.allowed) == (True, 1.0, True)
+    live = LiveRecords(log.bootstrap)
+    live.publish(live_config.changed(live.records["*"], "*", ["mode=OBSERVE"]))
+    live_config.begin_acting(log.bootstrap, whole=True)
+    assert not Limits.of(LiveRecords(log.bootstrap).records, "h1").act

@@ -1,0 +1,207 @@
+"""Reflexes: which links are dead by a host's own probes, which flows move and where to; that it is heard."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from actuators.reflex import Links, Reflex
+from native.core.probe import WayNews
+from producers.sim.topology import Fleet
+from producers.words import WordBook, Words
+from schemas import codec
+from schemas.topics import ACTIONS, CONFIG, FALLBACKS
+
+MS = 1_000_000
+FLOW = "h1/b/sock:7"
+
+
+def path(links, in_a_row=0, answered_ms=None, lost_ms=None, first_ms=None, peer="h2/eth1", port=9320):
+    def age_ns(ms):
+        return None if ms is None else round(ms * MS)
+
+    first_ms = lost_ms if first_ms is None else first_ms
+    return {
+        "peer": peer, "path": port, "dead": in_a_row >= 3, "in_a_row": in_a_row,
+        "answered_age_ns": age_ns(answered_ms), "first_lost_age_ns": age_ns(first_ms),
+        "last_lost_age_ns": age_ns(lost_ms), "links": links, "back_links": [],
+    }  # fmt: skip
+
+
+def word(*paths, nic="h1/eth1", at_ns=0):
+    record = {"nic": nic, "run": 1, "monotonic_ns": at_ns, "paths": list(paths)}
+    return codec.decode(codec.encode("ProberWord", record), "ProberWord")
+
+
+def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up", "s2")),), seq=0, epoch=1):
+    return {
+        "host": flow_id.split("/")[0], "shard": "s", "epoch": epoch, "seq": seq, "at_ns": 0,
+        "config_version": 1,
+        "flows": [{
+            "flow_id": flow_id, "path": at, "others": [port for port, _ in others], "links": list(links),
+            "other_links": [list(its) for _, its in others],
+        }],
+    }  # fmt: skip
+
+
+def test_losses_of_several_paths_make_a_link_dead_and_one_that_lives_exonerates_its_links():
+    links = Links()
+    links.take(word(path(["up", "s1"], 1, 20, 5), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 2)), 0)
+    assert links.dead == frozenset(), "two losses may be chance"
+    links.take(
+        word(path(["up", "s1"], 2, 20, 2, 8), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 1)), 0
+    )
+    assert links.dead == {"s1"}
+    links.take(word(path(["up", "s1"], 0, 1), path(["up", "s1"], 3, 30, 4)), 0)
+    assert links.dead == frozenset(), "it answers again"
+
+
+def test_losses_before_the_last_sign_of_life_are_none():
+    links = Links()
+    links.take(word(path(["s1"], 3, 300, 200), path(["s1"], 0, 100)), 0)
+    assert links.dead == frozenset()
+
+
+def test_probers_of_one_host_are_put_together_and_silent_ones_know_nothing():
+    links = Links()
+    links.take(word(path(["s1"], 2, 50, 2)), 0)
+    links.take(word(path(["s1"], 2, 50, 2), nic="h1/eth2"), 0)
+    assert links.dead_at(MS) == {"s1"}
+    assert links.dead_at(3000 * MS) == frozenset()
+    links.take(word(path(["s2"], 0, 1), nic="h1/eth2", at_ns=3000 * MS), 3000 * MS)
+    assert links.dead == frozenset()
+
+
+def look(reflex, dead, now_ms, at=50_000, fence=(-1, -1)):
+    found = reflex.look(frozenset(dead), {FLOW: at}, {FLOW: fence}, round(now_ms * MS))
+    return [each.to_path for each in found]
+
+
+def test_it_waits_for_a_decision_and_takes_the_first_path_that_lives():
+    reflex = Reflex(30 * MS)
+    others = ((50_001, ("up", "s1")), (50_002, ()), (50_003, ("up", "s3")), (50_004, ("up", "s4")))
+    reflex.take_fallbacks(fallbacks(others=others))
+    assert look(reflex, {"s1"}, 0) == []
+    assert reflex.due_ns() == 30 * MS
+    assert look(reflex, {"s1"}, 29) == []
+    assert look(reflex, {"s1"}, 30) == [50_003], "50001 is dead too, of 50002 nobody knows"
+    assert look(reflex, {"s1", "s3"}, 40, at=50_003) == []
+    assert look(reflex, {"s1", "s3"}, 200, at=50_003) == [50_004], "the second failure"
+    assert look(reflex, {"s1", "s3"}, 400, at=50_004) == []
+
+
+def test_a_decision_goes_before():
+    reflex = Reflex(30 * MS)
+    reflex.take_fallbacks(fallbacks())
+    look(reflex, {"s1"}, 0)
+    assert look(reflex, {"s1"}, 31, at=50_001, fence=(1, 4)) == []
+    assert look(reflex, {"s1"}, 33, fence=(1, 4)) == [], "decided, and still dead: 30 ms from there"
+    assert look(reflex, {"s1"}, 64, fence=(1, 4)) == [50_001]
+
+
+def test_what_is_not_known_moves_nothing():
+    reflex = Reflex(0)
+    reflex.take_fallbacks(fallbacks(links=()))
+    assert look(reflex, {"s1"}, 0) == []
+    reflex.take_fallbacks(fallbacks(seq=1))
+    assert look(reflex, {"s1"}, 0, at=51_234) == [], "its owner led it where nobody traced"
+    assert look(reflex, {"s1"}, 0, at=None) == []
+    reflex.take_fallbacks(fallbacks(seq=0, others=((50_009, ("s9",)),), epoch=0))
+    assert look(reflex, {"s1"}, 0) == [50_001], "fallbacks of a worker that lost its shard count for nothing"
+    reflex.take_fallbacks(None)
+    assert look(reflex, {"s1"}, 500) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
+    rng = random.Random(seed)
+    fleet = Fleet.of(64, rate_bps=10**11, fabric_rate_bps=10**11, oversubscription=1.0, seed=seed)
+    names = fleet.link_ids
+
+    def ways(pairs, ports, port):
+        found = fleet.paths([a for a, _ in pairs], [b for _, b in pairs], ports, port)
+        return [[names[link] for link in found.of(i).tolist()] for i in range(len(pairs))]
+
+    me = 0
+    peers = rng.sample(range(8, 64), 20)
+    probes = [(me, peer, 9320 + k) for peer in peers for k in range(8)]
+    probed = ways([(a, b) for a, b, _ in probes], [port for *_, port in probes], 9319)
+    ports = list(range(50_000, 50_032))
+    goal = rng.choice(peers)
+    its = ways([(me, goal)] * len(ports), ports, 4791)
+    dead = rng.choice([link for link in its[0][1:-1] if any(link in links for links in probed)])
+    links = Links()
+    links.take(word(*(
+        path(way, 3, 200, 5, 60) if dead in way else path(way, 0, 1) for way in probed
+    )), 0)  # fmt: skip
+    assert dead in links.dead
+    assert all(not links.dead.intersection(way) for way in probed if dead not in way)
+    reflex = Reflex(0)
+    record = fallbacks(links=its[0], others=tuple(zip(ports[1:], its[1:], strict=True)))
+    reflex.take_fallbacks(record)
+    found = reflex.look(links.dead, {FLOW: ports[0]}, {}, 0)
+    if found:
+        assert dead not in its[ports.index(found[0].to_path)]
+    else:
+        assert all(links.dead.intersection(way) for way in its)
+    away = next((i for i, way in enumerate(its) if not links.dead.intersection(way)), None)
+    if away is not None:
+        assert found
+        assert not reflex.look(links.dead, {FLOW: ports[away]}, {}, 10**9), "a flow on a living path stays"
+
+
+# --- the prober's side ---
+
+
+def news(peer="h2/eth1", port=9320, lost=0, answered=0, in_a_row=0, age_ms=0.0):
+    age_ns = round(age_ms * MS)
+    return WayNews(peer, port, lost, answered, 0, in_a_row, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+
+
+def test_a_prober_tells_each_loss_at_once_and_what_lives_beside_it():
+    book = WordBook("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
+    first = book.take([news(answered=3), news(port=9321, answered=2)], 0)
+    assert [(row["path"], row["dead"]) for row in first["paths"]] == [(9320, False), (9321, False)]
+    assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
+    lost = book.take([news(lost=1, in_a_row=1, age_ms=4)], 20 * MS)
+    row = lost["paths"][0]
+    assert (row["in_a_row"], row["answered_age_ns"], row["first_lost_age_ns"]) == (1, 10 * MS, 4 * MS)
+    assert row["links"] == ["up", "s1"]
+    book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
+    more = book.take([news(lost=2, in_a_row=3, age_ms=1), news(port=9321, answered=1)], 30 * MS)
+    row, other = more["paths"]
+    assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
+    assert (row["links"], other["links"], other["answered_age_ns"]) == (["up", "s1"], ["up"], 0)
+    assert book.take([], 51 * MS)["paths"][0]["dead"], "again while it is so"
+    assert not book.take([news(answered=1)], 60 * MS)["paths"][0]["dead"]
+    codec.encode("ProberWord", more)
+
+
+def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
+    log, read, start_act, own, tmp_path, wait_for
+):
+    config = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT"}
+    log.put(CONFIG.name, "*", config)
+    log.put(FALLBACKS.name, "h1", fallbacks())
+    act = start_act("h1")
+    owner = own("h1", sock_7=50_000)
+    wait_for(lambda: "acts for" in act.said)
+    log.down()
+    book = WordBook("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
+    words = Words(tmp_path / "reflex.sock", book)
+    try:
+
+        def told():
+            words.tell([news(lost=1, in_a_row=3), news(port=9321, answered=1)])
+            return owner.moves
+
+        wait_for(told)
+    finally:
+        words.close()
+    assert owner.moves == [("sock:7", 50_001)]
+    log.up()
+    report = read(ACTIONS.name).until(len)[0]
+    assert (report["outcome"], report["decision_id"]) == ("REFLEX", "h1/reflex/1")
+    assert (report["from_path"], report["to_path"], report["how"]) == (50_000, 50_001, "SOCKET")
+    assert "s1" in report["detail"]
