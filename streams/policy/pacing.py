@@ -9,16 +9,18 @@ others of min(d, p), equals share C (max-min fair: Bertsekas and Gallager, Data 
 follows the delay at the link, additive up, multiplicative down by how far the delay is above its target
 
     share <- share + a dt                                delay <= target, and senders use what they have
-    share <- share (1 - min(b (1 - target / delay), m))  delay > target, once the last change shows
+    share <- share (1 - min(b (1 - target / delay), m))  delay > target, though it had time to drain
 
 as Swift does by round trips (Kumar et al., SIGCOMM 2020), here by what hosts infer of the link; that a host
 holds back senders before switches have to queue is On-Ramp's idea (Liu et al., NSDI 2021). The target grows
-with the number of senders, as Swift's: n of them in step queue n packets at no overload at all.
+with the number of senders, as Swift's: n of them in step queue n packets at no overload at all. A queue that
+stands already is drained beside that: until it is gone senders get share (1 - min(delay / D, m)), and it has
+twice the time that this takes before the share is blamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +57,8 @@ class PacingRules:
     beta: float = 0.3
     most_cut: float = 0.2
     """Multiplicative decrease, as in the derivation above."""
+    drain_ns: int = 500 * MS
+    """D of the derivation above."""
     small_share: float = 0.25
     """Part of an even share of the link below which a flow is left alone."""
     small_most_share: float = 0.05
@@ -67,6 +71,8 @@ class PacingRules:
     """Share of the link's rate by which one pace rises in a second, where other senders have gone quiet."""
     apply_ns: int = 150 * MS
     """From a change until queues show it."""
+    growth: float = 1.1
+    """A sender that does not use its pace is taken to want so much times its highest rate of late."""
     keep_ns: int = 10 * S
     """Paces are kept for so long while nobody sends: the next round of an incast finds them in force."""
     release_ns: int = 5 * S
@@ -96,10 +102,9 @@ class _Sender:
 
     live: LiveFlow
     peak: Peak
-    paced_ns: int | None = None
-    """When it was first paced."""
+    paced: bool = False
     used_ns: int = 0
-    """When it last used all of its pace."""
+    """When it last used all of its pace, by the receiver's clock."""
 
 
 @dataclass(slots=True)
@@ -111,17 +116,23 @@ class _Receiver:
     window_id: str
     share: float
     begun_ns: int
+    clock_ns: int = 0
+    """Runs while somebody sends: what was so in the last round is so after a pause."""
     pace_bps: float = 0.0
     senders: dict[str, _Sender] = field(default_factory=dict)
     changed_ns: int = 0
     """When senders were last slowed: what queues showed before is no evidence."""
     heard_ns: int = 0
     """End of the delay last judged."""
+    over_ns: float = 0.0
+    """By how much that was above the target."""
+    drained_ns: int | None = None
+    """When the queue that stands should be gone; None: none does."""
     raised_ns: int = 0
     active_ns: int = 0
     """When somebody last sent, or an incast was told of."""
     bound_ns: int = 0
-    """When the paces last held at least two senders back."""
+    """When the paces last held at least two senders back, by its clock."""
     calm_ns: int = 0
     """When a queue was last above the target."""
     probe_ns: int = 0
@@ -175,10 +186,11 @@ class Pacing:
         self._delays[link] = delay
 
     def decide(
-        self, now_ns: int, flows: Iterable[LiveFlow], may: Callable[[LiveFlow, str], bool] | None = None
-    ) -> dict[str, Target]:
+        self, now_ns: int, flows: Iterable[LiveFlow], may: Callable[[LiveFlow, str], bool] | None = None,
+        shared: Collection[str] = (),
+    ) -> dict[str, Target]:  # fmt: skip
         """Return the paces wanted at `now_ns`, fabric time, by flow; a flow that is not named is let go.
-        `may`: whether PACE of a flow is allowed."""
+        `may`: whether PACE of a flow is allowed; `shared`: links that `Slices` shares out."""
         for link in [
             link for link, window in self._windows.items()
             if window["state"] == "CLOSED" or window["updated_ns"] <= now_ns - WINDOW_STALE_NS
@@ -191,14 +203,17 @@ class Pacing:
         for flow in flows:
             to.setdefault(flow.peer, []).append(flow)
         for nic, (link, window) in sorted(told.items()):
-            self._begin(nic, link, window, now_ns)
+            if link not in shared:
+                self._begin(nic, link, window, now_ns)
         found: dict[str, Target] = {}
         for nic, receiver in sorted(self._receivers.items()):
             able = {
                 flow.flow_id for flow in to.get(nic, ())
                 if "PACE" in flow.can and (may is None or may(flow, "PACE"))
             }  # fmt: skip
-            paces = self._step(receiver, to.get(nic, []), able, nic in told, now_ns)
+            paces = None
+            if receiver.link not in shared:
+                paces = self._step(receiver, to.get(nic, []), able, nic in told, now_ns)
             if paces is None:
                 del self._receivers[nic]
                 self._past[nic] = (receiver.share, now_ns)
@@ -233,7 +248,7 @@ class Pacing:
             share = self.rules.first_share
         self._receivers[nic] = _Receiver(
             link, rate_bps, window_id, min(share, self.rules.first_share), now_ns, active_ns=now_ns,
-            bound_ns=now_ns, calm_ns=now_ns, raised_ns=now_ns, stepped_ns=now_ns,
+            calm_ns=now_ns, raised_ns=now_ns, stepped_ns=now_ns,
             probe_ns=self.rules.probe_ns,
         )  # fmt: skip
 
@@ -243,23 +258,26 @@ class Pacing:
         self, r: _Receiver, flows: list[LiveFlow], able: set[str], incast: bool, now_ns: int
     ) -> dict[str, Target] | None:
         """Return the paces of a receiver's senders, None where they are to be let go."""
-        self._look(r, flows, now_ns)
-        small_bps = self._small_bps(r, now_ns)
+        self._look(r, flows)
+        small_bps = self._small_bps(r)
         members: list[_Sender] = []
         others: list[_Sender] = []
         for name, sender in r.senders.items():
-            heavy = sender.paced_ns is not None or sender.peak.bps(now_ns) > small_bps
+            heavy = sender.paced or sender.peak.bps(r.clock_ns) > small_bps
             (members if heavy and name in able else others).append(sender)
-        if incast or any(sender.live.rate_bps > small_bps for sender in members):
+        sends = any(sender.live.rate_bps > small_bps for sender in members)
+        if sends:
+            r.clock_ns += now_ns - r.stepped_ns
+        if incast or sends:
             r.active_ns = now_ns
         joined = False
         for sender in members:
-            if sender.paced_ns is None:
-                sender.paced_ns = sender.used_ns = now_ns
+            if not sender.paced:
+                sender.paced, sender.used_ns = True, r.clock_ns
                 joined = True
-        wanting = [each for each in members if now_ns - each.used_ns <= self.rules.memory_ns]
+        wanting = [each for each in members if r.clock_ns - each.used_ns <= self.rules.memory_ns]
         if len(wanting) > 1:
-            r.bound_ns = now_ns
+            r.bound_ns = r.clock_ns
         if self._drained(r, incast, now_ns) or (len(members) < 2 and not r.pace_bps):
             return None
         self._follow(r, wanting, now_ns)
@@ -267,7 +285,7 @@ class Pacing:
         r.stepped_ns = now_ns
         return {each.live.flow_id: Target(r.pace_bps, r.window_id, urgent) for each in members}
 
-    def _look(self, r: _Receiver, flows: list[LiveFlow], now_ns: int) -> None:
+    def _look(self, r: _Receiver, flows: list[LiveFlow]) -> None:
         """Bring the receiver's senders up to date."""
         here = {flow.flow_id for flow in flows}
         for name in [name for name in r.senders if name not in here]:
@@ -275,17 +293,17 @@ class Pacing:
         for flow in flows:
             sender = r.senders.get(flow.flow_id)
             if sender is None:
-                sender = r.senders[flow.flow_id] = _Sender(flow, Peak(self.rules.memory_ns, now_ns))
+                sender = r.senders[flow.flow_id] = _Sender(flow, Peak(self.rules.memory_ns // 2, r.clock_ns))
             elif sender.live is flow:
                 continue
             sender.live = flow
-            sender.peak.hear(flow.rate_bps, now_ns)
+            sender.peak.hear(flow.rate_bps, r.clock_ns)
             if r.pace_bps and flow.rate_bps >= self.rules.used_share * r.pace_bps:
-                sender.used_ns = now_ns
+                sender.used_ns = r.clock_ns
 
-    def _small_bps(self, r: _Receiver, now_ns: int) -> float:
+    def _small_bps(self, r: _Receiver) -> float:
         """Return the rate below which a flow is left alone."""
-        sending = sum(sender.peak.bps(now_ns) > 0 for sender in r.senders.values())
+        sending = sum(sender.peak.bps(r.clock_ns) > 0 for sender in r.senders.values())
         return r.rate_bps * min(self.rules.small_share / max(1, sending), self.rules.small_most_share)
 
     def _drained(self, r: _Receiver, incast: bool, now_ns: int) -> bool:
@@ -295,8 +313,7 @@ class Pacing:
             return False
         if now_ns - r.active_ns >= rules.keep_ns or r.share >= rules.probe_share:
             return True
-        sends = now_ns == r.active_ns
-        return sends and now_ns - r.bound_ns >= rules.release_ns + rules.memory_ns
+        return r.clock_ns - r.bound_ns >= rules.release_ns
 
     def _follow(self, r: _Receiver, wanting: list[_Sender], now_ns: int) -> None:
         """Let the share follow the delay at the link."""
@@ -307,19 +324,34 @@ class Pacing:
         if not wanting or delay.begin_ns < r.changed_ns + rules.apply_ns:
             return
         target_ns = 1e3 * rules.target_us + len(wanting) * PACKET_BITS * 1e9 / r.rate_bps
-        since_s = (now_ns - r.raised_ns) / S
+        since_s = min((now_ns - r.raised_ns) / S, 1.0)
         r.raised_ns = now_ns
         if delay.delay_ns > max(target_ns, delay.bound_ns):
-            if r.share > rules.most_share:
-                r.share = rules.most_share
-                r.probe_ns = min(2 * r.probe_ns, rules.probe_most_ns)
-            cut = min(rules.beta * (1 - target_ns / delay.delay_ns), rules.most_cut)
-            r.share = max(rules.least_share, r.share * (1 - cut))
-            r.calm_ns = r.changed_ns = now_ns
-        elif r.share < rules.most_share:
-            r.share = min(rules.most_share, r.share + rules.up_share_per_s * min(since_s, 1.0))
+            self._over(r, delay.delay_ns, target_ns, now_ns)
+            return
+        r.over_ns, r.drained_ns = 0.0, None
+        if r.share < rules.most_share:
+            r.share = min(rules.most_share, r.share + rules.up_share_per_s * since_s)
         elif now_ns - r.calm_ns >= r.probe_ns:
-            r.share += rules.probe_up_share_per_s * min(since_s, 1.0)
+            r.share += rules.probe_up_share_per_s * since_s
+
+    def _over(self, r: _Receiver, delay_ns: float, target_ns: float, now_ns: int) -> None:
+        """Let a queue drain; where it should have, give less."""
+        rules = self.rules
+        r.calm_ns, r.over_ns = now_ns, delay_ns - target_ns
+        if r.share > rules.most_share:
+            r.share, r.changed_ns = rules.most_share, now_ns
+            r.probe_ns = min(2 * r.probe_ns, rules.probe_most_ns)
+        if r.drained_ns is not None and now_ns >= r.drained_ns:
+            cut = min(rules.beta * (1 - target_ns / delay_ns), rules.most_cut)
+            r.share, r.changed_ns = max(rules.least_share, r.share * (1 - cut)), now_ns
+            r.drained_ns = None
+        if r.drained_ns is None:
+            r.drained_ns = now_ns + rules.apply_ns + round(2 * delay_ns / (1 - self._given(r)))
+
+    def _given(self, r: _Receiver) -> float:
+        """Return the share of the link that senders get now."""
+        return r.share * (1 - min(r.over_ns / self.rules.drain_ns, self.rules.most_cut))
 
     def _set_pace(
         self, r: _Receiver, members: list[_Sender], wanting: list[_Sender], others: list[_Sender],
@@ -328,13 +360,13 @@ class Pacing:
         """Divide the share; return whether the pace fell, or somebody joined."""
         if not wanting:
             return joined
-        heavy = sum(sender.peak.bps(now_ns) > small_bps for sender in others)
-        whole_bps = r.share * r.rate_bps
+        heavy = sum(sender.peak.bps(r.clock_ns) > small_bps for sender in others)
+        whole_bps = self._given(r) * r.rate_bps
         taken_bps = sum(sender.live.rate_bps for sender in others)
         room_bps = max(whole_bps - taken_bps, whole_bps * len(members) / (len(members) + heavy))
         wants = {id(sender) for sender in wanting}
         modest = sorted(
-            sender.peak.bps(now_ns) / self.rules.used_share for sender in members if id(sender) not in wants
+            self.rules.growth * sender.peak.bps(r.clock_ns) for sender in members if id(sender) not in wants
         )
         pace_bps = _level(room_bps, modest, len(wanting))
         if r.pace_bps:

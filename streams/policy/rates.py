@@ -102,8 +102,8 @@ class Rates:
         """Return what is to be told at `now_ns`, fabric time: urgent ones first, then by flow. `may`: whether
         PACE, or SLICE, of a flow is allowed at all."""
         live = list(flows)
-        paced = self.pacing.decide(now_ns, live, may)
         sliced = self.slices.decide(now_ns, live, may)
+        paced = self.pacing.decide(now_ns, live, may, self.slices.links)
         return self._settle(now_ns, {flow.flow_id for flow in live}, paced, sliced)
 
     def held(self) -> dict[str, tuple[str, int]]:

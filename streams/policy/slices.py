@@ -65,6 +65,8 @@ class SliceRules:
     """Rates of late: of one to two of these."""
     settle_ns: int = 1_200 * MS
     """A flow leaves some of its limit where it used none of those that it had within this."""
+    idle_share: float = 0.1
+    """One that uses less than this share of it leaves it at once."""
     linger_ns: int = 5 * S
     """A limit is kept for so long after it was needed last."""
     linger_share: float = 0.05
@@ -120,7 +122,7 @@ def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: 
         least = float(rises[first]) if first >= 0 else math.inf
         needs = np.where(rising, (demand_bps - rate) / np.where(rising, weight, 1.0), math.inf)
         met = rising & (needs <= least)
-        if not met.any() and math.isinf(least):
+        if math.isinf(least) and np.isinf(demand_bps[rising]).any():
             raise ValueError("fill: a flow that wants all and is in no group that ends, expected one")
         if met.any():
             chosen, to = np.flatnonzero(met), demand_bps[met]
@@ -169,6 +171,8 @@ class Slices:
         self._targets: dict[str, Target] = {}
         self.scaled: frozenset[str] = frozenset()
         """Links where guarantees add up to more than is given out."""
+        self.links: frozenset[str] = frozenset()
+        """Links where a tenant has something at risk: they are shared out here."""
 
     def take_slices(self, slices: Iterable[Record]) -> None:
         """Take `ActuatorConfig.slices`; a tenant's last element counts."""
@@ -187,7 +191,7 @@ class Slices:
         `may`: whether SLICE of a flow is allowed."""
         if not self._slices:
             self._flows.clear()
-            self._targets = {}
+            self._targets, self.links = {}, frozenset()
             return {}
         if self._filled_ns is not None and now_ns - self._filled_ns < self.rules.step_ns:
             return self._targets
@@ -213,6 +217,7 @@ class Slices:
             known = self._flows.get(flow.flow_id)
             if flow.rate_bps > 0 or known is None or now_ns - known.sent_ns < rules.absent_ns:
                 promised.update(link for link in flow.hops if self._rate_of(link))
+        self.links = frozenset(promised)
         found = []
         for flow in live:
             of_tenant = self._slices.get(flow.tenant or "")
@@ -258,8 +263,11 @@ class Slices:
                     f.wants = False
             elif rate_bps >= rules.used_share * f.limit_bps:
                 f.wants = True
-            elif f.low is not None and rate_bps < rules.used_share * f.low.value(now_ns):
-                f.wants = False
+            elif f.low is not None:
+                low_bps = f.low.value(now_ns)
+                idle = rate_bps < rules.idle_share * low_bps
+                if idle or f.peak.bps(now_ns) < rules.used_share * low_bps:
+                    f.wants = False
             modest_bps = rules.growth * f.peak.bps(now_ns) + rules.spare_share * slowest_bps / count
             f.demand_bps = modest_bps
 
@@ -336,7 +344,8 @@ class Slices:
             f.needed_ns, f.reason = now_ns, stop
             limit_bps = rate_bps
         elif before is not None and now_ns - f.needed_ns < rules.linger_ns:
-            limit_bps = max(rate_bps, self._guarantee(f), rules.linger_share * self._slowest_bps(f.live))
+            unused_bps = rules.growth * rate_bps / rules.used_share
+            limit_bps = max(unused_bps, self._guarantee(f), rules.linger_share * self._slowest_bps(f.live))
         else:
             f.limit_bps = f.low = None
             return None

@@ -1,4 +1,4 @@
-"""A closed loop of rates: a simulated fleet whose truth is known, seen late and with noise, held by leases."""
+"""A closed loop of rates: a simulated fleet whose truth is known, seen late and with noise."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class RateLoop:
 
     def want(self, flow: Any, demand_bps: float | None) -> None:
         """Let a flow's program want so much from now on; 0: nothing."""
-        flow.demand_bps = demand_bps
-        self.run.kernel.set_flow_limits(flow.number, demand_bps, flow.limit_bps)
+        flow.demand_bps = demand_bps or None
+        self.run.kernel.set_flow_limits(flow.number, flow.demand_bps, flow.limit_bps)
         self.run.kernel.send(flow.number, 0 if demand_bps == 0 else None)
 
     def sends(self, flow: Any, size: float) -> None:
