@@ -75,6 +75,8 @@ class PacingRules:
     """A sender that does not use its pace is taken to want so much times its highest rate of late."""
     keep_ns: int = 10 * S
     """Paces are kept for so long while nobody sends: the next round of an incast finds them in force."""
+    alone_share: float = 0.05
+    """A sender is alone while all others send less than this share of the link's rate."""
     release_ns: int = 5 * S
     """Until flows that do not use their paces are let go."""
     probe_ns: int = 60 * S
@@ -96,7 +98,7 @@ class _Delay(NamedTuple):
     """Whether `LinkQueues` tells it; else a window does."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sender:
     """One flow to a receiver."""
 
@@ -132,7 +134,7 @@ class _Receiver:
     active_ns: int = 0
     """When somebody last sent, or an incast was told of."""
     bound_ns: int = 0
-    """When the paces last held at least two senders back, by its clock."""
+    """When the paces last held back a sender that is not alone, by its clock."""
     calm_ns: int = 0
     """When a queue was last above the target."""
     probe_ns: int = 0
@@ -276,7 +278,8 @@ class Pacing:
                 sender.paced, sender.used_ns = True, r.clock_ns
                 joined = True
         wanting = [each for each in members if r.clock_ns - each.used_ns <= self.rules.memory_ns]
-        if len(wanting) > 1:
+        rest_bps = sum(each.peak.bps(r.clock_ns) for each in (*members, *others) if each not in wanting)
+        if len(wanting) > 1 or (wanting and rest_bps > self.rules.alone_share * r.rate_bps):
             r.bound_ns = r.clock_ns
         if self._drained(r, incast, now_ns) or (len(members) < 2 and not r.pace_bps):
             return None
