@@ -2,20 +2,6 @@
 
 In: `ContentionWindow`s, `LinkQueues`, the flows as of now. Out: the paces wanted, by flow. Pure: times are
 the caller's.
-
-A receiver's last link carries C bit/s. Its senders together are let `share` of that, less what small flows
-take, and each gets the same pace p, so that with demands d: sum over who wants more of p, plus sum over the
-others of min(d, p), equals share C (max-min fair: Bertsekas and Gallager, Data Networks, 6.5). The share
-follows the delay at the link, additive up, multiplicative down by how far the delay is above its target
-
-    share <- share + a dt                                delay <= target, and senders use what they have
-    share <- share (1 - min(b (1 - target / delay), m))  delay > target, though it had time to drain
-
-as Swift does by round trips (Kumar et al., SIGCOMM 2020), here by what hosts infer of the link; that a host
-holds back senders before switches have to queue is On-Ramp's idea (Liu et al., NSDI 2021). The target grows
-with the number of senders, as Swift's: n of them in step queue n packets at no overload at all. A queue that
-stands already is drained beside that: until it is gone senders get share (1 - min(delay / D, m)), and it has
-twice the time that this takes before the share is blamed.
 """
 
 from __future__ import annotations
@@ -56,9 +42,9 @@ class PacingRules:
     """Additive increase."""
     beta: float = 0.3
     most_cut: float = 0.2
-    """Multiplicative decrease, as in the derivation above."""
+    """Multiplicative decrease, as in the derivation below."""
     drain_ns: int = 500 * MS
-    """D of the derivation above."""
+    """D of the derivation below."""
     small_share: float = 0.25
     """Part of an even share of the link below which a flow is left alone."""
     small_most_share: float = 0.05
@@ -141,6 +127,19 @@ class _Receiver:
     stepped_ns: int = 0
 
 
+# A receiver's last link carries C bit/s. Its senders together are let `share` of that, less what small flows
+# take, and each gets the same pace p, so that with demands d: sum over who wants more of p, plus sum over the
+# others of min(d, p), equals share C (max-min fair: Bertsekas and Gallager, Data Networks, 6.5). The share
+# follows the delay at the link, additive up, multiplicative down by how far the delay is above its target
+#
+#     share <- share + a dt                                delay <= target, and senders use what they have
+#     share <- share (1 - min(b (1 - target / delay), m))  delay > target, though it had time to drain
+#
+# as Swift does by round trips (Kumar et al., SIGCOMM 2020), here by what hosts infer of the link; that a host
+# holds back senders before switches have to queue is On-Ramp's idea (Liu et al., NSDI 2021). The target grows
+# with the number of senders, as Swift's: n of them in step queue n packets at no overload at all. A queue
+# that stands already is drained beside that: until it is gone senders get share (1 - min(delay / D, m)), and
+# it has twice the time that this takes before the share is blamed.
 class Pacing:
     """The incasts of one shard. `rate_of`: a directed link's bit/s, 0 where it is not known."""
 

@@ -2,22 +2,6 @@
 
 In: `ActuatorConfig.slices`, the flows as of now with links, tenants and rates. Out: the rates wanted, by
 flow, of flows that need one. Pure: times are the caller's. Hosts alone enforce it, flow by flow.
-
-Filling. Flow i of tenant t crosses links; link l gives out F = fill x rate. Rates r rise together until
-something stops them (max-min by progressive filling: Bertsekas and Gallager, Data Networks, 6.5), twice:
-
-1. Promised: flows of tenants with a guarantee g, evenly, each until its demand is met or on one of its links
-   the tenant has g there (scaled down where the promises at a link add up to more than F).
-2. What is left: all flows go on from there until their demand is met, a link has given F, or the tenant its
-   ceiling on a link. Tenants rise evenly, whatever number of flows each has: a flow's weight is one over its
-   tenant's count. So r is work-conserving: a flow that got less than it wants crosses a full link, or one
-   where its tenant has its ceiling.
-
-What takes part and cannot be held counts first, at the rate that it has.
-
-Demand. A flow's rate is its demand while it uses less than it is given, and a little more, so that growth is
-seen; one that uses what it is given, or outgrows what it was thought to want, is taken to want all there is,
-until it is seen to leave some of it. So a tenant that comes back has its guarantee with the next report.
 """
 
 from __future__ import annotations
@@ -98,6 +82,17 @@ class Filled(NamedTuple):
     """Of each flow the number of the group that stopped it; -1: its demand is met."""
 
 
+# Filling. Flow i of tenant t crosses links; link l gives out F = fill x rate. Rates r rise together until
+# something stops them (max-min by progressive filling: Bertsekas and Gallager, Data Networks, 6.5), twice:
+#
+# 1. Promised: flows of tenants with a guarantee g, evenly, each until its demand is met or on one of its
+#    links the tenant has g there (scaled down where the promises at a link add up to more than F).
+# 2. What is left: all flows go on from there until their demand is met, a link has given F, or the tenant its
+#    ceiling on a link. Tenants rise evenly, whatever number of flows each has: a flow's weight is one over
+#    its tenant's count. So r is work-conserving: a flow that got less than it wants crosses a full link, or one
+#    where its tenant has its ceiling.
+#
+# What takes part and cannot be held counts first, at the rate that it has.
 def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: Float64s) -> Filled:
     """Let the rates of all flows rise from `from_bps`, in proportion to their weights, each until its demand
     is met or one of its groups is full. Raises ValueError where nothing stops one.
@@ -159,6 +154,9 @@ class _Flow:
     sent_ns: int = 0
 
 
+# Demand. A flow's rate is its demand while it uses less than it is given, and a little more, so that growth
+# is seen; one that uses what it is given, or outgrows what it was thought to want, is taken to want all there
+# is, until it is seen to leave some of it. So a tenant that comes back has its guarantee with the next report.
 class Slices:
     """The shares of one shard's tenants. `rate_of`: a directed link's bit/s, 0 where it is not known."""
 
