@@ -89,8 +89,8 @@ class Filled(NamedTuple):
 #    links the tenant has g there (scaled down where the promises at a link add up to more than F).
 # 2. What is left: all flows go on from there until their demand is met, a link has given F, or the tenant its
 #    ceiling on a link. Tenants rise evenly, whatever number of flows each has: a flow's weight is one over
-#    its tenant's count. So r is work-conserving: a flow that got less than it wants crosses a full link, or one
-#    where its tenant has its ceiling.
+#    its tenant's count. So r is work-conserving: a flow that got less than it wants crosses a full link, or
+#    one where its tenant has its ceiling.
 #
 # What takes part and cannot be held counts first, at the rate that it has.
 def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: Float64s) -> Filled:
@@ -156,7 +156,8 @@ class _Flow:
 
 # Demand. A flow's rate is its demand while it uses less than it is given, and a little more, so that growth
 # is seen; one that uses what it is given, or outgrows what it was thought to want, is taken to want all there
-# is, until it is seen to leave some of it. So a tenant that comes back has its guarantee with the next report.
+# is, until it is seen to leave some of it. So a tenant that comes back has its guarantee with the next
+# report.
 class Slices:
     """The shares of one shard's tenants. `rate_of`: a directed link's bit/s, 0 where it is not known."""
 
