@@ -1,0 +1,235 @@
+"""Tenants' shares at a host's own NIC, by the kernel: HTB classes, one a tenant, and u32 filters, one a flow.
+
+In: each tenant's guarantee and ceiling, each flow's tenant and ports. Out: the NIC's queueing discipline, as
+it should be. It needs no owner's help, so it holds flows that nobody paces. What is there is read back from
+the kernel and only differences are applied; all of it hangs under one root of our own handle, so removing
+that leaves no trace. IPv4 alone; a NIC whose root somebody else has set is left as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from pyroute2 import IPRoute
+
+__all__ = ["Applied", "KernelFlows", "Match", "Share"]
+
+HANDLE: Final = 0x7F74_0000
+"""Of our root: what carries it is ours."""
+TOP: Final = HANDLE | 1
+REST: Final = HANDLE | 2
+"""Class of what no filter names."""
+FIRST, LAST = 0x100, 0xFFEF
+LEAST_BPS: Final = 8_000
+"""What the rest is given where guarantees take all."""
+FRAME_BYTES: Final = 1_514
+TC_H_ROOT: Final = 0xFFFF_FFFF
+ETH_P_IP: Final = 0x0800
+ORDER: Final = 10
+OWN: Final = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq"})
+"""What a kernel puts at a NIC by itself, and again once ours is gone."""
+PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "ROCE": 17}
+
+
+Keys = tuple[tuple[int, int, int], ...]
+"""Bytes of a packet from its IP header on: offset, value, mask."""
+
+
+class Share(NamedTuple):
+    """What a tenant has at this NIC, bit/s; `ceiling_bps` None: all that is free."""
+
+    guarantee_bps: int
+    ceiling_bps: int | None = None
+
+
+class Match(NamedTuple):
+    """A flow, as its packets show it. `protocol`: TCP, UDP, ROCE."""
+
+    protocol: str
+    source_address: str
+    source_port: int
+    peer_address: str
+    peer_port: int
+
+
+class Applied(NamedTuple):
+    """What the kernel has. Bit/s, whole bytes a second."""
+
+    classes: dict[int, tuple[int, int]]
+    """Minor number of a class to its rate and ceiling."""
+    flows: dict[Keys, tuple[int, int]]
+    """What a filter looks for, to the class that it leads to and its own handle."""
+
+
+class KernelFlows:
+    """One NIC. `ip`: opened in the namespace of the NIC, by the thread that uses this; `rate_bps`: what the
+    NIC's link carries."""
+
+    def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
+        found = list(ip.link_lookup(ifname=device))
+        if not found:
+            raise ValueError(f"NIC {device!r}: no such device here")
+        if rate_bps < LEAST_BPS:
+            raise ValueError(f"NIC {device}: {rate_bps} bit/s, expected at least {LEAST_BPS}")
+        self._ip, self.device, self.rate_bps, self._index = ip, device, rate_bps, found[0]
+
+    def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
+        """Let tenants have these shares, and flows be theirs (flow to tenant); return how many changes that
+        took. A flow of another tenant shares the rest. Raises ValueError, one line, and then nothing was
+        changed; OSError where the kernel refuses."""
+        if not shares:
+            return int(self.remove())
+        minors = _minors(shares)
+        classes = self._classes(shares, minors)
+        wanted = {
+            _keys(match): HANDLE | minors[tenant] for match, tenant in flows.items() if tenant in shares
+        }  # fmt: skip
+        changes = self._root()
+        there = self.read()
+        for keys, (target, handle) in there.flows.items():
+            if wanted.get(keys) != target:
+                self._drop_filter(handle)
+                changes += 1
+        for minor in (1, *sorted(classes.keys() - {1})):
+            if there.classes.get(minor) != classes[minor]:
+                self._set_class(minor, *classes[minor])
+                changes += 1
+        for keys, target in sorted(wanted.items()):
+            if keys not in there.flows or there.flows[keys][0] != target:
+                found = [f"{value:#x}/{mask:#x}+{at}" for at, value, mask in keys]
+                self._ip.tc("add-filter", "u32", self._index, parent=HANDLE, prio=ORDER, protocol=ETH_P_IP,
+                            target=target, keys=found)  # fmt: skip
+                changes += 1
+        for minor in sorted(there.classes.keys() - classes.keys(), reverse=True):
+            self._ip.tc("del-class", "htb", self._index, HANDLE | minor, parent=TOP, rate=1000, ceil=1000)
+            changes += 1
+        return changes
+
+    def read(self) -> Applied:
+        """Return what the kernel has of ours at this NIC."""
+        if self._root_kind()[1] != HANDLE:
+            return Applied({}, {})
+        classes = {}
+        for found in self._ip.get_classes(index=self._index):
+            if found["handle"] & 0xFFFF_0000 == HANDLE:
+                options = found.get_attr("TCA_OPTIONS")
+                parms = options.get_attr("TCA_HTB_PARMS")
+                rate = options.get_attr("TCA_HTB_RATE64") or parms["rate"]
+                ceil = options.get_attr("TCA_HTB_CEIL64") or parms["ceil"]
+                classes[found["handle"] & 0xFFFF] = (8 * rate, 8 * ceil)
+        flows: dict[Keys, tuple[int, int]] = {}
+        for found in self._ip.get_filters(index=self._index, parent=HANDLE):
+            options = found.get_attr("TCA_OPTIONS")
+            said = None if options is None else options.get_attr("TCA_U32_SEL")
+            if said is not None and options.get_attr("TCA_U32_CLASSID"):
+                flows[_read_keys(said.data[said.offset + 4 : said.offset + said.length])] = (
+                    options.get_attr("TCA_U32_CLASSID"),
+                    found["handle"],
+                )
+        return Applied(classes, flows)
+
+    def remove(self) -> bool:
+        """Take all of ours away; return whether there was anything."""
+        if self._root_kind()[1] != HANDLE:
+            return False
+        self._ip.tc("del", "htb", self._index, HANDLE, parent=TC_H_ROOT)
+        return True
+
+    # ------------------------------------------------------------------------------------ the kernel
+
+    def _root_kind(self) -> tuple[str, int]:
+        """Return kind and handle of the NIC's root."""
+        for found in self._ip.get_qdiscs(index=self._index):
+            if found["parent"] == TC_H_ROOT:
+                return found.get_attr("TCA_KIND"), found["handle"]
+        return "noqueue", 0
+
+    def _root(self) -> int:
+        kind, handle = self._root_kind()
+        if handle == HANDLE:
+            return 0
+        if kind not in OWN:
+            raise ValueError(f"NIC {self.device}: its root is {kind}, expected one of the kernel's own")
+        self._ip.tc("add", "htb", self._index, HANDLE, parent=TC_H_ROOT, default=REST & 0xFFFF)
+        return 1
+
+    def _set_class(self, minor: int, rate_bps: int, ceiling_bps: int) -> None:
+        parent = HANDLE if minor == TOP & 0xFFFF else TOP
+        self._ip.tc("replace-class", "htb", self._index, HANDLE | minor, parent=parent, rate=rate_bps // 8,
+                    ceil=ceiling_bps // 8, quantum=10 * FRAME_BYTES)  # fmt: skip
+
+    def _drop_filter(self, handle: int) -> None:
+        self._ip.tc("del-filter", "u32", self._index, handle, parent=HANDLE, prio=ORDER, protocol=ETH_P_IP,
+                    target=0, keys=[])  # fmt: skip
+
+    def _classes(self, shares: Mapping[str, Share], minors: Mapping[str, int]) -> dict[int, tuple[int, int]]:
+        """Return rate and ceiling of every class, bit/s in whole bytes a second."""
+        line_bps = _whole(self.rate_bps)
+        promised_bps = sum(share.guarantee_bps for share in shares.values())
+        if promised_bps > self.rate_bps:
+            raise ValueError(
+                f"NIC {self.device}: guarantees of {promised_bps} bit/s, expected at most {self.rate_bps}"
+            )
+        found = {TOP & 0xFFFF: (line_bps, line_bps)}
+        found[REST & 0xFFFF] = (_whole(max(LEAST_BPS, self.rate_bps - promised_bps)), line_bps)
+        for tenant, share in shares.items():
+            most_bps = self.rate_bps if share.ceiling_bps is None else min(share.ceiling_bps, self.rate_bps)
+            if most_bps < max(share.guarantee_bps, LEAST_BPS):
+                raise ValueError(
+                    f"tenant {tenant}: ceiling of {most_bps} bit/s, expected at least its guarantee of"
+                    f" {share.guarantee_bps} and {LEAST_BPS}"
+                )
+            found[minors[tenant]] = (_whole(max(LEAST_BPS, share.guarantee_bps)), _whole(most_bps))
+        return found
+
+
+def _whole(bps: int) -> int:
+    return bps // 8 * 8
+
+
+def _minors(tenants: Iterable[str]) -> dict[str, int]:
+    """Return a class number for each tenant, the same whoever else is there but where two would meet."""
+    found: dict[str, int] = {}
+    taken: set[int] = set()
+    for tenant in sorted(tenants):
+        minor = int.from_bytes(hashlib.blake2b(tenant.encode(), digest_size=4).digest(), "big")
+        minor = FIRST + minor % (LAST - FIRST)
+        while minor in taken:
+            minor = FIRST + (minor + 1 - FIRST) % (LAST - FIRST)
+        found[tenant] = minor
+        taken.add(minor)
+    return found
+
+
+def _keys(match: Match) -> Keys:
+    """Return what a filter looks for: a header without options, protocol, addresses, ports. Raises
+    ValueError."""
+    if match.protocol not in PROTOCOLS:
+        raise ValueError(f"flow {match}: protocol {match.protocol!r}, expected TCP, UDP or ROCE")
+    try:
+        source, peer = (
+            int.from_bytes(socket.inet_pton(socket.AF_INET, address), "big")
+            for address in (match.source_address, match.peer_address)
+        )
+    except OSError:
+        raise ValueError(f"flow {match}: expected IPv4 addresses") from None
+    ports = match.source_port << 16 | match.peer_port
+    words = ((12, source), (16, peer), (20, ports))
+    return (
+        (0, 0x45, 0xFF),
+        (9, PROTOCOLS[match.protocol], 0xFF),
+        *((at + i, word >> (24 - 8 * i) & 0xFF, 0xFF) for at, word in words for i in range(4)),
+    )
+
+
+def _read_keys(selector: bytes) -> Keys:
+    """Return what a filter looks for, of a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads its keys four
+    bytes too early."""
+    words = struct.iter_unpack("4s4sii", selector[16 : 16 + 16 * selector[2]])
+    return tuple(
+        (at + i, value[i], mask[i]) for mask, value, at, _ in words for i in range(4) if mask[i]
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""A closed loop of rates: a simulated fleet whose truth is known, seen late and with noise."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from producers.sim.run import TICK_NS, SimRun
+from producers.sim.settings import SimSettings
+from schemas import codec
+from schemas.topics import FLOWS
+from streams.flows import FlowTail
+from streams.paths import PathBook
+from streams.policy.rates import Rates, WantedRate
+
+MS = 1_000_000
+S = 1_000 * MS
+WINDOW_TICKS = 5
+SEEN_NS = 100 * MS
+"""From the end of a window of queues until it is told."""
+APPLIED_NS = 20 * MS
+
+
+class RateLoop:
+    """The fleet, one `Rates`, and owners that hold flows to what they are told until it expires. `acts`: they
+    do; `noise`: relative, of depths and of reported rates."""
+
+    def __init__(
+        self, *, acts: bool = True, noise: float = 0.1, every: int = 2, rates: dict[str, Any] | None = None,
+        **sim: Any,
+    ) -> None:  # fmt: skip
+        quiet = {"nics": 32, "load": 0.0, "flow_s": 80_000, "step_us": 1000, "rate_pps": 0,
+                 "rate_bps": 100_000_000, "lossless": False}  # fmt: skip
+        self.run = SimRun(SimSettings(**{**quiet, **sim}), tell=(FLOWS,))
+        self.fleet = self.run.fleet
+        self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
+        self.index = self.fleet.link_index
+        self.tail = FlowTail(PathBook(), lambda nic: nic in self.fleet.nic_index)
+        self.live = self.tail.of("sim")
+        self.rates = Rates(self.rate.__getitem__, **(rates or {}))
+        self.acts, self.noise, self.every = acts, noise, every
+        self.rng = np.random.default_rng(7)
+        self.later: list[tuple[int, int, Callable[[], None]]] = []
+        self.count = itertools.count()
+        self.leases: dict[str, int] = {}
+        self.made: list[tuple[int, WantedRate]] = []
+        self.windows: dict[str, dict[str, Any]] = {}
+        self.sums = [self.run.kernel.link_sums()]
+        self.depths: list[np.ndarray] = []
+        """Mean bytes waiting at each link, each tick."""
+        self.sent: list[np.ndarray] = []
+        """Bytes of each flow since it began, after each tick."""
+
+    # --- traffic ---
+
+    def open(self, source: int, destination: int, port: int = 50_000, **more: Any):
+        flow = self.run.book.open(source, destination, port, **more)
+        self.run._note(flow)
+        return flow
+
+    def want(self, flow: Any, demand_bps: float | None) -> None:
+        """Let a flow's program want so much from now on; 0: nothing."""
+        flow.demand_bps = demand_bps or None
+        self.run.kernel.set_flow_limits(flow.number, flow.demand_bps, flow.limit_bps)
+        self.run.kernel.send(flow.number, 0 if demand_bps == 0 else None)
+
+    def sends(self, flow: Any, size: float) -> None:
+        """Let a flow send so many bytes more."""
+        self.run.kernel.send(flow.number, size)
+
+    def left(self, flow: Any) -> float:
+        """Return bytes that it has still to send."""
+        return float(self.run.kernel.flow_sums_of(flow.number)[6])
+
+    def last_link(self, nic: int) -> str:
+        return self.fleet.link_ids[2 * nic + 1]
+
+    # --- time ---
+
+    def advance(self, seconds: float) -> None:
+        for _ in range(round(seconds * S / TICK_NS)):
+            self.step()
+
+    def until(self, happened: Callable[[], bool], most_s: float) -> float:
+        began_ns = self.run.now_ns
+        while not happened():
+            assert self.run.now_ns - began_ns < most_s * S
+            self.step()
+        return (self.run.now_ns - began_ns) / S
+
+    def step(self) -> None:
+        for out in self.run.tick():
+            record = out.record()
+            for flow in record["flows"]:
+                flow["rate_bps"] *= max(0.0, 1 + self.noise * self.rng.normal() / 2)
+            value = codec.encode(FLOWS.record, record)
+            self.tail.take(out.key.encode(), value, append_ns=out.at_ns)
+        now_ns = self.run.now_ns
+        self.sums.append(self.run.kernel.link_sums())
+        self.depths.append((self.sums[-1][0] - self.sums[-2][0]) / (TICK_NS / self.run._step_ns))
+        self.sent.append(self.run.kernel.flow_sums()[0][:, 0].copy())
+        self.sums = self.sums[-1:]
+        if self.run._tick % WINDOW_TICKS == 0:
+            self.at(now_ns + SEEN_NS, self.queues(now_ns))
+        self.contention(now_ns)
+        while self.later and self.later[0][0] <= now_ns:
+            heapq.heappop(self.later)[2]()
+        for name in [name for name, end_ns in self.leases.items() if end_ns <= now_ns]:
+            self.hold(name, None, 0)
+        if self.run._tick % self.every == 0:
+            self.live.advance(now_ns)
+            for wanted in self.rates.decide(now_ns, self.live.open_flows()):
+                self.made.append((now_ns, wanted))
+                if self.acts:
+                    self.at(now_ns + APPLIED_NS, lambda w=wanted: self.hold(
+                        w.flow_id, w.rate_bps or None, w.expires_at_ns))  # fmt: skip
+
+    def at(self, at_ns: int, act: Callable[[], None]) -> None:
+        heapq.heappush(self.later, (at_ns, next(self.count), act))
+
+    def hold(self, name: str, rate_bps: int | None, until_ns: int) -> None:
+        self.leases.pop(name, None)
+        if name in self.run.book.flows:
+            self.run.set_flow_rate(name, rate_bps)
+            if rate_bps is not None:
+                self.leases[name] = until_ns
+
+    # --- what is seen ---
+
+    def queues(self, now_ns: int) -> Callable[[], None]:
+        depth = np.array(self.depths[-WINDOW_TICKS:])
+        depth = np.maximum(0, depth * (1 + self.noise * self.rng.normal(size=depth.shape)))
+        links = np.flatnonzero(self.fleet.kind == self.fleet.kind[1]).tolist()
+        record = {
+            "shard": "sim", "window_start_ns": now_ns - WINDOW_TICKS * TICK_NS, "slot_ns": TICK_NS,
+            "slots": WINDOW_TICKS,
+            "links": [
+                {"link": self.fleet.link_ids[i], "rate_bps": int(self.fleet.rate_bps[i]),
+                 "depth_mean_bytes": float(depth[:, i].mean()), "bound_bytes": 2e3}
+                for i in links
+            ],
+        }  # fmt: skip
+        return lambda: self.rates.take_queues(record)
+
+    def contention(self, now_ns: int) -> None:
+        """Tell true contention as the detector words it: opened, told again each 250 ms, closed."""
+        standing = {row["link"]: row["kind"] for row in self.run.contention()}
+        for link in sorted(standing.keys() | self.windows.keys()):
+            known = self.windows.get(link)
+            if known is not None and link in standing and now_ns < known["updated_ns"] + 250 * MS:
+                continue
+            opened_ns = now_ns if known is None else known["opened_ns"]
+            i = self.index[link]
+            flows = [
+                {"flow_id": f.flow_id, "nic": self.fleet.nic_ids[f.source], "rate_bps": 0.0,
+                 "peer": self.fleet.nic_ids[f.destination]}
+                for f in self.run.flows() if link in f.hops
+            ]  # fmt: skip
+            record = {
+                "window_id": f"sim/{link}/{opened_ns}", "link": link, "opened_ns": opened_ns,
+                "update": 0 if known is None else known["update"] + 1, "updated_ns": now_ns,
+                "kind": standing.get(link, known["kind"] if known else ""), "flows": flows,
+                "state": "OPENED" if known is None else "UPDATED" if link in standing else "CLOSED",
+                "delay_ns": float(self.depths[-1][i]) * 8e9 / self.rate[link], "links": [], "others": [],
+            }  # fmt: skip
+            self.windows[link] = record
+            self.at(now_ns + 30 * MS, lambda r=record: self.rates.take_contention(r))
+            if record["state"] == "CLOSED":
+                del self.windows[link]
+
+    # --- figures ---
+
+    def delay_ms(self, nic: int, seconds: float) -> np.ndarray:
+        """Return how long packets waited at a NIC's last link, ms, each tick of the last `seconds`."""
+        i = self.index[self.last_link(nic)]
+        ticks = round(seconds * S / TICK_NS)
+        return np.array([depth[i] for depth in self.depths[-ticks:]]) * 8e3 / self.fleet.rate_bps[i]
+
+    def bps(self, flow: Any, seconds: float) -> float:
+        """Return what a flow sent within the last `seconds`."""
+        ticks = round(seconds * S / TICK_NS)
+        before = self.sent[-1 - ticks]
+        earlier = before[flow.number] if flow.number < len(before) else 0.0
+        return float((self.sent[-1][flow.number] - earlier) * 8 / seconds)
+
+
+def jain(rates: list[float]) -> float:
+    """Return Jain's index of fairness: 1 where all are even."""
+    return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))

@@ -1,0 +1,185 @@
+"""Pacing in a closed loop: senders that meet at one NIC of a simulated fleet, seen late and with noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.streams.policy.rate_loop import RateLoop, S, jain
+
+SENDERS = 16
+SMALL_BPS = 500_000
+
+
+def endless(loop: RateLoop, count: int = SENDERS):
+    return [loop.open(1 + n, 0, 50_000 + n) for n in range(count)]
+
+
+def rounds(loop: RateLoop, count: int, *, pause_s: float = 0.5, size: float = 256e3):
+    """Let senders send at the same moment, again and again. Returns how long each round took, s, and how long
+    packets waited in all but the first, ms."""
+    flows = [loop.open(1 + n, 0, 50_000 + n, endless=False) for n in range(SENDERS)]
+    loop.advance(1)
+    took, waited = [], []
+    for _ in range(count):
+        for flow in flows:
+            loop.sends(flow, size)
+        took.append(loop.until(lambda: all(loop.left(flow) <= 0 for flow in flows), 20))
+        loop.advance(pause_s)
+        waited.append(loop.delay_ms(0, took[-1] + pause_s))
+    return flows, took, np.concatenate(waited[1:])
+
+
+@pytest.mark.parametrize(
+    "sim", [{}, {"rate_bps": 400_000_000_000, "lossless": True}], ids=["100 Mbit/s", "400 Gbit/s"]
+)
+def test_a_standing_incast_is_drained_evenly_and_the_link_stays_full(sim) -> None:
+    queue, carried = {}, {}
+    for acts in (False, True):
+        loop = RateLoop(acts=acts, **sim)
+        flows = endless(loop)
+        loop.advance(10)
+        rates = [loop.bps(flow, 5) for flow in flows]
+        queue[acts], carried[acts] = np.percentile(loop.delay_ms(0, 7), 99), sum(rates)
+    assert queue[True] <= 0.25 * queue[False]
+    assert carried[True] >= 0.92 * carried[False]
+    assert jain(rates) > 0.95
+    loop.advance(10)
+    paces = [w.rate_bps for at_ns, w in loop.made if at_ns > loop.run.now_ns - 5 * S]
+    assert max(paces) <= 1.05 * min(paces), "paces settle"
+    assert {(w.action, w.kind) for _, w in loop.made} == {("PACE", "INCAST")}
+
+
+@pytest.mark.parametrize("pause_s", [0.5, 3.0])
+def test_rounds_of_incast_stay_paced_across_their_pauses(pause_s: float) -> None:
+    figures = {}
+    for acts in (False, True):
+        loop = RateLoop(acts=acts)
+        rpc = loop.open(20, 0, 51_000, demand_bps=SMALL_BPS)
+        flows, took, waited = rounds(loop, 6, pause_s=pause_s)
+        figures[acts] = np.percentile(waited, 99), np.median(took[1:])
+    assert figures[True][0] <= 0.25 * figures[False][0]
+    assert figures[True][1] <= SENDERS * 256e3 * 8 / loop.fleet.rate_bps[0] / 0.92 + 0.01
+    assert {w.action for _, w in loop.made} == {"PACE"}
+    assert {w.flow_id for _, w in loop.made} == {flow.flow_id for flow in flows}
+    assert rpc.flow_id not in loop.leases, "small flows are left alone"
+
+
+def test_the_first_step_comes_at_once_with_a_little_less_than_an_even_share() -> None:
+    loop = RateLoop(noise=0.0)
+    endless(loop)
+    loop.until(lambda: bool(loop.made), 1.0)
+    opened_ns = next(iter(loop.windows.values()))["opened_ns"]
+    at_ns = loop.made[0][0]
+    assert at_ns - opened_ns <= 0.06 * S
+    first = [w for when, w in loop.made if when == at_ns]
+    assert len(first) >= SENDERS / 2
+    assert all(w.urgent and w.expires_at_ns == at_ns + 2 * S for w in first)
+    assert all(w.rate_bps * len(first) <= 0.95 * loop.fleet.rate_bps[0] for w in first)
+    loop.advance(1)
+    paces = {w.flow_id: w.rate_bps for _, w in loop.made}
+    assert len(paces) == SENDERS
+    assert sum(paces.values()) <= 0.95 * loop.fleet.rate_bps[0]
+
+
+def test_all_are_let_go_once_the_incast_is_over_and_leases_end_where_nobody_renews() -> None:
+    loop = RateLoop()
+    flows = endless(loop)
+    loop.advance(4)
+    assert len(loop.leases) == SENDERS
+    for flow in flows:
+        loop.want(flow, 0)
+    loop.advance(15)
+    assert not loop.leases
+    assert all(flow.limit_bps is None for flow in flows)
+    last = {w.flow_id: (w.action, w.kind) for _, w in loop.made}
+    assert set(last.values()) == {("UNPACE", "DRAINED")}
+    for flow in flows:
+        loop.want(flow, None)
+    loop.advance(3)
+    assert len(loop.leases) == SENDERS
+    loop.every = 1_000_000  # the policy is gone
+    loop.advance(2.5)
+    assert all(flow.limit_bps is None for flow in flows)
+
+
+def test_those_who_go_on_get_what_others_leave_and_are_let_go_once_paces_do_not_bind() -> None:
+    loop = RateLoop()
+    flows = endless(loop)
+    loop.advance(4)
+    for flow in flows[4:]:
+        loop.want(flow, 0)
+    loop.advance(8)
+    rates = [loop.bps(flow, 3) for flow in flows[:4]]
+    assert sum(rates) >= 0.92 * loop.fleet.rate_bps[0]
+    assert jain(rates) > 0.95
+    for flow in flows[:4]:
+        loop.want(flow, 0.05 * loop.fleet.rate_bps[0])
+    loop.advance(12)
+    assert not loop.leases
+    said = len(loop.made)
+    loop.advance(20)
+    assert len(loop.made) == said, "and nothing begins anew"
+
+
+def test_demands_below_an_even_share_are_met_and_the_others_share_what_they_leave() -> None:
+    loop = RateLoop()
+    few = [loop.open(1 + n, 0, 50_000 + n, demand_bps=2e6) for n in range(8)]
+    many = [loop.open(9 + n, 0, 50_100 + n) for n in range(8)]
+    loop.advance(12)
+    assert [loop.bps(flow, 4) for flow in few] == pytest.approx([2e6] * 8, rel=0.02)
+    rates = [loop.bps(flow, 4) for flow in many]
+    assert jain(rates) > 0.95
+    assert sum(rates) >= 0.88 * (1e8 - 16e6)
+
+
+def test_a_flow_that_nobody_may_hold_is_taken_off_what_the_others_share() -> None:
+    loop = RateLoop(noise=0.0)
+    flows = endless(loop, 8)
+    free = flows[0].flow_id
+    loop.run.set_flow_rate(free, 20e6)
+    decide = loop.rates.decide
+    loop.rates.decide = lambda now_ns, live: decide(  # type: ignore[method-assign]
+        now_ns, live, lambda flow, action: flow.flow_id != free
+    )
+    loop.advance(8)
+    assert free not in {w.flow_id for _, w in loop.made}
+    rates = [loop.bps(flow, 3) for flow in flows[1:]]
+    assert sum(rates) == pytest.approx(0.97e8 - 20e6, rel=0.05)
+
+
+def test_what_was_not_told_after_all_is_wanted_again_later() -> None:
+    loop = RateLoop(noise=0.0, acts=False)
+    endless(loop, 4)
+    loop.until(lambda: bool(loop.made), 1.0)
+    wanted = loop.made[0][1]
+    now_ns = loop.run.now_ns
+    loop.rates.refuse(wanted, now_ns)
+    loop.advance(0.4)
+    assert wanted.flow_id not in {w.flow_id for at_ns, w in loop.made if at_ns > now_ns}
+    loop.advance(0.2)
+    again = [w for at_ns, w in loop.made if at_ns > now_ns and w.flow_id == wanted.flow_id]
+    assert [w.action for w in again] == ["PACE"]
+
+
+def test_paces_that_no_longer_bind_are_found_by_probing_after_a_minute() -> None:
+    loop = RateLoop(noise=0.0, every=5)
+    flows = endless(loop)
+    loop.advance(5)
+    for flow in flows:
+        loop.want(flow, 0.055 * loop.fleet.rate_bps[0])  # nearly its pace: together less than the link
+    loop.advance(55)
+    assert len(loop.leases) == SENDERS
+    loop.advance(25)
+    assert not loop.leases
+    assert np.percentile(loop.delay_ms(0, 60), 99) < 5
+
+
+def test_the_same_inputs_give_the_same_rates() -> None:
+    said = []
+    for _ in range(2):
+        loop = RateLoop()
+        endless(loop)
+        loop.advance(4)
+        said.append(loop.made)
+    assert said[0] == said[1]
