@@ -3,16 +3,6 @@
 In: flows with the links that they take, links' rates. Out: `Demand` of a flow and `Loads` of links, as shares
 of their rates. A flow that contends sends less than it would: what it sent before counts, and of one that
 never was alone its fair share of the two NICs, as in Hedera (Al-Fares et al., NSDI 2010).
-
-Collectives send in steps: a NIC speaks to one peer at a time, over several flows at once, as fast as its own
-cable lets it. Mean rates do not show what meets on a link then. So of each NIC the larger of two counts: what
-its flows over the link send in the mean, all together, and what the flows of one job to one peer send over it
-while they do:
-
-    load(link) = sum over NICs of max(sum of mean rates, max over (peer, job) of the sum of burst rates)
-
-With a burst rate of line/n for each of n flows between two NICs, a non-blocking fabric carries every step
-where each such group is spread evenly over its spines, and the sum then is just the link's rate.
 """
 
 from __future__ import annotations
@@ -120,6 +110,15 @@ class _Source:
         return max(self.mean_bps + weight.mean_bps, together, self.burst_bps)
 
 
+# Collectives send in steps: a NIC speaks to one peer at a time, over several flows at once, as fast as its
+# own cable lets it. Mean rates do not show what meets on a link then. So of each NIC the larger of two counts:
+# what its flows over the link send in the mean, all together, and what the flows of one job to one peer send
+# over it while they do:
+#
+#     load(link) = sum over NICs of max(sum of mean rates, max over (peer, job) of the sum of burst rates)
+#
+# With a burst rate of line/n for each of n flows between two NICs, a non-blocking fabric carries every step
+# where each such group is spread evenly over its spines, and the sum then is just the link's rate.
 class Loads:
     """Demand over each directed link. `rate_of`: its bit/s, 0 where not known; such a link weighs nothing."""
 
