@@ -21,6 +21,7 @@ from schemas.topics import (
     FLOWS,
     INVENTORY,
     MAX_ELEMENTS,
+    QUEUES,
     TOPICS,
     WAYS,
     Topic,
@@ -44,12 +45,14 @@ S: Final = 1_000_000_000
 MS: Final = 1_000_000
 WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, WAYS, FLAPS)
 """Topics that are read from their beginning."""
-INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, FLOWS, ACTIONS)
+INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
-BACK_NS: Final = {CONTENTION.name: 10 * S, FLOWS.name: 30 * S, ACTIONS.name: 5 * S}
+BACK_NS: Final = {CONTENTION.name: 10 * S, QUEUES.name: S, FLOWS.name: 30 * S, ACTIONS.name: 5 * S}
 """How far back a new owner reads the others."""
 DECISIONS_BACK_NS: Final = 600 * S
 """How far back decisions of earlier epochs count."""
+REGULAR: Final = frozenset({FLOWS.name, QUEUES.name})
+"""Topics that always have news: those wait for the next look."""
 REJECTED: Final = frozenset({WAYS.name, ACTIONS.name})
 """Topics whose bad messages nobody else rejects."""
 ROUNDS_MOST: Final = 64
@@ -111,7 +114,7 @@ class PolicyFeed:
         self.refused: list[tuple[Message, codec.BadRecord]] = []
         """Messages that could not be read and that nobody else rejects."""
         self.news = self.urgent = False
-        """Whether anything but flow reports waits to be taken, and whether links' health does."""
+        """Whether anything but what is `REGULAR` waits to be taken, and whether links' health does."""
         self.shards: dict[str, _Shard] = {}
         self._owned = owned or (lambda shard: True)
         self._registry, self._rules = registry, rules
@@ -144,7 +147,7 @@ class PolicyFeed:
         """Take a message of `INPUTS` in; it counts from the next `take` on."""
         self._waiting.append(message)
         self.urgent = self.urgent or message.topic == FLAPS.name
-        self.news = self.news or message.topic != FLOWS.name
+        self.news = self.news or message.topic not in REGULAR
 
     def take(self) -> None:
         """Let what was offered count; a round of each shard is to follow."""
@@ -183,6 +186,11 @@ class PolicyFeed:
                 self._windows[record["link"]] = record
                 for shard in self.shards.values():
                     shard.policy.take_contention(record)
+        elif topic == QUEUES.name:
+            if any(shard.policy.heeds_queues for shard in self.shards.values()):
+                record = self._decoded(message)
+                if record is not None and record["shard"] in self.shards:
+                    self.shards[record["shard"]].policy.take_queues(record)
         elif topic == ACTIONS.name:
             record = self._decoded(message)
             if record is not None and record["shard"] in self.shards:

@@ -25,6 +25,8 @@ class Ledger:
         self._actions: dict[str, deque[int]] = {}
         self._moved: dict[str, int] = {}
         """Flow to when it was moved last, ns; the oldest first."""
+        self._rated: dict[str, int] = {}
+        """Flow to when a change of its rate was counted last, ns; the oldest first."""
 
     def why_not(
         self, flow_id: str, host: str, limits: Limits, flows: int, now_ns: int, *, urgent: bool
@@ -40,6 +42,23 @@ class Ledger:
         share = limits.most_moved_share * (1.0 if urgent else 1 - RESERVED)
         most = max(1, int(share * flows)) if share > 0 else 0
         return "MOVED_SHARE" if len(self._moved) >= most else None
+
+    def why_no_rate(self, flow_id: str, host: str, limits: Limits, now_ns: int) -> str | None:
+        """Return what forbids that a flow is held to another rate now. Of one flow all changes within
+        a second count once: a rate follows its queue."""
+        if self._rated.get(flow_id, -SECOND_NS) > now_ns - SECOND_NS:
+            return None
+        return "ACTIONS_PER_S" if len(self._recent(host, now_ns)) >= limits.most_actions_per_s else None
+
+    def note_rate(self, flow_id: str, host: str, now_ns: int) -> None:
+        """Count that a flow is held to another rate."""
+        if self._rated.get(flow_id, -SECOND_NS) <= now_ns - SECOND_NS:
+            self._recent(host, now_ns).append(now_ns)
+            self._rated.pop(flow_id, None)
+            self._rated[flow_id] = now_ns
+            oldest = next(iter(self._rated))
+            if self._rated[oldest] <= now_ns - MINUTE_NS:
+                del self._rated[oldest]
 
     def note(self, flow_id: str, host: str, now_ns: int) -> None:
         """Count an action."""

@@ -111,7 +111,7 @@ class _Source:
 
 
 # Collectives send in steps: a NIC speaks to one peer at a time, over several flows at once, as fast as its
-# own cable lets it. Mean rates do not show what meets on a link then. So of each NIC the larger of two counts:
+# cable lets it. Mean rates do not show what meets on a link then. So of each NIC the larger of two counts:
 # what its flows over the link send in the mean, all together, and what the flows of one job to one peer send
 # over it while they do:
 #

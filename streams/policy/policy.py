@@ -1,9 +1,10 @@
 """One shard's policy: which flows go on by another path, when and why, and which go back.
 
-In: `LinkHealth`, `ContentionWindow`, the shard's `LiveFlows`, the ways that each flow could take, what
-actuators made of decisions, the records of `fabric.config`. Out: a `Round`: `Decision`s, `Fallbacks` that
-changed, what was held back and why. Pure: times are the caller's, ties are broken by a seeded draw, so the
-same inputs give the same decisions. The mode is the actuators' business: OBSERVE decides the same.
+In: `LinkHealth`, `ContentionWindow`, `LinkQueues`, the shard's `LiveFlows`, the ways that each flow could
+take, what actuators made of decisions, the records of `fabric.config`. Out: a `Round`: `Decision`s,
+`Fallbacks` that changed, what was held back and why. Pure: times are the caller's, ties are broken by a
+seeded draw, so the same inputs give the same decisions. The mode is the actuators' business: OBSERVE decides
+the same.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
-from schemas.limits import Limits
+from schemas.limits import EVERYONE, Limits
 from schemas.topics import DECISIONS, FALLBACKS, MAX_ELEMENTS, Topic
 from streams.flows import LiveFlow, LiveFlows
 from streams.policy.ledger import Ledger
 from streams.policy.loads import Demand, Links, Loads, Weight
+from streams.policy.rates import Rates, WantedRate
 from streams.policy.wellness import Grade, State, Wellness
 from streams.ways import Way
 
@@ -232,6 +234,7 @@ class Policy:
         self._ports: set[tuple[tuple[str, str, int], int]] = set()
         """Ports that sockets have, or will once what is decided is done."""
         self._hurried_version = 0
+        self._rates = Rates(rate_of)
 
     # ------------------------------------------------------------------------------------ what comes in
 
@@ -266,11 +269,25 @@ class Policy:
         order = (record["opened_ns"], record["update"])
         if known is None or order > (known["opened_ns"], known["update"]):
             self._windows[record["link"]] = record
+            self._rates.take_contention(record)
+
+    @property
+    def heeds_queues(self) -> bool:
+        """Whether `LinkQueues` matter now: an incast stands, or flows are held for one."""
+        return bool(self._rates.held()) or any(
+            window["kind"] == "INCAST" and window["state"] != "CLOSED" for window in self._windows.values()
+        )
+
+    def take_queues(self, record: Record) -> None:
+        """Take a `LinkQueues`."""
+        if record["shard"] == self.shard:
+            self._rates.take_queues(record)
 
     def take_config(self, records: Mapping[str, Record]) -> None:
         """Take the records of `fabric.config` in force, by key."""
         self._records = dict(records)
         self._limits.clear()
+        self._rates.take_slices(records[EVERYONE]["slices"] if EVERYONE in records else ())
 
     def take_action(self, record: Record) -> None:
         """Take an actuator's `ActionReport`: what failed is decided anew, what it did by itself is known."""
@@ -335,8 +352,13 @@ class Policy:
         self._steer()
         self._try_elsewhere()
         self._fail_back()
+        self._hold_rates()
         self._rank()
         return self._round
+
+    def held_rates(self) -> dict[str, tuple[str, int]]:
+        """Return action and bit/s of the flows that are held to a rate, by id."""
+        return self._rates.held()
 
     def _begin(self, now_ns: int) -> None:
         self._now_ns, self._round = now_ns, Round()
@@ -685,7 +707,49 @@ class Policy:
             return False
         return self._grade(way).grade is Grade.WELL
 
+    # ------------------------------------------------------------------------------------ rates
+
+    def _hold_rates(self) -> None:
+        """Hold flows to rates where an incast or tenants' shares call for it, and let them go."""
+        flows = [
+            f.live if f.live.hops else f.live._replace(hops=f.links) for _, f in sorted(self._flows.items())
+        ]
+        for wanted in self._rates.decide(self._now_ns, flows, self._may_hold):
+            f = self._flows.get(wanted.flow_id)
+            if f is None:
+                continue
+            limits = self._limits_of(f.host)
+            why = self._ledger.why_no_rate(f.live.flow_id, f.host, limits, self._now_ns)
+            if why is not None and wanted.action != "UNPACE":
+                self._rates.refuse(wanted, self._now_ns)
+                self._hold(f, wanted.action, why, wanted.reason)
+                continue
+            self._ledger.note_rate(f.live.flow_id, f.host, self._now_ns)
+            self._say_rate(f, wanted, limits)
+
+    def _may_hold(self, flow: LiveFlow, action: str) -> bool:
+        limits = self._limits_of(flow.nic.partition("/")[0])
+        return action in limits.allowed and flow.job not in limits.protected_jobs
+
+    def _say_rate(self, f: _Flow, wanted: WantedRate, limits: Limits) -> None:
+        held = "let go" if wanted.action == "UNPACE" else f"held to {wanted.rate_bps / 1e6:.1f} Mbit/s"
+        self._say(f, wanted.action, limits, {"kind": wanted.kind, "id": wanted.reason}, {
+            "from_path": None, "to_path": None, "expires_at_ns": wanted.expires_at_ns,
+            "rate_bps": None if wanted.action == "UNPACE" else wanted.rate_bps,
+            "text": f"{f.live.nic} to {f.live.peer}: {held}, {wanted.kind} {wanted.reason}"[:500],
+        })  # fmt: skip
+
     # ------------------------------------------------------------------------------------ what is said
+
+    def _say(self, f: _Flow, action: str, limits: Limits, reason: Record, more: Record) -> None:
+        """Put a decision into the round."""
+        self._round.decisions.append(Said(DECISIONS, f.host, {
+            "decision_id": f"{self.shard}/{self.epoch}/{self._seq}", "shard": self.shard,
+            "epoch": self.epoch, "seq": self._seq, "at_ns": self._now_ns, "host": f.host, "action": action,
+            "flow_id": f.live.flow_id, "reason": reason, "config_version": limits.version,
+            "signature": b"", **more,
+        }))  # fmt: skip
+        self._seq += 1
 
     def _draw(self, *what: object) -> int:
         """Return a number that is random but the same for the same seed, shard and words."""
@@ -713,15 +777,10 @@ class Policy:
             return False
         self._ledger.note(name, f.host, now_ns)
         expires_ns = now_ns + self.rules.expires_ns
-        self._round.decisions.append(Said(DECISIONS, f.host, {
-            "decision_id": f"{self.shard}/{self.epoch}/{self._seq}", "shard": self.shard,
-            "epoch": self.epoch, "seq": self._seq, "at_ns": now_ns, "host": f.host, "action": action,
-            "flow_id": name, "from_path": f.path, "to_path": path, "rate_bps": None,
-            "expires_at_ns": expires_ns, "reason": {"kind": kind, "id": reason},
-            "config_version": limits.version, "signature": b"",
+        self._say(f, action, limits, {"kind": kind, "id": reason}, {
+            "from_path": f.path, "to_path": path, "rate_bps": None, "expires_at_ns": expires_ns,
             "text": f"{f.live.nic} to {f.live.peer}: from path {f.path} to {path}, {kind} {reason}"[:500],
-        }))  # fmt: skip
-        self._seq += 1
+        })  # fmt: skip
         via = {f.path, f.live.path} | (f.move.via if f.move is not None else set())
         f.move = _Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns, self._seq - 1)
         self._loads.add(f.links, f.weight, -1)

@@ -105,7 +105,7 @@ class Log:
                     {"flow_id": name, "state": "OPEN", "nic": nic(host), "peer": nic(self.ends_of[name][1]),
                      "source_address": "", "peer_address": "", "source_port": port, "peer_port": 5000,
                      "protocol": "TCP", "hops": hops(*self.ends_of[name], port % 4), "job": None,
-                     "tenant": None, "bytes_total": int((self.now_ns - T) / 8e9 * self.mean_bps),
+                     "tenant": None, "bytes_total": max(0, int((self.now_ns - T) / 8e9 * self.mean_bps)),
                      "interval_ns": S, "bytes": 0, "rate_bps": self.rate_bps,
                      "rtt_ns": 10_000, "can": ["MOVE", "PACE"]}
                     for name, port in mine.items()
