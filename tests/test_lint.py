@@ -89,7 +89,7 @@ SHARED_ROOM = (
 """Files that open topics for both stages of a worker: lookups, rejects."""
 
 
-UNREAD = {topics.TRUTH.name, topics.FALLBACKS.name}
+UNREAD = {topics.TRUTH.name}
 """Topics that no service reads: they are for benches and people, or their reader is yet to come."""
 
 COUNTED_ONLY = {"solve": {topics.PROBES.name}}
