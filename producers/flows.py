@@ -47,7 +47,8 @@ _SURVEY_S: Final = 0.5
 _TRACE_S: Final = 0.005
 """Between two turns of tracing, while anything is traced."""
 _REST: Final = 25
-"""Looking takes at most one part in so many of a processor: with many connections it slows down."""
+"""Looking takes at most one part in so many of a processor: with many connections it slows down, but no more
+than that all are reported in time."""
 
 
 def boot_id() -> str:
@@ -320,7 +321,7 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
         while not stopping.is_set():
             for reader in readers:
                 reader.poll()
-            began = time.monotonic()
+            began, used_s = time.monotonic(), time.thread_time()
             reporter.look()
             whole = began >= whole_at
             records = reporter.report(whole)
@@ -334,9 +335,9 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
                     f"STATUS={flows} flows, {outlet.waiting} messages wait, {outlet.dropped} dropped"
                 )
             outlet.poll()
-            took_s = time.monotonic() - began
             poll_s = settings.poll_ms / 1e3
-            _serve(reporter, began + poll_s, began + max(poll_s, _REST * took_s), stopping)
+            rest_s = min(_REST * (time.thread_time() - used_s), settings.whole_ms / 1e3)
+            _serve(reporter, began + poll_s, began + max(poll_s, rest_s), stopping)
     finally:
         notify.notify("STOPPING=1")
         left = outlet.close(_CLOSE_S)
