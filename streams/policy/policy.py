@@ -45,6 +45,8 @@ WINDOW_STALE_NS: Final = 5 * S
 """A window that nobody told of for so long stands no more; it is told anew each second."""
 EVENLY: Final = 0.99
 """Two bursts that differ by less are the same."""
+AGAIN_NS: Final = 5 * S
+"""A queue that comes back within this is the same trouble."""
 STEERED_NS: Final = 600 * S
 """How long a flow is remembered to have been steered: it does not go back to links that it left."""
 FIRST_PORT, LAST_PORT = 49_152, 65_535
@@ -221,6 +223,8 @@ class Policy:
         self._ends: Counter[str] = Counter()
         self._seq = 0
         self._relieved_ns: dict[str, int] = {}
+        self._troubled: dict[str, tuple[int, int]] = {}
+        """Link to since when and until when, ns, a collision was seen there."""
         self._back_ns, self._back_batch = 0, 0
         self._ranked_ns, self._ranked_version = 0, -1
         self._told: dict[str, tuple[int, list[Record]]] = {}
@@ -566,11 +570,20 @@ class Policy:
             names = (window["link"], *window["others"])
             link = max(names, key=lambda name: (self._loads.share(name), name))
             crossing = [f for f in self._flows.values() if link in f.links]
-            since_ns = max(window["opened_ns"], self._relieved_ns.get(link, 0))
+            since_ns = max(self._troubled_since_ns(window), self._relieved_ns.get(link, 0))
             stands = self._now_ns - since_ns >= self.rules.settle_ns
             if stands and self._loads.share(link) <= FULL:
                 self._doubt(crossing)
             self._relieve(link, crossing, FULL if stands else ENOUGH, window["window_id"])
+
+    def _troubled_since_ns(self, window: Record) -> int:
+        """Return since when a link's queue stands, or comes again and again, as it does behind jobs that send
+        in bursts."""
+        since_ns, last_ns = self._troubled.get(window["link"], (0, 0))
+        if self._now_ns - last_ns > AGAIN_NS:
+            since_ns = window["opened_ns"]
+        self._troubled[window["link"]] = since_ns, self._now_ns
+        return since_ns
 
     def _doubt(self, flows: Iterable[_Flow]) -> None:
         """Count flows at what they could send: what they did send does not explain that a queue stands."""
