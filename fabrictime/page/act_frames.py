@@ -63,8 +63,8 @@ WHYS: Final = {
     "NOT_MOVABLE": "its owner does not let it be moved",
 }  # fmt: skip
 ACTIONS: Final = {
-    "REROUTE": "move to another path", "RESTORE": "go back to its own path", "PACE": "be paced",
-    "UNPACE": "be let go", "SLICE": "get its tenant's share", "UNKNOWN": "unknown",
+    "REROUTE": "move", "RESTORE": "go back", "PACE": "be paced", "UNPACE": "be let go",
+    "SLICE": "keep to its tenant's share", "UNKNOWN": "unknown",
 }  # fmt: skip
 
 
@@ -212,8 +212,8 @@ def what_text(deed: Deed | HeldBack) -> str:
         return words
     if deed.action in MOVES:
         ports = [_port(deed.from_path), _port(deed.to_path)]
-        return f"{words}, {ports[0]} → {ports[1]}"
-    return words if deed.rate_bps is None else f"{words}, {bps_text(deed.rate_bps)}"
+        return f"{words}, port {ports[0]} → {ports[1]}"
+    return words if deed.rate_bps is None else f"{words}, at most {bps_text(deed.rate_bps)}"
 
 
 def _port(path: int | None) -> str:

@@ -237,8 +237,8 @@ class ActionsPage(LiveTab):
             if chosen is not None:
                 flow_id = chosen.flow_id
                 chosen = act_frames.with_effects([chosen], acts, now_ns)[0]
-            elif flow_id is not None:
-                acts.trail.watch(flow_id.partition("/")[0], now_ns + WATCHED_NS)
+            elif self.choice.flow is not None:
+                acts.trail.watch((flow_id or self.choice.flow).partition("/")[0], now_ns + WATCHED_NS)
             samples = [] if flow_id is None else acts.trail.of(flow_id)
             everything = acts.held()
             held = [

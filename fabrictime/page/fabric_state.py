@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from fabrictime.page.act_state import ActState
 from fabrictime.page.crossings import Crossings
 from fabrictime.page.flow_shelf import Decode, FlowShelf
+from fabrictime.page.flow_trail import RAW_NS
 from fabrictime.page.queue_minute import QueueMinute
 from fabrictime.page.wires import Nic, Plan, Wires
 from schemas.topics import (
@@ -91,13 +92,13 @@ def stands(window: Record, now_ns: int) -> bool:
 class FabricState:
     """The newest of everything. One thread takes records, others read; both hold `lock`."""
 
-    def __init__(self, decode_flows: Decode) -> None:
+    def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.lock = threading.RLock()
         self.wires = Wires()
         self.crossings = Crossings(self.wires)
         self.queues = QueueMinute(self.wires)
         self.flows = FlowShelf(decode_flows)
-        self.acts = ActState(decode_flows)
+        self.acts = ActState(decode_flows, raw_ns)
         self.nics: dict[str, Nic] = {}
         self.subjects: dict[str, Subject] = {}
         self.contention: dict[str, Record] = {}

@@ -87,11 +87,25 @@ class FlowTrail:
         """Keep what a host's flows do until then, and what they did just before now."""
         known_ns = self._watched.get(host)
         if known_ns is None:
-            if until_ns < self._newest_ns or len(self._watched) >= MOST_WATCHED:
+            if until_ns < self._newest_ns or not self._room():
                 return
             for append_ns, value in self._raw.get(host, ()):
                 self._note(value, append_ns)
         self._watched[host] = max(until_ns, known_ns or 0)
+
+    def begin(self, host: str) -> None:
+        """Watch a host for good and forget what was taken of it: its reports are taken again, from further
+        back."""
+        self._raw_bytes -= sum(len(each) for _, each in self._raw.pop(host, ()))
+        for name in [name for name in self._samples if name.startswith(f"{host}/")]:
+            self._count -= len(self._samples.pop(name))
+        self._watched[host] = 1 << 62
+
+    def _room(self) -> bool:
+        """Whether one more host may be watched; hosts that report no more are forgotten."""
+        if len(self._watched) >= MOST_WATCHED:
+            self._watched = {host: end for host, end in self._watched.items() if end >= self._newest_ns}
+        return len(self._watched) < MOST_WATCHED
 
     def of(self, flow_id: str) -> list[Sample]:
         """Return a flow's samples, oldest first."""

@@ -105,7 +105,7 @@ def test_a_flow_is_moved_and_cause_act_and_effect_stand_side_by_side(
     report(fabric, flow, 2, **after)
     until("its effect", lambda: "20.0 Mbit/s → 640 Mbit/s" in browser.text("actions"))
     row = browser.text("actions")
-    for words in ("h1 sock:17", "is down", "move to another path, 50017 → 50018", "12.0 ms",
+    for words in ("h1 sock:17", "is down", "move, port 50017 → 50018", "12.0 ms",
                   "900 µs → 80.0 µs"):  # fmt: skip
         assert words in row
     until("its figures", lambda: "3.00 ms of it SOCKET" in browser.text("act-figures"))
