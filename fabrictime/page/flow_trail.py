@@ -56,6 +56,7 @@ class FlowTrail:
 
     def __init__(self, decode: Decode, raw_ns: int = RAW_NS) -> None:
         self._decode, self._raw_ns = decode, raw_ns
+        self._kept_ns = max(KEPT_NS, raw_ns)
         self._raw: dict[str, deque[tuple[int, bytes]]] = {}
         self._raw_bytes = 0
         self._watched: dict[str, int] = {}
@@ -130,7 +131,7 @@ class FlowTrail:
                     flow["rate_limit_bps"], tuple(flow["hops"]),
                 ))  # fmt: skip
                 self._count += 1
-            while kept and kept[0].end_ns < append_ns - KEPT_NS:
+            while kept and kept[0].end_ns < append_ns - self._kept_ns:
                 kept.popleft()
                 self._count -= 1
         while self._count > MOST_SAMPLES and len(self._samples) > 1:
