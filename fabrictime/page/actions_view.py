@@ -333,7 +333,7 @@ class ActionsPage(LiveTab):
         if found is None:
             return
         self.paced_note.set_text(
-            f"{count_text(len(found.paced))} flows are paced" if found.paced else "No flow is paced."
+            f"Paced: {count_text(len(found.paced))}" if found.paced else "No flow is paced."
         )
         put(self.paced, [
             {"id": name, "flow_id": name, "flow": act_frames.flow_text(name), "rate": bps_text(rate),
