@@ -109,7 +109,7 @@ def deeds(state: ActState, now_ns: int, flow_id: str | None = None) -> list[Deed
     for name, reports in state.reports.items():
         own = None if name in state.decisions else reports.get("REFLEX") or _first(reports)
         if own is not None and (flow_id is None or own["flow_id"] == flow_id):
-            found.append(_undecided(own, reports))
+            found.append(_undecided(name, own, reports))
     found.sort(key=lambda each: (-each.at_ns, each.decision_id))
     return found
 
@@ -165,10 +165,10 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Deed:
     )  # fmt: skip
 
 
-def _undecided(report: Record, reports: Mapping[str, Record]) -> Deed:
+def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Deed:
     """A report on a decision that is not known here: taken by the host itself, or decided long ago."""
     return Deed(
-        report["decision_id"], report["at_ns"], report["host"], report["flow_id"], report["action"],
+        name, report["at_ns"], report["host"], report["flow_id"], report["action"],
         report["from_path"], report["to_path"], report["rate_bps"],
         "DOWN" if report["outcome"] == "REFLEX" else "UNKNOWN", "", report["detail"], report["outcome"],
         tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))), report["how"],
@@ -320,8 +320,9 @@ def limits_used(state: ActState, now_ns: int) -> list[Used]:
     for record in (*state.decisions.values(), *_reflexes(state)):
         if record["at_ns"] > now_ns - MINUTE_NS:
             recent.setdefault(record["host"], []).append(record["at_ns"])
-            if record["action"] in MOVES:
-                moved.setdefault(record["shard"], set()).add(record["flow_id"])
+            shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
+            if record["action"] in MOVES and shard_of:
+                moved.setdefault(shard_of, set()).add(record["flow_id"])
     share = state.limits("*").most_moved_share
     found = []
     for name in sorted({*state.shards, *moved}):

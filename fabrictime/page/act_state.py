@@ -92,12 +92,20 @@ class ActState:
                 del self.decisions[next(iter(self.decisions))]
             self.trail.watch(record["host"], record["at_ns"] + WATCHED_NS)
         elif topic == ACTIONS.name:
-            self.reports.setdefault(record["decision_id"], {}).setdefault(record["outcome"], record)
+            self.reports.setdefault(self._name(record), {}).setdefault(record["outcome"], record)
             while len(self.reports) > KEPT:
                 del self.reports[next(iter(self.reports))]
             self.trail.watch(record["host"], record["at_ns"] + WATCHED_NS)
         elif topic == ROUNDS.name:
             self._take_rounds(record)
+
+    def _name(self, report: Record) -> str:
+        """Under which name a report is kept: an actuator that began anew counts its reflexes anew."""
+        name = str(report["decision_id"])
+        known = self.reports.get(name, {}).get("REFLEX")
+        if report["outcome"] == "REFLEX" and known is not None and known["at_ns"] != report["at_ns"]:
+            return f"{name} {report['at_ns']}"
+        return name
 
     def _take_config(self, key: str, record: Record | None) -> None:
         before = self._said.pop(key, None)

@@ -82,6 +82,19 @@ def test_what_came_of_a_decision_is_the_report_that_says_most(made: Any) -> None
     assert act_frames.counts_text({"STALE": 2, "APPLIED": 1}) == "1 APPLIED, 2 STALE"
 
 
+def test_reflexes_of_an_actuator_that_began_anew_are_others(made: Any) -> None:
+    acts = state()
+    acts.take(ROUNDS.name, "fabric", made.rounds(0, []))
+    flow = made.flow(1, "h1/eth1", "h5/eth1")
+    for at_ns in (NOW, NOW, NOW + S):  # the first twice: read again
+        reflex = made.action(made.decision(0, flow, WINDOW), "REFLEX", decision_id="h1/reflex/0", shard="")
+        acts.take(ACTIONS.name, "h1", {**reflex, "at_ns": at_ns})
+    found = act_frames.deeds(acts, NOW + 2 * S)
+    assert [deed.at_ns for deed in found] == [NOW + S, NOW]
+    assert len({deed.decision_id for deed in found}) == 2
+    assert act_frames.limits_used(acts, NOW + 2 * S)[0].used == 1
+
+
 def test_causes_lead_to_the_tab_that_shows_them(made: Any) -> None:
     cable = "leaf1:swp4<>spine2:swp1"
     alert = made.alert(cable, "it is DOWN", alert_id="a1")
