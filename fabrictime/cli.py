@@ -320,6 +320,57 @@ def _board(
         _stop("\n".join([*(str(row["text"]) for row in wrong[:10]), *more]), 1)
 
 
+@app.command()
+def actions(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only flows or links with this, as h3.")
+    ] = None,
+    since: Annotated[str, typer.Option(metavar="TIME", help="How far back to look.")] = "5m",
+    held: Annotated[bool, typer.Option("--held", help="Only what is held back now, and why.")] = False,
+    watch: Watch = False,
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show what was decided for flows, why, what came of it, and what is held back; the mode in force."""
+    from fabrictime import actions as reader
+    from fabrictime.tail import registry_at
+
+    found = _config(config, directory, log)
+    wanted = reader.Wanted(tuple(names or ()), duration_s(since), held, as_json=as_json)
+    try:
+        registry = registry_at(found.schema_registry.url)
+        show = reader.watch if watch else reader.main
+        show(_running_log(found), wanted, registry=registry)
+    except ValueError as error:
+        _stop(str(error))
+
+
+@app.command()
+def why(
+    flow: Annotated[
+        str, typer.Argument(help="Its id or a part of it, or its source as address:port or host:port.")
+    ],
+    since: Annotated[str, typer.Option(metavar="TIME", help="How far back to look for decisions.")] = "5m",
+    log: Log = None,
+    config: ConfigFile = None,
+    directory: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Tell why a flow goes where it goes: its links, other ways, what was decided, why, what came of it."""
+    from fabrictime import why as reader
+    from fabrictime.tail import registry_at
+
+    found = _config(config, directory, log)
+    try:
+        registry = registry_at(found.schema_registry.url)
+        seconds = duration_s(since)
+        reader.main(_running_log(found), flow, since_s=seconds, as_json=as_json, registry=registry)
+    except ValueError as error:
+        _stop(str(error))
+
+
 @replay_app.callback()
 def _replay_group() -> None:
     pass

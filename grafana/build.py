@@ -416,11 +416,64 @@ def fabric() -> dashboard.Dashboard:
     )  # fmt: skip
 
 
+def actions() -> dashboard.Dashboard:
+    """Actions: what was decided for flows, why, what came of it, how long it took."""
+    reasons = (
+        _lines("Decisions by reason", "How many a step of the picture.", queries.DECISION_SERIES, "short")
+        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)
+        .override_by_regexp(".*DOWN.*", _color_override(VERMILLION))
+        .override_by_regexp(".*GREY.*", _color_override(ORANGE))
+        .override_by_regexp(".*HEALED.*", _color_override(SKY))
+        .override_by_regexp(".*COLLISION.*", _color_override(BLUE))
+        .override_by_regexp(".*INCAST.*", _color_override(PURPLE))
+    )  # fmt: skip
+    outcomes = (
+        _lines("What came of them", "Reports of actuators: APPLIED and REFLEX were done, the rest was not.",
+               queries.OUTCOME_SERIES, "short")
+        .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)
+        .override_by_regexp(".*APPLIED.*", _color_override(BLUE))
+        .override_by_regexp(".*REFLEX.*", _color_override(PURPLE))
+        .override_by_regexp(".*OBSERVED.*", _color_override(SKY))
+        .override_by_regexp(".*FAILED.*", _color_override(VERMILLION))
+        .override_by_regexp(".*(LIMITED|STALE|EXPIRED|NOT_ALLOWED|OLD_CONFIG|NO_FLOW).*",
+                            _color_override(ORANGE))
+        .override_by_regexp(".*(DUPLICATE|ENDED|REVERTED).*", _color_override(GREY))
+    )  # fmt: skip
+    taken = (
+        _lines("Time taken", "From the decision until the actuator had done, and the effector's part of it.",
+               queries.TAKEN_SERIES, "ns")
+        .override_by_name("p50_ns", _color_override(BLUE))
+        .override_by_name("p99_ns", _color_override(VERMILLION))
+        .override_by_name("effector_p99_ns", _color_override(SKY))
+    )  # fmt: skip
+    listed = (
+        _table("Decisions", "The newest, each with all that was reported of it.", queries.DECISION_TABLE, 12)
+        .override_by_name("effector_ns", _unit_override("ns"))
+        .override_by_name("held_to_bps", _unit_override("bps"))
+    )
+    return (
+        _board("fabrictime-actions", "fabrictime: actions", "What flows were told to do, and what was done.")
+        .with_panel(_stat("Decisions", "Made within the range.", queries.DECISION_COUNT, "short"))
+        .with_panel(_stat("Done", "Of those that an actuator answered.", queries.DONE_SHARE, "percentunit"))
+        .with_panel(_stat("Decision to done, p99", "99% of what was done took less.", queries.TAKEN_P99, "ns",
+                          (None, BLUE), (20_000_000, ORANGE), (100_000_000, VERMILLION)).span(12))
+        .with_panel(reasons)
+        .with_panel(outcomes)
+        .with_panel(taken)
+        .with_panel(_lines("By which means", "Moved sockets, changed ports, pacing and so on.",
+                           queries.MEANS_SERIES, "short"))
+        .with_panel(listed)
+        .with_panel(_table("Flows with most decisions", "A flow that comes again and again is worth a look.",
+                           queries.MOVED_MOST))
+    )  # fmt: skip
+
+
 DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
     "fabrictime-delays": delays,
     "fabrictime-clocks": clocks,
     "fabrictime-pipeline": pipeline,
     "fabrictime-fabric": fabric,
+    "fabrictime-actions": actions,
 }
 """Builder of each dashboard by its uid."""
 

@@ -281,3 +281,54 @@ FLOW_TABLE: Final = (
     f"SELECT *, reported AS window_start FROM {_DB}.{tables.FLOWS} FINAL) WHERE {_IN_RANGE} "
     "GROUP BY job, nic, peer, flow_id ORDER BY rate_bps DESC LIMIT 100"
 )
+
+_DECIDED: Final = (
+    f"FROM (SELECT *, decided AS window_start FROM {_DB}.{tables.DECISIONS} FINAL) WHERE {_IN_RANGE}"
+)
+_DONE: Final = f"FROM (SELECT *, done AS window_start FROM {_DB}.{tables.ACTIONS} FINAL) WHERE {_IN_RANGE}"
+_DOES: Final = "('APPLIED', 'REFLEX')"
+DECISION_COUNT: Final = f"SELECT count() AS decisions {_DECIDED}"
+DONE_SHARE: Final = (
+    f"SELECT countIf(outcome IN {_DOES}) / count() AS done {_DONE} "
+    "AND outcome NOT IN ('DUPLICATE', 'ENDED', 'REVERTED')"
+)
+DECISION_SERIES: Final = (
+    f"SELECT {_TIME}, reason_kind AS reason, count() AS decisions {_DECIDED} "
+    "GROUP BY time, reason ORDER BY time, reason"
+)
+OUTCOME_SERIES: Final = (
+    f"SELECT {_TIME}, outcome, count() AS reports {_DONE} GROUP BY time, outcome ORDER BY time, outcome"
+)
+_ANSWERED: Final = (
+    "(SELECT decisions.decided AS window_start, (toUnixTimestamp64Nano(actions.done) - "
+    "toUnixTimestamp64Nano(decisions.decided)) AS all_ns, actions.took_ns AS effector_ns "
+    f"FROM (SELECT decision_id, decided FROM {_DB}.{tables.DECISIONS} FINAL) AS decisions "
+    "INNER JOIN (SELECT decision_id, done, took_ns "
+    f"FROM {_DB}.{tables.ACTIONS} FINAL WHERE outcome = 'APPLIED') AS actions USING (decision_id))"
+)
+"""Decisions that were carried out: how long that took, and the effector's part of it."""
+TAKEN_P99: Final = f"SELECT quantile(0.99)(all_ns) AS p99_ns FROM {_ANSWERED} WHERE {_IN_RANGE}"
+TAKEN_SERIES: Final = (
+    f"SELECT {_TIME}, quantile(0.5)(all_ns) AS p50_ns, quantile(0.99)(all_ns) AS p99_ns, "
+    f"quantile(0.99)(effector_ns) AS effector_p99_ns FROM {_ANSWERED} WHERE {_IN_RANGE} "
+    "GROUP BY time ORDER BY time"
+)
+MEANS_SERIES: Final = (
+    f"SELECT {_TIME}, how, count() AS reports {_DONE} AND how != '' GROUP BY time, how ORDER BY time, how"
+)
+MOVED_MOST: Final = (
+    "SELECT flow_id, count() AS decisions, uniqExact(to_path) AS paths, "
+    "arrayStringConcat(arraySort(groupUniqArray(reason_kind)), ', ') AS reasons, max(decided) AS last_time "
+    f"{_DECIDED} GROUP BY flow_id ORDER BY decisions DESC, flow_id LIMIT 100"
+)
+DECISION_TABLE: Final = (
+    "SELECT decisions.decided AS decided_at, decisions.flow_id AS flow, decisions.action AS action_wanted, "
+    "decisions.reason_kind AS reason, decisions.reason_id AS answers, decisions.from_path AS from_port, "
+    "decisions.to_path AS to_port, decisions.rate_bps AS held_to_bps, answers.outcomes AS outcomes, "
+    "answers.how AS done_by, answers.took_ns AS effector_ns, answers.detail AS detail, "
+    "decisions.decision_id AS decision "
+    f"FROM (SELECT * {_DECIDED}) AS decisions LEFT JOIN (SELECT decision_id, "
+    "arrayStringConcat(groupArray(outcome), ', ') AS outcomes, max(how) AS how, max(took_ns) AS took_ns, "
+    f"max(detail) AS detail FROM {_DB}.{tables.ACTIONS} FINAL GROUP BY decision_id) AS answers "
+    "ON decisions.decision_id = answers.decision_id ORDER BY decided_at DESC LIMIT 300"
+)

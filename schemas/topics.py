@@ -104,7 +104,7 @@ TURNS: Final = Topic(
 WAYS: Final = Topic(
     "fabric.ways", "NIC>NIC", "FlowWays", "the links that flows take, and would from other source ports",
     Partitions.DATA, None, compacted=True,
-    writers=("flows", "sim"), readers=("flows", "solve"),
+    writers=("flows", "sim"), readers=("flows", "solve", "up"),
 )  # fmt: skip
 LINKS: Final = Topic(
     "fabric.links", "shard", "LinkEvent", "evidence about links: losses, ports, counters, verbs",
@@ -124,17 +124,17 @@ PATH_QUEUEING: Final = Topic(
 QUEUES: Final = Topic(
     "fabric.queues", "shard", "LinkQueues", "inferred depth and utilisation of the shard's links",
     Partitions.DATA, DAY_MS,
-    writers=("solve",), readers=("solve", "sink", "page"),
+    writers=("solve",), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
 FLOWS: Final = Topic(
     "fabric.flows", "host", "FlowReports", "queue pairs and flows with path, job, tenant, bytes and rate",
     Partitions.DATA, DAY_MS,
-    writers=("flows", "sim"), readers=("solve", "sink", "page"),
+    writers=("flows", "sim"), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
 CONTENTION: Final = Topic(
     "fabric.contention", "link", "ContentionWindow", "queues that stand: where, since when, why, whose",
     Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("solve", "sink", "page"),
+    writers=("solve",), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
 ALERTS: Final = Topic(
     "fabric.alerts", "subject", "Alert", "what people should know, raised once and cleared once",
@@ -144,17 +144,17 @@ ALERTS: Final = Topic(
 DECISIONS: Final = Topic(
     "fabric.decisions", "host", "Decision", "what flows are to do, and why",
     Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("solve", "sink", "actuator"),
+    writers=("solve",), readers=("solve", "sink", "page", "up", "actuator"),
 )  # fmt: skip
 ROUNDS: Final = Topic(
     "fabric.rounds", "shard", "PolicyRounds", "what policy had read when it decided, and what it held back",
     Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("solve",),
+    writers=("solve",), readers=("solve", "page", "up"),
 )  # fmt: skip
 FALLBACKS: Final = Topic(
     "fabric.fallbacks", "host", "Fallbacks", "each flow's other paths, ranked, for when nobody decides",
     Partitions.DATA, None, compacted=True,
-    writers=("solve",), readers=("actuator",),
+    writers=("solve",), readers=("up", "actuator"),
 )  # fmt: skip
 ACTUATORS: Final = Topic(
     "fabric.actuators", "actuator", "ActuatorState", "what each actuator is at: mode, what is in force",
@@ -164,12 +164,12 @@ ACTUATORS: Final = Topic(
 ACTIONS: Final = Topic(
     "fabric.actions", "host", "ActionReport", "what actuators made of decisions",
     Partitions.DATA, 7 * DAY_MS,
-    writers=("actuator",), readers=("solve", "sink"),
+    writers=("actuator",), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
 CONFIG: Final = Topic(
     "fabric.config", "host or *", "ActuatorConfig", "mode, limits, thresholds and promises, live",
     Partitions.ONE, None, compacted=True,
-    writers=("config",), readers=("solve", "actuator"),
+    writers=("config",), readers=("solve", "page", "up", "actuator"),
 )  # fmt: skip
 TRUTH: Final = Topic(
     "fabric.truth", "shard", "FabricTruth", "what is really so in the simulated fleet; no detector reads it",

@@ -68,6 +68,8 @@ SERVICES = {
         "fabrictime/view.py",
         "fabrictime/topology.py",
         "fabrictime/links.py",
+        "fabrictime/actions.py",
+        "fabrictime/why.py",
     ),
     "page": ("fabrictime/page/",),
     "flows": ("producers/flows.py", "producers/ways.py"),

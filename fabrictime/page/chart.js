@@ -8,6 +8,7 @@ import {
   percent, clockTime, below, above, tooltip, row, heading, timeAxis,
 } from "fabrictime-draw";
 import { Hour, Minute, Gantt } from "fabrictime-draw/fabric.js";
+import { Trail } from "fabrictime-draw/actions.js";
 
 // ---------------------------------------------------------------------------------------------- heat map
 
@@ -614,7 +615,7 @@ class Mesh {
 
 
 const KINDS = { heat: Heat, pair: Pair, clocks: Clocks, fleet: Fleet, strip: Strip, lanes: Lanes, mesh: Mesh,
-  hour: Hour, minute: Minute, gantt: Gantt };
+  hour: Hour, minute: Minute, gantt: Gantt, trail: Trail };
 
 export default {
   template: `<div class="ft-chart"><div class="ft-legend" v-show="kind === 'heat'"></div><div class="ft-canvas"></div></div>`,

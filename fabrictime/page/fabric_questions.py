@@ -6,14 +6,17 @@ the same, without delays.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fabrictime.page import flow_shelf, queries
+from fabrictime.page import act_frames, flow_shelf, queries
+from fabrictime.page.act_frames import Paces
 from fabrictime.page.crossings import Crossing
 from fabrictime.page.fabric_frames import links_of_job
 from fabrictime.page.fabric_state import FabricState
+from fabrictime.page.flow_trail import SIDE_NS
 from fabrictime.page.source import History, HistoryError
 
 ASKED: Final = 300
@@ -49,6 +52,15 @@ class Over:
     trouble: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What probes took one way over the links that a flow left, before it did, and over those that it took,
+    after: the median path's median; None where no probe tells."""
+
+    before_ns: float | None
+    after_ns: float | None
+
+
 class FabricQuestions:
     """Questions about links."""
 
@@ -78,6 +90,33 @@ class FabricQuestions:
         """Return the links that a job's flows cross."""
         with self._state.lock:
             return links_of_job(self._state.flows.flows(), job, self._state)
+
+    def paces(self) -> Paces:
+        """Return the flows that are paced, and the slices of tenants."""
+        with self._state.lock:
+            return act_frames.paces(self._state.flows.flows(), self._state.acts.configs)
+
+    def around(self, left: Sequence[str], took: Sequence[str], at_ns: int, done_ns: int) -> Around:
+        """Return the delays of probes over links left and taken, `SIDE_NS` before and after a move.
+        Raises HistoryError."""
+        sides = ((left, at_ns - SIDE_NS, at_ns), (took, done_ns, done_ns + SIDE_NS))
+        return Around(*(self._over_links(*side) for side in sides))
+
+    def _over_links(self, links: Sequence[str], from_ns: int, to_ns: int) -> float | None:
+        with self._state.lock:
+            numbers = [number for link in links if (number := self._state.wires.known(link)) is not None]
+            found = sorted({each for n in numbers for each in self._state.crossings.over(n)})
+        asked = found[:: max(1, -(-len(found) // ASKED))]
+        if not asked:
+            return None
+        keys = [(c.peer, c.nic, c.path) if c.answer else (c.nic, c.peer, c.path) for c in asked]
+        told = queries.delays_of(self._history, keys, from_ns, to_ns)
+        medians = [
+            (told[key].reverse if crossing.answer else told[key].forward)[0]
+            for crossing, key in zip(asked, keys, strict=True) if key in told
+        ]  # fmt: skip
+        known = [each for each in medians if each is not None]
+        return statistics.median(known) if known else None
 
     def _delays(self, found: list[Crossing], now_ns: int) -> tuple[list[PathOver], str | None]:
         every = max(1, -(-len(found) // ASKED))

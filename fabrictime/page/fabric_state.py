@@ -1,4 +1,5 @@
-"""What the topics say of the fabric right now: cables and paths, health, queues, contention, flows, alerts.
+"""What the topics say of the fabric right now: cables and paths, health, queues, contention, flows, alerts,
+what is decided and done.
 
 In: decoded records, in each partition's order. Out: `FabricState`, which frames and tabs read under its
 lock. Everything is bounded: old windows, cleared alerts and closed contention go first. Pure: no Kafka, no
@@ -12,16 +13,31 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
+from fabrictime.page.act_state import ActState
 from fabrictime.page.crossings import Crossings
 from fabrictime.page.flow_shelf import Decode, FlowShelf
+from fabrictime.page.flow_trail import RAW_NS
 from fabrictime.page.queue_minute import QueueMinute
 from fabrictime.page.wires import Nic, Plan, Wires
-from schemas.topics import ALERTS, CONTENTION, FLAPS, FLOWS, INVENTORY, PATHS, QUEUES, TOPICS
+from schemas.topics import (
+    ACTIONS,
+    ALERTS,
+    CONFIG,
+    CONTENTION,
+    DECISIONS,
+    FLAPS,
+    FLOWS,
+    INVENTORY,
+    PATHS,
+    QUEUES,
+    ROUNDS,
+    TOPICS,
+)
 
 Record = Mapping[str, Any]
-Part = Literal["plan", "paths", "health", "queues", "contention", "flows", "alerts"]
+Part = Literal["plan", "paths", "health", "queues", "contention", "flows", "alerts", "acts", "held"]
 
 STATES: Final = ("UNKNOWN", "UP", "GREY", "FLAPPING", "DOWN")
 """States of a link, the worse the later."""
@@ -41,6 +57,7 @@ UNTOLD_NS: Final = 30_000_000_000
 _PARTS: Final[dict[str, Part]] = {
     INVENTORY.name: "plan", PATHS.name: "paths", FLAPS.name: "health", QUEUES.name: "queues",
     CONTENTION.name: "contention", FLOWS.name: "flows", ALERTS.name: "alerts",
+    DECISIONS.name: "acts", ACTIONS.name: "acts", CONFIG.name: "acts", ROUNDS.name: "held",
 }  # fmt: skip
 RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
 """Topic to the record that it carries, of all topics that the state takes."""
@@ -75,19 +92,20 @@ def stands(window: Record, now_ns: int) -> bool:
 class FabricState:
     """The newest of everything. One thread takes records, others read; both hold `lock`."""
 
-    def __init__(self, decode_flows: Decode) -> None:
+    def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.lock = threading.RLock()
         self.wires = Wires()
         self.crossings = Crossings(self.wires)
         self.queues = QueueMinute(self.wires)
         self.flows = FlowShelf(decode_flows)
+        self.acts = ActState(decode_flows, raw_ns)
         self.nics: dict[str, Nic] = {}
         self.subjects: dict[str, Subject] = {}
         self.contention: dict[str, Record] = {}
         self.alerts: dict[str, Record] = {}
         self.link_state: dict[int, int] = {}
         self.nic_state: dict[str, int] = {}
-        self.versions: dict[Part, int] = dict.fromkeys(_PARTS.values(), 0)
+        self.versions: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
         self.append_ns: dict[str, int] = {}
         self._closed: dict[str, None] = {}
         """Contention windows that closed, in that order."""
@@ -110,6 +128,8 @@ class FabricState:
                 self.crossings.take(record)
         elif topic == FLAPS.name:
             self._take_health(key, record)
+        elif part in ("acts", "held"):
+            self.acts.take(topic, key, record)
         elif record is None:
             self._forget(topic, key)
         elif topic == QUEUES.name:
@@ -127,6 +147,7 @@ class FabricState:
         """Take one FlowReports message undecoded."""
         if value is not None:
             self.flows.take(host, value, append_ns)
+            self.acts.trail.take(host, value, append_ns)
         self._changed("flows", FLOWS.name, append_ns)
         return "flows"
 

@@ -16,12 +16,29 @@ from typing import Any, Final
 
 from fabrictime.page.fabric_state import RECORDS, FabricState, Part
 from schemas import codec
-from schemas.topics import ALERTS, CONTENTION, FLAPS, FLOWS, INVENTORY, PATHS, QUEUES
+from schemas.topics import (
+    ACTIONS,
+    ALERTS,
+    CONFIG,
+    CONTENTION,
+    DECISIONS,
+    FLAPS,
+    FLOWS,
+    INVENTORY,
+    PATHS,
+    QUEUES,
+    ROUNDS,
+)
 
 log = logging.getLogger(__name__)
 
-READS: Final = (INVENTORY, PATHS, FLAPS, ALERTS, QUEUES, CONTENTION, FLOWS)
-BACK_S: Final = {QUEUES.name: 65, CONTENTION.name: 3600, FLOWS.name: 5}
+READS: Final = (
+    INVENTORY, PATHS, FLAPS, ALERTS, CONFIG, QUEUES, CONTENTION, FLOWS, DECISIONS, ACTIONS, ROUNDS,
+)  # fmt: skip
+BACK_S: Final = {
+    QUEUES.name: 65, CONTENTION.name: 3600, FLOWS.name: 12, DECISIONS.name: 3600, ACTIONS.name: 3600,
+    ROUNDS.name: 30,
+}  # fmt: skip
 """How far back a topic is read at the start; the others from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
 """Topics of which, within a batch, only a key's newest message is decoded."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from fabrictime.page.source import History
 from schemas import tables
+from schemas.sanity import MAX_NS
 
 Way = Literal["forward", "reverse"]
 
@@ -292,6 +293,7 @@ So it is while clocks start from the hosts' system clocks."""
 
 _VAGUE = f"ifNull(bound_ns > {VAGUE} * {{rtt}}, 0)"
 _SINCE = "window_start >= fromUnixTimestamp64Nano({since_ns:Int64}, 'UTC')"
+_UNTIL = "window_start < fromUnixTimestamp64Nano({until_ns:Int64}, 'UTC')"
 _END = "toUnixTimestamp64Nano(window_end)"
 _START = "toUnixTimestamp64Nano(window_start)"
 # A window belongs to the step that holds its middle: its ends sit near a step's edge, and jitter.
@@ -408,9 +410,10 @@ class PathDelay:
 
 
 def delays_of(
-    history: History, paths: Sequence[tuple[str, str, int]], since_ns: int
+    history: History, paths: Sequence[tuple[str, str, int]], since_ns: int, until_ns: int = MAX_NS
 ) -> dict[tuple[str, str, int], PathDelay]:
-    """Return the delays of the named (nic, peer, path) since then: medians' median and worst p99."""
+    """Return the delays of the named (nic, peer, path) since then, in windows that began before `until_ns`:
+    medians' median and worst p99."""
     clear = f"NOT {_VAGUE.format(rtt='rtt_p50_ns')}"
     figures = ", ".join(
         f"quantileExactWeightedIf(0.5)({way}_p50_ns, count, {clear}), maxIf({way}_p99_ns, {clear})"
@@ -419,7 +422,8 @@ def delays_of(
     named = "arrayZip({nics:Array(String)}, {peers:Array(String)}, {paths:Array(UInt32)})"
     sql = (
         f"SELECT nic, peer, path, {figures}, maxIf(bound_ns, {clear}), sum(lost), sum(count) "
-        f"FROM {history.database}.{tables.DELAYS} FINAL WHERE {_SINCE} AND (nic, peer, path) IN ("
+        f"FROM {history.database}.{tables.DELAYS} FINAL WHERE {_SINCE} AND {_UNTIL} "
+        "AND (nic, peer, path) IN ("
         f"SELECT each.1, each.2, each.3 FROM (SELECT arrayJoin({named}) AS each)) GROUP BY nic, peer, path"
     )
     return {
@@ -428,8 +432,8 @@ def delays_of(
             int(count),
         )
         for nic, peer, path, out50, out99, back50, back99, bound, lost, count in _rows(
-            history, sql, since_ns=since_ns, nics=[p[0] for p in paths], peers=[p[1] for p in paths],
-            paths=[p[2] for p in paths],
+            history, sql, since_ns=since_ns, until_ns=until_ns, nics=[p[0] for p in paths],
+            peers=[p[1] for p in paths], paths=[p[2] for p in paths],
         )
     }  # fmt: skip
 

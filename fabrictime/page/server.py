@@ -150,6 +150,7 @@ def _application(settings: PageSettings, hub: Hub, history: Any, live: Live | No
     from fastapi.responses import JSONResponse
     from nicegui import ui
 
+    from fabrictime.page.actions_view import ActionsChoice, ActionsPage
     from fabrictime.page.alerts_view import AlertChoice, AlertsPage
     from fabrictime.page.clock_view import ClockChoice, ClockPage
     from fabrictime.page.contention_view import ContentionChoice, ContentionPage
@@ -233,6 +234,10 @@ def _application(settings: PageSettings, hub: Hub, history: Any, live: Live | No
     @ui.page("/contention", title="fabrictime: contention", dark=None)
     def contention_page() -> None:
         serve(ContentionPage(site, ContentionChoice.parse(dict(ui.context.client.request.query_params))))
+
+    @ui.page("/actions", title="fabrictime: actions", dark=None)
+    def actions_page() -> None:
+        serve(ActionsPage(site, ActionsChoice.parse(dict(ui.context.client.request.query_params))))
 
     @ui.page("/alerts", title="fabrictime: alerts", dark=None)
     def alerts_page() -> None:

@@ -27,7 +27,8 @@ from fabrictime.page.units import count_text, seconds_text
 
 LINE_SPANS = {60: "1 min", 600: "10 min", 3600: "1 h"}
 PAGES = {
-    "/": "Delays", "/clocks": "Clocks", "/fabric": "Fabric", "/contention": "Contention", "/alerts": "Alerts",
+    "/": "Delays", "/clocks": "Clocks", "/fabric": "Fabric", "/contention": "Contention",
+    "/actions": "Actions", "/alerts": "Alerts",
 }  # fmt: skip
 
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     "key": _BYTES, "head": _BYTES,
     **dict.fromkeys(("since", "opened", "raised", "reported", "decided", "done"), _TIME),
     **dict.fromkeys(("links", "others", "hops", "jobs", "grouped", "flow_id", "flow_nic", "flow_peer",
-                     "flow_job", "evidence_topic", "evidence_key", "evidence_text"), pa.list_(_TEXT)),
+                     "flow_job", "evidence_topic", "evidence_key", "evidence_text", "can"), pa.list_(_TEXT)),
     **dict.fromkeys(("flow_rate_bps", "flow_share"), pa.list_(_FIGURE)),
     **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
     **dict.fromkeys(("synced", "from_flows", "complete"), pa.uint8()),
@@ -59,7 +59,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(("subject", "kind", "before", "because", "text", "link", "window_id", "alert_id",
                      "severity", "boot", "source_address", "peer_address", "protocol", "job", "tenant",
                      "leg", "found", "contradiction", "first_hop", "decision_id", "action", "outcome",
-                     "reason_kind", "reason_id"), _TEXT),
+                     "reason_kind", "reason_id", "how"), _TEXT),
     **dict.fromkeys(("nic", "peer", "shard", "state", "domain", "clock", "source", "host", "device", "rack",
                      "stamp", "topic", "reader", "reason", "detail", "event", "reference", "prober"), _TEXT),
     **{f"{kind}_{level}_ns": _FIGURE

@@ -58,6 +58,8 @@ REJECTED: Final = frozenset({WAYS.name, ACTIONS.name})
 ROUNDS_MOST: Final = 64
 TELL_NS: Final = 250 * MS
 """Rounds in which nothing was decided are told of this much later at most."""
+HELD_AGAIN_NS: Final = 10 * S
+"""What is held back is told again after so long, though it is the same: for who has just begun to listen."""
 
 
 def read_from(epoch: int) -> dict[str, int]:
@@ -90,6 +92,8 @@ class _Shard:
     told: list[int] = field(default_factory=list)
     """Positions as of the last round that was noted."""
     held: list[Held] | None = None
+    held_ns: int = 0
+    """When that was told last."""
     rounds: list[Record] = field(default_factory=list)
 
 
@@ -255,8 +259,10 @@ class PolicyFeed:
             shard.live.advance(flows_ns)
             found = policy.decide(now_ns)
             found.held.sort()
-            held = None if found.held == shard.held else found.held
+            known = found.held == shard.held and now_ns - shard.held_ns < HELD_AGAIN_NS
+            held = None if known else found.held
             shard.held = found.held
+            shard.held_ns = shard.held_ns if held is None else now_ns
         self._note(shard, now_ns, flows_ns, len(found.decisions), held)
         due = now_ns - shard.told_ns >= TELL_NS or len(shard.rounds) >= ROUNDS_MOST
         rounds = [self._told(name, shard, now_ns)] if found.decisions or held or due else []

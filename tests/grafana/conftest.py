@@ -231,6 +231,14 @@ def _fabric(end_s):
                              "reason": {"kind": "DOWN", "id": "x"}, "text": "words"}, middle  # fmt: skip
     yield (
         topics.ACTIONS,
-        {**step, "outcome": "APPLIED", "took_ns": 1000, "detail": "", "rate_bps": None, "how": "SOCKET"},
+        {
+            **step,
+            "at_ns": middle + 12_000_000,
+            "outcome": "APPLIED",
+            "took_ns": 1000,
+            "detail": "",
+            "rate_bps": None,
+            "how": "SOCKET",
+        },
         middle,
     )

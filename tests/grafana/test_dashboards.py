@@ -129,6 +129,20 @@ def test_figures_of_the_fabric_are_right(asked):
     assert (job, rate, way) == ("llm", 8e6, "leaf1:swp3>spine1:swp1")
 
 
+def test_figures_of_what_was_decided_and_done_are_right(asked):
+    assert asked(queries.DECISION_COUNT).result_rows == [(1,)]
+    assert asked(queries.DONE_SHARE).result_rows == [(1.0,)]
+    assert asked(queries.TAKEN_P99).result_rows == [(12e6,)]
+    assert {row[1:] for row in asked(queries.DECISION_SERIES).result_rows} == {("DOWN", 1)}
+    assert {row[1:] for row in asked(queries.OUTCOME_SERIES).result_rows} == {("APPLIED", 1)}
+    table = asked(queries.DECISION_TABLE)
+    [row] = table.result_rows
+    told = dict(zip(table.column_names, row, strict=True))
+    assert (told["flow"], told["outcomes"], told["done_by"], told["effector_ns"]) == (
+        "h1/b/sock:1", "APPLIED", "SOCKET", 1000,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("sql", "expanded"),
     [

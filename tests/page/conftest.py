@@ -720,6 +720,51 @@ class FabricRecords:
             "peer": peer, "rate_bps": 5e8, "share": 0.5, **fields,
         }  # fmt: skip
 
+    def decision(self, seq: int, flow: Mapping[str, Any], reason: str, **fields: Any) -> dict[str, Any]:
+        """The policy's `seq`th decision: that a flow moves from its port to the next one."""
+        at_ns = fields.pop("at_ns", self.now_ns)
+        kind = fields.pop("kind", "DOWN")
+        return {
+            "decision_id": f"fabric/7/{seq}", "shard": "fabric", "epoch": 7, "seq": seq, "at_ns": at_ns,
+            "host": flow["flow_id"].partition("/")[0], "action": "REROUTE", "flow_id": flow["flow_id"],
+            "from_path": flow["source_port"], "to_path": flow["source_port"] + 1, "rate_bps": None,
+            "expires_at_ns": at_ns + SECOND_NS, "reason": {"kind": kind, "id": reason},
+            "config_version": 1, "signature": b"",
+            "text": f"{flow['nic']} to {flow['peer']}: {kind} {reason}", **fields,
+        }  # fmt: skip
+
+    @staticmethod
+    def action(decision: Mapping[str, Any], outcome: str = "APPLIED", **fields: Any) -> dict[str, Any]:
+        """What an actuator made of a decision, 12 ms later."""
+        same = ("decision_id", "shard", "epoch", "seq", "host", "flow_id", "action", "from_path", "to_path",
+                "rate_bps", "config_version")  # fmt: skip
+        return {
+            **{name: decision[name] for name in same}, "outcome": outcome,
+            "at_ns": decision["at_ns"] + 12_000_000, "took_ns": 3_000_000,
+            "how": "SOCKET" if outcome == "APPLIED" else "", "detail": "", **fields,
+        }  # fmt: skip
+
+    def rounds(
+        self, first: int, held: list[tuple[str, str, str, str]] | None, **fields: Any
+    ) -> dict[str, Any]:
+        """One round of the policy; `held`: (flow, action, why, reason), None: as before."""
+        names = ("flow_id", "action", "why", "reason")
+        told = None if held is None else [dict(zip(names, each, strict=True)) for each in held]
+        at_ns = fields.get("at_ns", self.now_ns)
+        return {
+            "shard": "fabric", "epoch": 7, "first_round": first, "at_ns": at_ns, "inputs": [], "flows": 20,
+            "movable": 18,
+            "rounds": [
+                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "held": told}
+            ],
+            **fields,
+        }  # fmt: skip
+
+    def config(self, version: int = 1, host: str = "*", **fields: Any) -> dict[str, Any]:
+        return {
+            "host": host, "version": version, "at_ns": self.now_ns, "by": "ann@ops", "mode": "ACT", **fields,
+        }  # fmt: skip
+
     def alert(self, subject: str, text: str, **fields: Any) -> dict[str, Any]:
         kind = fields.get("kind", "LINK_DOWN")
         raised = fields.pop("raised_ns", self.now_ns)

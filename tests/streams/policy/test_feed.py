@@ -403,3 +403,18 @@ def test_connections_of_a_collective_spread_over_the_spines_one_each_and_then_re
             log.report()
         log.turn(feed)
     assert len(log.decisions) == rested
+
+
+def test_what_is_held_back_is_told_again_for_who_begins_to_listen() -> None:
+    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log.open(0, 1, 6000)
+    log.put(CONFIG, "*", {"host": "*", "version": 2, "at_ns": 0, "by": "t", "mode": "ACT",
+                          "allowed_actions": ["PACE"]})  # fmt: skip
+    for second in range(35):
+        log.report()
+        log.turn(feed, 1.0)
+        if second == 2:
+            log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    told = [row["held"] for record in log.rounds for row in record["rounds"] if row["held"]]
+    assert 3 <= len(told) <= 5, "once, and every ten seconds"
+    assert {each["why"] for held in told for each in held} == {"NOT_ALLOWED"}
