@@ -264,7 +264,8 @@ class Applier:
             return False
         self._reflexes += 1
         named = {
-            "decision_id": f"{self.host}/reflex/{self._reflexes}", "shard": "", "epoch": 0,
+            "decision_id": f"{self.host}/reflex/{self._now_ns() // 1_000_000}/{self._reflexes}",
+            "shard": "", "epoch": 0,
             "seq": self._reflexes, "flow_id": flow_id, "action": "REROUTE",
         }  # fmt: skip
         self._note_host()

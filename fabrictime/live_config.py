@@ -274,7 +274,7 @@ def resumed(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whole: bool) -> None:
     """Let decisions be carried out where `fabric.config` does not say yet whether they are. `whole`: on a
-    fabric that is there for it, with every action, on as many flows as it takes. Raises ValueError."""
+    fabric that is there for it, on as many flows as it takes. Raises ValueError."""
     live = LiveRecords(bootstrap, registry)
     old = live.records.get(EVERYONE)
     if old is not None and old["mode"] != "UNKNOWN":
@@ -282,7 +282,6 @@ def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whol
     new = _next(old, EVERYONE)
     new["mode"] = "ACT"
     if whole:
-        new["allowed_actions"] = new["allowed_actions"] or list(ACTIONS)
         new["most_moved_share"] = 1.0 if new["most_moved_share"] is None else new["most_moved_share"]
     live.publish(new)
 

@@ -38,6 +38,7 @@ _UNPACED: Final = 2**64 - 1
 _TCPI_TOTAL_RETRANS_AT: Final = 100  # offset in struct tcp_info
 _MOVE_NS: Final = 1_500_000_000
 _AGAIN_NS: Final = 300_000_000
+_DIAL_NS: Final = 50_000_000
 _PORTS: Final = (20_000, 60_000)
 _TICK_NS: Final = 20_000_000
 
@@ -60,6 +61,7 @@ class _Attempt:
     number: int
     begin_ns: int
     command: Command | None
+    dialled_ns: int
     said_hello: bool = False
     answer: bytes = b""
 
@@ -160,6 +162,8 @@ class Connections:
         now_ns = time.monotonic_ns()
         for one in self.carried:
             attempt = one.attempt
+            if attempt is not None and not attempt.said_hello and now_ns - attempt.dialled_ns > _DIAL_NS:
+                self._dial_again(one, attempt, now_ns)
             late = attempt is not None and now_ns - attempt.begin_ns > _MOVE_NS
             if attempt is not None and late and one.tx is not None:
                 gone = one.seen >= attempt.number  # the receiver is on the new one already: no way back
@@ -224,8 +228,23 @@ class Connections:
                 self._owner.failed(command, f"source port {port}: {error.strerror}")
             return
         port = sock.getsockname()[1]
-        one.attempt = attempt = _Attempt(sock, port, one.number, begin_ns, command)
+        one.attempt = attempt = _Attempt(sock, port, one.number, begin_ns, command, begin_ns)
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
+
+    def _dial_again(self, one: Carried, attempt: _Attempt, now_ns: int) -> None:
+        """Ask again for a connection that nothing was heard of: the kernel would wait for a second, and full
+        queues lose requests."""
+        attempt.dialled_ns = now_ns
+        self._unwatch(attempt.sock)
+        _reset(attempt.sock)
+        try:
+            attempt.sock = userns.in_netns(one.source.netns, lambda: self._dial(one, attempt.port))
+        except OSError as error:
+            one.attempt = None
+            if attempt.command is not None:
+                self._owner.failed(attempt.command, f"source port {attempt.port}: {error.strerror}")
+            return
+        self._watch(attempt.sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial(self, one: Carried, port: int) -> socket.socket:
         sock = _socket(self._congestion)

@@ -197,8 +197,9 @@ class PolicyFeed:
                     self.shards[record["shard"]].policy.take_queues(record)
         elif topic == ACTIONS.name:
             record = self._decoded(message)
-            if record is not None and record["shard"] in self.shards:
-                self.shards[record["shard"]].policy.take_action(record)
+            if record is not None:
+                for shard in self.shards.values():
+                    shard.policy.take_action(record)
 
     def _take_health(self, subject: str, record: Record | None) -> None:
         if record is None:

@@ -295,7 +295,7 @@ class Policy:
 
     def take_action(self, record: Record) -> None:
         """Take an actuator's `ActionReport`: what failed is decided anew, what it did by itself is known."""
-        if record["shard"] != self.shard:
+        if record["shard"] not in (self.shard, ""):  # a reflex is of no shard
             return
         f = self._flows.get(record["flow_id"])
         if f is None:

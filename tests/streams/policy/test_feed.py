@@ -311,7 +311,7 @@ def test_a_reflex_is_known_and_the_flow_goes_home_once_the_link_is_well() -> Non
         log.turn(feed, 1.0)
     log.ports[flow] = 6001
     log.put(ACTIONS, "h0", {
-        "host": "h0", "decision_id": "h0/reflex/1", "shard": "s0", "epoch": 0, "seq": 0, "flow_id": flow,
+        "host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0, "flow_id": flow,
         "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
         "from_path": 6000, "to_path": 6001, "took_ns": 1000, "detail": "",
     })  # fmt: skip
