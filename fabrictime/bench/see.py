@@ -6,14 +6,12 @@ packets, some on the simulated fleet. One part by hand: `python -m fabrictime.be
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Mapping
 from typing import Final
 
-from fabrictime.bench import Figure, Missing, Progress, Target, Value
+from fabrictime.bench import Missing, Progress, Target, Value
+from fabrictime.bench._parts import by_hand, measured
 
 NAME: Final = "see"
 TARGETS: Final[Mapping[str, Target]] = {
@@ -65,34 +63,9 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure all parts, one after another."""
     figures: dict[str, Value] = {}
     for part in PARTS:
-        figures.update(_part(part, progress, quick))
+        figures.update(measured(NAME, PARTS, part, progress, quick))
     return {key: figures.get(key, Missing("not measured")) for key in [*TARGETS, *figures]}
 
 
-def _part(part: str, progress: Progress, quick: bool) -> Mapping[str, Value]:
-    name = f"{__package__}._see_{part}"
-    if find_spec(name) is None:
-        return {key: Missing(f"_see_{part}.py is not there yet") for key in PARTS[part]}
-    found: Mapping[str, Value] = import_module(name).measure(progress, quick)
-    return found
-
-
-def by_hand(arguments: Sequence[str]) -> int:
-    """Measure some parts from the command line and print a line a figure; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fabrictime.bench.see")
-    parser.add_argument("part", nargs="+", choices=sorted(PARTS), help="what to measure")
-    parser.add_argument("--quick", action="store_true", help="measure shorter")
-    wanted = parser.parse_args(arguments)
-    for part in wanted.part:
-        for key, value in _part(part, lambda line: print(line, file=sys.stderr), wanted.quick).items():
-            if isinstance(value, Missing):
-                print(f"{key}: not measured: {value.reason}")
-            else:
-                figure = value if isinstance(value, Figure) else Figure(value)
-                unit = figure.unit or TARGETS.get(key, Target("")).unit
-                print(f"{key}: {figure.value:.6g} {unit}{f' ({figure.note})' if figure.note else ''}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(by_hand(sys.argv[1:]))
+    sys.exit(by_hand(NAME, PARTS, TARGETS, sys.argv[1:]))

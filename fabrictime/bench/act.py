@@ -1,0 +1,68 @@
+"""The closed loop against ECMP and against doing nothing: failover, reflex, failback, steering, hold.
+
+In: nothing. Out: the figures, each measured by a module of its own (`_act_*`) on the fabric of real packets.
+One part by hand: `python -m fabrictime.bench.act failover [--quick]`. What no part measures yet is said so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from fabrictime.bench import Missing, Progress, Target, Value
+from fabrictime.bench._parts import by_hand, measured
+
+NAME: Final = "act"
+TARGETS: Final[Mapping[str, Target]] = {
+    "failover_to_90pct_ms_p50": Target("ms", "<=", 60),
+    "failover_to_90pct_ms_p99": Target("ms", "<=", 200),
+    "reflex_failover_ms_p99": Target("ms", "<=", 150),
+    "second_failure_survived": Target("1", ">=", 1.0),
+    "failback_within_s": Target("s", "<=", 1),
+    "flows_moved_onto_dead_path": Target("flows", "<=", 0),
+    "oscillations_10min": Target("flows", "<=", 0),
+    "two_alltoall_throughput_vs_ecmp": Target("x", ">=", 1.29),
+    "two_alltoall_vs_best": Target("1", ">=", 0.95),
+    "sim_two_alltoall_vs_ecmp": Target("x", ">=", 1.29),
+    "sim_two_alltoall_vs_flowlet": Target("x", ">=", 1.33),
+    "sim_contended_share_of_line_rate": Target("1", ">=", 0.92),
+    "probe_delay_p99_after_vs_before": Target("1", "<=", 0.05),
+    "incast_bystander_rpc_p99_vs_unpaced": Target("1", "<=", 0.36),
+    "incast_queue_p99_vs_unpaced": Target("1", "<=", 0.25),
+    "incast_goodput_vs_unpaced": Target("1", ">=", 0.92),
+    "slice_guarantee_error": Target("1", "<=", 0.02),
+    "idle_bandwidth_reused": Target("1", ">=", 0.95),
+    "decision_to_applied_ms_p99": Target("ms", "<=", 20),
+    "hold_stops_within_ms": Target("ms", "<=", 1_000),
+    "rdma_failover_vs_transport_error": Target("1", "<=", 0.5),
+}
+ELSEWHERE: Final = {
+    "rdma_failover_vs_transport_error": "measured in the guest of tests/rdma, which prints it",
+}
+PARTS: Final = {
+    "failover": (
+        "failover_to_90pct_ms_p50", "failover_to_90pct_ms_p99", "second_failure_survived",
+        "failback_within_s", "flows_moved_onto_dead_path", "decision_to_applied_ms_p99",
+    ),
+    "reflex": ("reflex_failover_ms_p99",),
+    "alltoall": (
+        "two_alltoall_throughput_vs_ecmp", "two_alltoall_vs_best", "oscillations_10min",
+        "hold_stops_within_ms",
+    ),
+}  # fmt: skip
+"""Parts, each a module `_act_<part>` with `measure(progress, quick)`, and the figures that they owe."""
+
+
+def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure all parts, one after another."""
+    figures: dict[str, Value] = {}
+    for part in PARTS:
+        figures.update(measured(NAME, PARTS, part, progress, quick))
+    return {
+        key: figures.get(key, Missing(ELSEWHERE.get(key, "not measured yet"))) for key in [*TARGETS, *figures]
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(by_hand(NAME, PARTS, TARGETS, sys.argv[1:]))
