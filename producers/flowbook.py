@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from producers.diag import TcpSocket
@@ -17,7 +18,7 @@ __all__ = ["FlowBook", "FlowRules", "Key", "Registration"]
 
 Record = dict[str, Any]
 Key = tuple[str, str, int, str, int]
-"""Protocol (TCP or UDP), source address and port, peer address and port."""
+"""Protocol (TCP, UDP or ROCE), source address and port, peer address and port."""
 
 _SEGMENTS: Final = 1 << 32
 _PACED: Final = 0.9
@@ -56,6 +57,10 @@ class Registration:
     rate_limit_bps: int | None = None
     can: tuple[str, ...] = ()
     """What its owner lets be done to it: MOVE, PACE."""
+    queue_pair: str | None = None
+    """Of an RDMA flow: qp:<device>:<qpn>:<create count>. Its source port changes when it is moved."""
+    closed: bool = False
+    """The queue pair is gone; nothing else is said of it then."""
 
 
 @dataclass(slots=True)
@@ -152,6 +157,7 @@ class FlowBook:
         ended: Iterable[TcpSocket],
         registered: Mapping[Key, Registration],
         now_ns: int,
+        queue_pairs: Mapping[str, tuple[Key, Registration]] = MappingProxyType({}),
     ) -> None:
         """Take what there is at `now_ns` of the monotonic clock. `ended`: since the last call."""
         since_ns = self._looked_ns
@@ -162,7 +168,11 @@ class FlowBook:
             if (flow := self._tcp(found, registered, now_ns, since_ns)) is not None:
                 seen.add(flow.flow_id)
         for key, said in registered.items():
-            if said.sent_bytes is not None and (flow := self._told(key, said, now_ns)) is not None:
+            name = f"sock:{said.cookie}"
+            if said.sent_bytes is not None and (flow := self._told(name, key, said, now_ns)) is not None:
+                seen.add(flow.flow_id)
+        for name, (key, said) in queue_pairs.items():
+            if (flow := self._told(name, key, said, now_ns)) is not None:
                 seen.add(flow.flow_id)
         for found in ended:
             flow = self._tcp(found, registered, now_ns, since_ns)
@@ -262,12 +272,12 @@ class FlowBook:
         self._label(flow, registered.get(flow.key))
         return flow
 
-    def _told(self, key: Key, said: Registration, now_ns: int) -> _Flow | None:
+    def _told(self, name: str, key: Key, said: Registration, now_ns: int) -> _Flow | None:
         """Take a flow whose sender counts for itself."""
         nic, peer = self.local.get(key[1]), self.nic_of(key[3])
         if nic is None or peer is None or said.sent_bytes is None:
             return None
-        flow_id = f"{self.host}/{self.boot}/sock:{said.cookie}"
+        flow_id = f"{self.host}/{self.boot}/{name}"
         at_ns = min(said.at_ns, now_ns)
         flow = self._flows.get(flow_id)
         if flow is None:
@@ -275,6 +285,8 @@ class FlowBook:
                 return None
             begun = _Counters(at_ns, said.sent_bytes)
             flow = self._flows[flow_id] = _Flow(flow_id, key, nic, peer, begun, begun, begun)
+        if flow.key != key:
+            flow.key, flow.nic, flow.peer, flow.changed = key, nic, peer, True
         if now_ns - at_ns > _STALE_NS:
             at_ns = now_ns
         if at_ns > flow.now.at_ns:

@@ -2,7 +2,7 @@
 
 In: `FlowSettings`, the hosts' NICs, the inventory, what programs register. Out: `FlowReports` of each host:
 changes at once, everything each second. Only flows between NICs of the fleet are told of. Counters are the
-kernel's own for TCP; a UDP flow is told of where its sender registers it and counts.
+kernel's own for TCP; a UDP flow or a queue pair is told of where its sender registers it and counts.
 """
 
 from __future__ import annotations
@@ -126,11 +126,12 @@ class FlowReporter:
                 opened += [each for each in found if each.source in book.local]
                 closed += [each for each in ended if each.source in book.local]
         now_ns = time.monotonic_ns()
-        registered = self.registrations.flows
+        registered, queue_pairs = self.registrations.flows, self.registrations.queue_pairs
         for book in self._books:
             if id(book) not in unknown:
                 own = {key: said for key, said in registered.items() if key[1] in book.local}
-                book.look(*sockets.get(id(book), ([], [])), own, now_ns)
+                pairs = {name: pair for name, pair in queue_pairs.items() if pair[0][1] in book.local}
+                book.look(*sockets.get(id(book), ([], [])), own, now_ns, pairs)
         self.registrations.sweep()
 
     def report(self, whole: bool) -> list[dict[str, Any]]:

@@ -2,8 +2,10 @@
 
 In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, udp), `source_address`,
 `source_port`, `peer_address`, `peer_port`, and as known `job`, `tenant`; for UDP `cookie` (SO_COOKIE),
-`sent_bytes` (frames, since it began), `at_ns` (CLOCK_MONOTONIC), `rate_limit_bps`. Out: `Registration`s by
-flow. A flow stands until its connection ends; a line that cannot be is answered by `{"error": "one line"}`.
+`sent_bytes` (frames, since it began), `at_ns` (CLOCK_MONOTONIC), `rate_limit_bps`. RDMA flows (protocol roce)
+have `queue_pair` (qp:<device>:<qpn>:<create count>) in place of `cookie`, and `can`; they keep it when their
+source port changes, and end with `closed`. Out: `Registration`s by flow. Other flows stand until their
+connection ends; a line that cannot be is answered by `{"error": "one line"}`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import re
 import selectors
 import socket
 import time
@@ -33,8 +36,10 @@ _FLOWS: Final = 65_536
 _COUNT_MAX: Final = 2**62
 _FIELDS: Final = {
     "protocol", "source_address", "source_port", "peer_address", "peer_port", "job", "tenant", "cookie",
-    "sent_bytes", "at_ns", "rate_limit_bps",
+    "sent_bytes", "at_ns", "rate_limit_bps", "queue_pair", "can", "closed",
 }  # fmt: skip
+_QUEUE_PAIR: Final = re.compile(r"qp:[^\s:/]{1,64}:\d{1,10}:\d{1,20}", re.ASCII)
+_CAN: Final = ("MOVE", "PACE")
 
 
 def parse_registration(line: bytes) -> tuple[Key, Registration]:
@@ -48,16 +53,21 @@ def parse_registration(line: bytes) -> tuple[Key, Registration]:
     if unknown := set(said) - _FIELDS:
         raise ValueError(f"{min(unknown)}: unknown, expected {', '.join(sorted(_FIELDS))}")
     protocol = said.get("protocol")
-    if protocol not in ("tcp", "udp"):
-        raise ValueError(f"protocol {protocol!r}: expected tcp or udp")
+    if protocol not in ("tcp", "udp", "roce"):
+        raise ValueError(f"protocol {protocol!r}: expected tcp, udp or roce")
+    queue_pair = _queue_pair(said) if protocol == "roce" else None
+    if queue_pair is not None and said.get("closed") is True:
+        return ("ROCE", "", 0, "", 0), Registration(queue_pair=queue_pair, closed=True)
     key = (
         protocol.upper(),
         _address(said, "source_address"), _whole(said, "source_port", 1, 65535),
         _address(said, "peer_address"), _whole(said, "peer_port", 1, 65535),
     )  # fmt: skip
     found = Registration(_name(said, "job"), _name(said, "tenant"))
+    found.can, found.queue_pair = _can(said), queue_pair
     if protocol == "udp":
         found.cookie = _whole(said, "cookie", 1, 2**64 - 1)
+    if protocol in ("udp", "roce"):
         found.sent_bytes = _whole(said, "sent_bytes", 0, _COUNT_MAX)
         found.at_ns = _whole(said, "at_ns", 0, _COUNT_MAX)
         if said.get("rate_limit_bps") is not None:
@@ -70,6 +80,7 @@ class _Client:
     connection: socket.socket
     waiting: bytes = b""
     keys: set[Key] = field(default_factory=set)
+    queue_pairs: set[str] = field(default_factory=set)
 
 
 class Registrations:
@@ -80,7 +91,10 @@ class Registrations:
         self._clients: dict[int, _Client] = {}
         self._gone: list[Key] = []
         self._owner: dict[Key, int] = {}
+        self._gone_pairs: set[str] = set()
+        self._pair_owner: dict[str, int] = {}
         self.flows: dict[Key, Registration] = {}
+        self.queue_pairs: dict[str, tuple[Key, Registration]] = {}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._listener = listen(path)
         self._listener.setblocking(False)
@@ -94,6 +108,10 @@ class Registrations:
             self.flows.pop(key, None)
             self._owner.pop(key, None)
         self._gone.clear()
+        for name in self._gone_pairs:
+            self.queue_pairs.pop(name, None)
+            self._pair_owner.pop(name, None)
+        self._gone_pairs.clear()
 
     def serve(self, until_s: float) -> None:
         """Take what programs say until the monotonic clock shows `until_s`."""
@@ -152,11 +170,14 @@ class Registrations:
     def _line(self, number: int, client: _Client, line: bytes) -> None:
         try:
             key, said = parse_registration(line)
+            if said.queue_pair is not None:
+                self._pair(number, client, said.queue_pair, key, said)
+                return
             if not self._mine(key[1]):
                 raise ValueError(f"source_address {key[1]}: no NIC of this host")
             if self._owner.get(key, number) != number and key not in self._gone:
                 raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
-            if len(self.flows) >= _FLOWS and key not in self.flows:
+            if len(self.flows) + len(self.queue_pairs) >= _FLOWS and key not in self.flows:
                 raise ValueError(f"{_FLOWS} flows are registered already")
             before = self.flows.get(key)
             counted = None if before is None or before.cookie != said.cookie else before.sent_bytes
@@ -170,6 +191,27 @@ class Registrations:
         self.flows[key], self._owner[key] = said, number
         client.keys.add(key)
 
+    def _pair(self, number: int, client: _Client, name: str, key: Key, said: Registration) -> None:
+        """Take what is said of a queue pair. Raises ValueError."""
+        owner = self._pair_owner.get(name, number)
+        if owner != number and name not in self._gone_pairs:
+            raise ValueError(f"{name}: registered by another program already")
+        if said.closed:
+            if name in self.queue_pairs:
+                self._gone_pairs.add(name)
+            return
+        if not self._mine(key[1]):
+            raise ValueError(f"source_address {key[1]}: no NIC of this host")
+        if len(self.flows) + len(self.queue_pairs) >= _FLOWS and name not in self.queue_pairs:
+            raise ValueError(f"{_FLOWS} flows are registered already")
+        before = self.queue_pairs.get(name)
+        counted = 0 if before is None else before[1].sent_bytes or 0
+        if (said.sent_bytes or 0) < counted:
+            raise ValueError(f"sent_bytes {said.sent_bytes}: it was {counted} already")
+        self._gone_pairs.discard(name)
+        self.queue_pairs[name], self._pair_owner[name] = (key, said), number
+        client.queue_pairs.add(name)
+
     def _refuse(self, client: _Client, reason: str) -> None:
         _log.warning("flow registration refused: %s", reason)
         try:
@@ -182,6 +224,7 @@ class Registrations:
         self._selector.unregister(client.connection)
         client.connection.close()
         self._gone += [key for key in client.keys if self._owner.get(key) == number]
+        self._gone_pairs |= {name for name in client.queue_pairs if self._pair_owner.get(name) == number}
 
 
 def _whole(said: dict[str, Any], name: str, least: int, most: int) -> int:
@@ -189,6 +232,22 @@ def _whole(said: dict[str, Any], name: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} {value!r}: expected a whole number from {least} to {most}")
     return value
+
+
+def _queue_pair(said: dict[str, Any]) -> str:
+    value = said.get("queue_pair")
+    if not isinstance(value, str) or not _QUEUE_PAIR.fullmatch(value):
+        raise ValueError(f"queue_pair {value!r}: expected qp:<device>:<qpn>:<create count>")
+    return value
+
+
+def _can(said: dict[str, Any]) -> tuple[str, ...]:
+    value = said.get("can")
+    if value is None:
+        return ()
+    if not isinstance(value, list) or any(each not in _CAN for each in value):
+        raise ValueError(f"can {value!r}: expected a list of {', '.join(_CAN)}")
+    return tuple(each for each in _CAN if each in value)
 
 
 def _name(said: dict[str, Any], name: str) -> str | None:

@@ -107,18 +107,22 @@ static void report(struct ft_pair *pair, const struct view *view)
 {
 	uint64_t bytes = atomic_load_explicit(&pair->frame_bytes, memory_order_relaxed);
 	char job[160], tenant[160], rate[48] = "";
+	const char *can = "";
 
 	if (pair->reported && bytes == pair->reported_bytes && view->source_port == pair->reported_port)
 		return;
 	label(job, sizeof(job), "job", "FABRICTIME_JOB");
 	label(tenant, sizeof(tenant), "tenant", "FABRICTIME_TENANT");
+	/* Orders come by the other socket: without that, nothing can be done. */
+	if (control.path && (view->moves || pair->paces))
+		can = !pair->paces ? "\"MOVE\"" : view->moves ? "\"MOVE\",\"PACE\"" : "\"PACE\"";
 	if (view->rate_bps)
 		snprintf(rate, sizeof(rate), ",\"rate_limit_bps\":%llu", (unsigned long long)view->rate_bps);
 	ft_channel_say(&flows,
 		       "{\"protocol\":\"roce\",\"queue_pair\":\"%s\",\"source_address\":\"%s\",\"source_port\":%u,"
-		       "\"peer_address\":\"%s\",\"peer_port\":4791,\"sent_bytes\":%llu,\"at_ns\":%llu%s%s%s}\n",
+		       "\"peer_address\":\"%s\",\"peer_port\":4791,\"sent_bytes\":%llu,\"at_ns\":%llu,\"can\":[%s]%s%s%s}\n",
 		       pair->key, view->source, view->source_port, view->peer, (unsigned long long)bytes,
-		       (unsigned long long)ft_now_ns(), rate, job, tenant);
+		       (unsigned long long)ft_now_ns(), can, rate, job, tenant);
 	pair->reported = true;
 	pair->reported_bytes = bytes;
 	pair->reported_port = view->source_port;
@@ -133,6 +137,14 @@ static void announce(struct ft_pair *pair, const struct view *view)
 
 static void withdraw(struct ft_pair *pair)
 {
+	if (pair->reported) { /* what it sent last */
+		struct view last = { .source_port = pair->reported_port };
+
+		memcpy(last.source, pair->source, sizeof(last.source));
+		memcpy(last.peer, pair->peer, sizeof(last.peer));
+		if (last.source[0])
+			report(pair, &last);
+	}
 	if (pair->told)
 		ft_channel_say(&control, "GONE %s\n", pair->key);
 	if (pair->reported)
@@ -149,7 +161,7 @@ static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *re
 		ft_channel_say(&control, "FAILED %llu %s\n", (unsigned long long)id, result->text);
 	else
 		pair->move_id = id;
-	if (result->outcome != FT_DRAINING) {
+	if (result->outcome == FT_DONE) {
 		ft_registry_lock();
 		pair->news = true;
 		ft_registry_unlock();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -231,7 +232,7 @@ SAID = {
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"protocol": "sctp"}, "protocol 'sctp': expected tcp or udp"),
+        ({"protocol": "sctp"}, "protocol 'sctp': expected tcp, udp or roce"),
         ({"source_address": "localhost"}, "source_address 'localhost': expected an IPv4 or IPv6 address"),
         ({"source_port": 0}, "source_port 0: expected a whole number from 1 to 65535"),
         ({"source_port": True}, "source_port True"),
@@ -256,11 +257,80 @@ def test_a_line_that_is_no_flow_is_refused(line):
         parse_registration(line)
 
 
+PAIR = {
+    "protocol": "roce", "source_address": "127.0.0.1", "source_port": 49441, "peer_address": "127.0.0.2",
+    "peer_port": 4791, "queue_pair": "qp:rxe0:17:99", "sent_bytes": 10, "at_ns": 11, "can": ["MOVE"],
+}  # fmt: skip
+
+
+def test_a_queue_pair_names_itself():
+    key, said = parse_registration(json.dumps(PAIR).encode())
+    assert key == ("ROCE", "127.0.0.1", 49441, "127.0.0.2", 4791)
+    assert (said.queue_pair, said.can, said.sent_bytes) == ("qp:rxe0:17:99", ("MOVE",), 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"queue_pair": None}, "queue_pair None: expected qp:<device>:<qpn>:<create count>"),
+        ({"queue_pair": "qp:a/b:1:2"}, "queue_pair 'qp:a/b:1:2'"),
+        ({"queue_pair": "sock:7"}, "queue_pair 'sock:7'"),
+        ({"sent_bytes": None}, "sent_bytes None"),
+        ({"can": ["MOVE", "FLY"]}, "can .*: expected a list of MOVE, PACE"),
+    ],
+)
+def test_a_queue_pair_that_cannot_be_is_refused_in_one_line(change, says):
+    with pytest.raises(ValueError, match=says):
+        parse_registration(json.dumps(PAIR | change).encode())
+
+
+def test_a_queue_pair_that_is_moved_is_the_same_flow_on_another_path():
+    flows = book()
+    pair = Registration(sent_bytes=0, at_ns=90 * MS, can=("MOVE",), queue_pair="qp:rxe0:17:99")
+    key = ("ROCE", "10.0.0.1", 49441, "10.0.0.2", 4791)
+    flows.look([], [], {}, 100 * MS, {"qp:rxe0:17:99": (key, pair)})
+    (first,) = told(flows)
+    assert (first["flow_id"], first["protocol"], first["can"]) == ("a/boot/qp:rxe0:17:99", "ROCE", ["MOVE"])
+    moved = ("ROCE", "10.0.0.1", 50000, "10.0.0.2", 4791)
+    later = Registration(sent_bytes=10**6, at_ns=190 * MS, can=("MOVE",), queue_pair="qp:rxe0:17:99")
+    flows.look([], [], {}, 200 * MS, {"qp:rxe0:17:99": (moved, later)})
+    found = told(flows)[-1]
+    assert (found["source_port"], found["bytes_total"], found["state"]) == (50000, 10**6, "OPEN")
+    flows.look([], [], {}, 300 * MS, {})
+    assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
+
+
 def served(registrations: Registrations, until: Any) -> None:
     end = time.monotonic() + 10
     while not until():
         assert time.monotonic() < end
         registrations.serve(time.monotonic() + 0.01)
+
+
+def test_queue_pairs_of_one_program_come_and_go_on_one_connection(tmp_path):
+    path = tmp_path / "flows.sock"
+    registrations = Registrations(path, {"127.0.0.1"}.__contains__)
+    other = PAIR | {"queue_pair": "qp:rxe0:18:100"}
+    with contextlib.closing(registrations), connect(path, 5) as program, connect(path, 5) as thief:
+        for said in (PAIR, other):
+            program.sendall(json.dumps(said).encode() + b"\n")
+        served(registrations, lambda: len(registrations.queue_pairs) == 2)
+        registrations.sweep()
+        thief.sendall(json.dumps(PAIR).encode() + b"\n")
+        served(registrations, lambda: select.select([thief], [], [], 0)[0])
+        assert "registered by another program already" in json.loads(thief.recv(4096))["error"]
+        program.sendall(json.dumps(PAIR | {"source_port": 50000, "sent_bytes": 11}).encode() + b"\n")
+        served(registrations, lambda: registrations.queue_pairs["qp:rxe0:17:99"][0][2] == 50000)
+        closing = {"protocol": "roce", "queue_pair": "qp:rxe0:17:99", "closed": True}
+        program.sendall(json.dumps(closing).encode() + b"\n")
+
+        def swept() -> bool:
+            registrations.sweep()
+            return list(registrations.queue_pairs) == ["qp:rxe0:18:100"]
+
+        served(registrations, swept)
+        program.close()
+        served(registrations, lambda: registrations.sweep() or not registrations.queue_pairs)
 
 
 def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(tmp_path):
