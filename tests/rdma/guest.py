@@ -120,9 +120,10 @@ def run(script: str, image: Image, timeout_s: float = 300.0, root: Path = ROOT) 
         except subprocess.TimeoutExpired:
             code, said = 0, f"no end within {timeout_s:.0f} s"
         seen = console.read_text(errors="replace") if console.exists() else ""
+        lines = results.read_text(errors="replace").splitlines() if results.exists() else []
         if code % 2 == 0:
-            raise GuestError(f"guest died, QEMU ended with {code}: {said.strip()}\n{seen[-8000:]}")
-        lines = results.read_text(errors="replace").splitlines()
+            tail = "\n".join([*lines[-4:], seen[-8000:]])
+            raise GuestError(f"guest died, QEMU ended with {code}: {said.strip()}\n{tail}")
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return Outcome(code // 2, found, seen)
 

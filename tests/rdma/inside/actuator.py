@@ -28,6 +28,10 @@ class Listener:
     def say(self, line: str) -> None:
         self.connections[-1].sendall(line.encode() + b"\n")
 
+    def hang_up(self) -> None:
+        while self.connections:
+            self.connections.pop().shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         while True:
             connection, _ = self._socket.accept()
@@ -50,6 +54,7 @@ class Actuator:
     gone: list[str] = field(default_factory=list)
     answers: dict[int, str] = field(default_factory=dict)
     heard: list[str] = field(default_factory=list)
+    sent_bytes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
@@ -67,6 +72,10 @@ class Actuator:
         until(lambda: self._id in self.answers, f"answer to {word}")
         return self.answers[self._id]
 
+    def hang_up(self) -> None:
+        """End the actuator's connections, as one that is started anew."""
+        self._control.hang_up()
+
     def _line(self, line: str) -> None:
         self.heard.append(line)
         word, _, rest = line.partition(" ")
@@ -83,6 +92,8 @@ class Actuator:
     def _report(self, line: str) -> None:
         said = json.loads(line)
         self.reports[said["queue_pair"]] = said
+        if "sent_bytes" in said:
+            self.sent_bytes[said["queue_pair"]] = said["sent_bytes"]
 
 
 def until(done: Callable[[], Any], what: str, limit_s: float = 30.0) -> None:
