@@ -1,9 +1,9 @@
-"""Queue pairs that a program in Python made with pyverbs and hands over: told to the actuator, moved on order.
+"""Queue pairs that a program in Python made with pyverbs and hands over, to be moved on the actuator's order.
 
-In: pyverbs queue pairs in RTS; the actuator's orders on its Unix socket. Out: FLOW and GONE lines, each order
-carried out and answered, in this order of means: live source port (mlx5), send queue drained and a new address
-vector (SQD), the program's standby. pyverbs holds the interpreter in every call: give it a process of its own.
-Programs in other languages load libfabrictime-qp.so, which does the same. Imports nothing else of ours.
+In: pyverbs queue pairs in RTS; orders on the actuator's Unix socket. Out: FLOW and GONE lines, each order
+carried out and answered, by the first of these that works: live source port (mlx5), send queue drained and a
+new address vector (SQD), the program's standby. pyverbs holds the interpreter in every call: give it a
+process of its own. Programs in other languages load libfabrictime-qp.so, which does the same.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class QueuePairError(ValueError):
 
 
 def source_port_of(flow_label: int, own_number: int = 0, other_number: int = 0) -> int:
-    """Return the UDP source port of RoCE v2 packets. Where no flow label is given, kernel and drivers make one
-    of the two queue pair numbers."""
+    """Return the UDP source port of RoCE v2 packets. Without a flow label, kernel and drivers make one of the
+    two queue pair numbers."""
     if not flow_label:
         product = own_number * other_number
         product ^= product >> 20
@@ -66,7 +66,7 @@ class QueuePairs:
     `pace` alone do anything. Raises ImportError where pyverbs is not installed."""
 
     def __init__(self, control: str | os.PathLike[str] | None = None) -> None:
-        self._enums = _enums()
+        self._enums, self._mlx5 = _enums(), _mlx5()  # now, not while a path is dead
         self._control = None if control is None else Path(control)
         self._connection: socket.socket | None = None
         self._retry_at = 0.0
@@ -122,7 +122,7 @@ class QueuePairs:
         raise QueuePairError("; ".join(refused))
 
     def pace(self, key: str, rate_bps: int) -> tuple[int, str]:
-        """Limit a queue pair to so many bit/s, 0: no longer. Raises QueuePairError where its device cannot."""
+        """Limit a queue pair to so many bit/s, 0: no longer. Raises QueuePairError if its device cannot."""
         pair = self._pair(key)
         attr = _queue_pair_attr()
         attr.rate_limit = -(-rate_bps // 1000)
@@ -167,10 +167,10 @@ class QueuePairs:
         return pair
 
     def _by_port(self, pair: _Pair, source_port: int) -> int:
-        from pyverbs.providers.mlx5.mlx5dv import Mlx5QP
-
+        if self._mlx5 is None:
+            raise QueuePairError("no mlx5 in this pyverbs")
         with _refusals(""):
-            Mlx5QP.modify_udp_sport(pair.qp, source_port)
+            self._mlx5.modify_udp_sport(pair.qp, source_port)
         return source_port
 
     def _by_draining(self, pair: _Pair, source_port: int) -> int:
@@ -287,6 +287,15 @@ def _enums() -> Any:
     except ImportError:
         import pyverbs.libibverbs_enums as enums
     return enums
+
+
+def _mlx5() -> Any:
+    """Return what moves a queue pair live, None where pyverbs was built without."""
+    try:
+        from pyverbs.providers.mlx5.mlx5dv import Mlx5QP
+    except ImportError:
+        return None
+    return Mlx5QP
 
 
 def _queue_pair_attr() -> Any:

@@ -31,8 +31,8 @@ PACKAGES = (
     "python3-pyverbs", "ibverbs-providers", "ibverbs-utils", "librdmacm1", "perftest", "iproute2",
 )  # fmt: skip
 MODULES = (
-    "virtio_pci", "9pnet_virtio", "9p", "veth", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe", "sch_netem", "sch_htb",
-    "sch_ingress", "cls_u32", "cls_matchall", "act_gact",
+    "virtio_pci", "9pnet_virtio", "9p", "veth", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe",
+    "sch_netem", "sch_htb", "sch_ingress", "cls_u32", "cls_matchall", "act_gact",
 )  # fmt: skip
 UNUSED = (
     "boot", "usr/share", "var", "lib/firmware", "lib/modules", "usr/lib/modules", "usr/share/perl",
@@ -109,7 +109,7 @@ def run(script: str, image: Image, timeout_s: float = 300.0, root: Path = ROOT) 
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-kernel", str(image.kernel), "-initrd", str(image.initramfs),
-            "-append", f"console=ttyS0 quiet panic=-1 random.trust_cpu=on fabrictime.run={script}",
+            "-append", f"console=ttyS0 quiet panic=-1 softlockup_panic=1 random.trust_cpu=on fabrictime.run={script}",
             "-serial", f"file:{console}", "-serial", f"file:{results}",
             "-device", f"isa-debug-exit,iobase={EXIT_PORT:#x},iosize=0x04",
             "-virtfs", f"local,path={root},mount_tag=repo,security_model=none,readonly=on,multidevs=remap",
@@ -138,7 +138,8 @@ def _make(made: Image, cache: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="making-", dir=cache) as folder:
         tree = Path(folder, "tree")
         done = subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(PACKAGES)}", SUITE, str(tree)],
+            ["mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(PACKAGES)}", SUITE,
+             str(tree)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:

@@ -1,11 +1,13 @@
-"""Real verbs in a Soft-RoCE guest: an unmodified program's queue pairs seen, moved under silent blackholes, and
-what the device refuses said so. The guest starts once and tries all; each test looks at what came of one."""
+"""Real verbs in a Soft-RoCE guest: an unmodified program's queue pairs seen, moved under silent blackholes.
+
+The guest starts once and tries all; each test looks at what came of one."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,10 @@ pytestmark = [pytest.mark.rdma, pytest.mark.timeout(900)]
 def guest() -> dict[str, dict[str, Any]]:
     """What each check in the guest found, by its name."""
     spec = importlib.util.spec_from_file_location("fabrictime_rdma_guest", HERE / "guest.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Its data classes are looked up by their module's name.
-    import sys
-
-    sys.modules[spec.name] = module
+    sys.modules[spec.name] = module  # its data classes are looked up by their module's name
     spec.loader.exec_module(module)
     if (why := module.missing()) is not None:
         pytest.skip(f"no Soft-RoCE guest: {why}")
@@ -39,7 +39,15 @@ def guest() -> dict[str, dict[str, Any]]:
         image = module.image()
     except module.GuestError as error:
         pytest.skip(f"no Soft-RoCE guest: {error}")
-    outcome = module.run("tests/rdma/inside/everything.py", image, timeout_s=700)
+    for last in (False, True):
+        try:
+            outcome = module.run("tests/rdma/inside/everything.py", image, timeout_s=400)
+            break
+        except module.GuestError as error:
+            # Soft-RoCE of 6.1 on a starved machine now and then locks up the guest's kernel; that is not ours.
+            if last or "soft lockup" not in str(error):
+                raise
+            print(f"once more: {error}")
     print(outcome.console)
     assert outcome.code == 0, outcome.console
     return {each["check"]: each for each in outcome.results}

@@ -30,10 +30,14 @@ _CLONE_NEWNET = 0x40000000
 def batch(program: str, lines: list[str], router: str | None = None) -> None:
     """Run many lines of ip, tc or rdma in one process. Raises RuntimeError with what it said."""
     where = ["-n", router] if router else []
+    many = "-b" if program == "rdma" else "-batch"
     done = subprocess.run(
-        [program, *where, "-b" if program == "rdma" else "-batch", "-"], input="\n".join(lines) + "\n", capture_output=True, text=True,
+        [program, *where, many, "-"],
+        input="\n".join([*lines, ""]),
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     if done.returncode:
         raise RuntimeError(f"{program} {router or ''}: {done.stderr.strip() or done.returncode}")
 

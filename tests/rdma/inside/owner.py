@@ -4,10 +4,12 @@ import os
 import select
 import sys
 
-from actuators.effectors.queue_pairs import QueuePairs
 from rc import connected
 
-source, sink = connected()
+from actuators.effectors.queue_pairs import QueuePairs
+
+# The transport never gives up: how long a move takes is not the point here.
+source, sink = connected(retries=7)
 with QueuePairs(os.environ["FABRICTIME_CONTROL"]) as handed:
     key = handed.add(source.qp, source.device)
     waiting = number = 0

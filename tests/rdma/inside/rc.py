@@ -1,4 +1,4 @@
-"""A pair of RC queue pairs by pyverbs, from one NIC of the guest to another: what the programs under test own."""
+"""A pair of RC queue pairs by pyverbs, from one NIC of the guest to another: what programs under test own."""
 
 from __future__ import annotations
 

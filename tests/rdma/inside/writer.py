@@ -13,8 +13,8 @@ STALL_S = 0.04
 WINDOW = 8
 
 
-def main(flow_label: int) -> int:
-    source, sink = connected(flow_label=flow_label)
+def main(flow_label: int, retries: int) -> int:
+    source, sink = connected(flow_label=flow_label, timeout=14, retries=retries)
     print(f"ready {source.qp.qp_num}", flush=True)
     posted, waiting, last, stalled = 0, 0, time.monotonic(), False
     while True:
@@ -39,4 +39,4 @@ def main(flow_label: int) -> int:
             time.sleep(0.0003)
 
 
-sys.exit(main(int(sys.argv[1])))
+sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
