@@ -42,6 +42,7 @@ UNUSED = (
 )  # fmt: skip
 """What of the packages does not go into the guest."""
 EXIT_PORT = 0xF4
+CMDLINE = "console=ttyS0 quiet panic=-1 softlockup_panic=1 random.trust_cpu=on"
 INIT = f"""#!/bin/dash
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 for applet in mount insmod mkdir ip ping; do [ -e /bin/$applet ] || busybox ln -s busybox /bin/$applet; done
@@ -109,7 +110,7 @@ def run(script: str, image: Image, timeout_s: float = 300.0, root: Path = ROOT) 
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-kernel", str(image.kernel), "-initrd", str(image.initramfs),
-            "-append", f"console=ttyS0 quiet panic=-1 softlockup_panic=1 random.trust_cpu=on fabrictime.run={script}",
+            "-append", f"{CMDLINE} fabrictime.run={script}",
             "-serial", f"file:{console}", "-serial", f"file:{results}",
             "-device", f"isa-debug-exit,iobase={EXIT_PORT:#x},iosize=0x04",
             "-virtfs", f"local,path={root},mount_tag=repo,security_model=none,readonly=on,multidevs=remap",

@@ -44,7 +44,7 @@ def guest() -> dict[str, dict[str, Any]]:
             outcome = module.run("tests/rdma/inside/everything.py", image, timeout_s=400)
             break
         except module.GuestError as error:
-            # Soft-RoCE of 6.1 on a starved machine now and then locks up the guest's kernel; that is not ours.
+            # On a starved machine the guest's kernel has locked up within Soft-RoCE; why is not known.
             if last or "soft lockup" not in str(error):
                 raise
             print(f"once more: {error}")

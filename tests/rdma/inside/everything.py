@@ -227,9 +227,9 @@ def listening(port: str) -> None:
 
 @check
 def failover_beats_the_transport() -> dict[str, Any]:
-    """Blackhole to first completed write on the new path, against the transport's own time to its error: timeout
-    67 ms, six retries. The pair that is moved has the same timeout and tries for ever, so a late move shows as
-    a late write."""
+    """Blackhole to first completed write on the new path, against the transport's own time to its error.
+
+    Timeout 67 ms, six retries; the pair that is moved tries for ever, so a late move shows as a late write."""
     gave_up, detected, recovered = [], [], []
     acting = actuator()
     with program(script("writer", fabric_label(port_of("spine1")), 7), acting) as writer:
