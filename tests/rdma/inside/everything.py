@@ -105,9 +105,14 @@ def actuator() -> Actuator:
     return Actuator(tempfile.mkdtemp())
 
 
-def only_flow(of: Actuator) -> str:
-    until(lambda: of.flows, "FLOW")
-    (key,) = of.flows
+def flow_of(of: Actuator, device: str = "rxe_a0") -> str:
+    """The key of the queue pair on a device, once it is told of."""
+
+    def found() -> list[str]:
+        return [key for key in list(of.flows) if key.startswith(f"qp:{device}:")]
+
+    until(found, f"FLOW of {device}")
+    (key,) = found()
     return key
 
 
@@ -174,7 +179,7 @@ def perftest_is_seen_moved_and_saved() -> dict[str, Any]:
     with program(serving, None, library=False):
         listening("18515")
         with program(writing, acting) as client:
-            key = only_flow(acting)
+            key = flow_of(acting)
             port, verbs = acting.flows[key]
             found: dict[str, Any] = {"key": key, "verbs": verbs, "first_spine": busiest()}
             found["first_port_spine"] = path_map(range(port, port + 1))[port]
@@ -229,12 +234,12 @@ def listening(port: str) -> None:
 def failover_beats_the_transport() -> dict[str, Any]:
     """Blackhole to first completed write on the new path, against the transport's own time to its error.
 
-    Timeout 67 ms, six retries; the pair that is moved tries for ever, so a late move shows as a late write."""
+    Timeout 67 ms, six retries. The pair that is moved tries for ever: a late move shows as a late write."""
     gave_up, detected, recovered = [], [], []
     acting = actuator()
     with program(script("writer", fabric_label(port_of("spine1")), 7), acting) as writer:
         writer.read("ready")
-        key = only_flow(acting)
+        key = flow_of(acting)
         spine = busiest()
         for _ in range(6):
             began = time.monotonic()
@@ -278,8 +283,7 @@ def standby_takes_over() -> dict[str, Any]:
     with program(script("standby", "standby"), acting) as owner:
         said = owner.read("standby")
         until(lambda: len(acting.flows) == 4, "FLOW of both ends of both pairs")
-        key = next(key for key in acting.flows if key.startswith("qp:rxe_a0:"))
-        answer = acting.order("MOVE", key, 1000)
+        answer = acting.order("MOVE", flow_of(acting), 1000)
         written = owner.read("written")
         owner.tell()
         return {"said": said, "answer": answer, "written": written[0], "ms": float(written[1]) * 1e3,
@@ -305,8 +309,7 @@ def forks_and_reconnects() -> dict[str, Any]:
         acting.flows.clear()
         acting.hang_up()
         until(lambda: acting.flows == flows, "FLOW again")
-        key = next(key for key in flows if key.startswith("qp:rxe_a0:"))
-        answer = acting.order("MOVE", key, 50_001)
+        answer = acting.order("MOVE", flow_of(acting), 50_001)
         owner.tell()
         return {"threads": int(after) - int(before), "child": child[0], "answer": answer, "exit": owner.end()}
 
@@ -316,7 +319,7 @@ def pyverbs_moves_what_is_handed_over() -> dict[str, Any]:
     """No library loaded: the program moves its own, by the service's protocol and by call."""
     acting = actuator()
     with program(script("owner"), acting, library=False) as owner:
-        key = only_flow(acting)
+        key = flow_of(acting)
         first = acting.flows[key]
         found: dict[str, Any] = {"key": key, "flow": first, "spine_before": busiest()}
         chosen = other_than(found["spine_before"])
