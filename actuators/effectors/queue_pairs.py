@@ -26,6 +26,7 @@ Standby = Callable[[int], int]
 _FIRST_PORT: Final = 0xC000
 _DRAIN_S: Final = 3.0
 _RETRY_S: Final = 0.5
+_KICK_S: Final = 1.0
 _EINVAL: Final = 22
 _BACKLOG_BYTES: Final = 1 << 20
 _LINE_BYTES: Final = 4096
@@ -59,6 +60,8 @@ class _Pair:
     standby: Standby | None
     source_port: int
     told: bool = False
+    kick_until: float = 0.0
+    """Soft-RoCE may need to be told of work again for a while after it was moved; of the monotonic clock."""
 
 
 class QueuePairs:
@@ -133,6 +136,9 @@ class QueuePairs:
         """Tell what is new, carry out what is ordered, for at most so long. Never raises for the actuator's
         sake: one that is not there is looked for again."""
         self._connect()
+        for pair in self._pairs.values():
+            if time.monotonic() < pair.kick_until:
+                _kick(pair, self._enums)
         for key, pair in self._pairs.items():
             if self._connection is not None and not pair.told:
                 self._say(f"FLOW {key} {pair.source_port} MOVE")
@@ -200,6 +206,7 @@ class QueuePairs:
                     raise
                 time.sleep(0.001)
         _kick(pair, self._enums)
+        pair.kick_until = time.monotonic() + _KICK_S
 
     def _by_standby(self, pair: _Pair, source_port: int) -> int:
         if pair.standby is None:

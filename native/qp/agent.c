@@ -17,7 +17,7 @@
 
 #include "qp.h"
 
-enum { REPORT_MS = 100, DRAIN_MS = 1, RETRY_MS = 500 };
+enum { REPORT_MS = 100, DRAIN_MS = 1, KICK_MS = 20, RETRY_MS = 500 };
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static bool started, watching_forks;
@@ -232,27 +232,33 @@ static void order(char *line)
 	answer(pair, id, &result);
 }
 
-/* Go on with those that wait for their send queue to be drained. Returns whether any still does. */
-static bool finish_drains(struct ft_pair *pair)
+/* Go on with those whose move has not ended. Returns ms until they are to be looked at again, 0: there are
+   none. */
+static int finish_moves(struct ft_pair *pair)
 {
-	bool waiting = false;
+	int again_ms = 0;
 
 	for (; pair; pair = pair->next) {
 		struct ft_result result;
 
 		pthread_mutex_lock(&pair->lock);
 		if (!pair->draining || pair->dead) {
+			if (!pair->dead && ft_now_ns() < pair->kick_until_ns) {
+				if (pair->state == FT_QPS_RTS)
+					ft_kick(pair);
+				again_ms = again_ms ? again_ms : KICK_MS;
+			}
 			pthread_mutex_unlock(&pair->lock);
 			continue;
 		}
 		ft_finish_drain(pair, &result);
 		pthread_mutex_unlock(&pair->lock);
 		if (result.outcome == FT_DRAINING)
-			waiting = true;
+			again_ms = DRAIN_MS;
 		else
 			answer(pair, pair->move_id, &result);
 	}
-	return waiting;
+	return again_ms;
 }
 
 /* Tell what is new; let go of what is gone. Returns whether there is anything to be counted. */
@@ -306,7 +312,8 @@ static bool tell(bool all_control, bool all_flows)
 
 static void *work(void *arg)
 {
-	bool counting = false, draining = false;
+	bool counting = false;
+	int moving_ms = 0;
 
 	(void)arg;
 	for (;;) {
@@ -316,7 +323,7 @@ static void *work(void *arg)
 			{ .fd = control.fd, .events = (short)(POLLIN | (control.out_used ? POLLOUT : 0)) },
 			{ .fd = flows.fd, .events = (short)(POLLIN | (flows.out_used ? POLLOUT : 0)) },
 		};
-		int limit_ms = draining ? DRAIN_MS : counting && flows.fd >= 0 ? REPORT_MS : down ? RETRY_MS : -1;
+		int limit_ms = moving_ms ? moving_ms : counting && flows.fd >= 0 ? REPORT_MS : down ? RETRY_MS : -1;
 		uint64_t count;
 		char *line;
 
@@ -335,12 +342,10 @@ static void *work(void *arg)
 		bool all_control = ft_channel_connect(&control, now_ns);
 		bool all_flows = ft_channel_connect(&flows, now_ns);
 
-		if (draining || control.fd >= 0) {
-			ft_registry_lock();
-			struct ft_pair *first = ft_pairs();
-			ft_registry_unlock();
-			draining = finish_drains(first);
-		}
+		ft_registry_lock();
+		struct ft_pair *first = ft_pairs();
+		ft_registry_unlock();
+		moving_ms = finish_moves(first);
 		counting = tell(all_control, all_flows);
 		ft_channel_flush(&control);
 		ft_channel_flush(&flows);

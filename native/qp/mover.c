@@ -11,7 +11,7 @@
 
 enum { FIRST_PORT = 0xC000 };
 
-static const uint64_t DRAIN_NS = 3000000000u;
+static const uint64_t DRAIN_NS = 3000000000u, KICK_NS = 1000000000u;
 static const uint8_t IPV4_MAPPED[12] = { [10] = 0xff, [11] = 0xff };
 
 static int modify(struct ft_pair *pair, struct ft_qp_attr *attr, int mask)
@@ -112,9 +112,10 @@ void ft_learn_path(struct ft_pair *pair)
 		pair->path.flow_label ? pair->path.flow_label : label_of_numbers(pair->qp_num, pair->dest_qpn));
 }
 
-/* Soft-RoCE goes on after SQD only when it is told of work. A request that cannot be is refused, and the
-   doorbell rings all the same. Its devices have a parent in sysfs, others do not. */
-static void kick(struct ft_pair *pair)
+/* Soft-RoCE goes on after SQD only when it is told of work, and where a timeout of its own came while it was
+   being moved, only when it is told again. A request that cannot be is refused, and the doorbell rings all the
+   same. Its devices have a parent in sysfs, others do not. */
+void ft_kick(struct ft_pair *pair)
 {
 	char path[160];
 	struct ft_send_wr wr, *bad = NULL;
@@ -142,7 +143,8 @@ void ft_finish_drain(struct ft_pair *pair, struct ft_result *result)
 		add_text(result, "out of SQD", error);
 		return;
 	}
-	kick(pair);
+	ft_kick(pair);
+	pair->kick_until_ns = ft_now_ns() + KICK_NS;
 	done(result, pair->source_port, "SQD");
 }
 
@@ -174,7 +176,7 @@ static bool by_draining(struct ft_pair *pair, uint16_t source_port, struct ft_re
 		back = modify_state(pair, FT_QPS_RTS);
 		if (back)
 			add_text(result, "back to RTS", back);
-		kick(pair);
+		ft_kick(pair);
 		return false;
 	}
 	pair->path = attr.ah_attr;

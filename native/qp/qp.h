@@ -65,6 +65,7 @@ struct ft_pair {
 	bool draining;			/* its new path is set, it has not left SQD yet */
 	uint64_t move_id;
 	uint64_t drain_until_ns;
+	uint64_t kick_until_ns;		/* Soft-RoCE: it may need to be told of work again */
 	uint64_t reported_bytes;
 	uint16_t reported_port;
 };
@@ -91,6 +92,7 @@ void ft_learn_path(struct ft_pair *pair);
 bool ft_device_paces(struct ft_context *context, uint32_t qp_type);
 void ft_move(struct ft_pair *pair, uint16_t source_port, struct ft_result *result);
 void ft_finish_drain(struct ft_pair *pair, struct ft_result *result);
+void ft_kick(struct ft_pair *pair);
 void ft_pace(struct ft_pair *pair, uint64_t rate_bps, struct ft_result *result);
 
 /* agent */
