@@ -323,7 +323,6 @@ def pyverbs_moves_what_is_handed_over() -> dict[str, Any]:
         first = acting.flows[key]
         found: dict[str, Any] = {"key": key, "flow": first, "spine_before": busiest()}
         chosen = other_than(found["spine_before"])
-        fabric.blackhole(found["spine_before"], "leafa", True)
         ordered = time.monotonic()
         found["moved"] = acting.order("MOVE", key, port_of(chosen))
         found["ms"] = round((time.monotonic() - ordered) * 1e3, 1)
@@ -331,7 +330,6 @@ def pyverbs_moves_what_is_handed_over() -> dict[str, Any]:
         found["expected"] = f"DONE {port_of(chosen)} SQD"
         before = counts()[chosen]
         until(lambda: counts()[chosen] > before + 20, "writes on the new path")
-        fabric.blackhole(found["spine_before"], "leafa", False)
         found["told"] = acting.flows[key][0] == port_of(chosen)
         found["pace"] = acting.order("PACE", key, 10**8)
         found["low_port"] = acting.order("MOVE", key, 1000)
