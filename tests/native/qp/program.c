@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "verbs_abi.h"
 
@@ -40,6 +41,7 @@ static void *churn(void *arg)
 
 		context->post_send(qp, &wr, &bad);
 		destroy(qp);
+		usleep(500); /* real ones take that long */
 	}
 	return arg;
 }
