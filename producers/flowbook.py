@@ -5,11 +5,12 @@ addresses, the time. Out: `FlowReports` records: changes at once, everything now
 
 A flow's id is that of the first socket that carried it. Where its owner moves it to another socket with
 another source port, the registration of the new one names the flow, and its counters go on with what both
-sockets sent.
+sockets sent. An RDMA flow's id is its queue pair's name, whatever its source port is.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -21,7 +22,7 @@ __all__ = ["FlowBook", "FlowRules", "Key", "Registration"]
 
 Record = dict[str, Any]
 Key = tuple[str, str, int, str, int]
-"""Protocol (TCP or UDP), source address and port, peer address and port."""
+"""Protocol (TCP, UDP or ROCE), source address and port, peer address and port."""
 
 _MOVE: Final = "MOVE"
 _SEGMENTS: Final = 1 << 32
@@ -46,7 +47,8 @@ class FlowRules:
     """What is worth telling, and when at once."""
 
     least_bytes: int = 65_536
-    """A connection that sent less since it began is told only where it is registered."""
+    """Payload: a connection that sent less since it began is told only where it is registered. So one that
+    only acknowledges what it gets is not."""
     changed_share: float = 0.25
     changed_bps: float = 1e6
     """A rate that moved by more than both, since it was last told, is told at once."""
@@ -60,13 +62,16 @@ class Registration:
     tenant: str | None = None
     cookie: int | None = None
     flow: str | None = None
-    """The flow that this socket carries now, sock:<first cookie> or qp:...; None: one of its own."""
+    """The flow that this socket carries now, sock:<first cookie>; None: one of its own. Always there for an
+    RDMA flow: qp:<device>:<qpn>:<create count>."""
     sent_bytes: int | None = None
     """Bytes of its frames since it began, at `at_ns` of the host's monotonic clock."""
     at_ns: int = 0
     rate_limit_bps: int | None = None
     can: tuple[str, ...] = ()
     """What its owner lets be done to it: MOVE, PACE."""
+    closed: bool = False
+    """The queue pair is gone; nothing else is said of it then."""
 
     @property
     def name(self) -> str | None:
@@ -189,8 +194,10 @@ class FlowBook:
         ended: Iterable[TcpSocket],
         registered: Mapping[Key, Registration],
         now_ns: int,
+        queue_pairs: Iterable[tuple[Key, Registration]] = (),
     ) -> None:
-        """Take what there is at `now_ns` of the monotonic clock. `ended`: since the last call."""
+        """Take what there is at `now_ns` of the monotonic clock. `ended`: since the last call. Queue pairs
+        may share their ports."""
         since_ns = self._looked_ns
         seen = set()
         cookies = set()
@@ -199,7 +206,7 @@ class FlowBook:
             cookies.add(found.cookie)
             if (flow := self._tcp(found, registered, movable, now_ns, since_ns)) is not None:
                 seen.add(flow.flow_id)
-        for key, said in registered.items():
+        for key, said in itertools.chain(registered.items(), queue_pairs):
             if said.sent_bytes is not None and (flow := self._told(key, said, now_ns)) is not None:
                 seen.add(flow.flow_id)
         for found in ended:
@@ -334,14 +341,14 @@ class FlowBook:
         self._carried[found.cookie] = flow_id
         flow = self._flows.get(flow_id)
         if flow is not None:
-            key = ("TCP", found.source, found.source_port, found.peer, found.peer_port)
             flow.closed, flow.missing_ns = False, None
-            self._rekey(flow, key)
+            self._rekey(flow, ("TCP", found.source, found.source_port, found.peer, found.peer_port))
 
     def _rekey(self, flow: _Flow, key: Key) -> None:
         """Note that a flow goes on from other ports: the links that it takes are not known until asked."""
         if flow.key != key:
             flow.key, flow.hops, flow.changed = key, (), True
+            flow.nic, flow.peer = self.local.get(key[1], flow.nic), self.nic_of(key[3]) or flow.peer
 
     def _may_move(self, flow: _Flow, registered: Mapping[Key, Registration]) -> bool:
         return _MOVE in flow.can and flow.key in registered
@@ -387,7 +394,8 @@ class FlowBook:
     def _worth(self, flow: _Flow) -> bool:
         if flow.known or flow.registered:
             return True
-        return flow.now.frame_bytes >= self.rules.least_bytes and flow.now.at_ns >= flow.wait_until_ns
+        payload = 0 if flow.kernel is None else flow.kernel.bytes_sent
+        return payload >= self.rules.least_bytes and flow.now.at_ns >= flow.wait_until_ns
 
     def _element(self, flow: _Flow, until: _Counters) -> Record:
         """Return what a flow did from what was told last `until` then, and note it as told."""

@@ -2,8 +2,8 @@
 
 In: `FlowSettings`, the hosts' NICs, the inventory, what programs register. Out: `FlowReports` of each host:
 changes at once, everything each second, and `FlowWays`: which links they take and could take (`ways.py`).
-Only flows between NICs of the fleet are told of. Counters are the kernel's own for TCP; a UDP flow is told of
-where its sender registers it and counts.
+Only flows between NICs of the fleet are told of. Counters are the kernel's own for TCP; a UDP flow or a queue
+pair is told of where its sender registers it and counts.
 """
 
 from __future__ import annotations
@@ -154,11 +154,12 @@ class FlowReporter:
                 opened += [each for each in found if each.source in book.local]
                 closed += [each for each in ended if each.source in book.local]
         now_ns = time.monotonic_ns()
-        registered = self.registrations.flows
+        registered, queue_pairs = self.registrations.flows, self.registrations.queue_pairs.values()
         for book in self._books:
             if id(book) not in unknown:
                 own = {key: said for key, said in registered.items() if key[1] in book.local}
-                book.look(*sockets.get(id(book), ([], [])), own, now_ns)
+                pairs = [(key, said) for key, said in queue_pairs if key[1] in book.local]
+                book.look(*sockets.get(id(book), ([], [])), own, now_ns, pairs)
         self.registrations.sweep()
         if self._ways:
             self._look_at_ways(now_ns / 1e9)
@@ -245,7 +246,8 @@ class FlowReporter:
     def _want_registered(self, now_s: float) -> None:
         """Trace flows as soon as they are registered: the next look then knows their links."""
         wanted: dict[str, list[Wanted]] = {}
-        for key, said in self.registrations.flows.items():
+        said_of = itertools.chain(self.registrations.flows.items(), self.registrations.queue_pairs.values())
+        for key, said in said_of:
             nic, peer = self._mine[key[1]], self._addresses.nic_of(key[3])
             if peer is not None and peer.partition("/")[0] != nic.partition("/")[0]:
                 wanted.setdefault(nic, []).append((peer, key, "MOVE" in said.can))

@@ -1,15 +1,14 @@
 """Where a program says whose its flows are, and counts those that the kernel does not.
 
-In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, udp), `source_address`,
-`source_port`, `peer_address`, `peer_port`, and as known `job`, `tenant`, `cookie` (SO_COOKIE), `flow`, `can`
-(of MOVE and PACE: what may be done to it, with the program's help); for UDP `cookie` must be there, and
-`sent_bytes` (frames, since it began), `at_ns` (CLOCK_MONOTONIC), as known `rate_limit_bps`. Out:
-`Registration`s by flow. A flow stands until its connection ends; a line that cannot be is answered by
-`{"error": "one line"}`.
+In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, udp, roce), `source_address`,
+`source_port`, `peer_address`, `peer_port`, as known `job`, `tenant`, `cookie` (SO_COOKIE), `flow`, `can` (of
+MOVE and PACE: what may be done to it); not of TCP: `sent_bytes` (frames, since it began), `at_ns`
+(CLOCK_MONOTONIC), as known `rate_limit_bps`. Out: `Registration`s by flow. A flow stands until its connection
+ends; a line that cannot be is answered by `{"error": "one line"}`.
 
-A program that moved a flow to another socket says its line with the new ports and `flow`: "sock:" and the
-cookie of the first socket that carried it. The line of its former ports is let go of then, so a program that
-moves TCP flows names `cookie` or `flow` from its first line on. `sent_bytes` goes on counting.
+`flow` is a name for good: of RoCE its queue pair, else "sock:" and the cookie of the first socket. A flow
+that moved is told with its new ports and that name, and its former line is let go of: so a program that moves
+flows names `cookie` or `flow` from the first line on. `sent_bytes` goes on counting.
 """
 
 from __future__ import annotations
@@ -39,10 +38,11 @@ _CONNECTIONS: Final = 4096
 _FLOWS: Final = 65_536
 _COUNT_MAX: Final = 2**62
 _VERBS: Final = ("MOVE", "PACE")
-_FLOW_NAME: Final = re.compile(r"sock:[1-9][0-9]{0,19}|qp:[!-9;-~]{1,64}:[0-9]{1,10}:[0-9]{1,10}")
+_SOCKET: Final = re.compile(r"sock:[1-9][0-9]{0,19}")
+_QUEUE_PAIR: Final = re.compile(r"qp:[!-.0-9;-~]{1,64}:[0-9]{1,10}:[0-9]{1,20}")
 _FIELDS: Final = {
     "protocol", "source_address", "source_port", "peer_address", "peer_port", "job", "tenant", "cookie",
-    "sent_bytes", "at_ns", "rate_limit_bps", "flow", "can",
+    "sent_bytes", "at_ns", "rate_limit_bps", "flow", "can", "closed",
 }  # fmt: skip
 
 
@@ -57,17 +57,20 @@ def parse_registration(line: bytes) -> tuple[Key, Registration]:
     if unknown := set(said) - _FIELDS:
         raise ValueError(f"{min(unknown)}: unknown, expected {', '.join(sorted(_FIELDS))}")
     protocol = said.get("protocol")
-    if protocol not in ("tcp", "udp"):
-        raise ValueError(f"protocol {protocol!r}: expected tcp or udp")
+    if protocol not in ("tcp", "udp", "roce"):
+        raise ValueError(f"protocol {protocol!r}: expected tcp, udp or roce")
+    flow = _flow_name(said, protocol)
+    if _closed(said, protocol):
+        return ("ROCE", "", 0, "", 0), Registration(flow=flow, closed=True)
     key = (
         protocol.upper(),
         _address(said, "source_address"), _whole(said, "source_port", 1, 65535),
         _address(said, "peer_address"), _whole(said, "peer_port", 1, 65535),
     )  # fmt: skip
-    found = Registration(_name(said, "job"), _name(said, "tenant"), flow=_flow_name(said), can=_verbs(said))
+    found = Registration(_name(said, "job"), _name(said, "tenant"), flow=flow, can=_verbs(said))
     if protocol == "udp" or said.get("cookie") is not None:
         found.cookie = _whole(said, "cookie", 1, 2**64 - 1)
-    if protocol == "udp":
+    if protocol != "tcp":
         found.sent_bytes = _whole(said, "sent_bytes", 0, _COUNT_MAX)
         found.at_ns = _whole(said, "at_ns", 0, _COUNT_MAX)
         if said.get("rate_limit_bps") is not None:
@@ -80,6 +83,7 @@ class _Client:
     connection: socket.socket
     waiting: bytes = b""
     keys: set[Key] = field(default_factory=set)
+    queue_pairs: set[str] = field(default_factory=set)
 
 
 class Registrations:
@@ -94,7 +98,11 @@ class Registrations:
         """Source address and name of a flow to the ports that it was last registered with."""
         self.news = 0
         """Grows when a flow is registered that was not, or with other ports."""
+        self._gone_pairs: set[str] = set()
+        self._pair_owner: dict[str, int] = {}
         self.flows: dict[Key, Registration] = {}
+        self.queue_pairs: dict[str, tuple[Key, Registration]] = {}
+        """By name: their ports are not theirs alone."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._listener = listen(path)
         self._listener.setblocking(False)
@@ -107,6 +115,10 @@ class Registrations:
         for key in self._gone:
             self._forget(key)
         self._gone.clear()
+        for name in self._gone_pairs:
+            self.queue_pairs.pop(name, None)
+            self._pair_owner.pop(name, None)
+        self._gone_pairs.clear()
 
     def _forget(self, key: Key) -> None:
         said = self.flows.pop(key, None)
@@ -171,11 +183,14 @@ class Registrations:
     def _line(self, number: int, client: _Client, line: bytes) -> None:
         try:
             key, said = parse_registration(line)
+            if key[0] == "ROCE":
+                self._pair(number, client, key, said)
+                return
             if not self._mine(key[1]):
                 raise ValueError(f"source_address {key[1]}: no NIC of this host")
             if self._owner.get(key, number) != number and key not in self._gone:
                 raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
-            if len(self.flows) >= _FLOWS and key not in self.flows:
+            if len(self.flows) + len(self.queue_pairs) >= _FLOWS and key not in self.flows:
                 raise ValueError(f"{_FLOWS} flows are registered already")
             former = self._key_of.get((key[1], said.name), key) if said.name is not None else key
             if self._owner.get(former, number) != number and former not in self._gone:
@@ -198,6 +213,29 @@ class Registrations:
             self._key_of[key[1], said.name] = key
         client.keys.add(key)
 
+    def _pair(self, number: int, client: _Client, key: Key, said: Registration) -> None:
+        """Take what is said of a queue pair. Raises ValueError."""
+        name = said.name or ""
+        owner = self._pair_owner.get(name, number)
+        if owner != number and name not in self._gone_pairs:
+            raise ValueError(f"{name}: registered by another program already")
+        if said.closed:
+            if name in self.queue_pairs:
+                self._gone_pairs.add(name)
+            return
+        if not self._mine(key[1]):
+            raise ValueError(f"source_address {key[1]}: no NIC of this host")
+        if len(self.flows) + len(self.queue_pairs) >= _FLOWS and name not in self.queue_pairs:
+            raise ValueError(f"{_FLOWS} flows are registered already")
+        before = self.queue_pairs.get(name)
+        counted = 0 if before is None else before[1].sent_bytes or 0
+        if (said.sent_bytes or 0) < counted:
+            raise ValueError(f"sent_bytes {said.sent_bytes}: it was {counted} already")
+        self._gone_pairs.discard(name)
+        self.news += before is None or before[0] != key
+        self.queue_pairs[name], self._pair_owner[name] = (key, said), number
+        client.queue_pairs.add(name)
+
     def _refuse(self, client: _Client, reason: str) -> None:
         _log.warning("flow registration refused: %s", reason)
         try:
@@ -210,6 +248,7 @@ class Registrations:
         self._selector.unregister(client.connection)
         client.connection.close()
         self._gone += [key for key in client.keys if self._owner.get(key) == number]
+        self._gone_pairs |= {name for name in client.queue_pairs if self._pair_owner.get(name) == number}
 
 
 def _whole(said: dict[str, Any], name: str, least: int, most: int) -> int:
@@ -228,10 +267,24 @@ def _name(said: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _flow_name(said: dict[str, Any]) -> str | None:
+def _flow_name(said: dict[str, Any], protocol: str) -> str | None:
     value = said.get("flow")
-    if value is not None and not (isinstance(value, str) and _FLOW_NAME.fullmatch(value)):
-        raise ValueError(f"flow {value!r}: expected sock:<cookie> or qp:<device>:<number>:<create count>")
+    if value is None and protocol != "roce":
+        return None
+    form, text = (
+        (_QUEUE_PAIR, "qp:<device>:<qpn>:<create count>")
+        if protocol == "roce"
+        else (_SOCKET, "sock:<cookie>")
+    )
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise ValueError(f"flow {value!r}: expected {text}")
+    return value
+
+
+def _closed(said: dict[str, Any], protocol: str) -> bool:
+    value = said.get("closed", False)
+    if type(value) is not bool or (value and protocol != "roce"):
+        raise ValueError(f"closed {value!r}: expected true or false, true of roce alone")
     return value
 
 

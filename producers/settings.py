@@ -211,7 +211,7 @@ class FlowSettings(BaseModel):
     whole_ms: int = Field(default=1000, ge=100, le=60_000, description="ms between two reports of all flows")
     least_bytes: int = Field(
         default=65_536, ge=0, le=2**40,
-        description="bytes that a flow nobody registered must have sent to be reported",
+        description="bytes of payload that a flow nobody registered must have sent to be reported",
     )  # fmt: skip
     changed_share: float = Field(
         default=0.25, gt=0, le=100, description="share by which a rate must move to be reported at once"

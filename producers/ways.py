@@ -39,6 +39,8 @@ ACK: Final = "ACK"
 LAST_PORT: Final = 65_535
 NOBODY_PORT: Final = 33_434
 """UDP port where traceroute expects nobody, too: a host that gets there says so, and how far it is."""
+ROCE_PORT: Final = 4791
+"""Of RoCEv2: to it go data and acknowledgements, from ports of their own."""
 LEG_MOST: Final = MAX_ELEMENTS // 2
 SHARE: Final = 0.5
 """Of the trace packets a second, for tracing again what is known."""
@@ -212,10 +214,12 @@ class NicWays:
             self._rename(pair)
 
     def hear(self, peer: str, record: Record | None, now_s: float) -> None:
-        """Take what another NIC says of its flows to this one: what is answered to them goes from here."""
+        """Take what another NIC says of its flows to this one: what is answered to them goes from here, but
+        for RoCE: that goes from the answering queue pair's own port."""
         asked: dict[WayKey, str] = {}
         for way in () if record is None else record["ways"]:
-            if way["leg"] == DATA and len(asked) < LEG_MOST:
+            roce = way["peer_port"] == ROCE_PORT and shape_of(way["protocol"]) == "UDP"
+            if way["leg"] == DATA and not roce and len(asked) < LEG_MOST:
                 asked[WayKey(ACK, peer, way["port"], way["peer_port"])] = way["protocol"]
         self._asked[peer] = (now_s, asked)
         self._take_asked(peer, now_s)

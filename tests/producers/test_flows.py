@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -136,6 +137,21 @@ def test_only_flows_between_hosts_of_the_fleet_are_told_of():
     small = tcp(1000, cookie=4)
     flows.look([outside, from_elsewhere, to_itself, small], [], {}, 100 * MS)
     assert told(flows, whole=True) == []
+
+
+def test_a_connection_that_only_acknowledges_is_no_flow_of_its_own():
+    flows = book(least_bytes=65_536)
+    flows.look([], [], {}, 0)
+    acknowledges = tcp(0, cookie=1, segments_sent=10**6)
+    little = tcp(65_535, cookie=2, segments_sent=10**6)
+    enough = tcp(65_536, cookie=3)
+    flows.look([acknowledges, little, enough], [], {}, 100 * MS)
+    assert [flow["flow_id"] for flow in told(flows, whole=True)] == ["a/boot/sock:3"]
+    flows.look([], [acknowledges, little, enough], {}, 200 * MS)
+    assert [flow["flow_id"] for flow in told(flows)] == ["a/boot/sock:3"], "nor are their ends"
+    key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
+    flows.look([tcp(0, cookie=4, segments_sent=9)], [], {key: Registration("train")}, 300 * MS)
+    assert [flow["job"] for flow in told(flows)] == ["train"], "unless a program said so"
 
 
 def test_a_registered_flow_carries_its_job_and_is_told_however_small():
@@ -348,7 +364,7 @@ SAID = {
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"protocol": "sctp"}, "protocol 'sctp': expected tcp or udp"),
+        ({"protocol": "sctp"}, "protocol 'sctp': expected tcp, udp or roce"),
         ({"source_address": "localhost"}, "source_address 'localhost': expected an IPv4 or IPv6 address"),
         ({"source_port": 0}, "source_port 0: expected a whole number from 1 to 65535"),
         ({"source_port": True}, "source_port True"),
@@ -362,6 +378,8 @@ SAID = {
         ({"flow": "sock:0"}, "flow 'sock:0': expected sock:<cookie>"),
         ({"flow": "sock:1\n"}, "flow 'sock:1"),
         ({"flow": 7}, "flow 7: expected"),
+        ({"flow": "qp:rxe0:17:99"}, "flow 'qp:rxe0:17:99': expected sock:<cookie>"),
+        ({"closed": True}, "closed True: expected .* of roce alone"),
         ({"can": "MOVE"}, "can 'MOVE': expected a list out of MOVE, PACE"),
         ({"can": ["MOVE", "FLY"]}, "can .*: expected a list out of MOVE, PACE"),
     ],
@@ -378,11 +396,99 @@ def test_a_line_that_is_no_flow_is_refused(line):
         parse_registration(line)
 
 
+PAIR = {
+    "protocol": "roce", "source_address": "127.0.0.1", "source_port": 49441, "peer_address": "127.0.0.2",
+    "peer_port": 4791, "flow": "qp:rxe0:17:99", "sent_bytes": 10, "at_ns": 11, "can": ["MOVE"],
+}  # fmt: skip
+
+
+def test_a_queue_pair_names_itself():
+    key, said = parse_registration(json.dumps(PAIR).encode())
+    assert key == ("ROCE", "127.0.0.1", 49441, "127.0.0.2", 4791)
+    assert (said.name, said.can, said.sent_bytes) == ("qp:rxe0:17:99", ("MOVE",), 10)
+    _, long_up = parse_registration(json.dumps(PAIR | {"flow": f"qp:mlx5_0:1234567:{10**13}"}).encode())
+    assert long_up.name == f"qp:mlx5_0:1234567:{10**13}", "microseconds of many days"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"flow": None}, "flow None: expected qp:<device>:<qpn>:<create count>"),
+        ({"flow": "qp:a/b:1:2"}, "flow 'qp:a/b:1:2'"),
+        ({"flow": "sock:7"}, "flow 'sock:7': expected qp:"),
+        ({"sent_bytes": None}, "sent_bytes None"),
+        ({"closed": "yes"}, "closed 'yes': expected true or false"),
+    ],
+)
+def test_a_queue_pair_that_cannot_be_is_refused_in_one_line(change, says):
+    with pytest.raises(ValueError, match=says):
+        parse_registration(json.dumps(PAIR | change).encode())
+
+
+def pair(port: int, sent: int, at_ms: int, name: str = "qp:rxe0:17:99") -> Any:
+    key = ("ROCE", "10.0.0.1", port, "10.0.0.2", 4791)
+    return key, Registration(flow=name, sent_bytes=sent, at_ns=at_ms * MS, can=("MOVE",))
+
+
+def test_a_queue_pair_that_is_moved_is_the_same_flow_on_another_path():
+    flows = book()
+    flows.look([], [], {}, 100 * MS, [pair(49_441, 0, 90)])
+    (first,) = told(flows)
+    assert (first["flow_id"], first["protocol"], first["can"]) == ("a/boot/qp:rxe0:17:99", "ROCE", ["MOVE"])
+    known = {49_441: ("a:eth0>l:1",), 50_000: ("a:eth0>l:2",)}
+    flows.trace(lambda nic, peer, key: known[key[2]])
+    assert told(flows)[-1]["hops"] == ["a:eth0>l:1"]
+    flows.look([], [], {}, 200 * MS, [pair(50_000, 10**6, 190)])
+    found = told(flows)[-1]
+    assert (found["source_port"], found["bytes_total"], found["state"]) == (50_000, 10**6, "OPEN")
+    assert found["hops"] == [], "never another port's"
+    flows.trace(lambda nic, peer, key: known[key[2]])
+    assert told(flows)[-1]["hops"] == ["a:eth0>l:2"]
+    flows.look([], [], {}, 300 * MS)
+    assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
+
+
+def test_queue_pairs_that_share_their_ports_are_flows_of_their_own():
+    flows = book()
+    flows.look([], [], {}, 100 * MS, [pair(49_441, 0, 90), pair(49_441, 5, 90, "qp:rxe0:18:100")])
+    assert {flow["flow_id"]: flow["bytes_total"] for flow in told(flows)} == {
+        "a/boot/qp:rxe0:17:99": 0, "a/boot/qp:rxe0:18:100": 5,
+    }  # fmt: skip
+
+
 def served(registrations: Registrations, until: Any) -> None:
     end = time.monotonic() + 10
     while not until():
         assert time.monotonic() < end
         registrations.serve(time.monotonic() + 0.01)
+
+
+def test_queue_pairs_of_one_program_come_and_go_on_one_connection(tmp_path):
+    path = tmp_path / "flows.sock"
+    registrations = Registrations(path, {"127.0.0.1"}.__contains__)
+    other = PAIR | {"flow": "qp:rxe0:18:100"}
+    with contextlib.closing(registrations), connect(path, 5) as program, connect(path, 5) as thief:
+        for said in (PAIR, other):
+            program.sendall(json.dumps(said).encode() + b"\n")
+        served(registrations, lambda: len(registrations.queue_pairs) == 2)
+        registrations.sweep()
+        thief.sendall(json.dumps(PAIR).encode() + b"\n")
+        served(registrations, lambda: select.select([thief], [], [], 0)[0])
+        assert "registered by another program already" in json.loads(thief.recv(4096))["error"]
+        news = registrations.news
+        program.sendall(json.dumps(PAIR | {"source_port": 50000, "sent_bytes": 11}).encode() + b"\n")
+        served(registrations, lambda: registrations.queue_pairs["qp:rxe0:17:99"][0][2] == 50000)
+        assert registrations.news == news + 1, "its new way is traced at once"
+        closing = {"protocol": "roce", "flow": "qp:rxe0:17:99", "closed": True}
+        program.sendall(json.dumps(closing).encode() + b"\n")
+
+        def swept() -> bool:
+            registrations.sweep()
+            return list(registrations.queue_pairs) == ["qp:rxe0:18:100"]
+
+        served(registrations, swept)
+        program.close()
+        served(registrations, lambda: registrations.sweep() or not registrations.queue_pairs)
 
 
 def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(tmp_path):

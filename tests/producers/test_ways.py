@@ -158,7 +158,8 @@ def test_what_a_peer_asks_for_is_answered_for():
          "protocol": "UDP"}
         for port in (61_000, 61_001)
     ]  # fmt: skip
-    watched.ways.hear("b/e", {"ways": [*rows, rows[0] | {"leg": "ACK", "port": 9}]}, watched.now_s)
+    others = [rows[0] | {"leg": "ACK", "port": 9}, rows[0] | {"peer_port": 4791}]
+    watched.ways.hear("b/e", {"ways": [*rows, *others]}, watched.now_s)
     watched.run(2)
     (name, value) = watched.puts[-1]
     record = codec.decode(value, "FlowWays")
@@ -169,6 +170,16 @@ def test_what_a_peer_asks_for_is_answered_for():
     assert [tuple(way["hops"]) for way in record["ways"]] == [
         watched.links(80, 61_000), watched.links(80, 61_001),
     ]  # fmt: skip
+
+
+def test_a_queue_pair_goes_as_udp_does_and_nothing_ever_comes_to_its_peer():
+    watched = Watched()
+    pair = key(49_441, 4791, "ROCE")
+    watched.run(1, [("b/e", pair, True)])
+    assert watched.ways.hops_of("b/e", pair) == watched.links(49_441, 4791)
+    assert {49_441, *candidate_ports(A, B, 4791, 32, 61_000)} == set(watched.book.of("a/e", "b/e", 4791))
+    assert not watched.networks["TCP"].sent
+    assert all(ttl <= 3 for _, target, ttl in watched.networks["UDP"].sent if target == (B, 4791))
 
 
 def test_a_way_that_moved_is_told_and_has_the_others_looked_at():

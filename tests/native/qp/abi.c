@@ -1,0 +1,50 @@
+/* Compiled, not run: our declarations lie where the real header's do. */
+#include <infiniband/verbs.h>
+
+#include "verbs_abi.h"
+
+#define SAME(ours, our_field, theirs, their_field)                                                                 \
+	_Static_assert(offsetof(struct ours, our_field) == offsetof(struct theirs, their_field), #theirs "." #their_field)
+#define BEFORE(ours, our_field, theirs, their_field)                                                               \
+	_Static_assert(offsetof(struct ours, context) - offsetof(struct ours, our_field) ==                        \
+			       offsetof(struct theirs, context) - offsetof(struct theirs, their_field),            \
+		       #theirs "." #their_field)
+
+SAME(ft_context, device, ibv_context, device);
+SAME(ft_context, post_send, ibv_context, ops.post_send);
+SAME(ft_context, cmd_fd, ibv_context, cmd_fd);
+SAME(ft_context, abi_compat, ibv_context, abi_compat);
+BEFORE(ft_extended, create_qp_ex, verbs_context, create_qp_ex);
+BEFORE(ft_extended, query_device_ex, verbs_context, query_device_ex);
+BEFORE(ft_extended, size, verbs_context, sz);
+SAME(ft_qp, context, ibv_qp, context);
+SAME(ft_qp, qp_num, ibv_qp, qp_num);
+SAME(ft_qp, qp_type, ibv_qp, qp_type);
+SAME(ft_ah_attr, flow_label, ibv_ah_attr, grh.flow_label);
+SAME(ft_ah_attr, sgid_index, ibv_ah_attr, grh.sgid_index);
+SAME(ft_ah_attr, is_global, ibv_ah_attr, is_global);
+SAME(ft_ah_attr, port_num, ibv_ah_attr, port_num);
+SAME(ft_qp_attr, path_mtu, ibv_qp_attr, path_mtu);
+SAME(ft_qp_attr, dest_qp_num, ibv_qp_attr, dest_qp_num);
+SAME(ft_qp_attr, ah_attr, ibv_qp_attr, ah_attr);
+SAME(ft_qp_attr, alt_ah_attr, ibv_qp_attr, alt_ah_attr);
+SAME(ft_qp_attr, port_num, ibv_qp_attr, port_num);
+SAME(ft_qp_attr, rate_limit, ibv_qp_attr, rate_limit);
+SAME(ft_sge, length, ibv_sge, length);
+SAME(ft_send_wr, next, ibv_send_wr, next);
+SAME(ft_send_wr, sg_list, ibv_send_wr, sg_list);
+SAME(ft_send_wr, num_sge, ibv_send_wr, num_sge);
+SAME(ft_send_wr, opcode, ibv_send_wr, opcode);
+SAME(ft_device_attr_ex, rate_limit_max_kbps, ibv_device_attr_ex, packet_pacing_caps.qp_rate_limit_max);
+SAME(ft_device_attr_ex, rate_limit_qp_types, ibv_device_attr_ex, packet_pacing_caps.supported_qpts);
+_Static_assert(sizeof(struct ft_context) == sizeof(struct ibv_context), "ibv_context");
+_Static_assert(sizeof(struct ft_qp_attr) == sizeof(struct ibv_qp_attr), "ibv_qp_attr");
+_Static_assert(sizeof(struct ft_ah_attr) == sizeof(struct ibv_ah_attr), "ibv_ah_attr");
+_Static_assert(sizeof(struct ft_send_wr) <= sizeof(struct ibv_send_wr), "ibv_send_wr");
+_Static_assert((int)FT_QP_AV == (int)IBV_QP_AV && (int)FT_QP_PATH_MTU == (int)IBV_QP_PATH_MTU &&
+		       (int)FT_QP_DEST_QPN == (int)IBV_QP_DEST_QPN && (int)FT_QP_RATE_LIMIT == (int)IBV_QP_RATE_LIMIT,
+	       "attribute masks");
+_Static_assert((int)FT_QPT_RC == (int)IBV_QPT_RC && (int)FT_QPS_RTS == (int)IBV_QPS_RTS &&
+		       (int)FT_QPS_SQD == (int)IBV_QPS_SQD && (int)FT_WR_RDMA_READ == (int)IBV_WR_RDMA_READ &&
+		       (int)FT_WR_LAST_ATOMIC == (int)IBV_WR_ATOMIC_FETCH_AND_ADD,
+	       "numbers");

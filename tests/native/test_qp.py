@@ -1,0 +1,141 @@
+"""The queue-pair library without RDMA: its declarations against the real header, verbs found as NCCL finds
+them, orders while queue pairs come and go on other threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from native import qp
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+HERE = Path(__file__).resolve().parent / "qp"
+
+
+def compiler() -> str:
+    gcc = shutil.which(os.environ.get("CC", "gcc"))
+    if gcc is None:
+        pytest.skip("no C compiler")
+    return gcc
+
+
+def compiled(arguments: list[str | Path]) -> None:
+    command = [compiler(), "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE / 'qp'}"]
+    built = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+
+
+def test_what_we_declare_lies_where_the_real_header_has_it():
+    if not Path("/usr/include/infiniband/verbs.h").exists():
+        pytest.skip("no <infiniband/verbs.h> (Debian: apt-get install libibverbs-dev)")
+    compiled(["-fsyntax-only", HERE / "abi.c"])
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+    """A command: the program, and the verbs that it is to load."""
+    folder = tmp_path_factory.mktemp("qp")
+    versions = folder / "versions"
+    versions.write_text("IBVERBS_1.0 { local: *; };\nIBVERBS_1.1 { global: ibv_*; } IBVERBS_1.0;\n")
+    verbs, built = folder / "libibverbs.so.1", folder / "program"
+    compiled(["-shared", "-fPIC", f"-Wl,--version-script={versions}", HERE / "verbs.c", "-o", verbs])
+    compiled([HERE / "program.c", "-pthread", "-ldl", "-o", built])
+    return [built, verbs]
+
+
+class Peer:
+    """The actuator's end of a connection: lines in, lines out."""
+
+    def __init__(self, path: Path) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._listener.settimeout(20)
+
+    def accept(self) -> None:
+        self._connection, _ = self._listener.accept()
+        self._connection.settimeout(20)
+        self._lines = self._connection.makefile("r", encoding="ascii")
+
+    def until(self, begin: str) -> str:
+        for line in self._lines:
+            if line.startswith(begin):
+                return line.rstrip("\n")
+        raise AssertionError(f"hung up before {begin!r}")
+
+    def say(self, line: str) -> None:
+        self._connection.sendall(line.encode() + b"\n")
+
+    def close(self) -> None:
+        self._listener.close()
+        self._connection.close()
+        self._lines.close()
+
+
+@contextlib.contextmanager
+def running(command: list[str | Path], **environment: str) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"LD_PRELOAD": str(qp.library())} | environment,
+    )  # fmt: skip
+    with started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def test_orders_are_carried_out_while_queue_pairs_come_and_go(program, tmp_path):
+    peer = Peer(tmp_path / "control.sock")
+    with (
+        contextlib.closing(peer),
+        running(program, FABRICTIME_CONTROL=str(tmp_path / "control.sock")) as owner,
+    ):
+        peer.accept()
+        number = owner.stdout.readline().split()[1]
+        line = peer.until(f"FLOW qp:made_up0:{number}:")
+        _, key, port, verbs = line.split(" ")
+        assert (port, verbs) == ("0", "PACE"), "no RoCE v2, but a device that limits rates"
+        for id in range(1, 200):
+            peer.say(f"PACE {id} {key} {id}500")
+            assert (
+                peer.until(f"DONE {id} ") == f"DONE {id} {(id * 1000 + 500 + 999) // 1000 * 1000} RATE_LIMIT"
+            )
+        peer.say(f"MOVE 200 {key} 50000")
+        assert peer.until("FAILED 200") == (
+            "FAILED 200 no RoCE v2: its packets have no source port; no standby"
+        )
+        peer.say("MOVE 201 qp:made_up0:0:0 50000")
+        assert peer.until("FAILED 201") == "FAILED 201 no such queue pair"
+        owner.stdin.write("\n")
+        owner.stdin.flush()
+        assert peer.until(f"GONE {key}")
+        assert owner.wait(20) == 0
+
+
+def test_an_actuator_that_is_not_there_hinders_nothing(program, tmp_path):
+    with running(program, FABRICTIME_CONTROL=str(tmp_path / "nobody")) as owner:
+        assert owner.stdout.readline().startswith("standing ")
+        owner.stdin.write("\n")
+        owner.stdin.flush()
+        assert owner.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["MOVE", "MOVE x y 1", "PACE 5", "PACE 5 k 1e3", "MOVE 6 k 70000", "\x01" * 100]
+)
+def test_an_order_that_cannot_be_read_is_refused_and_nothing_ends(program, tmp_path, line):
+    peer = Peer(tmp_path / "control.sock")
+    with contextlib.closing(peer), running(program, FABRICTIME_CONTROL=str(tmp_path / "control.sock")):
+        peer.accept()
+        peer.say(line)
+        assert peer.until("FAILED ")
+        peer.say("MOVE 7 nobody 50000")
+        assert peer.until("FAILED 7") == "FAILED 7 no such queue pair"

@@ -1,0 +1,104 @@
+"""What the library in a program talks to, for tests: listens as the actuator and the flow reporter do, keeps
+what it hears, and gives orders."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Listener:
+    """Takes lines at an owner-only socket; `take` is called with each."""
+
+    def __init__(self, path: str, take: Callable[[str], None]) -> None:
+        self.path, self._take = path, take
+        self._socket = socket.socket(socket.AF_UNIX)
+        os.umask(0o077)
+        self._socket.bind(path)
+        self._socket.listen()
+        self.connections: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def say(self, line: str) -> None:
+        self.connections[-1].sendall(line.encode() + b"\n")
+
+    def hang_up(self) -> None:
+        while self.connections:
+            self.connections.pop().shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            self.connections.append(connection)
+            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        with connection.makefile("r", encoding="ascii") as lines:
+            for line in lines:
+                self._take(line.rstrip("\n"))
+
+
+@dataclass
+class Actuator:
+    """Orders by the control socket; what flows say of themselves, by key."""
+
+    folder: str
+    flows: dict[str, tuple[int, str]] = field(default_factory=dict)
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    answers: dict[int, str] = field(default_factory=dict)
+    heard: list[str] = field(default_factory=list)
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        self._control = Listener(f"{self.folder}/control", self._line)
+        self._flows = Listener(f"{self.folder}/flows", self._report)
+        self._id = 0
+
+    def environment(self) -> dict[str, str]:
+        return {"FABRICTIME_CONTROL": self._control.path, "FABRICTIME_FLOWS": self._flows.path}
+
+    def order(self, word: str, key: str, value: int) -> str:
+        """Give an order; return the answer, without its id."""
+        self._id += 1
+        self._control.say(f"{word} {self._id} {key} {value}")
+        until(lambda: self._id in self.answers, f"answer to {word}")
+        return self.answers[self._id]
+
+    def hang_up(self) -> None:
+        """End the actuator's connections, as one that is started anew."""
+        self._control.hang_up()
+
+    def _line(self, line: str) -> None:
+        self.heard.append(line)
+        word, _, rest = line.partition(" ")
+        if word == "FLOW":
+            key, port, verbs = rest.split(" ")
+            self.flows[key] = (int(port), verbs)
+        elif word == "GONE":
+            self.flows.pop(rest, None)
+            self.gone.append(rest)
+        else:
+            number, _, text = rest.partition(" ")
+            self.answers[int(number)] = f"{word} {text}"
+
+    def _report(self, line: str) -> None:
+        said = json.loads(line)
+        self.reports[said["flow"]] = said
+        if "sent_bytes" in said:
+            self.sent_bytes[said["flow"]] = said["sent_bytes"]
+
+
+def until(done: Callable[[], Any], what: str, limit_s: float = 30.0) -> None:
+    end = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {limit_s:.0f} s")
+        time.sleep(0.001)

@@ -1,0 +1,371 @@
+"""All that is tried in the guest, one JSON object a check: its name, whether it held, figures, else what went
+wrong. What each is worth is said in ../test_guest.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, "/repo")
+import fabric
+from actuator import Actuator, until
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARY = "/repo/native/qp/libfabrictime-qp.so"
+CHECK_S = 60
+PERFTEST_WRITES = 30_000
+CHECKS: list[Callable[[], dict[str, Any]]] = []
+
+
+def check(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    CHECKS.append(function)
+    return function
+
+
+class Program:
+    """A program, mostly with the library loaded; its lines come by `read`."""
+
+    def __init__(self, command: list[str], actuator: Actuator | None, library: bool = True) -> None:
+        more = {"PYTHONPATH": f"{HERE}:/repo"} | ({"LD_PRELOAD": LIBRARY} if library else {})
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | more | ({} if actuator is None else actuator.environment()),
+        )  # fmt: skip
+        self.said: list[str] = []
+        self._read = 0
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    def _collect(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(line)
+
+    def read(self, word: str) -> list[str]:
+        """The fields of the next line that begins with `word`."""
+        while True:
+            ended = not self._reader.is_alive()
+            while self._read < len(self.said):
+                self._read += 1
+                if self.said[self._read - 1].startswith(word + " "):
+                    return self.said[self._read - 1].split()[1:]
+            if ended:
+                raise RuntimeError(f"ended before it said {word}: {''.join(self.said)}")
+            time.sleep(0.001)
+
+    def tell(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def end(self, limit_s: float = 60.0) -> int:
+        self._process.wait(limit_s)
+        self._reader.join(limit_s)
+        return self._process.returncode
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+
+@contextmanager
+def program(command: list[str], actuator: Actuator | None, library: bool = True) -> Iterator[Program]:
+    started = Program(command, actuator, library)
+    try:
+        yield started
+    except BaseException:
+        started.kill()
+        sys.stderr.write("".join(started.said))
+        raise
+    finally:
+        started.kill()
+
+
+def script(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, f"{HERE}/{name}.py", *map(str, arguments)]
+
+
+def actuator() -> Actuator:
+    return Actuator(tempfile.mkdtemp())
+
+
+def flow_of(of: Actuator, device: str = "rxe_a0") -> str:
+    """The key of the queue pair on a device, once it is told of."""
+
+    def found() -> list[str]:
+        return [key for key in list(of.flows) if key.startswith(f"qp:{device}:")]
+
+    until(found, f"FLOW of {device}")
+    (key,) = found()
+    return key
+
+
+def counts() -> dict[str, int]:
+    return {spine: fabric.rx_packets(spine, "leafa") for spine in fabric.SPINES}
+
+
+def path_map(ports: range) -> dict[int, str]:
+    """Which spine packets of a source port take from leaf A: the routers hash what the kernel's own UDP sends
+    just as they hash RoCE."""
+    found = {}
+    for port in ports:
+        before = counts()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+            sending.bind((fabric.NICS["a0"][0], port))
+            for _ in range(4):
+                sending.sendto(b"?", (fabric.NICS["b0"][0], 4791))
+
+            def passed(before: dict[str, int] = before) -> list[str]:
+                return [spine for spine, now in counts().items() if now - before[spine] >= 4]
+
+            until(passed, f"packets of port {port}")
+            (found[port],) = passed()
+    return found
+
+
+def busiest(for_s: float = 0.3) -> str:
+    before = counts()
+    time.sleep(for_s)
+    return max(counts().items(), key=lambda item: item[1] - before[item[0]])[0]
+
+
+PATHS: dict[int, str] = {}
+
+
+def port_of(spine: str) -> int:
+    return next(port for port, found in PATHS.items() if found == spine)
+
+
+def other_than(*spines: str) -> str:
+    return next(spine for spine in fabric.SPINES if spine not in spines)
+
+
+@check
+def perftest_is_seen_moved_and_saved() -> dict[str, Any]:
+    """Debian's ib_write_bw, unmodified, through two silent blackholes."""
+    acting = actuator()
+    options = ["-F", "-s", "4096", "-n", str(PERFTEST_WRITES), "-p", "18515", "-t", "64"]
+    gid = {nic: str(fabric.gid_index(f"rxe_{nic}", fabric.NICS[nic][0])) for nic in ("a0", "b0")}
+    # It polls without pause: of the guest's two processors it gets one, the other is the network's.
+    serving = ["nice", "-n", "5", "ib_write_bw", "-d", "rxe_b0", "-x", gid["b0"], *options]
+    writing = [
+        "nice",
+        "-n",
+        "5",
+        "ib_write_bw",
+        "-d",
+        "rxe_a0",
+        "-x",
+        gid["a0"],
+        *options,
+        fabric.NICS["b0"][0],
+    ]
+    with program(serving, None, library=False):
+        listening("18515")
+        with program(writing, acting) as client:
+            key = flow_of(acting)
+            port, verbs = acting.flows[key]
+            found: dict[str, Any] = {"key": key, "verbs": verbs, "first_spine": busiest()}
+            found["first_port_spine"] = path_map(range(port, port + 1))[port]
+            until(lambda: acting.reports.get(key, {}).get("sent_bytes"), "report with bytes")
+            times = []
+            spine = found["first_spine"]
+            for _ in range(2):
+                fabric.blackhole(spine, "leafa", True)
+                chosen = other_than(spine)
+                before, began = counts()[chosen], time.monotonic()
+                answer = acting.order("MOVE", key, port_of(chosen))
+                assert answer == f"DONE {port_of(chosen)} SQD", answer
+                until(
+                    lambda chosen=chosen, before=before: counts()[chosen] > before + 50,
+                    "writes on the new path",
+                )
+                times.append(time.monotonic() - began)
+                fabric.blackhole(spine, "leafa", False)
+                spine = chosen
+            found["moved_ms"] = [round(each * 1e3, 1) for each in times]
+            found["pace"] = acting.order("PACE", key, 10**8)
+            found["low_port"] = acting.order("MOVE", key, 1000)
+            found["nobody"] = acting.order("MOVE", "qp:rxe_a0:99:1", 50_000)
+            found["unknown"] = acting.order("JUMP", key, 1)
+            report = acting.reports[key]
+            found["report"] = report
+            found["exit"] = client.end()
+            until(lambda: acting.gone == [key], "GONE")
+            until(lambda: acting.reports[key].get("closed"), "closed")
+            found["iterations"] = int(
+                [line.split() for line in client.said if line.startswith(" 4096 ")][-1][1]
+            )
+            found["sent_bytes"] = acting.sent_bytes[key]
+            found["lines"] = len(acting.heard)
+    return found
+
+
+def listening(port: str) -> None:
+    """Wait until a TCP port is listened at."""
+    wanted = f":{int(port):04X} "
+    until(
+        lambda: any(
+            wanted in line and " 0A " in line
+            for name in ("tcp", "tcp6")
+            for line in Path("/proc/net", name).read_text().splitlines()
+        ),
+        f"listener at {port}",
+    )
+
+
+@check
+def failover_beats_the_transport() -> dict[str, Any]:
+    """Blackhole to first completed write on the new path, against the transport's own time to its error.
+
+    Timeout 67 ms, six retries. The pair that is moved tries for ever: a late move shows as a late write."""
+    gave_up, detected, recovered = [], [], []
+    acting = actuator()
+    with program(script("writer", fabric_label(port_of("spine1")), 7), acting) as writer:
+        writer.read("ready")
+        key = flow_of(acting)
+        spine = busiest()
+        for _ in range(6):
+            began = time.monotonic()
+            fabric.blackhole(spine, "leafa", True)
+            # It may have stalled for a moment before, for want of a processor: that is not it.
+            until(lambda: writer.said[-1].startswith("last "), "stall")
+            at = len(writer.said) - 1
+            last = max(began, float(writer.said[at].split()[1]))
+            chosen = other_than(spine)
+            detected.append(time.monotonic() - last)
+            answer = acting.order("MOVE", key, port_of(chosen))
+            assert answer == f"DONE {port_of(chosen)} SQD", answer
+            until(lambda at=at: len(writer.said) > at + 1, "first write after it")
+            recovered.append(float(writer.said[at + 1].split()[1]) - last)
+            fabric.blackhole(spine, "leafa", False)
+            spine = chosen
+    for _ in range(3):
+        with program(script("writer", fabric_label(port_of("spine1")), 6), None, library=False) as writer:
+            writer.read("ready")
+            spine = busiest()
+            fabric.blackhole(spine, "leafa", True)
+            at, _, last = writer.read("error")
+            gave_up.append(float(at) - float(last))
+            fabric.blackhole(spine, "leafa", False)
+    ratio = statistics.median(recovered) / statistics.median(gave_up)
+    return {
+        "rdma_failover_vs_transport_error": round(ratio, 3),
+        "failover_ms": [round(each * 1e3, 1) for each in recovered],
+        "of_it_detection_ms": [round(each * 1e3, 1) for each in detected],
+        "transport_error_ms": [round(each * 1e3, 1) for each in gave_up],
+    }
+
+
+def fabric_label(port: int) -> int:
+    return port & 0x3FFF or 0x4001
+
+
+@check
+def standby_takes_over() -> dict[str, Any]:
+    acting = actuator()
+    with program(script("standby", "standby"), acting) as owner:
+        said = owner.read("standby")
+        until(lambda: len(acting.flows) == 4, "FLOW of both ends of both pairs")
+        answer = acting.order("MOVE", flow_of(acting), 1000)
+        written = owner.read("written")
+        owner.tell()
+        return {"said": said, "answer": answer, "written": written[0], "ms": float(written[1]) * 1e3,
+                "exit": owner.end()}  # fmt: skip
+
+
+@check
+def quiet_without_sockets() -> dict[str, Any]:
+    with program(script("standby", "quiet"), None) as owner:
+        before, after = owner.read("threads")
+        return {"threads_before": int(before), "threads_after": int(after), "exit": owner.end()}
+
+
+@check
+def forks_and_reconnects() -> dict[str, Any]:
+    """A child of the owner changes nothing; an actuator that comes back is told all again."""
+    acting = actuator()
+    with program(script("standby", "fork"), acting) as owner:
+        before, after = owner.read("threads")
+        child = owner.read("child")
+        until(lambda: len(acting.flows) == 2, "FLOW of both ends")
+        flows = dict(acting.flows)
+        acting.flows.clear()
+        acting.hang_up()
+        until(lambda: acting.flows == flows, "FLOW again")
+        answer = acting.order("MOVE", flow_of(acting), 50_001)
+        owner.tell()
+        return {"threads": int(after) - int(before), "child": child[0], "answer": answer, "exit": owner.end()}
+
+
+@check
+def pyverbs_moves_what_is_handed_over() -> dict[str, Any]:
+    """No library loaded: the program moves its own, by the service's protocol and by call."""
+    acting = actuator()
+    with program(script("owner"), acting, library=False) as owner:
+        key = flow_of(acting)
+        first = acting.flows[key]
+        found: dict[str, Any] = {"key": key, "flow": first, "spine_before": busiest()}
+        chosen = other_than(found["spine_before"])
+        ordered = time.monotonic()
+        found["moved"] = acting.order("MOVE", key, port_of(chosen))
+        found["ms"] = round((time.monotonic() - ordered) * 1e3, 1)
+        assert found["moved"].startswith("DONE "), found["moved"]
+        found["expected"] = f"DONE {port_of(chosen)} SQD"
+        before = counts()[chosen]
+        until(lambda: counts()[chosen] > before + 20, "writes on the new path")
+        found["told"] = acting.flows[key][0] == port_of(chosen)
+        found["pace"] = acting.order("PACE", key, 10**8)
+        found["low_port"] = acting.order("MOVE", key, 1000)
+        found["nobody"] = acting.order("MOVE", "qp:rxe_a0:99:1", 50_000)
+        owner.tell()
+        found["exit"] = owner.end()
+        until(lambda: acting.gone == [key], "GONE")
+        return found
+
+
+def main() -> int:
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"check: no end within {CHECK_S} s")
+
+    signal.signal(signal.SIGALRM, late)
+    fabric.build()
+    PATHS.update(path_map(range(50_000, 50_024)))
+    print(json.dumps({"check": "fabric", "ok": True, "found": {"paths": PATHS}}), flush=True)
+    for function in CHECKS:
+        result: dict[str, Any] = {"check": function.__name__, "ok": True}
+        began = time.monotonic()
+        signal.alarm(CHECK_S)
+        try:
+            result["found"] = function()
+        except Exception:
+            result |= {"ok": False, "error": traceback.format_exc()}
+        signal.alarm(0)
+        result["took_s"] = round(time.monotonic() - began, 1)
+        print(json.dumps(result), flush=True)
+        for spine in fabric.SPINES:
+            try:
+                fabric.blackhole(spine, "leafa", False)
+            except RuntimeError:
+                continue
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
