@@ -217,7 +217,7 @@ class Effect:
             least_bps = rules.short * min(self.before_bps, given_bps)
             return seen.bps < least_bps and (seen.steady or seen.most_bps < rules.short_unknown * given_bps)
         limited = self._limit_ns > max(self._judge_ns, now_ns - rules.window_ns)
-        return (limited or seen.steady) and not over and seen.most_bps < rules.short_unknown * given_bps
+        return limited and not over and seen.most_bps < rules.short_unknown * given_bps
 
     def _go_on(self, trial: _Trial, now_ns: int, bps: float, flows: int, others_ns: int) -> None:
         """Raise on, or end the trial."""

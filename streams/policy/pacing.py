@@ -307,6 +307,7 @@ class Pacing:
         """Let what the receiver takes in tell whether the pace is too tight."""
         delay = self._delays.get(r.link)
         queue_ns = delay.delay_ns if delay is not None and now_ns - delay.end_ns < S else 0.0
+        small_bps = self._small_bps(r)
         others = [each for each in self._receivers.values() if each is r or each.jobs & r.jobs]
         others_ns = max(each.effect.raised_ns for each in others)
         for each in others:
@@ -314,7 +315,8 @@ class Pacing:
                 r.effect.join(each.effect.turns * r.sending / max(1, each.sending), now_ns)
         r.effect.step(
             now_ns, others_ns=others_ns, given_bps=self._given(r) * r.rate_bps, flows=r.sending, queue_ns=queue_ns, over=r.over_ns > 0,
-            limited=any(each.live.rate_bps >= self.rules.used_share * r.pace_bps for each in members),
+            limited=any(each.live.rate_bps >= self.rules.used_share * r.pace_bps for each in members)
+            or 2 * sum(each.live.rate_bps > small_bps for each in members) >= max(2, r.sending),
         )  # fmt: skip
 
     def _look(self, r: _Receiver, flows: list[LiveFlow]) -> None:
