@@ -36,6 +36,8 @@ class EffectRules:
     """And part of what is given out, where nobody knows what was taken in before."""
     full: float = 0.85
     """And part of the link's rate from which on nothing more is looked for then."""
+    spare: float = 0.97
+    """Part of what was taken in before, below which flows are given no less."""
     steady: float = 0.4
     """Part of the mean that the lowest rate is, where senders do not pause."""
     idle_share: float = 0.02
@@ -124,11 +126,11 @@ class _Trial:
     """Since when each flow may have a whole link."""
 
 
-# Flow reports are of a longer time than one step of a collective operation: of 28 flows that take turns, four
-# at a time, they say that 28 send. An even split then gives each a seventh of what it could have, and the link
-# runs at a seventh. Nothing that is reported of the flows tells this from an incast of 28; what the receiver
-# takes in does. With k flows of n sending at once at p each it is k p, which grows with p as long as p is what
-# holds them back: so p is raised, `turns` over an even split, until no more comes in than came in unpaced.
+# Flow reports are of a longer time than one step of a collective operation: of 28 flows that take turns,
+# four at a time, they say that 28 send. An even split then gives each a seventh of what it could have, and
+# the link runs at a seventh. Rates alone do not tell this from an incast of 28; what the receiver takes in
+# does. With k flows of n sending at once at p each it is k p, which grows with p as long as p is what holds
+# them back: so p is raised, `turns` over an even split, until as much comes in as came in unpaced.
 @dataclass(slots=True)
 class Effect:
     """One receiver that is paced. `before_bps`: what it took in unpaced, 0 where nobody knows."""
@@ -181,8 +183,8 @@ class Effect:
         if self._short(now_ns, seen, given_bps, over):
             if now_ns >= self._next_ns and flows > 1:
                 self.tight, self.raised_ns = max(self.tight, self.turns), now_ns
-                self._trial = _Trial(seen.bps, self.turns, now_ns)
-                missing = (self.before_bps or given_bps) / seen.bps
+                self._trial = _Trial(min(seen.bps, latest_bps), self.turns, now_ns)
+                missing = (self.before_bps or given_bps) / min(seen.bps, latest_bps)
                 self.turns = min(flows, self.turns * min(max(missing, rules.factor), rules.most_factor))
             return
         if seen.long_ns >= rules.window_ns:
@@ -197,11 +199,12 @@ class Effect:
             self.turns = turns
 
     def lower(self, cut: float, now_ns: int) -> bool:
-        """Take it that a queue stands though it had time to drain: give each flow less by the part `cut`, where
-        it gets more than an even split. Return whether that was so."""
+        """Take it that a queue stands though it had time to drain: give each flow less by the part `cut`,
+        where it gets more than an even split. Return whether the link's share is to be left as it is."""
         if self.turns <= 1:
             return False
-        if self._trial is not None:
+        seen = self.intake.since(now_ns - self.rules.window_ns, self.rules.idle_share * self.rate_bps)
+        if self._trial is not None or seen.bps < self.rules.spare * self.before_bps:
             return True
         lower = max(1.0, self.turns * (1 - cut), min(self.turns, self.rules.margin * self.tight))
         if lower == self.turns:
@@ -248,7 +251,7 @@ class Effect:
         self._queues.append(queue_ns)
         if len(self._queues) * self.rules.sample_ns >= self.rules.help_ns:
             mean_ns = sum(self._queues) / len(self._queues)
-            self.helped = mean_ns <= self.rules.helped * self._queue_before_ns
+            self.helped = mean_ns <= self.rules.helped * self._queue_before_ns or not self._queue_before_ns
             self.useless = not self.helped
             self._queues.clear()
 

@@ -148,7 +148,8 @@ class Pacing:
     """The incasts of one shard. `rate_of`: a directed link's bit/s, 0 where it is not known."""
 
     def __init__(
-        self, rate_of: Callable[[str], int], rules: PacingRules | None = None, effect: EffectRules | None = None
+        self, rate_of: Callable[[str], int], rules: PacingRules | None = None,
+        effect: EffectRules | None = None,
     ) -> None:  # fmt: skip
         self.rules = rules or PacingRules()
         self._effects = Effects(effect)
@@ -314,7 +315,8 @@ class Pacing:
             if each is not r and now_ns - each.effect.raised_ns < S:
                 r.effect.join(each.effect.turns * r.sending / max(1, each.sending), now_ns)
         r.effect.step(
-            now_ns, others_ns=others_ns, given_bps=self._given(r) * r.rate_bps, flows=r.sending, queue_ns=queue_ns, over=r.over_ns > 0,
+            now_ns, given_bps=self._given(r) * r.rate_bps, flows=r.sending, queue_ns=queue_ns,
+            over=r.over_ns > 0, others_ns=others_ns,
             limited=any(each.live.rate_bps >= self.rules.used_share * r.pace_bps for each in members)
             or 2 * sum(each.live.rate_bps > small_bps for each in members) >= max(2, r.sending),
         )  # fmt: skip
@@ -405,11 +407,9 @@ class Pacing:
         modest = sorted(
             self.rules.growth * sender.peak.bps(r.clock_ns) for sender in members if id(sender) not in wants
         )
-        if wanting:
-            pace_bps = _level(room_bps, modest, len(wanting))
-        else:
-            pace_bps = room_bps / max(1, r.sending)
-        pace_bps = min(whole_bps, turns * pace_bps)
+        pace_bps = _level(room_bps, modest, len(wanting)) if wanting else room_bps / max(1, r.sending)
+        if turns > 1:
+            pace_bps = min(r.rate_bps, turns * pace_bps)
         if r.pace_bps and turns <= 1:
             rise = self.rules.rise_share_per_s * (now_ns - r.stepped_ns) / S
             pace_bps = min(pace_bps, r.pace_bps + rise * r.rate_bps)

@@ -25,17 +25,19 @@ SEEN_MS, APPLIED_MS, ROUND_MS = 100, 30, 50
 
 
 class TurnsLoop:
-    """Ranks that each send a chunk to each other, pairwise, over `stripes` connections at once; a rank begins a
-    phase when it has sent and got all of the one before, all ranks an iteration together. `iterations`: when
-    each ended, ms. `acts`: owners hold flows to what they are told."""
+    """Ranks that each send a chunk to each other, pairwise, over `stripes` connections at once (`together`),
+    or in turn. A rank begins a phase when it has sent and got all of the one before, all ranks an iteration
+    together. `iterations`: when each ended, ms. `acts`: owners hold flows to what they are told; incasts are
+    told of after `quiet_ms`."""
 
     def __init__(
         self, *, acts: bool, ranks: int = 8, stripes: int = 4, together: bool = True, step_ms: float = 35.0,
-        spread: float = 0.2, seed: int = 3, begin_ms: int = 0,
+        spread: float = 0.2, seed: int = 3, quiet_ms: int = 0,
     ) -> None:  # fmt: skip
         self.acts, self.ranks, self.stripes, self.together = acts, ranks, stripes, together
         self.rng = np.random.default_rng(seed)
-        self.chunk, self.spread, self.now = step_ms * LINK_BPS / 1e3 / stripes, spread, begin_ms
+        self.chunk, self.spread, self.now = step_ms * LINK_BPS / 1e3 / stripes, spread, 0
+        self.quiet_ms = quiet_ms
         shape = (ranks, ranks, stripes)
         self.left, self.sent, self.told = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.pace = np.full(shape, np.inf)
@@ -45,8 +47,8 @@ class TurnsLoop:
         self.phase = [0] * ranks
         self.iterations: list[int] = []
         self.live: dict[tuple[int, int, int], LiveFlow] = {}
-        self.due = [begin_ms + 100 + 37 * n for n in range(ranks)]
-        self.last = [begin_ms] * ranks
+        self.due = [100 + 37 * n for n in range(ranks)]
+        self.last = [0] * ranks
         self.windows: dict[int, dict[str, Any]] = {}
         self.stood: dict[int, int] = {}
         self.later: list[tuple[int, int, Callable[[], None]]] = []
@@ -147,7 +149,7 @@ class TurnsLoop:
         }  # fmt: skip
         self.at(self.now + SEEN_MS, lambda: self.rates.take_queues(record))
         for n in range(self.ranks):
-            if bits[:, n].max() * 1e3 / LINK_BPS >= OPEN_MS:
+            if self.now > self.quiet_ms and bits[:, n].max() * 1e3 / LINK_BPS >= OPEN_MS:
                 self.stood[n] = self.now
             known = self.windows.get(n)
             stands = self.now - self.stood.get(n, -CLOSE_MS) < CLOSE_MS
@@ -159,7 +161,9 @@ class TurnsLoop:
                 "update": known["update"] + 1 if known else 0, "updated_ns": self.now * MS, "kind": "INCAST",
                 "state": "UPDATED" if known and stands else "OPENED" if stands else "CLOSED",
                 "delay_ns": float(bits[-1, n]) * 1e9 / LINK_BPS, "links": [], "others": [],
-                "flows": [{"flow_id": f.flow_id, "peer": f.peer} for f in self.live.values() if f.peer == f"h{n}/0"],
+                "flows": [
+                    {"flow_id": f.flow_id, "peer": f.peer} for f in self.live.values() if f.peer == f"h{n}/0"
+                ],
             }  # fmt: skip
             self.windows[n] = window
             if not stands:
@@ -178,6 +182,10 @@ class TurnsLoop:
         """Return how long an iteration took in the mean, of those that ended within."""
         ended = [at for at in self.iterations if from_ms <= at <= to_ms]
         return (ended[-1] - ended[0]) / (len(ended) - 1)
+
+    def done(self, from_ms: int, to_ms: int) -> int:
+        """Return how many iterations ended within."""
+        return sum(from_ms < at <= to_ms for at in self.iterations)
 
     def queue_ms(self, from_ms: int) -> float:
         """Return how long packets waited at last links in the mean since then."""
