@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from streams.flows import LiveFlow
+from streams.policy.effect import Effect, EffectRules, Effects
 from streams.policy.target import Peak, Target
 
 __all__ = ["Pacing", "PacingRules"]
@@ -103,7 +104,7 @@ class _Receiver:
     rate_bps: int
     window_id: str
     share: float
-    begun_ns: int
+    effect: Effect
     clock_ns: int = 0
     """Runs while somebody sends: what was so in the last round is so after a pause."""
     pace_bps: float = 0.0
@@ -125,6 +126,9 @@ class _Receiver:
     """When a queue was last above the target."""
     probe_ns: int = 0
     stepped_ns: int = 0
+    jobs: frozenset[str] = frozenset()
+    sending: int = 0
+    """How many of its flows sent of late."""
 
 
 # A receiver's last link carries C bit/s. Its senders together are let `share` of that, less what small flows
@@ -143,8 +147,12 @@ class _Receiver:
 class Pacing:
     """The incasts of one shard. `rate_of`: a directed link's bit/s, 0 where it is not known."""
 
-    def __init__(self, rate_of: Callable[[str], int], rules: PacingRules | None = None) -> None:
+    def __init__(
+        self, rate_of: Callable[[str], int], rules: PacingRules | None = None,
+        effect: EffectRules | None = None,
+    ) -> None:  # fmt: skip
         self.rules = rules or PacingRules()
+        self._effects = Effects(effect)
         self._rate_of = rate_of
         self._windows: dict[str, Record] = {}
         self._receivers: dict[str, _Receiver] = {}
@@ -197,6 +205,8 @@ class Pacing:
             if window["state"] == "CLOSED" or window["updated_ns"] <= now_ns - WINDOW_STALE_NS
         ]:  # fmt: skip
             del self._windows[link]
+        flows = list(flows)
+        sampled = self._effects.sample(now_ns, flows)
         told = self._incasts()
         if not told and not self._receivers:
             return {}
@@ -204,8 +214,8 @@ class Pacing:
         for flow in flows:
             to.setdefault(flow.peer, []).append(flow)
         for nic, (link, window) in sorted(told.items()):
-            if link not in shared:
-                self._begin(nic, link, window, now_ns)
+            if link not in shared and not self._effects.alone(nic, now_ns):
+                self._begin(nic, link, window, len(to.get(nic, ())), now_ns)
         found: dict[str, Target] = {}
         for nic, receiver in sorted(self._receivers.items()):
             able = {
@@ -214,10 +224,11 @@ class Pacing:
             }  # fmt: skip
             paces = None
             if receiver.link not in shared:
-                paces = self._step(receiver, to.get(nic, []), able, nic in told, now_ns)
+                paces = self._step(receiver, to.get(nic, []), able, nic in told, now_ns, sampled)
             if paces is None:
                 del self._receivers[nic]
                 self._past[nic] = (receiver.share, now_ns)
+                self._effects.end(nic, receiver.effect, receiver.sending, now_ns)
                 self._delays.pop(receiver.link, None)
             else:
                 found |= paces
@@ -236,7 +247,7 @@ class Pacing:
                         break
         return found
 
-    def _begin(self, nic: str, link: str, window_id: str, now_ns: int) -> None:
+    def _begin(self, nic: str, link: str, window_id: str, flows: int, now_ns: int) -> None:
         receiver = self._receivers.get(nic)
         if receiver is not None:
             receiver.window_id = window_id
@@ -248,16 +259,16 @@ class Pacing:
         if now_ns - let_go_ns >= REMEMBERED_NS:
             share = self.rules.first_share
         self._receivers[nic] = _Receiver(
-            link, rate_bps, window_id, min(share, self.rules.first_share), now_ns, active_ns=now_ns,
-            calm_ns=now_ns, raised_ns=now_ns, stepped_ns=now_ns,
-            probe_ns=self.rules.probe_ns,
+            link, rate_bps, window_id, min(share, self.rules.first_share),
+            self._effects.begin(nic, rate_bps, flows, now_ns), active_ns=now_ns, calm_ns=now_ns,
+            raised_ns=now_ns, stepped_ns=now_ns, probe_ns=self.rules.probe_ns,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------ one receiver
 
     def _step(
-        self, r: _Receiver, flows: list[LiveFlow], able: set[str], incast: bool, now_ns: int
-    ) -> dict[str, Target] | None:
+        self, r: _Receiver, flows: list[LiveFlow], able: set[str], incast: bool, now_ns: int, sampled: bool
+    ) -> dict[str, Target] | None:  # fmt: skip
         """Return the paces of a receiver's senders, None where they are to be let go."""
         self._look(r, flows)
         small_bps = self._small_bps(r)
@@ -283,9 +294,32 @@ class Pacing:
         if self._drained(r, incast, now_ns) or (len(members) < 2 and not r.pace_bps):
             return None
         self._follow(r, wanting, now_ns)
+        r.jobs = frozenset(each.live.job for each in members if each.live.job)
+        r.sending = sum(each.peak.bps(r.clock_ns) > 0 for each in members)
+        if sampled:
+            self._judge(r, members, now_ns)
+            if r.effect.useless:
+                return None
         urgent = self._set_pace(r, members, wanting, others, small_bps, joined, now_ns)
         r.stepped_ns = now_ns
         return {each.live.flow_id: Target(r.pace_bps, r.window_id, urgent) for each in members}
+
+    def _judge(self, r: _Receiver, members: list[_Sender], now_ns: int) -> None:
+        """Let what the receiver takes in tell whether the pace is too tight."""
+        delay = self._delays.get(r.link)
+        queue_ns = delay.delay_ns if delay is not None and now_ns - delay.end_ns < S else 0.0
+        small_bps = self._small_bps(r)
+        others = [each for each in self._receivers.values() if each is r or each.jobs & r.jobs]
+        others_ns = max(each.effect.raised_ns for each in others)
+        for each in others:
+            if each is not r and now_ns - each.effect.raised_ns < S:
+                r.effect.join(each.effect.turns * r.sending / max(1, each.sending), now_ns)
+        r.effect.step(
+            now_ns, given_bps=self._given(r) * r.rate_bps, flows=r.sending, queue_ns=queue_ns,
+            over=r.over_ns > 0, others_ns=others_ns,
+            limited=any(each.live.rate_bps >= self.rules.used_share * r.pace_bps for each in members)
+            or 2 * sum(each.live.rate_bps > small_bps for each in members) >= max(2, r.sending),
+        )  # fmt: skip
 
     def _look(self, r: _Receiver, flows: list[LiveFlow]) -> None:
         """Bring the receiver's senders up to date."""
@@ -323,7 +357,7 @@ class Pacing:
         if delay is None or delay.end_ns <= r.heard_ns:
             return
         r.heard_ns = delay.end_ns
-        if not wanting or delay.begin_ns < r.changed_ns + rules.apply_ns:
+        if not (wanting or r.effect.turns > 1) or delay.begin_ns < r.changed_ns + rules.apply_ns:
             return
         target_ns = 1e3 * rules.target_us + len(wanting) * PACKET_BITS * 1e9 / r.rate_bps
         since_s = min((now_ns - r.raised_ns) / S, 1.0)
@@ -346,7 +380,9 @@ class Pacing:
             r.probe_ns = min(2 * r.probe_ns, rules.probe_most_ns)
         if r.drained_ns is not None and now_ns >= r.drained_ns:
             cut = min(rules.beta * (1 - target_ns / delay_ns), rules.most_cut)
-            r.share, r.changed_ns = max(rules.least_share, r.share * (1 - cut)), now_ns
+            if not r.effect.lower(cut, now_ns):
+                r.share = max(rules.least_share, r.share * (1 - cut))
+            r.changed_ns = now_ns
             r.drained_ns = None
         if r.drained_ns is None:
             r.drained_ns = now_ns + rules.apply_ns + round(2 * delay_ns / (1 - self._given(r)))
@@ -360,7 +396,8 @@ class Pacing:
         small_bps: float, joined: bool, now_ns: int,
     ) -> bool:  # fmt: skip
         """Divide the share; return whether the pace fell, or somebody joined."""
-        if not wanting:
+        turns = r.effect.turns
+        if not wanting and turns <= 1:
             return joined
         heavy = sum(sender.peak.bps(r.clock_ns) > small_bps for sender in others)
         whole_bps = self._given(r) * r.rate_bps
@@ -370,8 +407,10 @@ class Pacing:
         modest = sorted(
             self.rules.growth * sender.peak.bps(r.clock_ns) for sender in members if id(sender) not in wants
         )
-        pace_bps = _level(room_bps, modest, len(wanting))
-        if r.pace_bps:
+        pace_bps = _level(room_bps, modest, len(wanting)) if wanting else room_bps / max(1, r.sending)
+        if turns > 1:
+            pace_bps = min(r.rate_bps, turns * pace_bps)
+        if r.pace_bps and turns <= 1:
             rise = self.rules.rise_share_per_s * (now_ns - r.stepped_ns) / S
             pace_bps = min(pace_bps, r.pace_bps + rise * r.rate_bps)
         fell = joined or pace_bps < 0.98 * r.pace_bps
