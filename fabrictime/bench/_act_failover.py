@@ -46,7 +46,7 @@ spines = 4
 host_rate_bps = {rate}
 fabric_rate_bps = {rate}
 [probes]
-rate_pps = 600
+rate_pps = 300
 [flows]
 poll_ms = 50
 [actuators]
