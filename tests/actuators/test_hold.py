@@ -209,7 +209,7 @@ def test_up_begins_to_act_where_nothing_is_said_yet_and_leaves_what_people_said(
     live_config.begin_acting(log.bootstrap, whole=True)
     records = LiveRecords(log.bootstrap).records
     limits = Limits.of(records, "h1")
-    assert (limits.act, limits.most_moved_share, "PACE" in limits.allowed) == (True, 1.0, True)
+    assert (limits.act, limits.most_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
     live = LiveRecords(log.bootstrap)
     live.publish(live_config.changed(live.records["*"], "*", ["mode=OBSERVE"]))
     live_config.begin_acting(log.bootstrap, whole=True)
