@@ -93,6 +93,17 @@ def right(testbed: Testbed, flow: dict[str, Any]) -> bool:
     return bool(true) and flow["hops"] == true
 
 
+def port_over(testbed: Testbed, host: str, peer: str, protocol: str, first: int) -> int:
+    """Return a source port that takes UDP over one spine and TCP over another, any where no spine is crossed."""
+    spine = {"udp": "spine1", "tcp": "spine2"}[protocol]
+    ports = range(first, first + 50) if protocol == "udp" else range(first + 50, first + 100)
+    for port in ports:
+        way = testbed.truth.path_of(f"{host}/eth1", f"{peer}/eth1", port, port + 1_000, protocol)
+        if len(way) == 2 or any(spine in hop for hop in way):
+            return port
+    raise AssertionError(f"no port of {ports} takes {protocol} from {host} to {peer} over {spine}")
+
+
 @pytest.mark.parametrize("hash_protocol", [False, True])
 def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_protocol):
     def body() -> Any:
@@ -106,11 +117,12 @@ def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_prot
                 file.write_text(topology_file(testbed.fabric.plan).model_dump_json())
                 reporting = Reporting(testbed, sockets, topology_file=file)
                 start = testbed.traffic.start
-                flows = [
-                    start(FlowSpec(f"h{a}", f"h{b}", RATE, 60.0, protocol, job="train"))
-                    for protocol in ("udp", "tcp")
-                    for a, b in ((1, 3), (1, 4), (2, 3), (3, 1), (4, 2), (1, 2))
-                ]
+                flows = []
+                for protocol in ("udp", "tcp"):
+                    for at, (a, b) in enumerate(((1, 3), (1, 4), (2, 3), (3, 1), (4, 2), (1, 2))):
+                        sport = port_over(testbed, f"h{a}", f"h{b}", protocol, 41_000 + 100 * at)
+                        ends = {"sport": sport, "dport": sport + 1_000, "job": "train"}
+                        flows.append(start(FlowSpec(f"h{a}", f"h{b}", RATE, 60.0, protocol, **ends)))
                 ports = [flow.sport for flow in flows]
                 reporting.until(lambda: all((flow := reporting.of(port)) and flow["hops"] for port in ports))
                 told = [reporting.of(port) for port in ports]
