@@ -7,6 +7,13 @@
  * blocking), else it is dropped and sent again. At the first link the NIC itself divides the port among its flows: what does not fit is not sent
  * and waits in memory, but for a slowed sender, whose own queue fills.
  *
+ * Flowlets. Where `flowlet_ns` is set, switches spread flowlets and not flows, as LetFlow does (Vanini et al., NSDI
+ * 2017): the first packet of a flow that comes so long after the one before it is led over any way, drawn evenly, and
+ * those that follow it closely go after it. The gap before a flow's first packet is the time since its last data; while
+ * it sends, packets of a step are taken to be evenly spaced, so a gap is a packet's time at the rate of that step: only
+ * a flow that is slowed to less than a packet in `flowlet_ns` is led anew in the midst of its data. RDMA at line rate
+ * has no gaps but those between its messages. What is on the old way still gets there.
+ *
  * Flows that send the same step after step and meet no queue are quiet: they cost nothing until a link on their way
  * has more than it can pass on, or loses packets; their sums, and those of links with nothing else, are made up later.
  *
@@ -87,6 +94,8 @@ typedef struct {
   double fixed;  /* bytes a step while quiet */
   int64_t since; /* step from which on sums are missing, while quiet */
   int32_t job, at; /* position in the list of those at work, -1: idle or quiet */
+  int32_t entry;   /* of its job, that it sends now */
+  int32_t ways, *way; /* [ways, FL_TIERS] that switches draw from */
   int32_t calm;    /* steps in a row without a queue, a mark or a loss */
   uint8_t reached, quiet;
 } flow_t;
@@ -96,6 +105,8 @@ typedef struct {
   int64_t *phase_start, *flow;
   double *bytes;
   double gap, begin, due;
+  int32_t members, *from, *to; /* [entries] the two members of each flow of a phase */
+  int32_t *phase_of, *open_of; /* [members] where each is, and how many flows it waits for there */
   uint8_t waiting, stopped;
 } job_t;
 
@@ -148,7 +159,7 @@ struct fl_sim {
   int32_t nics, links;
   int64_t step;
   double t, end, dt;
-  rng_t chance, marks;
+  rng_t chance, marks, turns; /* the last: which way flowlets go */
   double spare;
   int has_spare;
   hot_t *hot;
@@ -294,6 +305,7 @@ fl_sim *fl_new(const fl_settings *settings, int32_t nics, int32_t links, const i
   m->end = m->dt;
   rng_seed(&m->chance, settings->seed * 2 + 1);
   rng_seed(&m->marks, settings->seed * 2 + 2);
+  rng_seed(&m->turns, ~settings->seed);
   m->periods = m->dt / settings->timer_ns;
   m->half = pow(0.5, m->periods);
   m->fade = pow(1 - settings->gain, m->periods);
@@ -350,7 +362,12 @@ void fl_free(fl_sim *m) {
     free(m->job[j].phase_start);
     free(m->job[j].flow);
     free(m->job[j].bytes);
+    free(m->job[j].from);
+    free(m->job[j].to);
+    free(m->job[j].phase_of);
+    free(m->job[j].open_of);
   }
+  for (int64_t f = 0; f < m->flows; f++) free(m->flow[f].way);
   for (int c = 0; c < FL_TIERS; c++) free(m->listed[c]);
   void *all[] = {m->hot, m->link, m->rest, m->nic, m->next_send, m->beat_at, m->due, m->crowded, m->group, m->leg_link[0], m->leg_link[1], m->pair, m->next,
                  m->free, m->flow, m->way, m->work, m->carry, m->unmarked, m->want, m->unsent, m->lost, m->job,
@@ -568,9 +585,8 @@ int64_t fl_add_flow(fl_sim *m, int32_t src, double line_bps) {
   return m->flows++;
 }
 
-int fl_set_flow_path(fl_sim *m, int64_t flow, const int32_t *link, int64_t hops, int reached) {
+static void leave_way(fl_sim *m, int64_t flow) {
   way_t *w = &m->way[flow];
-  wake(m, flow);
   for (int c = 0; c < FL_TIERS; c++) { /* what waits on the old way still gets there, for nobody's account */
     if (w->path[c] >= 0 && w->waiting[c] > 0) {
       list_link(m, w->path[c]);
@@ -579,6 +595,31 @@ int fl_set_flow_path(fl_sim *m, int64_t flow, const int32_t *link, int64_t hops,
     w->path[c] = -1;
     w->waiting[c] = 0;
   }
+}
+
+/* A flowlet begins: lead it over any way. */
+static void draw_way(fl_sim *m, int64_t flow) {
+  flow_t *f = &m->flow[flow];
+  const int32_t *way = f->way + FL_TIERS * (int64_t)below(&m->turns, (uint32_t)f->ways);
+  if (!memcmp(way, m->way[flow].path, sizeof *way * FL_TIERS)) return;
+  leave_way(m, flow);
+  memcpy(m->way[flow].path, way, sizeof *way * FL_TIERS);
+}
+
+int fl_set_flow_ways(fl_sim *m, int64_t flow, int64_t ways, const int32_t *link) {
+  int32_t *fresh = malloc(sizeof *fresh * FL_TIERS * (size_t)(ways + 1));
+  if (!fresh) return -1;
+  memcpy(fresh, link, sizeof *fresh * FL_TIERS * (size_t)ways);
+  free(m->flow[flow].way);
+  m->flow[flow].way = fresh;
+  m->flow[flow].ways = (int32_t)ways;
+  return 0;
+}
+
+int fl_set_flow_path(fl_sim *m, int64_t flow, const int32_t *link, int64_t hops, int reached) {
+  way_t *w = &m->way[flow];
+  wake(m, flow);
+  leave_way(m, flow);
   for (int64_t i = 0; i < hops; i++) w->path[m->hot[link[i]].tier] = link[i];
   m->flow[flow].reached = (uint8_t)reached;
   return 0;
@@ -599,6 +640,7 @@ static void set_to_work(fl_sim *m, int64_t flow) {
     f->rate = f->target = f->line;
     f->stage = 0;
   }
+  if (m->s.flowlet_ns > 0 && f->ways > 1 && m->t - f->idle_since >= m->s.flowlet_ns) draw_way(m, flow);
   f->at = (int32_t)m->working;
   m->work[m->working++] = (int32_t)flow;
 }
@@ -611,24 +653,39 @@ int fl_flow_send(fl_sim *m, int64_t flow, double bytes) {
   return 0;
 }
 
+static void *copied(const void *from, size_t size) {
+  void *to = malloc(size + 8);
+  if (to) memcpy(to, from, size);
+  return to;
+}
+
 int64_t fl_add_job(fl_sim *m, int64_t phases, const int64_t *phase_start, const int64_t *flow, const double *bytes,
-                   double gap_ns, double begin_ns) {
+                   double gap_ns, double begin_ns, int32_t members, const int32_t *from, const int32_t *to) {
   if (grow(&m->job, &m->job_room, m->jobs + 1, sizeof *m->job)) return -1;
   int64_t n = phase_start[phases];
   job_t *j = &m->job[m->jobs];
-  *j = (job_t){.phases = phases, .phase = -1, .gap = gap_ns, .due = begin_ns, .waiting = 1};
-  j->phase_start = malloc(sizeof(int64_t) * (size_t)(phases + 1));
-  j->flow = malloc(sizeof(int64_t) * (size_t)(n + 1));
-  j->bytes = malloc(sizeof(double) * (size_t)(n + 1));
-  if (!j->phase_start || !j->flow || !j->bytes) {
+  *j = (job_t){.phases = phases, .phase = -1, .gap = gap_ns, .due = begin_ns, .waiting = 1, .members = members};
+  j->phase_start = copied(phase_start, sizeof(int64_t) * (size_t)(phases + 1));
+  j->flow = copied(flow, sizeof(int64_t) * (size_t)n);
+  j->bytes = copied(bytes, sizeof(double) * (size_t)n);
+  int whole = j->phase_start && j->flow && j->bytes;
+  if (members) {
+    j->from = copied(from, sizeof(int32_t) * (size_t)n);
+    j->to = copied(to, sizeof(int32_t) * (size_t)n);
+    j->phase_of = calloc((size_t)members, sizeof(int32_t));
+    j->open_of = calloc((size_t)members, sizeof(int32_t));
+    whole = whole && j->from && j->to && j->phase_of && j->open_of;
+  }
+  if (!whole) {
     free(j->phase_start);
     free(j->flow);
     free(j->bytes);
+    free(j->from);
+    free(j->to);
+    free(j->phase_of);
+    free(j->open_of);
     return -1;
   }
-  memcpy(j->phase_start, phase_start, sizeof(int64_t) * (size_t)(phases + 1));
-  memcpy(j->flow, flow, sizeof(int64_t) * (size_t)n);
-  memcpy(j->bytes, bytes, sizeof(double) * (size_t)n);
   for (int64_t i = 0; i < n; i++) m->flow[flow[i]].job = (int32_t)m->jobs;
   return m->jobs++;
 }
@@ -640,29 +697,65 @@ void fl_stop_job(fl_sim *m, int64_t job) {
   for (int64_t i = 0; i < j->phase_start[j->phases]; i++) fl_flow_send(m, j->flow[i], 0);
 }
 
-static void begin_phase(fl_sim *m, job_t *j) {
-  if (++j->phase == j->phases) {
-    fl_iteration *it;
-    if (grow(&m->iteration, &m->iteration_room, m->iterations + 1, sizeof *m->iteration)) {
-      m->failed = 1;
-      return;
-    }
-    it = &m->iteration[m->iterations++];
-    *it = (fl_iteration){.job = (int32_t)(j - m->job), .iteration = j->iteration++, .begin = j->begin, .end = m->t};
-    j->phase = 0;
-    if (j->gap > 0) {
-      j->phase = -1;
-      j->waiting = 1;
-      j->due = m->t + j->gap;
-      return;
-    }
+/* An iteration is over. Whether the next one begins at once. */
+static int end_iteration(fl_sim *m, job_t *j) {
+  if (grow(&m->iteration, &m->iteration_room, m->iterations + 1, sizeof *m->iteration)) {
+    m->failed = 1;
+    return 0;
   }
+  m->iteration[m->iterations++] =
+      (fl_iteration){.job = (int32_t)(j - m->job), .iteration = j->iteration++, .begin = j->begin, .end = m->t};
+  j->phase = 0;
+  if (j->gap <= 0) return 1;
+  j->phase = -1;
+  j->waiting = 1;
+  j->due = m->t + j->gap;
+  return 0;
+}
+
+static void begin_entry(fl_sim *m, const job_t *j, int64_t entry) {
+  m->flow[j->flow[entry]].entry = (int32_t)entry;
+  fl_flow_send(m, j->flow[entry], j->bytes[entry]);
+}
+
+static void begin_phase(fl_sim *m, job_t *j) {
+  if (++j->phase == j->phases && !end_iteration(m, j)) return;
   if (j->phase == 0) j->begin = m->t;
   j->open = 0;
   for (int64_t i = j->phase_start[j->phase]; i < j->phase_start[j->phase + 1]; i++) {
-    fl_flow_send(m, j->flow[i], j->bytes[i]);
+    begin_entry(m, j, i);
     j->open++;
   }
+}
+
+/* Let a member come to a phase, and begin what its other ends wait for as well. */
+static void arrive(fl_sim *m, job_t *j, int32_t member, int32_t phase) {
+  j->phase_of[member] = phase;
+  j->open_of[member] = 0;
+  if (phase == j->phases) {
+    j->open--;
+    return;
+  }
+  for (int64_t i = j->phase_start[phase]; i < j->phase_start[phase + 1]; i++) {
+    if (j->from[i] != member && j->to[i] != member) continue;
+    int32_t other = j->from[i] == member ? j->to[i] : j->from[i];
+    j->open_of[member]++;
+    if (j->phase_of[other] == phase) begin_entry(m, j, i);
+  }
+}
+
+static void begin_members(fl_sim *m, job_t *j) {
+  j->begin = m->t;
+  j->open = j->members; /* those that have not done everything */
+  for (int32_t k = 0; k < j->members; k++) j->phase_of[k] = -1;
+  for (int32_t k = 0; k < j->members; k++) arrive(m, j, k, 0);
+}
+
+/* Let members go on that have done all of their phase. */
+static void move_on(fl_sim *m, job_t *j) {
+  for (int32_t k = 0; k < j->members; k++)
+    while (j->phase_of[k] < j->phases && !j->open_of[k]) arrive(m, j, k, j->phase_of[k] + 1);
+  if (!j->open && end_iteration(m, j)) begin_members(m, j);
 }
 
 /* A link's service of this step, once all that it is offered is known. Returns whether it still has something. */
@@ -866,9 +959,18 @@ static __attribute__((noinline)) void end_step(fl_sim *m) {
       f->calm = 0;
       for (int c = 0; c < FL_TIERS; c++) w->waiting[c] = 0;
       leave_work(m, i--); /* the last one takes its place, and its turn */
-      if (f->job >= 0 && !m->job[f->job].stopped) m->job[f->job].open--;
+      if (f->job >= 0 && !m->job[f->job].stopped) {
+        job_t *j = &m->job[f->job];
+        if (j->members) {
+          j->open_of[j->from[f->entry]]--;
+          j->open_of[j->to[f->entry]]--;
+        } else {
+          j->open--;
+        }
+      }
       continue;
     }
+    if (m->s.flowlet_ns > 0 && f->ways > 1 && sent * m->s.flowlet_ns < m->s.packet_bytes * m->dt) draw_way(m, id);
     int calm = f->left > ENDLESS / 2 && waiting == 0 && lost == 0 && m->unsent[i] == 0 && m->unmarked[i] >= 1 &&
                (f->rate >= f->line || f->demand < f->rate || f->limit < f->rate);
     f->calm = calm ? f->calm + 1 : 0;
@@ -887,7 +989,13 @@ static __attribute__((noinline)) void end_step(fl_sim *m) {
     if (j->waiting) {
       if (m->t < j->due) continue;
       j->waiting = 0;
-      begin_phase(m, j);
+      if (j->members) {
+        begin_members(m, j);
+      } else {
+        begin_phase(m, j);
+      }
+    } else if (j->members) {
+      move_on(m, j);
     } else if (j->open == 0) {
       begin_phase(m, j);
     }

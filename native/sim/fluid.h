@@ -21,6 +21,7 @@ typedef struct {
   double timer_ns;                        /* alpha and increase timer */
   double least_share;                     /* least rate, share of line rate */
   double idle_ns;                         /* after so long without data a flow starts at line rate again */
+  double flowlet_ns;                      /* after a gap of so long a flow that has ways takes any of them; 0: never */
   double slow_room_bytes;                 /* what a slowed sender's own queue holds */
   int lossless;                           /* what exceeds a buffer waits at its sender */
   double rate_pps;                        /* requests a second and NIC */
@@ -68,11 +69,15 @@ int fl_set_legs(fl_sim *sim, const int64_t *start, const int32_t *link, const ui
 
 int64_t fl_add_flow(fl_sim *sim, int32_t src, double line_bps);
 int fl_set_flow_path(fl_sim *sim, int64_t flow, const int32_t *link, int64_t hops, int reached);
+/* Ways among which switches draw anew for each flowlet: [ways, FL_TIERS] links by tier, -1: none. 0, or -1. */
+int fl_set_flow_ways(fl_sim *sim, int64_t flow, int64_t ways, const int32_t *link);
 void fl_set_flow_limits(fl_sim *sim, int64_t flow, double demand_bps, double limit_bps);
 int fl_flow_send(fl_sim *sim, int64_t flow, double bytes); /* below 0: without end; 0: stop */
 
+/* `members` 0: a phase begins when all of the one before is done. Else each flow of a phase is between two of them,
+ * `from` and `to`, and begins once both have done all that they send and get in the phases before. */
 int64_t fl_add_job(fl_sim *sim, int64_t phases, const int64_t *phase_start, const int64_t *flow, const double *bytes,
-                   double gap_ns, double begin_ns);
+                   double gap_ns, double begin_ns, int32_t members, const int32_t *from, const int32_t *to);
 void fl_stop_job(fl_sim *sim, int64_t job);
 
 void fl_set_link(fl_sim *sim, int32_t link, int up, double loss, double share, double base_load);

@@ -33,6 +33,7 @@ class Fluid:
         timer_ns: float = 55_000,
         least_share: float = 0.001,
         idle_ns: float = 1_000_000,
+        flowlet_ns: float = 0,
         slow_room_bytes: float = 256_000,
         lossless: bool = True,
         rate_pps: float = 300,
@@ -72,6 +73,7 @@ class Fluid:
     ) -> None: ...
     def add_flow(self, nic: int, line_bps: float) -> int: ...
     def set_flow_path(self, flow: int, links: ArrayLike, reached: bool = True) -> None: ...
+    def set_flow_ways(self, flow: int, ways: Sequence[ArrayLike]) -> None: ...
     def set_flow_limits(
         self, flow: int, demand_bps: float | None = None, limit_bps: float | None = None
     ) -> None: ...
@@ -81,6 +83,7 @@ class Fluid:
         phases: Sequence[tuple[Sequence[int], ArrayLike]],
         gap_ns: float = 0,
         begin_ns: float = 0,
+        ends: Sequence[Sequence[tuple[int, int]]] | None = None,
     ) -> int: ...
     def stop_job(self, job: int) -> None: ...
     def set_link(

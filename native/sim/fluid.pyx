@@ -16,7 +16,7 @@ cdef extern from "fluid.h":
     ctypedef struct fl_settings:
         int64_t start_ns, step_ns
         double packet_bytes, probe_bytes, load_most, mark_begin, mark_full, mark_most, gain, increase_share
-        double timer_ns, least_share, idle_ns, slow_room_bytes
+        double timer_ns, least_share, idle_ns, flowlet_ns, slow_room_bytes
         int lossless
         double rate_pps
         int64_t spacing_ns
@@ -48,7 +48,8 @@ cdef extern from "fluid.h":
     void fl_set_flow_limits(fl_sim *, int64_t flow, double demand_bps, double limit_bps)
     int fl_flow_send(fl_sim *, int64_t flow, double bytes)
     int64_t fl_add_job(fl_sim *, int64_t phases, const int64_t *phase_start, const int64_t *flow, const double *bytes,
-                       double gap_ns, double begin_ns)
+                       double gap_ns, double begin_ns, int32_t members, const int32_t *sender, const int32_t *to)
+    int fl_set_flow_ways(fl_sim *, int64_t flow, int64_t ways, const int32_t *link)
     void fl_stop_job(fl_sim *, int64_t job)
     void fl_set_link(fl_sim *, int32_t link, int up, double loss, double share, double base_load)
     void fl_set_nic(fl_sim *, int32_t nic, int dead, double rate_pps)
@@ -94,12 +95,13 @@ cdef class Fluid:
     cdef fl_settings _s
     cdef readonly int nics, links
     cdef int64_t _groups
+    cdef object _tier
 
     def __cinit__(
         self, *, rate_bps, delay_ns, buffer_bytes, kind, int nics, int64_t start_ns=0, int64_t step_ns=100_000,
         double packet_bytes=4170, double probe_bytes=128, double load_most=0.95, double mark_begin=0.1,
         double mark_full=0.4, double mark_most=0.01, double gain=1 / 256, double increase_share=0.001,
-        double timer_ns=55_000, double least_share=0.001, double idle_ns=1_000_000, double slow_room_bytes=256_000,
+        double timer_ns=55_000, double least_share=0.001, double idle_ns=1_000_000, double flowlet_ns=0, double slow_room_bytes=256_000,
         bint lossless=True, double rate_pps=300, int64_t spacing_ns=20_000, turn_ns=(5_000, 15_000), double timeout_ns=100_000_000,
         double early_least_ns=2_000_000, double evidence_gap_ns=5_000_000,
         double evidence_slow_ns=100_000_000, double evidence_beat_ns=1_000_000_000,
@@ -122,9 +124,10 @@ cdef class Fluid:
                              f"spacing_ns {spacing_ns}, quantum_ns {quantum_ns}: expected rising shares, not below 0")
         self._s = fl_settings(
             start_ns, step_ns, packet_bytes, probe_bytes, load_most, mark_begin, mark_full, mark_most, gain,
-            increase_share, timer_ns, least_share, idle_ns, slow_room_bytes, lossless, rate_pps, spacing_ns, turn_ns[0],
+            increase_share, timer_ns, least_share, idle_ns, flowlet_ns, slow_room_bytes, lossless, rate_pps, spacing_ns, turn_ns[0],
             turn_ns[1], timeout_ns, early_least_ns, evidence_gap_ns, evidence_slow_ns, evidence_beat_ns, noise_ns, quantum_ns, seed)
         self.nics, self.links = nics, rates.shape[0]
+        self._tier = np.array([0, 5, 1, 4, 2, 3])[np.asarray(kind, np.int64)]
         self._sim = fl_new(&self._s, nics, self.links, &rates[0], &delays[0], &buffers[0], &kinds[0])
         if self._sim == NULL:
             raise MemoryError(f"no memory for {self.links} links")
@@ -199,6 +202,18 @@ cdef class Fluid:
         cdef const int32_t[::1] way = whole
         fl_set_flow_path(self._sim, self._flow(flow), &way[0], way.shape[0] - 1, reached)
 
+    def set_flow_ways(self, flow, ways):
+        """Let switches draw one of these ways, each a sequence of links, for every flowlet of a flow."""
+        table = np.full((len(ways), 6), -1, np.int32)
+        for row, links in zip(table, ways):
+            links = np.asarray(links, np.int32)
+            if not 0 < len(links) <= 6 or np.min(links) < 0 or np.max(links) >= self.links:
+                raise ValueError(f"flow {flow}: {list(links)}: expected 1 to 6 links, 0 to {self.links - 1}")
+            row[self._tier[links]] = links
+        cdef const int32_t[::1] each = np.append(table.reshape(-1), np.int32(-1)).astype(np.int32)
+        if fl_set_flow_ways(self._sim, self._flow(flow), len(ways), &each[0]):
+            raise MemoryError("no memory for ways")
+
     def set_flow_limits(self, flow, demand_bps=None, limit_bps=None):
         """Hold a flow to what its program offers, and to what it was told; None: no limit."""
         fl_set_flow_limits(self._sim, self._flow(flow), -1.0 if demand_bps is None else demand_bps,
@@ -208,9 +223,10 @@ cdef class Fluid:
         """Let a flow send so many bytes from now on; None: without end; 0: stop."""
         fl_flow_send(self._sim, self._flow(flow), -1.0 if data_bytes is None else data_bytes)
 
-    def add_job(self, phases, double gap_ns=0, double begin_ns=0):
+    def add_job(self, phases, double gap_ns=0, double begin_ns=0, ends=None):
         """Return the number of a job: `phases` of (flows, bytes each), each begun when the one before is done by
-        all, repeated `gap_ns` after the last one."""
+        all, repeated `gap_ns` after the last one. `ends`: (sender, receiver) of each flow of each phase, any numbers
+        from 0 on: then a flow begins once both its ends have done all that they send and get in phases before."""
         starts = np.concatenate([[0], np.cumsum([len(flows) for flows, _ in phases])])
         if not len(phases) or (np.diff(starts) < 1).any():
             raise ValueError("job: expected at least one phase, and a flow in each")
@@ -222,7 +238,14 @@ cdef class Fluid:
             self._flow(each)
         if np.min(data) < 1:
             raise ValueError("job: expected at least 1 byte of each flow")
-        cdef int64_t job = fl_add_job(self._sim, len(phases), &start[0], &flow[0], &data[0], gap_ns, begin_ns)
+        pairs = np.zeros((1, 2), np.int32) if ends is None else np.concatenate(
+            [np.asarray(each, np.int32).reshape(-1, 2) for each in ends])
+        if ends is not None and (len(pairs) != starts[-1] or np.min(pairs) < 0):
+            raise ValueError(f"job: {len(pairs)} ends, expected {starts[-1]}, from 0 on")
+        cdef int32_t members = 0 if ends is None else np.max(pairs) + 1
+        cdef const int32_t[::1] sender = np.ascontiguousarray(pairs[:, 0]), to = np.ascontiguousarray(pairs[:, 1])
+        cdef int64_t job = fl_add_job(self._sim, len(phases), &start[0], &flow[0], &data[0], gap_ns, begin_ns, members,
+                                      &sender[0], &to[0])
         if job < 0:
             raise MemoryError("no memory for a job")
         return job

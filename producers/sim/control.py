@@ -16,15 +16,19 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from producers.local_socket import check_owner, connect, listen
+from producers.local_socket import check_owner, connect, leave, listen, read_line
 
 __all__ = ["ControlServer", "NoFleet", "ask", "socket_path"]
 
 _LINE_BYTES_MAX = 65_536
 _ANSWER_BYTES_MAX = 64 << 20
 _IDLE_S = 10.0
+_LINE_S: Final = 2.0
+"""In which a client says what it wants: others wait meanwhile."""
+_AGAIN_S: Final = 0.5
+"""After nobody could be let in, until it is tried again."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +52,7 @@ class ControlServer:
         """Raises OSError where the socket cannot be made."""
         self._path, self._commands = path, commands
         self._asked: queue.SimpleQueue[tuple[Request, Future[Any]]] = queue.SimpleQueue()
+        self._closing = threading.Event()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._socket = listen(path)
         self._thread = threading.Thread(target=self._accept, name="sim control", daemon=True)
@@ -62,30 +67,32 @@ class ControlServer:
                 return
             try:
                 answer.set_result(self._commands[request["command"]](request))
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError) as error:
                 answer.set_exception(error)
 
     def close(self) -> None:
         """Stop listening and remove the socket."""
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+        leave(self._path, self._socket)
         self._thread.join(2 * _IDLE_S)
 
     def _accept(self) -> None:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closing.is_set():
+                    return
+                _log.warning("sim control: nobody is let in: %s", error)
+                self._closing.wait(_AGAIN_S)
+                continue
             try:
                 with connection:
                     check_owner(connection)
+                    line = read_line(connection, _LINE_BYTES_MAX, _LINE_S)
                     connection.settimeout(_IDLE_S)
-                    with connection.makefile("rb") as lines:
-                        line = lines.readline(_LINE_BYTES_MAX)
                     connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
             except OSError as error:
                 _log.info("sim control: a client left: %s", error)
@@ -100,7 +107,7 @@ class ControlServer:
             return {"ok": True, "result": answer.result(_IDLE_S)}
         except TimeoutError:
             return {"ok": False, "error": f"the simulation did not get to it within {_IDLE_S:g} s"}
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             return {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
 

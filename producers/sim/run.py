@@ -128,6 +128,7 @@ class SimRun:
             start_ns=start_ns, step_ns=step_ns, packet_bytes=s.packet_bytes, probe_bytes=s.probe_bytes,
             lossless=s.lossless, rate_pps=s.rate_pps, spacing_ns=s.spacing_ns, timeout_ns=s.timeout_ms * 1e6,
             noise_ns=s.stamp_noise_ns, quantum_ns=s.stamp_step_ns, seed=s.seed,
+            flowlet_ns=1e3 * s.flowlet_us,
         )  # fmt: skip
         self.runs = self._rng.integers(1, 2**62, n).tolist()
         self.clocks = draw_clocks(s, n, start_ns)
@@ -138,7 +139,7 @@ class SimRun:
         boots = [f"{a:08x}{b:08x}" for a, b in self._rng.integers(0, 2**32, (f.shape.hosts, 2)).tolist()]
         self._boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
-        self.book = FlowBook(f, self.kernel, boots, step_ns)
+        self.book = FlowBook(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
         self._ways = SimWays(f, s.shard, s.ways, s.ways_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
@@ -162,6 +163,8 @@ class SimRun:
         self._flows_looked: tuple[NDArray[np.float64], float] = (np.zeros((0, 7)), 0.0)
         self._iterations: list[Record] = []
         self._job_done: list[tuple[int, int | None]] = [(0, None)] * len(s.jobs)
+        self._taken: set[int] = set()
+        """NICs that jobs run on."""
         for job in s.jobs:
             self._add_job(job)
         self._background: list[SimFlow] = []
@@ -386,19 +389,26 @@ class SimRun:
     # --- flows and jobs ---
 
     def _add_job(self, job: JobSettings) -> None:
-        members = job_members(job, self.fleet, self._rng)
+        members = job_members(job, self.fleet, self._rng, self._taken)
+        self._taken.update(nic for group in members for nic in group)
         rate_bps = float(self.fleet.rate_bps[0])
         phases = job_phases(job, members, rate_bps, self._step_ns)
-        flows: dict[tuple[int, int], SimFlow] = {}
-        for pairs, _ in phases:
-            for source, destination in pairs:
-                if (source, destination) not in flows:
-                    flows[source, destination] = self.book.open(
-                        source, destination, self._port(), job=job.name, tenant=job.tenant, endless=False
-                    )
+        flows: dict[tuple[int, int], list[int]] = {}
+        for pair in dict.fromkeys(pair for pairs, _ in phases for pair in pairs):
+            flows[pair] = [
+                self.book.open(*pair, self._port(), job=job.name, tenant=job.tenant, endless=False).number
+                for _ in range(job.connections)
+            ]
+        ends = None
+        if job.kind == "rail-alltoall":
+            rank = {nic: at for at, nic in enumerate(nic for group in members for nic in group)}
+            ends = [
+                [(rank[a], rank[b]) for a, b in pairs for _ in range(job.connections)] for pairs, _ in phases
+            ]
         self.kernel.add_job(
-            [([flows[pair].number for pair in pairs], size) for pairs, size in phases], job.compute_ms * 1e6
-        )
+            [([n for pair in pairs for n in flows[pair]], size / job.connections) for pairs, size in phases],
+            job.compute_ms * 1e6, ends=ends,
+        )  # fmt: skip
 
     def _port(self) -> int:
         return int(self._rng.integers(49_152, 65_536))

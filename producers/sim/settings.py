@@ -18,7 +18,8 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 ALLTOALL_MOST: Final = 64
-"""NICs of an all-to-all: it has a flow between every two of them, each reported every second."""
+"""NICs of an all-to-all: it has a flow between every two of them, each reported every second. Of one within
+rails: so many of each rail."""
 
 
 class JobSettings(BaseModel):
@@ -27,13 +28,16 @@ class JobSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=_NAME, description="its name in flow reports")
-    kind: Literal["allreduce", "alltoall"] = Field(
+    kind: Literal["allreduce", "alltoall", "rail-alltoall"] = Field(
         default="allreduce",
-        description="allreduce: rings, one a rail; alltoall: every NIC to every other, in rounds",
+        description="allreduce: rings, one a rail; alltoall: every NIC to every other, in rounds; "
+        "rail-alltoall: to every other of its rail, in steps that a NIC begins once it has done the last",
     )
     nics: int = Field(default=16, ge=2, le=16_384, description="NICs that it runs on")
-    placed: Literal["scattered", "packed"] = Field(
-        default="scattered", description="scattered: on hosts drawn over the fleet; packed: on neighbours"
+    placed: Literal["scattered", "packed", "apart"] = Field(
+        default="scattered",
+        description="scattered: on hosts drawn over the fleet; packed: on neighbours; apart: scattered, but "
+        "not where a job before it is",
     )
     bytes: float = Field(
         default=100e6,
@@ -45,6 +49,9 @@ class JobSettings(BaseModel):
         default=5, ge=0, le=3_600_000, description="ms between two iterations, without traffic"
     )
     tenant: str | None = Field(default=None, pattern=_NAME, description="whose it is")
+    connections: int = Field(
+        default=1, ge=1, le=16, description="flows between two NICs, each an even part of what goes there"
+    )
 
 
 class SimSettings(BaseModel):
@@ -121,6 +128,10 @@ class SimSettings(BaseModel):
     flow_s: float = Field(
         default=30, gt=0, le=86_400, description="mean s until such a flow ends and another begins"
     )
+    flowlet_us: float = Field(
+        default=0, ge=0, le=1e6,
+        description="us without data after which switches lead a flow anywhere; 0: it keeps its way (ECMP)",
+    )  # fmt: skip
     jobs: tuple[JobSettings, ...] = Field(default=(), description="jobs; [[sim.jobs]] a table each")
     faults: tuple[str, ...] = Field(
         default=(),
@@ -176,10 +187,9 @@ class SimSettings(BaseModel):
         for job in self.jobs:
             if job.nics > self.nics:
                 raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most the fleet's {self.nics}")
-            if job.kind == "alltoall" and job.nics > ALLTOALL_MOST:
-                raise ValueError(
-                    f"job {job.name}: {job.nics} NICs, expected at most {ALLTOALL_MOST} for alltoall"
-                )
+            most = ALLTOALL_MOST * (8 if job.kind == "rail-alltoall" else 1)
+            if job.kind != "allreduce" and job.nics > most:
+                raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most {most} for {job.kind}")
             if names.count(job.name) > 1:
                 raise ValueError(f"job {job.name}: expected one of that name")
         if 10_000_000 % self.step_ns:

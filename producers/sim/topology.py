@@ -409,6 +409,29 @@ class Fleet:
             joined=joined,
         )
 
+    def ways(self, src: int, dst: int, living: NDArray[np.bool_] | None = None) -> list[Int32s]:
+        """Return every shortest way from NIC `src` to NIC `dst` of which all links are `living`."""
+        s = self.shape
+        leaf_a, leaf_b = int(self.nic_leaf[src]), int(self.nic_leaf[dst])
+        if leaf_a == leaf_b:
+            inner: list[list[int]] = [[]]
+        else:
+            pod_a, pod_b = int(self._leaf_pod[leaf_a]), int(self._leaf_pod[leaf_b])
+            inner = []
+            for port in range(self._uplinks):
+                plane = port // s.cables
+                up = 2 * (self._first_up + leaf_a * self._uplinks + port)
+                over: list[list[int]] = [[]]
+                if pod_a != pod_b:
+                    first, last = (
+                        self._first_top + (pod * s.spines + plane) * s.cores for pod in (pod_a, pod_b)
+                    )
+                    over = [[2 * (first + core), 2 * (last + core) + 1] for core in range(s.cores)]
+                below = self._first_up + leaf_b * self._uplinks + plane * s.cables
+                inner += [[up, *core, 2 * (below + cable) + 1] for core in over for cable in range(s.cables)]
+        found = [np.array([2 * src, *each, 2 * dst + 1], np.int32) for each in inner]
+        return [links for links in found if living is None or living[links].all()]
+
     def round_trips(
         self,
         src: ArrayLike,

@@ -6,7 +6,7 @@ which gives flows to the kernel and makes `FlowReports` of what the kernel says 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -38,16 +38,25 @@ def address_of(nic: int) -> str:
     return f"10.{nic >> 16 & 255}.{nic >> 8 & 255}.{nic & 255}"
 
 
-def job_members(job: JobSettings, fleet: Fleet, rng: np.random.Generator) -> list[list[int]]:
+def job_members(
+    job: JobSettings, fleet: Fleet, rng: np.random.Generator, taken: Collection[int] = ()
+) -> list[list[int]]:
     """Return the job's NICs in groups that reduce together: NIC k of every host is one, where it takes whole
-    hosts; else all of them are one."""
+    hosts; else all of them are one. `taken`: NICs of other jobs. Raises ValueError where too few are left for
+    one apart from them."""
     per_host = fleet.shape.nics_per_host
-    if per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host:
-        hosts = job.nics // per_host
-        chosen = np.arange(hosts) if job.placed == "packed" else rng.permutation(fleet.shape.hosts)[:hosts]
+    whole = per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host
+    places, wanted = (fleet.shape.hosts, job.nics // per_host) if whole else (fleet.nics, job.nics)
+    chosen = np.arange(places) if job.placed == "packed" else rng.permutation(places)
+    if job.placed == "apart":
+        full = {nic // per_host if whole else nic for nic in taken}
+        chosen = np.array([place for place in chosen.tolist() if place not in full], np.int64)
+        if len(chosen) < wanted:
+            raise ValueError(f"job {job.name}: {job.nics} NICs apart from other jobs, not enough are left")
+    chosen = chosen[:wanted]
+    if whole:
         return [[int(host) * per_host + k for host in chosen] for k in range(per_host)]
-    nics = np.arange(job.nics) if job.placed == "packed" else rng.permutation(fleet.nics)[: job.nics]
-    return [[int(nic) for nic in nics]]
+    return [[int(nic) for nic in chosen]]
 
 
 def job_phases(
@@ -57,6 +66,8 @@ def job_phases(
 
     allreduce: rings, in which every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in
     round k NIC i sends to NIC i + k. Phases that would be over within ten steps are taken together.
+    rail-alltoall: the same in each group by itself, as where data for other rails changes the GPU within its
+    host first; no phases are taken together.
     """
     if job.kind == "allreduce":
         pairs = [(ring[i], ring[(i + 1) % len(ring)]) for ring in members for i in range(len(ring))]
@@ -64,6 +75,12 @@ def job_phases(
         total = 2 * (n - 1) / n * job.bytes
         count = _phases(2 * (n - 1), total, rate_bps, step_ns)
         return [(pairs, total / count)] * count
+    if job.kind == "rail-alltoall":
+        n = len(members[0])
+        return [
+            ([(group[i], group[(i + k) % n]) for group in members for i in range(n)], job.bytes / (n - 1))
+            for k in range(1, n)
+        ]
     all_nics = [nic for group in members for nic in group]
     m = len(all_nics)
     each = job.bytes / (m - 1)
@@ -111,8 +128,11 @@ class SimFlow:
 class FlowBook:
     """Every flow of the fleet, and the kernel's side of it."""
 
-    def __init__(self, fleet: Fleet, kernel: Fluid, boots: Sequence[str], step_ns: int) -> None:
+    def __init__(
+        self, fleet: Fleet, kernel: Fluid, boots: Sequence[str], step_ns: int, *, flowlets: bool = False
+    ) -> None:  # fmt: skip
         self._fleet, self._kernel, self._boots, self._step_ns = fleet, kernel, boots, step_ns
+        self._flowlets = flowlets
         self.flows: dict[str, SimFlow] = {}
         """Open ones, by id."""
         self.of_host: list[dict[str, SimFlow]] = [{} for _ in range(fleet.shape.hosts)]
@@ -173,6 +193,11 @@ class FlowBook:
             flow.links = links
             flow.hops = [names[link] for link in links.tolist()]
             self._kernel.set_flow_path(flow.number, links, bool(found.reached[i]))
+            if self._flowlets:
+                flow.hops = []  # no trace holds for longer than a flowlet
+                self._kernel.set_flow_ways(
+                    flow.number, self._fleet.ways(flow.source, flow.destination, living)
+                )
             moved.append(flow)
         return moved
 

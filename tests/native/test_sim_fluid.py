@@ -277,3 +277,94 @@ def test_a_standing_queue_delays_probes_by_its_depth():
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         call()
+
+
+def fork(ways, **more):
+    """One NIC with a link of its own and then `ways` links side by side, of which each leads to NIC 1."""
+    return Fluid(
+        **{"rate_bps": np.full(ways + 2, RATE), "delay_ns": np.full(ways + 2, 600),
+           "buffer_bytes": np.full(ways + 2, 1_000_000), "kind": [0, *[2] * ways, 1], "nics": 2,
+           "rate_pps": 0, **more}
+    )  # fmt: skip
+
+
+def used(fluid, before):
+    """Which of a fork's side links carried anything since `before`."""
+    return np.flatnonzero(fluid.link_sums()[3] - before > 1)
+
+
+def test_each_flowlet_goes_over_any_way_and_stays_on_it():
+    fluid = fork(8, flowlet_ns=500_000, step_ns=100_000)
+    flow = fluid.add_flow(0, RATE)
+    fluid.set_flow_path(flow, [0, 1, 9])
+    fluid.set_flow_ways(flow, [[0, 1 + way, 9] for way in range(8)])
+    taken = []
+    for _ in range(200):
+        before = fluid.link_sums()[3].copy()
+        fluid.send(flow, 20e6)  # four steps at line rate: no gaps
+        fluid.advance(fluid.now_ns + 2 * MS)
+        (inner,) = [link for link in used(fluid, before) if 1 <= link <= 8]
+        taken.append(inner)
+    counts = np.bincount(taken, minlength=10)[1:9]
+    assert counts.min() >= 8, "an eighth of 200 each, five standard deviations below"
+    assert counts.max() <= 48
+
+
+def test_messages_that_follow_closely_are_one_flowlet():
+    fluid = fork(8, flowlet_ns=1_000_000, step_ns=100_000)
+    flow = fluid.add_flow(0, RATE)
+    fluid.set_flow_path(flow, [0, 1, 9])
+    fluid.set_flow_ways(flow, [[0, 1 + way, 9] for way in range(8)])
+    before = fluid.link_sums()[3].copy()
+    for _ in range(50):
+        fluid.send(flow, 10e6)
+        fluid.advance(fluid.now_ns + 0.5 * MS)
+    assert len([link for link in used(fluid, before) if 1 <= link <= 8]) == 1
+
+
+def test_without_flowlets_a_flow_keeps_its_way():
+    fluid = fork(4)
+    flow = fluid.add_flow(0, RATE)
+    fluid.set_flow_path(flow, [0, 2, 5])
+    fluid.set_flow_ways(flow, [[0, 1 + way, 5] for way in range(4)])
+    for _ in range(20):
+        fluid.send(flow, 1e6)
+        fluid.advance(fluid.now_ns + 5 * MS)
+    assert used(fluid, 0).tolist() == [0, 2, 5]
+
+
+def test_a_step_begins_for_two_ends_once_both_have_done_the_one_before():
+    """Four ranks in a line of their own links: 0 and 1 are quick, 2 and 3 take ten times as long; the second
+    step of 0 with 1 does not wait for them, the one of 1 with 2 does."""
+    links = 6
+    fluid = Fluid(
+        rate_bps=np.full(links, RATE), delay_ns=np.full(links, 600), buffer_bytes=np.full(links, 1_000_000),
+        kind=[0] * links, nics=links, rate_pps=0,
+    )  # fmt: skip
+    flows = [fluid.add_flow(nic, RATE) for nic in range(links)]
+    for nic, flow in enumerate(flows):
+        fluid.set_flow_path(flow, [nic])
+    quick, slow = 5e6, 50e6  # 0.1 and 1 ms
+    phases = [([0, 1], [quick, slow]), ([2, 3], [quick, quick]), ([4, 5], [quick, quick])]
+    ends = [[(0, 1), (2, 3)], [(0, 1), (2, 3)], [(1, 2), (0, 3)]]
+    fluid.add_job(phases, gap_ns=1e9, ends=ends)
+    done = {}
+    while len(done) < links and fluid.now_ns < 10 * MS:
+        fluid.advance(fluid.now_ns + 0.1 * MS)
+        sums, active = fluid.flow_sums()
+        for flow in range(links):
+            if sums[flow, 0] > 0 and not active[flow]:
+                done.setdefault(flow, fluid.now_ns)
+    assert done[2] < done[1], "0 and 1 go on while 2 and 3 are in their first step"
+    assert done[4] > done[3] > done[1]
+    assert done[5] > done[3]
+    assert len(fluid.iterations()) == 1
+
+
+def test_ends_must_be_of_all_flows():
+    fluid = funnel(2)
+    flows = line_of(fluid, 2)
+    with pytest.raises(ValueError, match="1 ends, expected 2"):
+        fluid.add_job([(flows, 1e6)], ends=[[(0, 1)]])
+    with pytest.raises(ValueError, match="expected 1 to 6 links"):
+        fluid.set_flow_ways(flows[0], [[0, 99]])

@@ -273,6 +273,39 @@ def test_alltoall_moves_every_byte_between_every_two():
     assert (each >= state["iterations"] - 1e-6).all()
 
 
+def test_an_alltoall_within_rails_stays_within_them_and_apart_jobs_share_no_nic():
+    jobs = [
+        JobSettings(name=name, kind="rail-alltoall", nics=128, bytes=1e8, compute_ms=0, placed="apart",
+                    connections=2)
+        for name in ("a", "b")
+    ]  # fmt: skip
+    run = SimRun(settings(nics=256, rate_pps=0, jobs=jobs), tell=())
+    nics = {name: {flow.source for flow in run.flows() if flow.job == name} for name in ("a", "b")}
+    assert len(nics["a"]) == len(nics["b"]) == 128
+    assert not nics["a"] & nics["b"]
+    rail = run.fleet.nic_rail
+    assert all(rail[flow.source] == rail[flow.destination] for flow in run.flows())
+    assert len(run.flows()) == 2 * 128 * 15 * 2
+    for _ in range(20):
+        run.tick()
+    assert all(job["iterations"] > 2 for job in run.job_state())
+    third = JobSettings(name="c", kind="rail-alltoall", nics=16, placed="apart")
+    with pytest.raises(ValueError, match="job c: 16 NICs apart from other jobs"):
+        SimRun(settings(nics=256, rate_pps=0, jobs=[*jobs, third]), tell=())
+
+
+def test_flowlets_take_any_way_and_have_no_trace():
+    job = JobSettings(name="moe", kind="alltoall", nics=8, bytes=1e8, compute_ms=2)
+    one, other = (SimRun(settings(nics=64, jobs=[job], flowlet_us=us)) for us in (0, 64))
+    for run in (one, other):
+        for _ in range(30):
+            run.tick()
+    carried = [int((run.kernel.link_sums()[3][2 * 64 :] > 0).sum()) for run in (one, other)]
+    assert carried[1] > carried[0], "more links than where each flow keeps its way"
+    assert all(flow.hops for flow in one.flows())
+    assert not any(flow.hops for flow in other.flows())
+
+
 def test_decisions_name_flows_that_are_open():
     run = SimRun(settings(load=0.1))
     flow_id = run.flows()[0].flow_id
