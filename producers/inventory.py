@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -24,6 +24,7 @@ from confluent_kafka import Message as KafkaMessage
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import clock_id, nic_id
+from schemas.partition import partition_of
 from schemas.topics import Partitions, Topic
 
 __all__ = ["LookupReader", "Roster", "addresses_of", "nic_record"]
@@ -75,6 +76,8 @@ def nic_record(
         "first_hop": first_hop,
         "turn_ns": pace[0],
         "turn_shots": pace[1],
+        "ud": None,
+        "stamp_error_ns": 0,
     }
 
 
@@ -96,15 +99,17 @@ class Roster:
 
     def alive(self, shard: str) -> dict[str, Record]:
         """Return the NICs of a shard that answer probes and were announced lately, by log time."""
+        return {name: record for name, record in self._lately(shard) if record["addresses"]}
+
+    def alive_ud(self, shard: str) -> dict[str, Record]:
+        """Return the same of those that answer on UD queue pairs."""
+        return {name: record for name, record in self._lately(shard) if record["ud"] is not None}
+
+    def _lately(self, shard: str) -> Iterator[tuple[str, Record]]:
         oldest = self._newest_ms - self._silent_ms
-        return {
-            name: record
-            for name, (record, append_ms) in self._nics.items()
-            if append_ms >= oldest
-            and record["shard"] == shard
-            and record["probe_port"]
-            and record["addresses"]
-        }
+        for name, (record, append_ms) in self._nics.items():
+            if append_ms >= oldest and record["shard"] == shard and record["probe_port"]:
+                yield name, record
 
 
 Take = Callable[[str, Record | None, int], None]
@@ -124,8 +129,10 @@ class LookupReader:
         registry: codec.Registry | None,
         tail: bool = False,
         only: Callable[[str], bool] | None = None,
+        key: str | None = None,
     ) -> None:
-        """`only`: whether messages of a key are wanted; others are not even decoded."""
+        """`only`: whether messages of a key are wanted; others are not even decoded. `key`: the one that is,
+        whose partition alone is read then."""
         self._consumer = Consumer(
             {
                 **config,
@@ -137,7 +144,7 @@ class LookupReader:
             }
         )
         self._views, self._registry = {topic.name: (topic, take) for topic, take in views.items()}, registry
-        self._only = only
+        self._key, self._only = key, only if key is None else key.__eq__
         self._begin = OFFSET_END if tail else OFFSET_BEGINNING
         self._assigned = False
         self._ask_at = self._warned_at = 0.0
@@ -161,7 +168,7 @@ class LookupReader:
         self._consumer.close()
 
     def _assign(self) -> bool:
-        """Ask how many partitions the topics have, at most once a second, and read them all."""
+        """Ask how many partitions the topics have, at most once a second, and read them."""
         asked = [name for name, (topic, _) in self._views.items() if topic.partitions is not Partitions.ONE]
         counts = dict.fromkeys(self._views, 1)
         if asked:
@@ -180,7 +187,7 @@ class LookupReader:
             self._consumer.assign([
                 TopicPartition(name, number, self._begin)
                 for name, count in counts.items()
-                for number in range(count)
+                for number in (range(count) if self._key is None else [partition_of(self._key, count)])
             ])  # fmt: skip
             self._assigned = True
         return self._assigned

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["EVERYONE", "Limits"]
+__all__ = ["EVERYONE", "MOST_VERSION", "Limits"]
 
 EVERYONE: Final = "*"
 ALLOWED: Final = frozenset({"REROUTE", "RESTORE"})
 MOST_ACTIONS_PER_S: Final = 100
 MOST_MOVED_SHARE: Final = 0.5
+MOST_VERSION: Final = 2**53
+"""Of one record; a higher one, which nobody counts up to, is taken for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +53,5 @@ class Limits:
             MOST_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),
             frozenset(job for record in found for job in record["protected_jobs"]),
             max((record.get("revert_before_ns") or 0 for record in found), default=0),
-            sum(record["version"] for record in found),
+            sum(min(record["version"], MOST_VERSION) for record in found),
         )  # fmt: skip

@@ -1,8 +1,8 @@
-"""What readers believe of `ClockOffsets`: what a solver can have made by the time the log took it.
+"""What readers believe of a record, by the time that the log took it: what an honest writer can have made.
 
-In: a decoded record, its log append time and the window's length. Out: the record without those clocks whose
-figures no clock has; or `BadRecord`. One window far ahead would else end a shard, for every later one would
-be late.
+In: a decoded record, its log append time, of `ClockOffsets` the window's length. Out: the record, without
+those clocks whose figures no clock has; or `BadRecord`. One window far ahead would else end a shard, for
+every later one would be late; so would one epoch: every later owner of the policy would be stale.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from schemas import codec
 
-__all__ = ["MAX_NS", "sound_offsets"]
+__all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "sound_offsets"]
 
 MAX_NS: Final = 2**62
 """Times are held within this, as the decoder of samples holds them."""
@@ -20,6 +20,18 @@ MAX_PPB: Final = 1e9
 MAX_BOUND_NS: Final = 1e18
 AHEAD_WINDOWS: Final = 1
 """Windows that a record may be ahead of the log's clock. Any number behind: a solver may be catching up."""
+EPOCH_AHEAD_MS: Final = 86_400_000
+"""By how much an epoch, which begins as ms since the Unix epoch on the log's clock, may be ahead of it: each
+new owner counts one up."""
+
+
+def check_epoch(record: Mapping[str, Any], append_ms: int) -> None:
+    """Refuse the epoch of a `Decision` or `Fallbacks` that no owner of the policy can have had when the log
+    took it. `append_ms`: 0 or less where that is not known. Raises BadRecord."""
+    if append_ms > 0 and record["epoch"] > append_ms + EPOCH_AHEAD_MS:
+        raise codec.BadRecord(
+            "OUT_OF_RANGE", f"epoch {record['epoch']}, expected at most {append_ms + EPOCH_AHEAD_MS}"
+        )
 
 
 def sound_offsets(record: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:

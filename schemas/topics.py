@@ -129,7 +129,7 @@ QUEUES: Final = Topic(
 FLOWS: Final = Topic(
     "fabric.flows", "host", "FlowReports", "queue pairs and flows with path, job, tenant, bytes and rate",
     Partitions.DATA, DAY_MS,
-    writers=("flows", "sim"), readers=("solve", "sink", "page", "up"),
+    writers=("flows", "sim"), readers=("prober", "solve", "sink", "page", "up", "actuator"),
 )  # fmt: skip
 CONTENTION: Final = Topic(
     "fabric.contention", "link", "ContentionWindow", "queues that stand: where, since when, why, whose",

@@ -64,6 +64,7 @@ class Inventory:
         """NIC to its port's rate, of those that say it."""
         self.paces: dict[str, tuple[int, int]] = {}
         """NIC to (ns from one of its prober's turns to the next, paths in each), of those that take turns."""
+        self._stamp_error_ns: dict[str, int] = {}
         self.version = 0
 
     def take(
@@ -77,6 +78,7 @@ class Inventory:
         if value is None:
             name = None if key is None else key.decode("utf-8", "replace")
             if name is not None and self.members.pop(name, None) is not None:
+                self._stamp_error_ns.pop(name, None)
                 self.speeds_bps.pop(name, None)
                 self.paces.pop(name, None)
                 self.version += 1
@@ -90,6 +92,7 @@ class Inventory:
             self.speeds_bps[nic["nic"]] = nic["speed_bps"]
         else:
             self.speeds_bps.pop(nic["nic"], None)
+        self._stamp_error_ns[nic["nic"]] = nic["stamp_error_ns"]
         takes = nic["turn_ns"] and nic["turn_shots"] and nic["probe_port"]
         pace = (nic["turn_ns"], nic["turn_shots"]) if takes else None
         if self.paces.get(nic["nic"]) != pace:
@@ -116,6 +119,14 @@ class Inventory:
     def clock_of(self) -> dict[str, str]:
         """Return NIC to clock."""
         return {name: member.clock for name, member in self.members.items()}
+
+    def stamp_errors_ns(self) -> dict[str, int]:
+        """Return clock to what its stamps may be off by, of its best NIC; clocks that say so alone."""
+        found: dict[str, int] = {}
+        for name, member in self.members.items():
+            error_ns = self._stamp_error_ns.get(name, 0)
+            found[member.clock] = min(error_ns, found.get(member.clock, error_ns))
+        return {clock: error_ns for clock, error_ns in found.items() if error_ns}
 
 
 @dataclass(slots=True)

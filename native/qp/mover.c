@@ -230,7 +230,7 @@ void ft_move(struct ft_pair *pair, uint16_t source_port, struct ft_result *resul
 void ft_pace(struct ft_pair *pair, uint64_t rate_bps, struct ft_result *result)
 {
 	struct ft_qp_attr attr;
-	uint64_t kbps = (rate_bps + 999) / 1000;
+	uint64_t kbps = rate_bps / 1000 + (rate_bps % 1000 != 0);
 	int error;
 
 	memset(result, 0, sizeof(*result));

@@ -7,6 +7,7 @@ that a block never holds a row twice. Pure: no broker, no database.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(("subject", "kind", "before", "because", "text", "link", "window_id", "alert_id",
                      "severity", "boot", "source_address", "peer_address", "protocol", "job", "tenant",
                      "leg", "found", "contradiction", "first_hop", "decision_id", "action", "outcome",
-                     "reason_kind", "reason_id", "how"), _TEXT),
+                     "reason_kind", "reason_id", "how", "ud"), _TEXT),
     **dict.fromkeys(("nic", "peer", "shard", "state", "domain", "clock", "source", "host", "device", "rack",
                      "stamp", "topic", "reader", "reason", "detail", "event", "reference", "prober"), _TEXT),
     **{f"{kind}_{level}_ns": _FIGURE
@@ -278,19 +279,21 @@ _NIC_NOTHING: Final[Record] = {
     "host": "", "device": "", "shard": "", "rail": None, "rack": None, "addresses": [], "probe_port": 0,
     "clock": "", "stamp": "UNKNOWN", "speed_bps": None, "mtu_bytes": None, "run": 0, "since_ns": 0,
     "announced_ns": 0, "capabilities": [], "path_ports": [],
-    "first_hop": None, "turn_ns": 0, "turn_shots": 0,
+    "first_hop": None, "turn_ns": 0, "turn_shots": 0, "ud": None, "stamp_error_ns": 0,
 }  # fmt: skip
 
 
 def _nics(message: Message, out: dict[str, Columns]) -> None:
     record = message.record
     gone = record is None
+    known = record or _NIC_NOTHING
     _take(
         out[tables.NICS],
         [
             {
                 "nic": message.key,
-                **(record or _NIC_NOTHING),
+                **known,
+                "ud": None if known["ud"] is None else json.dumps(known["ud"], separators=(",", ":")),
                 "gone": int(gone),
                 "recorded_ns": message.append_ns,
             }

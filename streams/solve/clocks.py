@@ -181,11 +181,12 @@ class ShardClocks:
         fits: Sequence[Mapping[str, Any]],
         clock_of: Mapping[str, str],
         solved_ns: int | None = None,
+        stamp_error_ns: Mapping[str, int] | None = None,
     ) -> list[Record]:
         """Return the `ClockOffsets` of a window from all its `ClockFits`.
 
         `clock_of` is the inventory's NIC to clock; a NIC that neither it nor the fits know is a clock of its
-        own.
+        own. `stamp_error_ns`: by how much stamps of a clock may be off, of those that say so.
         """
         self.last_window = window
         start_ns = window * window_ns
@@ -224,6 +225,8 @@ class ShardClocks:
         middle_ns = middle_log_ns + self.log_offset_ns
         self._carry_unmeasured(taken, measured, middle_ns)
         self._follow_domains(measured, {name: old[4] for name, old in before.items()})
+        for name, track in self.tracks.items():
+            track.stamp_error_ns = (stamp_error_ns or {}).get(name, 0)
         self._tie_knots(before, start_ns + self.log_offset_ns)
         for nic in taken.nics:
             self._reads[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])

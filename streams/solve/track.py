@@ -71,6 +71,8 @@ class ClockTrack:
     """What queues that stood in one direction can have added, the most."""
     limit_ns: float = math.inf
     """The most that paths and queues can have added to the offset, whatever they do."""
+    stamp_error_ns: float = 0.0
+    """By how much its stamps may be off the wire, all the same way: no loop shows that."""
     unrest_ppb: float = 0.0
     """What its rate may be off by besides: it changed lately."""
     wander: float = 1.0
@@ -163,7 +165,7 @@ class ClockTrack:
         if self.state == UNSYNCED and self.p_offset >= UNKNOWN_BOUND_NS**2:
             return UNKNOWN_BOUND_NS
         noise = SIGMAS * self.sigma_ns
-        usual = math.hypot(noise, SIGMAS * self.asymmetry_ns) + self.queue_ns
+        usual = math.hypot(noise, SIGMAS * self.asymmetry_ns) + self.queue_ns + self.stamp_error_ns
         return min(UNKNOWN_BOUND_NS, usual, noise + self.limit_ns)
 
     @property

@@ -148,7 +148,8 @@ def _records(end_s):
     nic = {"nic": NICS[0], "host": "h0", "device": "eth0", "shard": "s0", "rail": None, "rack": None,
            "addresses": [], "probe_port": 0, "clock": "h0/system", "stamp": "KERNEL", "speed_bps": None,
            "mtu_bytes": None, "run": 1, "since_ns": 1, "announced_ns": 1, "capabilities": [],
-           "path_ports": [], "first_hop": None, "turn_ns": 0, "turn_shots": 0}  # fmt: skip
+           "path_ports": [], "first_hop": None, "turn_ns": 0, "turn_shots": 0, "ud": None,
+           "stamp_error_ns": 0}  # fmt: skip
     made[topics.INVENTORY.name].append(Message(nic, NICS[0], end_s * 10**9))
     for topic, record, at_ns in _fabric(end_s):
         made[topic.name].append(

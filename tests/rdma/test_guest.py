@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from native import qp
+from native.core import decode_probe_batch, encode_probe_batch
+from producers.rdma.records import columns_of
 from producers.registrations import parse_registration
+from schemas import codec
 
 HERE = Path(__file__).resolve().parent
 REFUSED = "UDP_SPORT: Operation not supported (errno 95)"
@@ -127,3 +130,49 @@ def test_queue_pairs_handed_over_by_a_python_program_move_as_well(guest):
 
 def test_the_guest_left_nothing_here(guest):
     assert not [name for name in os.listdir("/sys/class/net") if name in ("a0", "a1", "b0")]
+
+
+def test_rdma_probes_take_the_paths_that_their_source_ports_say(guest):
+    seen = found(guest, "probers_see_every_path")
+    assert len(seen["spine_of"]) == 6, "a path a queue pair"
+    taken = set(seen["spine_of"].values())
+    assert len(taken) > 1
+    assert {spine for spine, packets in seen["packets"].items() if packets} == taken
+
+
+def test_a_silent_spine_is_lost_on_its_own_paths_alone(guest):
+    seen = found(guest, "probers_see_every_path")
+    for path, told in seen["while_dead"].items():
+        if int(path) in seen["dead"]:
+            assert told["lost"] > 2
+        else:
+            assert told["lost"] == 0
+            assert told["answered"] > 5
+    assert seen["ended"] == {"a0": "ended with 0", "b0": "ended with 0"}
+
+
+def test_rdma_samples_are_probe_batches_as_all_others(guest):
+    seen = found(guest, "probers_see_every_path")
+    samples = lost = 0
+    for number, batch in enumerate(seen["batches"]):
+        data = codec.header("ProbeBatch") + encode_probe_batch(columns_of("guest/rxe_a0", 7, batch))
+        record = codec.decode(data, "ProbeBatch")
+        assert (record["nic"], record["run"], record["batch"]) == ("guest/rxe_a0", 7, number)
+        assert record["clock_ns"] == record["system_ns"], "one clock, the system's"
+        columns = decode_probe_batch(data, len(codec.header("ProbeBatch")))
+        assert set(columns.peers) <= {"guest/rxe_b0"}
+        assert set(columns.path.tolist()) <= {int(path) for path in seen["spine_of"]}
+        assert all(0 < each < 1500e6 for each in (*columns.forward, *columns.reverse)), "one clock, so delays"
+        assert all(0 <= each < 10e9 for each in columns.turnaround)
+        assert all(abs(each - record["clock_ns"]) < 10e9 for each in columns.sent)
+        samples, lost = samples + len(columns.sent), lost + int(columns.lost.sum())
+    last = seen["batches"][-1]
+    assert samples == last["counters"]["samples"] > 40
+    assert lost == last["counters"]["lost"] > 5
+    assert 0 < last["stamp_error_ns"] < 1500e6
+
+
+def test_stamps_that_soft_roce_refuses_are_user_spaces_and_said_so(guest):
+    ready = found(guest, "probers_see_every_path")["ready"]["a0"]
+    assert ready["hardware"] is False
+    assert ready["refused"] == ["completion stamps: Operation not supported (errno 95)"]

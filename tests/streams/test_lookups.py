@@ -67,6 +67,19 @@ def test_the_inventory_knows_clocks_and_shards_and_forgets_tombstones() -> None:
         view.take(b"a/e0", b"nonsense")
 
 
+def test_a_clocks_stamps_are_as_good_as_those_of_its_best_nic() -> None:
+    view = Inventory("fabric")
+    view.take(b"a/mlx5_0", nic("a/mlx5_0", "a/system", stamp="USER", stamp_error_ns=4_000))
+    view.take(b"b/mlx5_0", nic("b/mlx5_0", "b/mlx5_0", stamp="HARDWARE", stamp_error_ns=1))
+    assert view.stamp_errors_ns() == {"a/system": 4_000, "b/mlx5_0": 1}
+    view.take(b"a/mlx5_1", nic("a/mlx5_1", "a/system", stamp="USER", stamp_error_ns=3_000))
+    assert view.stamp_errors_ns()["a/system"] == 3_000
+    view.take(b"a/e0", nic("a/e0", "a/system"))
+    assert "a/system" not in view.stamp_errors_ns(), "the kernel's stamps of another NIC tell better"
+    view.take(b"a/e0", None)
+    assert view.stamp_errors_ns()["a/system"] == 3_000
+
+
 def test_lines_are_by_nic_and_only_of_clocks_that_can_be_used() -> None:
     inventory = Inventory("fabric")
     view = Offsets(inventory, holdover_s=60)

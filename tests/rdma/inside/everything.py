@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, "/repo")
 import fabric
 from actuator import Actuator, until
+from probers import Probers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY = "/repo/native/qp/libfabrictime-qp.so"
@@ -120,7 +121,7 @@ def counts() -> dict[str, int]:
     return {spine: fabric.rx_packets(spine, "leafa") for spine in fabric.SPINES}
 
 
-def path_map(ports: range) -> dict[int, str]:
+def path_map(ports: Iterable[int]) -> dict[int, str]:
     """Which spine packets of a source port take from leaf A: the routers hash what the kernel's own UDP sends
     just as they hash RoCE."""
     found = {}
@@ -338,6 +339,47 @@ def pyverbs_moves_what_is_handed_over() -> dict[str, Any]:
         found["exit"] = owner.end()
         until(lambda: acting.gone == [key], "GONE")
         return found
+
+
+@check
+def probers_see_every_path() -> dict[str, Any]:
+    """Two RDMA probers, several paths each, one of the spines silently losing for a while."""
+    probers = Probers(["a0", "b0"])
+    found: dict[str, Any] = {"ready": probers.ready}
+    spine_of = path_map(probers.ready["a0"]["paths"])
+    found["spine_of"] = spine_of
+    before = counts()
+    probers.begin()
+    probers.until(
+        lambda: all(len(trips) > 2 for nic in probers.edges for _, trips in probers.groups(nic).values()),
+        "samples of every path",
+    )
+    found["packets"] = {spine: now - before[spine] for spine, now in counts().items()}
+    chosen = max(fabric.SPINES, key=lambda spine: list(spine_of.values()).count(spine))
+    dead = {path for path, spine in spine_of.items() if spine == chosen}
+    found["dead"] = sorted(dead)
+    fabric.blackhole(chosen, "leafa", True)
+    since = len(probers.said["a0"])
+
+    def told() -> bool:
+        groups = probers.groups("a0", since)
+        return all(lost > 2 if path in dead else len(trips) > 5 for path, (lost, trips) in groups.items())
+
+    probers.until(told, "losses of the dead paths, answers on the others")
+    fabric.blackhole(chosen, "leafa", False)
+    found["while_dead"] = {
+        path: {"lost": lost, "answered": len(trips)}
+        for path, (lost, trips) in probers.groups("a0", since).items()
+    }
+    after = len(probers.said["a0"]) + 1
+    probers.until(
+        lambda: all(len(trips) > 1 for _, trips in probers.groups("a0", after).values()), "all paths again"
+    )
+    found["ended"] = probers.end()
+    found["batches"] = [each["batch"] for each in probers.said["a0"]]
+    trips = sorted(trip for _, trips in probers.groups("a0").values() for trip in trips)
+    found["round_trip_ms"] = [round(trips[at] / 1e6, 2) for at in (0, len(trips) // 2, -1)]
+    return found
 
 
 def main() -> int:

@@ -30,6 +30,22 @@ def line_at(state: dict[str, Any], reading_ns: int) -> float:
     return float(state["offset_ns"] + state["drift_ppb"] * 1e-9 * (reading_ns - state["at_ns"]))
 
 
+def test_what_user_space_may_stamp_wrong_is_in_that_clocks_bound_alone(sim: SimpleNamespace) -> None:
+    def solved(errors: dict[str, int]) -> dict[str, dict[str, Any]]:
+        fleet = sim.random_fleet(8, delay_ns=lambda a, b, w: 5_000.0, noise_ns=100.0)
+        solver = ShardClocks("fabric")
+        for w in span(sim, 0, 20):
+            records = solver.solve(w, WINDOW_NS, fleet.fits(w), {}, stamp_error_ns=errors)
+        return {state["clock"]: state for record in records for state in record["clocks"]}
+
+    plain = solved({})
+    name = sorted(plain)[3]
+    told = solved({name: 1_500})
+    assert plain[name]["bound_ns"] < 1_500
+    assert told[name]["bound_ns"] == pytest.approx(plain[name]["bound_ns"] + 1_500)
+    assert all(told[other] == plain[other] for other in plain if other != name)
+
+
 def test_offsets_are_within_their_bounds_of_the_truth(sim: SimpleNamespace) -> None:
     """Clocks 5 ms and 30 ppm apart, 5 us paths that differ by direction: every bound holds, none is
     absurd."""

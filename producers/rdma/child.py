@@ -1,0 +1,127 @@
+"""The process that runs `edge`, as its parent sees it: lines of JSON both ways, none of them waited for.
+
+In: how to open a device, peers. Out: what was opened, batches, why it ended. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+__all__ = ["Edge", "UdPeerLine", "opening"]
+
+UdPeerLine: TypeAlias = "tuple[str, str, int, int, Sequence[int]]"
+"""Name, GID in hexadecimal, LID, free bits of it, queue pair numbers."""
+
+_END_S: Final = 2.0
+_READ_BYTES: Final = 1 << 16
+
+
+def opening(
+    *,
+    nic: str,
+    device: str,
+    run: int,
+    key: bytes,
+    address: str | None = None,
+    port: int = 0,
+    paths: int = 4,
+    first_path_port: int = 0xC400,
+    rate_pps: float = 200.0,
+    answer_max_pps: float = 10_000.0,
+    timeout_ms: float = 100.0,
+    max_age_s: float = 300.0,
+    flush_ms: int = 100,
+    hardware: bool = True,
+    sysfs: Path = Path("/sys"),
+) -> dict[str, Any]:
+    """Return the first line that `edge` is told."""
+    return {
+        "nic": nic, "device": device, "run": run, "key": key.hex(), "address": address, "port": port,
+        "paths": paths, "first_path_port": first_path_port, "rate_pps": rate_pps,
+        "answer_max_pps": answer_max_pps, "timeout_ns": int(timeout_ms * 1e6),
+        "max_age_ns": int(max_age_s * 1e9), "flush_ns": flush_ms * 1_000_000, "hardware": hardware,
+        "sysfs": str(sysfs), "seed": int.from_bytes(os.urandom(8), "big"),
+    }  # fmt: skip
+
+
+class Edge:
+    """A device's process. `fileno` is to be waited on; `read` never blocks."""
+
+    def __init__(self, first: dict[str, Any], python: str | None = None) -> None:
+        """Start it. Raises OSError where it cannot be."""
+        self._process = subprocess.Popen(
+            [python or sys.executable, str(Path(__file__).resolve().parent / "edge.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True,
+        )  # fmt: skip
+        assert self._process.stdin is not None  # noqa: S101  # pipes were asked for
+        assert self._process.stdout is not None  # noqa: S101
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self._rest, self._unsaid, self._error = b"", bytearray(), ""
+        self.ended: str | None = None
+        """Why there will be no more: its last word; None while it runs."""
+        self._say(first)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable while there may be news."""
+        return self._out
+
+    def set_peers(self, peers: Sequence[UdPeerLine]) -> None:
+        """Let it ask these from now on."""
+        self._say({"peers": [[*peer[:4], list(peer[4])] for peer in peers]})
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return what it has said since the last call."""
+        if self._unsaid:
+            self._flush()
+        found: list[dict[str, Any]] = []
+        while self.ended is None:
+            try:
+                data = os.read(self._out, _READ_BYTES)
+            except BlockingIOError:
+                break
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            found += [json.loads(line) for line in lines]
+            self._error = next((each["error"] for each in reversed(found) if "error" in each), self._error)
+            if not data:
+                self.ended = self._error or f"ended with {self._process.wait(_END_S)}"
+        return found
+
+    def close(self) -> list[dict[str, Any]]:
+        """End the process; return the last that it said."""
+        process = self._process
+        assert process.stdin is not None  # noqa: S101  # pipes were asked for
+        assert process.stdout is not None  # noqa: S101
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        found: list[dict[str, Any]] = []
+        end = time.monotonic() + _END_S
+        while self.ended is None and time.monotonic() < end:
+            select.select([self._out], [], [], _END_S)
+            found += self.read()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        return found
+
+    def _say(self, what: dict[str, Any]) -> None:
+        self._unsaid += json.dumps(what, separators=(",", ":")).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            while self._unsaid:
+                del self._unsaid[: os.write(self._in, self._unsaid)]

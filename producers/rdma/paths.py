@@ -1,0 +1,211 @@
+"""Which GID a prober speaks from, and how its packets get onto several paths.
+
+In: what sysfs says of an RDMA device's ports, its vendor, the numbers of its queue pairs. Out: the port and
+GID to use, and for each path its entropy value with what an address handle needs for it. RoCE v2 is spread by
+UDP source port: Soft-RoCE makes it of the queue pair's number and ignores flow labels on UD, mlx5 and hns
+make it of the address handle's flow label. InfiniBand is spread by LID path bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+__all__ = [
+    "Gid", "Port", "UdPath", "choose_gid", "choose_port", "label_of_port", "netdevs_of", "plan_paths",
+    "port_of_label", "port_of_number", "read_ports", "target_lid",
+]  # fmt: skip
+
+ROCE_V2: Final = "ROCE_V2"
+ROCE_V1: Final = "ROCE_V1"
+INFINIBAND: Final = "INFINIBAND"
+
+_FIRST_PORT: Final = 0xC000
+_SOFT_ROCE: Final = 0xFF_FFFF
+_BY_LABEL: Final = {0x02C9: "mlx5", 0x15B3: "mlx5", 0x19E5: "hns"}
+"""Vendors whose drivers make a UD packet's UDP source port of the address handle's flow label."""
+_GOLDEN: Final = 0x61C8_8647
+
+
+class Gid(NamedTuple):
+    """One entry of a port's table."""
+
+    place: int
+    value: bytes
+    kind: str
+    netdev: str | None
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of an RDMA device."""
+
+    device: str
+    number: int
+    active: bool
+    infiniband: bool
+    lid: int
+    path_bits: int
+    """Its LID's low bits that are free to choose (LMC)."""
+    speed_bps: int | None
+    gids: tuple[Gid, ...]
+
+
+@dataclass(frozen=True)
+class UdPath:
+    """One path: which of our queue pairs sends, and what its address handles carry."""
+
+    index: int
+    number: int
+    """The queue pair's number."""
+    value: int
+    """Entropy value: the UDP source port, else the path's index."""
+    flow_label: int
+    path_bits: int
+    sure: bool
+    """Whether the driver is known to do so: else the value is a guess, right only as a name."""
+
+
+def read_ports(device: str, sysfs: Path = Path("/sys")) -> list[Port]:
+    """Return a device's ports as sysfs shows them; none where there is no such device."""
+    return [_port(device, folder) for folder in _folders(device, sysfs)]
+
+
+def netdevs_of(device: str, sysfs: Path = Path("/sys")) -> set[str]:
+    """Return the network devices above or beneath an RDMA device."""
+    found = {path.name for path in (sysfs / "class/infiniband" / device).glob("device/net/*")}
+    for folder in _folders(device, sysfs):
+        found |= {gid.netdev for gid in _gids(folder, False) if gid.netdev}
+    return found
+
+
+def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
+    """Return the port to probe with: `number`, 0: the first active one. Raises ValueError."""
+    if not ports:
+        raise ValueError(f"{device}: no such RDMA device")
+    for port in ports:
+        if port.number == number or (number == 0 and port.active):
+            return port
+    if number:
+        raise ValueError(
+            f"{device}: no port {number}, expected one of {', '.join(str(p.number) for p in ports)}"
+        )
+    raise ValueError(f"{device}: no port is active")
+
+
+def choose_gid(port: Port, address: str | None) -> Gid:
+    """Return the GID to speak from: InfiniBand's first; of RoCE the one of `address`, v2 before v1, else any
+    of v2 that is more than link-local. Raises ValueError."""
+    if port.infiniband:
+        if not port.gids:
+            raise ValueError(f"{port.device} port {port.number}: no GID")
+        return port.gids[0]
+    wanted = None if address is None else _gid_of(address)
+
+    def rank(gid: Gid) -> tuple[bool, bool, bool, int]:
+        local = gid.value[:2] == b"\xfe\x80"
+        return (gid.value != wanted, gid.kind != ROCE_V2, local, gid.place)
+
+    if not port.gids:
+        raise ValueError(f"{port.device} port {port.number}: no GID, is its network device up?")
+    best = min(port.gids, key=rank)
+    if wanted is not None and best.value != wanted:
+        raise ValueError(f"{port.device} port {port.number}: no GID of address {address}")
+    return best
+
+
+def port_of_label(label: int) -> int:
+    """Return the UDP source port that a flow label other than 0 gives."""
+    return _FIRST_PORT | (label & 0x3FFF) ^ (label >> 14 & 0x3F)
+
+
+def label_of_port(port: int) -> int:
+    """Return a flow label, never 0, that gives a UDP source port of 49152 to 65535."""
+    return port & 0x3FFF or 0x4001
+
+
+def port_of_number(number: int) -> int:
+    """Return the UDP source port that Soft-RoCE gives a queue pair's packets: a multiplicative hash of its
+    number, 14 bits."""
+    return _FIRST_PORT + (number * _GOLDEN % (1 << 32) >> 18)
+
+
+def plan_paths(
+    kind: str, vendor: int, numbers: Sequence[int], first_port: int, path_bits: int = 0
+) -> list[UdPath]:
+    """Return the path of each queue pair in `numbers`; `first_port`: where source ports that we choose begin.
+
+    Two of Soft-RoCE's numbers may give the same port: such a path is left out.
+    """
+    found: list[UdPath] = []
+    for number in numbers:
+        index = len(found)
+        if kind == INFINIBAND:
+            path = UdPath(index, number, index, 0, index % (1 << path_bits), True)
+        elif kind != ROCE_V2:
+            path = UdPath(index, number, index, 0, 0, False)
+        elif vendor == _SOFT_ROCE:
+            path = UdPath(index, number, port_of_number(number), 0, 0, True)
+        else:
+            port = first_port + index
+            path = UdPath(index, number, port, label_of_port(port), 0, vendor in _BY_LABEL)
+        if path.value not in [other.value for other in found]:
+            found.append(path)
+    return found
+
+
+def target_lid(lid: int, path_bits: int, path: int) -> int:
+    """Return the LID by which a path reaches a port of InfiniBand that has 2^path_bits of them; 0: none."""
+    return lid and lid + path % (1 << path_bits)
+
+
+def _folders(device: str, sysfs: Path) -> list[Path]:
+    found = (sysfs / "class/infiniband" / device / "ports").glob("*")
+    return sorted((path for path in found if path.name.isdecimal()), key=lambda path: int(path.name))
+
+
+def _port(device: str, folder: Path) -> Port:
+    infiniband = _text(folder / "link_layer") == "InfiniBand"
+    rate = _text(folder / "rate").split()
+    speed = float(rate[0]) * 1e9 if rate and rate[0].replace(".", "", 1).isdecimal() else 0.0
+    return Port(
+        device=device,
+        number=int(folder.name),
+        active=_text(folder / "state").startswith("4"),
+        infiniband=infiniband,
+        lid=int(_text(folder / "lid") or "0", 0) if infiniband else 0,
+        path_bits=int(_text(folder / "lid_mask_count") or "0") if infiniband else 0,
+        speed_bps=int(speed) or None,
+        gids=tuple(_gids(folder, infiniband)),
+    )
+
+
+def _gids(folder: Path, infiniband: bool) -> Iterator[Gid]:
+    for path in sorted((folder / "gids").glob("*"), key=lambda path: int(path.name)):
+        value = bytes.fromhex(_text(path).replace(":", ""))
+        if len(value) != 16 or not any(value):
+            continue
+        kind = _text(folder / "gid_attrs/types" / path.name)
+        if infiniband:
+            name = INFINIBAND
+        elif kind in ("RoCE v2", "IB/RoCE v1"):
+            name = ROCE_V2 if kind == "RoCE v2" else ROCE_V1
+        else:
+            continue
+        yield Gid(int(path.name), value, name, _text(folder / "gid_attrs/ndevs" / path.name) or None)
+
+
+def _text(path: Path) -> str:
+    """Return a file's text; nothing where the kernel refuses: places in a table that nobody has."""
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    return ""
+
+
+def _gid_of(address: str) -> bytes:
+    found = ipaddress.ip_address(address)
+    return found.packed if found.version == 6 else bytes(10) + b"\xff\xff" + found.packed
