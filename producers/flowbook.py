@@ -52,6 +52,8 @@ class FlowRules:
     changed_share: float = 0.25
     changed_bps: float = 1e6
     """A rate that moved by more than both, since it was last told, is told at once."""
+    kernel_paces: bool = False
+    """Whether flows that their owners do not pace can be paced all the same."""
 
 
 @dataclass(slots=True)
@@ -397,6 +399,12 @@ class FlowBook:
         payload = 0 if flow.kernel is None else flow.kernel.bytes_sent
         return payload >= self.rules.least_bytes and flow.now.at_ns >= flow.wait_until_ns
 
+    def _can(self, flow: _Flow) -> tuple[str, ...]:
+        """Return what may be done to a flow; the kernel paces IP's flows, not a queue pair's."""
+        if not self.rules.kernel_paces or "PACE" in flow.can or flow.key[0] not in ("TCP", "UDP"):
+            return flow.can
+        return (*flow.can, "PACE")
+
     def _element(self, flow: _Flow, until: _Counters) -> Record:
         """Return what a flow did from what was told last `until` then, and note it as told."""
         interval_ns, sent, rate_bps = flow.figures(flow.told, until)
@@ -429,7 +437,7 @@ class FlowBook:
             "receiver_limited_share": receiver,
             "sender_limited_share": sender,
             "rate_limit_bps": flow.rate_limit_bps,
-            "can": list(flow.can),
+            "can": list(self._can(flow)),
         }
 
 

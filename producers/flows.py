@@ -116,7 +116,10 @@ class FlowReporter:
         # Counts up within a boot, also over restarts of this process.
         self._number = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         boot = boot_id()
-        rules = FlowRules(settings.least_bytes, settings.changed_share, settings.changed_least_kbps * 1e3)
+        rules = FlowRules(
+            settings.least_bytes, settings.changed_share, settings.changed_least_kbps * 1e3,
+            settings.kernel_paces,
+        )  # fmt: skip
         try:
             for host in dict.fromkeys(nic.host for nic in nics):
                 own = [nic for nic in nics if nic.host == host]

@@ -21,13 +21,13 @@ LOCAL_QUEUE_NS: Final = 2_000_000
 MERELY_MORE_S: Final = 0.1
 """Between two events while losses go on that were told before."""
 LONGER: Final = 2.0
-LONGEST_S: Final = 0.02
+LONGEST_S: Final = 0.04
 """While losses go on, urgent news wait longer each time, up to this: whoever judges has the first of them."""
 
 
 class Pace:
     """When evidence is to be taken: soon after the last time where there is urgent news, `least_s` at first
-    and up to 20 ms while losses go on; else every 100 ms while paths are lost, every `calm_s` while all is
+    and up to 40 ms while losses go on; else every 100 ms while paths are lost, every `calm_s` while all is
     well. Times are of any one clock, s."""
 
     def __init__(self, least_s: float, calm_s: float, now: float) -> None:

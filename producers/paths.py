@@ -15,12 +15,13 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, TraceHit
+from producers.aims import FlowWay, Shot, choose_spares
 from producers.floors import FloorWatch
 from producers.hops import NamedPath, name_path
 from producers.ports import choose_ports
@@ -67,6 +68,12 @@ SEARCH_REST_S: Final = 60.0
 REPUBLISH_S: Final = 900.0
 NO_ASKER_S: Final = 600.0
 FILE_CHECK_S: Final = 2.0
+FLOW_SEARCH_REST_S: Final = 10.0
+"""Between two searches for ports that go flows' ways."""
+LINKS_MOST: Final = 16_384
+KEEP_S: Final = 60.0
+"""How long a port that served a flow's way is traced to that peer after the last flow, and answered for after
+the last probe."""
 
 
 @dataclass(slots=True)
@@ -81,6 +88,8 @@ class _Pair:
     gaps: dict[tuple[str, int], int] = field(default_factory=dict)
     """Traces in a row that did not tell all."""
     asked_s: float = float("-inf")
+    others: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """Ports that the peer probes from but does not announce, with its address and when it last did."""
     gone_s: float | None = None
     first_hop: str | None = None
     dirty: bool = False
@@ -127,7 +136,13 @@ class PathWatch:
         self._peers_s = 0.0
         self._search: _Search | None = None
         self._search_due_s: float | None = None
-        self._searched_s = self._moved_s = float("-inf")
+        self._searched_s = self._moved_s = self._flow_searched_s = float("-inf")
+        self._candidates: dict[int, dict[str, tuple[str | None, ...]]] = {}
+        """Port to peer to hops, of the candidates as they were last traced."""
+        self._links: dict[tuple[str, int, str | None, tuple[str | None, ...]], tuple[str, ...]] = {}
+        """Peer, port, the peer's first hop and hops, to the links that these name; empty: not all."""
+        self._aimed: dict[Shot, float] = {}
+        """Peer and port of a spare path, with when a flow's way last wanted it."""
 
     # ---- what the prober tells
 
@@ -181,7 +196,10 @@ class PathWatch:
         for trace in traces:
             self._take(trace, now_s)
         if self._search is not None and self._search.tick(now_s):
-            self._choose(self._search, now_s)
+            for port, ways in self._search.ways.items():
+                self._candidates.setdefault(port, {}).update(ways)
+            if self._search.whole:
+                self._choose(self._search, now_s)
             self._search.close()
             self._search = None
         self._publish(now_s)
@@ -200,6 +218,44 @@ class PathWatch:
             [],
         )
 
+    def known(self) -> dict[Shot, tuple[str, ...]]:
+        """Return (peer, source port) to the links of requests, as they were last told, where whole."""
+        return {
+            (name, row["path"]): tuple(row["hops"])
+            for name, pair in self._pairs.items()
+            for row in pair.said or ()
+            if row["leg"] == "REQUEST" and row["complete"]
+        }
+
+    def serve(self, wanted: Iterable[FlowWay], known: Mapping[Shot, tuple[str, ...]], now_s: float) -> None:
+        """See that a port goes each of these ways, by spare paths where none of `known` (without them) does.
+        Which one does shows in `known()` once it is traced."""
+        spares = self.engine.all_ports[len(self.engine.path_ports) :]
+        if not spares or not self.settings.trace or self._search is not None:
+            return
+        served = {(peer, links) for (peer, _), links in known.items()}
+        lacking = sorted(way for way in set(wanted) if (way.peer, way.links) not in served)
+        if not lacking:
+            return
+        candidates = self._named({way.peer for way in lacking})
+        chosen = choose_spares(lacking, known, candidates, spares, self.engine.path_ports)
+        for at, port in enumerate(chosen):
+            if port != spares[at] and not self._put_spare(len(self.engine.path_ports) + at, port):
+                self._candidates.pop(port, None)
+                chosen[at] = spares[at]
+        still = []
+        for way in lacking:
+            ports = [port for port in chosen if candidates.get(port, {}).get(way.peer) == way.links]
+            if not ports:
+                still.append(way)
+                continue
+            if (way.peer, ports[0]) not in self._aimed:
+                self._survey_s = 0.0
+            self._aimed[way.peer, ports[0]] = now_s
+        if still and now_s - self._flow_searched_s > FLOW_SEARCH_REST_S:
+            self._flow_searched_s = now_s
+            self._begin_search(now_s, {way.peer for way in still})
+
     def close(self) -> None:
         """Let go of what is open."""
         if self._search is not None:
@@ -210,10 +266,14 @@ class PathWatch:
         """See whom to trace: our peers, and who asks us."""
         wanted: dict[str, dict[tuple[str, int], Flow]] = {}
         peers = self.engine.peers
+        for shot, last_s in list(self._aimed.items()):
+            if now_s - last_s > KEEP_S or shot[1] not in self.engine.all_ports:
+                del self._aimed[shot]
         for peer in peers:
             flows = wanted.setdefault(peer.nic, {})
-            for at, port in enumerate(self.engine.path_ports):
-                flows["REQUEST", port] = Flow("REQUEST", peer.nic, port, (peer.address, peer.port), at)
+            for at, port in enumerate(self.engine.all_ports):
+                if at < len(self.engine.path_ports) or (peer.nic, port) in self._aimed:
+                    flows["REQUEST", port] = Flow("REQUEST", peer.nic, port, (peer.address, peer.port), at)
         traced_s: dict[tuple[str, int], float] = {}
         for asker in self.engine.askers():
             name = self._nic_of.get(asker.address)
@@ -222,8 +282,11 @@ class PathWatch:
             pair = self._pairs.setdefault(name, _Pair(now_s))
             pair.asked_s = now_s
             flows = wanted.setdefault(name, {})
-            # a port that is not announced is one that the peer merely looks at
-            for port in self._roster[name].get("path_ports") or [asker.port]:
+            announced = self._roster[name].get("path_ports") or [asker.port]
+            if asker.probed_s is not None and asker.port not in announced:
+                pair.others[asker.port] = (asker.address, now_s - asker.probed_s)
+            # a port that is neither announced nor probed from is one that the peer merely looks at
+            for port in announced:
                 flows["ANSWER", port] = Flow("ANSWER", name, port, (asker.address, port), RESPONDER)
             if asker.traced_s is not None:
                 traced_s[name, asker.port] = now_s - asker.traced_s
@@ -232,6 +295,12 @@ class PathWatch:
             if record is None or now_s - pair.asked_s > NO_ASKER_S:
                 continue
             ports = record.get("path_ports") or [port for leg, port in pair.flows if leg == "ANSWER"]
+            for port, (address, last_s) in list(pair.others.items()):
+                if now_s - last_s > KEEP_S or port in ports:
+                    del pair.others[port]
+                else:
+                    flow = Flow("ANSWER", name, port, (address, port), RESPONDER)
+                    wanted.setdefault(name, {})["ANSWER", port] = flow
             for key, flow in pair.flows.items():
                 if key[0] == "ANSWER" and key[1] in ports:
                     wanted.setdefault(name, {}).setdefault(key, flow)
@@ -311,7 +380,7 @@ class PathWatch:
         if flow.socket >= len(sockets):
             return
         sock = self.engine.responder_socket if flow.socket == RESPONDER else sockets[flow.socket]
-        if flow.socket != RESPONDER and self.engine.path_ports[flow.socket] != flow.port:
+        if flow.socket != RESPONDER and self.engine.all_ports[flow.socket] != flow.port:
             return
         own = (self.address, sock.getsockname()[1])
         data = self.engine.trace_packet(own, flow.target, flow.peer, packet.seq, packet.ttl)
@@ -415,6 +484,7 @@ class PathWatch:
         except TopologyError as error:
             _log.error("%s: %s; what it said before stays", self.nic, error)
             return
+        self._links.clear()
         for pair in self._pairs.values():
             pair.dirty = True
 
@@ -441,17 +511,76 @@ class PathWatch:
         if now_s < max(self._search_due_s, self._searched_s + SEARCH_REST_S):
             return
         self._search_due_s, self._searched_s = None, now_s
-        targets = {peer.nic: (peer.address, peer.port) for peer in self.engine.peers}
-        if self.settings.first_path_port:
-            ports = [port for port in self._candidate_ports() if port not in self.engine.path_ports]
+        self._candidates.clear()
+        self._begin_search(now_s)
+
+    def _begin_search(self, now_s: float, peers: Set[str] | None = None) -> None:
+        """Trace the candidate ports; to some peers: for flows' ways alone, nothing is chosen by it."""
+        settings = self.settings
+        if self._open_candidates is None or settings.path_candidates <= settings.paths:
+            return
+        targets = {
+            peer.nic: (peer.address, peer.port)
+            for peer in self.engine.peers
+            if peers is None or peer.nic in peers
+        }
+        if settings.first_path_port:
+            ports = [port for port in self._candidate_ports() if port not in self.engine.all_ports]
         else:
-            ports = [0] * (self.settings.path_candidates - self.settings.paths)
+            ports = [0] * (settings.path_candidates - settings.paths)
         try:
             sockets = self._open_candidates(ports)
         except OSError as error:
             _log.warning("%s: no sockets to look for better ports: %s", self.nic, error)
             return
         self._search = _Search(self.engine, self.address, sockets, targets, self.settings, self._random)
+        self._search.whole = peers is None
+
+    def _named(self, peers: Set[str]) -> dict[int, dict[str, tuple[str, ...]]]:
+        """Return port to peer to links, of the candidates and of the spare paths as they are now."""
+        hops = {port: dict(of) for port, of in self._candidates.items()}
+        for name in peers:
+            pair = self._pairs.get(name)
+            for (leg, port), known in pair.known.items() if pair is not None else ():
+                if leg == "REQUEST" and known.reached and any(known.hops):
+                    hops.setdefault(port, {})[name] = known.hops
+        found: dict[int, dict[str, tuple[str, ...]]] = {}
+        for port, of in hops.items():
+            for name in peers & of.keys():
+                links = self._links_by(name, port, of[name])
+                if links:
+                    found.setdefault(port, {})[name] = links
+        return found
+
+    def _links_by(self, name: str, port: int, hops: tuple[str | None, ...]) -> tuple[str, ...]:
+        """Return the links of hops to a peer; empty where they do not name all."""
+        pair = self._pairs.get(name)
+        key = (name, port, None if pair is None else pair.first_hop, hops)
+        links = self._links.get(key)
+        if links is None:
+            if len(self._links) >= LINKS_MOST:
+                self._links.clear()
+            named = name_path(
+                self.nic, name, hops, True, path=port, peer_first_hop=key[2],
+                topology=self.source.topology, link_prefix=self.settings.link_prefix,
+            )  # fmt: skip
+            links = self._links[key] = named.links if named.complete else ()
+        return links
+
+    def _put_spare(self, at: int, port: int) -> bool:
+        """Let a spare path probe from a port; return whether it can be had."""
+        if self._open_candidates is None:
+            return False
+        try:
+            opened = self._open_candidates([port])
+        except OSError as error:
+            _log.warning("%s: no socket for port %d: %s", self.nic, port, error)
+            return False
+        if not opened:
+            return False
+        self.engine.set_path(at, opened[0])
+        self._survey_s = 0.0
+        return True
 
     def _choose(self, search: _Search, now_s: float) -> None:
         current = list(self.engine.path_ports)
@@ -493,6 +622,8 @@ class _Search:
         self._engine, self._address = engine, address
         self._sockets: dict[int, socket.socket] = {sock.getsockname()[1]: sock for sock in sockets}
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, rng.getrandbits(32))
+        self.whole = True
+        """Whether it is to all peers, so that paths are chosen by it."""
         self.found: dict[int, dict[str, Trace]] = {}
         self._poll = select.poll()
         self._by_fd = {sock.fileno(): port for port, sock in self._sockets.items()}

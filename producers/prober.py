@@ -23,6 +23,7 @@ from sdnotify import SystemdNotifier
 from native.core import encode_probe_batch
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
+from producers.aimer import Aimer
 from producers.evidence import LinkReporter
 from producers.inventory import LookupReader, Roster, Take, addresses_of, nic_record
 from producers.keys import read_key
@@ -36,7 +37,7 @@ from producers.turns import TurnTaker, pace_of
 from producers.words import WordBook, Words
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, LINKS, PROBES, TURNS, Topic
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, FLOWS, INVENTORY, LINKS, PROBES, TURNS, Topic
 
 __all__ = ["Prober", "main", "test_clock"]
 
@@ -77,7 +78,10 @@ class Prober:
         key = read_key(settings.key_file)
 
         def open_all() -> tuple[Sockets, Link]:
-            sockets = open_sockets(nic.address, settings.udp_port, settings.first_path_port, settings.paths)
+            sockets = open_sockets(
+                nic.address, settings.udp_port, settings.first_path_port, settings.paths,
+                spare=settings.spare_paths,
+            )  # fmt: skip
             return sockets, link_of(sockets.responder, nic.device)
 
         sockets, self.link = in_netns(nic.netns, open_all)
@@ -91,6 +95,8 @@ class Prober:
             answer_max_pps=settings.answer_max_pps,
             spacing_ns=settings.spacing_ns,
             singles=settings.singles,
+            spare=settings.spare_paths,
+            aims_pps=settings.flow_pps,
             timeout_ms=settings.timeout_ms,
             overdue_ms=settings.overdue_ms,
             starved_ms=settings.starved_ms,
@@ -104,7 +110,7 @@ class Prober:
         self.first_hop: str | None = None
         self.failure: BaseException | None = None
         self.capabilities: list[str] = []
-        self._known: dict[str, tuple[str, int]] = {}
+        self._known: tuple[dict[str, tuple[str, int]], frozenset[str]] = ({}, frozenset())
         self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
 
     def start(self) -> None:
@@ -135,16 +141,20 @@ class Prober:
             pace=self.pace,
         )
 
-    def meet(self, roster: Roster) -> int:
-        """Choose the peers anew from who is alive; return how many there are."""
+    def meet(self, roster: Roster, besides: frozenset[str] = frozenset()) -> int:
+        """Choose the peers anew from who is alive, and as many of `besides` as peers at most; return how many
+        there are."""
         known = addresses_of(roster.alive(self.nic.shard).values(), self.nic.address)
         known.pop(self.name, None)
-        if known == self._known:
+        if (known, besides) == self._known:
             return len(self.engine.peers)
-        self._known = known
+        self._known = (known, besides)
         names = sorted(known)
         seed = self.settings.peers_seed
         chosen = choose_peers(self.name, names, self.settings.peers, seed, hashes_of(names, seed))
+        chosen += [name for name in sorted(besides & known.keys()) if name not in chosen][
+            : self.settings.peers
+        ]
         self.engine.set_peers([Peer(name, *known[name]) for name in chosen])
         return len(chosen)
 
@@ -205,6 +215,10 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     if settings.turns:
         views[TURNS] = turns.take
     reader = LookupReader(client, views, registry)
+    aimer = Aimer(prober.engine, settings, paths, turns, prober.name) if settings.flow_pps else None
+    flows = None
+    if aimer is not None:
+        flows = LookupReader(client, {FLOWS: aimer.take}, registry, tail=True, key=nic.host)
     publisher: _Raw | _Reduced
     if settings.publish == "raw":
         publisher = _Raw(prober, outlet, registry)
@@ -258,11 +272,13 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                 meet_at = min(meet_at, max(now + 1, rest_until))
             if reader.poll():
                 meet_at = min(meet_at, max(now + flush_s, rest_until))
+            if flows is not None and peers:
+                flows.poll()
             if now >= meet_at:
                 meet_at = float("inf")
                 if before and not peers:
                     paths.adopt(before)
-                peers = prober.meet(roster)
+                peers = prober.meet(roster, aimer.peers if aimer is not None else frozenset())
                 if words is not None:
                     words.forget([peer.nic for peer in prober.engine.peers])
                 paths.meet(roster.alive(nic.shard))
@@ -273,6 +289,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                 if batch is not None:
                     paths.observe(batch, now)
                 turns.keep()
+                if aimer is not None and aimer.keep(now):
+                    meet_at = min(meet_at, max(now + flush_s, rest_until))
                 due = time.monotonic() + until_flush_s(settings.flush_ms, time.time_ns())
             trace_at = time.monotonic() + paths.tick(time.monotonic())
             if paths.news:
@@ -281,7 +299,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
             outlet.poll()
             if now >= status_at:
                 status_at = now + _STATUS_S
-                notify.notify(f"STATUS={_status(prober, peers, turns, outlet)}")
+                notify.notify(f"STATUS={_status(prober, peers, turns, aimer, outlet)}")
         if prober.failure is not None:
             _log.error("%s: %s", prober.name, prober.failure)
         reporter.tell(last=True)
@@ -298,6 +316,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         prober.close()
         left = outlet.close(_CLOSE_S)
         reader.close()
+        if flows is not None:
+            flows.close()
         publisher.close()
         if left:
             _log.warning("%s: %d messages could not be sent before the end", prober.name, left)
@@ -316,11 +336,11 @@ def until_flush_s(flush_ms: int, system_ns: int) -> float:
     return (left_ns if left_ns > every_ns // 8 else left_ns + every_ns) / 1e9
 
 
-def _status(prober: Prober, peers: int, turns: TurnTaker, outlet: Outlet) -> str:
+def _status(prober: Prober, peers: int, turns: TurnTaker, aimer: Aimer | None, outlet: Outlet) -> str:
     counters = prober.engine.counters()
     refused = sum(counters[name] for name in ("malformed", "bad_mac", "wrong_nic", "stale_time"))
     return (
-        f"{peers} peers{', in turns' if turns.taken else ''}, "
+        f"{peers} peers{', in turns' if turns.taken else ''}, {'' if aimer is None else aimer.says}"
         f"{counters['samples']:.0f} samples, {counters['lost']:.0f} lost, "
         f"{refused:.0f} refused, throttle {counters['throttle']:.2f}, "
         f"{outlet.waiting} messages wait, {outlet.dropped} dropped"

@@ -26,14 +26,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from producers.flowbook import Key, Registration
-from producers.local_socket import check_owner, listen
+from producers.local_socket import check_owner, leave, listen
 
 __all__ = ["Registrations", "parse_registration"]
 
 _log = logging.getLogger(__name__)
 
 _LINE_BYTES: Final = 4096
-_BACKLOG_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 65_536
+"""Taken of one program before the next one's turn."""
+_FULL_S: Final = 0.5
+"""For which nobody is let in once no descriptor was left."""
+_WARNED_MOST: Final = 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 65_536
 _COUNT_MAX: Final = 2**62
@@ -55,7 +59,7 @@ def parse_registration(line: bytes) -> tuple[Key, Registration]:
     if not isinstance(said, dict):
         raise ValueError(f"line {line[:60]!r}: expected one JSON object")
     if unknown := set(said) - _FIELDS:
-        raise ValueError(f"{min(unknown)}: unknown, expected {', '.join(sorted(_FIELDS))}")
+        raise ValueError(f"{repr(min(unknown))[1:-1]:.60}: unknown, expected {', '.join(sorted(_FIELDS))}")
     protocol = said.get("protocol")
     if protocol not in ("tcp", "udp", "roce"):
         raise ValueError(f"protocol {protocol!r}: expected tcp, udp or roce")
@@ -92,7 +96,10 @@ class Registrations:
     def __init__(self, path: Path, mine: Callable[[str], bool]) -> None:
         self._path, self._mine = path, mine
         self._clients: dict[int, _Client] = {}
-        self._gone: list[Key] = []
+        self._gone: set[Key] = set()
+        self._full_until_s: float | None = None
+        self.refused = 0
+        """Lines and programs that were refused."""
         self._owner: dict[Key, int] = {}
         self._key_of: dict[tuple[str, str], Key] = {}
         """Source address and name of a flow to the ports that it was last registered with."""
@@ -130,6 +137,9 @@ class Registrations:
         """Take what programs say until the monotonic clock shows `until_s`."""
         while True:
             left_s = until_s - time.monotonic()
+            if self._full_until_s is not None and time.monotonic() >= self._full_until_s:
+                self._full_until_s = None
+                self._selector.register(self._listener, selectors.EVENT_READ)
             for ready, _ in self._selector.select(max(0.0, left_s)):
                 if ready.fileobj is self._listener:
                     self._accept()
@@ -143,20 +153,24 @@ class Registrations:
         for number in list(self._clients):
             self._drop(number)
         self._selector.close()
-        self._listener.close()
-        self._path.unlink(missing_ok=True)
+        leave(self._path, self._listener)
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:  # it would wake us again at once, and who comes waits
+            self._warn(error.strerror or str(error))
+            self._full_until_s = time.monotonic() + _FULL_S
+            self._selector.unregister(self._listener)
             return
         try:
             check_owner(connection)
             if len(self._clients) >= _CONNECTIONS:
                 raise PermissionError(f"{_CONNECTIONS} programs are connected already")
         except PermissionError as error:
-            _log.warning("flow registration refused: %s", error)
+            self._warn(str(error))
             connection.close()
             return
         connection.setblocking(False)
@@ -166,7 +180,7 @@ class Registrations:
     def _read(self, number: int) -> None:
         client = self._clients[number]
         try:
-            data = client.connection.recv(_BACKLOG_BYTES)
+            data = client.connection.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -182,6 +196,8 @@ class Registrations:
 
     def _line(self, number: int, client: _Client, line: bytes) -> None:
         try:
+            if len(line) > _LINE_BYTES:
+                raise ValueError(f"a line of {len(line)} bytes: expected at most {_LINE_BYTES}")
             key, said = parse_registration(line)
             if key[0] == "ROCE":
                 self._pair(number, client, key, said)
@@ -205,8 +221,7 @@ class Registrations:
         if former != key:
             self._forget(former)
             client.keys.discard(former)
-        for each in {key, former} & set(self._gone):
-            self._gone.remove(each)
+        self._gone -= {key, former}
         self.news += key not in self.flows
         self.flows[key], self._owner[key] = said, number
         if said.name is not None:
@@ -222,6 +237,7 @@ class Registrations:
         if said.closed:
             if name in self.queue_pairs:
                 self._gone_pairs.add(name)
+                client.queue_pairs.discard(name)
             return
         if not self._mine(key[1]):
             raise ValueError(f"source_address {key[1]}: no NIC of this host")
@@ -236,8 +252,13 @@ class Registrations:
         self.queue_pairs[name], self._pair_owner[name] = (key, said), number
         client.queue_pairs.add(name)
 
+    def _warn(self, reason: str) -> None:
+        self.refused += 1
+        if self.refused <= _WARNED_MOST:
+            _log.warning("flow registration refused: %s", reason)
+
     def _refuse(self, client: _Client, reason: str) -> None:
-        _log.warning("flow registration refused: %s", reason)
+        self._warn(reason)
         try:
             client.connection.send(json.dumps({"error": reason}).encode() + b"\n")
         except OSError:
@@ -247,7 +268,7 @@ class Registrations:
         client = self._clients.pop(number)
         self._selector.unregister(client.connection)
         client.connection.close()
-        self._gone += [key for key in client.keys if self._owner.get(key) == number]
+        self._gone |= {key for key in client.keys if self._owner.get(key) == number}
         self._gone_pairs |= {name for name in client.queue_pairs if self._pair_owner.get(name) == number}
 
 
@@ -300,7 +321,7 @@ def _verbs(said: dict[str, Any]) -> tuple[str, ...]:
 def _address(said: dict[str, Any], name: str) -> str:
     value = said.get(name)
     try:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or "%" in value:  # a zone is no part of what a fabric knows
             raise ValueError
         return str(ipaddress.ip_address(value))
     except ValueError:

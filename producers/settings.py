@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 __all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings"]
 
+MOST_PATHS = 64
 _ID_PART = r"^[^\s/>]{1,128}$"
 
 
@@ -112,6 +113,21 @@ class ProbeSettings(BaseModel):
         description="probe when and where the solve stage says (fabric.turns), so that all NICs together look"
         " at every link in even steps; else, and until it says, at random",
     )  # fmt: skip
+    flow_pps: float = Field(
+        default=500, ge=0, le=1_000_000,
+        description="single probes a second, on top of rate_pps, that a NIC sends at most for the ways of its"
+        " own live flows, so that each is crossed every flow_gap_ms; 0: none",
+    )  # fmt: skip
+    flow_gap_ms: float = Field(
+        default=5, ge=1, le=10_000,
+        description="ms from probe to probe on the way of a live flow; where flow_pps does not suffice, as"
+        " few more for all",
+    )  # fmt: skip
+    flow_paths: int = Field(
+        default=4, ge=0, le=63,
+        description="source ports beside `paths` for flows' ways that none of these goes, probed for them"
+        " alone; 64 in all at most",
+    )  # fmt: skip
     timeout_ms: float = Field(
         default=100, ge=1, le=10_000, description="ms after which a request without a reply is lost"
     )
@@ -176,6 +192,11 @@ class ProbeSettings(BaseModel):
     )  # fmt: skip
     hardware_stamps: bool = Field(default=True, description="take a NIC's own stamps where it offers them")
 
+    @property
+    def spare_paths(self) -> int:
+        """Paths that are probed for flows alone."""
+        return min(self.flow_paths, MOST_PATHS - self.paths) if self.flow_pps else 0
+
     @model_validator(mode="after")
     def _ports_apart(self) -> ProbeSettings:
         last = self.first_path_port + max(self.paths, self.path_candidates) - 1
@@ -218,6 +239,11 @@ class FlowSettings(BaseModel):
     )
     changed_least_kbps: float = Field(
         default=1000.0, gt=0, le=1e9, description="kbit/s by which it must move besides"
+    )
+    kernel_paces: bool = Field(
+        default=False,
+        description="say of flows whose owner does not pace them that they can be: this host's actuator has"
+        " the kernel do it (actuators.kernel_nics)",
     )
     trace: bool = Field(
         default=True,
@@ -313,6 +339,10 @@ class NicSettings(BaseModel):
     netns: str | None = Field(
         default=None, description="path of the network namespace; none: the process's own"
     )
+    rdma_device: str | None = Field(
+        default=None, pattern=_ID_PART,
+        description="the RDMA device on that interface, probed over its own datagrams too; none: it is found",
+    )  # fmt: skip
     shard: str = Field(
         default="fabric", pattern=r"^[^\s/]{1,64}$", description="the shard that solves for it"
     )

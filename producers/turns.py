@@ -10,6 +10,7 @@ import logging
 from typing import Any, Final
 
 from native.core.probe import Engine
+from producers.aims import Shot, rates_in_turns
 from producers.settings import ProbeSettings
 
 __all__ = ["TurnTaker", "fabric_ns", "pace_of", "refusal", "ways_of"]
@@ -78,6 +79,12 @@ class TurnTaker:
         """Whether the engine probes by turns."""
         return self._of is not None
 
+    def rates_pps(self) -> dict[Shot, float]:
+        """Return (peer, source port) to looks a second of the plan that is followed; empty where none is."""
+        if self._of is None or self._record is None:
+            return {}
+        return rates_in_turns(self._ways, self._record["turn_ns"], self._record["shots"])
+
     def take(self, nic: str, record: Record | None, append_ms: int) -> None:
         """Take one message of `fabric.turns`; None: there is no plan any more."""
         if nic != self.nic:
@@ -109,7 +116,7 @@ class TurnTaker:
             self._record = None
             return
         at_ns = monotonic_ns - since_ns
-        of = (record["planned_ns"], self.engine.path_ports, tuple(peer.nic for peer in self.engine.peers))
+        of = (record["planned_ns"], self.engine.all_ports, tuple(peer.nic for peer in self.engine.peers))
         if of == self._of:
             self.engine.shift_turns(at_ns)
             return

@@ -1,8 +1,8 @@
 """From a NIC's prober to the host's actuator, at once: which of its paths are dead, and which live.
 
 In: the probe engine's evidence, the links that its paths were traced over. Out: `ProberWord`s on the
-actuator's datagram socket, with each loss: who hears of all paths of a host knows sooner which link is dead
-than any one path does. Never blocks: nobody there, or one who does not read, is told the next time.
+actuator's datagram socket, soon after a loss: who hears of all paths of a host knows sooner which link is
+dead than any one path does. Never blocks: nobody there, or one who does not read, is told the next time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +23,16 @@ __all__ = ["DEAD_IN_A_ROW", "WordBook", "Words"]
 
 DEAD_IN_A_ROW: Final = 3
 """Requests without an answer, one after the other, that make a path dead."""
-AGAIN_NS: Final = 20_000_000
-"""While requests get lost, all is told again so often: what lives is news as well."""
-ALL_NS: Final = 1_000_000_000
+SOON_NS: Final = 5_000_000
+LATE_NS: Final = 40_000_000
+"""While requests get lost, the next word comes after the first of these at first, each time after twice as
+long, up to the second: a host hears of a death thrice within 40 ms, and of what lasts without end seldom."""
+CALM_NS: Final = 1_000_000_000
+LINKS_NS: Final = 1_000_000_000
+"""How long the links of a path that lives are taken to be what they were."""
+LOSING_MOST: Final = 1000
+"""Paths of which one word tells that they lose, the last ones: all of a dead NIC's fit into no datagram."""
+SEND_BYTES: Final = 1 << 20
 
 Record = dict[str, Any]
 LinksOf = Callable[[str, int], Sequence[str]]
@@ -37,8 +44,9 @@ class _Way:
     answered_ns: int | None = None
     first_lost_ns: int | None = None
     last_lost_ns: int | None = None
-    links: list[str] = field(default_factory=list)
+    links: tuple[str, ...] = ()
     """As they were while it lived: a trace of a dead path ends where it is dead."""
+    links_ns: int = -LINKS_NS
 
     @property
     def dead(self) -> bool:
@@ -47,19 +55,26 @@ class _Way:
 
 @dataclass(slots=True)
 class WordBook:
-    """What is known of one NIC's paths, and when to tell it. Pure: it is told the time (ns, monotonic)."""
+    """What is known of one NIC's paths, and when to tell it. Pure: it is told the time (ns, monotonic).
+
+    A word holds the paths that lose and, for each link of theirs, the path across it that was answered last:
+    no other path says more about what is dead. One without paths says that nothing gets lost.
+    """
 
     nic: str
     run: int
     links_of: LinksOf
     _ways: dict[tuple[str, int], _Way] = field(default_factory=dict)
-    _told_ns: int = -ALL_NS
+    _told_ns: int = -CALM_NS
+    _gap_ns: int = 0
+    """Between this word and the next while requests get lost; 0: none was lost by the last word."""
 
     def take(self, ways: Iterable[WayNews], now_ns: int) -> Record | None:
         """Take what the engine saw; return the `ProberWord` that is due, None where none is."""
-        urgent = False
         for news in ways:
-            way = self._ways.setdefault((news.peer, news.path), _Way())
+            way = self._ways.get((news.peer, news.path))
+            if way is None:
+                way = self._ways[(news.peer, news.path)] = _Way()
             if news.answered:
                 way.answered_ns = now_ns - max(0, news.answered_age_ns)
             if news.in_a_row and news.lost:
@@ -68,15 +83,18 @@ class WordBook:
                 way.last_lost_ns = now_ns - max(0, news.last_lost_age_ns)
             elif not news.in_a_row:
                 way.first_lost_ns = way.last_lost_ns = None
-            urgent = urgent or bool(news.lost) or (way.in_a_row > 0 and not news.in_a_row)
             way.in_a_row = news.in_a_row
-        losing = any(way.in_a_row for way in self._ways.values())
-        if not (urgent or now_ns >= self._told_ns + (AGAIN_NS if losing else ALL_NS)):
+        losing = {path: way for path, way in self._ways.items() if way.in_a_row}
+        if losing:
+            due = now_ns >= self._told_ns + self._gap_ns
+            gap_ns = min(LATE_NS, max(SOON_NS, 2 * self._gap_ns))
+        else:
+            due, gap_ns = self._gap_ns > 0 or now_ns >= self._told_ns + CALM_NS, 0
+        if not due:
             return None
-        self._told_ns = now_ns
-        rows = [self._row(*path, way, now_ns) for path, way in self._ways.items()]
-        told = [row for row in rows if row is not None]
-        return {"nic": self.nic, "run": self.run, "monotonic_ns": now_ns, "paths": told} if told else None
+        self._told_ns, self._gap_ns = now_ns, gap_ns
+        rows = [self._row(*path, way, now_ns) for path, way in self._telling(losing, now_ns)]
+        return {"nic": self.nic, "run": self.run, "monotonic_ns": now_ns, "paths": rows}
 
     def forget(self, peers: Iterable[str]) -> None:
         """Keep the paths to these peers alone."""
@@ -84,19 +102,39 @@ class WordBook:
         for path in [path for path in self._ways if path[0] not in kept]:
             del self._ways[path]
 
-    def _row(self, peer: str, path: int, way: _Way, now_ns: int) -> Record | None:
-        if not way.in_a_row or not way.links:
-            way.links = list(self.links_of(peer, path)) or way.links
-        if not way.in_a_row and way.answered_ns is None:
-            return None  # nobody knows
+    def _telling(
+        self, losing: Mapping[tuple[str, int], _Way], now_ns: int
+    ) -> Iterable[tuple[tuple[str, int], _Way]]:
+        """Return the paths of a word: those that lose, and who speaks for their links."""
+        if not losing:
+            return ()
+        if len(losing) > LOSING_MOST:
+            last = sorted(losing, key=lambda path: losing[path].last_lost_ns or 0)[-LOSING_MOST:]
+            losing = {path: losing[path] for path in last}
+        suspects: set[str] = set()
+        for path, way in losing.items():
+            way.links = way.links or tuple(self.links_of(*path))
+            suspects.update(way.links)
+        newest: dict[str, tuple[int, tuple[str, int]]] = {}
+        for path, way in self._ways.items():
+            if way.answered_ns is None:
+                continue
+            if not way.in_a_row and now_ns >= way.links_ns + LINKS_NS:
+                way.links, way.links_ns = tuple(self.links_of(*path)) or way.links, now_ns
+            for link in suspects.intersection(way.links):
+                if link not in newest or way.answered_ns > newest[link][0]:
+                    newest[link] = way.answered_ns, path
+        told = {path for _, path in newest.values()} | losing.keys()
+        return [(path, self._ways[path]) for path in sorted(told)]
 
+    def _row(self, peer: str, path: int, way: _Way, now_ns: int) -> Record:
         def age_ns(at_ns: int | None) -> int | None:
             return None if at_ns is None else max(0, now_ns - at_ns)
 
         return {
             "peer": peer, "path": path, "dead": way.dead, "in_a_row": way.in_a_row,
             "answered_age_ns": age_ns(way.answered_ns), "first_lost_age_ns": age_ns(way.first_lost_ns),
-            "last_lost_age_ns": age_ns(way.last_lost_ns), "links": way.links, "back_links": [],
+            "last_lost_age_ns": age_ns(way.last_lost_ns), "links": list(way.links), "back_links": [],
         }  # fmt: skip
 
 
@@ -107,6 +145,7 @@ class Words:
         self._path, self._book = path, book
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self.sent = 0
 
     def tell(self, ways: Iterable[WayNews]) -> None:

@@ -74,6 +74,8 @@ class LiveFlow(NamedTuple):
     bytes_total: int = 0
     system_ns: int = 0
     """When its host said so, on that host's system clock."""
+    busy_share: float | None = None
+    """Share of the interval that it had something to send."""
 
 
 class Report(NamedTuple):
@@ -161,6 +163,7 @@ def _flow(element: Record, system_ns: int) -> LiveFlow:
         limit_bps,
         element["bytes_total"],
         system_ns,
+        busy,
     )
 
 

@@ -337,24 +337,57 @@ static inline void ft_owner_remove(ft_owner *owner, ft_flow *flow) {
   }
 }
 
+/* The whole number at `*at`, behind which a blank or the line's end comes, and go there; whether it is one. */
+static inline int ft_number_(const char **at, uint64_t most, uint64_t *number) {
+  const char *digit = *at;
+  for (*number = 0; *digit >= '0' && *digit <= '9'; digit++) {
+    uint64_t more = (uint64_t)(*digit - '0');
+    if (*number > (most - more) / 10) return 0;
+    *number = *number * 10 + more;
+  }
+  if (digit == *at || (*digit && *digit != ' ')) return 0;
+  *at = digit + (*digit == ' ');
+  return 1;
+}
+
+/* `MOVE|PACE <id> <key> <value> [<host>]`; whether it is that. */
+static inline int ft_order_(const char *line, int *moves, uint64_t *id, char key[32], int64_t *value) {
+  uint64_t number;
+  size_t bytes;
+  *moves = strncmp(line, "MOVE ", 5) == 0;
+  if (!*moves && strncmp(line, "PACE ", 5) != 0) return 0;
+  line += 5;
+  if (!ft_number_(&line, UINT64_MAX, id)) return 0;
+  bytes = strcspn(line, " ");
+  if (!bytes || bytes >= 32 || line[bytes] != ' ') return 0;
+  memcpy(key, line, bytes);
+  key[bytes] = 0;
+  line += bytes + 1;
+  if (!ft_number_(&line, INT64_MAX, &number)) return 0;
+  *value = (int64_t)number;
+  return 1;
+}
+
 static inline void ft_owner_obey_(ft_owner *owner, const char *line) {
-  char verb[8], key[32], answer[512];
+  char key[32], answer[512];
   uint64_t id;
   int64_t value;
+  int moves;
   ft_wire *wire = &owner->wire[FT_ACTUATOR_];
   ft_flow *flow = owner->first;
   if (strncmp(line, "ERROR", 5) == 0) {
     owner->refused++;
     return;
   }
-  if (sscanf(line, "%7s %" SCNu64 " %31s %" SCNd64, verb, &id, key, &value) != 4 || value < 0 ||
-      (strcmp(verb, "MOVE") != 0 && strcmp(verb, "PACE") != 0)) {
+  if (!ft_order_(line, &moves, &id, key, &value)) {
     ft_wire_say_(wire, "ERROR expected MOVE or PACE, id, key and value");
     return;
   }
   while (flow && strcmp(flow->key, key) != 0) flow = flow->next;
-  int moves = verb[0] == 'M';
-  int code = !flow ? -ENOENT : (moves ? !flow->move : !flow->pace) ? -EOPNOTSUPP : moves && value > 65535 ? -EINVAL : 0;
+  int code = !flow                                      ? -ENOENT
+             : (moves ? !flow->move : !flow->pace)      ? -EOPNOTSUPP
+             : moves && (value < 1 || value > 65535)    ? -EINVAL
+                                                        : 0;
   if (code == 0 && moves) {
     snprintf(answer, sizeof answer, "superseded by %" PRIu64, id);
     ft_flow_failed(owner, flow, answer);
@@ -387,7 +420,7 @@ static inline void ft_owner_poll(ft_owner *owner) {
   for (int which = 0; which < 2; which++) {
     ft_wire *wire = &owner->wire[which];
     ft_wire_open_(owner, which);
-    while (wire->fd >= 0) {
+    for (int turn = 0; turn < 16 && wire->fd >= 0; turn++) { /* more of it wakes us again */
       ssize_t got = recv(wire->fd, wire->in + wire->in_bytes, sizeof wire->in - 1 - wire->in_bytes, MSG_DONTWAIT);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && errno == EAGAIN) break;

@@ -144,6 +144,8 @@ struct ft_engine {
   uint32_t sent_since_drain;
   ft_turns turns;
   int64_t turn; /* the next one; its time is next_shot */
+  ft_turns aims;
+  int64_t aim, next_aim; /* likewise */
   int64_t next_shot, last_drain, cap_at, answer_cap_at, throttle_at;
   double cap_tokens, answer_tokens, throttle;
   uint64_t random[4];
@@ -474,11 +476,12 @@ static void note_asker(ft_engine *e, const struct sockaddr_storage *from, int tr
     if (k->asked_ns && same_address(&k->address, from)) {
       k->asked_ns = now;
       if (traced) k->traced_ns = now;
+      else k->probed_ns = now;
       return;
     }
     if (k->asked_ns < e->askers[oldest].asked_ns) oldest = here;
   }
-  e->askers[oldest] = (ft_asker){*from, now, traced ? now : 0};
+  e->askers[oldest] = (ft_asker){*from, now, traced ? now : 0, traced ? 0 : now};
 }
 
 /* A trace that came all the way: say so, with as many bytes, to whoever has the key. */
@@ -955,7 +958,7 @@ static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
  * exponential. With one path there is nobody to share with. Where single probes go along with each shot, these are
  * what shares its waking. */
 static uint32_t shots_together(const ft_engine *e) {
-  uint32_t ways = (uint32_t)(e->actives * e->config.paths), most = e->config.singles ? 1 + e->config.singles : 2;
+  uint32_t ways = (uint32_t)(e->actives * (e->config.paths - e->config.spare)), most = e->config.singles ? 1 + e->config.singles : 2;
   return ways < most ? ways : most;
 }
 
@@ -981,19 +984,31 @@ static uint32_t next_way(ft_engine *e, uint32_t ways) {
   return e->round_at;
 }
 
-/* Set the time of turn e->turn: any time of its first half, so that no rhythm of the traffic hides from probes.
+/* Return the time of a turn: any time of its first half, so that no rhythm of the traffic hides from probes.
  * A throttled prober lets turns go by. */
-static void take_turn(ft_engine *e) {
-  const ft_turns *t = &e->turns;
-  while (e->throttle < 1 && (double)(draw(e) >> 11) * 0x1p-53 >= e->throttle) e->turn++;
+static int64_t time_of_turn(ft_engine *e, const ft_turns *t, int64_t *turn) {
+  while (e->throttle < 1 && (double)(draw(e) >> 11) * 0x1p-53 >= e->throttle) ++*turn;
   double jitter = (double)(draw(e) >> 11) * 0x1p-54;
-  e->next_shot = t->at_ns + (int64_t)(((double)e->turn + jitter) * t->length_ns);
+  return t->at_ns + (int64_t)(((double)*turn + jitter) * t->length_ns);
 }
+
+static int64_t first_turn(const ft_turns *t, int64_t now) {
+  return (int64_t)ceil((double)(now - t->at_ns) / t->length_ns);
+}
+
+static void take_turn(ft_engine *e) { e->next_shot = time_of_turn(e, &e->turns, &e->turn); }
 
 /* Look for the next turn that begins after `now`. */
 static void join_turns(ft_engine *e, int64_t now) {
-  e->turn = (int64_t)ceil((double)(now - e->turns.at_ns) / e->turns.length_ns);
+  e->turn = first_turn(&e->turns, now);
   take_turn(e);
+}
+
+static void take_aim(ft_engine *e) { e->next_aim = time_of_turn(e, &e->aims, &e->aim); }
+
+static void join_aims(ft_engine *e, int64_t now) {
+  e->aim = first_turn(&e->aims, now);
+  take_aim(e);
 }
 
 /* The way of shot `i` of the turn, as peer slot * paths + path; -1 where the plan has none that is still there. Which
@@ -1004,6 +1019,54 @@ static int64_t planned_way(const ft_engine *e, uint32_t i) {
   if (in_round < 0) in_round += t->count;
   int32_t way = t->way[in_round * t->shots + (i + (uint32_t)(round < 0 ? -round : round)) % t->shots];
   return way >= 0 && e->peers[way / e->config.paths].used ? way : -1;
+}
+
+/* Begin a shot and put its first request as number `i` of the batch. */
+static aimed begin_shot(ft_engine *e, int i, int peer, int path, int paired, int64_t now, int64_t system_ns) {
+  shot *s = &e->shots[e->head & e->shot_mask];
+  *s = (shot){.number = e->head,
+              .peer = (uint16_t)peer,
+              .path = (uint8_t)path,
+              .pair = (uint8_t)paired,
+              .second_due = INT64_MAX,
+              .deadline = now + e->config.timeout_ns};
+  for (int k = 0; k <= paired; k++)
+    s->halves[k] = (half){FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, 0, WAITING, 0};
+  e->head++;
+  put_request(e, i, s, 0, system_ns);
+  return (aimed){s, 0};
+}
+
+/* Put the single probes of the aims' next turn behind the `n` requests of the batch; returns how many there are then.
+ * One that the rate cap or the table leaves no room for is not made up for. */
+static int take_aims(ft_engine *e, aimed *aims, int n, int64_t now, int64_t system_ns) {
+  const ft_turns *t = &e->aims;
+  if (now - e->next_aim > MAX_DEBT_NS) {
+    e->counters.missed_timers += (uint64_t)((double)(now - e->next_aim) / t->length_ns);
+    join_aims(e, now);
+    return n;
+  }
+  int64_t at = e->aim % t->count;
+  refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
+  for (uint32_t i = 0; i < t->shots && n < BATCH; i++) {
+    int32_t way = t->way[(at < 0 ? at + t->count : at) * t->shots + i];
+    if (way < 0 || !e->peers[way / e->config.paths].used) continue;
+    if (e->cap_tokens < 1) {
+      e->counters.capped++;
+      break;
+    }
+    if (e->head - e->tail_stamp > e->shot_mask) {
+      e->counters.table_full++;
+      break;
+    }
+    e->cap_tokens -= 1;
+    e->counters.aimed++;
+    aims[n] = begin_shot(e, n, way / e->config.paths, way % e->config.paths, 0, now, system_ns);
+    n++;
+  }
+  e->aim++;
+  take_aim(e);
+  return n;
 }
 
 static void shoot(ft_engine *e, int64_t now) {
@@ -1042,13 +1105,13 @@ static void shoot(ft_engine *e, int64_t now) {
       }
       int paired = pair && !single;
       e->cap_tokens -= 1 + paired;
-      shot *s = &e->shots[e->head & e->shot_mask];
-      uint32_t paths = (uint32_t)e->config.paths, choices = (uint32_t)e->actives * paths;
+      uint32_t paths = (uint32_t)(e->config.paths - e->config.spare), choices = (uint32_t)e->actives * paths;
       uint32_t choice;
       int64_t way = planned ? planned_way(e, fresh % together) : -1;
       if (way >= 0) {
-        choice = (uint32_t)(e->peers[way / paths].active_at * (int64_t)paths + way % paths);
-        if (!single) taken = choice;
+        int64_t path = way % e->config.paths;
+        choice = (uint32_t)(e->peers[way / e->config.paths].active_at * (int64_t)paths + path);
+        if (!single) taken = path < (int64_t)paths ? choice : UINT32_MAX;
       } else if (single) {
         do choice = next_way(e, choices);
         while (choice == taken && choices > 1);
@@ -1057,17 +1120,10 @@ static void shoot(ft_engine *e, int64_t now) {
         if (fresh % together && choice >= taken) choice++; /* another path than the first of the two */
         taken = choice;
       }
-      *s = (shot){.number = e->head,
-                  .peer = (uint16_t)e->active[choice / paths],
-                  .path = (uint8_t)(choice % paths),
-                  .pair = (uint8_t)paired,
-                  .second_due = INT64_MAX,
-                  .deadline = now + e->config.timeout_ns};
-      for (int i = 0; i <= paired; i++)
-        s->halves[i] = (half){FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, 0, WAITING, 0};
-      e->head++;
-      put_request(e, n, s, 0, system_ns);
-      aims[n++] = (aimed){s, 0};
+      int peer = way >= 0 ? (int)(way / e->config.paths) : e->active[choice / paths];
+      int path = way >= 0 ? (int)(way % e->config.paths) : (int)(choice % paths);
+      aims[n] = begin_shot(e, n, peer, path, paired, now, system_ns);
+      n++;
       if (planned) {
         if (fresh % together == together - 1) {
           e->turn++;
@@ -1078,6 +1134,10 @@ static void shoot(ft_engine *e, int64_t now) {
       }
     }
   }
+  /* whose time has come, and whose turn has begun while this thread is awake anyhow */
+  if (e->actives && e->aims.count && n + (int)e->aims.shots <= BATCH &&
+      (e->next_aim <= now || (fresh && (double)(now - e->aims.at_ns) >= (double)e->aim * e->aims.length_ns)))
+    n = take_aims(e, aims, n, now, system_ns);
   if (!n) return;
   send_requests(e, aims, n);
   int64_t after = monotonic();
@@ -1329,6 +1389,7 @@ void ft_engine_free(ft_engine *e) {
   free(e->hits);
   free(e->askers);
   free(e->turns.way);
+  free(e->aims.way);
   pthread_mutex_destroy(&e->mutex);
   free(e);
 }
@@ -1381,6 +1442,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
     join_turns(e, now);
   else if (!e->next_shot || now - e->next_shot > MAX_DEBT_NS)
     e->next_shot = now + draw_gap(e, 2e9 / e->config.rate_pps);
+  if (e->aims.count) join_aims(e, now);
   e->cap_at = e->answer_cap_at = now;
   e->running = 1;
   int error = 0;
@@ -1408,6 +1470,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
     }
     int64_t due = least(end, now + IDLE_NS);
     if (e->actives) due = least(due, e->next_shot);
+    if (e->actives && e->aims.count) due = least(due, e->next_aim);
     if (outstanding) due = least(due, least(overdue, e->last_drain + 2 * e->config.drain_ns));
     due = least(due, second_due);
     if (paused) due = least(due, paused);
@@ -1476,6 +1539,7 @@ void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *a
   p->active_at = e->actives;
   e->active[e->actives++] = slot;
   if (e->actives > 1) return;
+  if (e->aims.count) join_aims(e, monotonic());
   if (e->turns.count)
     join_turns(e, monotonic());
   else
@@ -1574,6 +1638,12 @@ void ft_engine_shift_turns(ft_engine *e, int64_t at_ns) {
   int64_t by = at_ns - e->turns.at_ns;
   e->turns.at_ns = at_ns;
   if (by > MAX_DEBT_NS || by < -MAX_DEBT_NS) join_turns(e, monotonic());
+}
+
+void ft_engine_set_aims(ft_engine *e, ft_turns aims) {
+  free(e->aims.way);
+  e->aims = aims;
+  if (aims.count) join_aims(e, monotonic());
 }
 
 ft_clock *ft_engine_clock(ft_engine *e, int in_use) {

@@ -24,6 +24,7 @@
   X(overdue)             /* requests told lost before that time was over */                \
   X(taken_back)          /* of these, answered in time after all */                        \
   X(stuck)               /* requests that never left this host: told as no loss */         \
+  X(aimed)               /* requests sent for aims */                                      \
   X(no_t3)               /* replies without sound stamps */                                \
   X(no_t1)               /* requests whose own send stamp never came: never left the host */ \
   X(late)                /* replies after the verdict */                                   \
@@ -67,6 +68,7 @@ typedef struct {
 
 typedef struct {
   int max_peers, paths;
+  int spare; /* of the paths, the last so many: only aims use them */
   int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns;
   double rate_pps, max_pps, answer_max_pps;
   uint64_t run, seed;
@@ -112,7 +114,7 @@ typedef struct {
 /* Who asks us, for tracing the answers' way. */
 typedef struct {
   struct sockaddr_storage address;
-  int64_t asked_ns, traced_ns; /* monotonic: the last request, the last trace that arrived; 0: never */
+  int64_t asked_ns, traced_ns, probed_ns; /* monotonic: the last of any, trace that arrived, probe; 0: never */
 } ft_asker;
 
 enum { FT_TRACE_BYTES = 40, FT_TRACE_HITS = 1024, FT_ASKERS = 4096 };
@@ -139,6 +141,9 @@ void ft_engine_clear_peer(ft_engine *e, int slot);
 void ft_engine_set_rate(ft_engine *e, double rate_pps);
 void ft_engine_set_turns(ft_engine *e, ft_turns turns); /* count 0: exponential gaps and random ways again */
 void ft_engine_shift_turns(ft_engine *e, int64_t at_ns); /* the same turns, from another time on */
+/* Ways that are to be looked at more often than turns or chance have it: single probes on top, in turns of their own. A
+ * way of -1, or one that is gone, sends nothing. count 0: none */
+void ft_engine_set_aims(ft_engine *e, ft_turns aims);
 ft_clock *ft_engine_clock(ft_engine *e, int in_use);
 /* put another socket in the place of path i's; what was under way there is forgotten, not lost. 0, or an errno */
 int ft_engine_set_path(ft_engine *e, int i, int fd);

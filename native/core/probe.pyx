@@ -56,11 +56,11 @@ cdef extern from "engine.h":
         uint8_t data[40]
     ctypedef struct ft_asker:
         sockaddr_storage address
-        int64_t asked_ns, traced_ns
+        int64_t asked_ns, traced_ns, probed_ns
     ctypedef struct ft_counters:
         uint64_t requests_sent
     ctypedef struct ft_config:
-        int max_peers, paths, hardware
+        int max_peers, paths, spare, hardware
         int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
@@ -92,6 +92,7 @@ cdef extern from "engine.h":
     void ft_engine_set_rate(ft_engine *, double)
     void ft_engine_set_turns(ft_engine *, ft_turns)
     void ft_engine_shift_turns(ft_engine *, int64_t)
+    void ft_engine_set_aims(ft_engine *, ft_turns)
     ft_clock *ft_engine_clock(ft_engine *, int)
     int ft_engine_set_path(ft_engine *, int, int)
     int ft_engine_trace_hits(ft_engine *, ft_trace_hit *, int)
@@ -147,12 +148,14 @@ class TraceHit:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks this NIC: address and port, seconds since its last request and since its last trace (None: none)."""
+    """Who asks this NIC: address and port, seconds since it last asked, and since its last trace and its last probe
+    (None: none)."""
 
     address: str
     port: int
     asked_s: float
     traced_s: object
+    probed_s: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +247,14 @@ def open_socket(str address, int port, int buffer_bytes=1 << 20):
     return sock
 
 
-def open_sockets(str address, int port, int first_path_port, int paths, int buffer_bytes=1 << 20):
-    """Open and bind a NIC's sockets in the calling thread's network namespace; port 0: any free one.
+def open_sockets(str address, int port, int first_path_port, int paths, int buffer_bytes=1 << 20, *, int spare=0):
+    """Open and bind a NIC's sockets in the calling thread's network namespace; port 0: any free one, which `spare`
+    further paths get.
 
     Raises OSError, its text naming address and port.
     """
     opened = []
-    ports = [port] + [first_path_port and first_path_port + i for i in range(paths)]
+    ports = [port] + [first_path_port and first_path_port + i for i in range(paths)] + [0] * spare
     try:
         for wanted in ports:
             opened.append(open_socket(address, wanted, buffer_bytes))
@@ -353,7 +357,8 @@ cdef class Engine:
 
     `rate_pps` requests a second go to random peers on random paths, in coded pairs `spacing_ns` apart with
     exponential gaps between pairs (spacing_ns 0: single probes); along with each go `singles` single probes, to
-    all peers and paths in turn. A request is lost for good after `timeout_ms`;
+    all peers and paths in turn. The last `spare` paths take part in none of this: aims alone use them, of up to
+    `aims_pps` probes together. A request is lost for good after `timeout_ms`;
     it is told lost in `evidence` once it is overdue, `overdue_ms` at least (losses.c). `max_pps` caps what is asked, `answer_max_pps`
     what is answered; both slow and never stop. `device`: take the NIC's own stamps where it can give them.
     Raises ValueError for a setting out of range, OSError where the kernel refuses.
@@ -374,7 +379,7 @@ cdef class Engine:
         self.engine = NULL
 
     def __init__(self, sockets, *, str nic, bytes key, run=None, double rate_pps=1000.0, double max_pps=100_000.0,
-                 double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, double timeout_ms=100.0, double overdue_ms=2.0, double starved_ms=5.0,
+                 double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, int spare=0, double aims_pps=0.0, double timeout_ms=100.0, double overdue_ms=2.0, double starved_ms=5.0,
                  double collect_delay_ms=20.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
                  str device=None, seed=None, int max_peers=64):
         cdef int fds[64]
@@ -385,6 +390,8 @@ cdef class Engine:
         _check("answer_max_pps", answer_max_pps, 1, 10e6)
         _check("spacing_ns", spacing_ns, 0, 1_000_000_000)
         _check("singles", singles, 0, 8)
+        _check("spare", spare, 0, paths - 1)
+        _check("aims_pps", aims_pps, 0, 10e6)
         _check("timeout_ms", timeout_ms, 1, 60_000)
         _check("overdue_ms", overdue_ms, 0.1, 60_000)
         _check("starved_ms", starved_ms, 0.1, 60_000)
@@ -410,6 +417,7 @@ cdef class Engine:
         self.config.paths = paths
         self.config.spacing_ns = spacing_ns
         self.config.singles = singles
+        self.config.spare = spare
         self.config.timeout_ns = <int64_t>(timeout_ms * 1e6)
         self.config.overdue_ns = <int64_t>(min(overdue_ms, timeout_ms) * 1e6)
         self.config.starved_ns = <int64_t>(starved_ms * 1e6)
@@ -423,7 +431,7 @@ cdef class Engine:
         self.config.seed = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) & 0xFFFFFFFFFFFFFFFF
         self.config.nic_hash = _hash_of(nic)
         self.config.key = ft_key_from(key, len(key))
-        busiest = min(rate_pps, max_pps) * 1.25
+        busiest = min(rate_pps + aims_pps, max_pps) * 1.25
         self.config.table_shots = <uint32_t>min(busiest * (2.5 * timeout_ms / 1e3 + 0.1) + 512, 4e6)
         self.config.out_samples = <uint32_t>min(busiest * 2 + 4096, 4e6)
         self.config.reply_ring = <uint32_t>min(65536, 1024 + answer_max_pps)
@@ -486,7 +494,12 @@ cdef class Engine:
 
     @property
     def path_ports(self):
-        """The source port of each path."""
+        """The source port of each path, without the spare ones."""
+        return tuple(self.ports[:self.config.paths - self.config.spare])
+
+    @property
+    def all_ports(self):
+        """The source port of each path, the spare ones last."""
         return tuple(self.ports)
 
     @property
@@ -570,9 +583,10 @@ cdef class Engine:
             found = []
             for i in range(n):
                 address, port = _address_of(&items[i].address)
-                traced = items[i].traced_ns
+                traced, probed = items[i].traced_ns, items[i].probed_ns
                 found.append(Asker(address, port, (now - items[i].asked_ns) * 1e-9,
-                                   (now - traced) * 1e-9 if traced else None))
+                                   (now - traced) * 1e-9 if traced else None,
+                                   (now - probed) * 1e-9 if probed else None))
             return found
         finally:
             free(items)
@@ -671,6 +685,36 @@ cdef class Engine:
             turns.count = <uint32_t>(len(ways) // shots)
         self._lock()
         ft_engine_set_turns(self.engine, turns)
+        ft_engine_unlock(self.engine)
+
+    def set_aims(self, double length_ns, int shots, ways):
+        """Send single probes to these ways from now on, on top of everything else; without `ways` none.
+
+        A turn takes `length_ns`; at any time of its first half, or earlier along with another probe, go those to
+        `shots` ways together. `ways`: (peer, source port) of each shot of a round, turn by turn; one that is not
+        there, and None, sends nothing. Raises ValueError for numbers that cannot be.
+        """
+        cdef ft_turns aims
+        cdef int i
+        self._alive()
+        memset(&aims, 0, sizeof(aims))
+        if ways:
+            if not 1 <= shots <= TURN_SHOTS or len(ways) % shots or len(ways) > MOST_WAYS:
+                raise ValueError(f"aims: {len(ways)} ways, {shots} a turn: expected 1 to {TURN_SHOTS} a turn, whole "
+                                 f"turns, {MOST_WAYS} in all at most")
+            if not 1e4 <= length_ns <= 1e12:
+                raise ValueError(f"aims: {length_ns} ns a turn, expected 10 us to 1000 s")
+            aims.way = <int32_t *>malloc(len(ways) * sizeof(int32_t))
+            if aims.way is NULL:
+                raise MemoryError
+            at_port = {port: at for at, port in enumerate(self.ports)}
+            for i, way in enumerate(ways):
+                slot, at = (None, None) if way is None else (self.slots.get(way[0]), at_port.get(way[1]))
+                aims.way[i] = -1 if slot is None or at is None else slot[0] * self.config.paths + at
+            aims.at_ns, aims.length_ns, aims.shots = time.monotonic_ns(), length_ns, shots
+            aims.count = <uint32_t>(len(ways) // shots)
+        self._lock()
+        ft_engine_set_aims(self.engine, aims)
         ft_engine_unlock(self.engine)
 
     def shift_turns(self, int64_t at_ns):

@@ -138,10 +138,12 @@ class SolveStage:
     async def _solve(self, held: Held[_Part], shard: _Shard, window: CompleteWindow) -> None:
         if window.missing:
             log.info("solve: window %d without %s", window.window, ", ".join(window.missing))
-        clock_of = self.room.inventory.clock_of()
+        clock_of, errors_ns = self.room.inventory.clock_of(), self.room.inventory.stamp_errors_ns()
 
         def work() -> list[tuple[str, bytes]]:
-            records = shard.clocks.solve(window.window, self.window_ns, window.fits, clock_of)
+            records = shard.clocks.solve(
+                window.window, self.window_ns, window.fits, clock_of, stamp_error_ns=errors_ns
+            )
             return [
                 (f"{r['shard']}/{r['part']}", codec.encode(CLOCK_OFFSETS.record, r, self.room.registry))
                 for r in records

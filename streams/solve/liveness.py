@@ -318,11 +318,12 @@ class ShardHealth:
             len(mine) < FEW_PATHS
             or min(len(np.unique(side)) for side in evidence.rows[mine, :2].T) < FEW_ENDS
         )
-        if not waited and (rivals or (few and share < FEW_SHARE)):
+        alike = self._crossed_alike(link, rivals, now_ns)
+        if not waited and (len(alike) < len(rivals) or (few and share < FEW_SHARE)):
             self._wait_ns = min(self._wait_ns, apart_ns)
             return None
-        if not rivals:
-            return link, ()
+        if len(alike) == len(rivals):
+            return link, tuple(sorted({cable_id(evidence.names[e]) for e in alike}))
         shares = {link: share} | {e: self._dead_share(e, begin_ns, now_ns) for e in rivals}
         chosen = max(shares, key=lambda e: (shares[e], e == link, -e))
         if shares[chosen] < HALF and now_ns - begin_ns < RETRACT_NS:
@@ -330,6 +331,15 @@ class ShardHealth:
             return None
         equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[chosen])}
         return chosen, tuple(sorted(equal - {cable_id(evidence.names[chosen])}))
+
+    def _crossed_alike(self, link: int, rivals: list[int], now_ns: int) -> list[int]:
+        """Return the rivals that the very paths cross which cross a link, as far as their ways are known: no
+        evidence, however long it is waited for, tells those from it."""
+        evidence = self.evidence
+        n = evidence.paths
+        rows = evidence.rows[:n][(evidence.seen_ns[:n] > now_ns - STALE_NS) & ~evidence.gap[:n]]
+        mine = (rows == link).any(axis=1)
+        return [rival for rival in rivals if np.array_equal((rows == rival).any(axis=1), mine)]
 
     def _losses_needed(self, link: int) -> int:
         """Return how many losses in a row call a link dead: more where it loses a share, be it since a

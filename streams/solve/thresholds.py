@@ -30,7 +30,7 @@ _TABLE: Final = (
         "losses in a row on a link, over all paths across it, that make it DOWN; more where it is lossy"),
     Threshold("link_dead_ms", 10, 0, 10_000, "ms without an answer across a link that make it DOWN"),
     Threshold("tell_apart_ms", 60, 0, 10_000,
-        "ms that evidence is waited for to tell links apart that explain the same losses; then all are told"),
+        "ms that evidence is waited for to tell links apart that some path could; then all are told"),
     Threshold("nic_dead_ms", 150, 10, 60_000,
         "ms without an answer from a NIC whose own agent is well, until its cable is DOWN"),
     Threshold("nic_silent_ms", 3000, 50, 600_000,

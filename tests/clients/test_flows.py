@@ -110,8 +110,18 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
         assert actuator.hear().startswith("FAILED 6 ")
         actuator.ask(f"MOVE 7 sock:1 {to} h1")
         assert actuator.hear() == "FAILED 7 no such flow here"
-        actuator.ask("hello")
+        for order in (
+            "hello", "MOVE", f"MOVE 7 {key}", f"MOVE 7 {key} 4MOVE", f"MOVE -7 {key} {to}",
+            f"PACE 7 {key} -1",
+            f"MOVE 99999999999999999999 {key} {to}", f"PACE 7 {key} {'9' * 400}", f"move 7 {key} {to}",
+        ):  # fmt: skip
+            actuator.ask(order)
+            assert actuator.hear().startswith("ERROR "), order
+        actuator.ask("ERROR of the hand's own, which is no order\n\0\xff")
         assert actuator.hear().startswith("ERROR ")
+        for order in (f"MOVE 7 {key} 0", f"MOVE 7 {key} 65536", f"MOVE 7 {key[:-1]} {to}"):
+            actuator.ask(order)
+            assert actuator.hear().startswith("FAILED 7 "), order
         actuator.ask(f"PACE 8 {key} 5000000 h1")
         heard = [actuator.hear()]
         while not heard[-1].startswith("DONE"):

@@ -86,6 +86,12 @@ class Reader:
         self.consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
         self.records: list[dict[str, Any]] = []
 
+    def key_of(self, record: dict[str, Any], other: str) -> str:
+        """Return the key that a record is to have; `other` where that does not stand in it."""
+        if self.record == "PathMaps":
+            return f"{record['nic']}>{record['peer']}"
+        return record.get("shard" if self.record == "LinkEvent" else "nic", other)
+
     def until(
         self, done: Callable[[list[dict[str, Any]]], bool], timeout_s: float = 20
     ) -> list[dict[str, Any]]:
@@ -95,8 +101,7 @@ class Reader:
             for message in self.consumer.consume(100, timeout=0.05):
                 if message.error() is None:
                     self.records.append(codec.decode(message.value(), self.record))
-                    by = "shard" if self.record == "LinkEvent" else "nic"
-                    assert message.key().decode() == self.records[-1].get(by, message.key().decode())
+                    assert message.key().decode() == self.key_of(self.records[-1], message.key().decode())
         return self.records
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -72,6 +73,15 @@ def test_a_flow_is_told_of_at_once_with_the_rate_of_its_frames():
     before, slower = told(flows)
     assert (before["interval_ns"], before["bytes"]) == (100 * MS, 1_066_000), "nothing goes untold"
     assert (slower["interval_ns"], slower["bytes"]) == (100 * MS, 106_600), "and the change stands by itself"
+
+
+@pytest.mark.parametrize(("kernel", "can"), [(False, ["MOVE"]), (True, ["MOVE", "PACE"])])
+def test_a_flow_whose_owner_does_not_pace_it_can_be_paced_where_the_kernel_does(kernel, can):
+    flows = book(kernel_paces=kernel)
+    key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
+    flows.look([], [], {}, 0)
+    flows.look([tcp(10**6)], [], {key: Registration(can=("MOVE",))}, 100 * MS)
+    assert [flow["can"] for flow in told(flows)] == [can]
 
 
 def test_every_second_all_flows_are_told_and_an_end_at_once():
@@ -528,6 +538,59 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
         Registrations(path, {}.__contains__)
     registrations.close()
     assert not path.exists()
+
+
+def test_a_flood_of_garbage_and_many_flows_that_end_at_once_hold_up_nothing(tmp_path, caplog):
+    registrations = Registrations(tmp_path / "flows.sock", {"127.0.0.1"}.__contains__)
+    lines = [SAID | {"source_port": port, "cookie": port} for port in range(1, 20_001)]
+    told = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    for _ in range(2):  # a program that ends, and its next run, which takes them all over before a sweep
+        program = connect(tmp_path / "flows.sock", None)
+        teller = threading.Thread(target=program.sendall, args=(told,))
+        teller.start()
+        before = registrations.news
+        while teller.is_alive() or registrations._selector.select(0):
+            registrations.serve(0)
+        teller.join()
+        program.close()
+        served(registrations, lambda: not registrations._clients)
+    assert (len(registrations.flows), registrations.news) == (20_000, before)
+    garbage = [
+        b"x\n", b"[" * 4000 + b"\n", b'{"a\\nb": 1}\n', b"5" * 4000 + b"\n", b"\xff\xfe\n", b'{"job": NaN}\n',
+        b'"' + b"x" * 8000 + b'"\n',
+        json.dumps(SAID | {"peer_address": "fe80::1%" + "x" * 900}).encode() + b"\n",
+    ]  # fmt: skip
+    program = connect(tmp_path / "flows.sock", 5)
+    for number in range(400):
+        program.sendall(garbage[number % len(garbage)])
+        registrations.serve(0)
+    registrations.serve(time.monotonic() + 0.05)
+    assert registrations.refused == 400
+    assert len(caplog.records) <= 20
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+    program.close()
+    served(registrations, lambda: not registrations._clients)
+    registrations.sweep()
+    assert not registrations.flows
+    registrations.close()
+
+
+def test_without_descriptors_left_registrations_neither_end_nor_spin(tmp_path):
+    registrations = Registrations(tmp_path / "flows.sock", {"127.0.0.1"}.__contains__)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    program = connect(tmp_path / "flows.sock", 5)
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        registrations.serve(time.monotonic() + 0.2)
+        assert 0 < registrations.refused <= 3, "it is looked at again now and then, not all the time"
+        assert not registrations._clients
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    served(registrations, lambda: registrations._clients)
+    program.close()
+    registrations.close()
 
 
 def test_a_moved_flow_lets_go_of_its_former_ports(tmp_path):

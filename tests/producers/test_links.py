@@ -95,7 +95,7 @@ def test_what_is_urgent_waits_for_the_least_gap_and_the_rest_by_how_well_all_is(
     assert pace.due(urgent=False) == pytest.approx(20.1)
     for _ in range(5):
         pace.taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)
-    assert pace.due(urgent=True) == pytest.approx(20.02)
+    assert pace.due(urgent=True) == pytest.approx(20.04)
     pace.taken(replace(WELL, ways=[ALIVE]), 20.1)
     assert pace.due(urgent=True) == pytest.approx(20.105)
     assert pace.due(urgent=False) == pytest.approx(21.1)

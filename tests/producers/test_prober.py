@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.prober import until_flush_s
+from schemas import codec
 
 Records = list[dict[str, Any]]
 
@@ -196,3 +199,54 @@ def test_flushes_come_together_a_little_after_round_times(system_ns: int, flush_
     assert every_ns / 8e9 < left_s <= every_ns * 9 / 8e9
     at_ns = system_ns + round(left_s * 1e9)
     assert abs((at_ns - 33_000_000 + every_ns // 2) % every_ns - every_ns // 2) <= 1
+
+
+def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_ends(
+    start_prober: Callable[..., Any], read: Callable[[str], Any], log: Any
+) -> None:
+    given_settings = {"flow_gap_ms": 5, "flow_pps": 300, "rate_pps": 40, "turns": False, "flow_paths": 1}
+    start_prober("a", **given_settings)
+    start_prober("b", **given_settings)
+
+    def rows(found: Records) -> Records:
+        newest = {(record["nic"], record["peer"]): record for record in found}
+        said = newest.get(("a/lo", "b/lo"), {"paths": []})["paths"]
+        return [row for row in said if row["leg"] == "REQUEST" and row["complete"]]
+
+    paths = read("fabric.paths")
+    way = rows(paths.until(lambda found: len(rows(found)) == 2))[0]["hops"]
+    producer = Producer({"bootstrap.servers": log.bootstrap, "partitioner": "murmur2_random"})
+
+    def tell(state: str) -> None:
+        flow = {
+            "flow_id": "a/boot/sock:1", "state": state, "nic": "a/lo", "peer": "b/lo", "peer_port": 2,
+            "source_address": "127.0.0.1", "peer_address": "127.0.0.2", "source_port": 1, "protocol": "TCP",
+            "hops": way, "bytes_total": 10, "interval_ns": 1, "bytes": 10, "rate_bps": 1e6,
+        }  # fmt: skip
+        record = {"host": "a", "boot": "boot", "report": time.monotonic_ns(), "shard": "fabric",
+                  "system_ns": time.time_ns(), "whole": True, "flows": [flow]}  # fmt: skip
+        producer.produce("fabric.flows", codec.encode("FlowReports", record), "a")
+        producer.flush(5)
+
+    def lately(found: Records) -> dict[int, int]:
+        """Samples of each source port in the newest second of a's batches."""
+        counts: Counter[int] = Counter()
+        for record in batches_of(found, "a/lo")[-10:]:
+            for s in record["samples"]:
+                counts[s["path"]] += len(s["sent"])
+        return counts
+
+    probes = read("fabric.probes")
+
+    def looked_at(found: Records) -> bool:
+        tell("OPEN")
+        counts = sorted(lately(found).values())
+        return len(counts) > 1 and counts[-1] > 60 and counts[-1] > 4 * counts[0]
+
+    probes.until(looked_at, 60)
+
+    def back(found: Records) -> bool:
+        tell("CLOSED")
+        return sum(lately(found).values()) < 60
+
+    probes.until(back, 60)

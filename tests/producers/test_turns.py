@@ -20,7 +20,7 @@ class FakeEngine:
     """The calls that matter, noted; its clock runs 5 s and 20 ppm fast."""
 
     def __init__(self) -> None:
-        self.path_ports = (9320, 9321)
+        self.path_ports = self.all_ports = (9320, 9321)
         self.peers = [SimpleNamespace(nic="h2/eth1")]
         self.calls: list[tuple[Any, ...]] = []
 

@@ -23,6 +23,7 @@ _SO_MAX_PACING_RATE = 47
 _RETRY_S = 1.0
 _LINE_BYTES = 512
 _UNSENT_BYTES = 1 << 20
+_AT_ONCE_BYTES = 1 << 20
 
 Move = Callable[[int], Optional[int]]
 Pace = Callable[[int], Optional[int]]
@@ -198,17 +199,20 @@ class FlowOwner:
         for line in self._control.lines():
             words = line.split(" ")
             if words[0] == "ERROR":
-                self.refused.append(line)
+                self.refused.append(line[:_LINE_BYTES])
                 continue
             if (
                 len(words) not in (4, 5) or words[0] not in ("MOVE", "PACE")
-                or not (words[1].isdigit() and words[3].isdigit())
+                or not (_number(words[1]) and _number(words[3]))
             ):  # fmt: skip
                 self._control.say("ERROR expected MOVE or PACE, id, key and value, not %s" % line[:80])
                 continue
             named = self._flows.get(words[2])
             if named is None:
                 self._control.say("FAILED %s no such flow here" % words[1])
+                continue
+            if words[0] == "MOVE" and not 0 < int(words[3]) < 65536:
+                self._control.say("FAILED %s source port %s: expected 1 to 65535" % (words[1], words[3]))
                 continue
             called += 1
             named._obey(words[0], int(words[1]), int(words[3]))
@@ -296,7 +300,8 @@ class _Wire:
 
     def lines(self) -> list[str]:
         found: list[str] = []
-        while self._socket is not None:
+        taken = 0
+        while self._socket is not None and taken < _AT_ONCE_BYTES:  # more of it wakes us again
             try:
                 data = self._socket.recv(65536)
             except BlockingIOError:
@@ -306,6 +311,7 @@ class _Wire:
             if not data:
                 self.close()
                 break
+            taken += len(data)
             parts = (self._unread + data).split(b"\n")
             self._unread = parts.pop()
             found += [part.decode("ascii", "replace") for part in parts]
@@ -317,6 +323,10 @@ class _Wire:
         if self._socket is not None:
             self._socket.close()
         self._socket, self._unsent, self._unread = None, b"", b""
+
+
+def _number(text: str) -> bool:
+    return text.isdigit() and len(text) <= 19
 
 
 def _cookie(sock: socket.socket) -> int:

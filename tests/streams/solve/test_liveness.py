@@ -117,6 +117,22 @@ def test_a_dead_link_inside_is_named_at_once_and_no_other(seed: int) -> None:
     assert (record["flaps_total"], record["flaps_hour"], record["seq"]) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_of_two_leaves_the_cables_of_a_path_are_named_together_and_not_waited_for(seed: int) -> None:
+    it = Watched(Fleet(Shape(hosts=8, hosts_per_rack=4, spines=4), seed), seed, peers=7, rate_hz=300.0)
+    it.run(WARM)
+    link = it.link("leaf1", "spine2")
+    it.probes.down[link] = True
+    began = it.probes.now_ns
+    it.run(300 * MS, until=lambda: bool(it.changes))
+    at_ns, (subject, record) = it.changes[0]
+    assert at_ns - began < 60 * MS, "what no path tells apart is the same after any wait"
+    assert record is not None
+    assert {subject, *record["others"]} == {it.cable("leaf1", "spine2"), it.cable("leaf2", "spine2")}
+    it.run(300 * MS)
+    assert it.said("DOWN") == {subject}
+
+
 def test_it_is_up_again_once_paths_cross_it_and_stay_alive() -> None:
     it = small()
     it.run(WARM)

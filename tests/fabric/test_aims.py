@@ -1,0 +1,152 @@
+"""Aims on a fabric of real packets: the ports that probe a live flow's way truly go it, as often as asked."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fabrictime.testbed.control import Testbed
+from fabrictime.testbed.settings import FabricSettings
+
+pytestmark = pytest.mark.fabric
+
+PORT, PATHS, SPARE = 9319, 2, 3
+GAP_MS = 10.0
+
+
+def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_it(inside, probers, tmp_path):
+    def body() -> Any:
+        from fabrictime.testbed.topology import topology_file
+        from native.core.probe import open_socket
+        from producers.aimer import Aimer
+        from producers.paths import PathWatch
+        from producers.settings import ProbeSettings
+        from producers.turns import TurnTaker, pace_of
+        from streams.paths import PathBook
+
+        with Testbed(FabricSettings(hosts=4, leaves=2, spines=4)) as testbed:
+            fabric, truth = testbed.fabric, testbed.truth
+            file = tmp_path / "names.json"
+            file.write_text(topology_file(fabric.plan).model_dump_json())
+            names = [nic.nic for nic in fabric.nics()]
+            hosts = {nic.nic: nic.host for nic in fabric.nics()}
+            nic = fabric.nics()[0]
+            others = [name for name in names if name != nic.nic]
+            fleet = probers(fabric, {nic.nic: others}, rate_pps=100.0, paths=PATHS + SPARE, spare=SPARE)
+            settings = ProbeSettings(
+                key_file="unused", paths=PATHS, retrace_s=600, rate_pps=100, singles=0, flow_gap_ms=GAP_MS,
+                flow_paths=SPARE, flow_pps=2000, path_candidates=48, topology_file=file,
+            )  # fmt: skip
+
+            def opener(of: Any) -> Any:
+                return lambda ports: fabric.open_in(
+                    of.host, lambda: [open_socket(of.address, port) for port in ports]
+                )
+
+            book = PathBook()
+            watches = {
+                each.nic: PathWatch(
+                    fleet.engines[each.nic], settings, nic=each.nic, shard="fabric", address=each.address,
+                    put=lambda topic, key, value: book.take(key.encode(), value),
+                    open_candidates=opener(each) if each is nic else None,
+                )
+                for each in fabric.nics()
+            }  # fmt: skip
+            engine, watch = fleet.engines[nic.nic], watches[nic.nic]
+            aimer = Aimer(engine, settings, watch, TurnTaker(engine, nic.nic, pace_of(settings)), nic.nic)
+
+            def meet() -> None:
+                records = {
+                    each.nic: {
+                        "nic": each.nic, "addresses": [each.address],
+                        "first_hop": watches[each.nic].first_hop,
+                        "path_ports": list(fleet.engines[each.nic].path_ports),
+                    }
+                    for each in fabric.nics()
+                }  # fmt: skip
+                for each in watches.values():
+                    each.meet(records)
+
+            # to two peers, by each spine: more ways than the paths' two ports can go
+            flows: dict[tuple[str, tuple[str, ...]], int] = {}
+            far = [name for name in others if len(truth.likely_path_of(nic.nic, name, 40_000, 5201)) == 4]
+            for peer in far:
+                for port in range(40_000, 40_100):
+                    flows.setdefault((peer, tuple(truth.likely_path_of(nic.nic, peer, port, 5201))), port)
+
+            def report(live: dict[Any, int]) -> dict[str, Any]:
+                return {
+                    "whole": True,
+                    "flows": [
+                        {"flow_id": f"f{port}{peer}", "state": "OPEN", "nic": nic.nic, "peer": peer,
+                         "source_port": port, "hops": list(links), "rate_bps": 1e6}
+                        for (peer, links), port in live.items()
+                    ],
+                }  # fmt: skip
+
+            meet()
+            batches: list[Any] = []
+
+            def run(until: Any, live: dict[Any, int], limit_s: float = 25.0) -> None:
+                began_s, told_s = time.monotonic(), 0.0
+                while not until():
+                    now_s = time.monotonic()
+                    assert now_s - began_s < limit_s, (aimer.aims, watch.known())
+                    if now_s > told_s + 0.2:
+                        told_s = now_s
+                        aimer.take(nic.host, report(live), 0)
+                    aimer.keep(now_s)
+                    for name, each in watches.items():
+                        batch = fleet.engines[name].drain()
+                        if each is watch:
+                            batches.append(batch)
+                        each.tick(now_s)
+                    if any(each.news for each in watches.values()):
+                        for each in watches.values():
+                            each.news = False
+                        meet()
+                    time.sleep(0.01)
+
+            run(lambda: len(aimer.aims.rates_pps()) == len(flows), flows)
+            aims = aimer.aims
+            went = {
+                (peer, tuple(truth.likely_path_of(nic.nic, peer, port, PORT))): port
+                for peer, port in aims.rates_pps()
+            }
+            mark, began_s = len(batches), time.monotonic()
+
+            def answered() -> bool:
+                """Whether all were looked at for a while, and their far ends tell how they answer."""
+                return time.monotonic() - began_s > 3 and all(
+                    list(book.reverse(nic.nic, peer, port)) == truth.likely_path_of(peer, nic.nic, PORT, port)
+                    for peer, port in aims.rates_pps()
+                )
+
+            run(answered, flows)
+            looked: Counter[tuple[str, int]] = Counter()
+            for batch in batches[mark:]:
+                for at, (peer, port) in enumerate(zip(batch.peers, batch.path.tolist(), strict=True)):
+                    looked[peer, port] += int(batch.start[at + 1] - batch.start[at])
+            spare = set(engine.all_ports) - set(engine.path_ports)
+            run(lambda: not aimer.aims.shots, {})
+            aimed = engine.counters()["aimed"]
+            sent = engine.counters()["requests_sent"]
+            run(lambda: engine.counters()["requests_sent"] > sent + 30, {})
+            dropped = engine.counters()["aimed"] == aimed
+            for each in watches.values():
+                each.close()
+            fleet.close()
+            return set(flows), went, looked, spare, len(hosts), aims.pace_pps, aims.pps, dropped
+
+    wanted, went, looked, spare, hosts, pace_pps, pps, dropped = inside(body)
+    assert hosts == 4
+    assert len(wanted) == 8, "two peers, four spines"
+    assert went.keys() == wanted, "each flow's own way, by a port of its own"
+    assert set(went.values()) & spare, "two ports go two of four spines"
+    assert pace_pps == 100
+    assert pps <= 800
+    assert all(looked[peer, port] > 30 for (peer, _), port in went.items()), looked
+    assert dropped, "when the flows end"

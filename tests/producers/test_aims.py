@@ -1,0 +1,149 @@
+"""Aims at live flows' ways: each at its pace, evenly, under the cap, nothing where probes cross anyway."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producers.aims import (
+    MOST_TOGETHER,
+    NO_AIMS,
+    ROUND_S,
+    FlowWay,
+    choose_spares,
+    lifted_pps,
+    plan_aims,
+    rates_in_turns,
+)
+
+PACE = 200.0
+
+
+def way(peer: int, spine: int) -> FlowWay:
+    links = (
+        "h0:e>l0:h",
+        f"l0:s{spine}>s{spine}:l0",
+        f"s{spine}:l{peer}>l{peer}:s{spine}",
+        f"l{peer}:h>h{peer}:e",
+    )
+    return FlowWay(f"h{peer}/e", links)
+
+
+ways = st.builds(way, st.integers(1, 7), st.integers(1, 4))
+known_ports = st.dictionaries(
+    st.tuples(st.integers(1, 7), st.integers(9320, 9325)), st.integers(1, 4), min_size=1
+).map(lambda found: {(f"h{peer}/e", port): way(peer, spine).links for (peer, port), spine in found.items()})
+
+
+@given(
+    st.lists(ways, max_size=40),
+    known_ports,
+    st.floats(0, 300),
+    st.floats(20, 20_000),
+    st.sampled_from([50.0, PACE]),
+)
+def test_every_way_has_its_pace_evenly_and_under_the_cap(wanted, known, anyway_pps, cap_pps, pace_pps):
+    rates = {shot: anyway_pps / (1 + at % 3) for at, shot in enumerate(known)}
+    aims = plan_aims(wanted, known, rates, pace_pps, cap_pps)
+    assert aims == plan_aims(list(reversed(wanted)) + wanted, known, rates, pace_pps, cap_pps)
+    assert aims.pps <= cap_pps * (1 + 1e-9)
+    own = aims.rates_pps()
+    assert len({(peer, known[peer, port]) for peer, port in own}) == len(own), "one port a way"
+    reachable = [each for each in set(wanted) if each.links in [known[s] for s in known if s[0] == each.peer]]
+    assert all(FlowWay(peer, known[peer, port]) in reachable for peer, port in own), "nobody else's ways"
+    pace = min(aims.pace_pps, pace_pps)
+    lost_to_rounding = 1 + len(own) / (ROUND_S * cap_pps)
+    for each in reachable:
+        shots = [shot for shot in known if shot[0] == each.peer and known[shot] == each.links]
+        has = sum(rates[shot] for shot in shots)
+        adds = sum(own.get(shot, 0.0) for shot in shots)
+        assert adds >= 0.97 * (pace - has) / lost_to_rounding - 0.021 * pace
+        if has >= pace_pps:
+            assert adds == 0, "it is crossed often enough anyway"
+    if not aims.shots:
+        return
+    assert aims.per_turn <= MOST_TOGETHER
+    turns = [aims.shots[at : at + aims.per_turn] for at in range(0, len(aims.shots), aims.per_turn)]
+    for shot, count in Counter(shot for shot in aims.shots if shot).items():
+        at = [number for number, turn in enumerate(turns) if shot in turn]
+        assert len(at) == count, "never twice in a turn"
+        steps = [(b - a) % len(turns) for a, b in zip(at, at[1:] + at[:1], strict=True)] if count > 1 else []
+        assert all(abs(step - len(turns) / count) < 1 for step in steps), "even steps"
+
+
+def test_what_crosses_the_way_anyway_counts_and_the_rest_is_added_to_its_busiest_port():
+    there = way(1, 2)
+    known = {("h1/e", 9320): there.links, ("h1/e", 9321): there.links, ("h1/e", 9322): way(1, 3).links}
+    rates = {("h1/e", 9320): 20.0, ("h1/e", 9321): 60.0, ("h1/e", 9322): 500.0}
+    aims = plan_aims([there, there], known, rates, PACE, 1000.0)
+    assert aims.rates_pps() == {("h1/e", 9321): pytest.approx(PACE - 80)}
+    assert plan_aims([way(1, 3)], known, rates, PACE, 1000.0) == NO_AIMS
+    assert plan_aims([way(1, 4), way(2, 2)], known, rates, PACE, 1000.0) == NO_AIMS, "no port goes there"
+    assert plan_aims([], known, rates, PACE, 1000.0) == NO_AIMS
+
+
+def test_ways_with_links_in_common_are_apart():
+    wanted = [way(1, 1), way(2, 1), way(3, 2), way(4, 2)]
+    known = {(each.peer, 9320): each.links for each in wanted}
+    aims = plan_aims(wanted, known, {}, PACE, 1000.0)
+    turns = [aims.shots[at : at + aims.per_turn] for at in range(0, len(aims.shots), aims.per_turn)]
+    assert aims.pps == pytest.approx(4 * PACE)
+    assert len(turns) == 50, "no more wakings than one way alone needs"
+    assert all(len(set(turn)) == 4 for turn in turns), "and no other choice then"
+    wanted = [way(peer, spine) for peer in range(1, 5) for spine in (1, 2)]
+    known = {(each.peer, 9320 + at % 2): each.links for at, each in enumerate(wanted)}
+    wide = plan_aims(wanted, known, {}, PACE, 2000.0)
+    turns = [wide.shots[at : at + wide.per_turn] for at in range(0, len(wide.shots), wide.per_turn)]
+    by_spine = [Counter(known[shot][1] for shot in turn if shot is not None) for turn in turns]
+    assert max(max(counts.values()) for counts in by_spine) == 2, "four ways by each, over two turns"
+
+
+@given(st.lists(st.floats(0, 400), min_size=1, max_size=20), st.floats(1, 5000))
+def test_the_level_takes_the_whole_cap_and_no_more(looked, cap_pps):
+    level = lifted_pps(looked, PACE, cap_pps)
+    poured = sum(max(0.0, level - has) for has in looked)
+    assert poured <= cap_pps * (1 + 1e-9)
+    assert level == PACE or math.isclose(poured, cap_pps, rel_tol=1e-6)
+
+
+def test_turns_as_rates():
+    shots = [("a", 1), ("b", 1), ("a", 1), ("c", 1)]
+    assert rates_in_turns(shots, 10e6, 2) == {("a", 1): 100.0, ("b", 1): 50.0, ("c", 1): 50.0}
+
+
+def test_few_added_ports_serve_the_ways_that_no_port_in_use_goes():
+    known = {("h1/e", 9320): way(1, 1).links, ("h2/e", 9320): way(2, 1).links}
+    candidates = {
+        9320: {"h1/e": way(1, 2).links},
+        9330: {"h1/e": way(1, 2).links, "h2/e": way(2, 1).links},
+        9331: {"h1/e": way(1, 2).links, "h2/e": way(2, 3).links},
+        9332: {"h1/e": way(1, 3).links},
+    }
+    served = [way(1, 1), way(2, 1)]
+    assert choose_spares(served, known, candidates, [50_001, 50_002], [9320]) == [50_001, 50_002]
+    lacking = [*served, way(1, 2), way(2, 3)]
+    assert choose_spares(lacking, known, candidates, [50_001, 50_002], [9320]) == [9331, 50_002]
+    assert choose_spares([*lacking, way(1, 3)], known, candidates, [9330, 50_002], [9320]) == [9331, 9332]
+    assert choose_spares([way(1, 2)], known, candidates, [50_001, 9330], [9320]) == [50_001, 9330], "it stays"
+    assert choose_spares([way(1, 3), way(1, 2)], known, candidates, [9330], [9320]) == [9330], "no room"
+
+
+@given(st.lists(ways, max_size=12), known_ports, st.dictionaries(
+    st.integers(9330, 9340), st.dictionaries(st.integers(1, 7), st.integers(1, 4)), max_size=8))  # fmt: skip
+def test_spare_ports_are_each_others_and_nobody_elses(wanted, known, found):
+    candidates = {
+        port: {f"h{peer}/e": way(peer, spine).links for peer, spine in of.items()}
+        for port, of in found.items()
+    }
+    current = [9331, 50_001, 50_002]
+    chosen = choose_spares(wanted, known, candidates, current, [9330, 9320])
+    assert len(chosen) == len(set(chosen)) == 3
+    assert not {9330, 9320} & set(chosen)
+    for at, port in enumerate(chosen):
+        assert port == current[at] or port in candidates
+    again = choose_spares(wanted, known, candidates, chosen, [9330, 9320])
+    assert again == chosen, "what was chosen stays"
