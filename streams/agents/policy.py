@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.partitioner import murmur2
 
 from schemas import codec
+from schemas.sanity import EPOCH_AHEAD_MS
 from schemas.topics import DECISIONS, ROUNDS, TOPICS
 from streams.agents.partitions import Ownership, Tenure
 from streams.agents.rejects import Refused, send_reject
 from streams.agents.room import Room
 from streams.lookups import partition_count, read_tail
 from streams.policy.feed import DECISIONS_BACK_NS, INPUTS, Made, PolicyFeed, read_from
+from streams.policy.policy import Said
 from streams.solve.feed import Message
 
 __all__ = ["PolicyStage"]
@@ -67,6 +70,8 @@ class PolicyStage:
         began_ns = self.room.log_clock.now_ns(time.monotonic_ns())
         since_s = DECISIONS_BACK_NS / S
         past = await read_tail(bootstrap, DECISIONS.name, None, registry, since_s=since_s)
+        latest = began_ns // MS + EPOCH_AHEAD_MS  # actuators do not believe in later ones either
+        past = [decision for decision in past if decision["epoch"] <= latest]
         past.sort(key=lambda decision: (decision["epoch"], decision["seq"]))
         epoch = max((began_ns // MS, *(decision["epoch"] + 1 for decision in past)))
         consumer = AIOKafkaConsumer(
@@ -125,16 +130,20 @@ class PolicyStage:
 
     async def _publish(self, made: Made) -> None:
         """Publish decisions before all else, and wait for the log."""
-        sent = []
-        for said in (*made.decisions, *made.fallbacks):
-            if said.topic is DECISIONS:
+        sent = [await self._send(said) for said in made.decisions]
+        if sent:
+            await asyncio.sleep(0)  # they are on their way before the next is encoded
+            for said in made.decisions:
                 log.info("policy: %s %s", said.record["action"], said.record["text"])
-            value = codec.encode(said.topic.record, said.record, self.room.registry)
-            sent.append(await self.room.send_raw(said.topic.name, said.key, value))
+        sent += [await self._send(said) for said in made.fallbacks]
         for record in made.rounds:
             value = codec.encode(ROUNDS.record, record, self.room.registry)
             sent.append(await self.room.send_raw(ROUNDS.name, record["shard"], value))
         await asyncio.gather(*sent)
+
+    async def _send(self, said: Said) -> Awaitable[Any]:
+        value = codec.encode(said.topic.record, said.record, self.room.registry)
+        return await self.room.send_raw(said.topic.name, said.key, value)
 
 
 def _left_s(feed: PolicyFeed, looked_s: float) -> float:

@@ -27,7 +27,8 @@ class EffectRules:
     sample_ns: int = 100 * MS
     window_ns: int = 1 * S
     """What is taken in is judged over so much time of sending, less only just after a pace began."""
-    least_ns: int = 200 * MS
+    least_ns: int = 300 * MS
+    """What is far too little is seen in less."""
     settle_ns: int = 400 * MS
     """From a lower pace until reports show it: it is applied, and an interval of a report has passed."""
     short: float = 0.9
@@ -121,6 +122,8 @@ class _Trial:
     bps: float
     """Taken in when it began."""
     turns: float
+    tight: float
+    """What both were before it."""
     raised_ns: int
     whole_ns: int | None = None
     """Since when each flow may have a whole link."""
@@ -155,6 +158,10 @@ class Effect:
     _wait_ns: int = 0
     _limit_ns: int = -S
     _queue_before_ns: float = 0.0
+    _given: float = 1.0
+    """Share of the link that is given out."""
+    _proof: _Trial | None = None
+    """The last trial, until a whole window has shown whether it brought anything."""
     _queues: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -167,6 +174,7 @@ class Effect:
         at its pace; `queue_ns`: what packets wait at the link; `over`: whether that is too long;
         `others_ns`: when paces at any receiver were last raised by a trial: jobs wait for the slowest."""
         rules = self.rules
+        self._given = min(1.0, given_bps / self.rate_bps)
         if limited:
             self._limit_ns = now_ns
         if now_ns < self._judge_ns:
@@ -180,10 +188,13 @@ class Effect:
             return
         if seen.long_ns < rules.least_ns or not latest_bps:
             return
+        if self._prove(now_ns, seen):
+            return
         if self._short(now_ns, seen, given_bps, over):
             if now_ns >= self._next_ns and flows > 1:
+                self._proof = None
+                self._trial = _Trial(seen.bps, self.turns, self.tight, now_ns)
                 self.tight, self.raised_ns = max(self.tight, self.turns), now_ns
-                self._trial = _Trial(min(seen.bps, latest_bps), self.turns, now_ns)
                 missing = (self.before_bps or given_bps) / min(seen.bps, latest_bps)
                 self.turns = min(flows, self.turns * min(max(missing, rules.factor), rules.most_factor))
             return
@@ -204,7 +215,7 @@ class Effect:
         if self.turns <= 1:
             return False
         seen = self.intake.since(now_ns - self.rules.window_ns, self.rules.idle_share * self.rate_bps)
-        if self._trial is not None or seen.bps < self.rules.spare * self.before_bps:
+        if self._trial is not None or seen.bps < self.rules.spare * self.before_bps * self._given:
             return True
         lower = max(1.0, self.turns * (1 - cut), min(self.turns, self.rules.margin * self.tight))
         if lower == self.turns:
@@ -213,12 +224,28 @@ class Effect:
         self._judge_ns = max(self._judge_ns, now_ns + self.rules.settle_ns - self.rules.window_ns)
         return True
 
+    def _prove(self, now_ns: int, seen: Seen) -> bool:
+        """Take the raises of a trial back where they brought nothing: jobs pause between rounds, and a pause
+        can look as if too little came in. Return whether they were."""
+        proof = self._proof
+        if proof is None or seen.long_ns < self.rules.window_ns:
+            return False
+        self._proof = None
+        if seen.bps >= self.rules.gain * proof.bps:
+            return False
+        self.turns, self.tight = proof.turns, proof.tight
+        self._judge_ns = now_ns + self.rules.settle_ns
+        self._next_ns, self._wait_ns = now_ns + self._wait_ns, min(2 * self._wait_ns, self.rules.keep_ns)
+        return True
+
     def _short(self, now_ns: int, seen: Seen, given_bps: float, over: bool) -> bool:
-        """Whether the receiver takes in less than it would unpaced."""
+        """Whether the receiver takes in less than it would unpaced, of what it is given of its link."""
         rules = self.rules
         if self.before_bps:
-            least_bps = rules.short * min(self.before_bps, given_bps)
-            return seen.bps < least_bps and (seen.steady or seen.most_bps < rules.short_unknown * given_bps)
+            least_bps = rules.short * self.before_bps * min(1.0, given_bps / self.rate_bps)
+            if seen.most_bps < rules.short_unknown * given_bps:
+                return seen.bps < least_bps
+            return seen.steady and seen.long_ns >= rules.window_ns and seen.bps < least_bps
         limited = self._limit_ns > max(self._judge_ns, now_ns - rules.window_ns)
         return limited and not over and seen.most_bps < rules.short_unknown * given_bps
 
@@ -227,7 +254,7 @@ class Effect:
         rules = self.rules
         enough_bps = rules.short * self.before_bps or rules.full * self.rate_bps
         if bps >= enough_bps and now_ns - trial.raised_ns >= rules.step_ns:
-            self._trial, self._judge_ns = None, now_ns
+            self._trial, self._proof, self._judge_ns = None, trial, now_ns
             return
         if trial.whole_ns is None:
             if now_ns - trial.raised_ns >= rules.step_ns:

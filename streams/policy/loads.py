@@ -23,6 +23,10 @@ SURE_NS: Final = 1_000_000_000
 while before they are."""
 STEADY: Final = 0.5
 """Mean over highest rate from which on a flow counts as one that sends all the time."""
+LEAST_BUSY: Final = 0.01
+"""Share of an interval that a flow must have had something to send for its rate to say how fast it was."""
+NEWEST: Final = 0.3
+"""Weight of the newest report in what is known of how fast a flow sends while it does."""
 
 
 @dataclass(slots=True)
@@ -39,11 +43,23 @@ class Demand:
     mean_bps: float = 0.0
     """Over the last second or more that was told."""
     peak_ns: int = 0
+    busy: float = 0.0
+    """Share of the time that it had something to send, of late; 0: not known."""
+    busy_bps: float = 0.0
+    """Its rate in that time."""
     since: tuple[int, int] | None = None
     """When its mean was taken last, ns on its host's clock, and the bytes that it had sent by then."""
 
-    def hear(self, rate_bps: float, contended: bool, now_ns: int, at_ns: int = 0, sent: int = 0) -> None:
-        """Take a reported rate; `sent`: bytes since the flow began, `at_ns` on its host's clock."""
+    def hear(
+        self, rate_bps: float, contended: bool, now_ns: int, at_ns: int = 0, sent: int = 0,
+        busy_share: float | None = None,
+    ) -> None:  # fmt: skip
+        """Take a reported rate; `sent`: bytes since the flow began, `at_ns` on its host's clock;
+        `busy_share`: of the time reported of, that it had something to send."""
+        if busy_share is not None and busy_share >= LEAST_BUSY:
+            newest = NEWEST if self.busy else 1.0
+            self.busy += newest * (busy_share - self.busy)
+            self.busy_bps += newest * (rate_bps - self.busy_bps)
         kept = math.exp(-max(0, now_ns - self.peak_ns) / MEMORY_NS)
         self.peak_bps, self.peak_ns = max(kept * self.peak_bps, rate_bps), now_ns
         if self.since is None or sent < self.since[1]:

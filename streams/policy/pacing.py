@@ -129,6 +129,8 @@ class _Receiver:
     jobs: frozenset[str] = frozenset()
     sending: int = 0
     """How many of its flows sent of late."""
+    idle: bool = False
+    """Whether its paces are told but not in force."""
 
 
 # A receiver's last link carries C bit/s. Its senders together are let `share` of that, less what small flows
@@ -196,10 +198,11 @@ class Pacing:
 
     def decide(
         self, now_ns: int, flows: Iterable[LiveFlow], may: Callable[[LiveFlow, str], bool] | None = None,
-        shared: Collection[str] = (),
+        shared: Collection[str] = (), held: Callable[[str], bool] | None = None,
     ) -> dict[str, Target]:  # fmt: skip
         """Return the paces wanted at `now_ns`, fabric time, by flow; a flow that is not named is let go.
-        `may`: whether PACE of a flow is allowed; `shared`: links that `Slices` shares out."""
+        `may`: whether PACE of a flow is allowed; `shared`: links that `Slices` shares out; `held`: whether a
+        flow is held to what was wanted before, since only then does it show what came of that."""
         for link in [
             link for link, window in self._windows.items()
             if window["state"] == "CLOSED" or window["updated_ns"] <= now_ns - WINDOW_STALE_NS
@@ -224,6 +227,8 @@ class Pacing:
             }  # fmt: skip
             paces = None
             if receiver.link not in shared:
+                if held is not None:
+                    self._heed(nic, receiver, held, now_ns)
                 paces = self._step(receiver, to.get(nic, []), able, nic in told, now_ns, sampled)
             if paces is None:
                 del self._receivers[nic]
@@ -264,6 +269,18 @@ class Pacing:
             raised_ns=now_ns, stepped_ns=now_ns, probe_ns=self.rules.probe_ns,
         )  # fmt: skip
 
+    def _heed(self, nic: str, r: _Receiver, held: Callable[[str], bool], now_ns: int) -> None:
+        """See whether the senders' paces are in force: in OBSERVE, or where actuators refuse them, what the
+        link and the receiver show is not their effect."""
+        paced = [name for name, sender in r.senders.items() if sender.paced]
+        idle = bool(paced) and 2 * sum(map(held, paced)) < len(paced)
+        if idle or r.idle:
+            r.over_ns, r.drained_ns, r.heard_ns, r.changed_ns = 0.0, None, now_ns, now_ns
+            r.calm_ns = r.raised_ns = now_ns
+        if r.idle and not idle:
+            r.effect = self._effects.begin(nic, r.rate_bps, r.sending, now_ns)
+        r.idle = idle
+
     # ------------------------------------------------------------------------------------ one receiver
 
     def _step(
@@ -293,10 +310,14 @@ class Pacing:
             r.bound_ns = r.clock_ns
         if self._drained(r, incast, now_ns) or (len(members) < 2 and not r.pace_bps):
             return None
-        self._follow(r, wanting, now_ns)
+        if not members:
+            r.stepped_ns = now_ns
+            return {}
+        if not r.idle:
+            self._follow(r, wanting, now_ns)
         r.jobs = frozenset(each.live.job for each in members if each.live.job)
         r.sending = sum(each.peak.bps(r.clock_ns) > 0 for each in members)
-        if sampled:
+        if sampled and not r.idle:
             self._judge(r, members, now_ns)
             if r.effect.useless:
                 return None
@@ -396,7 +417,7 @@ class Pacing:
         small_bps: float, joined: bool, now_ns: int,
     ) -> bool:  # fmt: skip
         """Divide the share; return whether the pace fell, or somebody joined."""
-        turns = r.effect.turns
+        turns = r.effect.turns if len(wanting) != 1 else 1.0  # who alone wants more takes turns with nobody
         if not wanting and turns <= 1:
             return joined
         heavy = sum(sender.peak.bps(r.clock_ns) > small_bps for sender in others)

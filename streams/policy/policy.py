@@ -12,17 +12,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 from schemas.limits import EVERYONE, Limits
 from schemas.topics import DECISIONS, FALLBACKS, MAX_ELEMENTS, Topic
 from streams.flows import LiveFlow, LiveFlows
+from streams.policy.lanes import Lanes, Want
 from streams.policy.ledger import Ledger
 from streams.policy.loads import Demand, Links, Loads, Weight
 from streams.policy.rates import Rates, WantedRate
-from streams.policy.wellness import Grade, State, Wellness
+from streams.policy.wellness import WELL, Grade, State, Wellness
 from streams.ways import Way
 
 __all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
@@ -45,6 +46,12 @@ WINDOW_STALE_NS: Final = 5 * S
 """A window that nobody told of for so long stands no more; it is told anew each second."""
 EVENLY: Final = 0.99
 """Two bursts that differ by less are the same."""
+TURNS: Final = 1.5
+"""How many times its line a NIC's flows would send, each as fast as it does while it sends, from which on
+they take turns."""
+SLOWED: Final = 0.85
+"""Flows between two NICs that together send at less than this share of what that NIC can are slowed by
+others."""
 AGAIN_NS: Final = 5 * S
 """A queue that comes back within this is the same trouble."""
 STEERED_NS: Final = 600 * S
@@ -81,7 +88,8 @@ class Rules:
     """After a flow was steered, until it may be again; twice as long each time within ten minutes."""
     cool_down_most_ns: int = 300 * S
     settle_ns: int = 1 * S
-    """After a link was relieved, until a window that still stands there counts anew."""
+    """After a link was relieved, until a window that still stands there counts anew; and how long flows that
+    take turns are seen to meet before they are moved: all have been reported of by then."""
     slow_ns: int = 200_000
     """Round trip above a flow's least that counts as delay, where its path is not known."""
     slow_for_ns: int = 1 * S
@@ -159,6 +167,8 @@ class _Flow:
     """One flow. `path` and `links`: where it is, or will be once what is decided is done."""
 
     live: LiveFlow
+    since_ns: int = 0
+    """When it was first seen."""
     ways: Mapping[int, Way] = field(default_factory=dict)
     choices: Choices = ()
     path: int = 0
@@ -184,6 +194,8 @@ class _Flow:
     """When it was steered of late, ns, and which links it left."""
     avoid: dict[int, int] = field(default_factory=dict)
     """Paths that could not be taken, and until when, ns, they are not tried again."""
+    shared: tuple[Way, Choices, dict[Way, int]] | None = None
+    """Its way, its choices, and how many links each of these has in common with that."""
     least_rtt_ns: int | None = None
     slow_since_ns: int | None = None
 
@@ -239,6 +251,19 @@ class Policy:
         """Ports that sockets have, or will once what is decided is done."""
         self._hurried_version = 0
         self._rates = Rates(rate_of)
+        self._lanes = Lanes(rate_of)
+        self._turning: dict[str, float] = {}
+        """NICs whose flows take turns, with the bit/s that each sends while it does."""
+        self._slowed: set[str] = set()
+        """Fabric links of their flows that are slowed."""
+        self._lanes_ns, self._lanes_version = 0, -1
+        self._spread: dict[str, tuple[str, ...]] = {}
+        """NICs that put an even part of what they send on each of these links instead."""
+        self._goal: dict[str, float] = {}
+        """Bit/s that each link carries at most once all flows go by their lanes."""
+        self._met_ns: dict[str, int] = {}
+        """Link to since when, ns, flows that take turns are seen to meet there."""
+        self._entries: dict[tuple[str, str, int], tuple[Choices, dict[str, Choices]]] = {}
 
     # ------------------------------------------------------------------------------------ what comes in
 
@@ -299,6 +324,10 @@ class Policy:
             return
         f = self._flows.get(record["flow_id"])
         if f is None:
+            return
+        if record["action"] in ("PACE", "SLICE"):
+            if record["epoch"] == self.epoch:
+                self._rates.take_action(record)
             return
         if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
             self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
@@ -387,22 +416,26 @@ class Policy:
             self._choices[f.ends] = known
         return known[1]
 
-    def _open_to(self, f: _Flow, grades: Callable[[State], bool]) -> Iterator[tuple[State, Way, int]]:
+    def _open_to(
+        self, f: _Flow, grades: Callable[[State], bool], among: Choices | None = None
+    ) -> Iterator[tuple[State, Way, int]]:
         """Give the ways other than its own that a flow could take now, each with a port of its own."""
-        exclusive = _exclusive(f)
-        for way, paths in f.choices:
-            if way == f.way:
+        exclusive, calm, draw, own = _exclusive(f), self.wellness.calm, self._draw(f.live.flow_id), f.way
+        for way, paths in f.choices if among is None else among:
+            if way == own:
                 continue
-            state = self._grade(way)
+            state = WELL if calm else self._grade(way)
             if not grades(state):
                 continue
-            free = [
-                path for path in paths
-                if f.avoid.get(path, 0) <= self._now_ns
-                and not (exclusive and (f.ends, path) in self._ports and path != f.path)
-            ]  # fmt: skip
+            free: Sequence[int] = paths
+            if exclusive or f.avoid:
+                free = [
+                    path for path in paths
+                    if f.avoid.get(path, 0) <= self._now_ns
+                    and not (exclusive and (f.ends, path) in self._ports and path != f.path)
+                ]  # fmt: skip
             if free:
-                yield state, way, free[self._draw(f.live.flow_id) % len(free)]
+                yield state, way, free[draw % len(free)]
 
     def _look(self) -> None:
         """Bring flows, demands and loads up to date."""
@@ -423,23 +456,26 @@ class Policy:
             fresh = f is None or f.live is not flow
             new = f is None
             if f is None:
-                f = self._flows[flow.flow_id] = _Flow(flow)
-            f.live, f.ways = flow, self._ways.of(flow)
-            f.choices = self._choices_of(f)
-            if new:
-                self._remember(f)
-            self._confirm(f)
+                f = self._flows[flow.flow_id] = _Flow(flow, self._now_ns)
+            ways = self._ways.of(flow)
+            if fresh or f.ways is not ways or f.move is not None or f.path != flow.path:
+                f.live, f.ways = flow, ways
+                f.choices = self._choices_of(f)
+                if new:
+                    self._remember(f)
+                self._confirm(f)
+                f.path = flow.path if f.move is None else f.move.to_path
+                f.way = f.ways.get(f.path, NOWHERE)
+                if f.path == flow.path and flow.hops and flow.hops != f.way.links:
+                    f.way = Way(flow.hops, f.way.back)
             while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
                 f.steered.popleft()
-            f.path = flow.path if f.move is None else f.move.to_path
-            f.way = f.ways.get(f.path, NOWHERE)
-            if f.path == flow.path and flow.hops:
-                f.way = Way(flow.hops, f.way.back)
             if _exclusive(f):
                 self._ports |= {(f.ends, f.path), (f.ends, flow.path)}
-            f.queues = tuple(link for link in flow.hops or f.links if link in queued)
+            f.queues = tuple(link for link in flow.hops or f.links if link in queued) if queued else ()
             if fresh:
-                f.demand.hear(flow.rate_bps, bool(f.queues), self._now_ns, flow.system_ns, flow.bytes_total)
+                f.demand.hear(flow.rate_bps, bool(f.queues), self._now_ns, flow.system_ns, flow.bytes_total,
+                              flow.busy_share)  # fmt: skip
                 self._hear_delay(f)
         self._weigh()
 
@@ -459,22 +495,57 @@ class Policy:
                 most[link] = max(most.get(link, 0.0), f.live.rate_bps)
         for f in self._flows.values():
             held = f.live.sender_held or f.live.receiver_held
-            f.squeezed = not held and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
-            f.bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f))
+            f.squeezed = (
+                bool(f.queues) and not held
+                and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
+            )  # fmt: skip
+            f.bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f) if f.squeezed else 0.0)
         groups: dict[tuple[str, str, str | None], list[_Flow]] = {}
         for f in self._flows.values():
             groups.setdefault((f.live.nic, f.live.peer, f.live.job), []).append(f)
+        self._find_turns(groups)
         for group in groups.values():
             self._weigh_group(group)
             for f in group:
                 self._loads.add(f.links, f.weight)
+
+    def _find_turns(self, groups: Mapping[tuple[str, str, str | None], list[_Flow]]) -> None:
+        """Find the NICs that send to one peer after the other, and where that is slowed. How fast the flows
+        of one job to one peer are while they send: what all of them send over the longest time that one of
+        them takes. A NIC could send to each as fast as any of the job does to any; as fast as its line where
+        a queue stands on the way of its flows."""
+        fast: dict[str, list[tuple[float, list[_Flow]]]] = {}
+        of_job: dict[str, float] = {}
+        for (nic, _, job), group in groups.items():
+            busy = max(f.demand.busy for f in group)
+            if job is not None and busy:
+                bps = sum(f.demand.busy_bps for f in group) / busy
+                fast.setdefault(nic, []).append((bps, group))
+                of_job[job] = max(of_job.get(job, 0.0), bps)
+        self._turning, self._slowed = {}, set()
+        for nic, found in fast.items():
+            line_bps = next((self._rate_of(f.links[0]) for _, group in found for f in group if f.links), 0)
+            if len(found) < 2 or sum(bps for bps, _ in found) < TURNS * line_bps:
+                continue
+            queue = any(f.queues for _, group in found for f in group)
+            most_bps = line_bps if queue else max(of_job[group[0].live.job or ""] for _, group in found)
+            self._turning[nic] = most_bps = min(line_bps, most_bps)
+            for bps, group in found:
+                if bps < SLOWED * most_bps:
+                    longest = max(f.demand.busy for f in group)
+                    for f in group:
+                        if f.demand.busy >= SLOWED * longest:
+                            self._slowed.update(f.links[1:-1])
 
     def _weigh_group(self, group: list[_Flow], *, doubted: bool = False) -> None:
         """Set what the flows of one job between two NICs put on their links: each the same share of what all
         of them send while they do; `doubted`: as much as their NIC lets through."""
         first = group[0].live
         line_bps = self._rate_of(group[0].links[0]) if group[0].links else 0
-        if len(group) > 1 and line_bps:
+        turning_bps = self._turning.get(first.nic)
+        if turning_bps is not None and first.job is not None:
+            bursts_bps = [turning_bps / len(group)] * len(group)
+        elif len(group) > 1 and line_bps:
             sum_bps = line_bps if doubted else sum(max(f.bps, f.demand.peak_bps) for f in group)
             bursts_bps = [min(line_bps, sum_bps) / len(group)] * len(group)
         else:
@@ -564,17 +635,159 @@ class Policy:
 
     def _steer(self) -> None:
         """Clear collisions inside the fabric with the fewest moves."""
-        for window in self._standing():
-            if window["kind"] != "COLLISION":
-                continue
+        self._keep_apart()
+        windows = [window for window in self._standing() if window["kind"] == "COLLISION"]
+        steady: dict[str, list[_Flow]] = {}
+        """Flows over a link but those of NICs that take turns, which have been seen to."""
+        if windows:
+            for f in self._flows.values():
+                if f.live.nic not in self._turning:
+                    for link in dict.fromkeys(f.links):
+                        steady.setdefault(link, []).append(f)
+        for window in windows:
             names = (window["link"], *window["others"])
             link = max(names, key=lambda name: (self._loads.share(name), name))
-            crossing = [f for f in self._flows.values() if link in f.links]
+            crossing = steady.get(link, [])
             since_ns = max(self._troubled_since_ns(window), self._relieved_ns.get(link, 0))
             stands = self._now_ns - since_ns >= self.rules.settle_ns
             if stands and self._loads.share(link) <= FULL:
                 self._doubt(crossing)
             self._relieve(link, crossing, FULL if stands else ENOUGH, window["window_id"])
+
+    def _keep_apart(self) -> None:
+        """Let flows of NICs that take turns go by lanes of their NICs (streams/policy/lanes.py), where they
+        meet others' and that shows: in a window, or in how fast they are."""
+        met = self._meetings()
+        self._met_ns = {link: self._met_ns.get(link, self._now_ns) for link in met}
+        due_ns = self._now_ns - self.rules.settle_ns
+        if min(self._met_ns.values(), default=self._now_ns) > due_ns:
+            return
+        turning = [
+            f for f in self._flows.values() if f.live.nic in self._turning and len(f.links) > 2 and f.choices
+        ]
+        if self._now_ns >= self._lanes_ns + self.rules.fallbacks_ns or (
+            self._lanes_version != self.wellness.version
+        ):  # fmt: skip
+            self._lanes_ns, self._lanes_version = self._now_ns, self.wellness.version
+            self._goal = self._assign_lanes(turning)
+        wanted = []
+        for f, entry in self._astray(turning):
+            links = [link for link in f.links[1:-1] if self._met_ns.get(link, self._now_ns) <= due_ns]
+            if links and f.move is None:
+                wanted.append((f, entry, max(links, key=lambda name: (self._loads.share(name), name))))
+        # A NIC after the other, those with the least to move first: where limits leave some of it for later,
+        # flows of as many NICs as can be are out of each other's way.
+        count = Counter(f.live.nic for f, _, _ in wanted)
+        wanted.sort(
+            key=lambda each: (
+                count[each[0].live.nic], self._draw(each[0].live.nic), -each[0].bps, each[0].live.flow_id,
+            )
+        )  # fmt: skip
+        for f, entry, link in wanted:
+            reason = met[link] or f"{self.shard}/{link}/{self._met_ns[link]}"
+            path = self._path_by(f, entry)
+            if path is None:
+                self._hold(f, "REROUTE", "NO_BETTER_PATH", reason)
+            elif self._now_ns < max(self._cool_ns(f), f.wait_ns):
+                self._hold(f, "REROUTE", "COOL_DOWN", reason)
+            else:
+                self._steered(f, path, "COLLISION", reason)
+
+    def _astray(self, turning: list[_Flow]) -> Iterator[tuple[_Flow, str]]:
+        """Give the flows that are not where they are to enter the fabric, each with the link to enter by: its
+        NIC's lane, or where that has none, links that fewer of its group take than of an even share."""
+        groups: dict[tuple[str, str, str | None], list[_Flow]] = {}
+        for f in turning:
+            lane = self._lanes.of(f.live.nic)
+            if lane is None:
+                groups.setdefault((f.live.nic, f.live.peer, f.live.job), []).append(f)
+            elif f.links[1] != lane:
+                yield f, lane
+        for group in groups.values():
+            links = self._spread.get(group[0].live.nic, ())
+            taken = Counter(f.links[1] for f in group)
+            most = math.ceil(len(group) / max(1, len(links)))
+            for f in sorted(group, key=lambda f: self._draw(f.live.flow_id)):
+                if links and taken[f.links[1]] > most:
+                    entry = min(links, key=lambda link: (taken[link], self._draw(f.live.flow_id, link)))
+                    taken[f.links[1]] -= 1
+                    taken[entry] += 1
+                    yield f, entry
+
+    def _meetings(self) -> dict[str, str]:
+        """Return the fabric links where flows that take turns are too many and are slowed, or a queue stands,
+        each with the id of its window, if any."""
+        met = dict.fromkeys((link for link in sorted(self._slowed) if self._loads.share(link) > ENOUGH), "")
+        for window in self._standing():
+            for link in (window["link"], *window["others"]):
+                if window["kind"] == "COLLISION" and self._loads.share(link) > ENOUGH:
+                    met[link] = window["window_id"]
+        return met
+
+    def _assign_lanes(self, turning: list[_Flow]) -> dict[str, float]:
+        """Give lanes to NICs; return the bit/s that each link carries at most once all flows go by theirs. A
+        NIC with as many flows to each peer as there are links into the fabric needs none: it puts an even
+        part of what it sends on each, for which fewer flows have to move."""
+        wants: dict[str, Want] = {}
+        sizes: dict[str, Counter[tuple[str, str | None]]] = {}
+        calm = self.wellness.calm
+        for f in turning:
+            nic = f.live.nic
+            want = wants.get(nic)
+            if want is None:
+                want, sizes[nic] = wants.setdefault(nic, Want(self._turning[nic])), Counter()
+            want.flows[f.links[1]] += 1
+            sizes[nic][f.live.peer, f.live.job] += 1
+            for link, ways in self._entries_of(f).items():
+                if calm or any(self._grade(way).grade is Grade.WELL for way, _ in ways):
+                    want.open[link] += 1
+        self._spread = {
+            nic: tuple(sorted(want.open)) for nic, want in sorted(wants.items())
+            if want.open and min(sizes[nic].values()) >= len(want.open)
+        }  # fmt: skip
+        self._lanes.assign({nic: want for nic, want in wants.items() if nic not in self._spread}, self._draw)
+        goal: dict[str, dict[str, float]] = {}
+        for f in turning:
+            nic, entries = f.live.nic, self._entries_of(f)
+            lane, spread, bps = self._lanes.of(nic), self._spread.get(nic, ()), self._turning[nic]
+            if spread:
+                size = sizes[nic][f.live.peer, f.live.job]
+                bps *= math.ceil(size / len(spread)) / size
+            for entry in spread or (lane or f.links[1],):
+                links = entries[entry][0][0].links if entry in entries else f.links
+                for link in links[1:-1]:
+                    of_nic = goal.setdefault(link, {})
+                    of_nic[nic] = max(of_nic.get(nic, 0.0), bps)
+        return {link: sum(of_nic.values()) for link, of_nic in goal.items()}
+
+    def _entries_of(self, f: _Flow) -> dict[str, Choices]:
+        """Return the ways that a flow could take by the link that they enter the fabric by."""
+        known = self._entries.get(f.ends)
+        if known is None or known[0] is not f.choices:
+            found: dict[str, list[tuple[Way, tuple[int, ...]]]] = {}
+            for choice in f.choices:
+                if len(choice[0].links) > 2:
+                    found.setdefault(choice[0].links[1], []).append(choice)
+            known = self._entries[f.ends] = (f.choices, {link: tuple(ways) for link, ways in found.items()})
+        return known[1]
+
+    def _path_by(self, f: _Flow, entry: str) -> int | None:
+        """Return a well path that enters the fabric by a link, not left of late, on which no link is loaded
+        more, once all flows are where they are to go, than the worst of those that it leaves; None where
+        there is none."""
+        left = {links for _, links in f.steered}
+        before = self._loads.worst(f.links[1:-1])
+        found = []
+        among = self._entries_of(f).get(entry, ())
+        for _, way, path in self._open_to(f, lambda state: state.grade is Grade.WELL, among):
+            if way.links in left:
+                continue
+            after = max(
+                self._goal.get(link, 0.0) / (self._rate_of(link) or math.inf) for link in way.links[1:-1]
+            )
+            if after <= max(ENOUGH, RELIEF * before):
+                found.append((after, self._draw(f.live.flow_id, path), path))
+        return min(found)[-1] if found else None
 
     def _troubled_since_ns(self, window: Record) -> int:
         """Return since when a link's queue stands, or comes again and again, as it does behind jobs that send
@@ -610,7 +823,7 @@ class Policy:
         for f in crossing:
             if self._loads.share(link) <= most:
                 return
-            if f.move is not None:
+            if f.move is not None or link not in f.links or not self._known(f):
                 continue
             path = self._relief(f, link)
             if path is None:
@@ -619,6 +832,10 @@ class Policy:
                 self._hold(f, "REROUTE", "COOL_DOWN", window_id)
             elif self._steered(f, path, "COLLISION", window_id):
                 self._relieved_ns[link] = self._now_ns
+
+    def _known(self, f: _Flow) -> bool:
+        """Whether it has been seen for long enough to tell what it does."""
+        return self._now_ns - f.since_ns >= self.rules.settle_ns
 
     def _relief(self, f: _Flow, link: str) -> int | None:
         """Return the well path without `link`, and not left of late, that is loaded least once the flow is
@@ -834,13 +1051,22 @@ class Policy:
 
     def _others(self, f: _Flow) -> list[int]:
         """Return a flow's other living paths: well ones first, then those that share least with its own."""
-        found = []
-        own = f.way.both
+        found: list[tuple[tuple[Grade, float], int, int, int]] = []
+        loads: dict[Links, int] = {}
+        if f.shared is None or f.shared[0] is not f.way or f.shared[1] is not f.choices:
+            own = frozenset(f.way.both)
+            f.shared = (f.way, f.choices, {way: len(own.intersection(way.both)) for way, _ in f.choices})
+        shared = f.shared[2]
         for state, way, path in self._open_to(f, lambda state: state.grade is not Grade.DEAD):
-            shared = sum(link in own for link in way.both)
-            load = round(LOAD_STEPS * self._after(f, way.links))
-            found.append((state[:2], shared, load, self._draw(f.live.flow_id, path), path))
-        return [path for *_, path in sorted(found)[:RANKED]]
+            load = loads.get(way.links)
+            if load is None:
+                load = loads[way.links] = round(LOAD_STEPS * self._after(f, way.links))
+            found.append((state[:2], shared[way], load, path))
+        found.sort()
+        if len(found) > RANKED:  # ties are broken by a draw, only of what may be told
+            found = [each for each in found if each[:3] <= found[RANKED - 1][:3]]
+        drawn = sorted((*each[:3], self._draw(f.live.flow_id, each[3]), each[3]) for each in found)
+        return [path for *_, path in drawn[:RANKED]]
 
 
 def _exclusive(f: _Flow) -> bool:

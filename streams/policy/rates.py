@@ -52,7 +52,7 @@ class RateRules:
     down_share: float = 0.01
     """Or below."""
     retry_ns: int = 500 * MS
-    """After one was not told after all, until it is wanted again."""
+    """After one was not told, or not done, after all, until it is wanted again."""
 
 
 @dataclass(slots=True)
@@ -61,6 +61,13 @@ class _Lease:
     action: str
     reason: str
     told_ns: int
+    held: bool = True
+    """Whether it is in force, as far as actuators have said."""
+
+
+DONE: Final = frozenset({"APPLIED", "DUPLICATE"})
+RENEWED: Final = frozenset({"OBSERVED", "NO_FLOW", "STALE", "NOT_ALLOWED"})
+"""What came of a lease that is told anew no sooner than one that is in force."""
 
 
 class Rates:
@@ -91,6 +98,18 @@ class Rates:
         """Take `ActuatorConfig.slices` in force."""
         self.slices.take_slices(slices)
 
+    def take_action(self, record: Record) -> None:
+        """Take what an actuator made of a PACE or SLICE of this epoch: what is not in force has no effect
+        that could be judged, and what was refused is told again soon."""
+        lease = self._leases.get(record["flow_id"])
+        if lease is None or record["action"] != lease.action:
+            return
+        outcome = record["outcome"]
+        lease.held = outcome in DONE
+        if not lease.held and outcome not in RENEWED:
+            wait_ns = 0 if outcome in ("OLD_CONFIG", "ENDED", "REVERTED") else self.rules.retry_ns
+            lease.told_ns = min(lease.told_ns, record["at_ns"] - self.rules.renew_ns + wait_ns)
+
     def refuse(self, wanted: WantedRate, now_ns: int) -> None:
         """Note that one was not told after all: it is wanted again later, where it still is."""
         self._leases.pop(wanted.flow_id, None)
@@ -103,12 +122,17 @@ class Rates:
         PACE, or SLICE, of a flow is allowed at all."""
         live = list(flows)
         sliced = self.slices.decide(now_ns, live, may)
-        paced = self.pacing.decide(now_ns, live, may, self.slices.links)
+        paced = self.pacing.decide(now_ns, live, may, self.slices.links, self._is_held)
         return self._settle(now_ns, {flow.flow_id for flow in live}, paced, sliced)
 
     def held(self) -> dict[str, tuple[str, int]]:
         """Return action and bit/s of the flows that are held, by id."""
         return {name: (lease.action, lease.rate_bps) for name, lease in sorted(self._leases.items())}
+
+    def _is_held(self, flow_id: str) -> bool:
+        """Return whether a flow is held to what was told last, as far as actuators have said."""
+        lease = self._leases.get(flow_id)
+        return lease is None or lease.held
 
     def _settle(
         self, now_ns: int, here: set[str], paced: Mapping[str, Target], sliced: Mapping[str, Target]
@@ -136,7 +160,8 @@ class Rates:
                 )
             if due:
                 fell = lease is None or rate_bps < lease.rate_bps * (1 - rules.down_share)
-                self._leases[name] = _Lease(rate_bps, action, target.reason, now_ns)
+                held = lease is None or lease.held
+                self._leases[name] = _Lease(rate_bps, action, target.reason, now_ns, held)
                 kind = "INCAST" if action == "PACE" else "SLICE"
                 made.append(WantedRate(name, action, rate_bps, kind, target.reason, expires_ns,
                                        fell and target.urgent))  # fmt: skip

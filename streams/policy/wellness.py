@@ -119,6 +119,11 @@ class Wellness:
         known = self._subjects.get(subject)
         return f"{subject}/{known.seq}" if known is not None else subject
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing has ever been said of any link."""
+        return not self._links and not self._suspects
+
     def of_end(self, nic: str) -> State:
         """Return what is known of a NIC and its host: DEAD where no path reaches it."""
         if not self._hosts:

@@ -27,11 +27,11 @@ APPLIED_NS = 20 * MS
 
 class RateLoop:
     """The fleet, one `Rates`, and owners that hold flows to what they are told until it expires. `acts`: they
-    do; `noise`: relative, of depths and of reported rates."""
+    do; `noise`: relative, of depths and of reported rates; `reports`: actuators say whether they do."""
 
     def __init__(
         self, *, acts: bool = True, noise: float = 0.1, every: int = 2, rates: dict[str, Any] | None = None,
-        **sim: Any,
+        reports: bool = False, **sim: Any,
     ) -> None:  # fmt: skip
         quiet = {"nics": 32, "load": 0.0, "flow_s": 80_000, "step_us": 1000, "rate_pps": 0,
                  "rate_bps": 100_000_000, "lossless": False}  # fmt: skip
@@ -42,7 +42,7 @@ class RateLoop:
         self.tail = FlowTail(PathBook(), lambda nic: nic in self.fleet.nic_index)
         self.live = self.tail.of("sim")
         self.rates = Rates(self.rate.__getitem__, **(rates or {}))
-        self.acts, self.noise, self.every = acts, noise, every
+        self.acts, self.noise, self.every, self.reports = acts, noise, every, reports
         self.rng = np.random.default_rng(7)
         self.later: list[tuple[int, int, Callable[[], None]]] = []
         self.count = itertools.count()
@@ -54,6 +54,11 @@ class RateLoop:
         """Mean bytes waiting at each link, each tick."""
         self.sent: list[np.ndarray] = []
         """Bytes of each flow since it began, after each tick."""
+
+    @property
+    def outcome(self) -> str:
+        """What actuators say of each decision."""
+        return "APPLIED" if self.acts else "OBSERVED"
 
     # --- traffic ---
 
@@ -115,6 +120,10 @@ class RateLoop:
             self.live.advance(now_ns)
             for wanted in self.rates.decide(now_ns, self.live.open_flows()):
                 self.made.append((now_ns, wanted))
+                if self.reports:
+                    report = {"flow_id": wanted.flow_id, "action": wanted.action, "outcome": self.outcome}
+                    report["at_ns"] = now_ns + APPLIED_NS
+                    self.at(report["at_ns"], lambda r=report: self.rates.take_action(r))
                 if self.acts:
                     self.at(now_ns + APPLIED_NS, lambda w=wanted: self.hold(
                         w.flow_id, w.rate_bps or None, w.expires_at_ns))  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import pytest
@@ -106,6 +107,24 @@ def test_what_no_raise_brings_back_was_not_lost_to_pacing() -> None:
     receiver.advance(6)
     assert (receiver.effect.turns, receiver.effect.useless) == (1, False)
     assert receiver.effect.before_bps == pytest.approx(30e6)
+
+
+def test_the_pauses_of_rounds_are_no_shortfall() -> None:
+    """Rounds of 350 ms, and 50 ms of pause, as reports of 50 ms show them."""
+    seen = itertools.cycle([93e6, 93e6, 93e6, 40e6])
+    receiver = Receiver(Effects(), lambda turns: next(seen), before_bps=85e6)
+    receiver.advance(10)
+    assert (receiver.effect.turns, receiver.effect.tight) == (1, 0)
+
+
+def test_a_raise_that_brought_nothing_is_taken_back() -> None:
+    receiver = Receiver(Effects(), lambda turns: 80e6 if receiver.now_ns > low_ns else 40e6)
+    low_ns = receiver.now_ns + 900 * MS
+    receiver.takes = lambda turns: 80e6 if receiver.now_ns > low_ns else 75e6 * min(turns, 1.05) / 1.2
+    receiver.advance(0.9)
+    assert receiver.effect.turns > 1, "it looked as if paces were too tight"
+    receiver.advance(5)
+    assert (receiver.effect.turns, receiver.effect.tight) == (1, 0)
 
 
 def test_a_receiver_that_pacing_does_not_help_is_left_alone_longer_each_time() -> None:

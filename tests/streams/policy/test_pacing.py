@@ -9,6 +9,7 @@ from tests.streams.policy.rate_loop import RateLoop, S, jain
 
 SENDERS = 16
 SMALL_BPS = 500_000
+LINK_BPS = 100_000_000
 
 
 def endless(loop: RateLoop, count: int = SENDERS):
@@ -146,6 +147,44 @@ def test_a_flow_that_nobody_may_hold_is_taken_off_what_the_others_share() -> Non
     assert free not in {w.flow_id for _, w in loop.made}
     rates = [loop.bps(flow, 3) for flow in flows[1:]]
     assert sum(rates) == pytest.approx(0.97e8 - 20e6, rel=0.05)
+
+
+def test_a_time_in_which_nothing_is_done_teaches_nothing() -> None:
+    loop = RateLoop(acts=False, reports=True)
+    flows = endless(loop)
+    loop.advance(30)
+    assert {w.action for _, w in loop.made} == {"PACE"}, "told all the time"
+    late = [w.rate_bps for at_ns, w in loop.made if at_ns > 5 * S + loop.made[0][0]]
+    assert min(late) == pytest.approx(0.93 * LINK_BPS / SENDERS, rel=0.01), "and the same"
+    assert max(late) <= 1.05 * min(late)
+    queued = loop.delay_ms(0, 5).mean()
+    loop.acts = True
+    loop.advance(3)
+    assert loop.delay_ms(0, 1).mean() <= 0.25 * queued
+    assert sum(loop.bps(flow, 1) for flow in flows) >= 0.92 * LINK_BPS
+
+
+def test_what_actuators_refuse_is_told_again_soon() -> None:
+    loop = RateLoop(noise=0.0, acts=False)
+    endless(loop, 4)
+    loop.until(lambda: bool(loop.made), 1.0)
+    for outcome, within_s in (("OLD_CONFIG", 0.1), ("FAILED", 0.7)):
+        wanted, now_ns = loop.made[-1][1], loop.run.now_ns
+        loop.rates.take_action(
+            {"flow_id": wanted.flow_id, "action": "PACE", "outcome": outcome, "at_ns": now_ns}
+        )
+        loop.advance(within_s)
+        assert wanted.flow_id in {w.flow_id for at_ns, w in loop.made if at_ns > now_ns}, outcome
+
+
+def test_a_receiver_whose_senders_have_all_gone_is_let_go_in_time() -> None:
+    loop = RateLoop(noise=0.0, reports=True)
+    endless(loop)
+    loop.advance(2)
+    (receiver,) = loop.rates.pacing._receivers.values()
+    receiver.effect.turns = 2.0
+    assert loop.rates.decide(loop.run.now_ns + S, []) == []
+    assert loop.rates.held() == {}
 
 
 def test_what_was_not_told_after_all_is_wanted_again_later() -> None:
