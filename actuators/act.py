@@ -28,15 +28,18 @@ from sdnotify import SystemdNotifier
 
 from actuators.applier import Applier, key_of, read_decision
 from actuators.clients import kafka_client, registry_of
+from actuators.effectors.kernel_paces import KernelPaces
 from actuators.effectors.owners import Owners
 from actuators.fabric_time import FabricTime
 from actuators.journal import Journal
 from actuators.orders import Orders, Taken
-from actuators.owned_sockets import receive_at, received
+from actuators.owned_sockets import leave, receive_at, received
 from actuators.reflex import Links, Reflex
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
-from schemas.topics import CONFIG, FALLBACKS, MAX_ELEMENTS
+from schemas.limits import EVERYONE
+from schemas.sanity import check_epoch
+from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
 
 __all__ = ["Hand", "main"]
 
@@ -51,8 +54,8 @@ _WORDS_BYTES: Final = 4 << 20
 _WORDS_MOST: Final = 64
 """Words that are taken at once, before anything else is looked at."""
 _WARNED_MOST: Final = 20
-_HELD_MOST: Final = 100_000
-"""Decisions that may wait for the config to be read."""
+_TAKEN_MOST: Final = 256
+"""Messages of the log that are taken before owners and leases are looked at again."""
 
 Record = dict[str, Any]
 
@@ -69,27 +72,34 @@ class Hand:
         self.run = secrets.randbits(62)
         self.selector = selectors.DefaultSelector()
         self.now_ns = FabricTime([host.clock_file for host in hosts])
-        self.journal = Journal(settings.acts_path)
         names = [host.host for host in hosts]
-        try:
-            self.owners = Owners(
-                settings.control_path, names, self.selector, time.monotonic_ns, settings.answer_ms * 1_000_000
-            )
+        self.owners = Owners(
+            settings.control_path, names, self.selector, time.monotonic_ns, settings.answer_ms * 1_000_000
+        )
+        try:  # not before: another one that listens there writes the journal
+            self.journal = Journal(settings.acts_path)
         except BaseException:
-            self.journal.close()
+            self.owners.close()
             raise
         boot = None if simulated else _boot()
         states = _of_hosts(self.journal.states)
+        self._kernels: dict[str, KernelPaces] = {}
+        if settings.kernel_nics:
+            self._kernels = {
+                host.host: KernelPaces(
+                    host.host, self.owners.of(host.host), settings.kernel_nics, host.netns
+                )
+                for host in hosts
+            }  # fmt: skip
         self.appliers: dict[str, Applier] = {}
         for host in names:
             applier = self.appliers[host] = Applier(
-                host, self.owners.of(host), self._report, self.now_ns, time.monotonic_ns,
-                notes=self.journal, states=states.get(host, {}), boot=boot,
+                host, self._kernels.get(host) or self.owners.of(host), self._report, self.now_ns,
+                time.monotonic_ns, notes=self.journal, states=states.get(host, {}), boot=boot,
             )  # fmt: skip
             applier.settled = False
             self.owners.tell(host, applier)
         self._records: dict[str, Record] = {}
-        self._held: list[Taken] = []
         self.ready = False
         """Whether the config has been read: nothing is done before."""
         self._settle_s = time.monotonic() + settings.settle_ms / 1000
@@ -114,13 +124,14 @@ class Hand:
         """Do what is due, and wait for more, at most so long."""
         for key, events in self.selector.select(self._wait_s(most_s)):
             key.data(events)
-        while self.orders.taken:
-            self._take(self.orders.taken.popleft())
+        self._take_some()
         self.owners.tick()
         self._reflex()
         now_s = time.monotonic()
         if not self._settled and self.ready and now_s >= self._settle_s:
             self._settled = True
+            for host, kernel in self._kernels.items():
+                kernel.resume(self.appliers[host].rates())
             for applier in self.appliers.values():
                 applier.settle()
         for applier in self.appliers.values():
@@ -149,16 +160,16 @@ class Hand:
         left = self.orders.flush(_FLUSH_S)
         if left:
             _log.warning("%d messages could not be sent before the end", left)
-        while self.orders.taken:
-            taken = self.orders.taken.popleft()
+        while (taken := self.orders.next()) is not None:
             if taken.kind == "told":
                 self._take(taken)
 
     def close(self) -> None:
         """Hang up."""
         if self._words is not None:
-            self._words.close()
-            self._words_path.unlink(missing_ok=True)
+            leave(self._words_path, self._words)
+        for kernel in self._kernels.values():
+            kernel.close()
         self.owners.close()
         self.selector.close()
         self.journal.close()
@@ -179,7 +190,7 @@ class Hand:
     # --- inside ---
 
     def _wait_s(self, most_s: float) -> float:
-        if self.orders.taken:
+        if self.orders.urgent or (self.ready and self.orders.taken):
             return 0.0
         waits = [most_s]
         due_ns = self.owners.due_ns()
@@ -212,7 +223,10 @@ class Hand:
                 data = received(self._words, _WORD_BYTES)
                 if data is None:
                     return
-                self.links.take(codec.decode(data, "ProberWord"), time.monotonic_ns())
+                word = codec.decode(data, "ProberWord")
+                if word["nic"].partition("/")[0] not in self._reflexes:
+                    raise ValueError(f"{word['nic']!r}: no NIC of a host that is served here")
+                self.links.take(word, time.monotonic_ns())
                 self.words += 1
             except (codec.BadRecord, ValueError, PermissionError) as error:
                 self.words_refused += 1
@@ -246,32 +260,53 @@ class Hand:
                 record = codec.decode(taken.value, FALLBACKS.record, self._registry)
                 if record["host"] != host:
                     raise codec.BadRecord("WRONG_KEY", f"key {host!r}, expected {record['host']!r}")
+                check_epoch(record, taken.append_ms)
         except codec.BadRecord as bad:
             self.orders.reject(taken.message, bad)
             return
         self._reflexes[host].take_fallbacks(record)
+
+    def _take_flows(self, taken: Taken) -> None:
+        """Take what a host reports of its flows: those that the kernel may pace."""
+        kernel = self._kernels.get((taken.key or b"").decode("utf-8", "replace"))
+        if kernel is None or taken.value is None:
+            return
+        try:
+            record = codec.decode(taken.value, FLOWS.record, self._registry)
+        except codec.BadRecord:  # whoever keeps flows tells of it
+            return
+        for key in kernel.take_flows(record):
+            self.appliers[kernel.host].seen(key)
+
+    def _take_some(self) -> None:
+        """Take what the log said, all config first; of the rest nothing before that, and not too much."""
+        for _ in range(_TAKEN_MOST):
+            while self.orders.urgent:
+                self._take(self.orders.urgent.popleft())
+            taken = self.orders.next() if self.ready else None
+            if taken is None:
+                return
+            self._take(taken)
 
     def _take(self, taken: Taken) -> None:
         if taken.kind == "told" and taken.record is not None:
             self.appliers[taken.record["host"]].told(taken.record)
         elif taken.kind == "config":
             self._take_config(taken)
+        elif taken.kind == "flows":
+            self._take_flows(taken)
         elif taken.kind == "fallbacks":
             self._take_fallbacks(taken)
         elif taken.kind == "ready":
             self.ready = True
             self._set_config()
-            held, self._held = self._held, []
-            for each in held:
-                self._take(each)
         elif taken.kind == "decision":
-            if self.ready:
-                self._take_decision(taken)
-            elif len(self._held) < _HELD_MOST:
-                self._held.append(taken)
+            self._take_decision(taken)
 
     def _take_config(self, taken: Taken) -> None:
         key = (taken.key or b"").decode("utf-8", "replace")
+        if key != EVERYONE and key not in self.appliers:
+            return
         try:
             if taken.value is None:
                 self._records.pop(key, None)
@@ -300,6 +335,7 @@ class Hand:
             return
         try:
             decision = read_decision(taken.key, taken.value, self._registry)
+            check_epoch(decision, taken.append_ms)
         except codec.BadRecord as bad:
             self.orders.reject(taken.message, bad)
             done()
@@ -348,11 +384,14 @@ def main(
     _on_signals(stopping)
     found = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
     registry = registry_of(settings)
-    orders = Orders(kafka_client(settings), found, [host.host for host in hosts], registry)
+    orders = Orders(
+        kafka_client(settings), found, [host.host for host in hosts], registry,
+        flows=bool(settings.kernel_nics),
+    )  # fmt: skip
     try:
         hand = Hand(settings, hosts, found, orders, simulated=simulated, registry=registry)
     except OSError as error:
-        _log.error("%s", error if error.strerror is None else f"{error.filename or ''}: {error.strerror}")
+        _log.error("%s", ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
         return 2
     notify = SystemdNotifier()
     orders.start()

@@ -8,17 +8,21 @@ One command at a time for each flow, many over flows; nothing here waits. Knows 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol
 
+from actuators.control import RATE_MOST
 from actuators.journal import NoJournal, Notes
 from schemas import codec
 from schemas.limits import Limits
 from schemas.topics import DECISIONS
 
 __all__ = ["Answer", "Applier", "Effector", "key_of", "read_decision"]
+
+_log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Fence = tuple[int, int]
@@ -32,6 +36,12 @@ RATES: Final = frozenset({"PACE", "SLICE"})
 SECOND_NS: Final = 1_000_000_000
 _FORGOTTEN_MOST: Final = 20_000
 """Flows whose fences are kept; of more, those without an owner are let go, the oldest first."""
+_SHARDS_MOST: Final = 1000
+"""Shards whose epochs are kept, the last ones heard of."""
+_WAITING_MOST: Final = 64
+"""Decisions that may wait for one flow."""
+LEASE_MOST_NS: Final = 600 * SECOND_NS
+"""A rate is held for no longer than this unless it is renewed, whatever a decision or a clock says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,10 @@ class _Lease:
     expires_at_ns: int
     at_ns: int
     named: Record
+
+    def over(self, now_ns: int) -> bool:
+        """Whether its time is over; also where it could never have been given so long: the clock stepped."""
+        return self.expires_at_ns <= now_ns or self.expires_at_ns > now_ns + 2 * LEASE_MOST_NS
 
 
 @dataclass(slots=True)
@@ -154,6 +168,7 @@ class Applier:
         self._leased: dict[str, _Flow] = {}
         self._lately: deque[int] = deque()
         """When actions were taken within the last second, by `clock_ns`."""
+        self._forget_from = _FORGOTTEN_MOST
         self._epochs: dict[str, int] = {}
         self._reverted_ns = 0
         self._reflexes = 0
@@ -165,9 +180,13 @@ class Applier:
 
     def take_config(self, records: Mapping[str, Record]) -> None:
         """Take the records of `fabric.config` in force, by key."""
-        self.limits = Limits.of(records, self.host)
-        if self.limits.revert_before_ns > self._reverted_ns:
-            self._reverted_ns = self.limits.revert_before_ns
+        before, self.limits = self.limits, Limits.of(records, self.host)
+        order_ns = self.limits.revert_before_ns
+        if order_ns == before.revert_before_ns:
+            return
+        order_ns = min(order_ns, self._now_ns() + SECOND_NS)  # what is still to come is not undone by it
+        if order_ns > self._reverted_ns:
+            self._reverted_ns = order_ns
             self._note_host()
             for key, flow in list(self._flows.items()):
                 if flow.in_force or flow.busy or flow.waiting:
@@ -176,16 +195,22 @@ class Applier:
 
     def take(self, decision: Record, token: Token = None) -> None:
         """Take one decision of this host."""
-        key = key_of(decision["flow_id"])
-        if decision["epoch"] > self._epochs.get(
-            decision["shard"], -1
-        ):  # from now on, whatever waits before it
-            self._epochs[decision["shard"]] = decision["epoch"]
+        key, shard = key_of(decision["flow_id"]), decision["shard"]
+        if decision["epoch"] > self._epochs.get(shard, -1):  # from now on, whatever waits before it
+            self._epochs.pop(shard, None)
+            self._epochs[shard] = decision["epoch"]
+            if len(self._epochs) > _SHARDS_MOST:
+                del self._epochs[next(iter(self._epochs))]
             self._note_host()
+        if not self._mine(decision["flow_id"]):  # may be called as one of ours is: leaves that alone
+            self._say(_named(decision), self._judge(_Flow(""), decision, None), None, "", None, token=token)
+            return
         flow = self._flows.get(key)
         if flow is None:
             self._forget()
             flow = self._flows[key] = _Flow(decision["flow_id"])
+        if len(flow.waiting) >= _WAITING_MOST:
+            self._pass_over(key, flow)
         flow.waiting.append((decision, token))
         self._pump(key, flow)
 
@@ -201,7 +226,7 @@ class Applier:
         flow = self._flows.get(key)
         if flow is None:
             return
-        if any(at_ns < self._reverted_ns for at_ns in flow.since()):
+        if any(at_ns < self._reverted_ns for at_ns in flow.since()) and (None, None) not in flow.waiting:
             flow.waiting.append((None, None))
         self._pump(key, flow)
 
@@ -216,6 +241,10 @@ class Applier:
         self._note(flow)
         self._pump(key, flow)
 
+    def rates(self) -> dict[str, int]:
+        """Return what flows are held to, bit/s, by key."""
+        return {key: rate for key, flow in self._leased.items() if (rate := flow.rate_bps) is not None}
+
     def settle(self) -> None:
         """Wait for no owners any more."""
         self.settled = True
@@ -228,7 +257,7 @@ class Applier:
         for key, flow in list(self._leased.items()):
             if flow.busy or self._effector.path_of(key) is None:  # its owner may come back, and still hold it
                 continue
-            for kind in [kind for kind, lease in flow.leases.items() if lease.expires_at_ns <= now_ns]:
+            for kind in [kind for kind, lease in flow.leases.items() if lease.over(now_ns)]:
                 self._let_go(key, flow, kind, "ENDED", "its time was over")
                 break  # the next one once this is answered
 
@@ -257,7 +286,7 @@ class Applier:
         limits = self.limits
         if before is None or before == to_path or not limits.act or "REROUTE" not in limits.allowed:
             return False
-        if "MOVE" not in self._effector.can(key) or not self._mine(flow_id):
+        if "MOVE" not in self._effector.can(key) or not self._mine(flow_id) or _wrong_path(to_path):
             return False
         flow = self._flows.setdefault(key, _Flow(flow_id))
         if flow.busy or flow.waiting or not self._within_cap():
@@ -312,7 +341,7 @@ class Applier:
         """Go on with what waits for a flow, until a command is on its way."""
         while flow.waiting and not flow.busy:
             decision = flow.waiting[0][0]
-            if not self.settled and self._effector.path_of(key) is None and self._may_wait(decision):
+            if not self.settled and self._effector.path_of(key) is None:
                 return
             decision, token = flow.waiting.popleft()
             if decision is None:
@@ -320,11 +349,17 @@ class Applier:
             else:
                 self._decide(key, flow, decision, token)
 
-    def _may_wait(self, decision: Record | None) -> bool:
-        return decision is None or self._mine(decision["flow_id"])
+    def _pass_over(self, key: str, flow: _Flow) -> None:
+        """Give up the oldest decision that waits for a flow."""
+        for at, (decision, token) in enumerate(flow.waiting):
+            if decision is not None:
+                del flow.waiting[at]
+                detail = f"{_WAITING_MOST} newer decisions wait for this flow"
+                self._say(_named(decision), "LIMITED", self._effector.path_of(key), detail, flow, token=token)
+                return
 
     def _decide(self, key: str, flow: _Flow, decision: Record, token: Token) -> None:
-        before = self._effector.path_of(key) if self._mine(decision["flow_id"]) else None
+        before = self._effector.path_of(key)
         if flow.again and _fence(decision) == flow.fence and flow.untold is not None:
             flow.again = False  # done by a former process that could not say so any more
             self._report({**flow.untold, "at_ns": self._now_ns()}, token)
@@ -413,8 +448,12 @@ class Applier:
         action, rate_bps = decision["action"], decision["rate_bps"]
         kind = "PACE" if action == "UNPACE" else action
         wrong = ""
-        if action in RATES and not rate_bps:
-            wrong = f"rate_bps {rate_bps}: expected above 0"
+        if action in RATES and not (rate_bps and rate_bps <= RATE_MOST):
+            wrong = f"rate_bps {rate_bps}: expected 1 to {RATE_MOST}"
+        elif action in RATES and decision["expires_at_ns"] > self._now_ns() + LEASE_MOST_NS:
+            wrong = (
+                f"expires_at_ns {decision['expires_at_ns']}: above {LEASE_MOST_NS // SECOND_NS} s from now"
+            )
         elif action not in RATES and action != "UNPACE":
             wrong = f"{action}: nothing here carries it out"
         elif "PACE" not in self._effector.can(key):
@@ -431,7 +470,13 @@ class Applier:
         else:
             flow.leases[kind] = _Lease(rate_bps, decision["expires_at_ns"], self._now_ns(), _named(decision))
             self._leased[key] = flow
-        self._intend(flow, decision, before)
+        if not self._intend(flow, decision, before) and action != "UNPACE":
+            flow.leases.pop(kind)
+            if old is not None:
+                flow.leases[kind] = old
+            self._hold(key, flow)
+            self._conclude(key, flow, decision, "FAILED", before, _UNNOTED, token)
+            return
         began_ns = self._clock_ns()
 
         def answered(answer: Answer) -> None:
@@ -533,58 +578,69 @@ class Applier:
         self._report(record, token)
 
     def _say(
-        self, named: Record, outcome: str, before: int | None, detail: str, flow: _Flow, how: str = "",
+        self, named: Record, outcome: str, before: int | None, detail: str, flow: _Flow | None, how: str = "",
         began_ns: int | None = None, token: Token = None,
     ) -> None:  # fmt: skip
         self._report(self._record(named, outcome, before, detail, flow, how, began_ns), token)
 
     def _record(
-        self, named: Record, outcome: str, before: int | None, detail: str, flow: _Flow, how: str,
+        self, named: Record, outcome: str, before: int | None, detail: str, flow: _Flow | None, how: str,
         began_ns: int | None,
     ) -> Record:  # fmt: skip
         took_ns = 0 if began_ns is None else self._clock_ns() - began_ns
         path = self._effector.path_of(key_of(named["flow_id"])) if self._mine(named["flow_id"]) else None
+        rate_bps = None if flow is None else flow.rate_bps
         return {
             **named, "host": self.host, "at_ns": self._now_ns(), "outcome": outcome, "from_path": before,
-            "to_path": path, "rate_bps": flow.rate_bps, "how": how, "took_ns": took_ns,
+            "to_path": path, "rate_bps": rate_bps, "how": how, "took_ns": took_ns,
             "config_version": self.limits.version, "detail": detail[:300],
         }  # fmt: skip
 
-    def _intend(self, flow: _Flow, decision: Record, before: int | None) -> None:
+    def _intend(self, flow: _Flow, decision: Record, before: int | None) -> bool:
+        """Note what is to be done; return whether that is kept, since else a kill would leave it behind."""
         flow.intent = {"decision_id": decision["decision_id"], "from_path": before}
-        self._note(flow)
+        return self._note(flow)
 
     def _name(self, flow: _Flow) -> str:
         return f"flow {flow.flow_id}"
 
-    def _note(self, flow: _Flow) -> None:
-        self._notes.note(self._name(flow), flow.state())
+    def _note(self, flow: _Flow) -> bool:
+        return self._notes.note(self._name(flow), flow.state())
 
-    def _note_host(self) -> None:
+    def _note_host(self) -> bool:
         state = {"epochs": self._epochs, "reverted_ns": self._reverted_ns, "reflexes": self._reflexes}
-        self._notes.note(f"host {self.host}", state)
+        return self._notes.note(f"host {self.host}", state)
 
     def _recall(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        own = states.get(f"host {self.host}")
-        if own is not None:
-            self._epochs, self._reverted_ns = dict(own["epochs"]), own["reverted_ns"]
-            self._reflexes = own["reflexes"]
         for name, state in states.items():
-            if name.startswith(f"flow {self.host}/") and self._mine(state["flow_id"]):
-                flow = _Flow.of(state)
-                key = key_of(flow.flow_id)
-                self._flows[key] = flow
-                self._hold(key, flow)
+            try:
+                if name == f"host {self.host}":
+                    self._epochs, self._reverted_ns = dict(state["epochs"]), int(state["reverted_ns"])
+                    self._reflexes = int(state["reflexes"])
+                elif name.startswith(f"flow {self.host}/"):
+                    self._recall_flow(name, state)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                _log.warning("%s: what was noted cannot be used: %r", name, error)
+
+    def _recall_flow(self, name: str, state: Mapping[str, Any]) -> None:
+        if not self._mine(state["flow_id"]):
+            self._notes.note(name, None)  # of a former boot
+            return
+        flow = _Flow.of(state)
+        key = key_of(flow.flow_id)
+        self._flows[key] = flow
+        self._hold(key, flow)
 
     def _forget(self) -> None:
         """Let go of flows without an owner, where there are too many."""
-        if len(self._flows) < _FORGOTTEN_MOST:
+        if len(self._flows) < self._forget_from:
             return
-        for key, flow in list(self._flows.items())[: _FORGOTTEN_MOST // 2]:
+        for key, flow in list(self._flows.items())[: len(self._flows) // 2]:
             if not flow.busy and not flow.waiting and self._effector.path_of(key) is None:
                 del self._flows[key]
                 self._leased.pop(key, None)
                 self._notes.note(self._name(flow), None)
+        self._forget_from = max(_FORGOTTEN_MOST, 2 * len(self._flows))
 
     def _mine(self, flow_id: str) -> bool:
         """Whether a flow is of this host, and of this boot of it."""
@@ -603,6 +659,9 @@ def read_decision(key: bytes | None, value: bytes, registry: codec.Registry | No
 def key_of(flow_id: str) -> str:
     """Return how a flow's owner calls it: its id without host and boot."""
     return flow_id.split("/", 2)[-1]
+
+
+_UNNOTED: Final = "it cannot be noted, and a kill would leave it behind"
 
 
 def _named(decision: Record) -> Record:

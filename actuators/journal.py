@@ -1,21 +1,28 @@
 """What the hand of a host had in force when it ended: a file that is written before and after each effect.
 
 In: the state of one flow, or of one host, as JSON takes it. Out: after a kill, the newest state of each.
-Lines are only ever added; where they grow many, the file is written anew. No fsync: a machine that loses
-power loses its flows too.
+Lines are only ever added; where they grow many, or one could not be written whole, the file is written anew.
+No fsync: a machine that loses power loses its flows too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 __all__ = ["Journal", "NoJournal", "Notes"]
 
+_log = logging.getLogger(__name__)
+
 _MOST_BYTES: Final = 8 << 20
+_AGAIN_S: Final = 1.0
+"""After a write that failed, until the next is tried."""
 
 State = dict[str, Any]
 
@@ -23,22 +30,23 @@ State = dict[str, Any]
 class Notes(Protocol):
     """Where states are noted."""
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> None:
-        """Keep the newest state of a name; None: it is of no use any more."""
+    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
+        """Keep the newest state of a name; None: it is of no use any more. Return whether it is kept."""
 
 
 class NoJournal:
     """Keeps nothing."""
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> None:
+    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
         """Do nothing."""
+        return True
 
 
 class Journal:
     """The file at `path`, owner-only. `states`: what it held at the start, by name."""
 
     def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
-        """Read what is there; a last line that was cut short is left out. Raises OSError."""
+        """Read what is there; lines that cannot be read are left out. Raises OSError."""
         self._path, self._most_bytes = path, most_bytes
         self.states: dict[str, State] = {}
         self.unreadable = 0
@@ -48,20 +56,40 @@ class Journal:
                 self._take(line)
         except FileNotFoundError:
             pass
+        if self.unreadable:
+            _log.warning("%s: %d lines could not be read", path, self.unreadable)
         self._fd = -1
         self._size = 0
+        self._again_s = 0.0
+        self.broken = False
+        """Whether the file lacks something that was noted: the disk is full, say."""
         self._write_anew()
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> None:
-        """Keep the newest state of a name; None: it is of no use any more. Raises OSError."""
+    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
+        """Keep the newest state of a name; None: it is of no use any more. Return whether the file has it."""
         if state is None:
             if self.states.pop(name, None) is None:
-                return
+                return not self.broken
         else:
             self.states[name] = dict(state)
-        self._add(_line(name, state))
-        if self._size > self._most_bytes:
-            self._write_anew()
+        if self.broken and time.monotonic() < self._again_s:
+            return False
+        try:
+            if self.broken:
+                self._write_anew()
+            else:
+                self._add(_line(name, state))
+                if self._size > self._most_bytes:
+                    self._write_anew()
+        except OSError as error:
+            if not self.broken:
+                _log.error("%s: %s; no rate is set until it can be written", self._path, error.strerror)
+            self.broken, self._again_s = True, time.monotonic() + _AGAIN_S
+            return False
+        if self.broken:
+            _log.warning("%s: can be written again", self._path)
+            self.broken = False
+        return True
 
     def close(self) -> None:
         """Close the file; what it says stays."""
@@ -72,7 +100,7 @@ class Journal:
             name, state = json.loads(line)
             if not isinstance(name, str) or not isinstance(state, dict | None):
                 raise ValueError(line)
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             self.unreadable += 1
             return
         if state is None:
@@ -81,19 +109,30 @@ class Journal:
             self.states[name] = state
 
     def _add(self, data: bytes) -> None:
-        self._size += os.write(self._fd, data)
+        self._size += _write(self._fd, data)
 
     def _write_anew(self) -> None:
         new = self._path.with_name(f"{self._path.name}.new")
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        data = b"".join(_line(name, state) for name, state in self.states.items())
-        while data:
-            data = data[os.write(fd, data) :]
-        new.replace(self._path)
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()  # a former process's, or a link that leads elsewhere
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            size = _write(fd, b"".join(_line(name, state) for name, state in self.states.items()))
+            new.replace(self._path)
+        except BaseException:
+            os.close(fd)
+            raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._size = fd, os.fstat(fd).st_size
+        self._fd, self._size = fd, size
         self._most_bytes = max(self._most_bytes, 2 * self._size)
+
+
+def _write(fd: int, data: bytes) -> int:
+    left = data
+    while left:
+        left = left[os.write(fd, left) :]
+    return len(data)
 
 
 def _line(name: str, state: Mapping[str, Any] | None) -> bytes:

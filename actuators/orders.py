@@ -1,7 +1,8 @@
 """The log's side of the hand: decisions, fallbacks and config in; reports, states and rejects out.
 
 In: the partitions that the hosts hash to, no group but for offsets. Out: messages for one thread to take, and
-an event that wakes it. Offsets are committed once what a message led to is done and reported, in order.
+an event that wakes it. Offsets are committed once what a message led to is done and reported, in order. While
+much waits to be taken, no more decisions are read; config, by which all action is stopped, goes before all.
 """
 
 from __future__ import annotations
@@ -16,14 +17,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka import Message as KafkaMessage
 
 from actuators.inlet import reject_record
 from schemas import codec
-from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, REJECTS, Topic
+from schemas.partition import partition_of
+from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, Topic
 
-__all__ = ["Offsets", "Orders", "Taken", "murmur2", "partition_of"]
+__all__ = ["Offsets", "Orders", "Taken"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,29 +45,14 @@ _FRESH_MS: Final = 10_000
 _WAITING_MOST: Final = 20_000
 _REPEAT_S: Final = 10.0
 _CLOSE_S: Final = 2.0
+_READ_MOST: Final = 10_000
+_READ_BYTES: Final = 32 << 20
+"""Messages and bytes that may wait to be taken before reading decisions pauses."""
+_AT_ONCE: Final = 1000
+_DECISION_BYTES: Final = 32_768
+"""Above what a decision can be."""
 
 Record = dict[str, Any]
-
-
-def murmur2(data: bytes) -> int:
-    """Return the hash by which Kafka's clients choose partitions, 32 bits (Austin Appleby's MurmurHash2 with
-    the seed that they share)."""
-    mask, factor = 0xFFFFFFFF, 0x5BD1E995
-    value = (0x9747B28C ^ len(data)) & mask
-    whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * factor & mask
-        word = (word ^ word >> 24) * factor & mask
-        value = (value * factor & mask) ^ word
-    if whole < len(data):
-        value = (value ^ int.from_bytes(data[whole:], "little")) * factor & mask
-    value = (value ^ value >> 13) * factor & mask
-    return value ^ value >> 15
-
-
-def partition_of(key: str, partitions: int) -> int:
-    """Return the partition that a key goes to."""
-    return (murmur2(key.encode()) & 0x7FFFFFFF) % partitions
 
 
 @dataclass(slots=True)
@@ -101,15 +96,22 @@ class Taken:
     message: Any = None
     record: Record | None = None
 
+    @property
+    def append_ms(self) -> int:
+        """When the log took the message, ms since the Unix epoch; 0 or less: not known."""
+        return 0 if self.message is None else int(self.message.timestamp()[1])
+
 
 class Orders:
     """Reads and writes in a thread of its own; `taken` and `wake_fd` are for the one who acts."""
 
     def __init__(
-        self, client: dict[str, Any], name: str, hosts: Sequence[str], registry: codec.Registry | None = None
-    ) -> None:
-        """`name`: of the actuator; its offsets are kept under it."""
-        self._hosts, self._registry = list(hosts), registry
+        self, client: dict[str, Any], name: str, hosts: Sequence[str],
+        registry: codec.Registry | None = None, *, flows: bool = False,
+    ) -> None:  # fmt: skip
+        """`name`: of the actuator; its offsets are kept under it. `flows`: whether to read the hosts' flow
+        reports, from now on."""
+        self._hosts, self._registry, self._flows = list(hosts), registry, flows
         self._consumer = Consumer({
             **client, "group.id": f"fabrictime-act-{name}", "enable.auto.commit": False,
             "auto.offset.reset": "earliest", "allow.auto.create.topics": False,
@@ -120,6 +122,10 @@ class Orders:
             "message.timeout.ms": 0, "queue.buffering.max.messages": 2 * _WAITING_MOST,
         })  # fmt: skip
         self.taken: deque[Taken] = deque()
+        self.urgent: deque[Taken] = deque()
+        """Config and `ready`: to be taken first."""
+        self._given_bytes = self._taken_bytes = 0
+        self._paused: list[TopicPartition] = []
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._offsets: dict[int, Offsets] = {}
         self._config_open: set[int] = set()
@@ -136,6 +142,14 @@ class Orders:
     def start(self) -> None:
         """Begin to read."""
         self._thread.start()
+
+    def next(self) -> Taken | None:
+        """Return the next one of `taken`, None where nothing waits."""
+        if not self.taken:
+            return None
+        taken = self.taken.popleft()
+        self._taken_bytes += len(taken.value or b"")
+        return taken
 
     def report(self, record: Record, done: Callable[[], None]) -> None:
         """Publish an `ActionReport`; `done` is called once the log has it, or never will."""
@@ -198,7 +212,11 @@ class Orders:
                 delivered(KafkaError(KafkaError._QUEUE_FULL), None)
 
     def _give(self, taken: Taken) -> None:
-        self.taken.append(taken)
+        if taken.kind in ("config", "ready"):
+            self.urgent.append(taken)
+        else:
+            self._given_bytes += len(taken.value or b"")
+            self.taken.append(taken)
         os.eventfd_write(self.wake_fd, 1)
 
     # --- the thread ---
@@ -211,9 +229,10 @@ class Orders:
                 if not self.assigned and not self._assign():
                     self._stopping.wait(_ASK_S)
                     continue
+                self._pause()
                 first = self._consumer.poll(_POLL_S)
                 if first is not None:
-                    for message in [first, *self._consumer.consume(1000, 0)]:
+                    for message in [first, *self._consumer.consume(_AT_ONCE, 0)]:
                         self._take(message)
                 now_s = time.monotonic()
                 if now_s - commit_s >= _COMMIT_S:
@@ -222,10 +241,20 @@ class Orders:
             except KafkaException as error:
                 self._warn(str(error))
 
+    def _pause(self) -> None:
+        """Read nothing but config while much waits to be taken."""
+        waiting, size = len(self.taken), self._given_bytes - self._taken_bytes
+        if not self._paused and (waiting > _READ_MOST or size > _READ_BYTES):
+            self._paused = [tp for tp in self._consumer.assignment() if tp.topic != CONFIG.name]
+            self._consumer.pause(self._paused)
+        elif self._paused and waiting < _READ_MOST // 2 and size < _READ_BYTES // 2:
+            self._consumer.resume(self._paused)
+            self._paused = []
+
     def _assign(self) -> bool:
         counts: dict[Topic, int] = {}
         known = self._consumer.list_topics(timeout=1).topics
-        for topic in (DECISIONS, FALLBACKS, CONFIG):
+        for topic in (DECISIONS, FALLBACKS, CONFIG, *((FLOWS,) if self._flows else ())):
             found = known.get(topic.name)
             if found is None or found.error is not None or not found.partitions:
                 self._warn(f"{topic.name}: no such topic yet")
@@ -234,6 +263,9 @@ class Orders:
         wanted = self._begin(counts[DECISIONS])
         fallbacks = {partition_of(host, counts[FALLBACKS]) for host in self._hosts}
         wanted += [TopicPartition(FALLBACKS.name, number, OFFSET_BEGINNING) for number in sorted(fallbacks)]
+        if self._flows:
+            reported = {partition_of(host, counts[FLOWS]) for host in self._hosts}
+            wanted += [TopicPartition(FLOWS.name, number, OFFSET_END) for number in sorted(reported)]
         self._config_open = set(range(counts[CONFIG]))
         wanted += [TopicPartition(CONFIG.name, n, OFFSET_BEGINNING) for n in range(counts[CONFIG])]
         self._consumer.assign(wanted)
@@ -273,10 +305,19 @@ class Orders:
                 if not self._config_open:
                     self._give(Taken("ready"))
             return
-        kind = {DECISIONS.name: "decision", FALLBACKS.name: "fallbacks", CONFIG.name: "config"}
+        kind = {
+            DECISIONS.name: "decision", FALLBACKS.name: "fallbacks", CONFIG.name: "config",
+            FLOWS.name: "flows",
+        }  # fmt: skip
         if message.topic() == DECISIONS.name:
             with self._lock:
                 self._offsets[int(message.partition() or 0)].take(int(message.offset() or 0))
+            size = len(message.value() or b"")
+            if size > _DECISION_BYTES:
+                text = f"{DECISIONS.record}: {size} bytes, expected at most {_DECISION_BYTES}"
+                self.reject(message, codec.BadRecord("TOO_LARGE", text))
+                self.done(message)
+                return
         self._give(Taken(kind[str(message.topic())], message.key(), message.value(), message))
 
     def _commit(self, final: bool = False) -> None:

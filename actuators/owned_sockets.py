@@ -1,24 +1,29 @@
 """Unix sockets that only their owner's programs get through to: control of flows, words of probers.
 
 In: a path. Out: a listening stream socket, or a bound datagram socket. An address of a Unix socket holds 107
-bytes; paths here may be longer.
+bytes; paths here may be longer. Its folder is its owner's, and who takes a path over does it alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
+import stat
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["InUse", "check_owner", "listen", "receive_at", "received"]
+__all__ = ["InUse", "check_owner", "leave", "listen", "receive_at", "received"]
 
 _WAITING_MOST: Final = 128
 _UCRED: Final = struct.Struct("=iII")
+_ALONE_S: Final = 2.0
+"""How long another one that is at the same folder is waited for."""
 
 
 class InUse(OSError):
@@ -30,9 +35,7 @@ def listen(path: Path) -> socket.socket:
 
     Raises InUse where one answers there, OSError where it cannot be made.
     """
-    made = _bound(path, socket.SOCK_STREAM)
-    made.listen(_WAITING_MOST)
-    return made
+    return _bound(path, socket.SOCK_STREAM)
 
 
 def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
@@ -72,20 +75,28 @@ def check_owner(connection: socket.socket) -> None:
         raise PermissionError(f"user {user} is not this socket's owner")
 
 
+def leave(path: Path, made: socket.socket) -> None:
+    """Close a socket that was made at `path`, and remove the file unless somebody else is there by now. One
+    that stays is taken over by the next who listens there."""
+    kind = made.type
+    made.close()
+    with contextlib.suppress(OSError), _alone(path) as name:
+        if not _answers(name, kind):
+            path.unlink(missing_ok=True)
+
+
 def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     try:
-        with _near(path) as name:
-            with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC) as trial:
-                try:
-                    trial.connect(name)
-                except OSError:
-                    path.unlink(missing_ok=True)  # left by an owner that was killed
-                else:
-                    raise InUse(errno.EADDRINUSE, f"socket {path}: somebody listens there already")
+        with _alone(path) as name:
+            if _answers(name, kind):
+                raise InUse(errno.EADDRINUSE, f"socket {path}: somebody listens there already")
+            path.unlink(missing_ok=True)  # left by an owner that was killed
             os.fchmod(made.fileno(), 0o600)  # bind gives the file this mode: never open to others
             made.bind(name)
+            if kind is socket.SOCK_STREAM:
+                made.listen(_WAITING_MOST)
         made.setblocking(False)
     except BaseException:
         made.close()
@@ -93,11 +104,44 @@ def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
     return made
 
 
+def _answers(name: str, kind: int) -> bool:
+    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC) as trial:
+        trial.setblocking(False)
+        try:
+            trial.connect(name)
+        except BlockingIOError:  # its queue is full: there is somebody
+            return True
+        except OSError:
+            return False
+        return True
+
+
 @contextlib.contextmanager
-def _near(path: Path) -> Iterator[str]:
-    """Yield a short name of `path`."""
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def _alone(path: Path) -> Iterator[str]:
+    """Yield a short name of `path` while nobody else of ours makes or removes a socket in its folder.
+
+    Raises PermissionError where others may put something else there, InUse where it is never free.
+    """
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        found = os.fstat(directory)
+        others = found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH
+        if others and not found.st_mode & stat.S_ISVTX:
+            raise PermissionError(
+                errno.EPERM,
+                f"folder {path.parent}: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}, expected"
+                " one that other users cannot write to",
+            )
+        until_s = time.monotonic() + _ALONE_S
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until_s:
+                    text = f"folder {path.parent}: locked by another program"
+                    raise InUse(errno.EADDRINUSE, text) from None
+                time.sleep(0.01)
         yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
         os.close(directory)

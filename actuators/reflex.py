@@ -20,6 +20,8 @@ Fence = tuple[int, int]
 DEAD_LOSSES: Final = 3
 FRESH_NS: Final = 2_000_000_000
 """A prober that has said nothing for so long knows nothing."""
+_NICS_MOST: Final = 4096
+"""Probers that are listened to at once."""
 REST_NS: Final = 100_000_000
 """After a move that was tried, and could not be made, until the next is."""
 
@@ -45,10 +47,27 @@ class Links:
     """Which links of a host's paths are dead, from what its probers say."""
 
     _words: dict[str, tuple[int, list[_Path]]] = field(default_factory=dict)
-    dead: frozenset[str] = frozenset()
+    _said: dict[str, int] = field(default_factory=dict)
+    """When the newest word of a NIC was told."""
+    _dead: frozenset[str] = frozenset()
+    _news: bool = False
+    """Whether words have come since it was last judged what is dead."""
+
+    @property
+    def dead(self) -> frozenset[str]:
+        """The dead links, by the words taken so far."""
+        if self._news:
+            self._news = False
+            self._judge()
+        return self._dead
 
     def take(self, word: Mapping[str, Any], now_ns: int) -> None:
-        """Take a `ProberWord`; the newest of a NIC is whole."""
+        """Take a `ProberWord`; the newest of a NIC holds all that it has to say of what gets lost.
+
+        Raises ValueError for one that was heard before, or of a prober too many.
+        """
+        if word["monotonic_ns"] < max(now_ns - FRESH_NS, self._said.get(word["nic"], 0)):
+            raise ValueError(f"{word['nic']}: told at {word['monotonic_ns']}, expected newer than was heard")
         at_ns = min(now_ns, word["monotonic_ns"])
 
         def then(age_ns: int | None) -> int | None:
@@ -61,17 +80,19 @@ class Links:
             )
             for row in word["paths"]
         ]  # fmt: skip
-        self._words[word["nic"]] = (now_ns, paths)
-        self._judge(now_ns)
+        for nic in [nic for nic, (said_ns, _) in self._words.items() if said_ns < now_ns - FRESH_NS]:
+            del self._words[nic], self._said[nic]
+        if len(self._words) >= _NICS_MOST and word["nic"] not in self._words:
+            raise ValueError(f"{word['nic']}: {_NICS_MOST} probers are heard already")
+        self._words[word["nic"]], self._said[word["nic"]] = (now_ns, paths), at_ns
+        self._news = True
 
     def dead_at(self, now_ns: int) -> frozenset[str]:
         """Return the dead links; none once no prober says anything any more."""
         heard = any(said_ns >= now_ns - FRESH_NS for said_ns, _ in self._words.values())
         return self.dead if heard else frozenset()
 
-    def _judge(self, now_ns: int) -> None:
-        for nic in [nic for nic, (said_ns, _) in self._words.items() if said_ns < now_ns - FRESH_NS]:
-            del self._words[nic]
+    def _judge(self) -> None:
         paths = [path for _, found in self._words.values() for path in found if path.links]
         life: dict[str, int] = {}
         for path in paths:
@@ -88,7 +109,7 @@ class Links:
                     lost[link] = lost.get(link, 0) + path.in_a_row
                 elif alive_ns < path.last_lost_ns:
                     lost[link] = lost.get(link, 0) + 1  # how many of them came after it, nobody knows
-        self.dead = frozenset(link for link, count in lost.items() if count >= DEAD_LOSSES)
+        self._dead = frozenset(link for link, count in lost.items() if count >= DEAD_LOSSES)
 
 
 @dataclass(slots=True)

@@ -145,6 +145,12 @@ class ActuatorSettings(BaseModel):
         description="ms for which a decision is waited for when probers declare a flow's path dead, before it"
         " is led to the first of its fallbacks that lives; none: never",
     )  # fmt: skip
+    kernel_nics: dict[str, int] = Field(
+        default_factory=dict,
+        description="NICs, by device, with bit/s of their links, at which the kernel (HTB) paces flows that"
+        " no owner paces; one whose root is not of the kernel's own kinds is left alone. Needs CAP_NET_ADMIN,"
+        " and flows.kernel_paces",
+    )
     discipline: DisciplineSettings = Field(
         default_factory=DisciplineSettings, description="steering a clock of this host"
     )
@@ -155,6 +161,11 @@ class ActuatorSettings(BaseModel):
             raise ValueError(
                 f"expires_s {self.expires_s:g}: expected at least holdover_after_s, {self.holdover_after_s:g}"
             )
+        for device, rate_bps in self.kernel_nics.items():
+            if not 0 < len(device) < 16 or rate_bps < 1_000_000:
+                raise ValueError(
+                    f"kernel_nics {device!r}: {rate_bps} bit/s, expected a device and 1000000 at least"
+                )
         return self
 
     @property
@@ -195,6 +206,9 @@ class HostSettings(BaseModel):
 
     host: str = Field(pattern=r"^[^\s/>]{1,128}$", description="its name in the inventory")
     clock_file: Path = Field(description="its page")
+    netns: Path | None = Field(
+        default=None, description="network namespace where its NICs are; none: where the actuator runs"
+    )
     test_clocks: dict[str, TestClockSettings] = Field(
         default_factory=dict, description="its test clocks, by the device whose clock they are"
     )

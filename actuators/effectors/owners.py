@@ -1,14 +1,17 @@
 """Moves and paces flows through the programs that own them, over the control socket.
 
 In: owners that connect and tell of their flows, commands. Out: one answer to each command, within a bounded
-time: an owner that is slow, or hangs up, holds up no other. One thread, which the caller lends.
+time: an owner that is slow, floods, or hangs up, holds up no other. A flow is the connection's that told of
+it first; another program takes it over once that one has hung up. One thread, which the caller lends.
 """
 
 from __future__ import annotations
 
 import logging
+import select
 import selectors
 import socket
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,17 +21,20 @@ from typing import Final, Protocol
 
 from actuators import control
 from actuators.applier import Answer
-from actuators.owned_sockets import check_owner, listen
+from actuators.owned_sockets import check_owner, leave, listen
 
 __all__ = ["HostOwners", "Owners"]
 
 _log = logging.getLogger(__name__)
 
-_READ_BYTES: Final = 65_536
+_READ_BYTES: Final = 8192
+"""Taken of one owner before the next one's turn."""
 _WAITING_BYTES: Final = 1 << 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 1_000_000
 _WARNED_MOST: Final = 20
+_FULL_NS: Final = 500_000_000
+"""For which nobody is let in once no descriptor was left."""
 
 
 class Hears(Protocol):
@@ -41,9 +47,14 @@ class Hears(Protocol):
         """A flow is no more."""
 
 
+class _Refused(Exception):
+    """What an owner says makes no sense here."""
+
+
 @dataclass(slots=True)
 class _Owner:
     connection: socket.socket
+    process: int
     incoming: bytes = b""
     outgoing: bytearray = field(default_factory=bytearray)
     flows: set[tuple[str, str]] = field(default_factory=set)
@@ -92,6 +103,7 @@ class Owners:
         self.refused = 0
         """Lines that could not be read."""
         self.unanswered = 0
+        self._full_until_ns: int | None = None
         self._listener = listen(path)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
@@ -124,6 +136,9 @@ class Owners:
     def tick(self) -> None:
         """Give up the commands whose time is over."""
         now_ns = self._clock_ns()
+        if self._full_until_ns is not None and now_ns >= self._full_until_ns:
+            self._full_until_ns = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         while self._ordered:
             number, ordered = next(iter(self._ordered.items()))
             if ordered.due_ns > now_ns:
@@ -136,9 +151,9 @@ class Owners:
         """Hang up and remove the socket."""
         for number in list(self._owners):
             self._drop(self._owners[number])
-        self._selector.unregister(self._listener)
-        self._listener.close()
-        self._path.unlink(missing_ok=True)
+        if self._full_until_ns is None:
+            self._selector.unregister(self._listener)
+        leave(self._path, self._listener)
 
     # --- for the appliers ---
 
@@ -168,7 +183,12 @@ class Owners:
     def _accept(self, events: int) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:  # it would wake us again at once, and who comes waits
+            _log.warning("owner of flows not let in: %s", error.strerror)
+            self._full_until_ns = self._clock_ns() + _FULL_NS
+            self._selector.unregister(self._listener)
             return
         try:
             check_owner(connection)
@@ -179,7 +199,7 @@ class Owners:
             connection.close()
             return
         connection.setblocking(False)
-        owner = _Owner(connection)
+        owner = _Owner(connection, _process(connection))
         self._owners[connection.fileno()] = owner
         self._selector.register(connection, selectors.EVENT_READ, partial(self._serve, owner))
 
@@ -199,15 +219,21 @@ class Owners:
         *lines, owner.incoming = (owner.incoming + data).split(b"\n")
         for line in lines:
             self._line(owner, line)
+            if owner.connection.fileno() < 0:
+                return
         if len(owner.incoming) > control.LINE_BYTES:
             self._refuse(owner, f"a line above {control.LINE_BYTES} bytes")
             data = b""
-        if not data and owner.connection.fileno() >= 0:
+        if not data:
             self._drop(owner)
 
     def _line(self, owner: _Owner, line: bytes) -> None:
         try:
             said = control.parse(line)
+        except ValueError as error:
+            self._refuse(owner, str(error))
+            return
+        try:
             match said:
                 case control.Flow():
                     self._take_flow(owner, said, self._host(said.host))
@@ -215,23 +241,25 @@ class Owners:
                     self._take_gone(owner, (self._host(said.host), said.key))
                 case control.Done() | control.Failed():
                     self._take_answer(owner, said)
-        except ValueError as error:
+        except _Refused as error:
             self._refuse(owner, str(error))
 
     def _host(self, host: str | None) -> str:
         found = host or self._only
         if found is None:
-            raise ValueError(f"no host is named, expected one of {len(self._hosts)}")
+            raise _Refused(f"no host is named, expected one of {len(self._hosts)}")
         if found not in self._hosts:
-            raise ValueError(f"host {found}: not served here")
+            raise _Refused(f"host {found}: not served here")
         return found
 
     def _take_flow(self, owner: _Owner, said: control.Flow, host: str) -> None:
         flow = (host, said.key)
         before = self._flows.get(flow)
         if before is None and len(self._flows) >= _FLOWS:
-            raise ValueError(f"{_FLOWS} flows are known already")
+            raise _Refused(f"{_FLOWS} flows are known already")
         if before is not None and before.owner is not owner:
+            if before.owner.process != owner.process and not _hung_up(before.owner.connection):
+                raise _Refused(f"{said.key}: another program's, which is still here")
             before.owner.flows.discard(flow)  # its program connected anew before we saw that it hung up
         self._counts[host] += before is None
         self._flows[flow] = _Owned(owner, said.port, said.verbs)
@@ -251,7 +279,11 @@ class Owners:
         ordered = self._ordered.get(said.number)
         if ordered is None or ordered.owner is not owner:
             return  # given up before: what it has now, its owner tells with the flow
-        del self._ordered[said.number]
+        wrong = _impossible(ordered.verb, said)
+        if wrong:
+            self._refuse(owner, wrong)
+            said = control.Failed(said.number, wrong)
+        self._ordered.pop(said.number, None)
         if isinstance(said, control.Failed):
             _answered(ordered, Answer(wrong=said.text))
             return
@@ -267,6 +299,8 @@ class Owners:
 
     def _drop(self, owner: _Owner) -> None:
         """Forget an owner that hung up: its flows may go on, and come back with it."""
+        if owner.connection.fileno() < 0:
+            return
         self._owners.pop(owner.connection.fileno(), None)
         self._selector.unregister(owner.connection)
         owner.connection.close()
@@ -276,7 +310,9 @@ class Owners:
 
     def _fail(self, which: Callable[[_Ordered], bool], wrong: str) -> None:
         for number in [number for number, ordered in self._ordered.items() if which(ordered)]:
-            _answered(self._ordered.pop(number), Answer(wrong=wrong, unsure=True))
+            ordered = self._ordered.pop(number, None)
+            if ordered is not None:
+                _answered(ordered, Answer(wrong=wrong, unsure=True))
 
     def _refuse(self, owner: _Owner, reason: str) -> None:
         self.refused += 1
@@ -285,8 +321,13 @@ class Owners:
         self._send(owner, f"ERROR {reason}\n".encode("ascii", "replace")[: control.LINE_BYTES])
 
     def _send(self, owner: _Owner, data: bytes) -> None:
+        if owner.connection.fileno() < 0:
+            return
         owner.outgoing += data
-        if not owner.writing:
+        if len(owner.outgoing) > _WAITING_BYTES:  # it comes back, and then hears whole lines again
+            _log.warning("owner of %d flows does not read what it is told", len(owner.flows))
+            self._drop(owner)
+        elif not owner.writing:
             self._flush(owner)
 
     def _flush(self, owner: _Owner) -> None:
@@ -298,9 +339,6 @@ class Owners:
             owner.outgoing.clear()
             return  # the end of what it says tells us that it is gone
         del owner.outgoing[:sent]
-        if len(owner.outgoing) > _WAITING_BYTES:
-            _log.warning("owner of %d flows does not read what it is told", len(owner.flows))
-            owner.outgoing.clear()
         waiting = bool(owner.outgoing)
         if waiting != owner.writing:
             owner.writing = waiting
@@ -333,3 +371,22 @@ def _answered(ordered: _Ordered, answer: Answer) -> None:
     call, ordered.answer = ordered.answer, None
     if call is not None:
         call(answer)
+
+
+def _impossible(verb: str, said: control.Done | control.Failed) -> str:
+    """Return why an answer cannot be one to such a command, empty where it can."""
+    if verb == "MOVE" and isinstance(said, control.Done) and not 0 < said.value < 65_536:
+        return f"DONE: source port {said.value}, expected 1 to 65535"
+    return ""
+
+
+def _process(connection: socket.socket) -> int:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
+    return int(struct.unpack("=iII", raw)[0])
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Whether nobody is at the other end, whatever it said before."""
+    waiting = select.poll()
+    waiting.register(connection, 0)
+    return bool(waiting.poll(0))

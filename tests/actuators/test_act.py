@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from actuators.orders import Offsets, murmur2, partition_of
+from actuators.orders import Offsets
 from schemas import codec
+from schemas.partition import murmur2, partition_of
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS
 
 S = 1_000_000_000

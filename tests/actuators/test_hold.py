@@ -15,7 +15,8 @@ from fabrictime.live_config import LiveRecords
 from producers.sim.owner import FlowOwner
 from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
-from schemas.limits import Limits
+from schemas import codec
+from schemas.limits import MOST_VERSION, Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
 
 S = 1_000_000_000
@@ -140,6 +141,16 @@ def test_an_emergency_stop_goes_to_hosts_with_a_mode_of_their_own_and_remembers_
     assert {each["host"]: each["mode"] for each in live_config.resumed(records)} == {"*": "ACT", "h1": "ACT"}
     with pytest.raises(ValueError, match="nothing is held"):
         live_config.resumed({"*": {**live_config.PLAIN, **config()}})
+
+
+def test_an_emergency_stop_can_be_written_whatever_version_a_record_claims():
+    """Also the limits that follow from it fit into a report."""
+    for version in (MOST_VERSION, 2**63 - 1):
+        claimed = live_config.held({}, revert=False, now_ns=0)[0] | {"version": version}
+        records = live_config.held({"*": claimed}, revert=True, now_ns=0)
+        found = codec.decode(codec.encode(CONFIG.record, records[0]), CONFIG.record)
+        assert (found["mode"], found["version"]) == ("OBSERVE", 1)
+        assert Limits.of({"*": found | {"version": version}, "h1": found}, "h1").version < 2**62
 
 
 def test_what_actuators_say_in_parts_and_those_that_ended():

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from actuators.owned_sockets import receive_at, received
 from actuators.reflex import Links, Reflex
 from native.core.probe import WayNews
 from producers.sim.topology import Fleet
@@ -160,23 +161,87 @@ def news(peer="h2/eth1", port=9320, lost=0, answered=0, in_a_row=0, age_ms=0.0):
     return WayNews(peer, port, lost, answered, 0, in_a_row, age_ns, age_ns, age_ns, age_ns, 10 * MS)
 
 
-def test_a_prober_tells_each_loss_at_once_and_what_lives_beside_it():
+def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     book = WordBook("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
-    first = book.take([news(answered=3), news(port=9321, answered=2)], 0)
-    assert [(row["path"], row["dead"]) for row in first["paths"]] == [(9320, False), (9321, False)]
+    calm = [news(answered=3), news(port=9321, answered=2), news(port=9322, answered=2)]
+    assert book.take(calm, 0)["paths"] == [], "nothing gets lost"
     assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
-    lost = book.take([news(lost=1, in_a_row=1, age_ms=4)], 20 * MS)
-    row = lost["paths"][0]
-    assert (row["in_a_row"], row["answered_age_ns"], row["first_lost_age_ns"]) == (1, 10 * MS, 4 * MS)
-    assert row["links"] == ["up", "s1"]
+    lost = book.take([news(lost=1, in_a_row=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
+    row, other = lost["paths"]
+    assert (row["path"], row["in_a_row"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
+    assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
+    assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
     book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
-    more = book.take([news(lost=2, in_a_row=3, age_ms=1), news(port=9321, answered=1)], 30 * MS)
+    assert book.take([], 24 * MS) is None
+    more = book.take([news(lost=2, in_a_row=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
     row, other = more["paths"]
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
-    assert (row["links"], other["links"], other["answered_age_ns"]) == (["up", "s1"], ["up"], 0)
-    assert book.take([], 51 * MS)["paths"][0]["dead"], "again while it is so"
-    assert not book.take([news(answered=1)], 60 * MS)["paths"][0]["dead"]
+    assert (row["links"], other["path"]) == (["up", "s1"], 9322)
     codec.encode("ProberWord", more)
+    assert book.take([news(answered=1)], 31 * MS)["paths"] == [], "it lives again, at once"
+    assert book.take([news(answered=1)], 1000 * MS) is None
+    assert book.take([news(answered=1)], 1031 * MS)["paths"] == [], "it is still there"
+
+
+def test_what_goes_on_getting_lost_is_told_less_often():
+    book = WordBook("h1/eth1", 5, lambda peer, port: ["up"])
+    told = [ms for ms in range(2000) if book.take([news(lost=1, in_a_row=ms + 1)], ms * MS) is not None]
+    assert told[:6] == [0, 5, 15, 35, 75, 115]
+    assert len(told) < 60
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
+    rng = random.Random(seed)
+    names = [f"l{i}" for i in range(12)]
+    ways = {(f"h{i}/eth1", port): rng.sample(names, 4) for i in range(2, 9) for port in (9320, 9321, 9322)}
+    cut = set(rng.sample(names, rng.randrange(3)))
+    book = WordBook("h1/eth1", 5, lambda peer, port: ways[peer, port])
+    links, lost = Links(), dict.fromkeys(ways, 0)
+    every = {}
+    for ms in range(0, 400, 5):
+        said = []
+        for name in rng.sample(sorted(ways), 6):
+            dead = ms >= 100 and cut.intersection(ways[name])
+            lost[name] = lost[name] + 1 if dead else 0
+            said.append(news(*name, lost=int(bool(dead)), answered=int(not dead), in_a_row=lost[name]))
+            row = every.setdefault(name, {"answered": None, "first": None, "last": None})
+            if dead:
+                row["first"], row["last"] = (row["first"] if lost[name] > 1 else ms), ms
+            else:
+                row["answered"] = ms
+        last = book.take(said, ms * MS)
+        if last is None:
+            continue
+        links.take(codec.decode(codec.encode("ProberWord", last), "ProberWord"), ms * MS)
+        whole = Links()
+        rows = []
+        for (peer, port), row in every.items():
+            age_ms = {what: None if at is None else ms - at for what, at in row.items()}
+            at_ms = (age_ms["last"], age_ms["first"]) if lost[peer, port] else ()
+            its = ways[peer, port], lost[peer, port], age_ms["answered"], *at_ms
+            rows.append(path(*its, peer=peer, port=port))
+        whole.take(word(*rows), 0)
+        assert links.dead == whole.dead
+
+
+def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
+    receiver = receive_at(tmp_path / "reflex.sock", 4 << 20)
+    names = [f"a-host-with-a-long-name-{number}/mlx5_bond_0" for number in range(6000)]
+    book = WordBook(
+        "h1/eth1", 5, lambda peer, port: ["h1:eth1>leaf1:h1", "leaf1:s1>spine1:l1", f"spine1>{peer}"]
+    )
+    words = Words(tmp_path / "reflex.sock", book)
+    try:
+        words.tell([news(peer=name, lost=3, in_a_row=3) for name in names])
+        data = received(receiver, 1 << 20)
+    finally:
+        words.close()
+        receiver.close()
+    links = Links()
+    told = codec.decode(data, "ProberWord")
+    links.take(told, told["monotonic_ns"])
+    assert "h1:eth1>leaf1:h1" in links.dead
 
 
 def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(

@@ -1,0 +1,625 @@
+"""What attacks the hand: owners that lie, flood or hang, records that no honest policy made, full disks, a
+second hand. Nothing of it ends the hand, is applied twice, or is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actuators import control
+from actuators.applier import LEASE_MOST_NS, Applier
+from actuators.effectors.owners import Owners
+from actuators.journal import Journal
+from actuators.owned_sockets import InUse, leave, listen
+from actuators.reflex import FRESH_NS, Links
+from schemas import codec
+from schemas.limits import Limits
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
+
+S = 1_000_000_000
+EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
+KEY, FLOW = "sock:7", "h1/b/sock:7"
+
+
+def decision(seq=0, epoch=1, to_path=50_001, **fields):
+    now_ns = time.time_ns()
+    return {
+        "decision_id": f"s0/{epoch}/{seq}", "shard": "s0", "epoch": epoch, "seq": seq, "at_ns": now_ns,
+        "host": "h1", "action": "REROUTE", "flow_id": FLOW, "from_path": None, "to_path": to_path,
+        "expires_at_ns": now_ns + 60 * S, "reason": {"kind": "DOWN", "id": "x/1"}, "config_version": 1,
+        "signature": b"", "text": "", **fields,
+    }  # fmt: skip
+
+
+def pace(seq, rate_bps=20_000_000, **fields):
+    return decision(seq, to_path=None, action="PACE", rate_bps=rate_bps, **fields)
+
+
+def config(host="*", version=1, mode="ACT", **fields):
+    record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": mode, **fields}
+    return {"allowed_actions": EVERY, "most_actions_per_s": 1_000_000, **record}
+
+
+def configs(*records):
+    return {each["host"]: codec.decode(codec.encode(CONFIG.record, each), CONFIG.record) for each in records}
+
+
+class Desk:
+    """The hand without a log: real sockets of owners, one applier, every report as the log would take it."""
+
+    def __init__(self, folder, records=None, **more):
+        self.path = folder / "c.sock"
+        self.selector = selectors.DefaultSelector()
+        self.owners = Owners(self.path, ["h1"], self.selector, time.monotonic_ns, 300_000_000)
+        self.reports, self.programs, self.now_ns = [], [], None
+        self.it = Applier("h1", self.owners.of("h1"), self._report, self._now, time.monotonic_ns, **more)
+        self.owners.tell("h1", self.it)
+        self.it.take_config(configs(config()) if records is None else records)
+
+    def _now(self):
+        return time.time_ns() if self.now_ns is None else self.now_ns
+
+    def _report(self, record, token):
+        self.reports.append(codec.decode(codec.encode(ACTIONS.record, record), ACTIONS.record))
+
+    def until(self, done, timeout_s=20.0):
+        end_s = time.monotonic() + timeout_s
+        while not done():
+            assert time.monotonic() < end_s, f"not in {timeout_s} s"
+            for key, events in self.selector.select(0.01):
+                key.data(events)
+            self.owners.tick()
+            self.it.tick()
+
+    def connect(self, *lines):
+        program = socket.socket(socket.AF_UNIX)
+        self.programs.append(program)
+        program.connect(str(self.path))
+        program.settimeout(5)
+        for line in lines:
+            program.sendall(line.encode() + b"\n")
+        return program
+
+    def own(self, *lines):
+        """A program that has told of its flows."""
+        before = self.owners.flows()
+        program = self.connect(*lines)
+        self.until(lambda: self.owners.flows() == before + len(lines))
+        return program
+
+    def close(self):
+        for program in self.programs:
+            program.close()
+        self.owners.close()
+        self.selector.close()
+
+    @property
+    def outcomes(self):
+        return [(each["decision_id"], each["outcome"]) for each in self.reports]
+
+
+@pytest.fixture
+def desk(tmp_path):
+    with contextlib.closing(Desk(tmp_path)) as made:
+        yield made
+
+
+PROGRAM = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as program:
+    program.connect(sys.argv[1])
+    program.sendall(sys.argv[2].encode())
+    if sys.argv[3:]:
+        print(program.recv(4096).decode())
+"""
+
+
+def another(desk, lines, *more):
+    """A program of another process that says some lines, and hears one where anything more is given."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, desk.path, lines, *more], stdout=subprocess.PIPE, text=True
+    )
+
+
+def heard(program):
+    return program.recv(65_536).decode().splitlines()
+
+
+# --- owners that lie, flood, hang ---
+
+
+@pytest.mark.parametrize("port", [0, 65_536, 900_000_000_000])
+def test_an_answer_that_cannot_be_is_a_failure_and_told(desk, port):
+    program = desk.own("FLOW sock:7 50000 MOVE,PACE")
+    desk.it.take(decision())
+    assert heard(program) == ["MOVE 1 sock:7 50001 h1"]
+    program.sendall(b"DONE 1 %d SOCKET\n" % port)
+    desk.until(lambda: desk.reports)
+    assert desk.reports[0]["outcome"] == "FAILED"
+    assert f"source port {port}" in desk.reports[0]["detail"]
+    assert desk.owners.path_of("h1", KEY) == 50_000
+
+
+def test_answers_to_commands_that_were_not_given_change_nothing(desk):
+    liar, program = desk.own("FLOW sock:8 40000 MOVE,PACE"), desk.own("FLOW sock:7 50000 MOVE,PACE")
+    desk.it.take(decision())
+    liar.sendall(b"".join(b"DONE %d 1234 SOCKET\nFAILED %d no\n" % (number, number) for number in range(9)))
+    liar.sendall(b"FLOW sock:9 41000 -\n")
+    desk.until(lambda: desk.owners.flows() == 3)
+    assert not desk.reports
+    program.sendall(b"DONE 1 50001 SOCKET\nDONE 1 50002 SOCKET\nFAILED 1 no\n")
+    desk.until(lambda: desk.reports)
+    assert desk.outcomes == [("s0/1/0", "APPLIED")]
+    assert (desk.owners.path_of("h1", KEY), desk.owners.path_of("h1", "sock:8")) == (50_001, 40_000)
+
+
+def test_the_flow_of_a_program_is_no_other_programs_while_that_is_there(desk):
+    desk.own("FLOW sock:7 50000 MOVE")
+    with another(desk, "FLOW sock:7 666 MOVE,PACE\nGONE sock:7\n", "hear") as thief:
+        desk.until(lambda: thief.poll() is not None)
+        assert "another program's" in thief.stdout.read()
+    assert desk.owners.path_of("h1", KEY) == 50_000
+
+
+def test_a_flow_of_a_program_that_hung_up_is_taken_over_before_we_look(desk):
+    with another(desk, "FLOW sock:7 50000 MOVE\n") as former:
+        former.wait(20)
+    program = desk.connect("FLOW sock:7 51000 MOVE")  # both wait to be read now
+    desk.until(lambda: desk.owners.connected == 1 and desk.owners.flows() == 1)
+    assert desk.owners.path_of("h1", KEY) == 51_000
+    program.close()
+
+
+def test_an_owner_that_reads_nothing_is_let_go_and_hears_no_half_line(desk):
+    program = desk.own("FLOW sock:7 50000 MOVE", "FLOW sock:8 50000 MOVE")
+    program.settimeout(0)
+
+    def flood():
+        try:
+            program.send(b"garbage\n" * 500)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return True
+        return desk.owners.connected == 0
+
+    desk.until(flood)
+    desk.it.take(decision())
+    assert desk.reports[-1]["outcome"] == "NO_FLOW"
+    program.settimeout(5)
+    got = b""
+    while more := program.recv(1 << 20):
+        got += more
+    lines = got.split(b"\n")[:-1]
+    assert lines
+    assert all(line.startswith(b"ERROR ") for line in lines)
+
+
+def test_a_flood_of_one_owner_holds_up_no_other_for_long(desk):
+    flooder, program = desk.connect(), desk.own("FLOW sock:7 50000 MOVE")
+    flooder.settimeout(0)
+    lines = b"".join(b"FLOW sock:%d 50000 MOVE\n" % number for number in range(100, 4000))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            flooder.send(lines)
+    desk.it.take(decision())
+    program.sendall(b"DONE 1 50001 SOCKET\n")
+    turns = 0
+    while not desk.reports:
+        for key, events in desk.selector.select(0.01):
+            key.data(events)
+        turns += 1
+    assert turns <= 2
+    assert desk.owners.flows() < 1000, "no more than a piece of it was looked at before"
+
+
+def test_without_descriptors_left_it_neither_ends_nor_spins(desk):
+    program = desk.own("FLOW sock:7 50000 MOVE")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = [desk.connect() for _ in range(8)]
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        woken = 0
+        for _ in range(20):
+            for key, events in desk.selector.select(0.01):
+                key.data(events)
+                woken += 1
+        assert woken <= 2
+        desk.it.take(decision())
+        program.sendall(b"DONE 1 50001 SOCKET\n")
+        desk.until(lambda: desk.reports)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    desk.until(lambda: desk.owners.connected == 1 + len(waiting))
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20), st.randoms(use_true_random=False))
+def test_any_bytes_are_lines_or_refused(pieces, draw):
+    words = [
+        b"FLOW",
+        b"GONE",
+        b"DONE",
+        b"FAILED",
+        b"sock:7",
+        b"1",
+        b"65536",
+        b"-1",
+        b"MOVE,PACE",
+        b"h1",
+        b"\xff",
+    ]
+    for piece in [*pieces, b" ".join(draw.choices(words, k=draw.randrange(6)))]:
+        try:
+            said = control.parse(piece)
+        except ValueError:
+            continue
+        assert isinstance(said, control.Flow | control.Gone | control.Done | control.Failed)
+
+
+def test_rubbish_from_many_owners_leaves_the_books_right(desk):
+    draw = random.Random(os.environ.get("FABRICTIME_SEED", "7"))
+    programs = []
+    keys = [f"sock:{number}" for number in range(4)]
+    verbs = [
+        "FLOW {k} {p} MOVE",
+        "GONE {k}",
+        "DONE {n} {p} SOCKET",
+        "FAILED {n} x",
+        "FLOW {k} {p} - h1",
+        "{k}",
+    ]
+    for step in range(400):
+        if not programs or draw.random() < 0.1:
+            programs.append(desk.connect())
+        program = draw.choice(programs)
+        line = draw.choice(verbs).format(k=draw.choice(keys), p=draw.choice((0, 1, 9, 70_000)), n=step % 9)
+        try:
+            program.sendall(line.encode() + b"\n"[: draw.random() < 0.9])
+        except OSError:
+            programs.remove(program)
+            continue
+        if draw.random() < 0.1:
+            programs.remove(program)
+            program.close()
+        if draw.random() < 0.3:
+            desk.it.take(decision(step, flow_id=f"h1/b/{draw.choice(keys)}"))
+        for key, events in desk.selector.select(0):
+            key.data(events)
+    for program in programs:
+        program.close()
+    desk.until(lambda: not desk.owners.connected and not desk.it.busy)
+    assert (desk.owners.flows(), desk.owners.flows("h1"), desk.owners.due_ns()) == (0, 0, None)
+    told = [each["decision_id"] for each in desk.reports]
+    assert len(told) == len(set(told)), "one line for each"
+
+
+# --- records that no honest writer made ---
+
+
+def test_versions_that_nobody_counts_up_to_end_nothing(desk):
+    records = configs(config(version=2**63 - 1), config("h1", 2**63 - 1))
+    desk.own("FLOW sock:7 50000 MOVE")
+    desk.it.take_config(records)
+    desk.it.take(decision())
+    assert desk.outcomes == [("s0/1/0", "OLD_CONFIG")]
+    assert desk.reports[0]["config_version"] == Limits.of(records, "h1").version
+
+
+def test_an_order_to_revert_from_the_far_future_leaves_alone_what_comes_after_it(desk):
+    program = desk.own("FLOW sock:7 50000 MOVE,PACE")
+    desk.now_ns = 100 * S
+    desk.it.take_config(configs(config(revert_before_ns=2**62)))
+    desk.now_ns = 200 * S
+    desk.it.take(decision(expires_at_ns=300 * S))
+    assert heard(program) == ["MOVE 1 sock:7 50001 h1"]
+    program.sendall(b"FLOW sock:7 50001 MOVE,PACE\nDONE 1 50001 SOCKET\nFLOW sock:7 50001 MOVE,PACE\n")
+    desk.until(lambda: desk.reports)
+    desk.it.take_config(configs(config(revert_before_ns=2**62, version=2)))
+    assert (desk.it.in_force, desk.it.reverting, desk.it.busy) == (1, 0, False)
+    desk.now_ns = 250 * S
+    desk.it.take_config(configs(config(revert_before_ns=250 * S, version=3)))
+    assert heard(program) == ["MOVE 2 sock:7 50000 h1"], "and a person's order is still one"
+
+
+def test_no_rate_is_held_for_ever(desk):
+    program = desk.own("FLOW sock:7 50000 MOVE,PACE")
+    desk.it.take(pace(0, expires_at_ns=2**62))
+    assert desk.outcomes == [("s0/1/0", "FAILED")]
+    desk.it.take(pace(1))
+    assert heard(program) == ["PACE 1 sock:7 20000000 h1"]
+    program.sendall(b"DONE 1 20000000 PACING\n")
+    desk.until(lambda: len(desk.reports) == 2)
+    desk.now_ns = time.time_ns() - 3 * LEASE_MOST_NS  # a clock that was wrong is right again
+    desk.until(lambda: desk.owners.due_ns() is not None)
+    assert heard(program) == ["PACE 2 sock:7 0 h1"]
+
+
+def test_a_decision_about_another_host_or_boot_fences_off_none_of_ours(tmp_path):
+    desk = Desk(tmp_path, boot="b")
+    desk.own("FLOW sock:7 50000 MOVE,PACE")
+    desk.it.take(decision(0, to_path=50_000))
+    for flow_id in ("h2/b/sock:7", "h1/other/sock:7", "sock:7", "//sock:7"):
+        desk.it.take(decision(99, flow_id=flow_id))
+        assert desk.reports[-1]["outcome"] == "NO_FLOW"
+        assert desk.reports[-1]["flow_id"] == flow_id
+    desk.it.take(decision(1, to_path=50_000))
+    assert desk.reports[-1]["outcome"] == "APPLIED"
+    desk.close()
+
+
+def test_many_decisions_for_a_flow_whose_owner_hangs_are_told_and_the_newest_stands(desk):
+    program = desk.own("FLOW sock:7 50000 MOVE")
+    for seq in range(1000):
+        desk.it.take(decision(seq, to_path=50_001 + seq))
+    assert [outcome for _, outcome in desk.outcomes] == ["LIMITED"] * (1000 - 1 - 64)
+    program.close()
+    desk.until(lambda: len(desk.reports) == 1000)
+    assert desk.outcomes[-1] == ("s0/1/999", "NO_FLOW")
+
+
+def test_many_flows_that_nobody_has_cost_little(desk):
+    """Decisions that wait for owners to come back, as after a start: none is looked at again and again."""
+    desk.it.settled = False
+    for seq in range(60_000):
+        desk.it.take(decision(seq, flow_id=f"h1/b/sock:{seq + 100}"))
+    desk.it.settle()
+    assert len(desk.reports) == 60_000
+
+
+def test_shards_without_number_are_not_all_kept(desk):
+    for number in range(3000):
+        desk.it.take(decision(shard=f"s{number}", decision_id=f"s{number}/1/0"))
+    assert len(desk.it._epochs) <= 1000
+
+
+# --- the journal ---
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"5", b"null", b"[" * 100_000, b'["host h1", {}]', b'["host h1", {"epochs": 3}]', b"\xff\x00",
+        b'["flow h1/b/sock:7", {"flow_id": "h1/b/sock:7"}]', b'["flow h1/b/sock:7", {"flow_id": 7}]',
+        b'["flow h1/b/sock:7", {"flow_id":"h1/b/sock:7","leases":{"PACE":5},"fence":[1,2],"colour":1}]',
+    ],
+)  # fmt: skip
+def test_notes_that_cannot_be_used_are_left_out(tmp_path, line):
+    sound = Journal(tmp_path / "a.jsonl")
+    first = Desk(tmp_path, notes=sound)
+    first.own("FLOW sock:7 50000 MOVE")
+    first.it.take(decision(5, to_path=50_000))
+    first.close()
+    sound.close()
+    spoilt = line + b"\n" + (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl").write_bytes(spoilt)
+    journal = Journal(tmp_path / "a.jsonl")
+    desk = Desk(tmp_path, notes=journal, states=journal.states)
+    desk.own("FLOW sock:7 50000 MOVE")
+    desk.it.take(decision(4))
+    assert desk.reports[-1]["outcome"] == "STALE", "what could be read counts"
+    desk.close()
+    journal.close()
+
+
+def test_a_full_disk_ends_nothing_and_no_rate_begins_that_a_kill_would_leave_behind(tmp_path):
+    journal = Journal(tmp_path / "a.jsonl")
+    desk = Desk(tmp_path, notes=journal)
+    program = desk.own("FLOW sock:7 50000 MOVE,PACE")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "a.jsonl").stat().st_size + 40, limits[1]))
+    try:
+        desk.it.take(pace(0))
+        assert desk.outcomes == [("s0/1/0", "FAILED")]
+        desk.it.take(decision(1))
+        assert heard(program) == ["MOVE 1 sock:7 50001 h1"], "what a kill cannot spoil is done"
+        program.sendall(b"DONE 1 50001 SOCKET\n")
+        desk.until(lambda: len(desk.reports) == 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    desk.until(lambda: journal.note("x", {}))
+    desk.it.take(pace(2))
+    assert heard(program) == ["PACE 2 sock:7 20000000 h1"]
+    journal.close()
+    again = Journal(tmp_path / "a.jsonl")
+    assert not again.unreadable
+    assert again.states["flow h1/b/sock:7"]["set_path"] == 50_001, "what was missed meanwhile is there"
+    again.close()
+    desk.close()
+
+
+def test_a_link_in_the_place_of_the_next_journal_leads_nowhere(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "a.jsonl.new").symlink_to(tmp_path / "victim")
+    Journal(tmp_path / "a.jsonl").close()
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (tmp_path / "a.jsonl").is_symlink()
+
+
+# --- the folder of the sockets, a second hand ---
+
+
+def test_a_folder_that_anybody_may_write_to_is_no_place_for_a_socket(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(PermissionError, match="other users cannot write"):
+        listen(tmp_path / "open" / "c.sock")
+    (tmp_path / "open").chmod(0o1777)
+    leave(tmp_path / "open" / "c.sock", listen(tmp_path / "open" / "c.sock"))
+    assert not (tmp_path / "open" / "c.sock").exists()
+
+
+def test_a_socket_is_for_its_owner_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        made = listen(tmp_path / "run" / "c.sock")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run" / "c.sock").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(InUse):
+        listen(tmp_path / "run" / "c.sock")
+    (tmp_path / "run" / "c.sock").unlink()
+    other = listen(tmp_path / "run" / "c.sock")
+    leave(tmp_path / "run" / "c.sock", made)
+    assert (tmp_path / "run" / "c.sock").exists(), "it is another one's by now"
+    leave(tmp_path / "run" / "c.sock", other)
+
+
+LISTENER = """
+import sys
+from pathlib import Path
+from actuators.owned_sockets import InUse, listen
+sys.stdin.readline()
+try:
+    made = listen(Path(sys.argv[1]))
+except InUse:
+    print("in use", flush=True)
+else:
+    print("listens", flush=True)
+    sys.stdin.readline()
+    made.close()
+"""
+
+
+def test_of_many_that_start_at_once_one_listens(tmp_path):
+    root = Path(__file__).parents[2]
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", LISTENER, tmp_path / "c.sock"], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, cwd=root,
+        )
+        for _ in range(6)
+    ]  # fmt: skip
+    for each in begun:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.stdout.readline().strip() for each in begun]
+    for each in begun:
+        each.communicate("end\n", timeout=20)
+    assert sorted(said) == ["in use"] * 5 + ["listens"]
+
+
+def test_a_second_hand_refuses_and_the_first_ones_notes_stay_its_own(log, read, start_act, own, wait_for):
+    log.put(CONFIG.name, "*", config())
+    first = start_act("h1")
+    owner = own("h1", sock_7=50_000)
+    wait_for(lambda: "acts for" in first.said)
+    second = start_act("h1")
+    assert second.process.wait(20) == 2
+    wait_for(lambda: "somebody listens there already" in second.said)
+    log.put(DECISIONS.name, "h1", pace(0, expires_at_ns=time.time_ns() + 6 * S))
+    wait_for(lambda: owner.rates == {KEY: 20_000_000})
+    read(ACTIONS.name).until(len)
+    first.end(signal.SIGKILL)
+    first.start()
+    wait_for(lambda: owner.rates == {KEY: 0})
+    read(ACTIONS.name).until(lambda found: [each["outcome"] for each in found][-1:] == ["ENDED"])
+
+
+# --- through the log ---
+
+
+def test_hostile_records_leave_the_hand_at_work(log, read, start_act, own, wait_for):
+    start = {"host": "h1", "shard": "s0", "seq": 0, "at_ns": 0, "config_version": 1, "flows": []}
+    log.put(CONFIG.name, "*", config())
+    for number in range(50):
+        log.put(CONFIG.name, f"other{number}", config(f"other{number}", 2**63 - 1, mode="OBSERVE"))
+    log.put(CONFIG.name, "h1", b"\xc3\x01 not a config")
+    log.put(CONFIG.name, "*", config("h1"))
+    act = start_act("h1")
+    owner = own("h1", sock_7=50_000)
+    wait_for(lambda: "acts for" in act.said)
+    log.put(FALLBACKS.name, "h1", {**start, "epoch": 2**62})
+    log.put(DECISIONS.name, "h1", decision(0, epoch=2**62))
+    log.put(DECISIONS.name, "h1", decision(0, epoch=2**63 - 1, shard="s1"))
+    log.put(DECISIONS.name, "h1", decision(1, host="h2"))
+    log.put(DECISIONS.name, "h1", b"\xc3\x01" + b"x" * 500_000)
+    for seq, port in enumerate((0, 70_000, 2**31 - 1)):
+        log.put(DECISIONS.name, "h1", decision(2 + seq, to_path=port))
+    log.put(DECISIONS.name, "h1", pace(8, rate_bps=2**63 - 1))
+    log.put(DECISIONS.name, "h1", decision(9, to_path=50_009))
+    reports = read(ACTIONS.name).until(lambda found: len(found) == 5)
+    assert [each["outcome"] for each in reports] == ["FAILED", "FAILED", "FAILED", "FAILED", "APPLIED"]
+    assert owner.moves == [(KEY, 50_009)]
+    rejects = read(REJECTS.name).until(lambda found: len(found) == 7)
+    assert sorted(each["reason"] for each in rejects) == [
+        "OUT_OF_RANGE", "OUT_OF_RANGE", "OUT_OF_RANGE", "TOO_LARGE", "UNKNOWN_SCHEMA", "WRONG_KEY",
+        "WRONG_KEY",
+    ]  # fmt: skip
+    assert act.process.poll() is None
+
+
+# --- words of probers ---
+
+
+def word(nic="h1/eth1", monotonic_ns=10 * S, paths=()):
+    return {"nic": nic, "run": 1, "monotonic_ns": monotonic_ns, "paths": list(paths)}
+
+
+def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refused():
+    lost = {
+        "peer": "h2/eth1", "path": 1, "dead": True, "in_a_row": 5, "answered_age_ns": None,
+        "first_lost_age_ns": S, "last_lost_age_ns": 0, "links": ["a>b"], "back_links": [],
+    }  # fmt: skip
+    links = Links()
+    links.take(word(paths=[lost]), 10 * S)
+    assert links.dead == {"a>b"}
+    links.take(word(monotonic_ns=11 * S), 11 * S)
+    with pytest.raises(ValueError, match="expected newer"):
+        links.take(word(paths=[lost]), 11 * S)
+    assert not links.dead
+    with pytest.raises(ValueError, match="expected newer"):
+        links.take(word(monotonic_ns=11 * S, paths=[lost]), 11 * S + FRESH_NS + 1)
+    for number in range(4095):
+        links.take(word(f"h1/e{number}", 12 * S), 12 * S)
+    with pytest.raises(ValueError, match="probers are heard already"):
+        links.take(word("h1/more", 12 * S), 12 * S)
+    links.take(word("h1/more", 20 * S), 20 * S)
+
+
+def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path, wait_for):
+    log.put(CONFIG.name, "*", config())
+    path = {
+        "peer": "h2/eth1", "path": 1, "dead": True, "in_a_row": 2**31 - 1, "answered_age_ns": None,
+        "first_lost_age_ns": 2**63 - 1, "last_lost_age_ns": 0, "links": ["a>b"], "back_links": [],
+    }  # fmt: skip
+    row = {"flow_id": FLOW, "path": 50_000, "others": [], "links": ["a>b"], "other_links": []}
+    for others in ([-5, 0, 70_000], [50_000]):
+        row["others"] += others
+        row["other_links"] += [["c>d"]] * len(others)
+    fallbacks = {
+        "host": "h1", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": 0, "config_version": 1, "flows": [row],
+    }  # fmt: skip
+    log.put(FALLBACKS.name, "h1", fallbacks)
+    act = start_act("h1")
+    owner = own("h1", sock_7=50_000)
+    wait_for(lambda: "acts for" in act.said)
+    now_ns = time.monotonic_ns()
+    sound = codec.encode("ProberWord", word(monotonic_ns=now_ns, paths=[path] * 400))
+    foreign = codec.encode("ProberWord", word("h9/eth1", now_ns, [path]))
+    draw = random.Random(3)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as prober:
+        for data in (b"", b"x" * 100_000, foreign, sound[:-3], sound + b"x", draw.randbytes(500), sound):
+            prober.sendto(data, str(tmp_path / "reflex.sock"))
+    wait_for(lambda: "word of a prober: 'h9/eth1'" in act.said)
+    log.put(DECISIONS.name, "h1", decision(0, to_path=50_005))
+    wait_for(lambda: owner.moves)
+    assert owner.moves == [(KEY, 50_005)]
+    assert act.process.poll() is None
