@@ -2,7 +2,8 @@
 
 In: nothing. Out: the time from a fault to the append of the `LinkHealth` that says DOWN of its cable, over
 random directed links between leaves and spines, half of them blackholes and half with the carrier gone; how
-often the right cable was named; and for context what the agents took and how many probes they sent. By hand:
+often the right cable was named; how often probes crossed each directed link and the own way of each live
+flow, held to the routes (`_see_cover.py`); what the agents took and how many probes they sent. By hand:
 `python -m fabrictime.bench.see detect [--quick]`.
 
 The fault's time is the moment before the testbed begins to make it, so what the fault itself takes to be in
@@ -14,21 +15,24 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import psutil
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from fabrictime import status
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
+from fabrictime.bench._see_cover import Flow, Times, figures_of, live_flows, times_of
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import FLAPS, LINKS, PATHS, Topic
+from schemas.topics import FLAPS, INVENTORY, PATHS, PROBES, Topic
 
 __all__ = ["KEYS", "measure"]
 
@@ -37,9 +41,12 @@ QUICK_TRIALS: Final = 6
 SEED: Final = 20_240_601
 KINDS: Final = ("blackhole", "down")
 START_S: Final = 90.0
-WARM_S: Final = 10.0
-CALM_S: Final = 5.0
+WARM_S: Final = 12.0
+CALM_S: Final = 10.0
 """Over which probes and processor time are counted."""
+FLOWS_S: Final = 600.0
+MOST_PPS: Final = 10_000
+"""Probes a second that all NICs together may send."""
 GIVE_UP_S: Final = 5.0
 HEAL_S: Final = 20.0
 REST_S: Final = (0.3, 0.8)
@@ -47,6 +54,10 @@ REST_S: Final = (0.3, 0.8)
 RATE_PPS: Final = 600
 """Requests a second of each of the eight NICs: 4,800 in all. A probe that leaves its leaf crosses four of the
 32 directed links between switches, out and back: one crosses each link every 2 ms."""
+FLOW_PPS: Final = 500
+"""And at most as many more of each for flows' ways, of which each has two: 8,800 in all."""
+FLOW_GAP_MS: Final = 3.3
+"""What is asked: a probe goes out within the first half of its turn, so two are 1.5 turns apart at most."""
 SETTINGS: Final = f"""
 [up]
 page = false
@@ -54,6 +65,8 @@ workers = 1
 clock_pages = false
 [probes]
 rate_pps = {RATE_PPS}
+flow_pps = {FLOW_PPS}
+flow_gap_ms = {FLOW_GAP_MS}
 [log]
 port = 0
 [history]
@@ -61,7 +74,10 @@ port = 0
 [page]
 port = 0
 """
-KEYS: Final = ("dead_link_detect_ms_p50", "dead_link_detect_ms_p99")
+KEYS: Final = (
+    "dead_link_detect_ms_p50", "dead_link_detect_ms_p99", "link_crossed_every_ms",
+    "flow_way_crossed_every_ms", "agents_probes_per_second",
+)  # fmt: skip
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -80,12 +96,17 @@ def _trials(
 ) -> dict[str, Value]:
     shown = control.ask("show")
     links = sorted(link for link in shown["links"] if "spine" in link)
-    paths, flaps, events = (_Tail(bootstrap, topic) for topic in (PATHS, FLAPS, LINKS))
-    try:
-        _wait_traced(paths, len(shown["nics"]))
-        progress(f"fabric: traced, {WARM_S:g} s for the agents to know their paths")
+    nics = sorted(nic["nic"] for nic in shown["nics"])
+    paths, flaps = _Tail(bootstrap, PATHS), _Tail(bootstrap, FLAPS)
+    pairs = [(nic, nics[(at + len(nics) // 2) % len(nics)]) for at, nic in enumerate(nics)]
+    with ExitStack() as stack:
+        stack.callback(paths.close)
+        stack.callback(flaps.close)
+        _wait_traced(paths, len(nics))
+        flows = stack.enter_context(live_flows(control, pairs, FLOWS_S))
+        progress(f"fabric: traced, {len(flows)} flows, {WARM_S:g} s for the agents to know their ways")
         flaps.until(lambda record: False, WARM_S)
-        load = _load(data, events)
+        load, figures = _calm(control, bootstrap, data, shown["links"], flows)
         found: dict[str, list[float]] = {kind: [] for kind in KINDS}
         missed, wrong = [], []
         chance = random.Random(SEED)  # noqa: S311  # a draw that can be drawn again, no secret
@@ -101,12 +122,9 @@ def _trials(
             beside = f", beside it {', '.join(others)}" if others else ""
             progress(f"fabric: {kind} {link}: {said}{beside}")
             flaps.until(lambda record: False, chance.uniform(*REST_S))
-    finally:
-        for tail in (paths, flaps, events):
-            tail.close()
     every = np.array([took for kind in KINDS for took in found[kind]])
     if not len(every):
-        return {key: Missing(f"none of {trials} dead links was found") for key in KEYS}
+        return {key: Missing(f"none of {trials} dead links was found") for key in KEYS} | figures
     each = ", ".join(
         f"{kind} p50 {np.median(found[kind]):.0f} most {max(found[kind]):.0f} of {len(found[kind])}"
         for kind in KINDS
@@ -120,8 +138,10 @@ def _trials(
         "dead_link_detect_missed": Figure(len(missed) / trials, "1"),
         "dead_link_detect_wrong": Figure(len(wrong) / trials, "1", "; ".join(wrong[:3])),
         "agents_processors": Figure(load["agents"], "1", "all eight probers together, nothing lost"),
-        "agents_probes_per_second": Figure(load["probes"], "1/s", "requests of all eight NICs"),
-    }
+        "agents_probes_per_second": Figure(
+            load["probes"], "1/s", f"requests of all eight NICs, {MOST_PPS:,} allowed"
+        ),
+    } | figures
 
 
 def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[float | None, list[str]]:
@@ -151,16 +171,17 @@ def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[f
 
 
 class _Tail:
-    """Reads a topic from its beginning."""
+    """Reads a topic from its beginning, or from now on."""
 
-    def __init__(self, bootstrap: str, topic: Topic) -> None:
+    def __init__(self, bootstrap: str, topic: Topic, new: bool = False) -> None:
         self._topic = topic
         self._consumer = Consumer({
             "bootstrap.servers": bootstrap, "group.id": "bench-detect", "enable.auto.commit": False,
             "fetch.wait.max.ms": 10,
         })  # fmt: skip
         partitions = self._consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
-        self._consumer.assign([TopicPartition(topic.name, number, 0) for number in partitions])
+        at = OFFSET_END if new else 0
+        self._consumer.assign([TopicPartition(topic.name, number, at) for number in partitions])
 
     def until(self, wanted: Callable[[codec.Record], Any], seconds: float) -> float | None:
         """Return the append time, ms, of the next record that is wanted; None: none came in this time."""
@@ -191,8 +212,11 @@ def _wait_traced(paths: _Tail, nics: int) -> None:
         raise CannotRun(f"paths: {len(known)} of {nics * (nics - 1)} traced after {START_S:g} s")
 
 
-def _load(data: Path, events: _Tail) -> Mapping[str, float]:
-    """Return what the agents do while nothing is broken: `agents`, processors, and `probes`, requests/s."""
+def _calm(
+    control: ControlClient, bootstrap: str, data: Path, links: Sequence[str], flows: Sequence[Flow]
+) -> tuple[dict[str, float], dict[str, Value]]:
+    """Return what the agents do while nothing is broken: `agents`, processors, and `probes`, requests/s; and
+    how links and flows' ways are covered then."""
     probers = [
         psutil.Process(row["pid"])
         for row in status.read(data)["children"]
@@ -202,15 +226,29 @@ def _load(data: Path, events: _Tail) -> Mapping[str, float]:
     def used() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in probers)
 
-    before, began_ns, start = used(), time.time_ns(), time.monotonic()
-    asked = 0.0
+    batches: list[codec.Record] = []
+    tail, inventory = _Tail(bootstrap, PROBES, new=True), _Tail(bootstrap, INVENTORY)
+    ports: dict[str, int] = {}
+    try:
+        inventory.until(lambda record: ports.update({record["nic"]: record["probe_port"]}), 2.0)
+        tail.until(batches.append, 1.0)
+        before, start, begin_ns = used(), time.monotonic(), time.time_ns()
+        tail.until(batches.append, CALM_S)
+        end_ns = time.time_ns()
+        agents = (used() - before) / (time.monotonic() - start)
+        tail.until(batches.append, 1.0)  # what was under way
+    finally:
+        tail.close()
+        inventory.close()
+    times: Times = times_of(batches, begin_ns, end_ns)
+    lost = sum(element["lost"] for batch in batches for element in batch["samples"])
 
-    def count(record: codec.Record) -> None:
-        nonlocal asked
-        if record["system_ns"] - record["interval_ns"] > began_ns:
-            for row in record["paths"]:
-                asked += row["answered"] + row["lost"] - row["late"]
+    @cache
+    def route(source: str, destination: str, sport: int, dport: int) -> tuple[str, ...]:
+        return tuple(
+            control.ask("path", source=source, destination=destination, sport=sport, dport=dport, likely=True)
+        )
 
-    events.until(count, CALM_S)
-    took_s = time.monotonic() - start
-    return {"agents": (used() - before) / took_s, "probes": asked / (took_s - 1.0)}
+    figures = figures_of(times, ports, links, flows, route, (begin_ns, end_ns))
+    sent = sum(map(len, times.values())) + lost
+    return {"agents": agents, "probes": sent / (end_ns - begin_ns) * 1e9}, figures

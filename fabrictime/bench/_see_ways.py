@@ -122,7 +122,7 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
         started.append((key, peer, time.time()))
         ready.release()
         ended.wait()
-        results.close()  # type: ignore[attr-defined]  # a generator: the flow ends with its client
+        results.close()  # a generator: the flow ends with its client
 
     ended = threading.Event()
     threads = [threading.Thread(target=run, args=each, daemon=True) for each in wanted]

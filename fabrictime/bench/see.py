@@ -19,6 +19,9 @@ TARGETS: Final[Mapping[str, Target]] = {
     "topology_links_found_after_move": Target("1", ">=", 1.0),
     "dead_link_detect_ms_p50": Target("ms", "<=", 40),
     "dead_link_detect_ms_p99": Target("ms", "<=", 120),
+    "link_crossed_every_ms": Target("ms", "<=", 5),
+    "flow_way_crossed_every_ms": Target("ms", "<=", 5),
+    "agents_probes_per_second": Target("1/s", "<=", 10_000),
     "dead_link_localised_right": Target("1", ">=", 0.99),
     "dead_link_false": Target("1", "<=", 0.001),
     "grey_link_5pct_detect_s_p95": Target("s", "<=", 2),
@@ -41,7 +44,10 @@ TARGETS: Final[Mapping[str, Target]] = {
 
 PARTS: Final = {
     "paths": ("topology_links_found", "topology_links_found_after_move"),
-    "detect": ("dead_link_detect_ms_p50", "dead_link_detect_ms_p99"),
+    "detect": (
+        "dead_link_detect_ms_p50", "dead_link_detect_ms_p99", "link_crossed_every_ms",
+        "flow_way_crossed_every_ms", "agents_probes_per_second",
+    ),
     "links": (
         "dead_link_localised_right", "dead_link_false", "grey_link_5pct_detect_s_p95", "false_alarms_10min",
         "flap_count_exact",
