@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fabrictime.log.settings import LogSettings
     from fabrictime.page.settings import PageSettings
     from fabrictime.testbed.settings import FabricSettings
+    from producers.rdma.settings import RdmaProbeSettings
     from producers.settings import FlowSettings, ProbeSettings
     from producers.sim.settings import SimSettings
     from streams.settings import StreamSettings
@@ -42,6 +43,7 @@ ROOMS: Final[dict[str, str]] = {
     "log": "fabrictime.log.settings:LogSettings",
     "history": "fabrictime.history.settings:HistorySettings",
     "probes": "producers.settings:ProbeSettings",
+    "rdma_probes": "producers.rdma.settings:RdmaProbeSettings",
     "flows": "producers.settings:FlowSettings",
     "streams": "streams.settings:StreamSettings",
     "actuators": "actuators.settings:ActuatorSettings",
@@ -107,6 +109,13 @@ class Config:
         from producers.settings import ProbeSettings
 
         return self._room("probes", ProbeSettings)
+
+    @cached_property
+    def rdma_probes(self) -> RdmaProbeSettings:
+        """The RDMA probers, fleet-wide."""
+        from producers.rdma.settings import RdmaProbeSettings
+
+        return self._room("rdma_probes", RdmaProbeSettings)
 
     @cached_property
     def flows(self) -> FlowSettings:
@@ -246,6 +255,17 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "window_ms": lambda c: c.value("streams", "window_ms"),
         "reflex_socket": lambda c: c.up.data_directory / "run" / "reflex.sock",
     },
+    "rdma_probes": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "key_file": lambda c: c.probes.key_file,
+        "verbs_python": lambda c: c.value("probes", "verbs_python"),
+        "peers_seed": lambda c: c.value("probes", "peers_seed"),
+        "max_age_s": lambda c: c.value("probes", "max_age_s"),
+        "flush_ms": lambda c: c.value("probes", "flush_ms"),
+        "announce_s": lambda c: c.value("probes", "announce_s"),
+        "silent_s": lambda c: c.value("probes", "silent_s"),
+    },
     "flows": {
         "bootstrap": lambda c: c.bootstrap,
         "schema_registry_url": lambda c: c.schema_registry.url,
@@ -312,6 +332,15 @@ SHARED_DOC: Final[dict[str, str]] = {
     "probes.key_file": "made in up.data_directory",
     "probes.window_ms": "streams.window_ms",
     "probes.reflex_socket": "run/reflex.sock in up.data_directory",
+    "rdma_probes.bootstrap": "up.log_url, else the embedded log",
+    "rdma_probes.schema_registry_url": "schema_registry.url",
+    "rdma_probes.key_file": "probes.key_file",
+    "rdma_probes.verbs_python": "probes.verbs_python",
+    "rdma_probes.peers_seed": "probes.peers_seed",
+    "rdma_probes.max_age_s": "probes.max_age_s",
+    "rdma_probes.flush_ms": "probes.flush_ms",
+    "rdma_probes.announce_s": "probes.announce_s",
+    "rdma_probes.silent_s": "probes.silent_s",
     "flows.bootstrap": "up.log_url, else the embedded log",
     "flows.schema_registry_url": "schema_registry.url",
     "flows.socket": "run/flows.sock in up.data_directory",

@@ -1,7 +1,8 @@
 """The NICs that `up` probes: of the fabric, of loopback, or of this host as a fleet file lists them.
 
 In: the settings and, for `fabric`, the running testbed. Out: NicSettings. A fleet file is TOML (or JSON)
-with a `[[nics]]` table a NIC: `host`, `device`, `address`, and `shard`, `rail`, `rack` where known.
+with a `[[nics]]` table a NIC: `host`, `device`, `address`, and `shard`, `rail`, `rack`,
+`rdma_device` where known.
 """
 
 from __future__ import annotations
@@ -189,13 +190,17 @@ def clock_hosts(config: Config) -> list[HostSettings] | None:
     if config.up.fleet in KINDS or path != local_fleet(config):
         return None
     clocks: dict[str, dict[str, TestClockSettings]] = {}
+    spaces: dict[str, Path | None] = {}
     for nic in file_nics(path):
         own = clocks.setdefault(nic.host, {})
+        spaces[nic.host] = None if nic.netns is None else Path(nic.netns)
         if nic.clock is not None:
             own[nic.device] = TestClockSettings.model_validate(nic.clock.model_dump())
     given = config.actuators.clock_file if len(clocks) == 1 else None
     return [
-        HostSettings(host=host, clock_file=given or clock_pages(config) / host, test_clocks=own)
+        HostSettings(
+            host=host, clock_file=given or clock_pages(config) / host, test_clocks=own, netns=spaces[host]
+        )
         for host, own in clocks.items()
     ]
 

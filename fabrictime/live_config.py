@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from schemas import codec
-from schemas.limits import Limits
+from schemas.limits import MOST_VERSION, Limits
 from schemas.topics import CONFIG
 from streams.config import EVERYONE
 from streams.solve.thresholds import THRESHOLDS, Thresholds, check_value
@@ -320,8 +320,8 @@ def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
         raise ValueError(f"host {host!r}: expected a host's name or *")
     old = record or {"version": 0}
     return {
-        **copy.deepcopy({**PLAIN, **old}), "host": host, "version": old["version"] + 1,
-        "at_ns": time.time_ns(),
+        **copy.deepcopy({**PLAIN, **old}), "host": host,
+        "version": old["version"] + 1 if old["version"] < MOST_VERSION else 1, "at_ns": time.time_ns(),
         "by": f"{getpass.getuser()}@{socket.gethostname()}",
     }  # fmt: skip
 

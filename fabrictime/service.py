@@ -6,10 +6,12 @@ In: a service's name and the settings file. Out: the service's own exit code; 2 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -69,6 +71,13 @@ def _prober(config: Config, nic: str | None) -> int | None:
     return main(config.probes, nic_of(config, nic))
 
 
+def _rdma_probe(config: Config, nic: str | None) -> int | None:
+    from fabrictime.fleet import nic_of
+    from producers.rdma.service import main
+
+    return main(config.rdma_probes, nic_of(config, nic))
+
+
 def _flows(config: Config, nic: str | None) -> int | None:
     from fabrictime.fleet import nics_here
     from producers.flows import main
@@ -108,6 +117,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "policy": _policy,
     "page": _page,
     "prober": _prober,
+    "rdma-probe": _rdma_probe,
     "flows": _flows,
     "sim": _sim,
     "actuator": _actuator,
@@ -116,8 +126,8 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
 
 
 NICE: Final = {
-    "links": -15, "act": -15, "policy": -10, "log": -10, "prober": -5, "worker": 5, "streams": 5, "page": 10,
-    "history": 10, "sim": 10,
+    "links": -15, "act": -15, "policy": -10, "log": -10, "prober": -5, "rdma-probe": -5, "worker": 5,
+    "streams": 5, "page": 10, "history": 10, "sim": 10,
 }  # fmt: skip
 """How services that share a machine give way to each other, as nice(2) has it: what finds dead links first,
 what is merely looked at last; a simulated fleet, which can go slower, behind those who must keep up with it.
@@ -130,6 +140,30 @@ def give_way(name: str) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, NICE.get(name, 0))
 
 
+SETTLE_S: Final = (3.0, 7.0)
+"""After its start a service has loaded what stays: then, and once more when it knows its fleet."""
+GENERATIONS: Final = (2_000, 20, 50)
+
+
+def keep_still() -> None:
+    """Take what a service has loaded out of the garbage collector's sight, once it has: a look through all of
+    it stops every thread for 40 ms and more, which is as long as it takes to lead flows off a dead link."""
+
+    def settle(left: Sequence[float]) -> None:
+        gc.collect()
+        gc.freeze()
+        if left:
+            wait(left)
+
+    def wait(left: Sequence[float]) -> None:
+        timer = threading.Timer(left[0], settle, [left[1:]])
+        timer.daemon = True
+        timer.start()
+
+    gc.set_threshold(*GENERATIONS)
+    wait(SETTLE_S)
+
+
 def run(name: str, path: Path | None, nic: str | None = None) -> int:
     """Run service `name` until it ends and return its exit code."""
     die_with_parent()
@@ -137,6 +171,7 @@ def run(name: str, path: Path | None, nic: str | None = None) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     give_way(name)
+    keep_still()
     if name not in SERVICES:
         return _refuse(f"service {name!r}: expected one of {', '.join(SERVICES)}")
     try:

@@ -46,7 +46,9 @@ CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
 _KEY_BYTES: Final = 32
 FABRIC_PPS_PER_CPU: Final = 1200.0
 LEAST_PPS: Final = 50.0
-"""Requests a second on a fabric of this machine: of all NICs together, and of each at the least."""
+FLOWS_SHARE: Final = 0.5
+"""Requests a second on a fabric of this machine: of all NICs together, and of each at the least; and how many
+of them each may add for the ways of live flows."""
 
 
 @dataclass
@@ -203,8 +205,12 @@ def _make_secrets(run: Run) -> None:
     probes: dict[str, Any] = {}
     if run.config.probes.topology_file is None and (run.fabric is not None or run.simulated):
         probes["topology_file"] = str(_write_topology(run))
-    if run.fabric is not None and "rate_pps" not in run.config.tables.get("probes", {}):
-        probes["rate_pps"] = _rate_for(len(run.nics))
+    if run.fabric is not None:
+        said, carried_pps = run.config.tables.get("probes", {}), _rate_for(len(run.nics))
+        if "rate_pps" not in said:
+            probes["rate_pps"] = carried_pps
+        if "flow_pps" not in said:
+            probes["flow_pps"] = min(run.config.probes.flow_pps, carried_pps * FLOWS_SHARE)
     if probes:
         changes["probes"] = probes
     run.config = run.config.replaced(changes)
@@ -297,6 +303,9 @@ def children(run: Run) -> list[Child | Step]:
     for nic in agents:
         name = f"{nic.host}/{nic.device}"
         nodes.append(service(f"prober {name}", "prober", ("log",), name))
+    for nic in _probed_by_verbs(run, agents):
+        name = f"{nic.host}/{nic.device}"
+        nodes.append(service(f"rdma-probe {name}", "rdma-probe", ("log",), name))
     if agents:
         nodes.append(service("flows", "flows", ("log",)))
     if up.clock_pages and agents:
@@ -308,6 +317,24 @@ def children(run: Run) -> list[Child | Step]:
     if up.page:
         nodes.append(service("page", "page", ("history",) if up.history_url is None else ()))
     return nodes
+
+
+def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
+    """Return the NICs that are probed over RDMA too; say why of those that have a device and are not."""
+    if run.fleet in ("none", "loopback", "fabric"):
+        return []
+    from producers.rdma.service import device_of, why_not
+
+    found = []
+    for nic in nics:
+        if device_of(nic) is None:
+            continue
+        reason = why_not(run.config.rdma_probes, nic)
+        if reason is None:
+            found.append(nic)
+        else:
+            say(reason)
+    return found
 
 
 def _acts(run: Run) -> bool:

@@ -168,7 +168,7 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Deed:
 def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Deed:
     """A report on a decision that is not known here: taken by the host itself, or decided long ago."""
     return Deed(
-        name, report["at_ns"], report["host"], report["flow_id"], report["action"],
+        name, report["at_ns"] - report["took_ns"], report["host"], report["flow_id"], report["action"],
         report["from_path"], report["to_path"], report["rate_bps"],
         "DOWN" if report["outcome"] == "REFLEX" else "UNKNOWN", "", report["detail"], report["outcome"],
         tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))), report["how"],

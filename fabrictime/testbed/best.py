@@ -14,9 +14,10 @@ from fabrictime.testbed.job_plan import JobPlan
 
 __all__ = ["Shape", "best_goodputs_bps", "choose_ports", "link_loads", "shape_of", "spread", "wire_bytes"]
 
-_PAYLOAD_BYTES: Final = 1448  # of a full packet: 1500 less IP, TCP and its timestamps
-_FRAME_BYTES: Final = 1514
-_HEADER_BYTES: Final = _FRAME_BYTES - _PAYLOAD_BYTES
+MTU_BYTES: Final = 1500
+_IN_MTU_BYTES: Final = 52
+"""Of a full packet: IP, TCP and its timestamps."""
+_HEADER_BYTES: Final = 14 + _IN_MTU_BYTES
 
 Flow = tuple[str, str, int]
 """Sending host, receiving host, payload bytes."""
@@ -24,17 +25,19 @@ Flow = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A leaf-spine fabric: the leaf of each host, spines, and the links' rates; 0: not limited."""
+    """A leaf-spine fabric: the leaf of each host, spines, the links' rates (0: not limited), the largest
+    packet."""
 
     leaf_of: dict[str, str]
     spines: int
     host_rate_bps: int
     fabric_rate_bps: int
+    mtu_bytes: int = MTU_BYTES
 
 
-def wire_bytes(payload: int) -> int:
+def wire_bytes(payload: int, mtu_bytes: int = MTU_BYTES) -> int:
     """Return what TBF counts of a payload that one TCP connection carries, bytes."""
-    return payload + -(-payload // _PAYLOAD_BYTES) * _HEADER_BYTES
+    return payload + -(-payload // (mtu_bytes - _IN_MTU_BYTES)) * _HEADER_BYTES
 
 
 # **The bound.** Let a job's iteration put a_i bytes on the wire out of NIC i and b_i into it, and A_l, B_l
@@ -131,11 +134,14 @@ def link_loads(
     return found
 
 
-def shape_of(leaf_of: dict[str, str], spines: int, host_rate_bps: int, fabric_rate_bps: int) -> Shape:
+def shape_of(
+    leaf_of: dict[str, str], spines: int, host_rate_bps: int, fabric_rate_bps: int,
+    mtu_bytes: int = MTU_BYTES,
+) -> Shape:  # fmt: skip
     """Return a Shape. Raises ValueError without a spine or a host."""
     if spines < 1 or not leaf_of:
         raise ValueError(f"{len(leaf_of)} hosts, {spines} spines: expected one of each at least")
-    return Shape(dict(leaf_of), spines, host_rate_bps, fabric_rate_bps)
+    return Shape(dict(leaf_of), spines, host_rate_bps, fabric_rate_bps, mtu_bytes)
 
 
 def choose_ports(
@@ -183,9 +189,10 @@ def _load(shape: Shape, flows: Sequence[Flow], packets_per_ack: int | None) -> d
             load[link] = load.get(link, 0.0) + size * 8
 
     for source, peer, payload in flows:
-        put(source, peer, wire_bytes(payload))
+        put(source, peer, wire_bytes(payload, shape.mtu_bytes))
         if packets_per_ack is not None:
-            put(peer, source, payload / _PAYLOAD_BYTES / packets_per_ack * _HEADER_BYTES)
+            packets = payload / (shape.mtu_bytes - _IN_MTU_BYTES)
+            put(peer, source, packets / packets_per_ack * _HEADER_BYTES)
     return load
 
 

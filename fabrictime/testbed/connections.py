@@ -35,6 +35,8 @@ _MAGIC: Final = b"ftstream"
 _ANSWER: Final = struct.Struct("=Q")
 _SO_MAX_PACING_RATE: Final = 47
 _UNPACED: Final = 2**64 - 1
+_TCPI_SND_MSS_AT: Final = 16  # offset in struct tcp_info
+_HEADER_BYTES: Final = 66  # Ethernet, IPv4, TCP with timestamps
 _TCPI_TOTAL_RETRANS_AT: Final = 100  # offset in struct tcp_info
 _MOVE_NS: Final = 1_500_000_000
 _AGAIN_NS: Final = 300_000_000
@@ -185,7 +187,7 @@ class Connections:
             asked = [bps for bps in (command.value, one.own_pace_bps) if bps]
             one.pace_bps = min(asked, default=0)
             if one.tx is not None:
-                _pace(one.tx, command.value)
+                _pace(one.tx, one.pace_bps)
             self._owner.done(command, command.value, "PACING")
         elif one.tx is not None and command.value == one.port:
             if one.attempt is not None and one.seen >= one.attempt.number:
@@ -462,7 +464,12 @@ def _socket(congestion: str) -> socket.socket:
 
 
 def _pace(sock: socket.socket, rate_bps: int) -> None:
-    rate = max(1, rate_bps // 8) if rate_bps else _UNPACED
+    """Hold a connection to a rate of its frames; the kernel paces what they carry."""
+    rate = _UNPACED
+    if rate_bps:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        (payload,) = struct.unpack_from("=I", info, _TCPI_SND_MSS_AT)
+        rate = max(1, rate_bps * payload // (payload + _HEADER_BYTES) // 8)
     sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", rate))
 
 

@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from fabrictime.testbed.jobs import Jobs, JobSpec
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth
-from producers.local_socket import InUse, check_owner, connect, listen
+from producers.local_socket import InUse, check_owner, connect, leave, listen, read_line
 
 __all__ = ["ControlClient", "ControlServer", "NoFabric", "Testbed", "socket_path"]
 
@@ -37,6 +37,8 @@ _ANSWER_BYTES_MAX = 64 << 20
 _IDLE_S = 10.0
 _CONNECTIONS_MAX = 32
 _PROGRESS_S = 0.5
+_AGAIN_S = 0.5
+"""After nobody could be let in, until it is tried again."""
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +112,7 @@ class Testbed:
             settings.spines * settings.links_per_leaf_spine,
             settings.host_rate_bps,
             settings.fabric_rate_bps,
+            settings.mtu_bytes,
         )
 
     def best(self, *specs: JobSpec) -> tuple[list[str], float | None]:
@@ -156,6 +159,7 @@ class ControlServer:
     def __init__(self, testbed: Testbed, path: Path) -> None:
         self._testbed = testbed
         self._path = path
+        self._closing = threading.Event()
         self._slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._commands: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
             "show": self._show,
@@ -164,6 +168,7 @@ class ControlServer:
             "flow": self._flow,
             "job": self._job,
             "truth": self._truth,
+            "queues": self._queues,
             "path": self._path_of,
             "move": self._move,
         }
@@ -174,11 +179,10 @@ class ControlServer:
 
     def close(self) -> None:
         """Stop answering and remove the socket."""
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+        leave(self._path, self._socket)
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
 
@@ -186,8 +190,12 @@ class ControlServer:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closing.is_set():
+                    return
+                _log.warning("fabric control: nobody is let in: %s", error)
+                self._closing.wait(_AGAIN_S)
+                continue
             if not self._slots.acquire(blocking=False):
                 connection.close()
                 continue
@@ -200,9 +208,8 @@ class ControlServer:
         try:
             with connection:
                 check_owner(connection)
+                line = read_line(connection, _LINE_BYTES_MAX, _IDLE_S)
                 connection.settimeout(_IDLE_S)
-                with connection.makefile("rb") as lines:
-                    line = lines.readline(_LINE_BYTES_MAX)
                 for result in self._run(line):
                     connection.sendall(json.dumps(result).encode() + b"\n")
         except OSError as error:
@@ -217,7 +224,15 @@ class ControlServer:
                 raise ValueError(f"request {line[:80]!r}: expected a command of {', '.join(self._commands)}")
             for result in self._commands[request["command"]](request):
                 yield {"ok": True, "result": result}
-        except (ValueError, TypeError, KeyError, RecursionError, FabricError, PathUnclear) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            ArithmeticError,
+            RecursionError,
+            FabricError,
+            PathUnclear,
+        ) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             yield {"ok": False, "error": f"missing {text}" if isinstance(error, KeyError) else text}
 
@@ -304,6 +319,27 @@ class ControlServer:
     def _truth(self, request: dict[str, Any]) -> Iterator[Any]:
         yield self._testbed.truth.snapshot()
 
+    def _queues(self, request: dict[str, Any]) -> Iterator[Any]:
+        """Say what waits at some links, again and again, until the client leaves or the time is over."""
+        links = [_text({"link": link}, "link") for link in request["links"]]
+        interval_s, duration_s = float(request["interval_s"]), float(request["duration_s"])
+        if not 0.001 <= interval_s <= 60 or not 0 < duration_s <= 86_400:
+            raise ValueError(
+                f"interval_s {interval_s:g}, duration_s {duration_s:g}: expected 0.001 to 60, 0 to 86400"
+            )
+        end_s = time.monotonic() + duration_s
+        samples: list[tuple[int, list[int]]] = []
+        told_s = due_s = time.monotonic()
+        while due_s < end_s:
+            samples.append((time.monotonic_ns(), self._testbed.truth.queued(links)))
+            now_s = time.monotonic()
+            if now_s - told_s >= _PROGRESS_S:
+                yield {"links": links, "samples": samples}
+                samples, told_s = [], now_s
+            due_s = max(due_s + interval_s, now_s)
+            time.sleep(max(0.0, due_s - time.monotonic()))
+        yield {"links": links, "samples": samples}
+
     def _move(self, request: dict[str, Any]) -> Iterator[Any]:
         leaves = [_text({"leaf": leaf}, "leaf") for leaf in request.get("leaves") or []]
         yield self._testbed.move(_text(request, "spine"), _text(request, "other"), leaves or None)
@@ -332,7 +368,9 @@ class ControlClient:
         """Return the only result of a command."""
         return next(self.stream(command, timeout_s, **values))
 
-    def stream(self, command: str, timeout_s: float | None = None, **values: Any) -> Iterator[Any]:
+    def stream(
+        self, command: str, timeout_s: float | None = None, **values: Any
+    ) -> Generator[Any, None, None]:
         """Yield the results of a command as they come."""
         try:
             connection = connect(self._path, timeout_s)

@@ -27,7 +27,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from fabrictime.testbed import userns
 from fabrictime.testbed.clocks import ClockTruth, draw_clock
-from fabrictime.testbed.settings import FULL_FRAME_BYTES, FabricSettings
+from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.topology import Cable, Node, Plan, Port, Route, exchange, make_plan
 from schemas.ids import nic_id
 
@@ -290,7 +290,10 @@ class Fabric:
 
     def _wire(self, ip: IPRoute, node: Node, fds: dict[str, int]) -> None:
         """Make a node's cables upwards (the lower end makes both), then set its ports up."""
-        shape = {"gso_max_segs": 1, "gso_max_size": FULL_FRAME_BYTES, "gro_max_size": FULL_FRAME_BYTES}
+        frame = self.settings.frame_bytes
+        shape = {
+            "gso_max_segs": 1, "gso_max_size": frame, "gro_max_size": frame, "mtu": self.settings.mtu_bytes,
+        }  # fmt: skip
         ip.link("set", index=1, state="up")
         for number, port in enumerate(node.ports):
             far = self.plan.far[node.name, port.name]

@@ -10,9 +10,10 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["BURST_NS", "FULL_FRAME_BYTES", "HOSTS_PER_LEAF_MAX", "FabricSettings"]
+__all__ = ["BURST_NS", "ETHERNET_BYTES", "HOSTS_PER_LEAF_MAX", "FabricSettings"]
 
-FULL_FRAME_BYTES = 1514
+ETHERNET_BYTES = 14
+"""Header of a frame, which queues and rates count beside what its MTU allows."""
 HOSTS_PER_LEAF_MAX = 127
 BURST_NS = 100_000
 """Time a port may send beyond its rate when no burst is set: what a late timer must be able to catch up."""
@@ -36,14 +37,18 @@ class FabricSettings(BaseModel):
         default=1, ge=1, le=8, description="parallel links between each leaf and each spine"
     )
     host_rate_bps: int = Field(
-        default=1_000_000_000,
+        default=100_000_000,
         ge=0,
         le=32_000_000_000,
         description="bit/s of a host's link, each way; 0: not limited",
     )
     fabric_rate_bps: int = Field(
-        default=1_000_000_000, ge=0, le=32_000_000_000,
+        default=100_000_000, ge=0, le=32_000_000_000,
         description="bit/s of a link between leaf and spine, each way; 0: not limited",
+    )  # fmt: skip
+    mtu_bytes: int = Field(
+        default=1_500, ge=1_280, le=9_216,
+        description="bytes of the largest packet; large ones cost fewer looks a byte, and queue longer",
     )  # fmt: skip
     buffer_bytes: int = Field(
         default=200_000, ge=3_000, le=1_000_000_000, description="bytes a limited port queues before it drops"
@@ -106,8 +111,13 @@ class FabricSettings(BaseModel):
                 )
         return self
 
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of the largest frame."""
+        return self.mtu_bytes + ETHERNET_BYTES
+
     def burst_for(self, rate_bps: int) -> int:
         """Return the bytes that a port of this rate may send at once."""
         if self.burst_bytes is not None:
             return self.burst_bytes
-        return FULL_FRAME_BYTES + rate_bps * BURST_NS // 8_000_000_000
+        return self.frame_bytes + rate_bps * BURST_NS // 8_000_000_000

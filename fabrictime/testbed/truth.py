@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -116,6 +116,20 @@ class Truth:
             received = ports[receiver.node, receiver.name][0]
             table[link] = LinkTruth(sent[1], sent[3], received[0], received[2], *queue)
         return table
+
+    def queued(self, links: Sequence[str]) -> list[int]:
+        """Return the bytes that wait at the sending ports of some links now. Raises ValueError for one that
+        is none."""
+        if unknown := [link for link in links if link not in self._fabric.links]:
+            raise ValueError(f"link {unknown[0]!r}: no such link here")
+        found: dict[tuple[str, str], int] = {}
+        with self._lock:
+            for node in {self._fabric.links[link][0].node for link in links}:
+                queues = _queues(self._socket(node))
+                for index, name in self._names[node].items():
+                    found[node, name] = queues.get(index, [0] * 3)[1]
+        ports = [self._fabric.links[link][0] for link in links]
+        return [found[port.node, port.name] for port in ports]
 
     def record(self, interval_s: float = 0.1) -> None:
         """Keep a sample of all links every `interval_s` (at least 1 ms) until `stop`; the newest 100,000

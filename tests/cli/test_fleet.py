@@ -99,6 +99,20 @@ def test_fleet_file_gives_this_hosts_nics(run, tmp_path):
         fleet.file_nics(path, "c")
 
 
+def test_a_nic_with_an_rdma_device_is_probed_over_it_or_it_is_said_why_not(run, tmp_path, capsys):
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        "[[nics]]\nhost = 'a'\ndevice = 'eth0'\naddress = '10.0.0.1'\nrdma_device = 'mlx5_none'\n"
+        "[[nics]]\nhost = 'a'\ndevice = 'eth1'\naddress = '10.0.1.1'\n"
+    )
+    made = run(fleet=str(path), host_name="a")
+    up._make_fleet(made, contextlib.ExitStack())
+    names = {node.name for node in up.children(made)}
+    assert {"prober a/eth0", "prober a/eth1"} <= names
+    assert not [name for name in names if name.startswith("rdma-probe")]
+    assert capsys.readouterr().err == "a/eth0: no RDMA probes: mlx5_none: no such RDMA device\n"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -90,7 +90,8 @@ def test_reflexes_of_an_actuator_that_began_anew_are_others(made: Any) -> None:
         reflex = made.action(made.decision(0, flow, WINDOW), "REFLEX", decision_id="h1/reflex/0", shard="")
         acts.take(ACTIONS.name, "h1", {**reflex, "at_ns": at_ns})
     found = act_frames.deeds(acts, NOW + 2 * S)
-    assert [deed.at_ns for deed in found] == [NOW + S, NOW]
+    assert [deed.done_ns for deed in found] == [NOW + S, NOW]
+    assert [deed.done_ns - deed.at_ns for deed in found] == [3_000_000] * 2, "it began when the move did"
     assert len({deed.decision_id for deed in found}) == 2
     assert act_frames.limits_used(acts, NOW + 2 * S)[0].used == 1
 

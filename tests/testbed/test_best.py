@@ -75,6 +75,7 @@ def test_large_random_steps_are_spread_to_the_last_connection(seed):
 def test_the_best_is_line_rate_less_headers():
     assert wire_bytes(1448 * 10) == 15140
     assert wire_bytes(1449) == 1449 + 2 * 66
+    assert wire_bytes(4144 * 3, 4196) == 4144 * 3 + 3 * 66, "larger packets, fewer headers"
     (alone,) = best_goodputs_bps(EIGHT, [job("alltoall", sorted(EIGHT.leaf_of))])
     assert alone == pytest.approx(8 * RATE * 1448 / 1514)
     (ring,) = best_goodputs_bps(EIGHT, [job("allreduce", sorted(EIGHT.leaf_of))])

@@ -71,6 +71,18 @@ def test_show_names_every_nic(running):
     assert "h3/eth1" in run(running, "show")
 
 
+def test_what_waits_at_links_is_told_again_and_again_and_a_link_that_is_none_is_refused(running):
+    client = ControlClient(socket_path(running))
+    link = client.ask("show")["links"][0]
+    told = list(client.stream("queues", links=[link], interval_s=0.01, duration_s=0.1))
+    samples = [sample for each in told for sample in each["samples"]]
+    assert samples
+    assert all(len(queued) == 1 and queued[0] >= 0 for _, queued in samples)
+    assert sorted(samples) == samples, "in the order of time"
+    with pytest.raises(FabricError, match="'h1>h9': no such link"):
+        client.ask("queues", links=["h1>h9"], interval_s=0.01, duration_s=0.1)
+
+
 def test_fault_flow_truth_and_clear(running):
     run(running, "fault", "blackhole h1>leaf1", "--for", "60s")
     assert "blackhole h1>leaf1 for 60s" in run(running, "show")
@@ -134,6 +146,18 @@ def test_garbage_is_answered_and_stops_nothing(running):
                 continue
             assert json.loads(answer)["ok"] is False
     os.close(directory)
+    for request in (
+        {"command": "flow", "source": "h1", "destination": "h2", "rate_bps": float("inf")},
+        {"command": "flow", "source": "h1", "destination": "h2", "rate_bps": float("nan")},
+        {"command": "flow", "source": ["h1"], "destination": {}, "rate_bps": -1},
+        {"command": "path", "source": "h1", "destination": "h2", "sport": float("inf"), "dport": 1},
+        {"command": "job", "hosts": ["h1", "h2"], "sports": [float("inf")]},
+        {"command": "move", "spine": [], "other": None},
+        {"command": ["show"]},
+        {"command": "clear", "fault": {}},
+    ):
+        with pytest.raises(FabricError):
+            client.ask(**request)
     assert client.ask("show")["nics"]
 
 

@@ -94,7 +94,7 @@ def test_hosts_spread_evenly_and_rails_go_to_their_own_leaf():
         ({"leaves": 3, "nics_per_host": 2}, "multiple of nics_per_host"),
         ({"hosts": 300, "leaves": 2}, "127 a leaf"),
         ({"host_rate_bps": 1000}, "host_rate_bps 1000"),
-        ({"buffer_bytes": 3000}, "buffer_bytes 3000"),
+        ({"buffer_bytes": 3000, "host_rate_bps": 1_000_000_000}, "buffer_bytes 3000"),
         ({"clock_drift_max_ppb": float("nan")}, "finite"),
         ({"host": 8}, "host"),
     ],
