@@ -475,19 +475,25 @@ def tail(
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which, or all.")] = None,
+    parts: Annotated[list[str] | None, typer.Argument(help="Its parts; all where none is named.")] = None,
     as_json: Json = False,
     quick: Annotated[bool, typer.Option(help="Measure shorter: proves only that it runs.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the benches and their targets.")] = False,
 ) -> None:
     """Measure this machine against the project's figures."""
-    from fabrictime.bench import _show, names
+    from fabrictime.bench import _show, names, parts_of
 
     if listed:
         _show.print_list(as_json=as_json)
         return
-    if name != "all" and name not in names():
+    if name is None or name not in (*names(), "all"):
         _stop(f"bench {name or ''}: expected one of {', '.join([*names(), 'all'])}")
-    raise typer.Exit(_show.run(names() if name == "all" else [name], as_json=as_json, quick=quick))
+    wanted = tuple(parts or ())
+    known = () if name == "all" else parts_of(name)
+    if unknown := [part for part in wanted if part not in known]:
+        _stop(f"bench {name} {unknown[0]}: expected {', '.join(known) or 'no part, for it has none'}")
+    chosen = names() if name == "all" else [name]
+    raise typer.Exit(_show.run(chosen, as_json=as_json, quick=quick, parts=wanted))
 
 
 @config_app.command("show")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 __all__ = [
     "Bench",
@@ -24,6 +24,7 @@ __all__ = [
     "judge",
     "load",
     "names",
+    "parts_of",
     "run_bench",
 ]
 
@@ -86,25 +87,56 @@ class Bench(Protocol):
         ...
 
 
+@runtime_checkable
+class PartedBench(Protocol):
+    """A bench of several parts that can be measured one without the other."""
+
+    NAME: str
+    TARGETS: Mapping[str, Target]
+    PARTS: Mapping[str, Sequence[str]]
+    """By a part's name the figures that it owes."""
+
+    def run(self, progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> Mapping[str, Value]:
+        """As Bench.run, for some parts, or all where none is named."""
+        ...
+
+
 def names() -> list[str]:
     """Return the names of all benches, without importing one."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
-def load(name: str) -> Bench:
+def parts_of(name: str) -> tuple[str, ...]:
+    """Return the names of a bench's parts, none where it is measured whole. Raises as load."""
+    bench = load(name)
+    return tuple(bench.PARTS) if isinstance(bench, PartedBench) else ()
+
+
+def load(name: str) -> Bench | PartedBench:
     """Import and return a bench. Raises ValueError for an unknown name."""
     if name not in names():
         raise ValueError(f"bench {name!r}: no such bench, expected one of {', '.join(names())}")
-    return cast(Bench, import_module(f"{__name__}.{name}"))
+    return cast(Bench | PartedBench, import_module(f"{__name__}.{name}"))
 
 
-def run_bench(bench: Bench, progress: Progress, *, quick: bool = False) -> Report:
-    """Run one bench and return its report. A figure with a target that the bench left out is reported as
-    missing."""
+def run_bench(
+    bench: Bench | PartedBench, progress: Progress, *, quick: bool = False, parts: Sequence[str] = ()
+) -> Report:
+    """Run one bench, or some of its parts, and return its report.
+
+    A figure with a target that was to be measured and is not there is reported as missing. Raises TypeError
+    where a bench without parts is asked for some.
+    """
     from fabrictime.bench._machine import machine
 
     measured_on = machine()
-    figures = judge(bench.TARGETS, bench.run(progress, quick))
+    if not parts:
+        figures = judge(bench.TARGETS, bench.run(progress, quick))
+    elif isinstance(bench, PartedBench):
+        values = bench.run(progress, quick, parts)
+        figures = judge({key: target for key, target in bench.TARGETS.items() if key in values}, values)
+    else:
+        raise TypeError(f"bench {bench.NAME}: expected no parts, for it has none, not {', '.join(parts)}")
     report = {"name": bench.NAME, "machine": measured_on, "figures": figures}
     return report | {"quick": True} if quick else report
 

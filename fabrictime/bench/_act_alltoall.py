@@ -3,7 +3,7 @@
 In: nothing. Out: goodput with decisions carried out over that without (OBSERVE), and over the best that there
 is (fabrictime/testbed/best.py); flows that were steered back onto links that they had left; how soon
 `fabrictime hold` stops all. Each seed draws the source ports anew. By hand:
-`python -m fabrictime.bench.act alltoall [--quick]`.
+`fabrictime bench act alltoall [--quick]`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: nothing. Out: the 99th percentile of the delay of all probes that cross the link where two heavy flows
 were made to meet, once steering has cleared it, over that while they met, in OBSERVE, in one run, seed by
 seed. Each seed draws hosts and source ports anew. NICs' clocks agree on this fabric, so that a probe's stamps
-are its delay. By hand: `python -m fabrictime.bench.act collision [--quick]`.
+are its delay. By hand: `fabrictime bench act collision [--quick]`.
 """
 
 from __future__ import annotations

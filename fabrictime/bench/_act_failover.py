@@ -2,7 +2,7 @@
 
 In: nothing. Out: ms from a fault until each flow that it hit has 90 % of its throughput again, over random
 directed links; failures in a row; failback after the hold-down; flows that went onto what was dead; time from
-a decision to its effect. Seeds are drawn at run time. By hand: `python -m fabrictime.bench.act failover`.
+a decision to its effect. Seeds are drawn at run time. By hand: `fabrictime bench act failover`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: nothing. Out: what a bystander's requests to the same host wait, what queues at its last link (by the
 truth), goodput and the time of a batch, paced over unpaced, in one run, seed by seed. Each seed draws hosts
-and source ports anew. By hand: `python -m fabrictime.bench.act incast [--quick]`.
+and source ports anew. By hand: `fabrictime bench act incast [--quick]`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Failover while the log stands still: the host's own probes and its hand alone.
 
 In: nothing. Out: ms from a silent blackhole until the flows that it hit have 90 % of their throughput again,
-the log's process stopped since before the fault. By hand: `python -m fabrictime.bench.act reflex`.
+the log's process stopped since before the fault. By hand: `fabrictime bench act reflex`.
 """
 
 from __future__ import annotations

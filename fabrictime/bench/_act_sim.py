@@ -3,7 +3,7 @@
 In: nothing. Out: figures of `bench act`, all in simulated time. The simulation makes flow reports, queues
 and probes; the pipeline's own pure parts (live flows, contention watch, policy) see them as late as in
 production; what is decided is done as late as by an actuator. By hand:
-`python -m fabrictime.bench.act sim [--quick]`.
+`fabrictime bench act sim [--quick]`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: nothing. Out: how far the tenant with a guarantee is from it beside a greedy one, and which share of the
 link the greedy one has once the other is idle; hosts alone enforce it. The same before, in OBSERVE. Each seed
-draws hosts and source ports anew. By hand: `python -m fabrictime.bench.act slices [--quick]`.
+draws hosts and source ports anew. By hand: `fabrictime bench act slices [--quick]`.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from fabrictime.bench._clock_scenarios import (
     Apart,
     BadStamps,
     Dark,
+    Incast,
     Liar,
     Load,
     Redraw,
@@ -320,6 +321,13 @@ class _Fleet:
         back = self._queues(self.link_load[to, 0], self.link_load[nic, 1], edges, halves)
         out += np.repeat(self.delay[path, nic, to], count)
         back += np.repeat(self.delay[path, to, nic], count)
+        for event in s.events:
+            if isinstance(event, Incast):
+                into = s.member(event.nic)
+                stands = (sent >= event.at_s * 1e9) & (sent < event.until_s * 1e9)
+                wait = event.delay_ns * (0.5 + 0.5 * rng.random(sent.shape)) * stands
+                out += wait * (np.repeat(to, count) == into)
+                back += wait * (nic == into)
         turn = TURN_NS[0] + (TURN_NS[1] - TURN_NS[0]) * rng.random(shots)
         turn = turn + TURN_JITTER_NS * rng.random((halves, shots))
         if s.stamp_late_ns:

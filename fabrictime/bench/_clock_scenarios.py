@@ -15,6 +15,7 @@ __all__ = [
     "Apart",
     "BadStamps",
     "Dark",
+    "Incast",
     "Event",
     "Liar",
     "Load",
@@ -101,6 +102,16 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Incast:
+    """What comes into `nic` waits between half of `delay_ns` and all of it, and none gets by."""
+
+    at_s: float
+    until_s: float
+    nic: int
+    delay_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class BadStamps:
     """A `share` of all samples has a stamp of 0, of another epoch, or out of order, or comes twice."""
 
@@ -110,7 +121,7 @@ class BadStamps:
 FLEET: Final = 64
 """Events name their NICs as of a fleet of so many."""
 
-Event: TypeAlias = Step | Temperature | Restart | Dark | Apart | Redraw | Liar | Load | BadStamps
+Event: TypeAlias = Step | Temperature | Restart | Dark | Apart | Redraw | Liar | Load | Incast | BadStamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +242,8 @@ _ALL: Final = (
     Scenario(25, "fast_drift", "clocks up to 100 ppm off", drift_ppb=100_000),
     Scenario(26, "holdover", "eight NICs lose all their pairs for a minute", windows=60,
              events=(Dark(60, 1e9, _EIGHT),)),
+    Scenario(27, "incast", "what comes into one NIC waits 0.1 to 0.2 ms for 20 s",
+             events=(Incast(20.5, 40.5, 9, 200_000),)),
 )  # fmt: skip
 
 SCENARIOS: Final = {scenario.name: scenario for scenario in _ALL}

@@ -4,7 +4,7 @@ In: nothing. Out: the time from a fault to the append of the `LinkHealth` that s
 random directed links between leaves and spines, half of them blackholes and half with the carrier gone; how
 often the right cable was named; how often probes crossed each directed link and the own way of each live
 flow, held to the routes (`_see_cover.py`); what the agents took and how many probes they sent. By hand:
-`python -m fabrictime.bench.see detect [--quick]`.
+`fabrictime bench see detect [--quick]`.
 
 The fault's time is the moment before the testbed begins to make it, so what the fault itself takes to be in
 force counts too. Agents, workers, log and the fabric share the cores.

@@ -3,7 +3,7 @@ starts it, its page open in a browser, faults by name one after the other.
 
 In: nothing. Out: the time from the moment before a fault is made until the page has painted every row that it
 ought to show, the share of faults that were named so and nothing else with them, and a line a fault with what
-the page said. By hand: `python -m fabrictime.bench.see page [--quick]`.
+the page said. By hand: `fabrictime bench see page [--quick]`.
 
 Some faults cannot be told within a second, since their evidence alone takes longer; they are measured, stand
 in the table with their reason, and are left out of the worst time.

@@ -6,6 +6,7 @@ In: names of benches. Out: exit code 0 when all ran, 1 when one could not.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -34,11 +35,12 @@ def print_list(*, as_json: bool) -> None:
     Console().print(table)
 
 
-def run(chosen: Sequence[str], *, as_json: bool, quick: bool) -> int:
+def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[str] = ()) -> int:
     """Run benches one after the other, print each report when it is there, return the exit code.
 
-    Several reports as JSON are one JSON list.
+    `parts` are those of a bench that is run alone. Several reports as JSON are one JSON list.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as ^C: whoever started a fabric ends it
     screen = Console(stderr=True)
     reports: list[Report] = []
     failed = 0
@@ -51,7 +53,7 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool) -> int:
                     print(f"{name}: {line}", file=sys.stderr, flush=True)
 
             try:
-                reports.append(run_bench(load(name), progress, quick=quick))
+                reports.append(run_bench(load(name), progress, quick=quick, parts=parts))
             except Exception as error:
                 if len(chosen) == 1:
                     raise

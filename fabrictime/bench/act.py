@@ -2,17 +2,16 @@
 
 In: nothing. Out: the figures, each measured by a module of its own (`_act_*`) on the fabric of real packets
 or the simulated fleet.
-One part by hand: `python -m fabrictime.bench.act failover [--quick]`. What no part measures yet is said so.
+One part by itself: `fabrictime bench act failover [--quick]`. What no part measures is said so.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fabrictime.bench import Missing, Progress, Target, Value
-from fabrictime.bench._parts import by_hand, measured
+from fabrictime.bench._parts import measure_parts
 
 NAME: Final = "act"
 TARGETS: Final[Mapping[str, Target]] = {
@@ -65,15 +64,7 @@ PARTS: Final = {
 """Parts, each a module `_act_<part>` with `measure(progress, quick)`, and the figures that they owe."""
 
 
-def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure all parts, one after another."""
-    figures: dict[str, Value] = {}
-    for part in PARTS:
-        figures.update(measured(NAME, PARTS, part, progress, quick))
-    return {
-        key: figures.get(key, Missing(ELSEWHERE.get(key, "not measured yet"))) for key in [*TARGETS, *figures]
-    }
-
-
-if __name__ == "__main__":
-    sys.exit(by_hand(NAME, PARTS, TARGETS, sys.argv[1:]))
+def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
+    """Measure some parts, or all, one after another."""
+    figures = measure_parts(NAME, PARTS, parts, progress, quick)
+    return figures if parts else figures | {key: Missing(reason) for key, reason in ELSEWHERE.items()}

@@ -56,7 +56,7 @@ step is in, as the first, and call right what is within three times the steady 9
 instant of a window. `bound_over_p99_error` is the largest of the headline scenarios': the median over pairs
 of the sum of both bounds, over the 99th percentile of the pairs' errors."""
 
-PARTS: Final = {
+MODULES: Final = {
     "_clock_solve": ("solve_100k_nics_1m_edges_s", "solve_memory_mb"),
     "_clock_now": ("now_ns_per_call_c", "now_ns_per_call_python"),
     "_clock_fabric": ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_over_idle"),
@@ -91,7 +91,7 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
     figures.update(bounds(scores))
     figures.update(recovery(scores))
     figures.update(speed(progress, quick))
-    for module, keys in PARTS.items():
+    for module, keys in MODULES.items():
         figures.update(_part(module, keys, progress, quick))
     return {key: figures.get(key, Missing("not measured")) for key in [*TARGETS, *figures]}
 

@@ -6,12 +6,11 @@ packets, some on the simulated fleet. One part by hand: `python -m fabrictime.be
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fabrictime.bench import Missing, Progress, Target, Value
-from fabrictime.bench._parts import by_hand, measured
+from fabrictime.bench import Progress, Target, Value
+from fabrictime.bench._parts import measure_parts
 
 NAME: Final = "see"
 TARGETS: Final[Mapping[str, Target]] = {
@@ -65,13 +64,6 @@ PARTS: Final = {
 """Parts, each a module `_see_<part>` with `measure(progress, quick)`, and the figures that they owe."""
 
 
-def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure all parts, one after another."""
-    figures: dict[str, Value] = {}
-    for part in PARTS:
-        figures.update(measured(NAME, PARTS, part, progress, quick))
-    return {key: figures.get(key, Missing("not measured")) for key in [*TARGETS, *figures]}
-
-
-if __name__ == "__main__":
-    sys.exit(by_hand(NAME, PARTS, TARGETS, sys.argv[1:]))
+def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
+    """Measure some parts, or all, one after another."""
+    return measure_parts(NAME, PARTS, parts, progress, quick)
