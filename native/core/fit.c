@@ -194,16 +194,18 @@ static double median(double *values, int n)
     return ft_select(values, n, n / 2);
 }
 
-/* Height of each point's trip above a quiet one's (the lower quartile), and the noise that it betrays: half
- * the quartiles' distance. The least trip is not used: a step's bin takes each direction from another side. */
-static double excess_of(const struct points *p, double grain, double excess[BINS])
+/* Height of each point's trip above a quiet one's: the `rank`-th lowest. The least is never used: a step's
+ * bin takes each direction from another side. Returns the noise that trips betray: half their quartiles'
+ * distance. */
+static double excess_of(const struct points *p, int rank, double grain, double excess[BINS])
 {
     double sorted[BINS];
     memcpy(sorted, p->trip, (size_t)p->n * sizeof *sorted);
-    double quiet = ft_select(sorted, p->n, p->n / 4), high = ft_select(sorted, p->n, 3 * p->n / 4);
+    double quiet = ft_select(sorted, p->n, rank);
+    double low = ft_select(sorted, p->n, p->n / 4), high = ft_select(sorted, p->n, 3 * p->n / 4);
     for (int k = 0; k < p->n; k++)
         excess[k] = p->trip[k] > quiet ? p->trip[k] - quiet : 0;
-    double s0 = (high - quiet) / 2;
+    double s0 = (high - low) / 2;
     return fmax(s0, fmax(grain / 2, LEAST_SIGMA_NS));
 }
 
@@ -239,6 +241,7 @@ static double step_of(const struct points *p, const double excess[BINS], double 
 static double small_step_of(const struct points *p, const double excess[BINS], double s0, double *sureness)
 {
     double w[BINS], x[BINS], y[BINS], sw = 0, sx = 0, sy = 0, sxx = 0, sxy = 0, rest = 0, best = 0, size = 0;
+    int split = 0;
     *sureness = 0;
     if (p->n < 6)
         return 0;
@@ -265,8 +268,13 @@ static double small_step_of(const struct points *p, const double excess[BINS], d
             continue;
         double explained = later_y * later_y / own;
         if (explained > best)
-            best = explained, size = fabs(later_y / own);
+            best = explained, size = fabs(later_y / own), split = k + 1;
     }
+    /* a step leaves trips as they were; a queue that comes or goes lengthens them by twice what theta moves */
+    double trips[BINS];
+    memcpy(trips, p->trip, (size_t)p->n * sizeof *trips);
+    if (split > 0 && fabs(median(trips + split, p->n - split) - median(trips, split)) > size)
+        return 0;
     *sureness = sqrt(best / fmax((rest - best) / (p->n - 3), 1));
     return size;
 }
@@ -736,8 +744,9 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         points_of(&f, &r, gap.slope, from, bins / (to - from), bins, &p);
         few = p.n < LEAST_POINTS;
         if (!few) {
-            double s0 = excess_of(&p, base.grain, excess), rate;
+            double s0 = excess_of(&p, p.n / 4, base.grain, excess), rate;
             double sureness, small = small_step_of(&p, excess, s0, &sureness);
+            excess_of(&p, 1, base.grain, excess); /* a queue that came with most of the window is no step */
             step = step_of(&p, excess, s0, &rate);
             if (step == 0 && sureness > STEP_SURE)
                 step = small;

@@ -131,6 +131,8 @@ class Evidence:
         """[E] newest answer that crossed it or came of it; when it was first heard of, before the first."""
         self.answers: Bools = np.zeros(64, np.bool_)
         """[E] whether any answer was ever seen."""
+        self.met_ns: Int64s = np.full(64, 0, np.int64)
+        """[E] when it was first heard of."""
         self.is_nic: Bools = np.zeros(64, np.bool_)
         self.revived_ns: Int64s = np.zeros(64, np.int64)
         """[E] NICs: first answer after `QUIET_NS` without one."""
@@ -174,6 +176,8 @@ class Evidence:
         """[P] requests a second, smoothed."""
         self.left: dict[int, Left] = {}
         """Link to the paths that crossed it and take another way now."""
+        self.recabled: dict[int, int] = {}
+        """Link to the one that has a port of it now, as paths that went from one to the other tell."""
         self._way_before: dict[int, frozenset[int]] = {}
         """Path of which not all is known now to the links that it crossed."""
         self._bucket = -1
@@ -193,10 +197,10 @@ class Evidence:
         if made >= len(self.life_ns):
             for field in (
                 "life_ns", "answers", "is_nic", "revived_ns", "excused_ns", "heard_ns", "out", "into", "down",
-                "muted_ns", "healed_ns", "starved_ns", "starved",
+                "muted_ns", "healed_ns", "starved_ns", "starved", "met_ns",
             ):  # fmt: skip
                 setattr(self, field, _grown(getattr(self, field), 0))
-        self.life_ns[made] = now_ns
+        self.life_ns[made] = self.met_ns[made] = now_ns
         self.is_nic[made] = nic
         if not nic:
             near, _, far = name.partition(">")
@@ -396,11 +400,30 @@ class Evidence:
         if before is not None and self.gap[at]:
             self._way_before[at] = before
         elif before is not None:
-            for link in before - set(links):
+            gone, new = before - set(links), set(links) - before
+            for link in gone:
                 self.left.setdefault(link, Left()).paths.add(at)
                 self.left[link].newest_ns = now_ns
-            for link in self.left.keys() & set(links) - before:
+                instead = next((other for other in new if self._has_port_of(other, link)), None)
+                if instead is not None:
+                    self.recabled[link] = instead
+            for link in self.left.keys() & new:
                 self.left[link].paths.discard(at)
+        if self.recabled:
+            for link in links:
+                self.recabled.pop(link, None)
+
+    def _has_port_of(self, new: int, old: int) -> bool:
+        """Return whether a link begins or ends at a port at which another did until now.
+
+        What was crossed while the other one was, too, shares no port with it: where switches do not say their
+        ports, several links may be told by one name for their end.
+        """
+        (near, _, far), (a, _, b) = self.names[new].partition(">"), self.names[old].partition(">")
+        if (near == a) == (far == b):
+            return False
+        apart = self.life_ns[new] < self.life_ns[old] - QUIET_NS or self.met_ns[new] > self.life_ns[old]
+        return bool(apart)
 
     def _roll(self, now_ns: int) -> int:
         """Return the column of the window to count in, emptied where it was of long ago."""

@@ -458,7 +458,8 @@ class ShardHealth:
         crossed = evidence.crossed(since_ns)
         at_nic = set(evidence.out.tolist()) | set(evidence.into.tolist())
         for link, left in list(evidence.left.items()):
-            if evidence.down[link] or link in at_nic or now_ns - left.newest_ns > KNOWN_NS:
+            known = evidence.down[link] or link in evidence.recabled
+            if known or link in at_nic or now_ns - left.newest_ns > KNOWN_NS:
                 del evidence.left[link]
                 continue
             if crossed[link] or len(left.paths) < FEW_PATHS:
@@ -889,6 +890,9 @@ class ShardHealth:
         for s in list(self.subjects.values()):
             if self._blocked(s):
                 continue
+            if s.kind == "LINK" and (instead := self._instead_of(s)) is not None:
+                self._unplugged(s, instead, now_ns)
+                continue
             self._forget_flaps(s, now_ns)
             if s.state == "FLAPPING" and len(s.flaps) <= self.thresholds["flaps_max"]:
                 self._settle(s, now_ns, now_ns, s.because)
@@ -898,6 +902,30 @@ class ShardHealth:
                 self._forget(s)
             elif s.state != "UP" and now_ns - s.told_ns >= REFRESH_NS:
                 self._tell(s, now_ns)
+
+    def _instead_of(self, s: _Subject) -> str | None:
+        """Return the link that has a port of a cable now, None where the cable is where it was."""
+        evidence = self.evidence
+        if not evidence.recabled or s.carrier_down:
+            return None
+        near, far = s.name.split("<>")
+        elements = [evidence.index.get(f"{a}>{b}", NOTHING) for a, b in ((near, far), (far, near))]
+        found = [evidence.recabled[e] for e in elements if e in evidence.recabled]
+        if not found or evidence.life_ns[found].max() <= evidence.life_ns[[e for e in elements if e]].max():
+            return None
+        return evidence.names[found[0]]
+
+    def _unplugged(self, s: _Subject, instead: str, now_ns: int) -> None:
+        """Tell that a cable is no more, and forget it."""
+        for element in list(s.dead):
+            self._clear(s, element)
+        s.grey.clear()
+        called = self._called(s)
+        if s.state != "UP":
+            self._change(s, "UP", now_ns, now_ns)
+            s.text = f"{called} is no more: there is {cable_id(instead)} now"
+            self._tell(s, now_ns)
+        self._forget(s)
 
     def _forget(self, s: _Subject) -> None:
         """Forget a subject; its dead elements stay dead, so that those who go on asking raise no new one."""

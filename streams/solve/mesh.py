@@ -144,7 +144,7 @@ def solve_relative(
     rows = memory.pairs.rows(pairs.names, window)
     noise = memory.pairs.noise(rows, pairs.noise_ns, memory.noise_ns)
     rates, rate_sigma, measured_rate, measured_sigma = _rates(
-        nodes, pairs, np.where(hills, _above(pairs.margin_ns, memory.pairs.floor(rows)), 0.0), priors
+        nodes, pairs, np.where(hills, _above(pairs.margin_ns, memory.pairs.floor(rows, hills)), 0.0), priors
     )
     turned = pairs.turned(plain_ppb(rates[a] - rates[b]), np.hypot(rate_sigma[a], rate_sigma[b]))
     good_line = turned.turned & (turned.drift_sigma_ppb * np.abs(turned.lever_s) < 3 * noise)
@@ -201,7 +201,7 @@ def solve_relative(
     steady_share = _mean_vote(nodes, pairs, vote, vote * min(lasting, 1e9) ** 2)
     noise_share = _mean_vote(nodes, pairs, vote, vote * (sigma**2 - steady))
     gains = _Gains(nodes, pairs, vote, solution.component)
-    floor = np.minimum(memory.pairs.floor(rows), pairs.rtt_min_ns)
+    floor = np.minimum(memory.pairs.floor(rows, hills), pairs.rtt_min_ns)
     kept = vote * (sigma**2 - np.where(suspect, bias**2, 0.0)) if len(pairs) else np.empty(0)
     return Mesh(
         component=solution.component,

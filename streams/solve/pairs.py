@@ -192,11 +192,16 @@ class PairMemory:
     Floor: the mean of the margins within NEAR standard deviations of it; a lower margin takes its place at
     once, and after PATIENCE windows without any near it the least of those does (the path moved). A margin
     above the floor is a queue that the window never got rid of in one direction or both.
+
+    A pair has two floors. Margins between the middles of hills and margins between lowest readings are not
+    compared: these stand lower by the noise's tails. Which of them a window has is chance.
     """
 
     NEAR: Final = 3.0
     PATIENCE: Final = 32
     SMOOTH: Final = 16
+    GROSS: Final = 3.0
+    """A margin so many times above the other kind's floor is a queue, whatever its own floor will be."""
     LASTING: Final = 64
     """Windows over which an asymmetry is averaged."""
     FORGET: Final = 600
@@ -205,9 +210,12 @@ class PairMemory:
     def __init__(self) -> None:
         self._row: dict[tuple[str, str], int] = {}
         self._table = np.empty((0, self._COLUMNS))
+        self._floors = np.empty((0, 2, 4))
+        """[row, kind, column]; kind 1: between the middles of hills."""
 
-    _FLOOR, _NEAR, _LOW, _SINCE, _NOISE, _BIAS, _WEIGHT, _SQUARES, _SEEN, _MIDDLE = range(10)
-    _COLUMNS = 10
+    _NOISE, _BIAS, _WEIGHT, _SQUARES, _SEEN = range(5)
+    _COLUMNS = 5
+    _FLOOR, _NEAR, _LOW, _SINCE = range(4)
 
     def rows(self, names: Sequence[tuple[str, str]], window: int) -> NDArray[np.intp]:
         """Return the rows of pairs, made where they are new."""
@@ -218,9 +226,11 @@ class PairMemory:
                 known[name] = new
                 new += 1
         if new > len(self._table):
-            more = np.zeros((max(new, 2 * len(self._table)) - len(self._table), self._COLUMNS))
-            more[:, self._FLOOR] = more[:, self._LOW] = np.inf
-            self._table = np.concatenate([self._table, more])
+            rows_more = max(new, 2 * len(self._table)) - len(self._table)
+            self._table = np.concatenate([self._table, np.zeros((rows_more, self._COLUMNS))])
+            more = np.zeros((rows_more, 2, 4))
+            more[:, :, [self._FLOOR, self._LOW]] = np.inf
+            self._floors = np.concatenate([self._floors, more])
         rows = np.fromiter((known[name] for name in names), np.intp, len(names))
         self._table[rows, self._SEEN] = window
         return rows
@@ -231,7 +241,7 @@ class PairMemory:
             name for name, row in self._row.items() if window - self._table[row, self._SEEN] <= self.FORGET
         ]
         rows = [self._row[name] for name in kept]
-        self._table = self._table[rows]
+        self._table, self._floors = self._table[rows], self._floors[rows]
         self._row = {name: row for row, name in enumerate(kept)}
 
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
@@ -247,43 +257,39 @@ class PairMemory:
         self, rows: NDArray[np.intp], margin_ns: Float64s, sigma_ns: Float64s, sure: Bools, middle: Bools
     ) -> Float64s:
         """Return how far each margin stands above its pair's floor, in ns, at least 0; inf where the floor is
-        not known yet (it was seen but once). Only margins that are `sure` move a floor; `sigma_ns` are
-        their standard errors.
+        not known yet (it was seen but once) and the margin is none that speaks for itself. Only margins that
+        are `sure` move a floor; `sigma_ns` are their standard errors.
 
-        `middle`: the margin lies between the middles of two hills, else between lowest readings, which stand
-        lower by the noise's tails. A floor of the first kind takes the second kind's place and is not moved
-        by it.
+        `middle`: the margin lies between the middles of two hills, else between lowest readings.
         """
-        table = self._table
-        better = middle & (table[rows, self._MIDDLE] == 0)
-        table[rows[better], self._FLOOR] = np.inf
-        table[rows[middle], self._MIDDLE] = 1
-        sure = sure & (middle | (table[rows, self._MIDDLE] == 0))
-        floor, near, low, since = (table[rows, k] for k in (self._FLOOR, self._NEAR, self._LOW, self._SINCE))
+        kind = middle.astype(np.intp)
+        floor, near, low, since = self._floors[rows, kind].T
+        other, other_near = self._floors[rows, 1 - kind][:, [self._FLOOR, self._NEAR]].T
+        gross = (other_near >= 2) & (margin_ns > (1 + self.GROSS) * other)
         reach = self.NEAR * sigma_ns
-        below = sure & (margin_ns < floor - reach)
-        close = sure & ~below & (margin_ns <= floor + reach)
+        below = sure & ~gross & (margin_ns < floor - reach)
+        close = sure & ~gross & ~below & (margin_ns <= floor + reach)
         above = sure & ~below & ~close
         low = np.where(above, np.minimum(low, margin_ns), np.inf)
         since = np.where(above, since + 1, np.where(sure, 0, since))
         moved = above & (since >= self.PATIENCE)
+        lower = below & np.isfinite(floor)
         near = np.where(below | moved, 1, np.where(close, near + 1, near))
         with np.errstate(invalid="ignore"):
             closer = floor + (margin_ns - floor) / np.minimum(near, self.SMOOTH)
         floor = np.where(below, margin_ns, np.where(close, closer, np.where(moved, low, floor)))
         since = np.where(moved, 0, since)
-        for column, values in zip(
-            (self._FLOOR, self._NEAR, self._LOW, self._SINCE), (floor, near, low, since), strict=True
-        ):
-            table[rows, column] = values
-        fresh = rows[below & (near <= 1) | moved]
-        table[fresh, self._WEIGHT] = np.minimum(table[fresh, self._WEIGHT], 1.0)
+        self._floors[rows, kind] = np.stack([floor, near, low, since], axis=1)
+        self._floors[rows[moved], 1 - kind[moved]] = np.inf, 0.0, np.inf, 0.0
+        fresh = rows[lower | moved]
+        self._table[fresh, self._WEIGHT] = np.minimum(self._table[fresh, self._WEIGHT], 1.0)
         with np.errstate(invalid="ignore"):
-            return np.where(near >= 2, np.maximum(margin_ns - floor, 0.0), np.inf)
+            known = np.where(near >= 2, np.maximum(margin_ns - floor, 0.0), np.inf)
+            return np.where(gross & ~moved, margin_ns - other, known)
 
-    def floor(self, rows: NDArray[np.intp]) -> Float64s:
-        """Return each pair's floor in ns; inf where none is known."""
-        return np.asarray(self._table[rows, self._FLOOR])
+    def floor(self, rows: NDArray[np.intp], middle: Bools) -> Float64s:
+        """Return each pair's floor of the kind that its margin has, in ns; inf where none is known."""
+        return np.asarray(self._floors[rows, middle.astype(np.intp), self._FLOOR])
 
     def take_residuals(self, rows: NDArray[np.intp], residual_ns: Float64s, good: Bools) -> None:
         """Take what the window's offsets are off by against the solution, of the pairs that are `good`."""

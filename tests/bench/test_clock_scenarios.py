@@ -60,6 +60,8 @@ LIMITS = {
     "bad_stamps": Limits(15),
     "fast_drift": Limits(15),
     "holdover": Limits(10, windows=60),
+    # of one clock in twelve: carried on by its rate, and drawn a little towards half the queue
+    "incast": Limits(250),
 }
 
 

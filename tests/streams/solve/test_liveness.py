@@ -486,6 +486,51 @@ def test_a_switch_that_all_are_led_around_is_down_until_they_come_back() -> None
     assert {it.state(cable) for cable in cables} == {"UP"}
 
 
+def plug(it: Watched, leaf: str, one: str, other: str) -> None:
+    """Exchange the cables of two spines at a leaf: as probes see it, links of other names at once."""
+    ids, new = it.fleet.link_ids, {}
+    for up in (True, False):
+        a, b = (ids[it.link(*((leaf, spine) if up else (spine, leaf)))] for spine in (one, other))
+        (a_near, a_far), (b_near, b_far) = a.split(">"), b.split(">")
+        new |= {a: f"{b_near}>{a_far}", b: f"{a_near}>{b_far}"} if up else {
+            a: f"{a_near}>{b_far}", b: f"{b_near}>{a_far}"
+        }  # fmt: skip
+    book = it.probes.book
+    for links in (book._forward, book._reverse):
+        for key, way in links.items():
+            links[key] = tuple(new.get(link, link) for link in way)
+    book.version += 1
+
+
+@pytest.mark.parametrize("lost_ns", [0, 100 * MS])
+def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int) -> None:
+    it = small()
+    it.run(WARM)
+    before = dict(it.probes.book._forward), dict(it.probes.book._reverse)
+    gone = {it.cable("leaf1", "spine1"), it.cable("leaf1", "spine2")}
+    if lost_ns:
+        it.probes.down[[it.link("leaf1", "spine1"), it.link("leaf1", "spine2")]] = True
+        it.run(lost_ns)
+        it.probes.down[:] = False
+        assert it.said("DOWN") == gone
+    plug(it, "leaf1", "spine1", "spine2")
+    it.run(4 * S)
+    assert it.said("DOWN") == (gone if lost_ns else set())
+    assert not gone & it.health.subjects.keys(), "forgotten, so that no page draws them"
+    if lost_ns:
+        assert any(
+            "is no more: there is leaf1:" in text for text in [r["text"] for _, (_, r) in it.changes if r]
+        )
+    for links, was in zip((it.probes.book._forward, it.probes.book._reverse), before, strict=True):
+        links.update(was)
+    it.probes.book.version += 1
+    it.run(4 * S)
+    assert it.said("DOWN") == (gone if lost_ns else set()), "and plugged back it is there again"
+    it.probes.down[it.link("leaf1", "spine1")] = True
+    it.run(200 * MS)
+    assert it.state(it.cable("leaf1", "spine1")) == "DOWN"
+
+
 def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
     it = small()
     it.run(WARM)

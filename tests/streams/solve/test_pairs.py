@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,12 +100,25 @@ def test_a_path_that_became_longer_gets_a_new_floor_after_a_while() -> None:
     assert found[-1] == 0
 
 
-def test_middles_of_hills_take_the_place_of_lowest_readings_for_good() -> None:
+def test_middles_of_hills_and_lowest_readings_have_floors_of_their_own() -> None:
     memory = PairMemory()
     assert run_memory([10_000.0, 10_000.0], memory)[-1] == 0
     assert run_memory([10_040.0, 10_040.0], memory, middle=True)[-1] == 0
-    assert run_memory([10_000.0, 10_041.0], memory)[-1] <= 1.0
-    assert run_memory([10_040.0], memory, middle=True)[-1] == 0
+    assert run_memory([10_000.0], memory)[-1] == 0
+    assert run_memory([10_041.0], memory, middle=True)[-1] <= 1.0
+    assert 90 < run_memory([10_100.0], memory)[-1] <= 100.0
+    assert 50 < run_memory([10_100.0], memory, middle=True)[-1] <= 60.0
+
+
+@pytest.mark.parametrize("middle", [False, True])
+def test_a_queue_far_above_the_one_floor_is_none_of_the_other(middle: bool) -> None:
+    """A pair that always had hills has none while a queue stands: the queue is no floor of lowest readings."""
+    memory = PairMemory()
+    run_memory([10_000.0] * 9, memory, middle=middle)
+    found = run_memory([110_000.0] * PairMemory.PATIENCE, memory, middle=not middle)
+    assert found[:-1] == [100_000.0] * (PairMemory.PATIENCE - 1)
+    assert run_memory([110_000.0] * 2, memory, middle=not middle)[-1] == 0, "the path moved, after all"
+    assert np.isinf(run_memory([112_000.0], memory, middle=middle)[0]), "and what it was is forgotten"
 
 
 def test_pairs_that_are_gone_are_forgotten() -> None:
