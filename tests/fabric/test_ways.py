@@ -94,7 +94,7 @@ def right(testbed: Testbed, flow: dict[str, Any]) -> bool:
 
 
 def port_over(testbed: Testbed, host: str, peer: str, protocol: str, first: int) -> int:
-    """Return a source port that takes UDP over one spine and TCP over another, any where no spine is crossed."""
+    """Return a port that takes UDP over one spine and TCP over another; any, where no spine is crossed."""
     spine = {"udp": "spine1", "tcp": "spine2"}[protocol]
     ports = range(first, first + 50) if protocol == "udp" else range(first + 50, first + 100)
     for port in ports:

@@ -112,7 +112,7 @@ def test_middles_of_hills_and_lowest_readings_have_floors_of_their_own() -> None
 
 @pytest.mark.parametrize("middle", [False, True])
 def test_a_queue_far_above_the_one_floor_is_none_of_the_other(middle: bool) -> None:
-    """A pair that always had hills has none while a queue stands: the queue is no floor of lowest readings."""
+    """A pair that always had hills has none while a queue stands: no floor of lowest readings."""
     memory = PairMemory()
     run_memory([10_000.0] * 9, memory, middle=middle)
     found = run_memory([110_000.0] * PairMemory.PATIENCE, memory, middle=not middle)
