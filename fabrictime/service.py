@@ -5,10 +5,8 @@ In: a service's name and the settings file. Out: the service's own exit code; 2 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.config import Config, ConfigError, load
+from fabrictime.precedence import give_way
 from fabrictime.ready import die_with_parent
 from fabrictime.supervisor import CONFIG_EXIT
 from schemas.topology import TopologyError
@@ -123,21 +122,6 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "actuator": _actuator,
     "act": _act,
 }
-
-
-NICE: Final = {
-    "links": -15, "act": -15, "policy": -10, "log": -10, "prober": -5, "rdma-probe": -5, "worker": 5,
-    "streams": 5, "page": 10, "history": 10, "sim": 10,
-}  # fmt: skip
-"""How services that share a machine give way to each other, as nice(2) has it: what finds dead links first,
-what is merely looked at last; a simulated fleet, which can go slower, behind those who must keep up with it.
-Without the right to go before others (CAP_SYS_NICE) only the latter."""
-
-
-def give_way(name: str) -> None:
-    """Set this process's niceness to what its service may have."""
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, NICE.get(name, 0))
 
 
 SETTLE_S: Final = (3.0, 7.0)

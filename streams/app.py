@@ -26,13 +26,14 @@ from schemas import codec
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.agents.alerts import AlertsStage
 from streams.agents.contention import ContentionStage
+from streams.agents.fetches import tune_fetches
 from streams.agents.links import LinksStage
 from streams.agents.map import MapStage
 from streams.agents.partitions import Ownership
 from streams.agents.policy import PolicyStage
 from streams.agents.queues import QueuesStage
 from streams.agents.rejects import send_reject
-from streams.agents.room import Room, tune_fetches
+from streams.agents.room import Room
 from streams.agents.solve import SolveStage
 from streams.agents.watchdog import watch
 from streams.settings import Stage, StreamSettings
@@ -59,7 +60,7 @@ REPEAT_S: Final = 10.0
 """s before the same line of a client library is printed again."""
 EXIT_S: Final = 2.0
 """s that threads have to end after the worker stopped; what they hold is unacknowledged."""
-READ_AHEAD_S: Final = 0.015
+READ_AHEAD_S: Final = 0.005
 FETCH_WAIT_MS: Final = 100
 SINK_WAIT_MS: Final = 500
 SINK_BYTES: Final = 1 << 20

@@ -26,7 +26,7 @@ from streams.map.windows import LogClock
 from streams.paths import PathBook, link_rate_bps
 from streams.settings import StreamSettings
 
-__all__ = ["Room", "tune_fetches"]
+__all__ = ["Room"]
 
 log = logging.getLogger(__name__)
 
@@ -34,19 +34,6 @@ LAST_WORDS_S: Final = 5.0
 TOPOLOGY_CHECK_S: Final = 5.0
 FLOWS_TAIL_S: Final = 30.0
 """s of flow reports that are read at the start: longer than a dead worker's partitions wait for a new one."""
-
-
-def tune_fetches(app: Any, read_ahead_s: float, wait_ms: int, least_bytes: int = 1) -> None:
-    """Set how an app asks the log, once its consumer has started.
-
-    `read_ahead_s`: how soon it asks again while messages are being worked on. `wait_ms`: how long a request
-    waits for `least_bytes`. The client library has 100 ms and 1.5 s, and no settings for them (aiokafka 0.14,
-    Faust 0.15.3).
-    """
-    fetcher = app.consumer._thread._consumer._fetcher
-    fetcher._prefetch_backoff = read_ahead_s
-    fetcher._fetch_max_wait_ms = wait_ms
-    fetcher._fetch_min_bytes = least_bytes
 
 
 class Room:

@@ -346,6 +346,9 @@ class ShardHealth:
         moment."""
         evidence, least = self.evidence, self.thresholds["dead_losses"]
         crossing = evidence.crossing(link)
+        # a path that nobody asks any more keeps the losses of a death that is over
+        explained = evidence.healed_ns[evidence.rows[crossing]] > evidence.first_lost_ns[crossing, None]
+        crossing = crossing[~explained.any(axis=1)]
         since = np.full(len(crossing), evidence.life_ns[link])
         in_row = evidence.losses_within(crossing, since, np.full(len(crossing), NEVER))
         mixed = int(np.maximum(evidence.pending[crossing] - in_row, 0).sum())
@@ -398,7 +401,9 @@ class ShardHealth:
             for node in _nodes(evidence.names[element]):
                 cables.setdefault(node, set()).add(cable)
         for node in sorted(node for node, of_node in cables.items() if len(of_node) >= SWITCH_CABLES):
-            self._judge_switch(now_ns, node, suspects)
+            lives_ns = evidence.life_ns[list(evidence.of_node[node])]
+            if now_ns - int(lives_ns.max()) >= self.thresholds.ns("link_dead_ms"):
+                self._judge_switch(now_ns, node, suspects)
 
     def _judge_switch(self, now_ns: int, node: str, suspects: NDArray[np.intp]) -> None:
         evidence = self.evidence

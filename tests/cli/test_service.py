@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import os, sys
-from fabrictime.service import give_way
+from fabrictime.precedence import give_way
 if len(sys.argv) > 2:
     os.setresuid(65534, 65534, 65534)
 give_way(sys.argv[1])

@@ -531,6 +531,33 @@ def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int)
     assert it.state(it.cable("leaf1", "spine1")) == "DOWN"
 
 
+def test_a_path_that_nobody_asks_any_more_does_not_make_the_next_death_look_like_a_share() -> None:
+    """A flow's way is looked at while the flow takes it: the losses of a death that is over stay behind."""
+    it = small()
+    link, cable = it.link("spine2", "leaf3"), it.cable("spine2", "leaf3")
+    it.run(WARM)
+    it.probes.down[link] = True
+    it.run(400 * MS)
+    assert it.state(cable) == "DOWN"
+    name, whole = it.fleet.link_ids[link], it.health.take
+
+    def take(event: Any, *rest: Any) -> list[Change]:
+        gone = [path for path in event["paths"] if (event["nic"], path["peer"], path["path"]) in left_alone]
+        kept = [path for path in event["paths"] if path not in gone]
+        return whole({**event, "paths": kept}, *rest)
+
+    ways = {**it.probes.book._forward, **it.probes.book._reverse}
+    left_alone = sorted(key for key, way in ways.items() if name in way)[:3]
+    it.health.take = take  # type: ignore[method-assign]
+    it.probes.down[link] = False
+    it.run(2500 * MS)
+    assert it.state(cable) == "UP"
+    it.probes.down[link] = True
+    began_ns = it.probes.now_ns
+    it.run(300 * MS, lambda: it.state(cable) == "DOWN")
+    assert it.probes.now_ns - began_ns <= 60 * MS
+
+
 def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
     it = small()
     it.run(WARM)
