@@ -1,7 +1,9 @@
 """Two all-to-alls at once on a non-blocking fabric: ECMP against steering, in one run, seed by seed.
 
-In: nothing. Out: goodput with decisions carried out over that without (OBSERVE), and over the best that there
-is (fabrictime/testbed/best.py); flows that were steered back onto links that they had left; how soon
+Each job has every other host, half of them on either leaf, as GPUs are given to jobs: they meet in the fabric
+alone, and the best is what all NICs carry together. In: nothing. Out: goodput with decisions carried out over
+that without (OBSERVE), and over the best that there is (fabrictime/testbed/best.py); what source ports get of
+that which are chosen by the routes; flows that were steered back onto links that they had left; how soon
 `fabrictime hold` stops all. Each seed draws the source ports anew. By hand:
 `fabrictime bench act alltoall [--quick]`.
 """
@@ -13,6 +15,8 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +28,23 @@ from fabrictime.bench._act_failover import NEVER_MS, SETTINGS
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
 from fabrictime.live_config import LiveRecords
+from fabrictime.testbed.best import choose_ports, shape_of
 from fabrictime.testbed.control import ControlClient
+from fabrictime.testbed.job_plan import make_job_plan
 
 __all__ = ["KEYS", "measure"]
 
 RATE_BPS: Final = 20_000_000
 SIZE_BYTES: Final = 500_000
 CONNECTIONS: Final = 4
-SEEDS, QUICK_SEEDS = 10, 2
+JOBS: Final = 2
+SEEDS, QUICK_SEEDS = 10, 1
 BEFORE_S: Final = 9.0
 STEER_S: Final = 10.0
 AFTER_S: Final = 9.0
+CHOSEN_S: Final = 15.0
+CHOSEN_PORT: Final = 42_000
+CANDIDATES: Final = 300
 READY_S: Final = 60.0
 KEYS: Final = (
     "two_alltoall_throughput_vs_ecmp", "two_alltoall_vs_best", "oscillations_10min", "hold_stops_within_ms",
@@ -44,10 +54,13 @@ KEYS: Final = (
 class _Job:
     """An all-to-all that runs, its iterations as they end."""
 
-    def __init__(self, control: ControlClient, name: str, seed: int, duration_s: float) -> None:
+    def __init__(
+        self, control: ControlClient, name: str, hosts: Sequence[str], seed: int, duration_s: float,
+        **ports: Any,
+    ) -> None:  # fmt: skip
         self._stream = control.stream(
-            "job", kind="alltoall", connections=CONNECTIONS, size_bytes=SIZE_BYTES, duration_s=duration_s,
-            seed=seed, job=name, slot_s=0,
+            "job", kind="alltoall", hosts=hosts, connections=CONNECTIONS, size_bytes=SIZE_BYTES,
+            duration_s=duration_s, seed=seed, job=name, slot_s=0, **ports,
         )  # fmt: skip
         started = next(self._stream)
         self.best_bps: float = started["best_goodput_bps"]
@@ -93,11 +106,15 @@ def _seeds(
     control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
 ) -> dict[str, Value]:
     gains, ecmp, best, stopped, moved = [], [], [], [], []
+    hosts = sorted(nic["host"] for nic in control.ask("show")["nics"])
     for number in range(seeds):
         seed = random.SystemRandom().randrange(2**31)
         stopped.append(hold.hold(LiveRecords(bootstrap), revert=False).took_ms)
         total_s = READY_S + BEFORE_S + STEER_S + AFTER_S
-        jobs = [_Job(control, f"a2a-{number}-{which}", seed + which, total_s) for which in range(2)]
+        jobs = [
+            _Job(control, f"a2a-{number}-{which}", hosts[which::JOBS], seed + which, total_s)
+            for which in range(JOBS)
+        ]
         flows = sum(job.connections for job in jobs)
         watch.until(lambda flows=flows: watch.movable >= flows, READY_S / 2, "ways of all connections")  # type: ignore[misc]
         began_s = time.monotonic()
@@ -111,7 +128,7 @@ def _seeds(
         hold.resume(LiveRecords(bootstrap))
         before = sum(job.bps(began_s, began_s + BEFORE_S) for job in jobs)
         after = sum(job.bps(acted_s, acted_s + AFTER_S) for job in jobs)
-        most = sum(job.best_bps for job in jobs) / len(jobs)
+        most = sum(job.best_bps for job in jobs)
         moves = len(watch.decisions) - decided
         gains.append(after / before if before else 0.0)
         ecmp.append(before / most)
@@ -125,12 +142,14 @@ def _seeds(
             job.join()
         watch.soon(lambda: not watch.movable, 15)
     back = _steered_back(watch)
+    chosen = _with_chosen_ports(control, bootstrap, hosts)
     return {
         "two_alltoall_throughput_vs_ecmp": Figure(
             float(np.median(gains)), note=f"worst {min(gains):.3f}, best {max(gains):.3f} of {seeds} seeds"
         ),
         "two_alltoall_vs_best": Figure(float(np.median(best)), note=f"worst {min(best):.3f}"),
         "two_alltoall_ecmp_vs_best": Figure(float(np.median(ecmp)), "1", f"worst {min(ecmp):.3f}"),
+        "two_alltoall_chosen_ports_vs_best": Figure(chosen, "1", "no assignment carries more here"),
         "flows_moved_share": Figure(float(np.median(moved)), "1"),
         "oscillations_10min": Figure(
             float(len(back)),
@@ -138,6 +157,41 @@ def _seeds(
         ),
         "hold_stops_within_ms": Figure(float(max(stopped)), note=f"median {np.median(stopped):.0f}"),
     }
+
+
+def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[str]) -> float:
+    """Return the goodput over the best that there is, with source ports that spread each step evenly."""
+    hold.hold(LiveRecords(bootstrap), revert=False)
+    links = [link.split(">") for link in control.ask("show")["links"]]
+    leaf_of = {a.split(":")[0]: b.split(":")[0] for a, b in links if a.split(":")[0] in hosts}
+    spines = sorted({b.split(":")[0] for _, b in links if b.startswith("spine")})
+    shape = shape_of(leaf_of, len(spines), RATE_BPS, RATE_BPS)
+    jobs = []
+    for which in range(JOBS):
+        mine, peer_port = hosts[which::JOBS], CHOSEN_PORT + which
+
+        @cache
+        def spine_of(source: str, peer: str, port: int, peer_port: int = peer_port) -> int | None:
+            way = control.ask(
+                "path", source=source, destination=peer, sport=port, dport=peer_port, protocol="tcp",
+                likely=True,
+            )  # fmt: skip
+            found = (link.split(">")[1].split(":")[0] for link in way)
+            return next((spines.index(node) for node in found if node in spines), None)
+
+        plan = make_job_plan("alltoall", len(mine), CONNECTIONS, SIZE_BYTES)
+        candidates = range(CHOSEN_PORT + JOBS, CHOSEN_PORT + JOBS + CANDIDATES)
+        ports = choose_ports(shape, plan, mine, spine_of, candidates)
+        jobs.append(
+            _Job(control, f"a2a-chosen-{which}", mine, which, CHOSEN_S, sports=ports, dport=peer_port)
+        )
+    began_s = time.monotonic()
+    time.sleep(CHOSEN_S - 3)
+    got = sum(job.bps(began_s + 2, time.monotonic()) for job in jobs)
+    for job in jobs:
+        job.join()
+    hold.resume(LiveRecords(bootstrap))
+    return got / sum(job.best_bps for job in jobs)
 
 
 def _steered_back(watch: Watch) -> list[str]:
