@@ -43,6 +43,7 @@ _AGAIN_NS: Final = 300_000_000
 _DIAL_NS: Final = 50_000_000
 _PORTS: Final = (20_000, 60_000)
 _TICK_NS: Final = 20_000_000
+_SPARES, _SPARES_LEAST = 12, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class Connections:
         self.lost = 0
         """Connections that broke by themselves and were opened again."""
         self._listeners: dict[str, socket.socket] = {}
+        self._spares: dict[str | None, list[socket.socket]] = {one.source.netns: [] for one in carried}
+        """By namespace sockets opened in it ahead: entering takes a thread, and a move has no time."""
         self.peer_port = peer_port
         for place in {one.peer.host: one.peer for one in carried}.values():
             self._listen(place)
@@ -133,6 +136,8 @@ class Connections:
 
     def open(self, until_ns: int, stop: Callable[[], bool]) -> bool:
         """Connect all of them; returns whether all stand by `until_ns`. Raises OSError for a port refused."""
+        for netns, spares in self._spares.items():
+            spares += self._opened(netns, sum(one.source.netns == netns for one in self.carried) + _SPARES)
         for one in self.carried:
             self._begin(one, one.port, None)
         while not all(one.tx is not None for one in self.carried):
@@ -161,6 +166,7 @@ class Connections:
         for command in self._owner.tend():
             self.obey(command)
         self._watch_owner()
+        self._fill_spares()
         now_ns = time.monotonic_ns()
         for one in self.carried:
             attempt = one.attempt
@@ -208,7 +214,8 @@ class Connections:
         for one in self.carried:
             self._abandon(one, "the job ended")
             self._let_go(one)
-        for sock in (*self._listeners.values(), *self._owned.values()):
+        spares = [sock for opened in self._spares.values() for sock in opened]
+        for sock in (*self._listeners.values(), *self._owned.values(), *spares):
             sock.close()
         self._poll.close()
 
@@ -222,7 +229,7 @@ class Connections:
             return
         begin_ns = time.monotonic_ns()
         try:
-            sock = userns.in_netns(one.source.netns, lambda: self._dial(one, port))
+            sock = self._dial(one, port)
         except OSError as error:
             if command is None and one.flow is None:
                 raise
@@ -240,7 +247,7 @@ class Connections:
         self._unwatch(attempt.sock)
         _reset(attempt.sock)
         try:
-            attempt.sock = userns.in_netns(one.source.netns, lambda: self._dial(one, attempt.port))
+            attempt.sock = self._dial(one, attempt.port)
         except OSError as error:
             one.attempt = None
             if attempt.command is not None:
@@ -249,7 +256,8 @@ class Connections:
         self._watch(attempt.sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial(self, one: Carried, port: int) -> socket.socket:
-        sock = _socket(self._congestion)
+        spares = self._spares[one.source.netns]
+        sock = spares.pop() if spares else self._opened(one.source.netns, 1)[0]
         try:
             sock.bind((one.source.address, port))
             code = sock.connect_ex((one.peer.address, self.peer_port))
@@ -259,6 +267,16 @@ class Connections:
             sock.close()
             raise
         return sock
+
+    def _opened(self, netns: str | None, count: int) -> list[socket.socket]:
+        return userns.in_netns(netns, lambda: [_socket(self._congestion) for _ in range(count)])
+
+    def _fill_spares(self) -> None:
+        """See to it that moves find sockets; one namespace a turn."""
+        for netns, spares in self._spares.items():
+            if len(spares) < _SPARES_LEAST:
+                spares += self._opened(netns, _SPARES)
+                return
 
     def _answered(self, one: Carried, attempt: _Attempt) -> None:
         sock = attempt.sock

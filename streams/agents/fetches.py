@@ -2,7 +2,7 @@
 
 In: an app or a consumer that has started. Out: its fetcher, set up. The library has one request under way at
 a time, for the partitions of which nothing waits to be worked on. Where it asks ahead while some still wait,
-it would leave these out for as long as the others have nothing to say: those requests wait AHEAD_WAIT_MS only.
+it would leave these out for as long as the others have nothing to say: those wait AHEAD_WAIT_MS only.
 """
 
 from __future__ import annotations
