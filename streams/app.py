@@ -26,7 +26,7 @@ from schemas import codec
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.agents.alerts import AlertsStage
 from streams.agents.contention import ContentionStage
-from streams.agents.fetches import tune_fetches
+from streams.agents.fetches import NOT_AHEAD_S, tune_fetches
 from streams.agents.links import LinksStage
 from streams.agents.map import MapStage
 from streams.agents.partitions import Ownership
@@ -60,7 +60,7 @@ REPEAT_S: Final = 10.0
 """s before the same line of a client library is printed again."""
 EXIT_S: Final = 2.0
 """s that threads have to end after the worker stopped; what they hold is unacknowledged."""
-READ_AHEAD_S: Final = 0.005
+READ_AHEAD_S: Final = 0.015
 FETCH_WAIT_MS: Final = 100
 SINK_WAIT_MS: Final = 500
 SINK_BYTES: Final = 1 << 20
@@ -118,6 +118,7 @@ class _Service:
         self.owned = [made(self.room).partitions for stage, made in STAGES if stage in stages]
         for owned in self.owned:
             owned.register()
+        self._read_ahead_s = NOT_AHEAD_S if "links" in stages else READ_AHEAD_S
         self._ready = ready
         self._watching = False
         signals: Any = self.app
@@ -126,7 +127,7 @@ class _Service:
         signals.on_before_shutdown.connect(self._stopping)
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
-        tune_fetches(app, READ_AHEAD_S, FETCH_WAIT_MS)
+        tune_fetches(app, self._read_ahead_s, FETCH_WAIT_MS)
         for owned in self.owned:
             owned.assigned(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
         self.room.task("readiness", self._tell_ready(len(assigned)))
