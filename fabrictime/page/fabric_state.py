@@ -19,7 +19,7 @@ from fabrictime.page.act_state import ActState
 from fabrictime.page.crossings import Crossings
 from fabrictime.page.flow_shelf import Decode, FlowShelf
 from fabrictime.page.flow_trail import RAW_NS
-from fabrictime.page.queue_minute import QueueMinute
+from fabrictime.page.queue_minute import FRESH_NS, QueueMinute
 from fabrictime.page.wires import Nic, Plan, Wires
 from schemas.topics import (
     ACTIONS,
@@ -110,7 +110,9 @@ class FabricState:
         self._closed: dict[str, None] = {}
         """Contention windows that closed, in that order."""
         self._contention_ns = 0
-        self._plan: tuple[tuple[int, int, int], Plan] | None = None
+        self._plan: tuple[tuple[int, int, int, bool], Plan] | None = None
+        self._queues_pass_ns: int | None = None
+        """When queues alone no longer draw the first of the cables that they draw alone."""
 
     # ------------------------------------------------------------------------------------------------ taking
 
@@ -259,6 +261,7 @@ class FabricState:
         """Return what is drawn now; the same object while nothing of it changed."""
         found = self.plan_if_known()
         if found is None:
+            self._queues_pass_ns = None
             found = self.wires.plan(self.nics.values(), self._drawn)
             self._plan = (self._plan_version(), found)
         return found
@@ -267,17 +270,23 @@ class FabricState:
         """Return the plan where nothing of it changed since it was made, else None."""
         return self._plan[1] if self._plan is not None and self._plan[0] == self._plan_version() else None
 
-    def _plan_version(self) -> tuple[int, int, int]:
-        return self.wires.version, self.crossings.shape, self.versions["plan"]
+    def _plan_version(self) -> tuple[int, int, int, bool]:
+        passed = self._queues_pass_ns is not None and self.queues.newest_ns > self._queues_pass_ns
+        return self.wires.version, self.crossings.shape, self.versions["plan"], passed
 
     def _drawn(self, cable: int) -> bool:
         """A cable stands while a path crosses it, it is in trouble, or its queues are told."""
         up, down = 2 * cable, 2 * cable + 1
-        return bool(
+        if (
             self.crossings.crossed(up) or self.crossings.crossed(down)
             or self.link_state.get(up, 0) > 1 or self.link_state.get(down, 0) > 1
-            or self.queues.newest(up) is not None or self.queues.newest(down) is not None
-        )  # fmt: skip
+        ):  # fmt: skip
+            return True
+        told = [depth.start_ns for link in (up, down) if (depth := self.queues.newest(link)) is not None]
+        if told:  # by windows alone that are not old yet: when they are, the plan is another
+            pass_ns = max(told) + FRESH_NS
+            self._queues_pass_ns = min(pass_ns, self._queues_pass_ns or pass_ns)
+        return bool(told)
 
     def state(self, number: int) -> int:
         """Return a link's state: as judged; else UP where probes cross it in the newest windows."""

@@ -108,6 +108,23 @@ def test_a_cable_goes_when_no_path_crosses_it_any_more_unless_something_is_judge
     assert [name for name, _ in state.plan().nodes] == ["h1"]
 
 
+def test_a_cable_that_its_queues_alone_draw_goes_when_they_are_old(state: FabricState, fabric: Any) -> None:
+    nic, peer, start = "h1/eth1", "h8/eth1", 1_000 * S
+    tell(state, ("fabric.inventory", nic, fabric.nic(nic)), ("fabric.inventory", peer, fabric.nic(peer)))
+    tell(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer)))
+    gone, stays = fabric.up("leaf1", 3), fabric.up("leaf1", 1)
+    tell(state, ("fabric.queues", "fabric", fabric.queues({gone: {}, stays: {}}, start)))
+    tell(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer, ports=1)))
+    assert len(state.plan().cables) == 2 + 3
+    for second in range(1, 5):
+        tell(state, ("fabric.queues", "fabric", fabric.queues({stays: {}}, start + second * S)))
+    assert len(state.plan().cables) == 2 + 3
+    for second in (5, 6):
+        tell(state, ("fabric.queues", "fabric", fabric.queues({stays: {}}, start + second * S)))
+    assert len(state.plan().cables) == 2 + 2
+    assert state.plan() is state.plan(), "and is not made again for each look"
+
+
 def test_states_are_kept_by_direction_and_an_older_record_changes_nothing(
     state: FabricState, fabric: Any
 ) -> None:
