@@ -491,7 +491,7 @@ def bench(
     wanted = tuple(parts or ())
     known = () if name == "all" else parts_of(name)
     if unknown := [part for part in wanted if part not in known]:
-        _stop(f"bench {name} {unknown[0]}: expected {', '.join(known) or 'no part, for it has none'}")
+        _stop(f"bench {name} {unknown[0]}: expected {', '.join(known) or 'no part: it is measured whole'}")
     chosen = names() if name == "all" else [name]
     raise typer.Exit(_show.run(chosen, as_json=as_json, quick=quick, parts=wanted))
 

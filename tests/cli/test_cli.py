@@ -11,13 +11,14 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
 from rich.console import Console
 
 from fabrictime import status, up
-from fabrictime.bench import Figure, Missing, Target, judge, names
+from fabrictime.bench import Figure, Missing, Target, judge, names, run_bench
 from fabrictime.cli import duration_s
 from fabrictime.table import table
 from fabrictime.view import NicView, View
@@ -80,6 +81,8 @@ def test_version_is_the_projects():
             "fabrictime: fleet fleet.toml: No such file or directory",
         ),
         (("bench", "nothing"), "fabrictime: bench nothing: expected one of"),
+        (("bench", "see", "nothing"), "fabrictime: bench see nothing: expected paths, detect, links"),
+        (("bench", "log", "part"), "fabrictime: bench log part: expected no part: it is measured whole"),
         (
             ("tail", "fabric.probe", "--log", "127.0.0.1:1"),
             "fabrictime: topic 'fabric.probe': not in the table of",
@@ -175,6 +178,18 @@ def test_figures_are_judged_against_their_targets():
     assert found["more"]["unit"] == "cores"
     assert found["bad"]["value"] is None
     json.dumps(found, allow_nan=False)
+
+
+def test_one_part_of_a_bench_is_judged_by_its_own_targets_alone():
+    parted = SimpleNamespace(
+        NAME="parted", TARGETS=dict.fromkeys("ab", Target("s", "<=", 1)), PARTS={"x": ["a"], "y": ["b"]},
+        run=lambda progress, quick=False, parts=(): {"a": 0.5} if parts == ["x"] else {"a": 0.5, "b": 2.0},
+    )  # fmt: skip
+    assert list(run_bench(parted, print, parts=["x"])["figures"]) == ["a"]
+    assert [figure["met"] for figure in run_bench(parted, print)["figures"].values()] == [True, False]
+    whole = SimpleNamespace(NAME="whole", TARGETS={}, run=lambda progress, quick=False: {})
+    with pytest.raises(TypeError, match="expected no parts"):
+        run_bench(whole, print, parts=["x"])
 
 
 def test_every_bench_states_its_targets():
