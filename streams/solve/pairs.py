@@ -199,9 +199,11 @@ class PairMemory:
 
     NEAR: Final = 3.0
     PATIENCE: Final = 32
+    PATIENCE_FAR: Final = 600
+    """Of margins GROSS times above: paths hardly become so much longer, and queues may stand for minutes."""
     SMOOTH: Final = 16
     GROSS: Final = 3.0
-    """A margin so many times above the other kind's floor is a queue, whatever its own floor will be."""
+    """A margin so many times above a floor, be it the other kind's, is a queue."""
     LASTING: Final = 64
     """Windows over which an asymmetry is averaged."""
     FORGET: Final = 600
@@ -272,7 +274,8 @@ class PairMemory:
         above = sure & ~below & ~close
         low = np.where(above, np.minimum(low, margin_ns), np.inf)
         since = np.where(above, since + 1, np.where(sure, 0, since))
-        moved = above & (since >= self.PATIENCE)
+        far = gross | ((near >= 2) & (margin_ns > (1 + self.GROSS) * floor))
+        moved = above & (since >= np.where(far, self.PATIENCE_FAR, self.PATIENCE))
         lower = below & np.isfinite(floor)
         near = np.where(below | moved, 1, np.where(close, near + 1, near))
         with np.errstate(invalid="ignore"):

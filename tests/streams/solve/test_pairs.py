@@ -111,14 +111,15 @@ def test_middles_of_hills_and_lowest_readings_have_floors_of_their_own() -> None
 
 
 @pytest.mark.parametrize("middle", [False, True])
-def test_a_queue_far_above_the_one_floor_is_none_of_the_other(middle: bool) -> None:
-    """A pair that always had hills has none while a queue stands: no floor of lowest readings."""
-    memory = PairMemory()
+@pytest.mark.parametrize("same", [False, True])
+def test_a_queue_far_above_a_floor_is_a_queue_for_minutes(middle: bool, same: bool) -> None:
+    """A pair that always had hills has none while a queue stands: no floor of lowest readings either."""
+    memory, kind = PairMemory(), middle if same else not middle
     run_memory([10_000.0] * 9, memory, middle=middle)
-    found = run_memory([110_000.0] * PairMemory.PATIENCE, memory, middle=not middle)
-    assert found[:-1] == [100_000.0] * (PairMemory.PATIENCE - 1)
-    assert run_memory([110_000.0] * 2, memory, middle=not middle)[-1] == 0, "the path moved, after all"
-    assert np.isinf(run_memory([112_000.0], memory, middle=middle)[0]), "and what it was is forgotten"
+    found = run_memory([110_000.0] * PairMemory.PATIENCE_FAR, memory, middle=kind)
+    assert found[:-1] == [100_000.0] * (PairMemory.PATIENCE_FAR - 1)
+    assert run_memory([110_000.0] * 2, memory, middle=kind)[-1] == 0, "the path moved, after all"
+    assert np.isinf(run_memory([112_000.0], memory, middle=not kind)[0]), "and what it was is forgotten"
 
 
 def test_pairs_that_are_gone_are_forgotten() -> None:
