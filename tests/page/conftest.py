@@ -428,6 +428,10 @@ class Browser:
     """Headless Chromium with one window."""
 
     def __init__(self, profile: Path) -> None:
+        self._profile = profile
+        self.driver: Any = self._start()
+
+    def _start(self) -> Any:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
 
@@ -436,13 +440,25 @@ class Browser:
         for argument in (
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--hide-scrollbars", f"--user-data-dir={profile}",
+            "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={self._profile}",
         ):  # fmt: skip
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver: Any = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
+        return webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
 
     def open(self, url: str, dark: bool = True, width: int = 1400, height: int = 900) -> None:
+        """Show a page; in a new browser where the one before has died, as it does once in some thousand."""
+        from selenium.common.exceptions import InvalidSessionIdException
+
+        try:
+            self._open(url, dark, width, height)
+        except InvalidSessionIdException as died:
+            print(f"browser: {died.msg}; once more in a new one")
+            self.driver.quit()
+            self.driver = self._start()
+            self._open(url, dark, width, height)
+
+    def _open(self, url: str, dark: bool, width: int, height: int) -> None:
         self.driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
