@@ -30,7 +30,7 @@ class Fabric(world.Log):
     def __init__(self, bootstrap: str) -> None:
         self.log = Log(bootstrap)
         self.producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
-        self.done = 0
+        self.done: set[str] = set()
         super().__init__()
 
     def put(self, topic: Topic, key: str, record: dict[str, Any] | None) -> None:
@@ -43,7 +43,10 @@ class Fabric(world.Log):
         """All decisions, in their order; carried out by now."""
         found = [record for _, record in self.log.read(DECISIONS.name)]
         found.sort(key=lambda record: (record["epoch"], record["seq"]))
-        for decision in found[self.done :]:
+        for decision in found:
+            if decision["decision_id"] in self.done:  # partitions are read one after the other: in any order
+                continue
+            self.done.add(decision["decision_id"])
             name = decision["flow_id"]
             self.ports[name] = decision["to_path"]
             self.put(ACTIONS, decision["host"], {
@@ -53,7 +56,6 @@ class Fabric(world.Log):
                 "to_path": decision["to_path"], "took_ns": 1000, "detail": "",
             })  # fmt: skip
             self.report()
-        self.done = len(found)
         return found
 
     def until(self, holds: Any, seconds: float = 30.0) -> None:
