@@ -1,7 +1,7 @@
 """How the client library asks the log for more: aiokafka 0.14 has no settings for it.
 
-In: an app or a consumer that has started. Out: its fetcher, set up. The library has one request under way at
-a time, for the partitions of which nothing waits to be worked on. Where it asks ahead while some still wait,
+In: an app whose consumer has started. Out: its fetcher, set up. The library has one request under way at a
+time, for the partitions of which nothing waits to be worked on. Where it asks ahead while some still wait,
 these are left out for as long as the others have nothing to say: whoever must be quick does not ask ahead.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["NOT_AHEAD_S", "tune_consumer", "tune_fetches"]
+__all__ = ["NOT_AHEAD_S", "tune_fetches"]
 
 NOT_AHEAD_S: Final = 0.1
 """s that messages may wait to be worked on before others are asked for all the same."""
@@ -25,9 +25,3 @@ def tune_fetches(app: Any, read_ahead_s: float, wait_ms: int, least_bytes: int =
     fetcher._prefetch_backoff = read_ahead_s
     fetcher._fetch_max_wait_ms = wait_ms
     fetcher._fetch_min_bytes = least_bytes
-
-
-def tune_consumer(consumer: Any, read_ahead_s: float, wait_ms: int) -> None:
-    """Set the same for an AIOKafkaConsumer that has started."""
-    consumer._fetcher._prefetch_backoff = read_ahead_s
-    consumer._fetcher._fetch_max_wait_ms = wait_ms

@@ -19,7 +19,6 @@ from aiokafka.partitioner import murmur2
 from schemas import codec
 from schemas.sanity import EPOCH_AHEAD_MS
 from schemas.topics import DECISIONS, ROUNDS, TOPICS
-from streams.agents.fetches import tune_consumer
 from streams.agents.partitions import Ownership, Tenure
 from streams.agents.rejects import Refused, send_reject
 from streams.agents.room import Room
@@ -77,9 +76,10 @@ class PolicyStage:
         epoch = max((began_ns // MS, *(decision["epoch"] + 1 for decision in past)))
         consumer = AIOKafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )  # fmt: skip
         await consumer.start()
-        tune_consumer(consumer, READ_AHEAD_S, FETCH_WAIT_MS)
+        consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
         try:
             missing = await _seek(consumer, bootstrap, epoch)
             feed = PolicyFeed(
