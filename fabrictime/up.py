@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime import status
 from fabrictime.config import Config, ConfigError, load
+from fabrictime.precedence import keep_precedence
 from fabrictime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
     if kind == "fabric":
         from fabrictime.testbed import userns
 
+        keep_precedence(os.environ)
         try:
             userns.enter()
         except userns.NamespacesDenied as denied:

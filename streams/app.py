@@ -27,6 +27,7 @@ from schemas.topics import MAX_MESSAGE_BYTES
 from streams.agents.alerts import AlertsStage
 from streams.agents.contention import ContentionStage
 from streams.agents.fetches import NOT_AHEAD_S, tune_fetches
+from streams.agents.in_loop import read_in_loop
 from streams.agents.links import LinksStage
 from streams.agents.map import MapStage
 from streams.agents.partitions import Ownership
@@ -56,6 +57,8 @@ APART: Final[tuple[tuple[str, set[Stage]], ...]] = (
     ("", {"map", "solve"}), ("-links", {"links"}), ("-policy", {"policy"}),
 )  # fmt: skip
 """Stages that share an app, and what the name of its consumer group ends in."""
+QUICK: Final[set[Stage]] = {"links", "policy"}
+"""Stages whose consumer runs in their own loop: they answer in milliseconds, and never compute for long."""
 REPEAT_S: Final = 10.0
 """s before the same line of a client library is printed again."""
 EXIT_S: Final = 2.0
@@ -113,6 +116,8 @@ class _Service:
     ) -> None:  # fmt: skip
         """`ready` is called with how many partitions it holds, whenever it can work on what it took over."""
         self.app = build_app(group, settings, datadir)
+        if stages <= QUICK:
+            read_in_loop(self.app)
         self.room = Room(self.app, settings, registry, flows="solve" in stages)
         self.room.reject = self._reject_soon
         self.owned = [made(self.room).partitions for stage, made in STAGES if stage in stages]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fabrictime.precedence import give_way
 from fabrictime.testbed import userns
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import ENDLESS_BYTES, make_job_plan
@@ -106,6 +107,7 @@ class _Stop:
 
 def main() -> int:
     """Run the flow that standard input orders."""
+    give_way("job")
     order = _Order(**json.loads(sys.stdin.readline()))
     stop = _Stop()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fabrictime.precedence import give_way
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
 from fabrictime.testbed.owner import Command, Owner
@@ -95,6 +96,7 @@ class _Orders:
 
 def main() -> int:
     """Run the job that standard input orders."""
+    give_way("job")
     line = b""
     while not line.endswith(b"\n"):
         line += os.read(sys.stdin.fileno(), 1)

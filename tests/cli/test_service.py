@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fabrictime.testbed.userns import namespaces_allowed
+
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import os, sys
@@ -41,3 +43,49 @@ def test_without_the_right_to_go_before_others_a_service_stands_as_it_is():
         assert niceness("links") in (0, -10)
         return
     assert niceness("links", "drop") == 0
+
+
+FABRIC = """
+import os, subprocess, sys
+from fabrictime.precedence import keep_precedence
+from fabrictime.testbed.userns import enter
+keep_precedence(os.environ)
+enter()
+child = "from fabrictime.precedence import give_way; give_way('{}'); import os; print(os.getpriority(0, 0))"
+for name in sys.argv[1:]:
+    subprocess.run([sys.executable, "-c", child.format(name)], check=True)
+"""
+UNPRIVILEGED = """
+import os, sys
+from fabrictime.precedence import give_way, keep_precedence
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+keep_precedence(os.environ)
+for name in sys.argv[1:]:  # from the one that goes first to the one that goes last
+    give_way(name)
+    print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
+NAMES = ("links", "prober", "job", "history")
+
+
+def niceness_of_each(code):
+    if (mine := os.getpriority(os.PRIO_PROCESS, 0)) != 0:
+        pytest.skip(f"this process is not as it is usually: niceness {mine}")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *NAMES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return dict(zip(NAMES, map(int, done.stdout.split()), strict=True))
+
+
+def test_within_the_fabrics_namespaces_services_go_first_as_outside():
+    """A capability counts for nothing there: without care all who ought to go first would stand at 0."""
+    denied = namespaces_allowed()
+    if denied is not None:
+        pytest.skip(denied)
+    if niceness("links") == 0:
+        pytest.skip("this process may not go before others")
+    assert niceness_of_each(FABRIC) == {"links": -15, "prober": -5, "job": 0, "history": 10}
+
+
+def test_who_may_not_go_first_keeps_the_order_by_going_behind():
+    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "prober": 8, "job": 11, "history": 19}
