@@ -15,10 +15,11 @@ from typing import Final
 __all__ = ["NICE", "give_way", "keep_precedence", "niceness"]
 
 NICE: Final = {
-    "links": -15, "act": -15, "policy": -10, "log": -10, "prober": -5, "rdma-probe": -5, "worker": 5,
-    "streams": 5, "page": 10, "history": 10, "sim": 10,
+    "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "policy": -10, "log": -10, "job": -10,
+    "worker": -3, "streams": -3, "page": 5, "history": 10, "sim": 10,
 }  # fmt: skip
-"""As nice(2) has it; a simulated fleet, which can go slower, goes behind those who must keep up with it.
+"""As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
+which can go slower, goes behind those who must keep up with it.
 Without the right to go before others (CAP_SYS_NICE) only the latter, but for `keep_precedence`."""
 SWITCH_S: Final = 0.0005
 """s that a thread waits at most for another to let go of the interpreter; 5 ms otherwise, for every message

@@ -134,6 +134,12 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
             cleared_s = None
         elif cleared_s is None:
             cleared_s = (at_ms - healed_ms) / 1e3
+    if (
+        named_s is not None
+        and cleared_s is None
+        and not {row.subject for row in sights[-1].rows} & set(case.wanted)
+    ):
+        cleared_s = 0.0  # it had passed by itself, or was cleared, before it was undone
     return Seen(case, named_s, cleared_s, tuple(wrong), said)
 
 

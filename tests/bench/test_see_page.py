@@ -52,6 +52,11 @@ def test_what_comes_back_was_not_cleared() -> None:
     assert scored(case(), sights[:3], 0, 2_000).cleared_s is None
 
 
+def test_what_passed_before_it_was_undone_took_no_time_to_clear() -> None:
+    assert scored(case(), [sight(100, (A, "DOWN")), sight(1_500)], 0, 2_000).cleared_s == 0.0
+    assert scored(case(), [sight(100)], 0, 2_000).cleared_s is None, "what was never named was not cleared"
+
+
 def test_the_table_says_what_was_wrong_and_what_is_slow_by_its_nature() -> None:
     seen = [
         scored(case(), [sight(100, (A, "DOWN"), (B, "GREY"))], 0, 5_000),

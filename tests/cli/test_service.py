@@ -65,7 +65,7 @@ for name in sys.argv[1:]:  # from the one that goes first to the one that goes l
     give_way(name)
     print(os.getpriority(os.PRIO_PROCESS, 0))
 """
-NAMES = ("links", "prober", "job", "history")
+NAMES = ("links", "policy", "worker", "history")
 
 
 def niceness_of_each(code):
@@ -84,8 +84,8 @@ def test_within_the_fabrics_namespaces_services_go_first_as_outside():
         pytest.skip(denied)
     if niceness("links") == 0:
         pytest.skip("this process may not go before others")
-    assert niceness_of_each(FABRIC) == {"links": -15, "prober": -5, "job": 0, "history": 10}
+    assert niceness_of_each(FABRIC) == {"links": -15, "policy": -10, "worker": -3, "history": 10}
 
 
 def test_who_may_not_go_first_keeps_the_order_by_going_behind():
-    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "prober": 8, "job": 11, "history": 19}
+    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "policy": 4, "worker": 9, "history": 19}
