@@ -24,11 +24,10 @@ Without the right to go before others (CAP_SYS_NICE) only the latter, but for `k
 SWITCH_S: Final = 0.0005
 """s that a thread waits at most for another to let go of the interpreter; 5 ms otherwise, for every message
 that goes from the thread that reads the log to the one that works on it."""
-
-
 BEHIND: Final = "FABRICTIME_BEHIND"
 """Set for children that may not go before others: all of them give way then, in the same order."""
-LAST: Final = 19
+LAST: Final = 10
+"""Niceness of the last then: no further behind, since whoever looks at the page stands at 0."""
 
 
 def keep_precedence(environ: MutableMapping[str, str]) -> None:

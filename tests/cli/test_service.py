@@ -88,4 +88,4 @@ def test_within_the_fabrics_namespaces_services_go_first_as_outside():
 
 
 def test_who_may_not_go_first_keeps_the_order_by_going_behind():
-    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "policy": 4, "worker": 9, "history": 19}
+    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "policy": 2, "worker": 5, "history": 10}
