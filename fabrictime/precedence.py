@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import MutableMapping
 from typing import Final
 
 __all__ = ["NICE", "give_way", "keep_precedence", "niceness"]
@@ -19,20 +18,20 @@ NICE: Final = {
     "worker": -3, "streams": -3, "page": 5, "history": 10, "sim": 10,
 }  # fmt: skip
 """As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
-which can go slower, goes behind those who must keep up with it.
-Without the right to go before others (CAP_SYS_NICE) only the latter, but for `keep_precedence`."""
+which can go slower, goes behind those who must keep up with it. Who may not go before others (CAP_SYS_NICE)
+stands at 0 instead, or behind others as `keep_precedence` has it."""
 SWITCH_S: Final = 0.0005
 """s that a thread waits at most for another to let go of the interpreter; 5 ms otherwise, for every message
 that goes from the thread that reads the log to the one that works on it."""
 BEHIND: Final = "FABRICTIME_BEHIND"
-"""Set for children that may not go before others: all of them give way then, in the same order."""
+"""In the environment of children that may not go before others: they give way then, in the same order."""
 LAST: Final = 10
 """Niceness of the last then: no further behind, since whoever looks at the page stands at 0."""
 
 
-def keep_precedence(environ: MutableMapping[str, str]) -> None:
-    """Go before others from now on, so that children may, which are given `environ`; without the right to,
-    have them go behind others in the order that they would have had.
+def keep_precedence() -> None:
+    """Go before others from now on, so that children may; without the right to, have them go behind others,
+    in the order that they would have had.
 
     For a process that is about to enter a user namespace: in there nobody may ask to go first, but whoever
     does may give it away.
@@ -40,7 +39,7 @@ def keep_precedence(environ: MutableMapping[str, str]) -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, min(NICE.values()))
     except PermissionError:
-        environ[BEHIND] = "1"
+        os.environ[BEHIND] = "1"
 
 
 def niceness(name: str, behind: bool) -> int:

@@ -157,7 +157,7 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
     if kind == "fabric":
         from fabrictime.testbed import userns
 
-        keep_precedence(os.environ)
+        keep_precedence()
         try:
             userns.enter()
         except userns.NamespacesDenied as denied:

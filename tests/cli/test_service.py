@@ -49,7 +49,7 @@ FABRIC = """
 import os, subprocess, sys
 from fabrictime.precedence import keep_precedence
 from fabrictime.testbed.userns import enter
-keep_precedence(os.environ)
+keep_precedence()
 enter()
 child = "from fabrictime.precedence import give_way; give_way('{}'); import os; print(os.getpriority(0, 0))"
 for name in sys.argv[1:]:
@@ -60,7 +60,7 @@ import os, sys
 from fabrictime.precedence import give_way, keep_precedence
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)
-keep_precedence(os.environ)
+keep_precedence()
 for name in sys.argv[1:]:  # from the one that goes first to the one that goes last
     give_way(name)
     print(os.getpriority(os.PRIO_PROCESS, 0))
