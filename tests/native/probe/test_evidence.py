@@ -138,7 +138,7 @@ def test_an_answer_that_comes_late_takes_the_loss_back(
 
 
 def test_a_peer_that_is_no_longer_asked_leaves_no_losses_to_who_comes_after(make_nic: MakeNic) -> None:
-    a, b = make_nic("a/lo", max_peers=1, timeout_ms=60), make_nic("b/lo")
+    a, b = make_nic("a/lo", max_peers=1, timeout_ms=300), make_nic("b/lo")
     a.engine.set_peers([Peer("gone/lo", b.address, 9)])
     a.start()
     b.start()
@@ -154,8 +154,8 @@ def test_a_peer_that_is_no_longer_asked_leaves_no_losses_to_who_comes_after(make
         return told.sum("answered") > 200
 
     told.until(asked)
+    told.until(lambda: told.sum("lost") == told.sum("late"))  # b may have slept; what is not b's never comes back
     assert {way.peer for way in told.ways()} == {"b/lo"}
-    assert told.sum("lost") == told.sum("late")
 
 
 def test_a_peer_at_a_new_address_begins_anew(make_nic: MakeNic) -> None:
@@ -170,7 +170,7 @@ def test_a_peer_at_a_new_address_begins_anew(make_nic: MakeNic) -> None:
     told.take()
     told.events.clear()
     told.until(lambda: told.sum("answered") > 100)
-    assert told.sum("lost") == told.sum("late")
+    told.until(lambda: told.sum("lost") == told.sum("late"))
 
 
 def test_news_beyond_what_is_taken_comes_with_the_next(make_nic: MakeNic) -> None:
