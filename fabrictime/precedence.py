@@ -1,17 +1,23 @@
 """Who goes first where services share a machine: what finds dead links before what is merely looked at.
 
-In: a service's name. Out: the calling process's niceness, and how soon one of its threads makes room for
-another. On a machine with as many processors as services none of this matters.
+In: a service's name. Out: the calling process's scheduling class and niceness, and how soon one of its
+threads makes room for another. On a machine with as many processors as services none of this matters.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import resource
+import signal
 import sys
+from types import FrameType
 from typing import Final
 
-__all__ = ["NICE", "give_way", "keep_precedence", "niceness"]
+__all__ = ["NICE", "REAL_TIME", "give_way", "keep_precedence", "niceness"]
+
+log = logging.getLogger(__name__)
 
 NICE: Final = {
     "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "policy": -10, "log": -10, "job": -10,
@@ -20,6 +26,13 @@ NICE: Final = {
 """As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
 which can go slower, goes behind those who must keep up with it. Who may not go before others (CAP_SYS_NICE)
 stands at 0 instead, or behind others as `keep_precedence` has it."""
+REAL_TIME: Final = frozenset({"prober", "rdma-probe", "log", "links", "policy", "act", "job"})
+"""The way from a lost probe to a flow that has been moved. Each works for a millisecond or two and then waits;
+in the real-time class, sched(7), it is woken at once and gets done, instead of making room for others twenty
+times on the way. All have one priority, so that none of them interrupts another."""
+RUN_ON_S: Final = (5, 20)
+"""s that a thread may run in that class without ever waiting: then it goes on in the ordinary class; and when
+it does not even do that, it is killed (RLIMIT_RTTIME)."""
 SWITCH_S: Final = 0.0005
 """s that a thread waits at most for another to let go of the interpreter; 5 ms otherwise, for every message
 that goes from the thread that reads the log to the one that works on it."""
@@ -36,10 +49,28 @@ def keep_precedence() -> None:
     For a process that is about to enter a user namespace: in there nobody may ask to go first, but whoever
     does may give it away.
     """
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+        _never_run_on()
     try:
         os.setpriority(os.PRIO_PROCESS, 0, min(NICE.values()))
     except PermissionError:
         os.environ[BEHIND] = "1"
+
+
+def _never_run_on() -> None:
+    """Have whatever of this process or its children runs on and on leave the real-time class."""
+    most = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    soft, hard = (s * 1_000_000 if most < 0 else min(s * 1_000_000, most) for s in RUN_ON_S)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
+    signal.signal(signal.SIGXCPU, _leave_real_time)
+
+
+def _leave_real_time(number: int, frame: FrameType | None) -> None:
+    log.warning("a thread ran for %d s without a pause: on in the ordinary scheduling class", RUN_ON_S[0])
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
 
 
 def niceness(name: str, behind: bool) -> int:
@@ -49,7 +80,16 @@ def niceness(name: str, behind: bool) -> int:
 
 
 def give_way(name: str) -> None:
-    """Set this process's niceness to what its service may have, and its threads' patience."""
+    """Set this process's class and niceness to what its service may have, and its threads' patience.
+
+    For the main thread, before there are others. The real-time class is kept by `REAL_TIME` alone, where this
+    process was started in it, and never asked for.
+    """
+    if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
+        if name in REAL_TIME:
+            _never_run_on()
+        else:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness(name, BEHIND in os.environ))
     sys.setswitchinterval(SWITCH_S)

@@ -11,13 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fabrictime.config import Config, ConfigError, load
 from fabrictime.precedence import give_way
 from fabrictime.ready import die_with_parent
-from fabrictime.supervisor import CONFIG_EXIT
-from schemas.topology import TopologyError
+
+if TYPE_CHECKING:
+    from fabrictime.config import Config
 
 
 def _log(config: Config, nic: str | None) -> int | None:
@@ -150,11 +150,14 @@ def keep_still() -> None:
 
 def run(name: str, path: Path | None, nic: str | None = None) -> int:
     """Run service `name` until it ends and return its exit code."""
+    give_way(name)  # before anything is loaded, which takes a second of a processor
+    from fabrictime.config import ConfigError, load
+    from schemas.topology import TopologyError
+
     die_with_parent()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    give_way(name)
     keep_still()
     if name not in SERVICES:
         return _refuse(f"service {name!r}: expected one of {', '.join(SERVICES)}")
@@ -165,6 +168,8 @@ def run(name: str, path: Path | None, nic: str | None = None) -> int:
 
 
 def _refuse(line: str) -> int:
+    from fabrictime.supervisor import CONFIG_EXIT
+
     print(f"fabrictime: {line}", file=sys.stderr, flush=True)
     return CONFIG_EXIT
 

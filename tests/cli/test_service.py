@@ -89,3 +89,75 @@ def test_within_the_fabrics_namespaces_services_go_first_as_outside():
 
 def test_who_may_not_go_first_keeps_the_order_by_going_behind():
     assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "policy": 2, "worker": 5, "history": 10}
+
+
+CLASSES = """
+import os, subprocess, sys
+from fabrictime.precedence import keep_precedence
+from fabrictime.testbed.userns import enter
+keep_precedence()
+if sys.argv[1] == "enter":
+    enter()
+child = "import os; from fabrictime.precedence import give_way as g; g('{}'); print(os.sched_getscheduler(0))"
+for name in sys.argv[2:]:
+    subprocess.run([sys.executable, "-c", child.format(name)], check=True)
+"""
+AS_USUAL = """
+import os
+from fabrictime.precedence import give_way
+give_way("prober")
+print(os.sched_getscheduler(0))
+"""
+RUN_ON = """
+import os, sys, time
+from fabrictime import precedence
+precedence.RUN_ON_S = (1, 10)
+precedence.keep_precedence()
+precedence.give_way("links")
+for_s, waits = float(sys.argv[1]), len(sys.argv) > 2
+begin, end, pause = os.sched_getscheduler(0), time.monotonic() + for_s, time.monotonic()
+while time.monotonic() < end and os.sched_getscheduler(0) == begin:
+    if waits and time.monotonic() > pause + 0.2:
+        time.sleep(0.001)
+        pause = time.monotonic()
+print(begin, os.sched_getscheduler(0))
+"""
+
+
+def classes(code, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return list(map(int, done.stdout.split()))
+
+
+def may_be_real_time():
+    """Skip where this process may not have the real-time class, or has it already."""
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        pytest.skip(f"this process is not as it is usually: scheduling class {os.sched_getscheduler(0)}")
+    if classes(CLASSES, "stay", "prober") != [os.SCHED_RR]:
+        pytest.skip("this process may not enter the real-time class")
+
+
+def test_the_way_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
+    may_be_real_time()
+    names = ("prober", "log", "links", "policy", "act", "job", "worker", "page", "history", "flows")
+    expected = [os.SCHED_RR] * 6 + [os.SCHED_OTHER] * 4
+    assert classes(CLASSES, "stay", *names) == expected
+    denied = namespaces_allowed()
+    if denied is None:
+        assert classes(CLASSES, "enter", *names) == expected
+
+
+def test_who_is_started_as_usual_never_becomes_real_time():
+    assert classes(AS_USUAL) == [os.SCHED_OTHER]
+
+
+def test_who_runs_on_and_on_leaves_the_real_time_class():
+    may_be_real_time()
+    assert classes(RUN_ON, "8") == [os.SCHED_RR, os.SCHED_OTHER]
+
+
+def test_who_waits_now_and_then_stays_in_it():
+    may_be_real_time()
+    assert classes(RUN_ON, "2.5", "waits") == [os.SCHED_RR, os.SCHED_RR]
