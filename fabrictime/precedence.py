@@ -27,7 +27,7 @@ NICE: Final = {
 which can go slower, goes behind those who must keep up with it. Who may not go before others (CAP_SYS_NICE)
 stands at 0 instead, or behind others as `keep_precedence` has it."""
 REAL_TIME: Final = frozenset({"prober", "rdma-probe", "log", "links", "policy", "act", "job"})
-"""The way from a lost probe to a flow that has been moved. Each works for a millisecond or two and then waits;
+"""The way from a lost probe to a flow that has been moved. Each works for a millisecond or two and waits;
 in the real-time class, sched(7), it is woken at once and gets done, instead of making room for others twenty
 times on the way. All have one priority, so that none of them interrupts another."""
 RUN_ON_S: Final = (5, 20)
