@@ -12,6 +12,8 @@ import os
 import resource
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
@@ -21,7 +23,7 @@ log = logging.getLogger(__name__)
 
 NICE: Final = {
     "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "policy": -10, "log": -10, "job": -10,
-    "worker": -3, "streams": -3, "page": 5, "history": 10, "sim": 10,
+    "worker": -5, "streams": -5, "page": 0, "history": 10, "sim": 10,
 }  # fmt: skip
 """As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
 which can go slower, goes behind those who must keep up with it. Who may not go before others (CAP_SYS_NICE)
@@ -42,13 +44,21 @@ LAST: Final = 10
 """Niceness of the last then: no further behind, since whoever looks at the page stands at 0."""
 
 
-def keep_precedence() -> None:
+def keep_precedence() -> Callable[[], None]:
     """Go before others from now on, so that children may; without the right to, have them go behind others,
-    in the order that they would have had.
+    in the order that they would have had. Returns what makes this process as it was before.
 
     For a process that is about to enter a user namespace: in there nobody may ask to go first, but whoever
     does may give it away.
     """
+    scheduler, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+
+    def let_go() -> None:
+        if scheduler == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
         _never_run_on()
@@ -56,6 +66,7 @@ def keep_precedence() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, min(NICE.values()))
     except PermissionError:
         os.environ[BEHIND] = "1"
+    return let_go
 
 
 def _never_run_on() -> None:
@@ -63,7 +74,8 @@ def _never_run_on() -> None:
     most = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     soft, hard = (s * 1_000_000 if most < 0 else min(s * 1_000_000, most) for s in RUN_ON_S)
     resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
-    signal.signal(signal.SIGXCPU, _leave_real_time)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGXCPU, _leave_real_time)
 
 
 def _leave_real_time(number: int, frame: FrameType | None) -> None:

@@ -50,7 +50,10 @@ class UpSettings(BaseModel):
     host_name: str | None = Field(
         None, min_length=1, description="this host's name in a fleet file; without it the system's"
     )
-    workers: int = Field(2, ge=0, le=64, description="Faust workers on this machine")
+    workers: int | None = Field(
+        None, ge=0, le=64,
+        description="Faust workers on this machine; without it one on two processors or fewer, else two",
+    )  # fmt: skip
     page: bool = Field(True, description="whether to serve the live page")
     clock_pages: bool = Field(
         True, description="whether to keep the clock pages of the hosts that are probed from here"

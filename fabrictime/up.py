@@ -50,6 +50,7 @@ LEAST_PPS: Final = 50.0
 FLOWS_SHARE: Final = 0.5
 """Requests a second on a fabric of this machine: of all NICs together, and of each at the least; and how many
 of them each may add for the ways of live flows."""
+FEW_CPUS: Final = 2
 
 
 @dataclass
@@ -157,10 +158,11 @@ def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
     if kind == "fabric":
         from fabrictime.testbed import userns
 
-        keep_precedence()
+        let_go = keep_precedence()
         try:
             userns.enter()
         except userns.NamespacesDenied as denied:
+            let_go()
             say(f"no fabric here: {denied}; probing between loopback addresses instead")
             kind = "loopback"
         else:
@@ -217,6 +219,12 @@ def _make_secrets(run: Run) -> None:
         changes["probes"] = probes
     run.config = run.config.replaced(changes)
     _settings_file(run).write_text(run.config.dump(), encoding="utf-8")
+
+
+def _workers_here() -> int:
+    """Return how many workers share this machine well with all else: a second one that finds no processor
+    free takes a third of one for nothing."""
+    return 1 if len(os.sched_getaffinity(0)) <= FEW_CPUS else 2
 
 
 def _rate_for(nics: int) -> float:
@@ -293,10 +301,11 @@ def children(run: Run) -> list[Child | Step]:
     # what finds dead links and what decides have processes of their own: they must not wait behind others
     stages = set(run.config.streams.stages)
     apart = bool(stages - {"links", "policy"})
-    for number in range(1, up.workers + 1):
+    workers = _workers_here() if up.workers is None else up.workers
+    for number in range(1, workers + 1):
         nodes.append(service(f"worker-{number}", "worker" if apart else "streams", after_history))
     for stage in ("links", "policy"):
-        if apart and up.workers and stage in stages:
+        if apart and workers and stage in stages:
             nodes.append(service(stage, stage, ("log",)))
     agents = [] if run.simulated else run.nics
     if run.simulated:

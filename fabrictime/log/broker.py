@@ -271,7 +271,7 @@ class Broker:
                 try:
                     partition = self.store.partition(topic, want.number)
                     start, end = partition.start_offset, partition.end_offset
-                    if left > 0 or want.offset > end or want.offset < start:
+                    if want.offset != end and (left > 0 or not start <= want.offset < end):
                         found = partition.read(want.offset, min(want.max_bytes, left))
                 except LogError as error:
                     code = error.code

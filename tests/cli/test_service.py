@@ -84,11 +84,11 @@ def test_within_the_fabrics_namespaces_services_go_first_as_outside():
         pytest.skip(denied)
     if niceness("links") == 0:
         pytest.skip("this process may not go before others")
-    assert niceness_of_each(FABRIC) == {"links": -15, "policy": -10, "worker": -3, "history": 10}
+    assert niceness_of_each(FABRIC) == {"links": -15, "policy": -10, "worker": -5, "history": 10}
 
 
 def test_who_may_not_go_first_keeps_the_order_by_going_behind():
-    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "policy": 2, "worker": 5, "history": 10}
+    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "policy": 2, "worker": 4, "history": 10}
 
 
 CLASSES = """
@@ -161,3 +161,18 @@ def test_who_runs_on_and_on_leaves_the_real_time_class():
 def test_who_waits_now_and_then_stays_in_it():
     may_be_real_time()
     assert classes(RUN_ON, "2.5", "waits") == [os.SCHED_RR, os.SCHED_RR]
+
+
+LET_GO = """
+import os
+from fabrictime.precedence import keep_precedence
+before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+let_go = keep_precedence()
+let_go()
+print(int(before == (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))))
+"""
+
+
+def test_who_goes_first_for_nothing_can_let_go():
+    """Where no namespace may be entered, `up` goes on with loopback NICs, as if it had not tried."""
+    assert classes(LET_GO) == [1]
