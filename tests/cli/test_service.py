@@ -141,8 +141,8 @@ def may_be_real_time():
 
 def test_what_decides_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
     may_be_real_time()
-    names = ("log", "links", "policy", "act", "prober", "job", "worker", "page", "history", "flows")
-    expected = [os.SCHED_RR] * 4 + [os.SCHED_OTHER] * 6
+    names = ("log", "links", "policy", "act", "job", "prober", "worker", "page", "history", "flows")
+    expected = [os.SCHED_RR] * 5 + [os.SCHED_OTHER] * 5
     assert classes(CLASSES, "stay", *names) == expected
     denied = namespaces_allowed()
     if denied is None:
