@@ -29,9 +29,9 @@ NICE: Final = {
 which can go slower, goes behind those who must keep up with it. Who may not go before others (CAP_SYS_NICE)
 stands at 0 instead, or behind others as `keep_precedence` has it."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
-"""What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works for
-a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once and
-gets done, instead of making room for others twenty times on the way. All have one priority, so that none
+"""What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
+for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once
+and gets done, instead of making room for others twenty times on the way. All have one priority, so that none
 interrupts another. Not probers, who only have more to do when they are woken sooner: late ones take several
 packets at once."""
 RUN_ON_S: Final = (5, 20)
