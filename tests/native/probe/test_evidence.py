@@ -154,9 +154,8 @@ def test_a_peer_that_is_no_longer_asked_leaves_no_losses_to_who_comes_after(make
         return told.sum("answered") > 200
 
     told.until(asked)
-    told.until(
-        lambda: told.sum("lost") == told.sum("late")
-    )  # b may have slept; what is not b's never comes back
+    # b may have slept; what is not b's never comes back
+    told.until(lambda: told.sum("lost") == told.sum("late"))
     assert {way.peer for way in told.ways()} == {"b/lo"}
 
 
