@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 NICE: Final = {
     "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "policy": -10, "log": -10, "job": -10,
-    "worker": -5, "streams": -5, "page": 0, "history": 10, "sim": 10,
+    "flows": -10, "worker": -5, "streams": -5, "page": 0, "history": 10, "sim": 10,
 }  # fmt: skip
 """As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
 which can go slower, goes behind those who must keep up with it. Who may not go before others (CAP_SYS_NICE)

@@ -41,7 +41,7 @@ FRAME_BYTES: Final = 1_514
 PAYLOAD_BYTES: Final = 1_448
 """Of a full TCP segment with timestamps, in a frame of `FRAME_BYTES`."""
 _SLOT_S: Final = 0.02
-_NO_LOOP: Final = ("fabrictime.testbed.job_worker", "fabrictime.testbed.flow_worker")
+_NO_LOOP: Final = "fabrictime.testbed.nursery"
 """What sends: no part of the loop."""
 
 
@@ -173,7 +173,7 @@ class Loop:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 words = process.cmdline()
-                if not any(name in words for name in _NO_LOOP):
+                if _NO_LOOP not in words:
                     times = process.cpu_times()
                     found[process.pid, process.create_time()] = times.user + times.system
         return found

@@ -25,6 +25,7 @@ from fabrictime.testbed.best import Shape, best_goodputs_bps, choose_ports, shap
 from fabrictime.testbed.fabric import Fabric, FabricError
 from fabrictime.testbed.faults import FaultEvent, Faults, parse_fault
 from fabrictime.testbed.jobs import Jobs, JobSpec
+from fabrictime.testbed.nursery import Nursery
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth
@@ -82,8 +83,10 @@ class Testbed:
         if path is not None:
             registrations = registrations or flows_path(path)
             control = control or actuator_path(path)
-        self.traffic = Traffic(self.fabric, registrations, control)
-        self.jobs = Jobs(self.fabric, registrations, control)
+        self._nursery = Nursery()
+        self.fabric.on_close(self._nursery.close)
+        self.traffic = Traffic(self.fabric, self._nursery, registrations, control)
+        self.jobs = Jobs(self.fabric, self._nursery, registrations, control)
         self.truth = Truth(self.fabric, self.faults)
         self.told_of_moves: list[Callable[[], object]] = []
         self._path = path
@@ -92,6 +95,7 @@ class Testbed:
         self.fabric.open()
         try:
             if self._path is not None:
+                self._nursery.open()
                 server = ControlServer(self, self._path)
                 self.fabric.on_close(server.close)
         except BaseException:

@@ -108,7 +108,10 @@ class _Stop:
 def main() -> int:
     """Run the flow that standard input orders."""
     give_way("job")
-    order = _Order(**json.loads(sys.stdin.readline()))
+    line = sys.stdin.readline()
+    if not line:  # whoever started it is gone
+        return 0
+    order = _Order(**json.loads(line))
     stop = _Stop()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
     owner = Owner(

@@ -99,7 +99,10 @@ def main() -> int:
     give_way("job")
     line = b""
     while not line.endswith(b"\n"):
-        line += os.read(sys.stdin.fileno(), 1)
+        byte = os.read(sys.stdin.fileno(), 1)
+        if not byte:  # whoever started it is gone
+            return 0
+        line += byte
     order = _Order(**json.loads(line))
     orders = _Orders()
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)

@@ -12,23 +12,20 @@ import base64
 import itertools
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 import zlib
 from array import array
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from fabrictime.testbed.fabric import Fabric, FabricError, FabricNic
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
+from fabrictime.testbed.nursery import Nursery, Worker
 
 __all__ = ["Connection", "Iteration", "Job", "JobResult", "JobSpec", "Jobs", "parse_size"]
 
-_ROOT = str(Path(__file__).resolve().parents[2])
 _START_TIMEOUT_S = 30.0
 _END_GRACE_S = 10.0
 _NAME_MAX = 128
@@ -191,16 +188,14 @@ class JobResult:
 class Job:
     """A running job: watch `iterations`, await it with `wait`, end it early with `stop`."""
 
-    def __init__(
-        self, number: int, spec: JobSpec, process: subprocess.Popen[str], started: dict[str, Any]
-    ) -> None:
+    def __init__(self, number: int, spec: JobSpec, worker: Worker, started: dict[str, Any]) -> None:
         self.number = number
         self.spec = spec
         self.connections = [Connection(**one) for one in started["connections"]]
         self.iteration_bytes: int = started["iteration_bytes"]
         self.dport: int = started["dport"]
         self._started = started
-        self._process = process
+        self._worker = worker
         self._iterations: list[Iteration] = []
         self._finished = 0
         self._end: dict[str, Any] | None = None
@@ -257,9 +252,7 @@ class Job:
 
     def hang_up(self) -> None:
         """Have the job end, without waiting for it."""
-        if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
+        self._worker.hang_up()
 
     def wait(self, timeout_s: float | None = None) -> JobResult:
         """Wait for the job's own end and return what it did. Raises FabricError where it failed or does not
@@ -287,24 +280,20 @@ class Job:
 
     def kill(self) -> None:
         """End its process without asking for a result."""
-        _end(self._process)
+        self._worker.end()
         self._thread.join(5)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._worker.stdout.close()
 
     def _tell(self, order: dict[str, Any]) -> None:
-        if self._process.stdin is None:
-            raise FabricError(f"job {self.number}: no input to write")
         try:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
+            self._worker.stdin.write(json.dumps(order) + "\n")
+            self._worker.stdin.flush()
         except (OSError, ValueError):
             raise FabricError(f"job {self.number}: it has ended") from None
 
     def _listen(self) -> None:
         """Take what the process says until it ends. Runs in a thread of its own."""
-        stdout = self._process.stdout
-        while stdout is not None and (line := stdout.readline()):
+        while line := self._worker.stdout.readline():
             said = json.loads(line)
             with self._changed:
                 for values in said.get("iterations", ()):
@@ -322,13 +311,18 @@ class Job:
 class Jobs:
     """Starts jobs on one fabric and ends those that run when the fabric closes.
 
-    `registrations`, `control`: sockets of the flow reporter and of the actuator, once there are any.
+    `nursery`: where their processes come from. `registrations`, `control`: sockets of the flow reporter and
+    of the actuator, once there are any.
     """
 
     def __init__(
-        self, fabric: Fabric, registrations: Path | None = None, control: Path | None = None
+        self,
+        fabric: Fabric,
+        nursery: Nursery,
+        registrations: Path | None = None,
+        control: Path | None = None,
     ) -> None:
-        self._fabric = fabric
+        self._fabric, self._nursery = fabric, nursery
         self._registrations, self._control = registrations, control
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
@@ -359,38 +353,30 @@ class Jobs:
             "registrations": None if self._registrations is None else str(self._registrations),
             "control": None if self._control is None else str(self._control),
         }
-        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fabrictime.testbed.job_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        timer = threading.Timer(_START_TIMEOUT_S, process.kill)
+        try:
+            worker = self._nursery.start("job")
+        except OSError as error:
+            raise FabricError(f"job {spec.kind}: {error.strerror}") from error
+        timer = threading.Timer(_START_TIMEOUT_S, worker.kill)
         timer.start()
         try:
-            if process.stdin is None or process.stdout is None:
-                raise FabricError("job: no pipes to its process")
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
+            worker.stdin.write(json.dumps(order) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
             started = json.loads(line) if line else {"error": "did not start"}
             if "started" not in started:
                 raise FabricError(f"job {spec.kind}: {started['error']}")
-        except OSError as error:
-            _end(process)
-            raise FabricError(f"job {spec.kind}: {error}") from error
-        except BaseException:
-            _end(process)
-            if process.stdout is not None:
-                process.stdout.close()
+        except BaseException as error:
+            worker.end()
+            worker.stdout.close()
+            if isinstance(error, OSError):
+                raise FabricError(f"job {spec.kind}: {error}") from error
             raise
         finally:
             timer.cancel()
         with self._lock:
             number = next(self._numbers)
-            self._jobs[number] = job = Job(number, spec, process, started)
+            self._jobs[number] = job = Job(number, spec, worker, started)
         return job
 
     def jobs(self) -> list[Job]:
@@ -420,17 +406,3 @@ def parse_size(text: str) -> int:
         return round(float(number[: len(number) - len(unit)]) * _SIZE_UNIT[unit.strip()])
     except (KeyError, ValueError):
         raise ValueError(f"size {text!r}: expected a number and kb, mb, kib or mib, as in 2mb") from None
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Make sure that the process is gone and its input is closed."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(2)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import select
-import subprocess
-import sys
 import threading
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from fabrictime.testbed.fabric import Fabric, FabricError
+from fabrictime.testbed.nursery import Nursery, Worker
 
 __all__ = ["Flow", "FlowResult", "FlowSpec", "Traffic", "parse_rate"]
 
-_ROOT = str(Path(__file__).resolve().parents[2])
 _RATE_UNIT = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _START_TIMEOUT_S = 10.0
 _END_GRACE_S = 5.0
@@ -121,28 +117,23 @@ class FlowResult:
 class Flow:
     """A running flow: await it with `wait`, end it early with `stop`."""
 
-    def __init__(
-        self, number: int, spec: FlowSpec, process: subprocess.Popen[str], started: dict[str, Any]
-    ) -> None:
+    def __init__(self, number: int, spec: FlowSpec, worker: Worker, started: dict[str, Any]) -> None:
         self.number = number
         self.spec = spec
         self.sport: int = started["sport"]
         self.dport: int = started["dport"]
-        self._process = process
+        self._worker = worker
         self._result: FlowResult | None = None
         self._lock = threading.Lock()
 
     @property
     def running(self) -> bool:
         """Whether the flow's process runs still."""
-        return self._process.poll() is None
+        return self._worker.running
 
     def stop(self) -> FlowResult:
         """End the flow now and return what it did."""
-        stdin = self._process.stdin
-        if stdin is not None:
-            with suppress(OSError):
-                stdin.close()
+        self._worker.hang_up()
         return self.wait()
 
     def wait(self) -> FlowResult:
@@ -154,15 +145,12 @@ class Flow:
 
     def kill(self) -> None:
         """End its process without asking for a result."""
-        _end(self._process)
+        _end(self._worker)
 
     def _collect(self) -> FlowResult:
-        stdout = self._process.stdout
-        if stdout is None:
-            raise FabricError(f"flow {self.number}: no output to read")
         limit_s = self.spec.duration_s + _END_GRACE_S
-        answer = _read(self._process, limit_s)
-        _end(self._process)
+        answer = _read(self._worker, limit_s)
+        _end(self._worker)
         if answer is None or "error" in answer:
             raise FabricError(f"flow {self.number}: {(answer or {}).get('error', 'ended without a result')}")
         return FlowResult(spec=self.spec, **answer)
@@ -171,14 +159,18 @@ class Flow:
 class Traffic:
     """Starts flows on one fabric and ends those that run when the fabric closes.
 
-    `registrations`, `control`: sockets of the flow reporter, where flows register, and of the actuator, which
-    may move and pace them, once there are any.
+    `nursery`: where their processes come from. `registrations`, `control`: sockets of the flow reporter,
+    where flows register, and of the actuator, which may move and pace them, once there are any.
     """
 
     def __init__(
-        self, fabric: Fabric, registrations: Path | None = None, control: Path | None = None
+        self,
+        fabric: Fabric,
+        nursery: Nursery,
+        registrations: Path | None = None,
+        control: Path | None = None,
     ) -> None:
-        self._fabric = fabric
+        self._fabric, self._nursery = fabric, nursery
         self._registrations, self._control = registrations, control
         self._flows: dict[int, Flow] = {}
         self._numbers = itertools.count(1)
@@ -204,31 +196,25 @@ class Traffic:
             "registrations": None if self._registrations is None else str(self._registrations),
             "control": None if self._control is None else str(self._control),
         }
-        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fabrictime.testbed.flow_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
         try:
-            if process.stdin is None:
-                raise FabricError("flow: no input to write")
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-            started = _read(process, spec.duration_s + _START_TIMEOUT_S)
+            worker = self._nursery.start("flow")
+        except OSError as error:
+            raise FabricError(f"flow {spec.source} to {spec.destination}: {error.strerror}") from error
+        try:
+            worker.stdin.write(json.dumps(order) + "\n")
+            worker.stdin.flush()
+            started = _read(worker, spec.duration_s + _START_TIMEOUT_S)
             if started is None or "started" not in started:
                 reason = (started or {}).get("error", "did not start")
                 raise FabricError(f"flow {spec.source} to {spec.destination}: {reason}")
         except OSError as error:
-            _end(process)
+            _end(worker)
             raise FabricError(f"flow {spec.source} to {spec.destination}: {error}") from error
         except BaseException:
-            _end(process)
+            _end(worker)
             raise
         with self._lock:
-            flow = Flow(next(self._numbers), spec, process, started)
+            flow = Flow(next(self._numbers), spec, worker, started)
             self._flows[flow.number] = flow
         return flow
 
@@ -252,26 +238,17 @@ def parse_rate(text: str) -> int:
     return round(float(match[1]) * _RATE_UNIT[match[2]])
 
 
-def _read(process: subprocess.Popen[str], timeout_s: float) -> dict[str, Any] | None:
+def _read(worker: Worker, timeout_s: float) -> dict[str, Any] | None:
     """Return the next line of the worker; None where none comes in time. It writes whole lines, one at a
     time.
     """
-    if process.stdout is None or not select.select([process.stdout], [], [], timeout_s)[0]:
+    if not select.select([worker.stdout], [], [], timeout_s)[0]:
         return None
-    line = process.stdout.readline()
+    line = worker.stdout.readline()
     return json.loads(line) if line else None
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Make sure that the process is gone and its pipes are closed."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(2)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
+def _end(worker: Worker) -> None:
+    """Make sure that the worker is gone and its pipes are closed."""
+    worker.end()
+    worker.stdout.close()

@@ -142,7 +142,7 @@ from fabrictime.testbed.traffic import FlowSpec
 with Testbed(FabricSettings(hosts=2, leaves=2, spines=1)) as testbed:
     flow = testbed.traffic.start(FlowSpec("h1", "h2", 1_000_000, 60.0))
     inode = testbed.fabric.open_in("h1", lambda: __import__("os").readlink("/proc/thread-self/ns/net"))
-    print(flow._process.pid, inode, flush=True)
+    print(flow._worker.pid, inode, flush=True)
     sys.stdin.read()
 """
 

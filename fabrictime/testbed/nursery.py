@@ -1,0 +1,214 @@
+"""Processes for flows and jobs, each there within milliseconds: forked from one that has loaded all.
+
+In: `Nursery.start("flow" | "job")`. Out: a Worker, whose standard input and output are pipes to the caller.
+An interpreter that starts and loads for each flow takes a tenth of a second of a processor; on a small
+machine that is seen in what the flow is to show: probes starve, queues are told late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from pathlib import Path
+from typing import Final, Literal, TextIO
+
+__all__ = ["Kind", "Nursery", "Worker", "main"]
+
+Kind = Literal["flow", "job"]
+
+_MODULES: Final[dict[str, str]] = {
+    "flow": "fabrictime.testbed.flow_worker",
+    "job": "fabrictime.testbed.job_worker",
+}
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
+_ANSWER_S: Final = 30.0
+"""Until the first worker is there: the nursery may have to load on a machine that is busy."""
+_END_S: Final = 2.0
+_WORD_BYTES: Final = 64
+_PR_SET_NAME: Final = 15
+
+
+class Worker:
+    """A process of the nursery: what it says on `stdout`, what it is told on `stdin`. It is nobody's child
+    here, so its exit status is not known; it says itself how it went."""
+
+    def __init__(self, pid: int, pidfd: int, stdin: int, stdout: int) -> None:
+        self.pid = pid
+        self.stdin: TextIO = os.fdopen(stdin, "w", encoding="utf-8")
+        self.stdout: TextIO = os.fdopen(stdout, encoding="utf-8")
+        self._pidfd = pidfd
+        self._poll = select.poll()
+        self._poll.register(pidfd, select.POLLIN)
+        weakref.finalize(self, os.close, pidfd)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return not self._poll.poll(0)
+
+    def kill(self) -> None:
+        """End it at once, and wait for that."""
+        self._signal(signal.SIGKILL)
+        self._poll.poll()
+
+    def hang_up(self) -> None:
+        """Close its input, at which it ends by itself."""
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+
+    def end(self) -> None:
+        """Make sure that it is gone; its input is closed then, `stdout` is the reader's to close."""
+        self._signal(signal.SIGTERM)
+        if not self._poll.poll(_END_S * 1000):
+            self.kill()
+        self.hang_up()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+
+class Nursery:
+    """Starts workers, for any thread. Its own process starts with `open`, else with the first worker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def open(self) -> None:
+        """Have the process load while the caller goes on. Raises OSError where it cannot be started."""
+        with self._lock:
+            self._ensure()
+
+    def start(self, kind: Kind) -> Worker:
+        """Return a worker that waits for its order. Raises OSError where there can be none."""
+        with self._lock, contextlib.ExitStack() as ours:
+            self._ensure()
+            its_in, our_in = os.pipe()
+            ours.callback(os.close, its_in)
+            guard = contextlib.ExitStack()
+            guard.callback(os.close, our_in)
+            with guard:
+                our_out, its_out = os.pipe()
+                ours.callback(os.close, its_out)
+                guard.callback(os.close, our_out)
+                pid, pidfd = self._ask(kind, its_in, its_out)
+                guard.pop_all()
+        return Worker(pid, pidfd, our_in, our_out)
+
+    def close(self) -> None:
+        """End the process; workers that run go on. A later `start` starts it again."""
+        with self._lock:
+            self._close()
+
+    def _ensure(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._close()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_ANSWER_S)
+        path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fabrictime.testbed.nursery", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+    def _ask(self, kind: Kind, its_in: int, its_out: int) -> tuple[int, int]:
+        """Return pid and pidfd of a new worker."""
+        assert self._socket is not None  # noqa: S101  # `_ensure` made it
+        try:
+            socket.send_fds(self._socket, [kind.encode()], [its_in, its_out])
+            word, fds, _, _ = socket.recv_fds(self._socket, _WORD_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            self._close()
+            raise OSError(error.errno, f"the testbed's nursery does not answer: {error}") from error
+        if len(fds) != 1:
+            if not word:
+                self._close()
+            why = word.decode(errors="replace") or "it ended"
+            raise OSError(0, f"no worker from the testbed's nursery: {why}")
+        return int(word), fds[0]
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._socket = self._process = None
+
+
+def main() -> int:
+    """Fork workers as they are asked for on the socket, until its other end is closed."""
+    asked = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: whoever started this ends it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for workers
+    for module in _MODULES.values():
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    while True:
+        kind, fds, _, _ = socket.recv_fds(asked, _WORD_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        if not kind:
+            return 0
+        try:
+            child = os.fork()
+            if child == 0:
+                asked.close()
+                _live(kind.decode(), *fds)
+            pidfd = os.pidfd_open(child)
+        except OSError as error:
+            asked.send(str(error).encode()[:_WORD_BYTES])
+            continue
+        finally:
+            for fd in fds:
+                os.close(fd)
+        try:
+            socket.send_fds(asked, [str(child).encode()], [pidfd])
+        except BrokenPipeError:
+            return 0
+        finally:
+            os.close(pidfd)
+
+
+def _live(kind: str, stdin: int, stdout: int) -> None:
+    """Be a worker of that kind; does not return."""
+    code = 1
+    try:
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        os.close(stdin)
+        os.close(stdout)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, f"testbed {kind}".encode(), 0, 0, 0)
+        code = sys.modules[_MODULES[kind]].main()
+        sys.stdout.flush()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001  # a process's last word
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
