@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from fabrictime.config import Config
 
 
+APART: Final = ("links", "policy", "sink")
+"""Stages of stream workers that have a process of their own under `up`: what finds dead links and what
+decides must not wait behind others, and nobody is to wait for what is only kept."""
+
+
 def _log(config: Config, nic: str | None) -> int | None:
     from fabrictime.log.server import main
 
@@ -41,7 +46,7 @@ def _streams(config: Config, nic: str | None) -> int | None:
 def _worker(config: Config, nic: str | None) -> int | None:
     from streams.app import main
 
-    stages = tuple(stage for stage in config.streams.stages if stage not in ("links", "policy"))
+    stages = tuple(stage for stage in config.streams.stages if stage not in APART)
     return main(config.streams.model_copy(update={"stages": stages}))
 
 
@@ -55,6 +60,12 @@ def _policy(config: Config, nic: str | None) -> int | None:
     from streams.app import main
 
     return main(config.streams.model_copy(update={"stages": ("policy",)}))
+
+
+def _sink(config: Config, nic: str | None) -> int | None:
+    from streams.app import main
+
+    return main(config.streams.model_copy(update={"stages": ("sink",)}))
 
 
 def _page(config: Config, nic: str | None) -> int | None:
@@ -114,6 +125,7 @@ SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
     "worker": _worker,
     "links": _links,
     "policy": _policy,
+    "sink": _sink,
     "page": _page,
     "prober": _prober,
     "rdma-probe": _rdma_probe,

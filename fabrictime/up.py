@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime import status
 from fabrictime.config import Config, ConfigError, load
 from fabrictime.precedence import keep_precedence
+from fabrictime.service import APART
 from fabrictime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
 
 if TYPE_CHECKING:
@@ -298,15 +299,15 @@ def children(run: Run) -> list[Child | Step]:
     if up.history_url is None:
         nodes.append(service("history", "history", ()))
         after_history += ("history",)
-    # what finds dead links and what decides have processes of their own: they must not wait behind others
     stages = set(run.config.streams.stages)
-    apart = bool(stages - {"links", "policy"})
+    apart = bool(stages - set(APART))
     workers = _workers_here() if up.workers is None else up.workers
     for number in range(1, workers + 1):
-        nodes.append(service(f"worker-{number}", "worker" if apart else "streams", after_history))
-    for stage in ("links", "policy"):
+        needs = ("log",) if apart else after_history
+        nodes.append(service(f"worker-{number}", "worker" if apart else "streams", needs))
+    for stage in APART:
         if apart and workers and stage in stages:
-            nodes.append(service(stage, stage, ("log",)))
+            nodes.append(service(stage, stage, after_history if stage == "sink" else ("log",)))
     agents = [] if run.simulated else run.nics
     if run.simulated:
         # once all can read it: what a large fleet says meanwhile would be their burden for long

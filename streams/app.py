@@ -65,9 +65,12 @@ EXIT_S: Final = 2.0
 """s that threads have to end after the worker stopped; what they hold is unacknowledged."""
 READ_AHEAD_S: Final = 0.015
 FETCH_WAIT_MS: Final = 100
+GATHER_WAIT_MS: Final = 10
+"""For so long what workers read is gathered in the log: a fetch of one message costs as much as one of
+twenty."""
 SINK_WAIT_MS: Final = 500
-SINK_BYTES: Final = 1 << 20
-"""How much the history sink waits for, and how long at most."""
+GATHER_BYTES: Final = 1 << 20
+"""How much is waited for at most, and how long by the history sink."""
 
 
 def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
@@ -124,6 +127,7 @@ class _Service:
         for owned in self.owned:
             owned.register()
         self._read_ahead_s = NOT_AHEAD_S if "links" in stages else READ_AHEAD_S
+        self._fetch = (FETCH_WAIT_MS, 1) if stages <= QUICK else (GATHER_WAIT_MS, GATHER_BYTES)
         self._ready = ready
         self._watching = False
         signals: Any = self.app
@@ -132,7 +136,7 @@ class _Service:
         signals.on_before_shutdown.connect(self._stopping)
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
-        tune_fetches(app, self._read_ahead_s, FETCH_WAIT_MS)
+        tune_fetches(app, self._read_ahead_s, *self._fetch)
         for owned in self.owned:
             owned.assigned(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
         self.room.task("readiness", self._tell_ready(len(assigned)))
@@ -252,7 +256,7 @@ def _end_soon(code: int) -> None:
 
 async def _gather_fetches(app: Any, *_: Any, **__: Any) -> None:
     """History waits for nobody: what comes within half a second is fetched at once."""
-    tune_fetches(app, READ_AHEAD_S, SINK_WAIT_MS, SINK_BYTES)
+    tune_fetches(app, READ_AHEAD_S, SINK_WAIT_MS, GATHER_BYTES)
 
 
 async def _ready_at_once(app: Any, *_: Any, **__: Any) -> None:

@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
 from native.core import ClockLine
+from producers.settings import ProbeSettings
 from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
 from producers.sim.topology import Fleet
@@ -54,10 +55,12 @@ QUICK_SECONDS: Final = 4.0
 RUNS: Final = 4
 WARM_UP_S: Final = 1.0
 """Floors and clocks settle; what begins before is not scored."""
-FLUSH_MS: Final = 20
-"""Between two batches of a NIC: the simulation counts in tens, the agents' default is 25."""
-MAP_NS: Final = 25 * MS
+FLUSH_MS: Final[int] = ProbeSettings.model_fields["flush_ms"].default
+"""Between two batches of a NIC."""
+MAP_NS: Final = 10 * MS
 """Between two `PathQueueing` of a source, as in streams/agents/map.py."""
+GATHER_NS: Final = 10 * MS
+"""What a worker's fetch waits for more, at each of the hops, as in streams/app.py."""
 FLOW_LAG_NS: Final = 50 * MS
 """As in streams/agents/contention.py."""
 HOPS: Final = 3
@@ -133,7 +136,7 @@ class Run:
 
     def __init__(self, seed: int, seconds: float, hop_ns: float) -> None:
         self.seconds, self._hop_ns = seconds, hop_ns
-        rng = np.random.default_rng(seed)
+        rng = self._rng = np.random.default_rng(seed)
         settings = SimSettings.model_validate({
             "nics": NICS, "seed": seed, "shard": SHARD, "rate_bps": RATE_BPS, "load": 0.2,
             "rate_pps": PROBES_PPS, "peers": 10, "paths": 4, "flush_ms": FLUSH_MS, "clock_offset_max_ns": 0,
@@ -221,7 +224,8 @@ class Run:
                 self.watch.flows.advance(append_ns - FLOW_LAG_NS)
                 for made in self.watch.take(record, rules):
                     took_ns = 1e9 * (time.process_time() - began)
-                    self._note(made, now_ns + HOPS * self._hop_ns + took_ns)
+                    gathered_ns = float(self._rng.uniform(0, GATHER_NS, HOPS).sum())
+                    self._note(made, now_ns + HOPS * self._hop_ns + gathered_ns + took_ns)
         self.busy_s += time.process_time() - began
 
     def _note(self, made: dict[str, Any], at_ns: float) -> None:

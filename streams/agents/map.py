@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 MS: Final = 1_000_000
 TICK_S: Final = 0.01
-QUEUEING_S: Final = 0.025
+QUEUEING_S: Final = 0.01
 """s between two records of what the paths' queueing is."""
 TAIL_QUEUEING: Final = 40
 """Newest `PathQueueing` of each partition from which a new owner learns floors."""

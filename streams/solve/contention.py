@@ -62,7 +62,8 @@ PLAUSIBLE: Final = 0.4
 """Share of a link's rate that its flows must send for a queue there to be likely at once."""
 DOUBTED: Final = 0.5
 """What time counts for where they send less and a window is to open: inference smears deep queues over other
-links for a moment."""
+links for a moment. So it does at a last link that one sender alone sends to: a flow that was led elsewhere
+meets there what of it still waits on its old path."""
 NOTABLE: Final = 0.05
 """Share of what crosses a link from which on a sender counts."""
 LISTED: Final = 0.01
@@ -438,7 +439,7 @@ class ContentionWatch:
         each = max(1, math.ceil(STEP_NS / slot_ns))
         depths = _steps(told, slots, each)
         bound /= math.sqrt(each)  # of a step's mean
-        weight = 1.0 if held or self._plausible(link) else DOUBTED
+        weight = 1.0 if held or (self._plausible(link) and not self._alone(link)) else DOUBTED
         at_ns, stood_ns = start_ns, 0
         for number, depth in enumerate(depths):
             length_ns = min(each, slots - number * each) * slot_ns
@@ -482,6 +483,12 @@ class ContentionWatch:
         if not link.rate_bps or len(self.flows.hosts()) < self._hosts():
             return True
         return self._sent(self.flows.crossing(link.name)) >= PLAUSIBLE * link.rate_bps
+
+    def _alone(self, link: _Link) -> bool:
+        """Whether it is a NIC's last link and all that is known to cross it comes from one sender."""
+        if link.place.receiver is None:
+            return False
+        return len({flow.nic for flow in _weighty(self.flows.crossing(link.name), NOTABLE)}) == 1
 
     def _tell(self, made: list[tuple[_Link, str]], length_ns: int) -> list[Record]:
         """Judge what stands, and make the records that are due."""

@@ -45,8 +45,8 @@ def test_every_nic_has_a_prober_and_everything_waits_for_what_it_needs(run):
     up._make_secrets(made)
     needs = {node.name: set(node.needs) for node in up.children(made)}
     assert needs == {
-        "log": set(), "history": set(), "worker-1": {"log", "history"}, "worker-2": {"log", "history"},
-        "links": {"log"}, "policy": {"log"},
+        "log": set(), "history": set(), "worker-1": {"log"}, "worker-2": {"log"},
+        "links": {"log"}, "policy": {"log"}, "sink": {"log", "history"},
         "prober lo1/lo": {"log"}, "prober lo2/lo": {"log"}, "flows": {"log"}, "clock": {"log"},
         "page": {"history"},
     }  # fmt: skip
@@ -64,7 +64,7 @@ def test_a_simulated_fleet_begins_once_everybody_listens(run):
     up._make_fleet(made, contextlib.ExitStack())
     up._make_secrets(made)
     needs = {node.name: set(node.needs) for node in up.children(made)}
-    assert needs["sim"] == {"log", "history", "worker-1", "links", "policy"}
+    assert needs["sim"] == {"log", "history", "worker-1", "links", "policy", "sink"}
     assert "flows" not in needs, "one service stands for all agents"
 
 
@@ -73,7 +73,7 @@ def test_services_of_others_are_used_and_not_started(run):
     up._make_fleet(made, contextlib.ExitStack())
     up._make_secrets(made)
     nodes = {node.name: node for node in up.children(made)}
-    assert set(nodes) == {"log", "worker-1", "links", "policy"}
+    assert set(nodes) == {"log", "worker-1", "links", "policy", "sink"}
     assert isinstance(nodes["log"], Step)
     assert made.addresses() == {"log": "k:9092", "history": "http://ch:8123"}
 

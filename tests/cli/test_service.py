@@ -65,7 +65,7 @@ for name in sys.argv[1:]:  # from the one that goes first to the one that goes l
     give_way(name)
     print(os.getpriority(os.PRIO_PROCESS, 0))
 """
-NAMES = ("links", "policy", "worker", "history")
+NAMES = ("links", "worker", "policy", "history")
 
 
 def niceness_of_each(code):
@@ -84,11 +84,11 @@ def test_within_the_fabrics_namespaces_services_go_first_as_outside():
         pytest.skip(denied)
     if niceness("links") == 0:
         pytest.skip("this process may not go before others")
-    assert niceness_of_each(FABRIC) == {"links": -15, "policy": -10, "worker": -5, "history": 10}
+    assert niceness_of_each(FABRIC) == {"links": -15, "worker": -15, "policy": -10, "history": 10}
 
 
 def test_who_may_not_go_first_keeps_the_order_by_going_behind():
-    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "policy": 2, "worker": 4, "history": 10}
+    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "worker": 0, "policy": 2, "history": 10}
 
 
 CLASSES = """
@@ -141,8 +141,8 @@ def may_be_real_time():
 
 def test_what_decides_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
     may_be_real_time()
-    names = ("log", "links", "policy", "act", "job", "prober", "worker", "page", "history", "flows")
-    expected = [os.SCHED_RR] * 5 + [os.SCHED_OTHER] * 5
+    names = ("log", "links", "policy", "act", "job", "prober", "worker", "page", "sink", "history", "flows")
+    expected = [os.SCHED_RR] * 5 + [os.SCHED_OTHER] * 6
     assert classes(CLASSES, "stay", *names) == expected
     denied = namespaces_allowed()
     if denied is None:

@@ -247,7 +247,7 @@ def test_clock_pages_of_all_hosts_tell_the_same_time(pipeline):
         assert clock.status().host == nic["host"]
 
 
-@pytest.mark.parametrize("name", ["prober h2/eth1", "page", "worker-1", "links", "history", "log"])
+@pytest.mark.parametrize("name", ["prober h2/eth1", "page", "worker-1", "links", "sink", "history", "log"])
 def test_killed_process_is_replaced_within_10_s(pipeline, name):
     before = wait_for(pipeline.all_ready, 30)[name]
     os.kill(before["pid"], signal.SIGKILL)
