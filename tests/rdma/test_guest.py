@@ -47,7 +47,8 @@ def guest() -> dict[str, dict[str, Any]]:
             outcome = module.run("tests/rdma/inside/everything.py", image, timeout_s=400)
             break
         except module.GuestError as error:
-            # On a starved machine the guest's kernel has locked up within Soft-RoCE; why is not known.
+            # Beside processes that go before it, as a fabric's services do, the guest's kernel starves: one
+            # of its processors waits for the other, which is not run. `make test` runs this file alone.
             if last or "soft lockup" not in str(error):
                 raise
             print(f"once more: {error}")
