@@ -1,7 +1,7 @@
 """Between the feed's thread and the tabs: tells tabs what changed, and makes what they all draw only once.
 
 In: a `FabricState` and word of its changes from any thread. Out: calls of subscribers in the event loop, at
-most every `PERIOD_S`; `shown`, the plan that is drawn, and its frames.
+most every `PERIOD_S`, verdicts at once after a pause; `shown`, the plan that is drawn, and its frames.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from fabrictime.page.feed import FeedStatus
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.1
+VERDICTS: Final[frozenset[Part]] = frozenset({"health", "contention", "alerts"})
+"""What people wait for: told at once where no verdict was told for `PERIOD_S`. Queues and paths change many
+times a second and would keep tabs busy for what nobody can read."""
 PLAN_SHARE: Final = 20
 """A plan is made anew only after this many times what the last one took: while a fleet of thousands
 announces itself, each NIC changes it."""
@@ -40,7 +43,8 @@ class Live:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: list[Told] = []
         self._parts: set[Part] = set()
-        self._ticking = False
+        self._tick_at: asyncio.TimerHandle | None = None
+        self._told_s = self._verdicts_s = float("-inf")
         self._next_plan_s = 0.0
         self._look: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._glance: tuple[tuple[Any, ...], Glance] | None = None
@@ -86,13 +90,22 @@ class Live:
 
     def _note(self, parts: Iterable[Part]) -> None:
         self._parts.update(parts)
-        if not self._ticking and self._loop is not None:
-            self._ticking = True
-            self._loop.call_later(PERIOD_S, self._tick)
+        loop = self._loop
+        if loop is None:
+            return
+        due_s = max(loop.time(), (self._verdicts_s if self._parts & VERDICTS else self._told_s) + PERIOD_S)
+        if self._tick_at is not None:
+            if self._tick_at.when() <= due_s:
+                return
+            self._tick_at.cancel()
+        self._tick_at = loop.call_at(due_s, self._tick)
 
     def _tick(self) -> None:
-        self._ticking = False
+        self._tick_at = None
         parts, self._parts = frozenset(self._parts), set()
+        if self._loop is not None:
+            self._told_s = self._loop.time()
+            self._verdicts_s = self._told_s if parts & VERDICTS else self._verdicts_s
         if not self._told:
             return
         late = self._refresh_plan()
