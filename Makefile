@@ -11,7 +11,7 @@ run: build  ## start everything; Ctrl-C ends it and leaves nothing behind
 	@exec $(BIN)/fabrictime up $(ARGS)
 
 # The Soft-RoCE guest is an emulated machine with timeouts of its own: beside fabrics, whose services go before it, it
-# starves until its kernel gives up. So it has the processors to itself, after the rest.
+# starves. So it has the processors to itself, after the rest.
 test: build  ## run the whole test suite, or what ARGS names of it
 ifeq ($(strip $(ARGS)),)
 	@code=0; \

@@ -113,6 +113,10 @@ def build() -> None:
     batch("ip", cables)
     for router, lines in todo.items():
         batch("ip", lines, router)
+    # The kernel patches its receive path where a first ingress qdisc comes or the last one goes. A processor
+    # that QEMU emulates hangs for good at the patched jump if packets flow meanwhile, so all stay there.
+    for spine in SPINES:
+        batch("tc", [f"qdisc add dev {leaf} ingress" for leaf in LEAVES], spine)
     batch("rdma", [f"link add rxe_{nic} type rxe netdev {nic}" for nic in NICS])
 
 
@@ -138,8 +142,8 @@ def rx_packets(router: str, port: str) -> int:
 
 def blackhole(spine: str, leaf: str, on: bool) -> None:
     """Lose silently all that a leaf sends to a spine: carrier and routes stay as they are."""
-    lines = [f"qdisc add dev {leaf} ingress", f"filter add dev {leaf} parent ffff: matchall action drop"]
-    batch("tc", lines if on else [f"qdisc del dev {leaf} ingress"], spine)
+    act = f"add dev {leaf} parent ffff: matchall action drop" if on else f"del dev {leaf} parent ffff:"
+    batch("tc", [f"filter {act}"], spine)
 
 
 def gid_index(device: str, address: str) -> int:
