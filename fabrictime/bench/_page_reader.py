@@ -91,6 +91,14 @@ read();
 """
 """Rows are read once the frame that follows a change is painted."""
 
+STANDS: Final = """
+const picture = arguments[0] === 'fabric' ? 'fabric' : 'bars';
+const cables = document.querySelector('[data-testid=kpi-cables] .ft-kpi-value')?.textContent ?? '—';
+return !!document.querySelector(`[data-testid=${picture}]`) && cables !== '—';
+"""
+IDLE: Final = "requestIdleCallback(arguments[arguments.length - 1], {timeout: 10000});"
+"""A tab stands once it shows its figures and the browser has nothing left to do for it."""
+
 DRAWN: Final = """
 const d = document.querySelector('[data-testid=fabric]')?.ft?.drawer;
 if (!d?.plan) return null;
@@ -122,14 +130,14 @@ class BrowserReader:
         self.driver.set_window_size(1400, 900)
 
     def open(self, tab: Tab) -> None:
-        """Show a tab, and forget what was seen before."""
+        """Show a tab, wait until it stands, and forget what was seen before."""
         self.driver.get(f"{self._url}{tab}")
-        wanted = "fabric" if tab == "fabric" else "bars"
         end_s = time.monotonic() + 30
-        while not self.driver.execute_script(f"return !!document.querySelector('[data-testid={wanted}]')"):
+        while not self.driver.execute_script(STANDS, tab):
             if time.monotonic() > end_s:
                 raise TimeoutError(f"{self._url}{tab}: the page did not show within 30 s")
             time.sleep(0.05)
+        self.driver.execute_async_script(IDLE)
         self.driver.execute_script(WATCH, tab)
 
     def news(self) -> list[Sight]:

@@ -645,14 +645,19 @@ export default {
     this.scheme?.removeEventListener("change", this.repaint);
     this.watch?.disconnect();
     this.chart?.dispose();
+    this.drawer = null;
   },
   methods: {
     frame(seq, f) {
       if (!this.drawer) return; // not mounted yet: the server sends all again at `ready`
-      this.drawer.frame(f);
-      this.frames++;
-      this.$el.dataset.frames = this.frames;
-      requestAnimationFrame(() => this.$emit("ack", seq));
+      // words first: what came with this frame is painted before the picture, which takes far longer
+      requestAnimationFrame(() => setTimeout(() => {
+        if (!this.drawer) return;
+        this.drawer.frame(f);
+        this.frames++;
+        this.$el.dataset.frames = this.frames;
+        requestAnimationFrame(() => this.$emit("ack", seq));
+      }));
     },
   },
 };

@@ -25,6 +25,8 @@ from fabrictime.page.units import bps_text, bytes_text, count_text, delay_text, 
 SPANS = {300: "5 min", 900: "15 min", 3600: "1 h"}
 LISTED = 60
 FLOWS_SHOWN = 24
+BARE_TURNS = 200
+"""Steps in which a span without a window moves on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class ContentionPage(LiveTab):
     def __init__(self, site: Site, choice: ContentionChoice) -> None:
         super().__init__(site)
         self.choice = choice
+        self._bare_ns = 0
 
     # ------------------------------------------------------------------------------------------------ layout
 
@@ -118,6 +121,7 @@ class ContentionPage(LiveTab):
 
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
+        self._bare_ns = 0
         address = self.choice.address()
         replace_address(f"{self.address}?{address}" if address else self.address)
         self._show()
@@ -161,8 +165,9 @@ class ContentionPage(LiveTab):
             else "No contention told yet: it takes inferred queues, and flow reports to say whose they are."
         )  # fmt: skip
         self.bars_empty.set_visibility(not windows)
-        self.bars.set_visibility(bool(windows))
-        if windows:
+        # the first picture takes a browser long: drawn while nothing stands, it keeps no window waiting
+        if windows or now_ns - self._bare_ns > span_ns // BARE_TURNS:
+            self._bare_ns = 0 if windows else now_ns
             self.bars.show(lambda whole: frame)
         standing = sum(stands(each, now_ns) for each in windows)
         note = f"{count_text(len(windows))} windows on {count_text(frame['links'])} links, {standing} stand"

@@ -21,6 +21,10 @@ KPIS: Final = (
     ("contention", "contention now"), ("standing", "standing alerts"), ("age", "newest record"),
 )  # fmt: skip
 
+FLEETING: Final[frozenset[Part]] = frozenset({"queues", "paths", "flows"})
+"""What changes ten times a second: the header follows it twice a second, since every new word in it has the
+browser go through the whole page."""
+
 STATE_CELL: Final = (
     """<q-td :props="props"><span :class="'ft-pill ft-' + props.value">{{ props.value }}</span></q-td>"""
 )
@@ -49,7 +53,8 @@ class LiveTab(Tab):
 
     def _on_live(self, parts: frozenset[Part]) -> None:
         super()._on_live(parts)
-        self._show_kpis()
+        if parts - FLEETING:
+            self._show_kpis()
         self.on_live(parts)
 
     def _show_kpis(self) -> None:
@@ -83,6 +88,8 @@ class LiveTab(Tab):
 
     def _show_banner(self) -> None:
         live = self.site.live
+        if live is not None:
+            self._show_kpis()
         said, kind, age = "", "ok", "—"
         if live is None:
             said = "page.bootstrap is not set: this page does not know the log from which the fabric is read."

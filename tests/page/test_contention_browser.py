@@ -55,6 +55,7 @@ def click_row(browser: Any, test: str, words: str) -> None:
 def test_empty_tabs_say_what_is_needed(fabric: Any, show: Any, browser: Any, until: Any) -> None:
     page = show("contention")
     until("said", lambda: browser.text("bars-empty").startswith("No contention told yet: it takes inferred"))
+    until("time without bars", lambda: (browser.last("bars") or {}).get("bars") == [])
     show("alerts")
     until("said", lambda: browser.text("alerts-empty").startswith("No alert yet: they are raised once"))
     assert browser.text("badge") == ""
