@@ -91,6 +91,7 @@ read();
 """
 """Rows are read once the frame that follows a change is painted."""
 
+SHOWN_S: Final = 120.0
 STANDS: Final = """
 const picture = arguments[0] === 'fabric' ? 'fabric' : 'bars';
 const cables = document.querySelector('[data-testid=kpi-cables] .ft-kpi-value')?.textContent ?? '—';
@@ -132,10 +133,10 @@ class BrowserReader:
     def open(self, tab: Tab) -> None:
         """Show a tab, wait until it stands, and forget what was seen before."""
         self.driver.get(f"{self._url}{tab}")
-        end_s = time.monotonic() + 30
+        end_s = time.monotonic() + SHOWN_S
         while not self.driver.execute_script(STANDS, tab):
             if time.monotonic() > end_s:
-                raise TimeoutError(f"{self._url}{tab}: the page did not show within 30 s")
+                raise TimeoutError(f"{self._url}{tab}: no cable on the page within {SHOWN_S:g} s")
             time.sleep(0.05)
         self.driver.execute_async_script(IDLE)
         self.driver.execute_script(WATCH, tab)
