@@ -762,19 +762,19 @@ class ShardHealth:
         fell: NDArray[np.bool_] = np.asarray((evidence.lost[crossing] > 0).any(axis=0))
         few = np.intersect1d(crossing, evidence.unsettled(now_ns))
         fell[evidence.first_lost_ns[few] // evidence.bucket_ns % len(fell)] = True
-        parts = int(fell.sum())
         here = [lossy.element, *lossy.alike]
         nics = [e for e in here if evidence.is_nic[e]]
         at_nic = np.isin(evidence.out, here) | np.isin(evidence.into, here)
         nics += np.flatnonzero(at_nic & evidence.is_nic).tolist()
         if not nics:
-            return parts >= GREY_PARTS
-        if parts < HOST_PARTS or lossy.low < HOST_TIMES * self.thresholds["grey_loss_percent"] / 100:
+            return int(fell.sum()) >= GREY_PARTS
+        fell &= ~evidence.starved[nics].any(axis=0)  # what a host lost while it came late is no link's
+        if fell.sum() < HOST_PARTS or lossy.low < HOST_TIMES * self.thresholds["grey_loss_percent"] / 100:
             return False
-        window_ns = evidence.bucket_ns * 8
-        trouble_ns = np.maximum(evidence.excused_ns[nics], evidence.starved_ns[nics])
-        heard = evidence.heard_ns[nics] > now_ns - WARM_NS  # who says nothing may be starved and not know it
-        return bool(((trouble_ns < now_ns - window_ns) & heard).all())
+        well = evidence.starved_ns[nics] < now_ns - evidence.bucket_ns
+        well &= evidence.excused_ns[nics] < now_ns - evidence.bucket_ns * BUCKETS
+        well &= evidence.heard_ns[nics] > now_ns - WARM_NS  # who says nothing may be starved and not know it
+        return bool(well.all())
 
     def _turned_grey(self, lossy: Lossy, now_ns: int) -> None:
         evidence = self.evidence

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fabrictime.bench._link_evidence import ProbedFleet
@@ -277,6 +278,30 @@ def test_a_starved_host_is_no_alarm_whether_it_says_so_or_not(confess: bool) -> 
             it.probes.starve(nic, 120 * MS)
         it.run(400 * MS)
     assert it.changes == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_host_that_is_starved_again_and_again_has_no_lossy_cable(seed: int) -> None:
+    it = small(seed)
+    it.probes.confess = True
+    it.run(WARM)
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        it.probes.starve(2, int(rng.integers(25, 120)) * MS)
+        it.run(int(rng.integers(150, 700)) * MS)
+    it.run(3 * S)
+    assert it.changes == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_host_that_came_late_once_hides_its_lossy_cable_no_longer_than_that(seed: int) -> None:
+    it = small(seed)
+    it.probes.confess = True
+    it.run(WARM)
+    it.probes.loss[it.link("h3", "leaf2")] = 0.2
+    it.probes.starve(it.fleet.nic_index["h3/eth1"], 30 * MS)
+    it.run(1600 * MS, until=lambda: bool(it.changes))
+    assert it.said("GREY") == {it.cable("h3", "leaf2")}
 
 
 def test_a_silent_agent_is_no_dead_nic_while_its_nic_answers() -> None:
