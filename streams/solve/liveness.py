@@ -76,7 +76,9 @@ GREY_PARTS: Final = 2
 
 HOST_PARTS: Final = 3
 HOST_TIMES: Final = 2
-"""What a host itself may have lost must be in more parts, and that much more, than what only a link can."""
+STARVED_TIMES: Final = 8
+"""What a host itself may have lost must be in more parts, and that much more, than what only a link can; the
+second where it came late within the window, even though what it lost then is left out."""
 
 PORT_DOWN: Final = frozenset({"PORT_ERR", "DEVICE_FATAL"})
 PORT_UP: Final = frozenset({"PORT_ACTIVE"})
@@ -769,12 +771,14 @@ class ShardHealth:
         if not nics:
             return int(fell.sum()) >= GREY_PARTS
         fell &= ~evidence.starved[nics].any(axis=0)  # what a host lost while it came late is no link's
-        if fell.sum() < HOST_PARTS or lossy.low < HOST_TIMES * self.thresholds["grey_loss_percent"] / 100:
+        window_ns = evidence.bucket_ns * BUCKETS
+        starved_ns = int(evidence.starved_ns[nics].max())
+        times = HOST_TIMES if starved_ns < now_ns - window_ns else STARVED_TIMES
+        if fell.sum() < HOST_PARTS or lossy.low < times * self.thresholds["grey_loss_percent"] / 100:
             return False
-        well = evidence.starved_ns[nics] < now_ns - evidence.bucket_ns
-        well &= evidence.excused_ns[nics] < now_ns - evidence.bucket_ns * BUCKETS
+        well = evidence.excused_ns[nics] < now_ns - window_ns
         well &= evidence.heard_ns[nics] > now_ns - WARM_NS  # who says nothing may be starved and not know it
-        return bool(well.all())
+        return bool(well.all()) and starved_ns < now_ns - evidence.bucket_ns
 
     def _turned_grey(self, lossy: Lossy, now_ns: int) -> None:
         evidence = self.evidence
