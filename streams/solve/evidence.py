@@ -28,7 +28,7 @@ Links: TypeAlias = tuple[str, ...]
 NOTHING: Final = 0
 """The element that fills rows: it always lives, so that it explains nothing."""
 FOREVER_NS: Final = 2**62
-BUCKETS: Final = 8
+BUCKETS: Final = 16
 """Parts of the sliding window in which losses are counted."""
 LAG_KEPT_NS: Final = 10_000_000_000
 LAG_JUMP_NS: Final = 2_000_000_000
@@ -142,6 +142,8 @@ class Evidence:
         """[E] NICs: end of the newest time in which its agent came late by `STARVED_NS`."""
         self.starved: Bools = np.zeros((64, BUCKETS), np.bool_)
         """[E, part] NICs: whether that was in this part of the window, or next to it."""
+        self._starved_next: Bools = np.zeros(64, np.bool_)
+        """[E] the same of the part that is to come."""
         self.heard_ns: Int64s = np.zeros(64, np.int64)
         """[E] NICs: its newest event."""
         self.out: Int32s = np.zeros(64, np.int32)
@@ -181,7 +183,7 @@ class Evidence:
         self._way_before: dict[int, frozenset[int]] = {}
         """Path of which not all is known now to the links that it crossed."""
         self._bucket = -1
-        self.bucket_ns = 250_000_000
+        self.bucket_ns = 125_000_000
         self.any_lost = False
         """Whether the window holds a settled loss."""
 
@@ -197,7 +199,7 @@ class Evidence:
         if made >= len(self.life_ns):
             for field in (
                 "life_ns", "answers", "is_nic", "revived_ns", "excused_ns", "heard_ns", "out", "into", "down",
-                "muted_ns", "healed_ns", "starved_ns", "starved", "met_ns",
+                "muted_ns", "healed_ns", "starved_ns", "starved", "_starved_next", "met_ns",
             ):  # fmt: skip
                 setattr(self, field, _grown(getattr(self, field), 0))
         self.life_ns[made] = self.met_ns[made] = now_ns
@@ -251,8 +253,9 @@ class Evidence:
         if event["late_ns"] >= STARVED_NS:
             self.starved_ns[me] = now_ns
             bucket = self._roll(now_ns)
-            parts = min(int((event["late_ns"] + event["interval_ns"]) // self.bucket_ns) + 1, BUCKETS - 2)
-            self.starved[me, [(bucket + 1 - back) % BUCKETS for back in range(parts + 2)]] = True
+            parts = min(int((event["late_ns"] + event["interval_ns"]) // self.bucket_ns) + 2, BUCKETS)
+            self.starved[me, [(bucket - back) % BUCKETS for back in range(parts)]] = True
+            self._starved_next[me] = True
         if event["paths"]:
             self._take_paths(nic, name, me, event, now_ns, book, excused)
         return now_ns
@@ -433,7 +436,9 @@ class Evidence:
         for passed in range(max(self._bucket + 1, bucket - BUCKETS + 1), bucket + 1):
             self.lost[:, passed % BUCKETS] = 0
             self.answered[:, passed % BUCKETS] = 0
-            self.starved[:, (passed + 1) % BUCKETS] = False
+            self.starved[:, passed % BUCKETS] = self._starved_next & (passed == self._bucket + 1)
+        if bucket > self._bucket:
+            self._starved_next[:] = False
         self._bucket = max(self._bucket, bucket)
         return int(self._bucket % BUCKETS)
 

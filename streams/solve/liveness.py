@@ -71,10 +71,10 @@ MAX_FLAPS: Final = 4096
 MIXED: Final = 2
 """So many losses that an answer followed are a share that gets lost, and no way to die."""
 GREY_LOSSES: Final = 5
-GREY_PARTS: Final = 2
+GREY_PARTS: Final = 3
 """A loss rate is one only where losses fell into so many parts of the window: a burst is none."""
 
-HOST_PARTS: Final = 3
+HOST_PARTS: Final = 4
 HOST_TIMES: Final = 2
 STARVED_TIMES: Final = 8
 """What a host itself may have lost must be in more parts, and that much more, than what only a link can; the
@@ -356,7 +356,7 @@ class ShardHealth:
         mixed = int(np.maximum(evidence.pending[crossing] - in_row, 0).sum())
         mixed = mixed if mixed >= MIXED else 0
         needed = losses_needed(least, mixed, 0) if mixed else 0
-        for parts in (BUCKETS, 2, 1):
+        for parts in (BUCKETS, BUCKETS // 4, BUCKETS // 8):
             lost, answered = evidence.across(link, parts)
             needed = max(needed, losses_needed(least, lost + mixed, answered))
         return needed
@@ -519,14 +519,17 @@ class ShardHealth:
             return None
         mine = suspicion.of(nic)
         rows, losses = suspicion.rows[mine], suspicion.losses[mine]
-        away_ns = int(evidence.last_lost_ns[suspicion.paths[mine]].max()) - life_ns
-        heard_ns = int(evidence.heard_ns[nic]) - life_ns
+        lost_ns = int(evidence.last_lost_ns[suspicion.paths[mine]].max())
+        heard_ns = int(evidence.heard_ns[nic])
         own = int(losses[:, :1][rows[:, :1] == nic].sum())
-        well = max(evidence.excused_ns[nic], evidence.starved_ns[nic]) <= life_ns
-        if own >= least and well:
-            wait_ns = self.thresholds.ns("nic_dead_ms")
-            if away_ns >= wait_ns and heard_ns >= wait_ns:
+        # only what its own probes lost since it came late last tells of the port
+        well_ns = max(life_ns, int(evidence.excused_ns[nic]), int(evidence.starved_ns[nic]))
+        if own >= least and min(lost_ns, heard_ns) - well_ns >= self.thresholds.ns("nic_dead_ms"):
+            asked = suspicion.paths[mine][rows[:, 0] == nic]
+            since_ns, until_ns = np.full(len(asked), well_ns), evidence.last_lost_ns[asked]
+            if int(evidence.losses_within(asked, since_ns, until_ns).sum()) >= least:
                 return "PORT"
+        away_ns, heard_ns = lost_ns - life_ns, heard_ns - life_ns
         if away_ns < self.thresholds.ns("nic_silent_ms"):
             return None
         asking = {_host(evidence.names[int(e)]) for e in rows[:, 0] if e != nic}

@@ -293,6 +293,28 @@ def test_a_host_that_is_starved_again_and_again_has_no_lossy_cable(seed: int) ->
     assert it.changes == []
 
 
+@pytest.mark.parametrize("after_ms", [0, 40, 120])
+def test_what_was_lost_while_a_host_came_late_is_never_counted_however_old_it_is(after_ms: int) -> None:
+    it = small()
+    it.run(WARM + S)
+    evidence = it.health.evidence
+    nic = it.fleet.nic_index["h3/eth1"]
+    template = next(e for _, e in it.log if e["nic"] == "h3/eth1" and e["paths"])
+    path = {**template["paths"][0], "lost": 7, "answered": 30, "in_a_row": 0, "first_lost_age_ns": -1}
+    began_ns = it.probes.now_ns + after_ms * MS
+    late = {
+        **template, "event": int(it.probes._event[nic]), "clock_ns": began_ns + int(it.probes._clock[nic]),
+        "interval_ns": 60 * MS, "late_ns": 50 * MS, "trouble": ["STARVED"], "paths": [path],
+    }  # fmt: skip
+    evidence.take(late, began_ns, it.probes.book)
+    row = evidence.nics["h3/eth1"].paths[path["peer"], path["path"]]
+    assert evidence.lost[row].sum() == 7
+    for age_ms in range(0, 2500, 10):
+        lost, _ = evidence.counts(began_ns + age_ms * MS)
+        assert lost[row] == 0, f"{age_ms} ms after"
+    assert evidence.lost[row].sum() == 0
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_host_that_came_late_once_hides_its_lossy_cable_no_longer_than_that(seed: int) -> None:
     it = small(seed)
@@ -302,6 +324,20 @@ def test_a_host_that_came_late_once_hides_its_lossy_cable_no_longer_than_that(se
     it.probes.starve(it.fleet.nic_index["h3/eth1"], 30 * MS)
     it.run(1600 * MS, until=lambda: bool(it.changes))
     assert it.said("GREY") == {it.cable("h3", "leaf2")}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_host_that_came_late_once_hides_its_dead_port_no_longer_than_that(seed: int) -> None:
+    it = small(seed)
+    it.probes.confess = True
+    it.run(WARM)
+    it.probes.down[[it.link("h3", "leaf2"), it.link("leaf2", "h3")]] = True
+    it.run(80 * MS)
+    it.probes.starve(it.fleet.nic_index["h3/eth1"], 40 * MS)
+    it.run(700 * MS, until=lambda: bool(it.changes))
+    cable = it.cable("h3", "leaf2")
+    assert it.said("DOWN") == {cable}
+    assert "though its agent is well" in it.last(cable)["text"]
 
 
 def test_a_silent_agent_is_no_dead_nic_while_its_nic_answers() -> None:
