@@ -58,7 +58,7 @@ APART: Final[tuple[tuple[str, set[Stage]], ...]] = (
 )  # fmt: skip
 """Stages that share an app, and what the name of its consumer group ends in."""
 QUICK: Final[set[Stage]] = {"links", "policy"}
-"""Stages whose consumer runs in their own loop: they answer in milliseconds, and never compute for long."""
+"""Stages that answer in milliseconds: what comes is fetched at once and not gathered."""
 REPEAT_S: Final = 10.0
 """s before the same line of a client library is printed again."""
 EXIT_S: Final = 2.0
@@ -119,8 +119,7 @@ class _Service:
     ) -> None:  # fmt: skip
         """`ready` is called with how many partitions it holds, whenever it can work on what it took over."""
         self.app = build_app(group, settings, datadir)
-        if stages <= QUICK:
-            read_in_loop(self.app)
+        read_in_loop(self.app)
         self.room = Room(self.app, settings, registry, flows="solve" in stages)
         self.room.reject = self._reject_soon
         self.owned = [made(self.room).partitions for stage, made in STAGES if stage in stages]

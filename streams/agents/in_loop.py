@@ -1,8 +1,9 @@
-"""Faust's consumer in the worker's own event loop, for stages that must be quick.
+"""Faust's consumer in the worker's own event loop.
 
 In: an app that has not started. Out: the same app without the thread that Faust reads in (0.15.3): each fetch
-costs three wakes of threads there, milliseconds each where all processors are full. For loops that never
-compute for long: the heartbeats of the consumer group go with them.
+costs three wakes of threads there, milliseconds each where all processors are full. The heartbeats of the
+consumer group go with the loop, so what computes for longer than a part of the session's time-out belongs in
+a thread of its own.
 """
 
 from __future__ import annotations
