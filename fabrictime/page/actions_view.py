@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 from urllib.parse import urlencode
 
 from nicegui import ui
-from nicegui.events import GenericEventArguments, ValueChangeEventArguments
+from nicegui.events import ValueChangeEventArguments
 
 from fabrictime.page import act_frames
 from fabrictime.page.act_frames import Deed, Paces
@@ -23,7 +23,8 @@ from fabrictime.page.fabric_questions import Around
 from fabrictime.page.fabric_state import Part, cleared
 from fabrictime.page.hub import Snapshot
 from fabrictime.page.live_address import fabric_address
-from fabrictime.page.live_tab import LiveTab, empty, put, table
+from fabrictime.page.live_tab import LiveTab, empty, table
+from fabrictime.page.rows import Cell, Row
 from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
 from fabrictime.page.units import bps_text, count_text, delay_text
 
@@ -114,10 +115,8 @@ class ActionsPage(LiveTab):
                 [("at", "at (UTC)", "left"), ("flow", "flow", "left"), ("cause", "because", "left"),
                  ("what", "what", "left"), ("outcome", "outcome", "left"), ("took", "took", "right"),
                  ("rate", "rate before → after", "right"), ("delay", "round trip before → after", "right")],
-                "actions",
+                "actions", self._on_row, {"outcome": _outcome_cell},
             )  # fmt: skip
-            self.table.add_slot("body-cell-outcome", _OUTCOME_CELL)
-            self.table.on("rowClick", self._on_row, js_handler="(e, row) => emit(row.id)")
 
     def _build_held(self) -> None:
         with card("ft-act-list"):
@@ -127,9 +126,8 @@ class ActionsPage(LiveTab):
             self.held = table(
                 [("flow", "flow", "left"), ("what", "would", "left"), ("reason", "because", "left"),
                  ("why", "held back, since", "left")],
-                "held",
+                "held", self._on_held,
             )  # fmt: skip
-            self.held.on("rowClick", self._on_held, js_handler="(e, row) => emit(row.flow_id)")
 
     def _build_limits(self) -> None:
         with card("ft-act-list"):
@@ -141,8 +139,8 @@ class ActionsPage(LiveTab):
             self.paced = table(
                 [("flow", "paced flow", "left"), ("rate", "sends", "right"), ("limit", "held to", "right")],
                 "paced",
+                self._on_held,
             )
-            self.paced.on("rowClick", self._on_held, js_handler="(e, row) => emit(row.flow_id)")
             self.slices = table(
                 [("tenant", "tenant", "left"), ("flows", "flows", "right"), ("rate", "sends", "right"),
                  ("guarantee", "guarantee", "right"), ("ceiling", "ceiling", "right")],
@@ -161,16 +159,13 @@ class ActionsPage(LiveTab):
             self.picture = LiveChart("trail", on_pick=self._choose_decision)
             self.picture.classes("ft-trail").props("data-testid=trail")
             self.figures = table([("name", "", "left"), ("value", "", "left")], "act-figures")
-            self.figures.props("hide-header")
             self.links = ui.element("div").classes("ft-chips").props("data-testid=act-links")
             self.of_flow_title = text("", "ft-sub-title", test="of-flow-title")
             self.of_flow = table(
                 [("at", "at (UTC)", "left"), ("cause", "because", "left"), ("what", "what", "left"),
                  ("outcome", "outcome", "left")],
-                "of-flow",
+                "of-flow", self._on_row, {"outcome": _outcome_cell},
             )  # fmt: skip
-            self.of_flow.add_slot("body-cell-outcome", _OUTCOME_CELL)
-            self.of_flow.on("rowClick", self._on_row, js_handler="(e, row) => emit(row.id)")
 
     # ----------------------------------------------------------------------------------------------- choices
 
@@ -192,11 +187,11 @@ class ActionsPage(LiveTab):
     def _on_filter(self, event: ValueChangeEventArguments[Any]) -> None:
         self._choose(flow=str(event.value or "").strip() or None, decision=None)
 
-    def _on_row(self, event: GenericEventArguments) -> None:
-        self._choose(decision=str(event.args))
+    def _on_row(self, row: Row) -> None:
+        self._choose(decision=row["id"])
 
-    def _on_held(self, event: GenericEventArguments) -> None:
-        self.filter.set_value(str(event.args))
+    def _on_held(self, row: Row) -> None:
+        self.filter.set_value(row["flow_id"])
 
     # ----------------------------------------------------------------------------------------------- filling
 
@@ -253,7 +248,7 @@ class ActionsPage(LiveTab):
         self._show_figures(every, len(everything), used)
         self._show_list(every, listed, shown)
         self._show_held(held, policies, now_ns)
-        put(self.limits, [
+        self.limits.put([
             {"id": f"{each.name} {each.what}", "name": each.name, "what": each.what,
              "used": f"{each.used:,} of {each.most:,}"}
             for each in used
@@ -301,7 +296,7 @@ class ActionsPage(LiveTab):
         if len(listed) > len(shown):
             note += f"; the newest {len(shown)} of {len(listed):,} are listed"
         self.note.set_text(note)
-        put(self.table, [act_frames.row(deed) for deed in shown])
+        self.table.put([act_frames.row(deed) for deed in shown])
 
     def _show_held(
         self, held: Sequence[HeldBack], policies: dict[str, tuple[int, bool]], now_ns: int
@@ -321,7 +316,7 @@ class ActionsPage(LiveTab):
             else "Nothing is held back."
         )  # fmt: skip
         self.held_empty.set_visibility(not held)
-        put(self.held, [
+        self.held.put([
             {"id": f"{h.flow_id} {h.action} {h.why} {h.reason}", "flow": act_frames.flow_text(h.flow_id),
              "flow_id": h.flow_id, "what": act_frames.what_text(h), "reason": act_frames.reason_of_held(h),
              "why": f"{act_frames.WHYS.get(h.why, h.why)}, since {act_frames.time_text(h.since_ns)}"}
@@ -335,12 +330,12 @@ class ActionsPage(LiveTab):
         self.paced_note.set_text(
             f"Paced: {count_text(len(found.paced))}" if found.paced else "No flow is paced."
         )
-        put(self.paced, [
+        self.paced.put([
             {"id": name, "flow_id": name, "flow": act_frames.flow_text(name), "rate": bps_text(rate),
              "limit": bps_text(limit)}
             for name, rate, limit in found.paced[:PACED_SHOWN]
         ])  # fmt: skip
-        put(self.slices, [
+        self.slices.put([
             {"id": each.tenant, "tenant": each.tenant, "flows": count_text(each.flows),
              "rate": bps_text(each.rate_bps), "guarantee": bps_text(each.guarantee_bps),
              "ceiling": "—" if each.ceiling_bps is None else bps_text(each.ceiling_bps)}
@@ -381,7 +376,7 @@ class ActionsPage(LiveTab):
                 "probes over the links",
                 f"left {delay_text(around.before_ns)} before, took {delay_text(around.after_ns)} after",
             ))  # fmt: skip
-        put(self.figures, [{"id": name, "name": name, "value": value} for name, value in rows])
+        self.figures.put([{"id": name, "name": name, "value": value} for name, value in rows])
         links = [] if deed is None else act_frames.ways_on(deed.kind, deed.reason, alerts)
         if deed is not None:
             links += [
@@ -396,7 +391,7 @@ class ActionsPage(LiveTab):
                 for label, address in links:
                     ui.link(label, address).classes("ft-chip ft-go")
         self.of_flow_title.set_text(f"All decisions of this flow: {len(of_flow)}" if of_flow else "")
-        put(self.of_flow, [act_frames.row(each) for each in of_flow[:LISTED]])
+        self.of_flow.put([act_frames.row(each) for each in of_flow[:LISTED]])
 
     def _follow_around(self, deed: Deed | None) -> Around | None:
         """Ask history what probes said of the links that the flow left and took; return what it answered."""
@@ -421,5 +416,5 @@ class ActionsPage(LiveTab):
         return self._around
 
 
-_OUTCOME_CELL = """<q-td :props="props">
-<span :class="'ft-outcome ft-' + props.row.good" :title="props.row.words">{{ props.value }}</span></q-td>"""
+def _outcome_cell(row: Row) -> Cell:
+    return [(f"ft-outcome ft-{row['good']}", row["outcome"], row["words"])]

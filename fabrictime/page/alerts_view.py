@@ -12,14 +12,14 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlencode
 
 from nicegui import ui
-from nicegui.events import GenericEventArguments
 
 from fabrictime.page import alert_frames
 from fabrictime.page.alert_frames import Shown
 from fabrictime.page.fabric_frames import arrow
 from fabrictime.page.fabric_state import Part, Record, cleared
 from fabrictime.page.hub import Snapshot
-from fabrictime.page.live_tab import KPIS, LiveTab, empty, put, table
+from fabrictime.page.live_tab import KPIS, LiveTab, empty, table
+from fabrictime.page.rows import Cell, Row
 from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
 from fabrictime.page.units import count_text
 
@@ -78,11 +78,8 @@ class AlertsPage(LiveTab):
                     self.table = table(
                         [("severity", "severity", "left"), ("text", "what", "left"),
                          ("raised", "raised (UTC)", "left"), ("for", "stands", "right")],
-                        "alerts",
+                        "alerts", self._on_row, {"severity": _severity_cell, "text": _text_cell},
                     )  # fmt: skip
-                    self.table.add_slot("body-cell-severity", _SEVERITY_CELL)
-                    self.table.add_slot("body-cell-text", _TEXT_CELL)
-                    self.table.on("rowClick", self._on_row, js_handler="(e, row) => emit(row.id)")
                 with card("ft-panel"):
                     self._build_alert()
         ui.timer(0.5, self._show_banner)
@@ -111,8 +108,8 @@ class AlertsPage(LiveTab):
     def _choose_list(self, listed: Listed) -> None:
         self._choose(listed=listed)
 
-    def _on_row(self, event: GenericEventArguments) -> None:
-        self._choose(alert=str(event.args))
+    def _on_row(self, row: Row) -> None:
+        self._choose(alert=row["id"])
 
     # ----------------------------------------------------------------------------------------------- filling
 
@@ -144,7 +141,7 @@ class AlertsPage(LiveTab):
             else "No alert yet: they are raised once links, queues or clocks are judged to be in trouble."
         )  # fmt: skip
         self.empty.set_visibility(not listed)
-        put(self.table, [_row(alert, now_ns) for alert in listed[:ROWS]])
+        self.table.put([_row(alert, now_ns) for alert in listed[:ROWS]])
         self._show_alert(chosen, now_ns)
 
     def _show_alert(self, alert: Record | None, now_ns: int) -> None:
@@ -153,8 +150,7 @@ class AlertsPage(LiveTab):
         if alert is None:
             return
         self.title.set_text(alert["text"])
-        put(
-            self.figures,
+        self.figures.put(
             [
                 {"id": name, "name": name, "value": value}
                 for name, value in alert_frames.figures(alert, now_ns)
@@ -245,9 +241,11 @@ def _row(alert: Record, now_ns: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_SEVERITY_CELL = """<q-td :props="props"><span class="ft-severity"
- :class="'ft-' + (props.row.stands ? props.value : 'cleared')">
-{{ props.row.stands ? props.value : 'cleared' }}</span></q-td>"""
-_TEXT_CELL = """<q-td :props="props">
-<div :class="props.row.stands ? 'ft-what' : 'ft-said'">{{ props.value }}</div>
-<div class="ft-said" v-if="props.row.more">with it: {{ props.row.more }}</div></q-td>"""
+def _severity_cell(row: Row) -> Cell:
+    said = row["severity"] if row["stands"] else "cleared"
+    return [(f"ft-severity ft-{said}", said, "")]
+
+
+def _text_cell(row: Row) -> Cell:
+    parts = [("ft-what" if row["stands"] else "ft-said", row["text"], "")]
+    return parts + ([("ft-said", f"with it: {row['more']}", "")] if row["more"] else [])

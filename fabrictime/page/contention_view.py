@@ -11,14 +11,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from nicegui import ui
-from nicegui.events import GenericEventArguments
 
 from fabrictime.page import contention_frames
 from fabrictime.page.chart import LiveChart
 from fabrictime.page.fabric_frames import arrow
 from fabrictime.page.fabric_state import Part, Record, stands
 from fabrictime.page.live_address import fabric_address
-from fabrictime.page.live_tab import KPIS, LiveTab, empty, put, table
+from fabrictime.page.live_tab import KPIS, LiveTab, empty, table
+from fabrictime.page.rows import Cell, Row
 from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
 from fabrictime.page.units import bps_text, bytes_text, count_text, delay_text, percent_text
 
@@ -91,10 +91,8 @@ class ContentionPage(LiveTab):
                 [("since", "since (UTC)", "left"), ("for", "for", "right"), ("link", "link", "left"),
                  ("kind", "kind", "left"), ("deepest", "deepest", "right"), ("wait", "wait", "right"),
                  ("jobs", "jobs", "left")],
-                "windows",
+                "windows", self._on_row, {"kind": _kind_cell},
             )  # fmt: skip
-            self.windows.on("rowClick", self._on_row, js_handler="(e, row) => emit(row.id)")
-            self.windows.add_slot("body-cell-kind", _KIND_CELL)
 
     def _build_window(self) -> None:
         self.nothing = empty("A click on a bar or a row opens it: its flows, its jobs.", "window-nothing")
@@ -104,7 +102,6 @@ class ContentionPage(LiveTab):
             self.kind = text("", "ft-sub-title", test="window-kind")
             self.said = text("", "ft-said", test="window-text")
             self.figures = table([("name", "", "left"), ("value", "", "left")], "window-figures")
-            self.figures.props("hide-header")
             self.to_link = ui.link("show the link in the fabric", "/fabric").classes("ft-go")
             self.to_link.props("data-testid=window-link")
             self.flows_title = text("", "ft-sub-title", test="window-flows-title")
@@ -132,8 +129,8 @@ class ContentionPage(LiveTab):
     def _choose_window(self, window: str) -> None:
         self._choose(window=window)
 
-    def _on_row(self, event: GenericEventArguments) -> None:
-        self._choose(window=str(event.args))
+    def _on_row(self, row: Row) -> None:
+        self._choose(window=row["id"])
 
     # ----------------------------------------------------------------------------------------------- filling
 
@@ -176,7 +173,7 @@ class ContentionPage(LiveTab):
         self.bars_note.set_text(
             f"{note}; a bar's height is bytes over the threshold times seconds" if windows else ""
         )
-        put(self.windows, [_row(each, now_ns) for each in windows[:LISTED]])
+        self.windows.put([_row(each, now_ns) for each in windows[:LISTED]])
         self._show_window(chosen, now_ns)
 
     def _show_window(self, window: Record | None, now_ns: int) -> None:
@@ -193,14 +190,13 @@ class ContentionPage(LiveTab):
         kind = contention_frames.KINDS.get(window["kind"], "kind not told")
         self.kind.set_text(f"{kind}, confidence {percent_text(window['confidence'])}")
         self.said.set_text(window["text"])
-        put(self.figures, _figures(window, now_ns))
+        self.figures.put(_figures(window, now_ns))
         self.to_link.props(f'href="{fabric_address(link=window["link"], metric="queue")}"')
         self.flows_title.set_text(
             f"Flows: {count_text(window['flows_total'])}" if window["flows_total"] else "Flows"
         )
         self.flows_empty.set_visibility(not window["flows"])
-        put(
-            self.flows,
+        self.flows.put(
             [
                 {"id": flow["flow_id"], "flow": f"{flow['nic']} → {flow['peer']}",
                  "rate": bps_text(flow["rate_bps"]), "share": percent_text(flow["share"]),
@@ -256,5 +252,5 @@ def _figures(window: Record, now_ns: int) -> list[dict[str, Any]]:
     return [{"id": name, "name": name, "value": value} for name, value in rows]
 
 
-_KIND_CELL = """<q-td :props="props"><span :class="props.row.stands ? 'ft-stands' : ''">{{ props.value }}
-</span></q-td>"""
+def _kind_cell(row: Row) -> Cell:
+    return [("ft-stands" if row["stands"] else "", row["kind"], "")]

@@ -12,7 +12,6 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 from nicegui import ui
-from nicegui.events import GenericEventArguments
 
 from fabrictime.page import fabric_frames
 from fabrictime.page.chart import FabricMap, LiveChart
@@ -20,8 +19,9 @@ from fabrictime.page.fabric_frames import LinkMetric, arrow
 from fabrictime.page.fabric_questions import Over
 from fabrictime.page.fabric_state import STATES, Part, stands
 from fabrictime.page.hub import Snapshot
-from fabrictime.page.live_tab import KPIS, LiveTab, empty, put, table
+from fabrictime.page.live_tab import KPIS, LiveTab, empty, table
 from fabrictime.page.queue_minute import QueueMinute
+from fabrictime.page.rows import Cell, Row
 from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
 from fabrictime.page.units import bps_text, count_text, delay_text, percent_text
 
@@ -107,17 +107,17 @@ class FabricPage(LiveTab):
         with self.overview:
             text("In trouble", "ft-title")
             self.trouble_empty = empty("", "trouble-empty")
-            self.trouble = table([("state", "state", "left"), ("what", "what", "left")], "trouble")
-            self.trouble.add_slot("body-cell-what", _TROUBLE_CELL)
-            self.trouble.on("rowClick", self._on_link_row, js_handler="(e, row) => emit(row.id)")
+            self.trouble = table(
+                [("state", "state", "left"), ("what", "what", "left")], "trouble",
+                self._on_link_row, {"what": _trouble_cell},
+            )  # fmt: skip
             text("Deepest queues", "ft-title ft-gap")
             self.deep_empty = empty("", "deep-empty")
             self.deep = table(
                 [("what", "link", "left"), ("depth", "mean depth", "right"), ("delay", "wait", "right"),
                  ("load", "busy", "right")],
-                "deep",
+                "deep", self._on_link_row,
             )  # fmt: skip
-            self.deep.on("rowClick", self._on_link_row, js_handler="(e, row) => emit(row.id)")
             self.hint = text(
                 "A click on a cable, NIC or switch opens it; the wheel zooms, a drag moves.", "ft-note"
             )
@@ -144,15 +144,14 @@ class FabricPage(LiveTab):
             self.paths = table(
                 [("path", "from → to", "left"), ("port", "path", "right"), ("p50", "p50", "right"),
                  ("p99", "p99", "right"), ("lost", "lost", "right")],
-                "paths",
+                "paths", _to_pair,
             )  # fmt: skip
-            self.paths.on("rowClick", self._on_path_row, js_handler="(e, row) => emit(row.pair)")
             self.flows_title = text("Flows over it", "ft-sub-title", test="flows-title")
             self.flows_empty = empty("No flow report names a flow over it.", "flows-empty")
             self.flows = table(
-                [("flow", "from → to", "left"), ("rate", "rate", "right"), ("job", "job", "left")], "flows"
-            )
-            self.flows.on("rowClick", self._on_flow_row, js_handler="(e, row) => emit(row.job)")
+                [("flow", "from → to", "left"), ("rate", "rate", "right"), ("job", "job", "left")],
+                "flows", self._on_flow_row,
+            )  # fmt: skip
             self.jobs = ui.element("div").classes("ft-chips").props("data-testid=jobs")
             self._jobs_shown: list[tuple[str, str]] = []
             self.about = ui.html("", sanitize=False).classes("ft-about").props("data-testid=about")
@@ -167,9 +166,8 @@ class FabricPage(LiveTab):
             self.node_table = table(
                 [("port", "port", "left"), ("far", "to", "left"), ("state", "state", "left"),
                  ("depth", "out: depth", "right"), ("load", "busy", "right")],
-                "node-table",
+                "node-table", self._on_link_row,
             )  # fmt: skip
-            self.node_table.on("rowClick", self._on_link_row, js_handler="(e, row) => emit(row.id)")
 
     # ----------------------------------------------------------------------------------------------- choices
 
@@ -212,8 +210,8 @@ class FabricPage(LiveTab):
             self._choose(link=None, node=name)
             self._open()
 
-    def _on_link_row(self, event: GenericEventArguments) -> None:
-        link = str(event.args)
+    def _on_link_row(self, row: Row) -> None:
+        link = row["id"]
         with self.state.lock:
             known = self.state.wires.known(link)
         if known is not None:
@@ -222,13 +220,9 @@ class FabricPage(LiveTab):
             self._choose(link=None, node=link.partition("/")[0])
             self._open()
 
-    def _on_path_row(self, event: GenericEventArguments) -> None:
-        nic, peer = event.args
-        ui.navigate.to(f"/?{urlencode({'nic': nic, 'peer': peer})}")
-
-    def _on_flow_row(self, event: GenericEventArguments) -> None:
-        if event.args:
-            self._choose_job(str(event.args))
+    def _on_flow_row(self, row: Row) -> None:
+        if row["job"]:
+            self._choose_job(row["job"])
 
     # --------------------------------------------------------------------------------------------- following
 
@@ -343,7 +337,7 @@ class FabricPage(LiveTab):
     def _show_overview(self) -> None:
         state, shown = self.state, self.live.shown
         rows = fabric_frames.worst_first(state, shown)
-        put(self.trouble, rows[:TROUBLE_SHOWN])
+        self.trouble.put(rows[:TROUBLE_SHOWN])
         judged = bool(state.subjects)
         self.trouble_empty.set_text(
             "No cable, NIC or host is judged anything but UP." if judged
@@ -351,7 +345,7 @@ class FabricPage(LiveTab):
         )  # fmt: skip
         self.trouble_empty.set_visibility(not rows)
         deep = fabric_frames.deepest(state, shown, self.choice.metric)
-        put(self.deep, deep)
+        self.deep.put(deep)
         self.deep_empty.set_text(
             "All queues are empty." if state.queues.version
             else "No queue is inferred yet: it takes traced paths and probes on them."
@@ -366,7 +360,7 @@ class FabricPage(LiveTab):
             f"{len(rows)} cables"
             + (f" · {len(here)} NICs, rack {here[0].rack or 'not known'}" if here else "")
         )
-        put(self.node_table, rows)
+        self.node_table.put(rows)
 
     def _show_link(self) -> None:
         state, link = self.state, self.choice.link or ""
@@ -465,8 +459,7 @@ class FabricPage(LiveTab):
         if over.trouble is not None:
             note = f"no delays: {over.trouble}"
         self.paths_note.set_text(note)
-        put(
-            self.paths,
+        self.paths.put(
             [
                 {
                     "id": f"{row.nic} {row.peer} {row.path} {row.answer}",
@@ -482,8 +475,7 @@ class FabricPage(LiveTab):
         total = f": {count_text(len(over.flows))}, {bps_text(over.rate_bps)}" if over.flows else ""
         self.flows_title.set_text(f"Flows over it{total}")
         self.flows_empty.set_visibility(not over.flows)
-        put(
-            self.flows,
+        self.flows.put(
             [
                 {
                     "id": flow["flow_id"], "flow": f"{flow['nic']} → {flow['peer'] or flow['peer_address']}",
@@ -543,7 +535,10 @@ def _figures(sides: Sequence[fabric_frames.Side]) -> str:
     return f"<table>{cells}</table>"
 
 
-_TROUBLE_CELL = (
-    """<q-td :props="props"><div class="ft-what">{{ props.value }}</div>"""
-    """<div class="ft-said">{{ props.row.text }}</div></q-td>"""
-)
+def _trouble_cell(row: Row) -> Cell:
+    return [("ft-what", row["what"], ""), ("ft-said", row["text"], "")]
+
+
+def _to_pair(row: Row) -> None:
+    nic, peer = row["pair"]
+    ui.navigate.to(f"/?{urlencode({'nic': nic, 'peer': peer})}")

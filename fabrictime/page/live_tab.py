@@ -6,14 +6,15 @@ In: the process's `Site`. Out: `LiveTab`, which the tabs Fabric, Contention and 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from nicegui import ui
+from nicegui.elements.label import Label
 
 from fabrictime.page.fabric_state import FabricState, Part
 from fabrictime.page.live import Live
-from fabrictime.page.tab import Tab, column, text
+from fabrictime.page.rows import Cell, Row, Rows
+from fabrictime.page.tab import Tab, text
 from fabrictime.page.units import bytes_text, count_text, delay_text, seconds_text
 
 KPIS: Final = (
@@ -24,10 +25,6 @@ KPIS: Final = (
 FLEETING: Final[frozenset[Part]] = frozenset({"queues", "paths", "flows"})
 """What changes ten times a second: the header follows it twice a second, since every new word in it has the
 browser go through the whole page."""
-
-STATE_CELL: Final = (
-    """<q-td :props="props"><span :class="'ft-pill ft-' + props.value">{{ props.value }}</span></q-td>"""
-)
 
 
 class LiveTab(Tab):
@@ -114,27 +111,21 @@ class LiveTab(Tab):
         self.light.classes(remove="ft-wait ft-bad ft-ok", add=f"ft-{kind}")
 
 
-def table(columns: Sequence[tuple[str, str, str]], test: str, rows: int = 0) -> Any:
-    """Return a table of (name, label, align); `rows` a page, 0: all in one."""
-    made = ui.table(
-        rows=[], columns=[column(name, label, align=align) for name, label, align in columns], row_key="id",
-        pagination=rows or None,
-    ).classes("ft-table ft-list")  # fmt: skip
-    hide = "" if rows else "hide-bottom"
-    made.props(f"flat dense {hide} data-testid={test}")
-    if not rows:
-        made.props(':pagination="{rowsPerPage: 0}"')
-    made.add_slot("body-cell-state", STATE_CELL)
-    return made
+def table(
+    columns: Sequence[tuple[str, str, str]],
+    test: str,
+    on_pick: Callable[[Row], None] | None = None,
+    cells: Mapping[str, Callable[[Row], Cell]] | None = None,
+) -> Rows:
+    """Return a table of (name, label, align); a column named `state` shows it in its colour."""
+    made = Rows(columns, {"state": _state_cell, **(cells or {})}, on_pick)
+    return made.classes("ft-table ft-list").props(f"data-testid={test}")
 
 
-def put(shown: Any, rows: list[dict[str, Any]]) -> None:
-    """Give a table new rows where they differ, and show it only where it has some."""
-    if shown.rows != rows:
-        shown.rows = rows
-    shown.set_visibility(bool(rows))
+def _state_cell(row: Row) -> Cell:
+    return [(f"ft-pill ft-{row['state']}", row["state"], "")]
 
 
-def empty(words: str, test: str) -> Any:
+def empty(words: str, test: str) -> Label:
     """Return a line that says what is needed where there is nothing yet."""
     return text(words, "ft-nothing", test=test)

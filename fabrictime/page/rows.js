@@ -1,0 +1,53 @@
+// A live table whose rows come by a method, so that a new row costs this table's cells and nothing else of the
+// page: a table as the page's own library has it is built anew with every change anywhere on the page.
+// In: rows by rows(): [key, cells]; a cell is its text or a list of parts [classes, text, title].
+// Out: events `ready` and `pick` (a key, by click or Enter).
+function fill(td, cell) {
+  if (typeof cell === "string") { td.textContent = cell; return; }
+  td.replaceChildren(...cell.map(([classes, text, title]) => {
+    const part = document.createElement("div");
+    part.className = classes;
+    part.textContent = text;
+    if (title) part.title = title;
+    return part;
+  }));
+}
+
+export default {
+  template: `<div class="ft-rows" hidden><table><thead v-if="head"><tr><th v-for="c in columns" :style="{textAlign: c[1]}">{{ c[0] }}</th></tr></thead><tbody></tbody></table></div>`,
+  props: { columns: Array, head: Boolean, picks: Boolean },
+  emits: ["ready", "pick"],
+  mounted() {
+    this.known = new Map();
+    this.$emit("ready");
+  },
+  methods: {
+    rows(rows) {
+      if (!this.known) return; // not mounted yet: the server sends all again at `ready`
+      const body = this.$el.querySelector("tbody"), keys = new Set(rows.map((row) => row[0]));
+      for (const [key, row] of this.known) if (!keys.has(key)) { row.tr.remove(); this.known.delete(key); }
+      let at = body.firstChild;
+      for (const [key, cells] of rows) {
+        let row = this.known.get(key);
+        if (!row) this.known.set(key, (row = this.made(key)));
+        cells.forEach((cell, i) => {
+          const said = typeof cell === "string" ? cell : JSON.stringify(cell);
+          if (row.said[i] !== said) { row.said[i] = said; fill(row.tr.cells[i], cell); }
+        });
+        if (row.tr === at) at = at.nextSibling;
+        else body.insertBefore(row.tr, at);
+      }
+      this.$el.hidden = !rows.length;
+    },
+    made(key) {
+      const tr = document.createElement("tr");
+      for (const [, align] of this.columns) tr.insertCell().style.textAlign = align;
+      if (this.picks) {
+        tr.tabIndex = 0;
+        tr.addEventListener("click", () => this.$emit("pick", key));
+        tr.addEventListener("keydown", (e) => { if (e.key === "Enter") this.$emit("pick", key); });
+      }
+      return { tr, said: [] };
+    },
+  },
+};
