@@ -24,8 +24,9 @@ from fabrictime.page.fabric_state import Part, cleared
 from fabrictime.page.hub import Snapshot
 from fabrictime.page.live_address import fabric_address
 from fabrictime.page.live_tab import LiveTab, empty, table
+from fabrictime.page.quiet import Chips
 from fabrictime.page.rows import Cell, Row
-from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
+from fabrictime.page.tab import CSS, Site, card, part, replace_address, text, toggle
 from fabrictime.page.units import bps_text, count_text, delay_text
 
 Listed = Literal["all", "done", "not"]
@@ -76,7 +77,6 @@ class ActionsPage(LiveTab):
     def __init__(self, site: Site, choice: ActionsChoice) -> None:
         super().__init__(site)
         self.choice = choice
-        self._links_shown: list[tuple[str, str]] | None = None
         self._around_of = ""
         self._around: Around | None = None
         self._shown_s = 0.0
@@ -149,7 +149,7 @@ class ActionsPage(LiveTab):
 
     def _build_flow(self) -> None:
         self.nothing = empty(HINT, "act-nothing")
-        self.part = ui.element("div").classes("ft-panel-part").props("data-testid=act")
+        self.part = part("ft-panel-part", test="act")
         with self.part:
             with ui.element("div").classes("ft-head"):
                 self.title = text("", "ft-title", test="act-title")
@@ -159,7 +159,7 @@ class ActionsPage(LiveTab):
             self.picture = LiveChart("trail", on_pick=self._choose_decision)
             self.picture.classes("ft-trail").props("data-testid=trail")
             self.figures = table([("name", "", "left"), ("value", "", "left")], "act-figures")
-            self.links = ui.element("div").classes("ft-chips").props("data-testid=act-links")
+            self.links = Chips().props("data-testid=act-links")
             self.of_flow_title = text("", "ft-sub-title", test="of-flow-title")
             self.of_flow = table(
                 [("at", "at (UTC)", "left"), ("cause", "because", "left"), ("what", "what", "left"),
@@ -384,12 +384,7 @@ class ActionsPage(LiveTab):
                 for word, found in (("left", deed.effect.left), ("took", deed.effect.took))
                 for link in found[:4]
             ]
-        if links != self._links_shown:
-            self._links_shown = links
-            self.links.clear()
-            with self.links:
-                for label, address in links:
-                    ui.link(label, address).classes("ft-chip ft-go")
+        self.links.put([(label, label, address) for label, address in links])
         self.of_flow_title.set_text(f"All decisions of this flow: {len(of_flow)}" if of_flow else "")
         self.of_flow.put([act_frames.row(each) for each in of_flow[:LISTED]])
 

@@ -19,8 +19,9 @@ from fabrictime.page.fabric_frames import arrow
 from fabrictime.page.fabric_state import Part, Record, cleared
 from fabrictime.page.hub import Snapshot
 from fabrictime.page.live_tab import KPIS, LiveTab, empty, table
+from fabrictime.page.quiet import Chips
 from fabrictime.page.rows import Cell, Row
-from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
+from fabrictime.page.tab import CSS, Site, card, part, replace_address, text, toggle
 from fabrictime.page.units import count_text
 
 Listed = Literal["standing", "all"]
@@ -87,13 +88,12 @@ class AlertsPage(LiveTab):
 
     def _build_alert(self) -> None:
         self.nothing = empty("A click on an alert opens what it stands on.", "alert-nothing")
-        self.part = ui.element("div").classes("ft-panel-part").props("data-testid=alert")
+        self.part = part("ft-panel-part", test="alert")
         with self.part:
             self.title = text("", "ft-title", test="alert-title")
             self.figures = table([("name", "", "left"), ("value", "", "left")], "alert-figures")
             self.figures.props("hide-header")
-            self.links = ui.element("div").classes("ft-chips").props("data-testid=alert-links")
-            self._links_shown: list[tuple[str, str]] = []
+            self.links = Chips().props("data-testid=alert-links")
             text("Evidence", "ft-sub-title")
             self.evidence = ui.element("div").classes("ft-evidence").props("data-testid=evidence")
 
@@ -156,13 +156,7 @@ class AlertsPage(LiveTab):
                 for name, value in alert_frames.figures(alert, now_ns)
             ],
         )
-        links = alert_frames.ways_on(alert)
-        if links != self._links_shown:
-            self._links_shown = links
-            self.links.clear()
-            with self.links:
-                for label, address in links:
-                    ui.link(label, address).classes("ft-chip ft-go")
+        self.links.put([(label, label, address) for label, address in alert_frames.ways_on(alert)])
         if self._evidence_shown != (alert["alert_id"], alert["update"]):
             if self._evidence_shown[0] != alert["alert_id"]:
                 self._opened = set()

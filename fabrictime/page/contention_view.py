@@ -5,7 +5,6 @@ In: the process's `Site` and the tab's choices, which stand in its address. No q
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -18,8 +17,9 @@ from fabrictime.page.fabric_frames import arrow
 from fabrictime.page.fabric_state import Part, Record, stands
 from fabrictime.page.live_address import fabric_address
 from fabrictime.page.live_tab import KPIS, LiveTab, empty, table
+from fabrictime.page.quiet import Chips
 from fabrictime.page.rows import Cell, Row
-from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
+from fabrictime.page.tab import CSS, Site, card, part, replace_address, text, toggle
 from fabrictime.page.units import bps_text, bytes_text, count_text, delay_text, percent_text
 
 SPANS = {300: "5 min", 900: "15 min", 3600: "1 h"}
@@ -96,14 +96,13 @@ class ContentionPage(LiveTab):
 
     def _build_window(self) -> None:
         self.nothing = empty("A click on a bar or a row opens it: its flows, its jobs.", "window-nothing")
-        self.part = ui.element("div").classes("ft-panel-part").props("data-testid=window")
+        self.part = part("ft-panel-part", test="window")
         with self.part:
             self.title = text("", "ft-title", test="window-title")
             self.kind = text("", "ft-sub-title", test="window-kind")
             self.said = text("", "ft-said", test="window-text")
             self.figures = table([("name", "", "left"), ("value", "", "left")], "window-figures")
-            self.to_link = ui.link("show the link in the fabric", "/fabric").classes("ft-go")
-            self.to_link.props("data-testid=window-link")
+            self.to_link = Chips().props("data-testid=window-link")
             self.flows_title = text("", "ft-sub-title", test="window-flows-title")
             self.flows = table(
                 [("flow", "from → to", "left"), ("rate", "rate", "right"), ("share", "share", "right"),
@@ -111,8 +110,7 @@ class ContentionPage(LiveTab):
                 "window-flows",
             )  # fmt: skip
             self.flows_empty = empty("No reported flow crosses it.", "window-flows-empty")
-            self.jobs = ui.element("div").classes("ft-chips").props("data-testid=window-jobs")
-            self._jobs_shown: Sequence[str] = ()
+            self.jobs = Chips().props("data-testid=window-jobs")
 
     # ----------------------------------------------------------------------------------------------- choices
 
@@ -191,7 +189,8 @@ class ContentionPage(LiveTab):
         self.kind.set_text(f"{kind}, confidence {percent_text(window['confidence'])}")
         self.said.set_text(window["text"])
         self.figures.put(_figures(window, now_ns))
-        self.to_link.props(f'href="{fabric_address(link=window["link"], metric="queue")}"')
+        address = fabric_address(link=window["link"], metric="queue")
+        self.to_link.put([("link", "show the link in the fabric", address)])
         self.flows_title.set_text(
             f"Flows: {count_text(window['flows_total'])}" if window["flows_total"] else "Flows"
         )
@@ -204,19 +203,10 @@ class ContentionPage(LiveTab):
                 for flow in window["flows"][:FLOWS_SHOWN]
             ],
         )  # fmt: skip
-        if window["jobs"] != self._jobs_shown:
-            self._jobs_shown = window["jobs"]
-            self.jobs.clear()
-            with self.jobs:
-                for job in window["jobs"][:FLOWS_SHOWN]:
-                    button = ui.element("button").classes("ft-chip").props("type=button")
-                    with button:
-                        text(job, "")
-                    button.on("click", _to_job(window["link"], job))
-
-
-def _to_job(link: str, job: str) -> Callable[[], None]:
-    return lambda: ui.navigate.to(fabric_address(link=link, job=job, metric="queue"))
+        self.jobs.put([
+            (job, job, fabric_address(link=window["link"], job=job, metric="queue"))
+            for job in window["jobs"][:FLOWS_SHOWN]
+        ])  # fmt: skip
 
 
 def _row(window: Record, now_ns: int) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from fabrictime.page.fabric_state import STATES, Part, stands
 from fabrictime.page.hub import Snapshot
 from fabrictime.page.live_tab import KPIS, LiveTab, empty, table
 from fabrictime.page.queue_minute import QueueMinute
+from fabrictime.page.quiet import Chips, Markup
 from fabrictime.page.rows import Cell, Row
-from fabrictime.page.tab import CSS, Site, card, replace_address, text, toggle
+from fabrictime.page.tab import CSS, Site, card, part, replace_address, text, toggle
 from fabrictime.page.units import bps_text, count_text, delay_text, percent_text
 
 METRICS = {"state": "state", "queue": "queue", "load": "time busy"}
@@ -103,7 +104,7 @@ class FabricPage(LiveTab):
             self.map.classes("ft-fill").props("data-testid=fabric")
 
     def _build_overview(self) -> None:
-        self.overview = ui.element("div").classes("ft-panel-part")
+        self.overview = part("ft-panel-part")
         with self.overview:
             text("In trouble", "ft-title")
             self.trouble_empty = empty("", "trouble-empty")
@@ -123,14 +124,14 @@ class FabricPage(LiveTab):
             )
 
     def _build_link(self) -> None:
-        self.link_part = ui.element("div").classes("ft-panel-part").props("data-testid=link")
+        self.link_part = part("ft-panel-part", test="link")
         with self.link_part:
             with ui.element("div").classes("ft-head"):
                 self.link_title = text("", "ft-title", test="link-title")
                 self.link_state = text("", "ft-pill ft-big", test="link-state")
                 _close(self._clear)
             self.link_text = text("", "ft-said", test="link-text")
-            self.link_figures = ui.html("", sanitize=False).classes("ft-figures").props("data-testid=figures")
+            self.link_figures = Markup().classes("ft-figures").props("data-testid=figures")
             text("Past hour", "ft-sub-title")
             self.hour_note = text("", "ft-note", test="hour-note")
             self.hour = LiveChart("hour").classes("ft-hour").props("data-testid=hour")
@@ -152,12 +153,11 @@ class FabricPage(LiveTab):
                 [("flow", "from → to", "left"), ("rate", "rate", "right"), ("job", "job", "left")],
                 "flows", self._on_flow_row,
             )  # fmt: skip
-            self.jobs = ui.element("div").classes("ft-chips").props("data-testid=jobs")
-            self._jobs_shown: list[tuple[str, str]] = []
-            self.about = ui.html("", sanitize=False).classes("ft-about").props("data-testid=about")
+            self.jobs = Chips(self._choose_job).props("data-testid=jobs")
+            self.about = Markup().classes("ft-about").props("data-testid=about")
 
     def _build_node(self) -> None:
-        self.node_part = ui.element("div").classes("ft-panel-part").props("data-testid=node")
+        self.node_part = part("ft-panel-part", test="node")
         with self.node_part:
             with ui.element("div").classes("ft-head"):
                 self.node_title = text("", "ft-title", test="node-title")
@@ -231,8 +231,8 @@ class FabricPage(LiveTab):
         self._plan_sent = -1
         super().start_live()
         if self.site.live is None:
-            for part in (self.overview, self.link_part, self.node_part):
-                part.set_visibility(part is self.overview)
+            for each in (self.overview, self.link_part, self.node_part):
+                each.set_visibility(each is self.overview)
             self.job_chip.set_visibility(False)
             return
         self._open()
@@ -368,8 +368,8 @@ class FabricPage(LiveTab):
             self.link_title.set_text(arrow(link))
             self.link_state.set_text("")
             self.link_text.set_text("No path, verdict or queue names this link now.")
-            self.link_figures.set_content("")
-            self.about.set_content("")
+            self.link_figures.set_text("")
+            self.about.set_text("")
             return
         cable = state.wires.cable(self._numbers[0])
         self.link_title.set_text(arrow(cable))
@@ -383,9 +383,9 @@ class FabricPage(LiveTab):
         self.link_state.classes(remove=" ".join(f"ft-{s}" for s in STATES), add=f"ft-{worst}")
         self.link_text.set_text(unjudged if subject is None else subject.record["text"])
         sides = [fabric_frames.side(state, number) for number in self._numbers]
-        self.link_figures.set_content(_figures(sides))
+        self.link_figures.set_text(_figures(sides))
         self._show_minute(state.queues)
-        self.about.set_content(self._about(cable))
+        self.about.set_text(self._about(cable))
 
     def _show_minute(self, queues: QueueMinute) -> None:
         told = any(queues.newest(number) is not None for number in self._numbers)
@@ -443,7 +443,7 @@ class FabricPage(LiveTab):
         if subject is not None and subject.record["others"]:
             names = ", ".join(html.escape(arrow(each)) for each in subject.record["others"][:6])
             parts.append(f"It may as well be {names}: no path tells them apart.")
-        return "".join(f"<p>{part}</p>" for part in parts[:12])
+        return "".join(f"<p>{each}</p>" for each in parts[:12])
 
     def _on_over(self, snapshot: Snapshot[Over]) -> None:
         over = snapshot.value
@@ -488,25 +488,12 @@ class FabricPage(LiveTab):
 
     def _show_jobs(self, over: Over) -> None:
         jobs = [(job, f"{job}: {bps_text(rate)}") for job, rate in list(over.jobs.items())[:JOBS_SHOWN]]
-        if jobs == self._jobs_shown:
-            return
-        self._jobs_shown = jobs
-        self.jobs.clear()
-        with self.jobs:
-            for job, label in jobs:
-                button = ui.element("button").classes("ft-chip").props("type=button")
-                with button:
-                    text(label, "")
-                button.on("click", _calling(self._choose_job, job))
+        self.jobs.put([(job, label, "") for job, label in jobs])
 
     def _on_job(self, snapshot: Snapshot[set[int]]) -> None:
         if snapshot.value is not None and snapshot.value != self._lit:
             self._lit = snapshot.value
             self._draw()
-
-
-def _calling(choose: Callable[[str], None], value: str) -> Callable[[], None]:
-    return lambda: choose(value)
 
 
 def _close(end: Callable[[], None]) -> None:

@@ -9,10 +9,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from nicegui.elements.label import Label
-
 from fabrictime.page.fabric_state import FabricState, Part
 from fabrictime.page.live import Live
+from fabrictime.page.quiet import Words
 from fabrictime.page.rows import Cell, Row, Rows
 from fabrictime.page.tab import Tab, text
 from fabrictime.page.units import bytes_text, count_text, delay_text, seconds_text
@@ -126,6 +125,6 @@ def _state_cell(row: Row) -> Cell:
     return [(f"ft-pill ft-{row['state']}", row["state"], "")]
 
 
-def empty(words: str, test: str) -> Label:
+def empty(words: str, test: str) -> Words:
     """Return a line that says what is needed where there is nothing yet."""
     return text(words, "ft-nothing", test=test)

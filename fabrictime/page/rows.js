@@ -1,6 +1,6 @@
 // A live table whose rows come by a method, so that a new row costs this table's cells and nothing else of the
 // page: a table as the page's own library has it is built anew with every change anywhere on the page.
-// In: rows by rows(): [key, cells]; a cell is its text or a list of parts [classes, text, title].
+// In: put({rows}): each [key, cells]; a cell is its text or a list of parts [classes, text, title].
 // Out: events `ready` and `pick` (a key, by click or Enter).
 function fill(td, cell) {
   if (typeof cell === "string") { td.textContent = cell; return; }
@@ -22,8 +22,7 @@ export default {
     this.$emit("ready");
   },
   methods: {
-    rows(rows) {
-      if (!this.known) return; // not mounted yet: the server sends all again at `ready`
+    put({ rows }) {
       const body = this.$el.querySelector("tbody"), keys = new Set(rows.map((row) => row[0]));
       for (const [key, row] of this.known) if (!keys.has(key)) { row.tr.remove(); this.known.delete(key); }
       let at = body.firstChild;

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from nicegui.element import Element
 from nicegui.events import GenericEventArguments
+
+from fabrictime.page.quiet import Quiet
 
 Row: TypeAlias = dict[str, Any]
 Cell: TypeAlias = str | list[tuple[str, str, str]]
 """Its text; or parts one below the other, each as (classes, text, title)."""
 
 
-class Rows(Element, component="rows.js"):
+class Rows(Quiet, component="rows.js"):
     """A table of (name, label, align) columns; hidden while it has no row.
 
     `cells` gives a column's cell where it is more than `row[name]`; `on_pick` is told of a row that was
@@ -33,11 +34,9 @@ class Rows(Element, component="rows.js"):
         self._columns = [name for name, _, _ in columns]
         self._cells = dict(cells or {})
         self._rows: list[Row] = []
-        self._ready = False
         self._props["columns"] = [(label, align) for _, label, align in columns]
         self._props["head"] = any(label for _, label, _ in columns)
         self._props["picks"] = on_pick is not None
-        self.on("ready", self._on_ready)
         if on_pick is not None:
 
             def picked(event: GenericEventArguments) -> None:
@@ -47,28 +46,19 @@ class Rows(Element, component="rows.js"):
 
             self.on("pick", picked)
 
-    @property
-    def is_ignoring_events(self) -> bool:
-        """Never: a hidden table must still say that it is ready."""
-        return False
-
     def put(self, rows: list[Row]) -> None:
         """Show these rows, each with an `id` of its own, in this order."""
         if rows != self._rows:
             self._rows = rows
-            self._send()
+            if self._ready:  # else all are told once it is
+                self.update()
 
-    def _send(self) -> None:
-        if self._ready:
-            self.run_method("rows", [
-                [str(row["id"]), [self._cell(row, name) for name in self._columns]] for row in self._rows
-            ])  # fmt: skip
+    def state(self) -> dict[str, Any]:
+        """Return what the component's `put` takes."""
+        rows = [[str(row["id"]), [self._cell(row, name) for name in self._columns]] for row in self._rows]
+        return {"rows": rows}
 
     def _cell(self, row: Row, name: str) -> Cell:
         if name in self._cells:
             return self._cells[name](row)
         return "" if row[name] is None else str(row[name])
-
-    def _on_ready(self) -> None:
-        self._ready = True
-        self._send()

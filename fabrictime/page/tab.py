@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from nicegui import ui
-from nicegui.elements.label import Label
 
 from fabrictime.page.evidence import Evidence
 from fabrictime.page.fabric_questions import FabricQuestions
@@ -21,6 +20,7 @@ from fabrictime.page.fabric_state import Part
 from fabrictime.page.hub import Hub, Snapshot
 from fabrictime.page.live import Live
 from fabrictime.page.questions import Fleet, Questions, step_ns_of
+from fabrictime.page.quiet import Section, Words
 from fabrictime.page.settings import PageSettings
 from fabrictime.page.source import HistoryEmpty
 from fabrictime.page.units import count_text, seconds_text
@@ -83,7 +83,7 @@ class Tab(ABC):
     def _build_header(self, kpis: Sequence[tuple[str, str]]) -> None:
         with ui.element("header").classes("ft-top"):
             with ui.element("div").classes("ft-brand"):
-                self.light = ui.element("span").classes("ft-light").props("data-testid=light")
+                self.light = text("", "ft-light", test="light")
                 text("fabrictime", "ft-name")
                 with ui.element("nav").classes("ft-nav"):
                     for address, name in PAGES.items():
@@ -94,7 +94,7 @@ class Tab(ABC):
                             with link:
                                 self.badge = text("", "ft-badge", test="badge")
                                 self.badge.set_visibility(False)
-            self.kpis: dict[str, tuple[Label, Label]] = {}
+            self.kpis: dict[str, tuple[Words, Words]] = {}
             for key, title in kpis:
                 with ui.element("div").classes("ft-kpi").props(f"data-testid=kpi-{key}"):
                     text(title, "ft-kpi-title")
@@ -115,8 +115,7 @@ class Tab(ABC):
         shown, small = self.kpis[key]
         shown.set_text(value)
         if small.text != note:
-            small.set_text(note)
-            small._props["title"] = note  # where it does not fit
+            small.set_text(note, title=note)  # which may not fit
 
     def _show_banner(self) -> None:
         snapshot, now_s = self._fleet, time.monotonic()
@@ -180,10 +179,16 @@ def card(classes: str) -> Any:
     return ui.element("section").classes(f"ft-card {classes}")
 
 
-def text(content: str, classes: str, test: str | None = None) -> Label:
-    """Return a label; `test` is the name by which tests find it."""
-    label = ui.label(content).classes(classes)
-    return label.props(f"data-testid={test}") if test else label
+def text(content: str, classes: str, test: str | None = None) -> Words:
+    """Return a line of text; `test` is the name by which tests find it."""
+    made = Words(content).classes(classes)
+    return made.props(f"data-testid={test}") if test else made
+
+
+def part(classes: str, test: str | None = None) -> Section:
+    """Return a part of the page that comes and goes."""
+    made = Section().classes(classes)
+    return made.props(f"data-testid={test}") if test else made
 
 
 def toggle(options: dict[Any, str], value: Any, choose: Callable[[Any], None], test: str) -> Any:

@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlencode
 
 from nicegui import ui
-from nicegui.elements.label import Label
 from nicegui.events import GenericEventArguments
 
 from fabrictime.page import frames, health
@@ -20,6 +19,7 @@ from fabrictime.page.chart import LiveChart
 from fabrictime.page.hub import Snapshot
 from fabrictime.page.queries import ClockRow, NicRow, RejectRow, Way
 from fabrictime.page.questions import CLOCK_LINES, ClockLines, Fleet, Heat, Series
+from fabrictime.page.quiet import Words
 from fabrictime.page.tab import CSS, LINE_SPANS, Site, Tab, card, column, line_every_s, replace_address
 from fabrictime.page.tab import text as _text
 from fabrictime.page.tab import toggle as _toggle
@@ -210,7 +210,7 @@ class LivePage(Tab):
             with ui.element("div").classes("ft-head"):
                 _text("Pipeline", "ft-title")
                 self.health_word = _text("", "ft-word", test="health-word")
-            self.checks: list[tuple[Any, Label, Label, Label]] = []
+            self.checks: list[tuple[Any, Words, Words, Words]] = []
             self.health_rows = ui.element("div").classes("ft-checks").props("data-testid=health")
             self.health_empty = _text("Waiting for the first window.", "ft-empty")
 

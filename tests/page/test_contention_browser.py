@@ -92,7 +92,7 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
     until("its address", lambda: "window=" in browser.driver.current_url)
     click_row(browser, "windows", "collision")
     until("the first", lambda: browser.text("window-text") == words)
-    browser.js("document.querySelector('[data-testid=window-jobs] button').click()")
+    browser.js("document.querySelector('[data-testid=window-jobs] a').click()")
     until("the fabric", lambda: "/fabric" in browser.driver.current_url)
     until("its link", lambda: browser.text("link-title") == "leaf1:swp4 ⇄ spine2:swp1")
     assert "contention leaf1 to spine2: 2 flows collide" in browser.text("about")

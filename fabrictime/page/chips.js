@@ -1,0 +1,19 @@
+// A row of chips, each a link or a button, that change by put() alone: the page around them is not rendered anew.
+// In: {chips}: each [key, text, address or ""]. Out: events `ready` and `pick` (a key).
+export default {
+  template: `<div class="ft-chips"></div>`,
+  emits: ["ready", "pick"],
+  mounted() { this.$emit("ready"); },
+  methods: {
+    put({ chips }) {
+      this.$el.replaceChildren(...chips.map(([key, text, address]) => {
+        const chip = document.createElement(address ? "a" : "button");
+        chip.className = address ? "ft-chip ft-go" : "ft-chip";
+        chip.textContent = text;
+        if (address) chip.href = address;
+        else { chip.type = "button"; chip.addEventListener("click", () => this.$emit("pick", key)); }
+        return chip;
+      }));
+    },
+  },
+};
