@@ -25,8 +25,8 @@ from fabrictime.page.units import bps_text, bytes_text, count_text, delay_text, 
 SPANS = {300: "5 min", 900: "15 min", 3600: "1 h"}
 LISTED = 60
 FLOWS_SHOWN = 24
-BARE_TURNS = 200
-"""Steps in which a span without a window moves on."""
+TURNS = 300
+"""Steps in which a span moves on, where no window came, went or closed: a picture takes a browser long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ContentionPage(LiveTab):
     def __init__(self, site: Site, choice: ContentionChoice) -> None:
         super().__init__(site)
         self.choice = choice
-        self._bare_ns = 0
+        self._drawn: tuple[int, list[tuple[Any, ...]]] = 0, []
 
     # ------------------------------------------------------------------------------------------------ layout
 
@@ -116,7 +116,7 @@ class ContentionPage(LiveTab):
 
     def _choose(self, **changes: Any) -> None:
         self.choice = replace(self.choice, **changes)
-        self._bare_ns = 0
+        self._drawn = 0, []
         address = self.choice.address()
         replace_address(f"{self.address}?{address}" if address else self.address)
         self._show()
@@ -160,9 +160,9 @@ class ContentionPage(LiveTab):
             else "No contention told yet: it takes inferred queues, and flow reports to say whose they are."
         )  # fmt: skip
         self.bars_empty.set_visibility(not windows)
-        # the first picture takes a browser long: drawn while nothing stands, it keeps no window waiting
-        if windows or now_ns - self._bare_ns > span_ns // BARE_TURNS:
-            self._bare_ns = 0 if windows else now_ns
+        bars = [(bar[5], bar[3], bar[6]) for bar in frame["bars"]]
+        if bars != self._drawn[1] or now_ns - self._drawn[0] > span_ns // TURNS:
+            self._drawn = now_ns, bars
             self.bars.show(lambda whole: frame)
         standing = sum(stands(each, now_ns) for each in windows)
         note = f"{count_text(len(windows))} windows on {count_text(frame['links'])} links, {standing} stand"
