@@ -62,8 +62,12 @@ PLAUSIBLE: Final = 0.4
 """Share of a link's rate that its flows must send for a queue there to be likely at once."""
 DOUBTED: Final = 0.5
 """What time counts for where they send less and a window is to open: inference smears deep queues over other
-links for a moment. So it does at a last link that one sender alone sends to: a flow that was led elsewhere
-meets there what of it still waits on its old path."""
+links for a moment. So it does where all that crosses a link comes from one sender, whose own link carries no
+more: a flow that was led elsewhere meets at its last link what of it still waits on its old path, and what
+stands at a last link is told, for a moment, of a link before it."""
+UNCLAIMED: Final = 0.25
+"""What time counts for where all hosts report their flows and none crosses the link: a switch that paused, or
+a host, holds probes up as a queue does; a flow that begins is reported before a window opens by this."""
 NOTABLE: Final = 0.05
 """Share of what crosses a link from which on a sender counts."""
 LISTED: Final = 0.01
@@ -439,7 +443,7 @@ class ContentionWatch:
         each = max(1, math.ceil(STEP_NS / slot_ns))
         depths = _steps(told, slots, each)
         bound /= math.sqrt(each)  # of a step's mean
-        weight = 1.0 if held or (self._plausible(link) and not self._alone(link)) else DOUBTED
+        weight = 1.0 if held else self._weight(link)
         at_ns, stood_ns = start_ns, 0
         for number, depth in enumerate(depths):
             length_ns = min(each, slots - number * each) * slot_ns
@@ -477,18 +481,16 @@ class ContentionWatch:
         link.done_ns = max(link.done_ns, end_ns)
         link.stood = stood_ns / (slots * slot_ns)
 
-    def _plausible(self, link: _Link) -> bool:
-        """Whether what is reported of a link's flows makes a queue there likely; so it is where some hosts
-        report nothing."""
-        if not link.rate_bps or len(self.flows.hosts()) < self._hosts():
-            return True
-        return self._sent(self.flows.crossing(link.name)) >= PLAUSIBLE * link.rate_bps
-
-    def _alone(self, link: _Link) -> bool:
-        """Whether it is a NIC's last link and all that is known to cross it comes from one sender."""
-        if link.place.receiver is None:
-            return False
-        return len({flow.nic for flow in _weighty(self.flows.crossing(link.name), NOTABLE)}) == 1
+    def _weight(self, link: _Link) -> float:
+        """Return what time counts for towards a window, by what is reported of the link's flows."""
+        crossing = self.flows.crossing(link.name)
+        alone = len({flow.nic for flow in _weighty(crossing, NOTABLE)}) == 1
+        if not link.rate_bps or len(self.flows.hosts()) < self._hosts():  # others may send as well
+            return DOUBTED if alone and link.place.receiver is not None else 1.0
+        if not crossing:
+            return UNCLAIMED
+        likely = self._sent(crossing) >= PLAUSIBLE * link.rate_bps
+        return 1.0 if likely and not (alone and link.place.sender is None) else DOUBTED
 
     def _tell(self, made: list[tuple[_Link, str]], length_ns: int) -> list[Record]:
         """Judge what stands, and make the records that are due."""

@@ -207,6 +207,24 @@ def test_two_flows_that_meet_inside_the_fabric_are_a_collision_with_their_jobs()
     )
 
 
+@pytest.mark.parametrize(
+    ("flows", "least_ms"),
+    [
+        ([flow(1, 1, 5, 500, [UP1, SPINE, DOWN, LAST]), flow(2, 2, 6, 500, [UP2, SPINE, DOWN, LAST6])], 20),
+        ([flow(1, 1, 5, 900, [UP1, SPINE, DOWN, LAST])], 40),
+        ([flow(1, 3, 5, 900, ["h3:eth1>leaf1:swp3", "leaf1:swp9>spine2:swp1", LAST])], 80),
+    ],
+    ids=["two senders", "one sender", "nobody"],
+)
+def test_the_less_is_sent_over_a_link_the_longer_its_queue_must_stand(flows, least_ms):
+    for stands_ms, made in ((least_ms - 10, []), (least_ms, ["OPENED"])):
+        shard = Shard()
+        shard.report(*flows)
+        slots = stands_ms // 10
+        shard.step(queue(SPINE, [60e3] * slots + [0.0] * (SLOTS - slots)))
+        assert states(shard.made)[:1] == made, f"after {stands_ms} ms"
+
+
 def test_several_senders_to_one_nic_are_incast_and_their_own_links_are_not():
     shard = Shard()
     shard.report(*(flow(n, n, 5, 300, [f"h{n}:eth1>leaf9:x", LAST]) for n in (1, 2, 3, 4)))
