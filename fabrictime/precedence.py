@@ -37,8 +37,8 @@ not go before others (CAP_SYS_NICE) stands at 0 instead, or behind others as `ke
 LONG_TURNS: Final = frozenset({"worker", "streams"})
 TURN_NS: Final = 5_000_000
 """ns that such a service runs on before another of its class gets the processor, where the kernel takes a
-wish for it (Linux 6.12, sched_setattr(2)). It works through what came in one go, and probers, which get on with
-less interruption as well, find several packets when their turn comes."""
+wish for it (Linux 6.12, sched_setattr(2)). It works through what came in one go, and probers, which get on
+with less interruption as well, find several packets when their turn comes."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
 """What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
 for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once

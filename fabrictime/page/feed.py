@@ -45,6 +45,8 @@ NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
 
 BATCH: Final = 2_000
 WAIT_S: Final = 0.05
+LATEST: Final = -1
+"""In place of a time: the end of a partition (ListOffsets of the Kafka protocol)."""
 AGAIN_S: Final = 2.0
 """s between two looks for topics that are not there yet."""
 
@@ -131,7 +133,13 @@ class Feed:
             for number in there[topic.name].partitions:
                 (wanted if back_s is None else timed).append(TopicPartition(topic.name, number, at))
         if timed:
-            wanted += consumer.offsets_for_times(timed, timeout=2)
+            # ends first: what comes in between is read, not passed over as if it had been before the end
+            ends = consumer.offsets_for_times(
+                [TopicPartition(each.topic, each.partition, LATEST) for each in timed], timeout=2
+            )
+            for end, found in zip(ends, consumer.offsets_for_times(timed, timeout=2), strict=True):
+                at = found.offset if found.offset >= 0 else end.offset
+                wanted.append(TopicPartition(found.topic, found.partition, at))
         if wanted:
             consumer.incremental_assign(wanted)
             self._assigned |= {each.topic for each in wanted}

@@ -102,3 +102,33 @@ def test_no_log_is_said_and_not_fatal(follow: Any, until: Any) -> None:
     until("said", lambda: "127.0.0.1:1 does not answer" in (feed.status.error or ""))
     until("told", lambda: frozenset() in said)
     assert not feed.status.caught_up
+
+
+def test_what_comes_while_the_feed_asks_where_to_begin_is_read(
+    records: Any, log_address: str, follow: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a topic with nothing new the end is where to begin: the end as it was before, not after."""
+    from confluent_kafka import Consumer
+
+    fabric = records(log_address)
+    link = fabric.up("leaf1", 1)
+    fabric.publish(*fabric.fleet())
+    asked: list[list[Any]] = []
+
+    class Slow(Consumer):  # type: ignore[misc]
+        def offsets_for_times(self, wanted: list[Any], *args: Any, **more: Any) -> list[Any]:
+            found: list[Any] = super().offsets_for_times(wanted, *args, **more)
+            asked.append(wanted)
+            if len(asked) == 2:
+                fabric.publish(("fabric.contention", link, fabric.contention(link)))
+            return found
+
+    monkeypatch.setattr("confluent_kafka.Consumer", Slow)
+    state, feed, _ = follow()
+    until("caught up", lambda: feed.status.caught_up)
+
+    def told() -> bool:
+        with state.lock:
+            return bool(state.contention)
+
+    until("the window", told)
