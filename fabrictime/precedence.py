@@ -7,12 +7,10 @@ threads makes room for another. On a machine with as many processors as services
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import resource
 import signal
-import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -24,21 +22,16 @@ __all__ = ["NICE", "REAL_TIME", "give_way", "keep_precedence", "niceness"]
 log = logging.getLogger(__name__)
 
 NICE: Final = {
-    "links": -20, "act": -20, "worker": -20, "streams": -20, "prober": -15, "rdma-probe": -15, "policy": -10,
+    "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "worker": -15, "streams": -15, "policy": -10,
     "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 10, "history": 10, "sim": 10,
 }  # fmt: skip
 """As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
-which can go slower, goes behind those who must keep up with it. Workers stand before probers: of these there
-are several, each woken for every packet, and where all weigh alike a worker waits behind one or the other for
-a third of its time. No further before them than this: a prober that starves sees nothing. Never the other way
-round: the kernel spreads processes over processors by these weights, and leaves a lighter one where it
-starves. The page goes before whoever looks at it: a browser beside it takes all it gets for drawing. Who may
-not go before others (CAP_SYS_NICE) stands at 0 instead, or behind others as `keep_precedence` has it."""
-LONG_TURNS: Final = frozenset({"worker", "streams"})
-TURN_NS: Final = 5_000_000
-"""ns that such a service runs on before another of its class gets the processor, where the kernel takes a
-wish for it (Linux 6.12, sched_setattr(2)). It works through what came in one go, and probers, which get on
-with less interruption as well, find several packets when their turn comes."""
+which can go slower, goes behind those who must keep up with it. Workers stand level with probers: the kernel
+spreads processes over processors by these weights, and leaves a lighter one where it starves. (Five steps
+before them, workers tell of a queue a third sooner where two processors are full; but probers send a quarter
+less then, and dead links are known later.) The page goes before whoever looks at it: a browser beside it takes
+all it gets for drawing. Who may not go before others (CAP_SYS_NICE) stands at 0 instead, or behind others as
+`keep_precedence` has it."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
 """What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
 for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once
@@ -117,16 +110,4 @@ def give_way(name: str) -> None:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness(name, BEHIND in os.environ))
-    if name in LONG_TURNS:
-        _take_turns_of(TURN_NS)
     sys.setswitchinterval(SWITCH_S)
-
-
-def _take_turns_of(slice_ns: int) -> None:
-    """Ask for turns of this length, for this thread and those that it starts. An older kernel knows none."""
-    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
-    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    attr = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, nice, 0, slice_ns, 0, 0)  # sched_attr, version 0
-    ctypes.CDLL(None, use_errno=True).syscall(number, 0, attr, 0)
