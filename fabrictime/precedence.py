@@ -29,9 +29,9 @@ NICE: Final = {
 which can go slower, goes behind those who must keep up with it. Workers stand level with probers: the kernel
 spreads processes over processors by these weights, and leaves a lighter one where it starves. (Five steps
 before them, workers tell of a queue a third sooner where two processors are full; but probers send a quarter
-less then, and dead links are known later.) The page goes before whoever looks at it: a browser beside it takes
-all it gets for drawing. Who may not go before others (CAP_SYS_NICE) stands at 0 instead, or behind others as
-`keep_precedence` has it."""
+less then, and dead links are known later.) The page goes before whoever looks at it: a browser beside it
+takes all it gets for drawing. Who may not go before others (CAP_SYS_NICE) stands at 0 instead, or behind
+others as `keep_precedence` has it."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
 """What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
 for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once
