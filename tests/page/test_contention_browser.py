@@ -90,13 +90,39 @@ def test_a_standing_queue_is_a_bar_and_leads_to_flows_job_and_link(
     click_row(browser, "windows", "incast")
     until("the other", lambda: browser.text("window-title") == "leaf4:swp1 → h7:eth1")
     until("its address", lambda: "window=" in browser.driver.current_url)
-    click_row(browser, "windows", "collision")
-    until("the first", lambda: browser.text("window-text") == words)
+    browser.js(
+        "[...document.querySelectorAll('[data-testid=windows] tbody tr')]"
+        ".find((r) => r.innerText.includes('collision')).focus()"
+    )
+    browser.driver.switch_to.active_element.send_keys("\n")
+    until("the first, by the keyboard", lambda: browser.text("window-text") == words)
     browser.js("document.querySelector('[data-testid=window-jobs] a').click()")
     until("the fabric", lambda: "/fabric" in browser.driver.current_url)
     until("its link", lambda: browser.text("link-title") == "leaf1:swp4 ⇄ spine2:swp1")
     assert "contention leaf1 to spine2: 2 flows collide" in browser.text("about")
     until("its job", lambda: browser.text("job-chip") == "llama: no more")
+    calm(browser, page)
+
+
+def test_what_changes_has_the_browser_render_nothing_else(
+    fabric: Any, show: Any, browser: Any, until: Any
+) -> None:
+    """An `update` of NiceGUI has it render the whole page: a tenth of a second on a busy machine."""
+    page = show("contention")
+    link = fabric.up("leaf1", 2)
+    until("the tab listens", lambda: "No contention" in browser.text("bars-empty"))
+
+    def told(figure: int) -> None:
+        words = f"leaf1 to spine2: 2 flows collide, {figure} µs deep"
+        fabric.publish(("fabric.contention", link, fabric.contention(link, text=words, jobs=["llama"])))
+        until("told", lambda: browser.text("window-text") == words)
+        until("its row", lambda: "collision" in browser.text("windows"))
+
+    told(1)
+    browser.js("window.ftUpdates = 0; window.socket.on('update', () => { window.ftUpdates++; })")
+    told(2)
+    told(3)
+    assert browser.js("return window.ftUpdates") == 0
     calm(browser, page)
 
 
