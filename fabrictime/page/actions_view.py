@@ -149,7 +149,7 @@ class ActionsPage(LiveTab):
 
     def _build_flow(self) -> None:
         self.nothing = empty(HINT, "act-nothing")
-        self.part = part("ft-panel-part", test="act")
+        self.part = part("act")
         with self.part:
             with ui.element("div").classes("ft-head"):
                 self.title = text("", "ft-title", test="act-title")

@@ -88,11 +88,10 @@ class AlertsPage(LiveTab):
 
     def _build_alert(self) -> None:
         self.nothing = empty("A click on an alert opens what it stands on.", "alert-nothing")
-        self.part = part("ft-panel-part", test="alert")
+        self.part = part("alert")
         with self.part:
             self.title = text("", "ft-title", test="alert-title")
             self.figures = table([("name", "", "left"), ("value", "", "left")], "alert-figures")
-            self.figures.props("hide-header")
             self.links = Chips().props("data-testid=alert-links")
             text("Evidence", "ft-sub-title")
             self.evidence = ui.element("div").classes("ft-evidence").props("data-testid=evidence")

@@ -616,6 +616,7 @@ class Mesh {
 
 // a picture waits at most so long for the browser to have painted all words
 const WORDS_FIRST_MS = 300;
+const whenIdle = window.requestIdleCallback ?? ((draw) => requestAnimationFrame(() => setTimeout(draw)));
 
 const KINDS = { heat: Heat, pair: Pair, clocks: Clocks, fleet: Fleet, strip: Strip, lanes: Lanes, mesh: Mesh,
   hour: Hour, minute: Minute, gantt: Gantt, trail: Trail };
@@ -654,13 +655,13 @@ export default {
     frame(seq, f) {
       if (!this.drawer) return; // not mounted yet: the server sends all again at `ready`
       // words first: what came with this frame is painted before the picture, which takes far longer
-      (window.requestIdleCallback ?? setTimeout)(() => {
+      whenIdle(() => {
         if (!this.drawer) return;
         this.drawer.frame(f);
         this.frames++;
         this.$el.dataset.frames = this.frames;
         requestAnimationFrame(() => this.$emit("ack", seq));
-      }, window.requestIdleCallback ? { timeout: WORDS_FIRST_MS } : 0);
+      }, { timeout: WORDS_FIRST_MS });
     },
   },
 };

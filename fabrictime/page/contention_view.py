@@ -96,7 +96,7 @@ class ContentionPage(LiveTab):
 
     def _build_window(self) -> None:
         self.nothing = empty("A click on a bar or a row opens it: its flows, its jobs.", "window-nothing")
-        self.part = part("ft-panel-part", test="window")
+        self.part = part("window")
         with self.part:
             self.title = text("", "ft-title", test="window-title")
             self.kind = text("", "ft-sub-title", test="window-kind")

@@ -104,7 +104,7 @@ class FabricPage(LiveTab):
             self.map.classes("ft-fill").props("data-testid=fabric")
 
     def _build_overview(self) -> None:
-        self.overview = part("ft-panel-part")
+        self.overview = part("overview")
         with self.overview:
             text("In trouble", "ft-title")
             self.trouble_empty = empty("", "trouble-empty")
@@ -124,7 +124,7 @@ class FabricPage(LiveTab):
             )
 
     def _build_link(self) -> None:
-        self.link_part = part("ft-panel-part", test="link")
+        self.link_part = part("link")
         with self.link_part:
             with ui.element("div").classes("ft-head"):
                 self.link_title = text("", "ft-title", test="link-title")
@@ -157,7 +157,7 @@ class FabricPage(LiveTab):
             self.about = Markup().classes("ft-about").props("data-testid=about")
 
     def _build_node(self) -> None:
-        self.node_part = part("ft-panel-part", test="node")
+        self.node_part = part("node")
         with self.node_part:
             with ui.element("div").classes("ft-head"):
                 self.node_title = text("", "ft-title", test="node-title")

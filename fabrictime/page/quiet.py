@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from nicegui.client import Client
 from nicegui.element import Element
+
+T = TypeVar("T")
 
 _changed: Final[WeakKeyDictionary[Client, dict[int, Quiet]]] = WeakKeyDictionary()
 """What each client is to be told of when this turn of the loop ends, by element, in the order of change."""
@@ -89,25 +91,32 @@ class Markup(Words):
         self._props["html"] = True
 
 
-class Chips(Quiet, component="chips.js"):
+class Listing(Quiet, Generic[T]):
+    """One that shows a list, which its component alone is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: list[T] = []
+
+    def put(self, shown: list[T]) -> None:
+        """Show these, in this order."""
+        if shown != self._shown:
+            self._shown = shown
+            if self._ready:  # else all are told once it is
+                self.update()
+
+
+class Chips(Listing[tuple[str, str, str]], component="chips.js"):
     """A row of chips: (key, text, address); without an address it is a button, of which `on_pick` is told."""
 
     def __init__(self, on_pick: Callable[[str], None] | None = None) -> None:
         super().__init__()
-        self._chips: list[tuple[str, str, str]] = []
         if on_pick is not None:
             self.on("pick", lambda event: on_pick(str(event.args)))
 
-    def put(self, chips: list[tuple[str, str, str]]) -> None:
-        """Show these."""
-        if chips != self._chips:
-            self._chips = chips
-            if self._ready:  # else all are told once it is
-                self.update()
-
     def state(self) -> dict[str, Any]:
-        """Return what the component's `put` takes."""
-        return {"chips": self._chips}
+        """Return what `put` of the component takes."""
+        return {"chips": self._shown}
 
 
 class Section(Quiet, component="section.js"):

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 
 from nicegui.events import GenericEventArguments
 
-from fabrictime.page.quiet import Quiet
+from fabrictime.page.quiet import Listing
 
 Row: TypeAlias = dict[str, Any]
 Cell: TypeAlias = str | list[tuple[str, str, str]]
 """Its text; or parts one below the other, each as (classes, text, title)."""
 
 
-class Rows(Quiet, component="rows.js"):
-    """A table of (name, label, align) columns; hidden while it has no row.
+class Rows(Listing[Row], component="rows.js"):
+    """A table of (name, label, align) columns; hidden while it has no row. Each row has an `id` of its own.
 
     `cells` gives a column's cell where it is more than `row[name]`; `on_pick` is told of a row that was
     clicked.
@@ -33,29 +33,21 @@ class Rows(Quiet, component="rows.js"):
         super().__init__()
         self._columns = [name for name, _, _ in columns]
         self._cells = dict(cells or {})
-        self._rows: list[Row] = []
         self._props["columns"] = [(label, align) for _, label, align in columns]
         self._props["head"] = any(label for _, label, _ in columns)
         self._props["picks"] = on_pick is not None
         if on_pick is not None:
 
             def picked(event: GenericEventArguments) -> None:
-                row = next((row for row in self._rows if str(row["id"]) == event.args), None)
+                row = next((row for row in self._shown if str(row["id"]) == event.args), None)
                 if row is not None:  # else it has gone while the click was on its way
                     on_pick(row)
 
             self.on("pick", picked)
 
-    def put(self, rows: list[Row]) -> None:
-        """Show these rows, each with an `id` of its own, in this order."""
-        if rows != self._rows:
-            self._rows = rows
-            if self._ready:  # else all are told once it is
-                self.update()
-
     def state(self) -> dict[str, Any]:
-        """Return what the component's `put` takes."""
-        rows = [[str(row["id"]), [self._cell(row, name) for name in self._columns]] for row in self._rows]
+        """Return what `put` of the component takes."""
+        rows = [[str(row["id"]), [self._cell(row, name) for name in self._columns]] for row in self._shown]
         return {"rows": rows}
 
     def _cell(self, row: Row, name: str) -> Cell:

@@ -114,8 +114,7 @@ class Tab(ABC):
     def _kpi(self, key: str, value: str, note: str) -> None:
         shown, small = self.kpis[key]
         shown.set_text(value)
-        if small.text != note:
-            small.set_text(note, title=note)  # which may not fit
+        small.set_text(note, title=note)  # which may not fit
 
     def _show_banner(self) -> None:
         snapshot, now_s = self._fleet, time.monotonic()
@@ -185,10 +184,9 @@ def text(content: str, classes: str, test: str | None = None) -> Words:
     return made.props(f"data-testid={test}") if test else made
 
 
-def part(classes: str, test: str | None = None) -> Section:
-    """Return a part of the page that comes and goes."""
-    made = Section().classes(classes)
-    return made.props(f"data-testid={test}") if test else made
+def part(test: str) -> Section:
+    """Return a part of a panel that comes and goes."""
+    return Section().classes("ft-panel-part").props(f"data-testid={test}")
 
 
 def toggle(options: dict[Any, str], value: Any, choose: Callable[[Any], None], test: str) -> Any:
