@@ -37,6 +37,7 @@ from producers.trace_socket import (
     send_trace,
 )
 from producers.tracer import Flow, Known, Packet, Trace, Tracer
+from producers.upward import pause_s, ways_up
 from schemas import codec
 from schemas.topics import PATHS
 from schemas.topology import TopologyError, TopologySource
@@ -63,6 +64,8 @@ ANSWERS_REST_S: Final = 2.0
 """A flow whose peer traced us is traced in turn, but not more often than this."""
 ALL_REST_S: Final = 5.0
 """A path that moved has all paths traced anew, but not more often than this."""
+OTHERS_S: Final = 1.5
+"""Within this, those that share nothing with it which it left."""
 SEARCH_AFTER_S: Final = 1.0
 SEARCH_REST_S: Final = 60.0
 REPUBLISH_S: Final = 900.0
@@ -131,7 +134,7 @@ class PathWatch:
         self._pairs: dict[str, _Pair] = {}
         self._roster: Mapping[str, Record] = {}
         self._nic_of: dict[str, str] = {}
-        self._survey_s = self._publish_s = 0.0
+        self._survey_s = self._publish_s = self._look_s = 0.0
         self._peers: frozenset[str] = frozenset()
         self._peers_s = 0.0
         self._search: _Search | None = None
@@ -188,6 +191,8 @@ class PathWatch:
             self._survey_s = now_s + SURVEY_S
             self._check_file(now_s)
             self._survey(now_s)
+        if now_s >= self._look_s:
+            self._look_up(now_s)
         for hit in self.engine.trace_hits():
             _note(self._tracer, hit.path, hit)
         packets, traces = self._tracer.step(now_s)
@@ -203,7 +208,9 @@ class PathWatch:
             self._search.close()
             self._search = None
         self._publish(now_s)
-        return 0.01 if self._tracer.busy or self._search is not None else SURVEY_S / 2
+        if self._tracer.busy or self._search is not None:
+            return 0.01
+        return max(0.0, min(SURVEY_S / 2, self._look_s - now_s))
 
     def links_of(self, peer: str, port: int) -> list[str]:
         """Return the links that probes to a peer take from a source port, as far as they were last told."""
@@ -340,6 +347,34 @@ class PathWatch:
                 pair.due_s[key] = now_s + self._pause_s(key[0])
                 self._tracer.want(flow)
 
+    def _look_up(self, now_s: float) -> None:
+        """Look at each way up from here, by a path of those that take it."""
+        self._look_s = now_s + SURVEY_S
+        switch_pps = self.settings.look_switch_pps
+        if not (self.settings.trace and switch_pps):
+            return
+        ways = ways_up(
+            (flow, known.hops)
+            for pair in self._pairs.values()
+            for key, flow in pair.flows.items()
+            if key[0] == "REQUEST" and (known := pair.known.get(key)) is not None and known.reached
+        )
+        if len(ways) < 2:  # nothing can be led anywhere else
+            return
+        for hops, flows in ways.items():
+            self._tracer.want(self._random.choice(flows)._replace(most=len(hops)))
+        near = sum(record.get("first_hop") == self.first_hop for record in self._roster.values())
+        pause = pause_s(len(self._roster), max(1, near), len(ways), switch_pps)
+        self._look_s = now_s + pause * self._random.uniform(0.75, 1.25)
+
+    def _looked(self, look: Trace) -> None:
+        """Take a look at a way up: where it is not what was known, its path is traced whole."""
+        flow = look.flow._replace(most=0)
+        pair, key = self._pairs.get(flow.peer), (flow.leg, flow.port)
+        known = pair.known.get(key) if pair is not None and pair.flows.get(key) == flow else None
+        if known is not None and known.other_than(look.hops):
+            self._tracer.want(flow, soon=True)
+
     def _hear_first_hop(self) -> None:
         """See which router this NIC's packets meet first; where there are several, the one of most paths."""
         heard = Counter(
@@ -388,6 +423,9 @@ class PathWatch:
 
     def _take(self, trace: Trace, now_s: float) -> None:
         flow = trace.flow
+        if flow.most:
+            self._looked(trace)
+            return
         pair = self._pairs.get(flow.peer)
         key = (flow.leg, flow.port)
         if pair is None or pair.flows.get(key) != flow:
@@ -414,13 +452,16 @@ class PathWatch:
                     self._moved(flow, before, known, now_s)
 
     def _moved(self, flow: Flow, before: tuple[Any, ...], known: Known, now_s: float) -> None:
-        """A path moved: so may have others."""
-        _log.info("%s: %s port %d of %s goes %s, before %s", self.nic, flow.leg.lower(), flow.port, flow.peer,
-                  _hops_text(known.hops, known.reached), _hops_text(before[0], before[1]))  # fmt: skip
-        near = self._pairs.values() if now_s - self._moved_s > ALL_REST_S else [self._pairs[flow.peer]]
-        for pair in near:
-            for other in pair.flows.values():
-                self._tracer.want(other)
+        """A path moved: so have most that took a hop which it takes no more, and maybe others."""
+        left = set(before[0]) - {None, *known.hops}
+        rested = now_s - self._moved_s > ALL_REST_S
+        for name, pair in self._pairs.items():
+            for key, other in pair.flows.items():
+                if key in pair.known and left & set(pair.known[key].hops):
+                    self._tracer.want(other, soon=True)
+                elif rested or name == flow.peer:
+                    again_s = now_s + self._random.uniform(0, OTHERS_S)
+                    pair.due_s[key] = min(pair.due_s[key], again_s)
         self._moved_s = now_s
         if self._search_due_s is None:
             self._search_due_s = now_s + SEARCH_AFTER_S

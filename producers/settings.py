@@ -61,6 +61,12 @@ class ProbeSettings(BaseModel):
     trace_max_hops: int = Field(
         default=8, ge=1, le=64, description="links of the longest path that is traced"
     )
+    look_switch_pps: float = Field(
+        default=64, ge=0, le=100_000,
+        description="packets a second that a switch is asked to answer at most, by all NICs together, so that"
+        " paths are seen to move where switches lead them elsewhere and lose nothing; 0: none, and the next"
+        " trace tells",
+    )  # fmt: skip
     retrace_s: float = Field(
         default=60, ge=0.5, le=86_400,
         description="s between two traces of a path that shows no sign of having moved, give or take a"

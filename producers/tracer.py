@@ -256,12 +256,14 @@ class Known:
         self.hops, self.reached, self.since_ns, self.silent = trace.hops, trace.reached, now_ns, 0
         return False
 
+    def other_than(self, hops: tuple[str | None, ...]) -> bool:
+        """Whether hops, as far as they go, are not the ones that are known."""
+        return any(a != b for a, b in zip(self.hops, hops, strict=False) if a is not None and b is not None)
+
     def _agrees(self, trace: Trace) -> bool:
         """Whether a trace says nothing else than what is known. A path that leads nowhere now may be the
         known one, cut: it stays what it was, so that what broke can be found on it."""
-        if any(
-            a != b for a, b in zip(self.hops, trace.hops, strict=False) if a is not None and b is not None
-        ):
+        if self.other_than(trace.hops):
             return False
         if trace.reached:
             return not self.reached or len(trace.hops) == len(self.hops)

@@ -7,7 +7,8 @@ which it sends: the way back stands in the peer's own record. Knows no Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from schemas import codec
@@ -33,6 +34,8 @@ class PathLine(NamedTuple):
     changes: int
     contradiction: str | None
 
+
+CHANGES_KEPT: Final = 4096
 
 NOWHERE: Final = PathLine((), False, "UNKNOWN", 0, 0, None)
 """A path of which nothing is known."""
@@ -76,6 +79,8 @@ class PathBook:
         self._pairs: dict[tuple[str, str], dict[tuple[str, int], PathLine]] = {}
         self._whole: dict[tuple[str, str], dict[tuple[str, int], Links]] = {}
         self._names: dict[Any, Any] = {}
+        self._changed: deque[tuple[str, str]] = deque(maxlen=CHANGES_KEPT)
+        """Pairs in the order of the versions that they made."""
 
     def take(
         self,
@@ -96,7 +101,7 @@ class PathBook:
         self._pairs[pair] = lines
         if known is None or _ways(known) != _ways(lines):
             self._whole[pair] = {at: line.links for at, line in lines.items() if line.complete}
-            self.version += 1
+            self._note(pair)
 
     def __len__(self) -> int:
         """Return how many directed pairs there is a record of."""
@@ -133,7 +138,19 @@ class PathBook:
             return
         if self._pairs.pop(pair, None) is not None:
             del self._whole[pair]
-            self.version += 1
+            self._note(pair)
+
+    def _note(self, pair: tuple[str, str]) -> None:
+        self.version += 1
+        self._changed.append(pair)
+
+    def changed(self, since: int) -> Collection[tuple[str, str]] | None:
+        """Return the directed pairs whose paths are others than at version `since`; None: it is too old to
+        tell."""
+        count = self.version - since
+        if count > len(self._changed):
+            return None
+        return {self._changed[-n] for n in range(1, count + 1)}
 
     def forward(self, nic: str, peer: str, path: int) -> Links:
         """Return the links of the requests of `nic` to `peer`, in order; empty where they are not all

@@ -27,6 +27,7 @@ class FleetPaths:
 
     def __init__(self) -> None:
         self.version = 1
+        self.moved: set[tuple[str, str]] | None = None
         self._forward: dict[tuple[str, str, int], tuple[str, ...]] = {}
         self._reverse: dict[tuple[str, str, int], tuple[str, ...]] = {}
 
@@ -34,6 +35,10 @@ class FleetPaths:
         """Take one path."""
         self._forward[nic, peer, path] = forward
         self._reverse[nic, peer, path] = reverse
+
+    def changed(self, since: int) -> set[tuple[str, str]] | None:
+        """Return the pairs that are said to have changed, whatever `since`; None: any may have."""
+        return self.moved
 
     def forward(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
         """Return the links of the requests; empty where they are not known."""

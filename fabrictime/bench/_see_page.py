@@ -53,8 +53,6 @@ GIVE_UP_S: Final = 8.0
 STAND_S: Final = 1.2
 """For so long a fault stands after it was named: what else is said of it counts too."""
 HEAL_S: Final = 20.0
-TRACED_AGAIN_S: Final = 75.0
-"""Paths that come back are noticed at the next trace only, up to a minute later."""
 CALM_S: Final = 1.0
 PULL_S: Final = 0.05
 MOVED_S: Final = 60.0
@@ -70,7 +68,6 @@ TRAFFIC_BPS: Final = 70_000_000
 KEYS: Final = ("page_names_fault_s_worst", "page_names_fault_right")
 
 SILENT: Final = "a starved host looks the same for a while: nic_silent_ms is 3 s"
-LED_AROUND: Final = "nothing is lost: its neighbours lead all around it, and only the next traces tell"
 LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_detect_s_p95 has 2 s"
 
 
@@ -79,9 +76,8 @@ class Case:
     """A fault by hand, and what the page ought to say of it.
 
     `make` and `heal` do it and undo it. `wanted`: subject to kind, all of which must stand. `allowed`: what
-    else may be named. `slow`: why it cannot be told within a second. `heal_s`: how
-    long it may stand after it was undone. `from_end`: times count from the end of
-    `make` and `heal`, which take a while. `stays`: the page goes on telling of it, rightly.
+    else may be named. `slow`: why it cannot be told within a second. `from_end`: times count from the end
+    of `make` and `heal`, which take a while. `stays`: the page goes on telling of it, rightly.
     """
 
     what: str
@@ -90,7 +86,6 @@ class Case:
     wanted: Mapping[str, str]
     allowed: frozenset[str] = frozenset()
     slow: str | None = None
-    heal_s: float = HEAL_S
     from_end: bool = False
     stays: bool = False
 
@@ -227,10 +222,9 @@ def link_cases(
         return {cable_id(link): "DOWN" for link, pair in ends.items() if node in pair}
 
     def fault(line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(),
-              slow: str | None = None, heal_s: float = HEAL_S) -> Case:  # fmt: skip
+              slow: str | None = None) -> Case:  # fmt: skip
         return Case(
-            line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow,
-            heal_s=heal_s,
+            line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow
         )  # fmt: skip
 
     own = {
@@ -262,7 +256,7 @@ def link_cases(
         fault(f"grey 20% {host[1]}>leaf1", {own[host[1]]: "GREY"}),
         fault("grey 10% leaf2>spine1", {cable("leaf2", "spine1"): "GREY"}),
         fault("grey 5% leaf1>spine4", {cable("leaf1", "spine4"): "GREY"}, slow=LOSES_LITTLE),
-        fault("down spine2", cables("spine2"), slow=LED_AROUND, heal_s=TRACED_AGAIN_S),
+        fault("down spine2", cables("spine2")),
     ]  # fmt: skip
 
 
@@ -427,7 +421,7 @@ def _one(reader: Reader, case: Case) -> Seen:
     healed_ms = _timed(case.heal, case.from_end)
     if not case.stays:
         look(CALM_S)
-        look(case.heal_s, lambda: not sights[-1].rows)
+        look(HEAL_S, lambda: not sights[-1].rows)
     look(CALM_S)
     return scored(case, sights, made_ms, healed_ms)
 

@@ -7,7 +7,7 @@ Links and NICs are both 'elements' of the paths that cross or end at them. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -74,6 +74,10 @@ class PathLinks(Protocol):
     @property
     def version(self) -> int:
         """Grows when any path is another than before."""
+
+    def changed(self, since: int) -> Collection[tuple[str, str]] | None:
+        """Return the directed pairs whose paths are others than at version `since`; None: it is too old to
+        tell."""
 
     def forward(self, nic: str, peer: str, path: int) -> Links:
         """Return the links of the requests; empty where they are not known."""
@@ -182,6 +186,8 @@ class Evidence:
         """Link to the one that has a port of it now, as paths that went from one to the other tell."""
         self._way_before: dict[int, frozenset[int]] = {}
         """Path of which not all is known now to the links that it crossed."""
+        self._followed = self._booked_from = 0
+        """Versions of the paths' links: up to which all are followed; before which all are looked up anew."""
         self._bucket = -1
         self.bucket_ns = 125_000_000
         self.any_lost = False
@@ -256,6 +262,7 @@ class Evidence:
             parts = min(int((event["late_ns"] + event["interval_ns"]) // self.bucket_ns) + 2, BUCKETS)
             self.starved[me, [(bucket - back) % BUCKETS for back in range(parts)]] = True
             self._starved_next[me] = True
+        self._follow(now_ns, book)
         if event["paths"]:
             self._take_paths(nic, name, me, event, now_ns, book, excused)
         return now_ns
@@ -368,9 +375,26 @@ class Evidence:
                 self._grow_paths()
             self.rows[at, 0] = me
             self.rows[at, 1] = self.element(each["peer"], now_ns, nic=True)
-        if self.booked[at] != book.version:
+        if self.booked[at] < self._booked_from:
             self._book(at, name, key, now_ns, book)
         return at
+
+    def _follow(self, now_ns: int, book: PathLinks) -> None:
+        """Look up again the paths of pairs that are others now, as soon as that is known: a path that lives
+        is told of once a second only."""
+        if book.version == self._followed:
+            return
+        pairs = book.changed(self._followed)
+        self._followed = book.version
+        if pairs is None:
+            self._booked_from = book.version
+            return
+        for pair in pairs:
+            for name, peer in (pair, pair[::-1]):  # its requests, and its answers to the other's
+                nic = self.nics.get(name)
+                for key, at in nic.paths.items() if nic is not None else ():
+                    if key[0] == peer:
+                        self._book(at, name, key, now_ns, book)
 
     def _grow_paths(self) -> None:
         for name, fill in (

@@ -196,6 +196,31 @@ def test_paths_are_right_again_after_a_spine_is_moved(inside, probers, tmp_path,
     assert all(proven)
 
 
+def test_paths_that_switches_lead_around_a_spine_are_seen_to_move_there_and_back(inside, probers, tmp_path):
+    """The carrier goes, neighbours take other ways at once: nothing is lost, and no trace is due for ten
+    minutes."""
+
+    def body():
+        with Testbed(SMALL) as testbed:
+            names = write_names(testbed, tmp_path / "names.json")
+            watched = Watched(testbed, probers, topology_file=names)
+            try:
+                watched.run(lambda: not watched.wrong())
+                testbed.faults.add("down spine2")
+                wrong = len(watched.wrong())
+                around_s = watched.run(lambda: not watched.wrong())
+                testbed.faults.clear()
+                back_s = watched.run(lambda: not watched.wrong())
+                return wrong, around_s, back_s
+            finally:
+                watched.close()
+
+    wrong, around_s, back_s = inside(body)
+    assert wrong, "no path led over the spine: nothing was tested"
+    assert around_s < 10
+    assert back_s < 10
+
+
 def test_ports_are_chosen_so_that_every_spine_is_probed(inside, probers, tmp_path):
     def body():
         with Testbed(FabricSettings(hosts=4, leaves=2, spines=4)) as testbed:

@@ -17,6 +17,7 @@ from producers.hops import name_path, partner_of
 from producers.ports import candidates_for, choose_ports, coverage_of
 from producers.trace_socket import error_of
 from producers.tracer import Flow, Known, Trace, Tracer
+from producers.upward import pause_s, ways_up
 from schemas.topology import Topology, TopologyFile
 
 FLOW = Flow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)
@@ -166,6 +167,45 @@ def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -
 
 
 # ---- names
+
+
+def test_ways_up_end_where_they_turn_and_only_there_are_looked_at() -> None:
+    found = ways_up([
+        ("two tiers", ("leaf1", "spine1", "leaf2")),
+        ("the same way", ("leaf1", "spine1", "leaf3")),
+        ("another spine", ("leaf1", "spine2", "leaf2")),
+        ("three tiers", ("leaf1", "agg1", "core1", "agg3", "leaf7")),
+        ("silent leaf", (None, "spine3", "leaf2")),
+        ("silent spine", ("leaf1", None, "leaf2")),
+        ("below one switch", ("leaf1",)),
+        ("no hops", ()),
+    ])  # fmt: skip
+    assert found == {
+        ("leaf1", "spine1"): ["two tiers", "the same way"],
+        ("leaf1", "spine2"): ["another spine"],
+        ("leaf1", "agg1", "core1"): ["three tiers"],
+        (None, "spine3"): ["silent leaf"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("leaves", "under_leaf", "spines"), [(4, 2, 4), (32, 32, 16), (2, 1, 2), (64, 16, 64)]
+)
+def test_no_switch_answers_more_looks_than_it_may(leaves: int, under_leaf: int, spines: int) -> None:
+    pause = pause_s(leaves * under_leaf, under_leaf, spines, 64)
+    leaf_pps, spine_pps = under_leaf * spines / pause, leaves * under_leaf / pause
+    assert max(leaf_pps, spine_pps) <= 64 * (1 + 1e-9)
+    assert pause >= 0.25
+    with pytest.raises(ValueError, match=r"switch_pps: 0, expected more than 0"):
+        pause_s(8, 2, 4, 0)
+
+
+def test_a_look_that_ends_early_is_other_only_where_it_differs() -> None:
+    known = Known(HOPS, True, 1)
+    assert not known.other_than(HOPS[:2])
+    assert not known.other_than((HOPS[0], None))
+    assert not known.other_than(())
+    assert known.other_than((HOPS[0], "10.9.9.9"))
 
 
 def test_both_directions_of_a_cable_are_one_cable_without_any_file() -> None:

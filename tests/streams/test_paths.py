@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas import codec
-from streams.paths import PathBook, pair_key, split_pair
+from streams.paths import CHANGES_KEPT, PathBook, pair_key, split_pair
 
 OUT = ("a:eth0>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:eth0")
 BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth0")
@@ -58,6 +58,22 @@ def test_the_version_grows_only_when_a_path_changes_and_a_tombstone_forgets() ->
     book.take(b"nonsense", None)
     book.take(None, None)
     assert book.version == 3
+
+
+def test_who_asks_hears_which_pairs_changed_since() -> None:
+    book = PathBook()
+    assert book.changed(0) == set()
+    book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT)))
+    book.take(b"b/e>a/e", maps("b/e", "a/e", path(7, "ANSWER", BACK)))
+    assert book.changed(0) == {("a/e", "b/e"), ("b/e", "a/e")}
+    assert book.changed(1) == {("b/e", "a/e")}
+    book.take(b"a/e>b/e", None)
+    assert book.changed(2) == {("a/e", "b/e")}
+    assert book.changed(3) == set()
+    for n in range(CHANGES_KEPT):
+        book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (OUT, BACK)[n % 2])))
+    assert book.changed(2) is None, "older than what is kept: anything may be other"
+    assert book.changed(3) == {("a/e", "b/e")}
 
 
 @pytest.mark.parametrize("hop", ["", "a:e", ">b:e", "a:e>", "a:e>b:e>c:e"])

@@ -547,6 +547,16 @@ def test_a_switch_that_all_are_led_around_is_down_until_they_come_back() -> None
     assert {it.state(cable) for cable in cables} == {"UP"}
 
 
+def test_what_is_led_around_is_told_as_soon_as_the_new_ways_are_known() -> None:
+    """Paths that live are told of once a second: it must not wait for that."""
+    it = small()
+    it.run(WARM)
+    it.probes.book.moved = {(nic, peer) for nic, peer, _ in it.probes.book._forward}
+    lead(it, "spine2", None)
+    it.run(200 * MS)
+    assert it.said("DOWN") == {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
+
+
 def plug(it: Watched, leaf: str, one: str, other: str) -> None:
     """Exchange the cables of two spines at a leaf: as probes see it, links of other names at once."""
     ids, new = it.fleet.link_ids, {}
