@@ -37,7 +37,7 @@ from producers.trace_socket import (
     send_trace,
 )
 from producers.tracer import Flow, Known, Packet, Trace, Tracer
-from producers.upward import pause_s, ways_up
+from producers.upward import Allowance, pause_s, ways_up
 from schemas import codec
 from schemas.topics import PATHS
 from schemas.topology import TopologyError, TopologySource
@@ -66,6 +66,8 @@ ALL_REST_S: Final = 5.0
 """A path that moved has all paths traced anew, but not more often than this."""
 OTHERS_S: Final = 1.5
 """Within this, those that share nothing with it which it left."""
+ROUNDS: Final = 4
+"""So often at once all paths may be traced for what others showed, and else once in `ALL_REST_S`."""
 SEARCH_AFTER_S: Final = 1.0
 SEARCH_REST_S: Final = 60.0
 REPUBLISH_S: Final = 900.0
@@ -130,6 +132,7 @@ class PathWatch:
         self._put, self._registry, self._open_candidates = put, registry, open_candidates
         self._random = random.Random(seed)  # noqa: S311  # pauses, nothing that anybody must not guess
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, self._random.getrandbits(32))
+        self._again = Allowance(ALL_REST_S, ROUNDS)
         self._floors = FloorWatch()
         self._pairs: dict[str, _Pair] = {}
         self._roster: Mapping[str, Record] = {}
@@ -367,13 +370,23 @@ class PathWatch:
         pause = pause_s(len(self._roster), max(1, near), len(ways), switch_pps)
         self._look_s = now_s + pause * self._random.uniform(0.75, 1.25)
 
-    def _looked(self, look: Trace) -> None:
+    def _looked(self, look: Trace, now_s: float) -> None:
         """Take a look at a way up: where it is not what was known, its path is traced whole."""
         flow = look.flow._replace(most=0)
         pair, key = self._pairs.get(flow.peer), (flow.leg, flow.port)
         known = pair.known.get(key) if pair is not None and pair.flows.get(key) == flow else None
         if known is not None and known.other_than(look.hops):
+            self._trace_again(flow, now_s)
+
+    def _trace_again(self, flow: Flow, now_s: float) -> None:
+        """Trace a path at once for what a trace showed; in a while where there was too much of that."""
+        pair = self._pairs[flow.peer]
+        if self._again.take(sum(len(each.flows) for each in self._pairs.values()), now_s):
             self._tracer.want(flow, soon=True)
+        else:
+            key = (flow.leg, flow.port)
+            again_s = now_s + self._random.uniform(0.5, 1.5) * ALL_REST_S
+            pair.due_s[key] = min(pair.due_s.get(key, again_s), again_s)
 
     def _hear_first_hop(self) -> None:
         """See which router this NIC's packets meet first; where there are several, the one of most paths."""
@@ -424,7 +437,7 @@ class PathWatch:
     def _take(self, trace: Trace, now_s: float) -> None:
         flow = trace.flow
         if flow.most:
-            self._looked(trace)
+            self._looked(trace, now_s)
             return
         pair = self._pairs.get(flow.peer)
         key = (flow.leg, flow.port)
@@ -444,7 +457,7 @@ class PathWatch:
         else:
             before = (known.hops, known.reached, known.changes)
             if known.take(trace, time.time_ns()):
-                self._tracer.want(flow, soon=True)
+                self._trace_again(flow, now_s)
             elif (known.hops, known.reached, known.changes) != before:
                 pair.dirty = True
                 if known.changes != before[2]:
@@ -458,7 +471,7 @@ class PathWatch:
         for name, pair in self._pairs.items():
             for key, other in pair.flows.items():
                 if key in pair.known and left & set(pair.known[key].hops):
-                    self._tracer.want(other, soon=True)
+                    self._trace_again(other, now_s)
                 elif rested or name == flow.peer:
                     again_s = now_s + self._random.uniform(0, OTHERS_S)
                     pair.due_s[key] = min(pair.due_s[key], again_s)

@@ -2,7 +2,8 @@
 way at once, and nothing is lost that could tell.
 
 In: the hops of this NIC's paths, how many NICs share its first switch. Out: the ways up to where paths turn
-down again, and how often each may be looked at. Pure. A look is a trace that ends where the way turns.
+down again, how often each may be looked at, and whether what was found is a reason to trace more. Pure. A
+look is a trace that ends where the way turns.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-__all__ = ["pause_s", "turn_of", "ways_up"]
+__all__ = ["Allowance", "pause_s", "turn_of", "ways_up"]
 
 Hops = tuple[str | None, ...]
 Path = TypeVar("Path")
@@ -40,3 +41,21 @@ def pause_s(nics: int, neighbours: int, ways: int, switch_pps: float) -> float:
     if switch_pps <= 0:
         raise ValueError(f"switch_pps: {switch_pps:g}, expected more than 0")
     return max(LEAST_PAUSE_S, max(nics, neighbours * ways) / switch_pps)
+
+
+class Allowance:
+    """Traces that others give a reason for: every path `rounds` times at once, and once in `rest_s` in the
+    long run. Where switches spray packets, no two traces agree, and each would be a reason for more."""
+
+    def __init__(self, rest_s: float, rounds: int) -> None:
+        self._rest_s, self._rounds = rest_s, rounds
+        self._spent = 0.0
+        self._at_s = float("-inf")
+
+    def take(self, paths: int, now_s: float) -> bool:
+        """Return whether one more trace may be asked for, of so many paths, and count it."""
+        self._spent = max(0.0, self._spent - (now_s - self._at_s) * paths / self._rest_s)
+        self._at_s = now_s
+        allowed = self._spent < self._rounds * paths
+        self._spent += allowed
+        return allowed

@@ -17,7 +17,7 @@ from producers.hops import name_path, partner_of
 from producers.ports import candidates_for, choose_ports, coverage_of
 from producers.trace_socket import error_of
 from producers.tracer import Flow, Known, Trace, Tracer
-from producers.upward import pause_s, ways_up
+from producers.upward import Allowance, pause_s, ways_up
 from schemas.topology import Topology, TopologyFile
 
 FLOW = Flow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)
@@ -198,6 +198,15 @@ def test_no_switch_answers_more_looks_than_it_may(leaves: int, under_leaf: int, 
     assert pause >= 0.25
     with pytest.raises(ValueError, match=r"switch_pps: 0, expected more than 0"):
         pause_s(8, 2, 4, 0)
+
+
+def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_goes_is_no_such_thing() -> None:
+    again, paths = Allowance(5.0, 4), 56
+    assert all(again.take(paths, 100.0) for _ in range(40)), "the paths over a spine, twice each"
+    taken = sum(again.take(paths, 101 + n / 1000) for n in range(60_000))
+    assert taken <= paths * (4 + 60 / 5) + 1
+    assert all(again.take(paths, 1000.0) for _ in range(4 * paths)), "after a rest all may be traced again"
+    assert not again.take(0, 2000.0), "of nothing there is nothing to trace"
 
 
 def test_a_look_that_ends_early_is_other_only_where_it_differs() -> None:
