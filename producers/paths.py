@@ -66,8 +66,9 @@ ALL_REST_S: Final = 5.0
 """A path that moved has all paths traced anew, but not more often than this."""
 OTHERS_S: Final = 1.5
 """Within this, those that share nothing with it which it left."""
-ROUNDS: Final = 4
-"""So often at once all paths may be traced for what others showed, and else once in `ALL_REST_S`."""
+ROUNDS: Final = 16
+"""So often at once each path may be traced for what others showed, and else once in `ALL_REST_S`: a spine that
+goes and comes back takes four to six, since switches then hash all flows anew."""
 SEARCH_AFTER_S: Final = 1.0
 SEARCH_REST_S: Final = 60.0
 REPUBLISH_S: Final = 900.0
@@ -381,7 +382,8 @@ class PathWatch:
     def _trace_again(self, flow: Flow, now_s: float) -> None:
         """Trace a path at once for what a trace showed; in a while where there was too much of that."""
         pair = self._pairs[flow.peer]
-        if self._again.take(sum(len(each.flows) for each in self._pairs.values()), now_s):
+        paths = sum(len(each.flows) for each in self._pairs.values())
+        if self._tracer.wants(flow) or self._again.take(paths, now_s):
             self._tracer.want(flow, soon=True)
         else:
             key = (flow.leg, flow.port)

@@ -112,6 +112,10 @@ class Tracer:
         if soon:
             self._wanted.move_to_end(flow, last=False)
 
+    def wants(self, flow: Flow) -> bool:
+        """Return whether a trace of a flow waits or is under way."""
+        return flow in self._open or flow in self._wanted
+
     def forget(self, flow: Flow) -> None:
         """Trace it no more."""
         self._close(flow)
