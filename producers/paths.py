@@ -67,8 +67,8 @@ ALL_REST_S: Final = 5.0
 OTHERS_S: Final = 1.5
 """Within this, those that share nothing with it which it left."""
 ROUNDS: Final = 16
-"""So often at once each path may be traced for what others showed, and else once in `ALL_REST_S`: a spine that
-goes and comes back takes four to six, since switches then hash all flows anew."""
+"""So often at once each path may be traced for what others showed, and else once in `ALL_REST_S`: a spine
+that goes and comes back takes four to six, since switches then hash all flows anew."""
 SEARCH_AFTER_S: Final = 1.0
 SEARCH_REST_S: Final = 60.0
 REPUBLISH_S: Final = 900.0

@@ -122,6 +122,9 @@ def by_hand(arguments: Sequence[str]) -> int:
     parser.add_argument("--rivals", action="store_true", help="minimum filter and Huygens too")
     parser.add_argument("--each", action="store_true", help="a line a window")
     told = parser.parse_args(arguments)
+    for name in told.scenario:
+        if name not in SCENARIOS and name != "all":
+            parser.error(f"scenario {name!r}: none of that name, expected all or {', '.join(SCENARIOS)}")
     if not told.scenario:
         for scenario in SCENARIOS.values():
             print(f"{scenario.number:3d} {scenario.name:28s} {scenario.story}")

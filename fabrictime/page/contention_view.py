@@ -20,7 +20,7 @@ from fabrictime.page.live_tab import KPIS, LiveTab, empty, table
 from fabrictime.page.quiet import Chips
 from fabrictime.page.rows import Cell, Row
 from fabrictime.page.tab import CSS, Site, card, part, replace_address, text, toggle
-from fabrictime.page.units import bps_text, bytes_text, count_text, delay_text, percent_text
+from fabrictime.page.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 
 SPANS = {300: "5 min", 900: "15 min", 3600: "1 h"}
 LISTED = 60
@@ -165,7 +165,7 @@ class ContentionPage(LiveTab):
             self._drawn = now_ns, bars
             self.bars.show(lambda whole: frame)
         standing = sum(stands(each, now_ns) for each in windows)
-        note = f"{count_text(len(windows))} windows on {count_text(frame['links'])} links, {standing} stand"
+        note = f"{counted(len(windows), 'window')} on {counted(frame['links'], 'link')}, {standing} standing"
         if frame["links"] > len(frame["lanes"]):
             note += f"; drawn are the {len(frame['lanes'])} heaviest links"
         self.bars_note.set_text(

@@ -24,7 +24,7 @@ from fabrictime.page.queue_minute import QueueMinute
 from fabrictime.page.quiet import Chips, Markup
 from fabrictime.page.rows import Cell, Row
 from fabrictime.page.tab import CSS, Site, card, part, replace_address, text, toggle
-from fabrictime.page.units import bps_text, count_text, delay_text, percent_text
+from fabrictime.page.units import bps_text, count_text, counted, delay_text, percent_text
 
 METRICS = {"state": "state", "queue": "queue", "load": "time busy"}
 PATHS_SHOWN = 10
@@ -324,8 +324,8 @@ class FabricPage(LiveTab):
         elif not plan.cables:
             note = "No paths traced yet: cables appear with the first paths that probers trace."
         else:
-            pairs = count_text(state.crossings.pairs)
-            note = f"{count_text(len(plan.cables))} cables; paths of {pairs} pairs traced"
+            pairs = counted(state.crossings.pairs, "pair")
+            note = f"{counted(len(plan.cables), 'cable')}; paths of {pairs} traced"
             if state.crossings.left_out or plan.refused:
                 note += "; more than fits here is left out"
             if self.choice.metric != "state":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictime.page.queries import FlowRow, LagRow, LatencyRow, ProberRow
-from fabrictime.page.units import count_text, ms_text, percent_text, rate_text, seconds_text
+from fabrictime.page.units import count_text, counted, ms_text, percent_text, rate_text, seconds_text
 
 LOSS_WARN, LOSS_BAD = 0.001, 0.02
 LAG_WARN_MESSAGES, LAG_BAD_MESSAGES = 50, 1_000
@@ -82,7 +82,7 @@ def _samples(rows: PipelineRows) -> Check:
     if rate < 0.5 * usual:
         return Check(name, State.WARN, figure, f"Down from {rate_text(usual)} over 10 min.")
     nics = rows.probers_now.nics
-    return Check(name, State.OK, figure, f"From {count_text(nics)} prober{'s' * (nics != 1)}.")
+    return Check(name, State.OK, figure, f"From {counted(nics, 'prober')}.")
 
 
 def _loss(probers: ProberRow) -> Check:
@@ -112,7 +112,7 @@ def _restarts(probers: ProberRow) -> Check:
     restarts, jumps = probers.restarts, probers.clock_jumps
     if restarts == jumps == 0:
         return Check("Restarts, jumps", State.OK, "0", "No prober restarted, no clock jumped: 10 min.")
-    sentence = f"{count_text(restarts)} prober restarts and {count_text(jumps)} clock jumps in 10 min."
+    sentence = f"{counted(restarts, 'prober restart')} and {counted(jumps, 'clock jump')} in 10 min."
     return Check("Restarts, jumps", State.WARN, f"{restarts} + {jumps}", sentence)
 
 

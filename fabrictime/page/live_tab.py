@@ -14,7 +14,7 @@ from fabrictime.page.live import Live
 from fabrictime.page.quiet import Words
 from fabrictime.page.rows import Cell, Row, Rows
 from fabrictime.page.tab import Tab, text
-from fabrictime.page.units import bytes_text, count_text, delay_text, seconds_text
+from fabrictime.page.units import bytes_text, count_text, counted, delay_text, seconds_text
 
 KPIS: Final = (
     ("cables", "cables UP"), ("trouble", "in trouble"), ("deepest", "deepest queue"),
@@ -58,7 +58,7 @@ class LiveTab(Tab):
         counts, opened, standing = seen.cables, seen.contention, seen.standing
         known = sum(counts.values())
         trouble = {name: counts[name] for name in ("DOWN", "FLAPPING", "GREY") if counts[name]}
-        fleet = f"of {count_text(known)}, {count_text(seen.hosts)} hosts, {count_text(seen.nics)} NICs"
+        fleet = f"of {count_text(known)}, {counted(seen.hosts, 'host')}, {counted(seen.nics, 'NIC')}"
         self._kpi("cables", count_text(counts["UP"]) if known else "—", fleet)
         self._kpi(
             "trouble", count_text(sum(trouble.values())),

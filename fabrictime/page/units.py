@@ -49,6 +49,11 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def counted(count: float, what: str) -> str:
+    """Return a count with its noun, in the plural but for one."""
+    return f"{count_text(count)} {what}{'s' * (count != 1)}"
+
+
 def rate_text(per_s: float) -> str:
     """Return a rate per second."""
     return f"{count_text(per_s)}/s"
