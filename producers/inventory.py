@@ -101,6 +101,11 @@ class Roster:
         """Return the NICs of a shard that answer probes and were announced lately, by log time."""
         return {name: record for name, record in self._lately(shard) if record["addresses"]}
 
+    @property
+    def fleet(self) -> int:
+        """How many NICs there are, of all shards, announced lately or not."""
+        return len(self._nics)
+
     def alive_ud(self, shard: str) -> dict[str, Record]:
         """Return the same of those that answer on UD queue pairs."""
         return {name: record for name, record in self._lately(shard) if record["ud"] is not None}

@@ -137,6 +137,7 @@ class PathWatch:
         self._floors = FloorWatch()
         self._pairs: dict[str, _Pair] = {}
         self._roster: Mapping[str, Record] = {}
+        self._fleet = 0
         self._nic_of: dict[str, str] = {}
         self._survey_s = self._publish_s = self._look_s = 0.0
         self._peers: frozenset[str] = frozenset()
@@ -153,9 +154,10 @@ class PathWatch:
 
     # ---- what the prober tells
 
-    def meet(self, alive: Mapping[str, Record]) -> None:
-        """Take who is alive: NIC to announcement, this one's own left out or not."""
-        self._roster = alive
+    def meet(self, alive: Mapping[str, Record], fleet: int = 0) -> None:
+        """Take who is alive: NIC to announcement, this one's own left out or not. `fleet`: how many NICs
+        there are with those of other shards."""
+        self._roster, self._fleet = alive, fleet
         self._nic_of = {
             address: name
             for name, record in alive.items()
@@ -366,14 +368,19 @@ class PathWatch:
         if len(ways) < 2:  # nothing can be led anywhere else
             return
         for hops, flows in ways.items():
-            self._tracer.want(self._random.choice(flows)._replace(most=len(hops)))
-        near = sum(record.get("first_hop") == self.first_hop for record in self._roster.values())
-        pause = pause_s(len(self._roster), max(1, near), len(ways), switch_pps)
+            self._tracer.want(self._random.choice(flows)._replace(most=len(hops), look=True))
+        turns = Counter(self._switch_of(hops[-1]) for hops in ways)
+        pause = pause_s(max(self._fleet, len(self._roster)), max(turns.values()), switch_pps)
         self._look_s = now_s + pause * self._random.uniform(0.75, 1.25)
+
+    def _switch_of(self, hop: str | None) -> str | None:
+        """Return the switch of a hop's address, or that address where no file names it."""
+        at = self.source.topology.at(hop) if hop is not None else None
+        return hop if at is None else at[0]
 
     def _looked(self, look: Trace, now_s: float) -> None:
         """Take a look at a way up: where it is not what was known, its path is traced whole."""
-        flow = look.flow._replace(most=0)
+        flow = look.flow._replace(most=0, look=False)
         pair, key = self._pairs.get(flow.peer), (flow.leg, flow.port)
         known = pair.known.get(key) if pair is not None and pair.flows.get(key) == flow else None
         if known is not None and known.other_than(look.hops):
@@ -438,7 +445,7 @@ class PathWatch:
 
     def _take(self, trace: Trace, now_s: float) -> None:
         flow = trace.flow
-        if flow.most:
+        if flow.look:
             self._looked(trace, now_s)
             return
         pair = self._pairs.get(flow.peer)

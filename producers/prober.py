@@ -281,7 +281,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                 peers = prober.meet(roster, aimer.peers if aimer is not None else frozenset())
                 if words is not None:
                     words.forget([peer.nic for peer in prober.engine.peers])
-                paths.meet(roster.alive(nic.shard))
+                paths.meet(roster.alive(nic.shard), roster.fleet)
                 took_s = time.monotonic() - now
                 rest_until = now + max(flush_s, 50 * took_s)  # choosing costs at most 2% of a processor
             if now >= due:

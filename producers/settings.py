@@ -63,9 +63,9 @@ class ProbeSettings(BaseModel):
     )
     look_switch_pps: float = Field(
         default=64, ge=0, le=100_000,
-        description="packets a second that a switch is asked to answer at most, by all NICs together, so that"
-        " paths are seen to move where switches lead them elsewhere and lose nothing; 0: none, and the next"
-        " trace tells",
+        description="packets a second that a switch where ways turn is asked to answer at most, by all NICs"
+        " together, so that paths are seen to move where switches lead them elsewhere and lose nothing;"
+        " 0: none, and the next trace tells",
     )  # fmt: skip
     retrace_s: float = Field(
         default=60, ge=0.5, le=86_400,

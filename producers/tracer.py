@@ -29,7 +29,8 @@ unknown."""
 
 class Flow(NamedTuple):
     """Packets that go one way: from one of our ports to one of a peer's. `socket`: which of our sockets
-    sends. `most`: TTL above which no packet is sent, so that none comes to the peer; 0: as far as it goes."""
+    sends. `most`: TTL above which no packet is sent, so that none comes to the peer; 0: as far as it goes.
+    `look`: that TTL alone, and once: whether the hop there is still the one that is known."""
 
     leg: Leg
     peer: str
@@ -37,6 +38,7 @@ class Flow(NamedTuple):
     target: tuple[str, int]
     socket: int
     most: int = 0
+    look: bool = False
 
 
 class Packet(NamedTuple):
@@ -161,7 +163,7 @@ class Tracer:
     def _begin(self, flow: Flow) -> None:
         each = self._open[flow] = _Open(flow)
         if flow.most:
-            for ttl in range(1, flow.most + 1):
+            for ttl in range(flow.most if flow.look else 1, flow.most + 1):
                 self._ask(each, ttl)
             return
         guess = min(self._lengths.get(flow.peer, FIRST_GUESS), self.max_hops)
@@ -187,7 +189,7 @@ class Tracer:
                 continue
             elif attempt.queued or attempt.due_s > now_s:
                 waiting = True
-            elif attempt.tries < TRIES and not (each.one_by_one and waiting):
+            elif attempt.tries < (1 if each.flow.look else TRIES) and not (each.one_by_one and waiting):
                 self._ask(each, ttl)
                 waiting = True
         if waiting:
@@ -218,19 +220,21 @@ class Tracer:
     def hop_unquoted(self, socket: int, target: tuple[str, int], address: str) -> None:
         """Take a hop's word about one of our packets that does not say which: it counts where only one can be
         meant, and TTLs are tried one by one from then on."""
-        for each in self._open.values():
-            if each.flow.socket == socket and each.flow.target == target:
-                waiting = [
-                    ttl
-                    for ttl, attempt in each.tried.items()
-                    if attempt.due_s > (self._at_s or 0.0)
-                    and ttl not in each.hops
-                    and ttl not in each.arrived
-                ]
-                if len(waiting) == 1:
-                    each.hops[waiting[0]] = address
-                    return
-                each.one_by_one = True
+        here = [
+            each for each in self._open.values() if (each.flow.socket, each.flow.target) == (socket, target)
+        ]
+        waiting = [
+            (each, ttl)
+            for each in here
+            for ttl, attempt in each.tried.items()
+            if attempt.due_s > (self._at_s or 0.0) and ttl not in each.hops and ttl not in each.arrived
+        ]
+        if len(waiting) == 1:
+            each, ttl = waiting[0]
+            each.hops[ttl] = address
+            return
+        for each in here:
+            each.one_by_one = True
         self.unmatched += 1
 
 

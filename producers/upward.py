@@ -1,9 +1,9 @@
 """Where to look for paths that switches lead elsewhere: a switch whose neighbour's carrier goes takes another
 way at once, and nothing is lost that could tell.
 
-In: the hops of this NIC's paths, how many NICs share its first switch. Out: the ways up to where paths turn
-down again, how often each may be looked at, and whether what was found is a reason to trace more. Pure. A
-look is a trace that ends where the way turns.
+In: the hops of this NIC's paths, how many NICs there are. Out: the ways up to where paths turn down again,
+how often each may be looked at, and whether what was found is a reason to trace more. Pure. A look is one
+packet that ends where the way turns.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def ways_up(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
     return found
 
 
-def pause_s(nics: int, neighbours: int, ways: int, switch_pps: float) -> float:
+def pause_s(nics: int, ways: int, switch_pps: float) -> float:
     """Return the s between two looks at all of a NIC's ways up, so that no switch answers more than
-    `switch_pps` of such looks a second: its first switch is asked by all its `neighbours`, itself one, once a
-    way, and the one where ways turn by all `nics` once, at most. Raises ValueError unless switch_pps > 0."""
+    `switch_pps` of such looks a second: the one where ways turn is asked by all `nics`, at most, once for
+    each of the `ways` that a NIC has to it. Raises ValueError unless switch_pps > 0."""
     if switch_pps <= 0:
         raise ValueError(f"switch_pps: {switch_pps:g}, expected more than 0")
-    return max(LEAST_PAUSE_S, max(nics, neighbours * ways) / switch_pps)
+    return max(LEAST_PAUSE_S, nics * ways / switch_pps)
 
 
 class Allowance:

@@ -148,7 +148,7 @@ class PathBook:
         """Return the directed pairs whose paths are others than at version `since`; None: it is too old to
         tell."""
         count = self.version - since
-        if count > len(self._changed):
+        if not 0 <= count <= len(self._changed):
             return None
         return {self._changed[-n] for n in range(1, count + 1)}
 

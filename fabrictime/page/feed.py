@@ -113,7 +113,12 @@ class Feed:
             if not self._assigned:
                 self._ending.wait(0.1)
                 continue
-            messages = consumer.consume(BATCH, WAIT_S)
+            try:
+                messages = consumer.consume(BATCH, WAIT_S)
+            except KafkaException as error:
+                self._say(error=f"the log at {self._bootstrap}: {error.args[0].str()}")
+                self._ending.wait(0.2)
+                continue
             if messages:
                 self._take(messages)
         consumer.close()
@@ -184,17 +189,14 @@ class Feed:
             if topic == QUEUES.name and value is not None and self._is_block(value):
                 return None
             record = None if value is None else codec.decode(value, RECORDS[topic], self._registry)
-        except codec.BadRecord as error:
-            log.warning("%s of %s: %s", topic, name, error)
-            self.status = replace(self.status, unreadable=self.status.unreadable + 1)
-            return None
-        try:
             with self._state.lock:
                 return self._state.take(topic, name, record, append_ns)
+        except codec.BadRecord as error:
+            log.warning("%s of %s: %s", topic, name, error)
         except Exception:  # one odd record must not end the feed
             log.exception("%s of %s", topic, name)
-            self.status = replace(self.status, unreadable=self.status.unreadable + 1)
-            return None
+        self.status = replace(self.status, unreadable=self.status.unreadable + 1)
+        return None
 
     def _is_block(self, value: bytes) -> bool:
         """Whether a LinkQueues is of short slots: many a second, of those that queue alone, not for eyes."""

@@ -38,7 +38,7 @@ class FlowShelf:
         shelf.append((append_ns, value))
         self._bytes += len(value)
         self.newest_ns = max(self.newest_ns, append_ns)
-        while shelf and shelf[0][0] < self.newest_ns - KEPT_NS:
+        while len(shelf) > 1 and shelf[0][0] < self.newest_ns - KEPT_NS:
             self._bytes -= len(shelf.popleft()[1])
         while len(self._shelf) > MOST_HOSTS or (self._bytes > MOST_BYTES and len(self._shelf) > 1):
             self._drop(next(iter(self._shelf)))

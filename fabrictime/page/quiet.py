@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -19,11 +20,15 @@ from weakref import WeakKeyDictionary
 from nicegui.client import Client
 from nicegui.element import Element
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _changed: Final[WeakKeyDictionary[Client, dict[int, Quiet]]] = WeakKeyDictionary()
 """What each client is to be told of when this turn of the loop ends, by element, in the order of change."""
-PUT: Final = "for (const [id, state] of {}) runMethod(id, 'put', [state])"
+PUT: Final = (
+    "for (const [id, state] of {}) try {{ runMethod(id, 'put', [state]) }} catch (e) {{ console.error(e) }}"
+)
 
 
 class Quiet(Element):
@@ -124,7 +129,12 @@ class Section(Quiet, component="section.js"):
 
 
 def _tell(client: Client) -> None:
-    changed = _changed.pop(client, {})
-    states = [[element.id, element.state()] for element in changed.values() if not element.is_deleted]
+    states = []
+    for element in _changed.pop(client, {}).values():
+        if not element.is_deleted:
+            try:
+                states.append(json.dumps([element.id, element.state()]))
+            except Exception:  # what one cannot say must not keep the others from it
+                log.exception("%s cannot be told what it shows", element)
     if states:
-        client.run_javascript(PUT.format(json.dumps(states)))
+        client.run_javascript(PUT.format(f"[{', '.join(states)}]"))

@@ -18,7 +18,7 @@ from native.core import ClockLine
 from schemas import codec
 from schemas.sanity import MAX_NS
 
-__all__ = ["BUCKETS", "NOTHING", "Evidence", "Links", "PathLinks", "sound_event"]
+__all__ = ["BUCKETS", "NOTHING", "Evidence", "Left", "Links", "PathLinks", "sound_event"]
 
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
@@ -103,8 +103,9 @@ class _Nic:
 
 @dataclass(slots=True)
 class Left:
-    """Paths that a link lost to others, and when it last lost one."""
+    """Paths that a link lost to others, and when it first and last lost one."""
 
+    since_ns: int
     paths: set[int] = field(default_factory=set)
     newest_ns: int = 0
 
@@ -180,6 +181,8 @@ class Evidence:
         self.answered: Int64s = np.zeros((256, BUCKETS), np.int64)
         self.rate_hz: NDArray[np.float64] = np.zeros(256)
         """[P] requests a second, smoothed."""
+        self.began_ns = 0
+        """The first event's time."""
         self.left: dict[int, Left] = {}
         """Link to the paths that crossed it and take another way now."""
         self.recabled: dict[int, int] = {}
@@ -218,6 +221,11 @@ class Evidence:
                 self.of_node.setdefault(node, set()).add(made)
         return made
 
+    def nodes_of(self, link: int) -> tuple[str, str]:
+        """Return the nodes that a link leads from and to."""
+        near, _, far = self.names[link].partition(">")
+        return _end(near)[0], _end(far)[0]
+
     def links_of(self, nic: int) -> list[int]:
         """Return the known links between a NIC and its switch."""
         return [int(link) for link in (self.out[nic], self.into[nic]) if link != NOTHING]
@@ -251,6 +259,7 @@ class Evidence:
             return None
         nic.event = event["event"]
         now_ns = self._time_of(nic, name, event["clock_ns"], append_ns)
+        self.began_ns = self.began_ns or now_ns
         me = self.element(name, now_ns, nic=True)
         self.heard_ns[me] = now_ns
         excused = not EXCUSES.isdisjoint(event["trouble"])
@@ -429,7 +438,7 @@ class Evidence:
         elif before is not None:
             gone, new = before - set(links), set(links) - before
             for link in gone:
-                self.left.setdefault(link, Left()).paths.add(at)
+                self.left.setdefault(link, Left(now_ns)).paths.add(at)
                 self.left[link].newest_ns = now_ns
                 instead = next((other for other in new if self._has_port_of(other, link)), None)
                 if instead is not None:

@@ -29,6 +29,7 @@ from streams.solve.cover import (
     losses_needed,
 )
 from streams.solve.evidence import BUCKETS, NOTHING, Evidence, PathLinks
+from streams.solve.led_around import find_led_around
 from streams.solve.lossy import Lossy, find_lossy
 from streams.solve.thresholds import Thresholds
 
@@ -64,6 +65,8 @@ MUTE_NS: Final = 3 * S
 TOGETHER_NS: Final = 200 * MS
 NEVER: Final = 2**62
 KNOWN_NS: Final = 60 * S
+LINK_TIMES: Final = 24
+"""A link that stays away is forgotten after so many times as long as a NIC."""
 SPEAKS_NS: Final = S
 REFRESH_NS: Final = 10 * S
 SLOW_NS: Final = S
@@ -456,33 +459,18 @@ class ShardHealth:
     # ------------------------------------------------------------------------------------ left by all
 
     def _judge_left(self, now_ns: int) -> None:
-        """Find links inside that all paths were led around: where switches see a carrier go, nothing is lost
-        that could tell. Who moves paths for other reasons leaves some on every link."""
+        """Tell of links inside that all paths were led around."""
         evidence = self.evidence
         if not evidence.left:
             return
-        since_ns = now_ns - STALE_NS
-        crossed = evidence.crossed(since_ns)
-        at_nic = set(evidence.out.tolist()) | set(evidence.into.tolist())
-        for link, left in list(evidence.left.items()):
-            known = evidence.down[link] or link in evidence.recabled
-            if known or link in at_nic or now_ns - left.newest_ns > KNOWN_NS:
-                del evidence.left[link]
-                continue
-            if crossed[link] or len(left.paths) < FEW_PATHS:
-                continue
-            paths = np.array(sorted(left.paths), np.intp)
-            paths = paths[(evidence.seen_ns[paths] > since_ns) & (evidence.in_row[paths] == 0)]
-            ends = [len(np.unique(side)) for side in evidence.rows[paths, :2].T]
-            if len(paths) < FEW_PATHS or min(ends) < FEW_ENDS:
-                continue
+        for link, paths in find_led_around(evidence, now_ns, STALE_NS, FEW_PATHS, FEW_ENDS):
             s = self._subject(cable_id(evidence.names[link]), "LINK")
             if self._blocked(s):
                 continue
             begin_ns = int(evidence.life_ns[link]) + 1
             self._mark(s, link, begin_ns)
-            crossed_it = f"{_n(len(paths), 'path')} of {_n(ends[0], 'NIC')} that crossed it"
-            why = f"{crossed_it} are led around it, and none crosses it"
+            crossed_it = f"{_n(len(paths), 'path')} of {_n(len(np.unique(evidence.rows[paths, 0])), 'NIC')}"
+            why = f"{crossed_it} that crossed it are led around it, and none crosses it"
             self._died(s, now_ns, begin_ns, "PROBES", (), why)
 
     # ------------------------------------------------------------------------------------ NICs and hosts
@@ -899,19 +887,23 @@ class ShardHealth:
     def _pass_time(self, now_ns: int) -> None:
         """Let flaps grow old, tell again what is not UP, forget what stays away."""
         forget_ns = self.thresholds.ns("forget_s")
+        crossed = self.evidence.crossed(now_ns - STALE_NS)
         for s in list(self.subjects.values()):
             if self._blocked(s):
                 continue
             if s.kind == "LINK" and (instead := self._instead_of(s)) is not None:
-                self._unplugged(s, instead, now_ns)
+                self._no_more(s, f"there is {cable_id(instead)} now", now_ns)
                 continue
             self._forget_flaps(s, now_ns)
             if s.state == "FLAPPING" and len(s.flaps) <= self.thresholds["flaps_max"]:
                 self._settle(s, now_ns, now_ns, s.because)
             elif s.state == "UP" and len(s.flaps) > self.thresholds["flaps_max"]:
                 self._settle(s, now_ns, s.since_ns, s.because)
-            if s.state == "DOWN" and s.kind != "LINK" and now_ns - s.since_ns > forget_ns:
+            away_ns = now_ns - s.since_ns if s.state == "DOWN" else 0
+            if s.kind != "LINK" and away_ns > forget_ns:
                 self._forget(s)
+            elif away_ns > forget_ns * LINK_TIMES and not s.carrier_down and not crossed[list(s.dead)].any():
+                self._no_more(s, "no path has led over it since it went down", now_ns)
             elif s.state != "UP" and now_ns - s.told_ns >= REFRESH_NS:
                 self._tell(s, now_ns)
 
@@ -927,15 +919,14 @@ class ShardHealth:
             return None
         return evidence.names[found[0]]
 
-    def _unplugged(self, s: _Subject, instead: str, now_ns: int) -> None:
+    def _no_more(self, s: _Subject, why: str, now_ns: int) -> None:
         """Tell that a cable is no more, and forget it."""
         for element in list(s.dead):
             self._clear(s, element)
         s.grey.clear()
-        called = self._called(s)
         if s.state != "UP":
             self._change(s, "UP", now_ns, now_ns)
-            s.text = f"{called} is no more: there is {cable_id(instead)} now"
+            s.text = f"{self._called(s)} is no more: {why}"
             self._tell(s, now_ns)
         self._forget(s)
 

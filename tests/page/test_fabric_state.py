@@ -9,6 +9,7 @@ import pytest
 from fabrictime.page import alert_frames, contention_frames, fabric_frames, fabric_state, queue_minute
 from fabrictime.page.crossings import Crossing
 from fabrictime.page.fabric_state import FabricState
+from fabrictime.page.flow_shelf import FlowShelf
 from fabrictime.page.wires import ends_of
 from schemas import codec, topics
 
@@ -380,3 +381,15 @@ def test_what_is_no_link_s_id_is_drawn_nowhere(state: FabricState, fabric: Any, 
 
 def test_addresses_may_be_nodes() -> None:
     assert ends_of("10.0.0.1:ip>fe80::1:ip") == (("10.0.0.1", "ip"), ("fe80::1", "ip"))
+
+
+def test_reports_that_are_late_by_partition_are_old_and_no_harm() -> None:
+    """The feed reads partitions one after the other: at its start, and after every hiccup of the log."""
+    shelf = FlowShelf(lambda value: {"whole": True, "flows": [{"flow_id": value.decode(), "state": "OPEN"}]})
+    shelf.take("h1", b"one", 100 * S)
+    shelf.take("h2", b"two", 92 * S)
+    assert set(shelf.flows()) == {"one"}
+    shelf.take("h2", b"two", 98 * S)
+    assert set(shelf.flows()) == {"one", "two"}
+    shelf.take("h1", b"one", 110 * S)
+    assert set(shelf.flows()) == {"one"}

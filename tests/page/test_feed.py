@@ -83,6 +83,29 @@ def test_blocks_of_short_slots_are_skipped_and_what_is_no_record_is_counted(
     until("still reading", lambda: state.queues.version == 1)
 
 
+def test_a_record_that_nobody_foresaw_does_not_end_the_feed(
+    records: Any, log_address: str, follow: Any, until: Any, monkeypatch: Any
+) -> None:
+    fabric = records(log_address)
+    link = fabric.up("leaf1", 1)
+
+    def fail(*_: Any) -> None:
+        raise IndexError("deque index out of range")
+
+    monkeypatch.setattr(FabricState, "take_flows", fail)
+    state, feed, _ = follow()
+    until("caught up", lambda: feed.status.caught_up)
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": log_address, "log_level": 0})
+    producer.produce("fabric.flows", b"any", b"h1")
+    assert producer.flush(20) == 0
+    until("the odd one is counted", lambda: feed.status.unreadable == 1)
+    before = state.queues.version
+    fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {}})))
+    until("still reading", lambda: state.queues.version > before)
+
+
 def test_what_is_older_than_the_last_minute_is_not_read(
     records: Any, log_address: str, follow: Any, until: Any, monkeypatch: Any
 ) -> None:

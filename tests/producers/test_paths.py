@@ -188,16 +188,42 @@ def test_ways_up_end_where_they_turn_and_only_there_are_looked_at() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("leaves", "under_leaf", "spines"), [(4, 2, 4), (32, 32, 16), (2, 1, 2), (64, 16, 64)]
-)
-def test_no_switch_answers_more_looks_than_it_may(leaves: int, under_leaf: int, spines: int) -> None:
-    pause = pause_s(leaves * under_leaf, under_leaf, spines, 64)
-    leaf_pps, spine_pps = under_leaf * spines / pause, leaves * under_leaf / pause
-    assert max(leaf_pps, spine_pps) <= 64 * (1 + 1e-9)
+@pytest.mark.parametrize(("nics", "ways"), [(8, 1), (1024, 1), (1024, 2), (2, 1), (65_536, 4)])
+def test_no_switch_answers_more_looks_than_it_may(nics: int, ways: int) -> None:
+    pause = pause_s(nics, ways, 64)
+    assert nics * ways / pause <= 64 * (1 + 1e-9)
     assert pause >= 0.25
     with pytest.raises(ValueError, match=r"switch_pps: 0, expected more than 0"):
-        pause_s(8, 2, 4, 0)
+        pause_s(8, 1, 0)
+
+
+def test_a_look_is_one_packet_and_no_more_where_nothing_answers() -> None:
+    look = FLOW._replace(most=2, look=True)
+    tracer, network = Tracer(1000, 8), Network()
+    tracer.want(look)
+    assert network.play(tracer, 1) == [Trace(look, (None, HOPS[1]), False)]
+    tracer, silent = Tracer(1000, 8), Network((HOPS[0], None, HOPS[2]))
+    tracer.want(look)
+    assert silent.play(tracer, 1) == [Trace(look, (), False)]
+    assert [packet.ttl for packet in network.sent + silent.sent] == [2, 2]
+
+
+def test_an_error_that_may_be_of_a_look_or_of_a_whole_trace_is_nobodys() -> None:
+    """What a spine says of the look would become the silent third hop of the trace."""
+    tracer = Tracer(1000, 8)
+    tracer.want(FLOW)
+    packets, _ = tracer.step(0.0)
+    for packet in packets:
+        if packet.ttl <= 2:
+            tracer.hop(packet.seq, HOPS[packet.ttl - 1])
+        elif packet.ttl > 3:
+            tracer.arrived(packet.seq)
+    tracer.want(FLOW._replace(most=2, look=True))
+    tracer.step(0.01)
+    tracer.hop_unquoted(FLOW.socket, FLOW.target, HOPS[1])
+    assert tracer.unmatched == 1
+    ended = [trace for n in range(300) for trace in tracer.step(0.02 + n / 100)[1] if not trace.flow.look]
+    assert [trace.hops for trace in ended] == [(HOPS[0], HOPS[1], None)]
 
 
 def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_goes_is_no_such_thing() -> None:

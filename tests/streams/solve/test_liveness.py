@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -555,6 +556,63 @@ def test_what_is_led_around_is_told_as_soon_as_the_new_ways_are_known() -> None:
     lead(it, "spine2", None)
     it.run(200 * MS)
     assert it.said("DOWN") == {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
+
+
+@pytest.mark.parametrize("names", ["leaves and spines", "ports"])
+def test_links_that_get_other_names_are_not_down(names: str) -> None:
+    """A topology file comes, or has other names: nothing crosses the old ones any more."""
+
+    def named(end: str) -> str:
+        node, _, port = end.rpartition(":")
+        if not node.startswith(("leaf", "spine")):
+            return end
+        return f"{node}:Ethernet{port}" if names == "ports" else f"row1-{node}:{port}.0"
+
+    it = small()
+    it.run(20 * S)
+    book = it.probes.book
+    for links in (book._forward, book._reverse):
+        for key, way in links.items():
+            links[key] = tuple(">".join(map(named, link.split(">"))) for link in way)
+    book.version += 1
+    it.run(4 * S)
+    assert it.said("DOWN") == set()
+
+
+@pytest.mark.parametrize(("spines", "seed"), [(24, 1), (24, 2), (8, 3)])
+def test_flows_that_are_hashed_anew_leave_no_sound_link_dead(spines: int, seed: int) -> None:
+    """One spine goes, and every flow takes another way: of the few paths over each link, all leave some."""
+    fleet = Fleet(Shape(hosts=32, hosts_per_rack=4, spines=spines), seed)
+    it = Watched(fleet, seed, peers=7, rate_hz=200.0)
+    it.run(WARM)
+    book, chance, ids = it.probes.book, random.Random(seed), fleet.link_ids
+    for links in (book._forward, book._reverse):
+        for key, way in sorted(links.items()):
+            if len(way) == 4:
+                near, far = way[0].split(">")[1].split(":")[0], way[2].split(">")[1].split(":")[0]
+                to = f"spine{chance.randint(2, spines)}"
+                links[key] = (way[0], ids[it.link(near, to)], ids[it.link(to, far)], way[3])
+    book.version += 1
+    it.run(3 * S)
+    gone = {it.cable(f"leaf{n}", "spine1") for n in range(1, 9)}
+    assert it.said("DOWN") <= gone
+    if spines == 8:
+        assert it.said("DOWN") == gone, "and with paths enough it is told"
+
+
+def test_a_switch_that_was_taken_away_is_forgotten_after_a_day() -> None:
+    it = small()
+    it.run(WARM)
+    lead(it, "spine2", None)
+    it.run(1500 * MS)
+    cables = {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
+    assert it.said("DOWN") == cables
+    hour = 3_600 * S
+    it._keep(it.health.tick(it.probes.now_ns + 23 * hour))
+    assert {it.state(cable) for cable in cables} == {"DOWN"}
+    it._keep(it.health.tick(it.probes.now_ns + 25 * hour))
+    assert {it.state(cable) for cable in cables} == {None}
+    assert "is no more: no path has led over it" in it.last(cables.pop())["text"]
 
 
 def plug(it: Watched, leaf: str, one: str, other: str) -> None:
