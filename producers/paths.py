@@ -134,6 +134,8 @@ class PathWatch:
         self._random = random.Random(seed)  # noqa: S311  # pauses, nothing that anybody must not guess
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, self._random.getrandbits(32))
         self._again = Allowance(ALL_REST_S, ROUNDS)
+        self._expected: set[Flow] = set()
+        """Flows that are traced since others tell that they moved."""
         self._floors = FloorWatch()
         self._pairs: dict[str, _Pair] = {}
         self._roster: Mapping[str, Record] = {}
@@ -333,7 +335,7 @@ class PathWatch:
     ) -> None:
         pair.gone_s = None
         for key in [key for key in pair.flows if pair.flows[key] != flows.get(key)]:
-            self._tracer.forget(pair.flows.pop(key))
+            self._forget(pair.flows.pop(key))
             if key not in flows:
                 pair.known.pop(key, None)
             pair.due_s.pop(key, None)
@@ -422,7 +424,7 @@ class PathWatch:
             if pair.gone_s is None:
                 pair.gone_s = now_s
                 for flow in pair.flows.values():
-                    self._tracer.forget(flow)
+                    self._forget(flow)
                 pair.due_s.clear()
                 pair.flows.clear()
             elif now_s - pair.gone_s > self.settings.silent_s:
@@ -430,6 +432,10 @@ class PathWatch:
                 self._put(PATHS.name, f"{self.nic}>{name}", None)
                 if name not in self._roster:  # nobody else will: it is gone for good
                     self._put(PATHS.name, f"{name}>{self.nic}", None)
+
+    def _forget(self, flow: Flow) -> None:
+        self._tracer.forget(flow)
+        self._expected.discard(flow)
 
     def _send(self, packet: Packet) -> None:
         flow = packet.flow
@@ -465,12 +471,16 @@ class PathWatch:
             pair.dirty = True
         else:
             before = (known.hops, known.reached, known.changes)
-            if known.take(trace, time.time_ns()):
+            expected = flow in self._expected
+            self._expected.discard(flow)
+            if known.take(trace, time.time_ns(), expected):
                 self._trace_again(flow, now_s)
             elif (known.hops, known.reached, known.changes) != before:
                 pair.dirty = True
                 if known.changes != before[2]:
                     pair.moved = True
+                    if expected:  # believed at once: to be sure
+                        self._trace_soon(pair, key, now_s)
                     self._moved(flow, before, known, now_s)
 
     def _moved(self, flow: Flow, before: tuple[Any, ...], known: Known, now_s: float) -> None:
@@ -480,13 +490,17 @@ class PathWatch:
         for name, pair in self._pairs.items():
             for key, other in pair.flows.items():
                 if key in pair.known and left & set(pair.known[key].hops):
+                    self._expected.add(other)
                     self._trace_again(other, now_s)
                 elif rested or name == flow.peer:
-                    again_s = now_s + self._random.uniform(0, OTHERS_S)
-                    pair.due_s[key] = min(pair.due_s[key], again_s)
+                    self._trace_soon(pair, key, now_s)
         self._moved_s = now_s
         if self._search_due_s is None:
             self._search_due_s = now_s + SEARCH_AFTER_S
+
+    def _trace_soon(self, pair: _Pair, key: tuple[str, int], now_s: float) -> None:
+        again_s = now_s + self._random.uniform(0, OTHERS_S)
+        pair.due_s[key] = min(pair.due_s.get(key, again_s), again_s)
 
     # ---- what is said
 

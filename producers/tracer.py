@@ -249,14 +249,16 @@ class Known:
     doubted: tuple[tuple[str | None, ...], bool] | None = None
     silent: int = 0
 
-    def take(self, trace: Trace, now_ns: int) -> bool:
-        """Take a new trace; return whether the path should be traced again at once, to be sure."""
+    def take(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
+        """Take a new trace; return whether the path should be traced again at once, to be sure. `expected`:
+        other paths tell that it moved; then one whole trace is enough."""
         if self._agrees(trace):
             self.doubted = None
             self._refine(trace)
             return False
         seen = (trace.hops, trace.reached)
-        if self.doubted is None or not _same(self.doubted, seen):
+        sure = expected and trace.reached and all(trace.hops)
+        if not sure and (self.doubted is None or not _same(self.doubted, seen)):
             self.doubted = seen
             return True
         self.doubted = None

@@ -146,6 +146,16 @@ def test_a_change_is_believed_when_two_traces_agree() -> None:
     assert (known.hops, known.changes, known.since_ns) == (moved.hops, 1, 5)
 
 
+def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_whole() -> None:
+    other = (HOPS[0], "10.9.9.1", "10.9.9.2")
+    known = Known(HOPS, True, 1)
+    assert known.take(Trace(FLOW, (HOPS[0], None, other[2]), True), 2, expected=True), "not whole: once more"
+    assert known.take(Trace(FLOW, other[:2], False), 2, expected=True)
+    assert known.hops == HOPS
+    assert not known.take(Trace(FLOW, other, True), 3, expected=True)
+    assert (known.hops, known.since_ns, known.changes) == (other, 3, 1)
+
+
 def test_a_path_that_died_stays_what_it_was() -> None:
     """Whoever looks for the dead link needs the way as it was."""
     known = Known(HOPS, True, 1)
