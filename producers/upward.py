@@ -16,7 +16,7 @@ __all__ = ["Allowance", "pause_s", "turn_of", "ways_up"]
 Hops = tuple[str | None, ...]
 Path = TypeVar("Path")
 
-LEAST_PAUSE_S: Final = 0.25
+LEAST_PAUSE_S: Final = 0.125
 
 
 def turn_of(hops: Hops) -> int:

@@ -183,6 +183,8 @@ class Evidence:
         """[P] requests a second, smoothed."""
         self.began_ns = 0
         """The first event's time."""
+        self.moved = False
+        """Whether a path took another way since whoever looks for links that were left looked last."""
         self.left: dict[int, Left] = {}
         """Link to the paths that crossed it and take another way now."""
         self.recabled: dict[int, int] = {}
@@ -437,6 +439,7 @@ class Evidence:
             self._way_before[at] = before
         elif before is not None:
             gone, new = before - set(links), set(links) - before
+            self.moved = self.moved or bool(gone)
             for link in gone:
                 self.left.setdefault(link, Left(now_ns)).paths.add(at)
                 self.left[link].newest_ns = now_ns

@@ -42,20 +42,18 @@ def find_led_around(
     at_nic = set(evidence.out.tolist()) | set(evidence.into.tolist())
     empty: dict[int, set[int]] = {}
     for link, left in list(evidence.left.items()):
-        known = evidence.down[link] or link in evidence.recabled
-        if known or link in at_nic or now_ns - left.newest_ns > LEFT_NS:
+        if link in evidence.recabled or link in at_nic or now_ns - left.newest_ns > LEFT_NS:
             del evidence.left[link]
         elif not crossed[link]:
             empty[link] = _elsewhere(evidence, left, at_nic, now_ns - stale_ns)
-    if not any(len(paths) >= few_paths for paths in empty.values()):
-        return []
-    odds = _Odds(evidence, crossed, at_nic, empty)
+    news = [link for link, paths in empty.items() if len(paths) >= few_paths and not evidence.down[link]]
+    odds = _Odds(evidence, crossed, at_nic, empty) if news else None
     found = []
-    for link, paths in empty.items():
-        at = np.array(sorted(paths), np.intp)
-        ends = [len(np.unique(side)) for side in evidence.rows[at, :2].T]
-        if len(at) >= few_paths and min(ends) >= few_ends and odds.of(link) < CHANCE:
-            found.append((link, at))
+    for link in news:
+        paths = np.array(sorted(empty[link]), np.intp)
+        ends = [len(np.unique(side)) for side in evidence.rows[paths, :2].T]
+        if odds is not None and min(ends) >= few_ends and odds.of(link) < CHANCE:
+            found.append((link, paths))
     return found
 
 
@@ -78,9 +76,8 @@ class _Odds:
     ) -> None:
         self._evidence, self._crossed, self._empty = evidence, crossed, empty
         self._leaves = {node for e in at_nic for node in evidence.nodes_of(e)}
-        inner = [
-            e for e in np.flatnonzero(crossed & ~evidence.is_nic).tolist() if e not in at_nic | {NOTHING}
-        ]
+        outside = at_nic | {NOTHING}
+        inner = [e for e in np.flatnonzero(crossed & ~evidence.is_nic).tolist() if e not in outside]
         ends = [evidence.nodes_of(e) for e in inner]
         self._leaving, self._entering = Counter(near for near, _ in ends), Counter(far for _, far in ends)
         self._cables = 1 + len(inner) // 2

@@ -65,6 +65,8 @@ MUTE_NS: Final = 3 * S
 TOGETHER_NS: Final = 200 * MS
 NEVER: Final = 2**62
 KNOWN_NS: Final = 60 * S
+LEFT_NS: Final = 25 * MS
+"""Least time between two looks for links that all paths left."""
 LINK_TIMES: Final = 24
 """A link that stays away is forgotten after so many times as long as a NIC."""
 SPEAKS_NS: Final = S
@@ -150,7 +152,7 @@ class ShardHealth:
         """Offset of the newest evidence that any recovered state holds: up to it only ports speak."""
         self._judge_from_ns = 0
         self._judged_ns = 0
-        self._grey_ns = 0
+        self._grey_ns = self._left_ns = 0
         self._slow_ns = 0
         self._wait_ns = NEVER
         """When evidence that is there already may become a verdict."""
@@ -270,10 +272,12 @@ class ShardHealth:
             if len(left):
                 self._judge_nics(now_ns, left)
         evidence.set_window(self.thresholds.ns("grey_window_s"))
+        if now_ns - self._left_ns >= (LEFT_NS if evidence.moved else evidence.bucket_ns):
+            self._left_ns, evidence.moved = now_ns, False
+            self._judge_left(now_ns)
         if now_ns - self._grey_ns >= evidence.bucket_ns:
             self._grey_ns = now_ns
             self._judge_lossy(now_ns)
-            self._judge_left(now_ns)
         if now_ns - self._slow_ns >= SLOW_NS:
             self._slow_ns = now_ns
             self._pass_time(now_ns)
@@ -887,7 +891,6 @@ class ShardHealth:
     def _pass_time(self, now_ns: int) -> None:
         """Let flaps grow old, tell again what is not UP, forget what stays away."""
         forget_ns = self.thresholds.ns("forget_s")
-        crossed = self.evidence.crossed(now_ns - STALE_NS)
         for s in list(self.subjects.values()):
             if self._blocked(s):
                 continue
@@ -902,7 +905,7 @@ class ShardHealth:
             away_ns = now_ns - s.since_ns if s.state == "DOWN" else 0
             if s.kind != "LINK" and away_ns > forget_ns:
                 self._forget(s)
-            elif away_ns > forget_ns * LINK_TIMES and not s.carrier_down and not crossed[list(s.dead)].any():
+            elif away_ns > forget_ns * LINK_TIMES and not s.carrier_down and not self._crossed(s, now_ns):
                 self._no_more(s, "no path has led over it since it went down", now_ns)
             elif s.state != "UP" and now_ns - s.told_ns >= REFRESH_NS:
                 self._tell(s, now_ns)
@@ -918,6 +921,9 @@ class ShardHealth:
         if not found or evidence.life_ns[found].max() <= evidence.life_ns[[e for e in elements if e]].max():
             return None
         return evidence.names[found[0]]
+
+    def _crossed(self, s: _Subject, now_ns: int) -> bool:
+        return bool(self.evidence.crossed(now_ns - STALE_NS)[list(s.dead)].any())
 
     def _no_more(self, s: _Subject, why: str, now_ns: int) -> None:
         """Tell that a cable is no more, and forget it."""
