@@ -485,6 +485,8 @@ class PathWatch:
 
     def _moved(self, flow: Flow, before: tuple[Any, ...], known: Known, now_s: float) -> None:
         """A path moved: so have most that took a hop which it takes no more, and maybe others."""
+        _log.info("%s: %s port %d of %s goes %s, before %s", self.nic, flow.leg.lower(), flow.port, flow.peer,
+                  _hops_text(known.hops, known.reached), _hops_text(before[0], before[1]))  # fmt: skip
         left = set(before[0]) - {None, *known.hops}
         rested = now_s - self._moved_s > ALL_REST_S
         for name, pair in self._pairs.items():
