@@ -104,8 +104,9 @@ class _Follower:
 
 
 def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) -> dict[str, Value]:
+    count = len(nics)
     wanted = [
-        (protocol, nics[at % len(nics)], nics[(at + 1 + at // len(nics) + len(nics) // 2) % len(nics)])
+        (protocol, nics[at % count], nics[(at + 1 + (at // count + count // 2) % (count - 1)) % count])
         for protocol in ("udp", "tcp")
         for at in range(FLOWS_EACH)
     ]
