@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-__all__ = ["Allowance", "pause_s", "turn_of", "ways_up"]
+__all__ = ["Allowance", "pause_s", "ways_up"]
 
 Hops = tuple[str | None, ...]
 Path = TypeVar("Path")
@@ -19,17 +19,13 @@ Path = TypeVar("Path")
 LEAST_PAUSE_S: Final = 0.125
 
 
-def turn_of(hops: Hops) -> int:
-    """Return how many hops a way goes up: to its middle, and 0 where it never leaves its first switch."""
-    return (len(hops) + 1) // 2 if len(hops) > 1 else 0
-
-
 def ways_up(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
-    """Return the paths of each way up, by the hops up to its turn, which has to be one that answers."""
+    """Return the paths of each way up, by the hops up to its turn, the one in the middle: that has to answer.
+    A path that never leaves its first switch goes none."""
     found: dict[Hops, list[Path]] = {}
     for path, hops in paths:
-        turn = turn_of(hops)
-        if turn and hops[turn - 1] is not None:
+        turn = (len(hops) + 1) // 2
+        if len(hops) > 1 and hops[turn - 1] is not None:
             found.setdefault(hops[:turn], []).append(path)
     return found
 

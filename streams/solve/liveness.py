@@ -407,7 +407,7 @@ class ShardHealth:
         cables: dict[str, set[str]] = {}
         for element in silent.tolist():
             cable = cable_id(evidence.names[element])
-            for node in _nodes(evidence.names[element]):
+            for node in evidence.nodes_of(element):
                 cables.setdefault(node, set()).add(cable)
         for node in sorted(node for node, of_node in cables.items() if len(of_node) >= SWITCH_CABLES):
             lives_ns = evidence.life_ns[list(evidence.of_node[node])]
@@ -574,7 +574,7 @@ class ShardHealth:
 
     def _switch_of(self, nic: int) -> set[str]:
         host = _host(self.evidence.names[nic])
-        ends = (_nodes(self.evidence.names[link]) for link in self.evidence.links_of(nic))
+        ends = (self.evidence.nodes_of(link) for link in self.evidence.links_of(nic))
         return {node for pair in ends for node in pair if node != host}
 
     def _nic_died(self, now_ns: int, nic: int, verdict: str) -> None:
@@ -1030,11 +1030,6 @@ class ShardHealth:
 
 def _host(nic: str) -> str:
     return nic.partition("/")[0]
-
-
-def _nodes(link: str) -> tuple[str, str]:
-    near, _, far = link.partition(">")
-    return near.rpartition(":")[0], far.rpartition(":")[0]
 
 
 def _n(count: int, what: str) -> str:
