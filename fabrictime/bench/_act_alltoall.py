@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ import numpy as np
 from fabrictime import hold
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._act_failover import NEVER_MS, SETTINGS
+from fabrictime.bench._act_live import JobRun
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
 from fabrictime.live_config import LiveRecords
@@ -51,41 +51,14 @@ KEYS: Final = (
 )  # fmt: skip
 
 
-class _Job:
-    """An all-to-all that runs, its iterations as they end."""
-
-    def __init__(
-        self, control: ControlClient, name: str, hosts: Sequence[str], seed: int, duration_s: float,
-        **ports: Any,
-    ) -> None:  # fmt: skip
-        self._stream = control.stream(
-            "job", kind="alltoall", hosts=hosts, connections=CONNECTIONS, size_bytes=SIZE_BYTES,
-            duration_s=duration_s, seed=seed, job=name, slot_s=0, **ports,
-        )  # fmt: skip
-        started = next(self._stream)
-        self.best_bps: float = started["best_goodput_bps"]
-        self.bytes: int = started["iteration_bytes"]
-        self.connections = len(started["connections"])
-        self.ends_s: list[float] = []
-        self.result: dict[str, Any] = {}
-        self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        for said in self._stream:
-            if "ended" in said:
-                self.result = said
-            else:
-                self.ends_s += [each["end_ns"] / 1e9 for each in said["iterations"]]
-
-    def bps(self, from_s: float, to_s: float) -> float:
-        """Return goodput of whole iterations between two moments of the monotonic clock."""
-        ends = [end for end in self.ends_s if from_s <= end <= to_s]
-        return (len(ends) - 1) * self.bytes * 8 / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
-
-    def join(self) -> None:
-        """Wait for its end."""
-        self._thread.join(120)
+def _job(
+    control: ControlClient, name: str, hosts: Sequence[str], seed: int, duration_s: float, **ports: Any
+) -> JobRun:
+    """Start an all-to-all among some hosts."""
+    return JobRun(
+        control, kind="alltoall", hosts=hosts, connections=CONNECTIONS, size_bytes=SIZE_BYTES,
+        duration_s=duration_s, seed=seed, job=name, slot_s=0, **ports,
+    )  # fmt: skip
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -112,10 +85,10 @@ def _seeds(
         stopped.append(hold.hold(LiveRecords(bootstrap), revert=False).took_ms)
         total_s = READY_S + BEFORE_S + STEER_S + AFTER_S
         jobs = [
-            _Job(control, f"a2a-{number}-{which}", hosts[which::JOBS], seed + which, total_s)
+            _job(control, f"a2a-{number}-{which}", hosts[which::JOBS], seed + which, total_s)
             for which in range(JOBS)
         ]
-        flows = sum(job.connections for job in jobs)
+        flows = sum(len(job.started["connections"]) for job in jobs)
         watch.until(lambda flows=flows: watch.movable >= flows, READY_S / 2, "ways of all connections")  # type: ignore[misc]
         began_s = time.monotonic()
         time.sleep(BEFORE_S)
@@ -126,9 +99,9 @@ def _seeds(
         time.sleep(AFTER_S)
         stopped.append(hold.hold(LiveRecords(bootstrap), revert=False).took_ms)
         hold.resume(LiveRecords(bootstrap))
-        before = sum(job.bps(began_s, began_s + BEFORE_S) for job in jobs)
-        after = sum(job.bps(acted_s, acted_s + AFTER_S) for job in jobs)
-        most = sum(job.best_bps for job in jobs)
+        before = sum(job.goodput_bps((began_s, began_s + BEFORE_S)) for job in jobs)
+        after = sum(job.goodput_bps((acted_s, acted_s + AFTER_S)) for job in jobs)
+        most = sum(job.started["best_goodput_bps"] for job in jobs)
         moves = len(watch.decisions) - decided
         gains.append(after / before if before else 0.0)
         ecmp.append(before / most)
@@ -139,7 +112,7 @@ def _seeds(
             f"{gains[-1]:.3f} times, best {most / 1e6:.1f}; {moves} decisions on {flows} flows"
         )
         for job in jobs:
-            job.join()
+            job.leave()
         watch.soon(lambda: not watch.movable, 15)
     back = _steered_back(watch)
     chosen = _with_chosen_ports(control, bootstrap, hosts)
@@ -183,15 +156,16 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
         candidates = range(CHOSEN_PORT + JOBS, CHOSEN_PORT + JOBS + CANDIDATES)
         ports = choose_ports(shape, plan, mine, spine_of, candidates)
         jobs.append(
-            _Job(control, f"a2a-chosen-{which}", mine, which, CHOSEN_S, sports=ports, dport=peer_port)
+            _job(control, f"a2a-chosen-{which}", mine, which, CHOSEN_S, sports=ports, dport=peer_port)
         )
     began_s = time.monotonic()
     time.sleep(CHOSEN_S - 3)
-    got = sum(job.bps(began_s + 2, time.monotonic()) for job in jobs)
+    got = sum(job.goodput_bps((began_s + 2, time.monotonic())) for job in jobs)
     for job in jobs:
-        job.join()
+        job.leave()
     hold.resume(LiveRecords(bootstrap))
-    return got / sum(job.best_bps for job in jobs)
+    best_bps: float = sum(job.started["best_goodput_bps"] for job in jobs)
+    return got / best_bps
 
 
 def _steered_back(watch: Watch) -> list[str]:

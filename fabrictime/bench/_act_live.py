@@ -76,6 +76,11 @@ class JobRun:
         """(host, source port, peer port) of its connections as they began."""
         return {(one["source"], one["source_port"], one["peer_port"]) for one in self.started["connections"]}
 
+    def goodput_bps(self, span: Span) -> float:
+        """Return what its whole iterations within a span carried, bit/s; 0 where there are not two ends."""
+        ends = [end for _, end in self.iterations if span[0] <= end <= span[1]]
+        return (len(ends) - 1) * self.bytes * 8 / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
+
     def took_s(self, span: Span) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return how long the iterations took that lie within a span, s."""
         return np.array(

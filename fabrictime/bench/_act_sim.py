@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._parts import side_by_side
 from producers.sim.run import TICK_NS, SimRun
 from producers.sim.settings import SimSettings
 from producers.sim.workload import FLOW_PORT, address_of
@@ -274,13 +275,18 @@ class Loop:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure; some ten minutes, or two where `quick`."""
+    """Measure; some five minutes on two cores, or one where `quick`."""
     seeds = [random.SystemRandom().randrange(2**31) for _ in range(QUICK_SEEDS if quick else SEEDS)]
-    found = [_one(Scenario(), seed, progress) for seed in seeds]
-    figures = _figures(found, seeds)
+    asked = [(Scenario(), seed) for seed in seeds]
     if not quick:
-        more = Scenario(connections=MORE_CONNECTIONS)
-        others = [_one(more, seed, progress) for seed in seeds[:QUICK_SEEDS]]
+        asked += [(Scenario(connections=MORE_CONNECTIONS), seed) for seed in seeds[:QUICK_SEEDS]]
+    found: list[_Seed] = []
+    others: list[_Seed] = []
+    for (scenario, seed), made in zip(asked, side_by_side(_one, asked), strict=True):
+        progress(f"sim: {scenario.nics} NICs, {scenario.connections} a pair, seed {seed}: {made.told()}")
+        (found if scenario.connections == 1 else others).append(made)
+    figures = _figures(found, seeds)
+    if others:
         ecmp = float(np.median([each.ecmp.share for each in others]))
         steered = float(np.median([each.steered.share for each in others]))
         figures["sim_more_connections_vs_ecmp"] = _worst_of(
@@ -305,9 +311,20 @@ class _Seed:
     """Of the loop, share of a core per simulated second."""
     observed: int
     """Decisions in OBSERVE."""
+    flows: int
+
+    def told(self) -> str:
+        """Return it in words."""
+        return (
+            f"of the line rate ECMP {self.ecmp.share:.3f} (with policy in OBSERVE), flowlets "
+            f"{self.flowlet.share:.3f}, steered {self.steered.share:.3f}, best {self.best.share:.3f}; delay "
+            f"p99 {self.ecmp.delay_us_p99:.0f} us, then {self.steered.delay_us_p99:.1f}; {self.decisions} "
+            f"decisions on {self.flows} flows, {self.observed} in OBSERVE; loop {self.cpu:.2f} of a core"
+        )
 
 
-def _one(scenario: Scenario, seed: int, progress: Progress) -> _Seed:
+def _one(asked: tuple[Scenario, int]) -> _Seed:
+    scenario, seed = asked
     watched = Loop(SimRun(scenario.settings(seed), tell=Loop.TOPICS), act=False)
     watched.advance(WARM_S)
     ecmp = watched.advance(OBSERVE_S)
@@ -318,17 +335,10 @@ def _one(scenario: Scenario, seed: int, progress: Progress) -> _Seed:
     best = SimRun(scenario.settings(seed), tell=(PROBES,))
     lead_apart(best)
     flows = len(steered.run.flows())
-    made = _Seed(
+    return _Seed(
         ecmp, flowlet, _alone(best), after, steered.moved() / flows, len(steered.decisions),
-        steered.busy_s / (STEER_S + MEASURE_S), len(watched.decisions),
+        steered.busy_s / (STEER_S + MEASURE_S), len(watched.decisions), flows,
     )  # fmt: skip
-    progress(
-        f"sim: {scenario.nics} NICs, seed {seed}: of the line rate ECMP {ecmp.share:.3f} (with policy in "
-        f"OBSERVE), flowlets {flowlet.share:.3f}, steered {after.share:.3f}, best {made.best.share:.3f}; "
-        f"delay p99 {ecmp.delay_us_p99:.0f} us, then {after.delay_us_p99:.1f}; {made.decisions} decisions on "
-        f"{flows} flows, {made.observed} in OBSERVE; loop {made.cpu:.2f} of a core"
-    )
-    return made
 
 
 def _alone(run: SimRun) -> Stretch:
