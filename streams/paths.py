@@ -36,6 +36,8 @@ class PathLine(NamedTuple):
 
 
 CHANGES_KEPT: Final = 4096
+NAMES_KEPT: Final = 16_384
+"""Names and ways that may be kept though no path has them any more, or as many as are in use."""
 
 NOWHERE: Final = PathLine((), False, "UNKNOWN", 0, 0, None)
 """A path of which nothing is known."""
@@ -79,6 +81,7 @@ class PathBook:
         self._pairs: dict[tuple[str, str], dict[tuple[str, int], PathLine]] = {}
         self._whole: dict[tuple[str, str], dict[tuple[str, int], Links]] = {}
         self._names: dict[Any, Any] = {}
+        self._names_most = NAMES_KEPT
         self._changed: deque[tuple[str, str]] = deque(maxlen=CHANGES_KEPT)
         """Pairs in the order of the versions that they made."""
 
@@ -95,6 +98,8 @@ class PathBook:
                 self._forget(key.decode("utf-8", "replace"))
             return
         record = codec.decode(value, "PathMaps", registry)
+        if len(self._names) > self._names_most:
+            self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))
         lines = {(self._one(p["leg"]), p["path"]): self._line(p) for p in record["paths"]}
         known = self._pairs.get(pair)
@@ -130,6 +135,15 @@ class PathBook:
     def _one(self, value: Any) -> Any:
         """Return the one object that stands for all equal values: a fleet's paths name few links, often."""
         return self._names.setdefault(value, value)
+
+    def _forget_names(self) -> None:
+        """Keep what paths have now: flows come and go, and take ways that no others took."""
+        self._names = {}
+        for pair, lines in self._pairs.items():
+            for at, line in lines.items():
+                for value in (*pair, at[0], line.found, line.links, *line.links):
+                    self._one(value)
+        self._names_most = NAMES_KEPT + 2 * len(self._names)
 
     def _forget(self, key: str) -> None:
         try:

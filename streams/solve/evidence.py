@@ -44,6 +44,12 @@ STARVED_NS: Final = 20_000_000
 """An agent that came so late may have answered too late to be counted."""
 CONGESTED_TIMES: Final = 2
 """A path whose time-out, which follows its p99, is so many times its least: its losses may be full queues."""
+PATH_COLUMNS: Final = {
+    "rows": NOTHING, "gap": 0, "booked": -1, "alive_ns": 0, "in_row": 0, "first_lost_ns": 0,
+    "last_lost_ns": 0, "seen_ns": 0, "pending": 0, "timeout_base_ns": FOREVER_NS, "lost": 0, "answered": 0,
+    "rate_hz": 0,
+}  # fmt: skip
+"""Arrays over paths, and what they hold of a path of which nothing is known."""
 EXCUSES: Final = frozenset({"RX_OVERFLOW"})
 """Trouble of an agent that makes its losses, and its peers' to it, no evidence. The others leave an agent's
 own verdicts standing; and a starved peer shows by answering nobody, on whichever path."""
@@ -111,7 +117,7 @@ class Left:
 
 
 class Evidence:
-    """Arrays over paths [P] and elements [E]; rows grow, indices never change.
+    """Arrays over paths [P] and elements [E]; indices never change, those of forgotten paths are used again.
 
     Times are ns of log append time: an event's own time is its clock's, moved to the log's clock, so that a
     message that was slow to arrive does not make old answers look young.
@@ -185,6 +191,8 @@ class Evidence:
         """The first event's time."""
         self.moved = False
         """Whether a path took another way since whoever looks for links that were left looked last."""
+        self._free: list[int] = []
+        """Rows of paths that were forgotten, for new ones."""
         self.left: dict[int, Left] = {}
         """Link to the paths that crossed it and take another way now."""
         self.recabled: dict[int, int] = {}
@@ -380,10 +388,7 @@ class Evidence:
         key = (each["peer"], each["path"])
         at = nic.paths.get(key)
         if at is None:
-            at = nic.paths[key] = self.paths
-            self.paths += 1
-            if at >= len(self.rows):
-                self._grow_paths()
+            at = nic.paths[key] = self._free.pop() if self._free else self._new_row()
             self.rows[at, 0] = me
             self.rows[at, 1] = self.element(each["peer"], now_ns, nic=True)
         if self.booked[at] < self._booked_from:
@@ -407,13 +412,30 @@ class Evidence:
                     if key[0] == peer:
                         self._book(at, name, key, now_ns, book)
 
-    def _grow_paths(self) -> None:
-        for name, fill in (
-            ("rows", 0), ("gap", 0), ("booked", -1), ("alive_ns", 0), ("in_row", 0), ("first_lost_ns", 0),
-            ("last_lost_ns", 0), ("seen_ns", 0), ("pending", 0), ("timeout_base_ns", FOREVER_NS),
-            ("lost", 0), ("answered", 0), ("rate_hz", 0),
-        ):  # fmt: skip
-            setattr(self, name, _grown(getattr(self, name), fill))
+    def _new_row(self) -> int:
+        at = self.paths
+        self.paths += 1
+        if at >= len(self.rows):
+            for name, fill in PATH_COLUMNS.items():
+                setattr(self, name, _grown(getattr(self, name), fill))
+        return at
+
+    def forget_paths(self, before_ns: int) -> None:
+        """Let go of paths that nobody told of since then: flows end, and those that follow them with them."""
+        old = (self.seen_ns[: self.paths] < before_ns) & (self.rows[: self.paths, 0] != NOTHING)
+        if not old.any():
+            return
+        for nic in self.nics.values():
+            for key, at in list(nic.paths.items()):
+                if old[at]:
+                    del nic.paths[key]
+                    self._way_before.pop(at, None)
+        gone = np.flatnonzero(old).tolist()
+        for left in self.left.values():
+            left.paths.difference_update(gone)
+        for name, fill in PATH_COLUMNS.items():
+            getattr(self, name)[gone] = fill
+        self._free += gone
 
     def _book(self, at: int, name: str, key: tuple[str, int], now_ns: int, book: PathLinks) -> None:
         """Look the path's links up again."""

@@ -65,6 +65,8 @@ MUTE_NS: Final = 3 * S
 TOGETHER_NS: Final = 200 * MS
 NEVER: Final = 2**62
 KNOWN_NS: Final = 60 * S
+PATH_KEPT_NS: Final = 600 * S
+"""A path is forgotten that nobody told of for so long; one that lives is told of each second."""
 LEFT_NS: Final = 25 * MS
 """Least time between two looks for links that all paths left."""
 LINK_TIMES: Final = 24
@@ -890,6 +892,7 @@ class ShardHealth:
 
     def _pass_time(self, now_ns: int) -> None:
         """Let flaps grow old, tell again what is not UP, forget what stays away."""
+        self.evidence.forget_paths(now_ns - PATH_KEPT_NS)
         forget_ns = self.thresholds.ns("forget_s")
         for s in list(self.subjects.values()):
             if self._blocked(s):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from schemas import codec
+from streams import paths
 from streams.paths import CHANGES_KEPT, PathBook, pair_key, split_pair
 
 OUT = ("a:eth0>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:eth0")
@@ -74,6 +75,16 @@ def test_who_asks_hears_which_pairs_changed_since() -> None:
         book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (OUT, BACK)[n % 2])))
     assert book.changed(2) is None, "older than what is kept: anything may be other"
     assert book.changed(3) == {("a/e", "b/e")}
+
+
+def test_ways_that_no_path_takes_any_more_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "NAMES_KEPT", 100)
+    book = PathBook()
+    for n in range(1000):
+        way = (*OUT[:3], f"leaf2:1>b:eth{n}")
+        book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", way)))
+        assert book.forward("a/e", "b/e", 7) == way
+    assert len(book._names) < 200
 
 
 @pytest.mark.parametrize("hop", ["", "a:e", ">b:e", "a:e>", "a:e>b:e>c:e"])

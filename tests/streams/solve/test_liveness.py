@@ -16,6 +16,7 @@ from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import FLAPS
+from streams.solve import liveness
 from streams.solve.cover import losses_needed
 from streams.solve.liveness import Change, ShardHealth
 from streams.solve.thresholds import Thresholds
@@ -685,6 +686,37 @@ def test_a_path_that_nobody_asks_any_more_does_not_make_the_next_death_look_like
     began_ns = it.probes.now_ns
     it.run(300 * MS, lambda: it.state(cable) == "DOWN")
     assert it.probes.now_ns - began_ns <= 60 * MS
+
+
+def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All paths get other source ports every other second, as those do that follow flows."""
+    monkeypatch.setattr(liveness, "PATH_KEPT_NS", 3 * S)
+    it = small()
+    first, apart, book, whole = 40_000, 100, it.probes.book, it.health.take
+    forward, reverse, generation = book.forward, book.reverse, 0
+
+    def port(path: int) -> int:
+        return first + (path - first) % apart
+
+    def take(event: Any, *rest: Any) -> list[Change]:
+        paths = [{**path, "path": path["path"] + apart * generation} for path in event["paths"]]
+        return whole({**event, "paths": paths}, *rest)
+
+    monkeypatch.setattr(book, "forward", lambda nic, peer, path: forward(nic, peer, port(path)))
+    monkeypatch.setattr(book, "reverse", lambda nic, peer, path: reverse(nic, peer, port(path)))
+    monkeypatch.setattr(it.health, "take", take)
+    it.run(WARM)
+    at_once = it.health.evidence.paths
+    for _ in range(6):
+        generation += 1
+        it.run(2 * S)
+    evidence = it.health.evidence
+    assert evidence.paths <= 4 * at_once, "of seven generations"
+    assert sum(len(nic.paths) for nic in evidence.nics.values()) <= 3 * at_once
+    assert it.changes == []
+    it.probes.down[it.link("spine2", "leaf3")] = True
+    it.run(200 * MS)
+    assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
 def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
