@@ -1069,6 +1069,29 @@ static int take_aims(ft_engine *e, aimed *aims, int n, int64_t now, int64_t syst
   return n;
 }
 
+static uint32_t free_shots(const ft_engine *e) { return e->shot_mask + 1 - (e->head - e->tail_stamp); }
+
+/* Whether there is a peer to ask for a sign of life, and leave to. */
+static int has_signs(const ft_engine *e) {
+  return ft_losses_silent(e->losses) && e->cap_tokens >= 1 && free_shots(e) > 0;
+}
+
+/* Put a single probe to each peer that owes an answer and may not live behind the `n` requests of the batch; returns
+ * how many there are then. */
+static int take_signs(ft_engine *e, aimed *aims, int n, int64_t now, int64_t system_ns) {
+  uint32_t ways[BATCH], most = (uint32_t)(BATCH - n);
+  refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
+  if (most > free_shots(e)) most = free_shots(e);
+  if (most > e->cap_tokens) most = (uint32_t)e->cap_tokens;
+  uint32_t asked = ft_losses_ask(e->losses, now, ways, most);
+  for (uint32_t i = 0; i < asked; i++, n++)
+    aims[n] = begin_shot(e, n, (int)(ways[i] / (uint32_t)e->config.paths), (int)(ways[i] % (uint32_t)e->config.paths), 0,
+                         now, system_ns);
+  e->cap_tokens -= asked;
+  e->counters.signs += asked;
+  return n;
+}
+
 static void shoot(ft_engine *e, int64_t now) {
   aimed aims[BATCH];
   int n = 0, fresh = 0, pair = e->config.spacing_ns > 0;
@@ -1138,6 +1161,7 @@ static void shoot(ft_engine *e, int64_t now) {
   if (e->actives && e->aims.count && n + (int)e->aims.shots <= BATCH &&
       (e->next_aim <= now || (fresh && (double)(now - e->aims.at_ns) >= (double)e->aim * e->aims.length_ns)))
     n = take_aims(e, aims, n, now, system_ns);
+  if (ft_losses_silent(e->losses)) n = take_signs(e, aims, n, now, system_ns);
   if (!n) return;
   send_requests(e, aims, n);
   int64_t after = monotonic();
@@ -1474,6 +1498,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
     if (outstanding) due = least(due, least(overdue, e->last_drain + 2 * e->config.drain_ns));
     due = least(due, second_due);
     if (paused) due = least(due, paused);
+    if (has_signs(e)) due = now;
     int64_t wait = due - now;
     if (wait > SPIN_NS || now - polled > 100000) {
       struct epoll_event events[2];

@@ -25,6 +25,7 @@
   X(taken_back)          /* of these, answered in time after all */                        \
   X(stuck)               /* requests that never left this host: told as no loss */         \
   X(aimed)               /* requests sent for aims */                                      \
+  X(signs)               /* requests sent to hear whether a peer lives that owes an answer */ \
   X(no_t3)               /* replies without sound stamps */                                \
   X(no_t1)               /* requests whose own send stamp never came: never left the host */ \
   X(late)                /* replies after the verdict */                                   \

@@ -12,6 +12,11 @@
  * A starved peer answers nothing, so nothing overtakes: its requests wait for the second time-out. A request that
  * has no send stamp has not left this host, and is no loss of the network.
  *
+ * Where nothing that could overtake is under way, the peer is to be asked for a sign of life, over the path that it
+ * answered over last: without that, a NIC that asks a peer every 10 ms knows a loss 10 ms late (TCP's tail loss probe,
+ * RFC 8985 section 7, is for the same). A peer that stays silent is asked SIGNS times, each after twice as long; a way
+ * that has lost many in a row needs no more.
+ *
  * The quantile is followed in logs by Robbins and Monro's rule (1951): up by 0.99 steps at what lies above it, down
  * by 0.01 at what lies below. It begins high and with large steps, so that a new way is judged late rather than
  * wrongly.
@@ -23,10 +28,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256 };
+enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256, SIGNS = 4 };
 enum { IDLE, ASKED, LEFT, OVERDUE }; /* not waiting; sent; known to have left; waits for a sign of its peer */
 
-static const int64_t TICK = 250000;
+static const int64_t TICK = 250000, LIVES_NS = 1000000000;
 static const double FIRST_NS = 2.5e6, LEAST_NS = 1e3;
 /* exp(0.99 g) and exp(-0.01 g) for g = 1, then g = 0.2 */
 static const double UP[2] = {2.6912344723, 1.2189624}, DOWN[2] = {0.9900498337, 0.9980019987};
@@ -39,7 +44,7 @@ typedef struct {
 
 typedef struct {
   double network, whole; /* ns, running p99 */
-  uint16_t networks, wholes, touched;
+  uint16_t networks, wholes, touched, overdue;
   uint32_t lost, answered, late, in_a_row;
   int64_t last_lost, answered_sent, arrived;
   int64_t tail[TAIL]; /* when the newest of those in a row were sent, a ring */
@@ -47,8 +52,9 @@ typedef struct {
 } way_state;
 
 typedef struct {
-  int64_t since, answered_sent;
-  int used;
+  int64_t since, answered_sent, newest_sent;
+  int64_t sign_at;                 /* when it was asked for a sign last */
+  uint8_t used, signs, sign_waits; /* signs: asked for since it answered */
 } peer_state;
 
 struct ft_losses {
@@ -59,6 +65,7 @@ struct ft_losses {
   way_state *ways;
   peer_state *of;
   uint32_t *touched, touches;
+  uint32_t *silent, silents; /* peers of which a sign is wanted */
   int urgent;
   ft_losses_counts counts;
 };
@@ -93,8 +100,12 @@ static void unlink_request(ft_losses *l, uint32_t slot) {
   if (r->state == IDLE) return;
   l->requests[r->prev].next = r->next;
   l->requests[r->next].prev = r->prev;
-  if (r->state == OVERDUE) l->overdue--;
-  else l->waiting--;
+  if (r->state == OVERDUE) {
+    l->overdue--;
+    l->ways[r->way].overdue--;
+  } else {
+    l->waiting--;
+  }
 }
 
 static void link_at(ft_losses *l, uint32_t slot, uint32_t head, int state) {
@@ -104,8 +115,12 @@ static void link_at(ft_losses *l, uint32_t slot, uint32_t head, int state) {
   l->requests[h->prev].next = slot;
   h->prev = slot;
   r->state = (uint8_t)state;
-  if (state == OVERDUE) l->overdue++;
-  else l->waiting++;
+  if (state == OVERDUE) {
+    l->overdue++;
+    l->ways[r->way].overdue++;
+  } else {
+    l->waiting++;
+  }
 }
 
 /* Look at it again once `at` has passed, or at the wheel's end where that is further. */
@@ -131,7 +146,7 @@ static void find_due(ft_losses *l) {
 /* --- life --------------------------------------------------------------------------------------------------- */
 
 static void forget(way_state *w) {
-  *w = (way_state){.network = FIRST_NS, .whole = FIRST_NS, .touched = w->touched};
+  *w = (way_state){.network = FIRST_NS, .whole = FIRST_NS, .touched = w->touched, .overdue = w->overdue};
   w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
 }
 
@@ -149,7 +164,8 @@ ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t
   l->ways = calloc(ways, sizeof *l->ways);
   l->of = calloc(peers, sizeof *l->of);
   l->touched = calloc(ways, sizeof *l->touched);
-  if (!l->requests || !l->ways || !l->of || !l->touched) {
+  l->silent = calloc(peers, sizeof *l->silent);
+  if (!l->requests || !l->ways || !l->of || !l->touched || !l->silent) {
     ft_losses_free(l);
     return NULL;
   }
@@ -164,11 +180,13 @@ void ft_losses_free(ft_losses *l) {
   free(l->ways);
   free(l->of);
   free(l->touched);
+  free(l->silent);
   free(l);
 }
 
 void ft_losses_meet(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
-  l->of[peer] = (peer_state){.since = now, .answered_sent = NONE, .used = 1};
+  l->of[peer] = (peer_state){
+      .since = now, .answered_sent = NONE, .newest_sent = NONE, .used = 1, .sign_waits = l->of[peer].sign_waits};
   for (uint32_t p = 0; p < l->paths; p++) {
     way_state *w = &l->ways[peer * l->paths + p];
     if (fresh) forget(w);
@@ -208,6 +226,7 @@ void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t way, int64_t now) {
   r->sent = now;
   r->way = way;
   r->told = 0;
+  l->of[way / l->paths].newest_sent = now;
   if (!l->waiting) {
     l->due = FT_NEVER;
     if (now / TICK > l->cursor) l->cursor = now / TICK;
@@ -256,6 +275,7 @@ int ft_losses_answered(ft_losses *l, uint32_t slot, int64_t at, int64_t round) {
   if (at > w->arrived) w->arrived = at;
   if (r->sent > w->answered_sent) w->answered_sent = r->sent;
   if (r->sent > peer->answered_sent) peer->answered_sent = r->sent;
+  peer->signs = 0;
   if (told) {
     w->late++;
     l->counts.taken_back++;
@@ -317,6 +337,18 @@ static int lost_by(const ft_losses *l, const request *r, int64_t now, int64_t *a
   return now >= whole || l->of[r->way / l->paths].answered_sent >= r->sent + network / 2;
 }
 
+/* A request is overdue: ask its peer for a sign, unless one that left late enough after it is under way. */
+static void want_sign(ft_losses *l, const request *r, int64_t now) {
+  const way_state *w = &l->ways[r->way];
+  uint32_t number = r->way / l->paths;
+  peer_state *peer = &l->of[number];
+  int64_t network = network_timeout(l, w);
+  if (peer->sign_waits || peer->newest_sent >= r->sent + network / 2 || w->in_a_row >= TELL_ROW) return;
+  if (peer->signs && (peer->signs == SIGNS || now < peer->sign_at + (network << peer->signs))) return;
+  peer->sign_waits = 1;
+  l->silent[l->silents++] = number;
+}
+
 static void judge_one(ft_losses *l, uint32_t slot, int64_t now) {
   request *r = &l->requests[slot];
   int state = r->state;
@@ -331,6 +363,7 @@ static void judge_one(ft_losses *l, uint32_t slot, int64_t now) {
     l->counts.told++;
   } else if (state == OVERDUE || again > r->sent + network_timeout(l, &l->ways[r->way])) {
     link_at(l, slot, l->slots + WHEEL, OVERDUE);
+    want_sign(l, r, now);
   } else {
     link_due(l, slot, again, LEFT);
   }
@@ -372,6 +405,40 @@ void ft_losses_judge(ft_losses *l, int64_t now) {
 int64_t ft_losses_due(const ft_losses *l, int *waits) {
   *waits = l->overdue > 0;
   return l->waiting ? l->due : FT_NEVER;
+}
+
+uint32_t ft_losses_silent(const ft_losses *l) { return l->silents; }
+
+/* The path that the peer answered over last, of those over which nothing is waited for; -1: none of late. */
+static int64_t living_way(const ft_losses *l, uint32_t peer, int64_t now) {
+  int64_t found = -1, newest = now - LIVES_NS;
+  for (uint32_t way = peer * l->paths; way < (peer + 1) * l->paths; way++) {
+    const way_state *w = &l->ways[way];
+    if (w->overdue || w->in_a_row || w->arrived == NONE || w->arrived <= newest) continue;
+    newest = w->arrived;
+    found = way;
+  }
+  return found;
+}
+
+uint32_t ft_losses_ask(ft_losses *l, int64_t now, uint32_t *ways, uint32_t most) {
+  uint32_t n = 0, kept = 0;
+  for (uint32_t i = 0; i < l->silents; i++) {
+    uint32_t number = l->silent[i];
+    peer_state *peer = &l->of[number];
+    if (n == most) {
+      l->silent[kept++] = number;
+      continue;
+    }
+    peer->sign_waits = 0;
+    int64_t way = peer->used ? living_way(l, number, now) : -1;
+    if (way < 0) continue;
+    peer->sign_at = now;
+    peer->signs++;
+    ways[n++] = (uint32_t)way;
+  }
+  l->silents = kept;
+  return n;
 }
 
 /* --- what is told ------------------------------------------------------------------------------------------- */
