@@ -32,7 +32,7 @@ from producers.outlet import Delivered, Outlet, kafka_client
 from producers.paths import PathWatch
 from producers.peers import choose_peers, hashes_of
 from producers.reduced import ClockView, Reducer
-from producers.settings import ClockSettings, NicSettings, ProbeSettings
+from producers.settings import ClockSettings, NicSettings, ProbeSettings, flush_ms_of
 from producers.turns import TurnTaker, pace_of
 from producers.words import WordBook, Words
 from schemas import codec
@@ -244,8 +244,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         "%s: answers on %s UDP port %d, run %d", prober.name, nic.address, prober.port, prober.engine.run_id
     )
     notify.notify("READY=1")
-    flush_s = settings.flush_ms / 1e3
-    due = time.monotonic() + until_flush_s(settings.flush_ms, time.time_ns())
+    flush_ms = flush_ms_of(settings.flush_ms, roster.fleet)
+    due = time.monotonic() + until_flush_s(flush_ms, time.time_ns())
     announce_at = status_at = rest_until = trace_at = 0.0
 
     def announce(record: codec.Record) -> None:
@@ -271,7 +271,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                 # who fell silent shows only when somebody else speaks
                 meet_at = min(meet_at, max(now + 1, rest_until))
             if reader.poll():
-                meet_at = min(meet_at, max(now + flush_s, rest_until))
+                meet_at = min(meet_at, max(now + flush_ms / 1e3, rest_until))
             if flows is not None and peers:
                 flows.poll()
             if now >= meet_at:
@@ -283,15 +283,17 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
                     words.forget([peer.nic for peer in prober.engine.peers])
                 paths.meet(roster.alive(nic.shard), roster.fleet)
                 took_s = time.monotonic() - now
-                rest_until = now + max(flush_s, 50 * took_s)  # choosing costs at most 2% of a processor
+                # choosing costs at most 2% of a processor
+                rest_until = now + max(flush_ms / 1e3, 50 * took_s)
             if now >= due:
                 batch = publisher.flush()
                 if batch is not None:
                     paths.observe(batch, now)
                 turns.keep()
                 if aimer is not None and aimer.keep(now):
-                    meet_at = min(meet_at, max(now + flush_s, rest_until))
-                due = time.monotonic() + until_flush_s(settings.flush_ms, time.time_ns())
+                    meet_at = min(meet_at, max(now + flush_ms / 1e3, rest_until))
+                flush_ms = flush_ms_of(settings.flush_ms, roster.fleet)
+                due = time.monotonic() + until_flush_s(flush_ms, time.time_ns())
             trace_at = time.monotonic() + paths.tick(time.monotonic())
             if paths.news:
                 paths.news, prober.first_hop = False, paths.first_hop

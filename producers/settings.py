@@ -12,10 +12,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-__all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings"]
+__all__ = ["ClockSettings", "FlowSettings", "NicSettings", "ProbeSettings", "flush_ms_of"]
 
 MOST_PATHS = 64
+SOON_MS, LATER_MS, FEW_NICS = 50, 100, 250
+"""ms between two batches of a NIC, the first up to so many NICs: a log takes but so many messages."""
 _ID_PART = r"^[^\s/>]{1,128}$"
+
+
+def flush_ms_of(given_ms: int | None, nics: int) -> int:
+    """Return ms between two batches of each NIC of a fleet of `nics`, as set or as its size has it."""
+    return given_ms or (SOON_MS if nics <= FEW_NICS else LATER_MS)
 
 
 class ProbeSettings(BaseModel):
@@ -160,7 +167,10 @@ class ProbeSettings(BaseModel):
         description="interpreter that has pyverbs, for the events of RDMA devices, such as /usr/bin/python3"
         " with Debian's python3-pyverbs; none: this one",
     )
-    flush_ms: int = Field(default=100, ge=10, le=10_000, description="ms between two batches")
+    flush_ms: int | None = Field(
+        default=None, ge=10, le=10_000,
+        description=f"ms between two batches; not set: {SOON_MS} up to {FEW_NICS} NICs, else {LATER_MS}",
+    )  # fmt: skip
     window_ms: int = Field(
         default=1000,
         ge=100,

@@ -22,7 +22,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
 from native.core import ClockLine
-from producers.settings import ProbeSettings
 from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
 from producers.sim.topology import Fleet
@@ -55,8 +54,6 @@ QUICK_SECONDS: Final = 4.0
 RUNS: Final = 4
 WARM_UP_S: Final = 1.0
 """Floors and clocks settle; what begins before is not scored."""
-FLUSH_MS: Final[int] = ProbeSettings.model_fields["flush_ms"].default
-"""Between two batches of a NIC."""
 MAP_NS: Final = 10 * MS
 """Between two `PathQueueing` of a source, as in streams/agents/map.py."""
 GATHER_NS: Final = 10 * MS
@@ -139,7 +136,7 @@ class Run:
         rng = self._rng = np.random.default_rng(seed)
         settings = SimSettings.model_validate({
             "nics": NICS, "seed": seed, "shard": SHARD, "rate_bps": RATE_BPS, "load": 0.2,
-            "rate_pps": PROBES_PPS, "peers": 10, "paths": 4, "flush_ms": FLUSH_MS, "clock_offset_max_ns": 0,
+            "rate_pps": PROBES_PPS, "peers": 10, "paths": 4, "clock_offset_max_ns": 0,
             "clock_drift_max_ppb": 0, "clock_wander_ppb_per_sqrt_s": 0,
             "jobs": [
                 {"name": "train", "kind": "allreduce", "nics": 16, "bytes": 500e6},

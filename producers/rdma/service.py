@@ -28,7 +28,7 @@ from producers.rdma.child import Edge, opening
 from producers.rdma.paths import netdevs_of
 from producers.rdma.records import columns_of, nic_record, peers_of
 from producers.rdma.settings import RdmaProbeSettings
-from producers.settings import NicSettings
+from producers.settings import LATER_MS, NicSettings
 from schemas import codec
 from schemas.ids import nic_id
 from schemas.topics import INVENTORY, PROBES
@@ -115,7 +115,7 @@ class _Prober:
             answer_max_pps=settings.answer_max_pps,
             timeout_ms=settings.timeout_ms,
             max_age_s=settings.max_age_s,
-            flush_ms=settings.flush_ms,
+            flush_ms=settings.flush_ms or LATER_MS,
             hardware=settings.hardware_stamps,
             sysfs=sysfs,
         )

@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from producers.settings import LATER_MS
+
 __all__ = ["RdmaProbeSettings"]
 
 
@@ -67,7 +69,9 @@ class RdmaProbeSettings(BaseModel):
         description="s that an asker's system clock may differ from ours: a request from further away is a"
         " replay and gets no answer",
     )  # fmt: skip
-    flush_ms: int = Field(default=100, ge=10, le=10_000, description="ms between two batches")
+    flush_ms: int | None = Field(
+        default=None, ge=10, le=10_000, description=f"ms between two batches; not set: {LATER_MS}"
+    )
     announce_s: float = Field(
         default=30, ge=0.1, le=30, description="s between two announcements of a NIC to the inventory"
     )

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from native.core import ProbeColumns, decode_probe_batch
 from native.sim.fluid import Fluid
 from producers.peers import choose_peers, hashes_of
+from producers.settings import flush_ms_of
 from producers.sim.faults import Target, link_states, resolve
 from producers.sim.grammar import FaultSpec, parse_fault
 from producers.sim.settings import JobSettings, SimSettings
@@ -361,7 +362,7 @@ class SimRun:
 
     def _flush(self) -> None:
         """Each NIC flushes once in `flush_ms`, spread over its ticks."""
-        every = self.settings.flush_ms * 1_000_000 // TICK_NS
+        every = flush_ms_of(self.settings.flush_ms, self.fleet.nics) * 1_000_000 // TICK_NS
         if PROBES.name not in self._tell:
             every = 100  # the kernel's buffers are emptied all the same
         at_ns, names = self._system_ns(), self.fleet.nic_ids

@@ -106,9 +106,10 @@ class SimSettings(BaseModel):
     timeout_ms: float = Field(
         default=100, ge=1, le=300, description="ms after which a request without a reply is lost"
     )
-    flush_ms: int = Field(
-        default=100, ge=10, le=10_000, multiple_of=10, description="ms between two batches of a NIC"
-    )
+    flush_ms: int | None = Field(
+        default=None, ge=10, le=10_000, multiple_of=10,
+        description="ms between two batches of a NIC; not set: by their number, as real ones",
+    )  # fmt: skip
     retrace_s: float = Field(
         default=1.0, ge=0.01, le=3600, description="s after which agents have traced a path that moved"
     )

@@ -24,8 +24,9 @@ Record = dict[str, Any]
 
 SUB_SLOTS: Final = 4
 """Slots of `PathQueueing` in one of `LinkQueues`: queues move within a slot."""
-SETTLE_NS: Final = 30_000_000
-"""A sample is in the batch of a flush where it was sent this long before: its stamps are fetched by then."""
+SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
+"""A sample is in the batch of a flush where it was sent the first of these before: its stamps are fetched by
+then. The second where links are fast, slots no longer than the third: no queue there adds much to it."""
 GONE_NS: Final = 500_000_000
 """A prober without a batch for this long holds nothing back."""
 MAX_CELLS: Final = 32_768
@@ -135,7 +136,8 @@ class SourceQueueing:
         flushed = [
             ns for nic, (ns, _) in self._flushed.items() if nic in members and members[nic].shard == shard
         ]
-        return max(0, min(flushed, default=0) - SETTLE_NS)
+        settle_ns = FAST_SETTLE_NS if SUB_SLOTS * self._reducer.slot_ns <= FAST_SLOT_NS else SETTLE_NS
+        return max(0, min(flushed, default=0) - settle_ns)
 
 
 def _cut(rows: list[int], start: Int64s) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Queues and utilisation of a shard's links, from its sources' `PathQueueing`.
 
 In: records, which links each path takes, the links' rates, what flows report. Out: `LinkQueues`: of each
-block of some 25 ms the links that queue, and of each second all links that probes cross. Knows no Kafka and
+block of some 10 ms the links that queue, and of each second all links that probes cross. Knows no Kafka and
 no clock. The method for depths stands in native/core/queues.c, that for utilisation at `busy_shares`.
 """
 
@@ -29,7 +29,7 @@ Record = dict[str, Any]
 WAIT_NS: Final = 100 * 1_000_000_000
 ASTRAY_NS: Final = 60 * 1_000_000_000
 LEAST_SLOT_NS: Final = 1_000
-BLOCK_NS: Final = 25_000_000
+BLOCK_NS: Final = 10_000_000
 BLOCK_SLOTS: Final = 5
 """A block's length, and its slots at least: what comes after its end would tell of its last ones too."""
 SECOND_NS: Final = 1_000_000_000

@@ -92,7 +92,7 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
 def test_idle_delays_are_those_of_the_links_and_clocks():
     """Without traffic and noise: stamps are the path's own delay on the NICs' own clocks."""
     run = SimRun(settings(stamp_noise_ns=0, stamp_step_ns=1, clock_drift_max_ppb=200,
-                          clock_wander_ppb_per_sqrt_s=0))  # fmt: skip
+                          clock_wander_ppb_per_sqrt_s=0, flush_ms=100))  # fmt: skip
     fleet = run.fleet
     worst = 0.0
     for out in by_topic(run, 0.3)[PROBES]:

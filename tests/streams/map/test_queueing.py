@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from native.core import ClockLine, ProbeColumns
-from streams.map.queueing import GONE_NS, SETTLE_NS, SourceQueueing, slot_ns_of
+from streams.map.queueing import FAST_SETTLE_NS, GONE_NS, SETTLE_NS, SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.map.records import Member
 from streams.solve.queues import sound_queueing
 
@@ -67,17 +67,20 @@ def test_a_round_trip_stands_for_a_pair_whose_clocks_are_not_known():
     assert [cell[2] for cell in cells[3]] == pytest.approx([0, 30_000], abs=100)
 
 
-def test_a_record_is_complete_as_far_as_the_slowest_prober_that_still_speaks():
-    source = SourceQueueing("fabric.probes/0", SLOT_NS)
+@pytest.mark.parametrize(
+    ("rate_bps", "settle_ns"), [(10_000_000_000, FAST_SETTLE_NS), (1_000_000_000, SETTLE_NS)]
+)
+def test_a_record_is_complete_as_far_as_the_slowest_prober_that_still_speaks(rate_bps, settle_ns):
+    source = SourceQueueing("fabric.probes/0", slot_ns_of(rate_bps) // SUB_SLOTS)
     later = EPOCH_NS + 200_000_000
     source.add(batch([0], [WAY_NS], flushed=EPOCH_NS), EPOCH_NS, 0, LINES)
     other = batch([0], [WAY_NS], nic="b/eth0", peer="a/eth0", flushed=later)
     source.add(other, later, 1, LINES)
-    assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - SETTLE_NS
+    assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - settle_ns
     gone = later + GONE_NS
     other.clock_ns = other.system_ns = gone
     source.add(other, gone, 2, LINES)
-    assert source.take(MEMBERS)[0]["complete_ns"] == gone - SETTLE_NS
+    assert source.take(MEMBERS)[0]["complete_ns"] == gone - settle_ns
 
 
 def test_a_new_owner_knows_the_floors_of_the_one_before():
