@@ -52,6 +52,8 @@ FLOWS_SHARE: Final = 0.5
 """Requests a second on a fabric of this machine: of all NICs together, and of each at the least; and how many
 of them each may add for the ways of live flows."""
 FEW_CPUS: Final = 2
+FEW_CPUS_FLUSH_MS: Final = 100
+"""Between two batches of a NIC of a fabric on so few processors, which all agents and the workers share."""
 
 
 @dataclass
@@ -216,6 +218,8 @@ def _make_secrets(run: Run) -> None:
             probes["rate_pps"] = carried_pps
         if "flow_pps" not in said:
             probes["flow_pps"] = min(run.config.probes.flow_pps, carried_pps * FLOWS_SHARE)
+        if "flush_ms" not in said and len(os.sched_getaffinity(0)) <= FEW_CPUS:
+            probes["flush_ms"] = FEW_CPUS_FLUSH_MS
     if probes:
         changes["probes"] = probes
     run.config = run.config.replaced(changes)

@@ -43,8 +43,8 @@ class LinkReporter:
         wake_fd: int,
         heard: Callable[[Sequence[WayNews]], None] | None = None,
     ) -> None:
-        """`wake_fd`: ends a `wait` when it is readable; `heard` is told what paths lost and answered, before
-        all else. Raises OSError where the kernel refuses a socket."""
+        """`wake_fd`: ends a `wait` when it is readable; `heard` is told what paths lost and answered, behind
+        `put`, which has further to go. Raises OSError where the kernel refuses a socket."""
         self._engine = engine
         self._heard = heard
         self._put = put
@@ -99,10 +99,10 @@ class LinkReporter:
             evidence = self._engine.evidence()
             self._urgent = False
             self._pace.taken(evidence, now)
-            if self._heard is not None:
-                self._heard(evidence.ways)
             for record in self._events.probes(evidence):
                 self._put(record)
+            if self._heard is not None:
+                self._heard(evidence.ways)
         for grown, interval_ns in self._counters.taken():
             for record in self._events.counters(grown, *self._engine.clocks(), interval_ns):
                 self._put(record)

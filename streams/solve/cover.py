@@ -107,7 +107,7 @@ def against_switch(evidence: Evidence, paths: NDArray[np.intp], links: NDArray[n
     floor, upto = _between(evidence, paths)
     after = np.maximum(floor, evidence.life_ns[links].max(initial=0))
     losses = evidence.losses_within(paths, after, upto)
-    losses[~np.isin(evidence.rows[paths], links).any(axis=1)] = 0
+    losses[~evidence.among(links)[evidence.rows[paths]].any(axis=1)] = 0
     return losses
 
 

@@ -7,7 +7,7 @@ Links and NICs are both 'elements' of the paths that cross or end at them. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -239,6 +239,12 @@ class Evidence:
     def links_of(self, nic: int) -> list[int]:
         """Return the known links between a NIC and its switch."""
         return [int(link) for link in (self.out[nic], self.into[nic]) if link != NOTHING]
+
+    def among(self, elements: Sequence[int] | NDArray[Any]) -> Bools:
+        """Return [E] whether each element is one of these."""
+        found = np.zeros(len(self.life_ns), np.bool_)
+        found[elements] = True
+        return found
 
     def crossing(self, element: int) -> NDArray[np.intp]:
         """Return the paths that cross a link or end at a NIC."""

@@ -427,12 +427,12 @@ class ShardHealth:
             return
         losses, rows = against_switch(evidence, suspects, links), evidence.rows[suspects]
         elsewhere = evidence.down[rows] | (evidence.muted_ns[rows] > now_ns)
-        losses[(elsewhere & ~np.isin(rows, links)).any(axis=1)] = 0
+        losses[(elsewhere & ~evidence.among(links)[rows]).any(axis=1)] = 0
         mine = losses > 0
         losses, rows = losses[mine], rows[mine]
         if losses.sum() < self.thresholds["dead_losses"]:
             return
-        crossing = np.array([np.isin(rows, of_cable).any(axis=1) for of_cable in by_cable.values()]).T
+        crossing = np.array([evidence.among(each)[rows].any(axis=1) for each in by_cable.values()]).T
         needed = min(SWITCH_CABLES, len(by_cable) - 1)
         if not crossing.any(axis=0).all() or cables_needed(losses, crossing, MARGIN) < needed:
             return
@@ -456,7 +456,8 @@ class ShardHealth:
         links = np.array(sorted(evidence.of_node[node]), np.intp)
         links = links[evidence.answers[links]]
         known_down = evidence.down[links].all()
-        if known_down or np.isin(links, evidence.out).any() or np.isin(links, evidence.into).any():
+        of_nics = evidence.among(evidence.out) | evidence.among(evidence.into)
+        if known_down or of_nics[links].any():
             return links[:0]
         lives_ns = evidence.life_ns[links]
         lately: NDArray[np.intp] = links[lives_ns > lives_ns.max() - RETRACT_NS]
