@@ -219,6 +219,151 @@ static void overtaken(void) {
   ft_losses_free(l);
 }
 
+static void leaves(ft_losses *l, uint32_t slot, uint32_t way, int64_t at) {
+  ft_losses_sent(l, slot, way, at);
+  ft_losses_left(l, slot, at);
+}
+
+/* Two peers with three paths each, of which all but the last of the second was answered over; its peers are slow now
+ * and then. */
+static ft_losses *two_that_live(int64_t *now) {
+  static const int64_t MS = 1000000;
+  ft_losses *l = ft_losses_new(2, 3, 64, 2 * MS, 100 * MS);
+  ft_way_news news[6];
+  CHECK(l);
+  *now = 1000 * MS;
+  for (uint32_t p = 0; p < 2; p++) ft_losses_meet(l, p, 1, *now);
+  for (int i = 0; i < 6000; i++) {
+    uint32_t way = (uint32_t)i % 5;
+    *now += MS / 10;
+    leaves(l, 0, way, *now);
+    ft_losses_network(l, way, 20000);
+    ft_losses_answered(l, 0, *now, i / 5 % 20 ? 50000 : 15 * MS);
+  }
+  ft_losses_take(l, *now, news, 6);
+  return l;
+}
+
+/* A peer is asked for a sign of life where nothing under way could tell whether it lives, and not without end. */
+static void signs(void) {
+  static const int64_t MS = 1000000;
+  int64_t now;
+  ft_losses *l = two_that_live(&now);
+  ft_way_news news[6];
+  uint32_t ways[2];
+
+  now += MS;
+  int64_t sent = now;
+  leaves(l, 1, 0, sent);
+  ft_losses_judge(l, now += 3 * MS);
+  CHECK(ft_losses_silent(l) == 1 && !ft_losses_urgent(l));
+  CHECK(ft_losses_ask(l, now, ways, 0) == 0 && ft_losses_silent(l) == 1);
+  CHECK(ft_losses_ask(l, now, ways, 2) == 1 && ways[0] == 2); /* answered after way 1 was */
+  CHECK(ft_losses_silent(l) == 0);
+  leaves(l, 2, ways[0], now);
+  ft_losses_judge(l, now += MS);
+  CHECK(ft_losses_silent(l) == 0); /* it is under way */
+  ft_losses_answered(l, 2, now, 30000);
+  ft_losses_judge(l, now);
+  CHECK(ft_losses_take(l, now, news, 6) == 2); /* lost, and the sign, 4 ms after it was sent */
+
+  leaves(l, 1, 0, now);
+  leaves(l, 2, 1, now + MS); /* late enough to overtake it */
+  ft_losses_judge(l, now += 5 * MS / 2);
+  CHECK(ft_losses_silent(l) == 0);
+  ft_losses_answered(l, 2, now, 30000);
+  ft_losses_judge(l, now);
+  ft_losses_take(l, now, news, 6);
+
+  /* a peer that says nothing any more: each sign is waited for twice as long, four of them; the other has its own */
+  uint32_t asked = 0, slot = 10;
+  int64_t before = now, gap = 0;
+  leaves(l, 3, 0, now);
+  leaves(l, 4, 3, now);
+  for (int64_t end = now + 1000 * MS; now < end; now += MS / 4) {
+    ft_losses_judge(l, now);
+    uint32_t n = ft_losses_ask(l, now, ways, 2);
+    for (uint32_t i = 0; i < n; i++) {
+      leaves(l, slot++, ways[i], now);
+      if (ways[i] >= 3) continue; /* the other peer answers none either: counted once */
+      CHECK(!asked || now - before >= gap);
+      gap = asked ? 2 * (now - before) - MS : 0;
+      before = now;
+      asked++;
+    }
+  }
+  CHECK(asked >= 2 && asked <= 4);
+  CHECK(slot - 10 <= 8);
+  leaves(l, 5, 1, now); /* it is back */
+  ft_losses_answered(l, 5, now, 30000);
+  leaves(l, 6, 0, now);
+  ft_losses_judge(l, now += 3 * MS);
+  CHECK(ft_losses_ask(l, now, ways, 2) == 1 && ways[0] == 1);
+  ft_losses_free(l);
+
+  /* a path that goes on losing needs no more, and a peer that answers over no other path has none to be asked over */
+  l = two_that_live(&now);
+  asked = 0;
+  for (int i = 0; i < 200; i++) {
+    leaves(l, 1, 0, now += MS);
+    for (int step = 0; step < 40; step++) {
+      ft_losses_judge(l, now += MS / 4);
+      if (!ft_losses_ask(l, now, ways, 2)) continue;
+      CHECK(ways[0] == 1 || ways[0] == 2);
+      asked++;
+      leaves(l, 2, ways[0], now);
+      ft_losses_answered(l, 2, now, 30000);
+    }
+  }
+  CHECK(asked >= 7 && asked <= 9);
+  now += 2000 * MS;
+  leaves(l, 1, 3, now);
+  ft_losses_judge(l, now += 3 * MS);
+  CHECK(ft_losses_silent(l) == 1 && ft_losses_ask(l, now, ways, 2) == 0 && ft_losses_silent(l) == 0);
+  ft_losses_leave(l, 0);
+  ft_losses_free(l);
+}
+
+/* Anything in any order: what is asked for is one way a peer, of one that is met. */
+static void wild(void) {
+  static const int64_t MS = 1000000;
+  ft_losses *l = ft_losses_new(PEERS, PATHS, SLOTS, 2 * MS, 100 * MS);
+  int64_t now = 1000 * MS;
+  CHECK(l);
+  memset(used, 0, sizeof used);
+  for (int round = 0; round < 200000; round++) {
+    now += (int64_t)chance(MS);
+    uint32_t slot = (uint32_t)chance(SLOTS), peer = (uint32_t)chance(PEERS), asked[PEERS];
+    switch (chance(9)) {
+    case 0: case 1: ft_losses_sent(l, slot, (uint32_t)chance(WAYS), now); break;
+    case 2: ft_losses_left(l, slot, now); break;
+    case 3: ft_losses_answered(l, slot, now, (int64_t)chance(20 * MS)); break;
+    case 4: ft_losses_over(l, slot); break;
+    case 5: ft_losses_judge(l, now); break;
+    case 6: {
+      uint32_t most = (uint32_t)chance(PEERS + 1), n = ft_losses_ask(l, now, asked, most), met = 0;
+      CHECK(n <= most && ft_losses_silent(l) <= PEERS);
+      for (uint32_t i = 0; i < n; i++) {
+        CHECK(asked[i] < WAYS && used[asked[i] / PATHS] && !(met & 1U << asked[i] / PATHS));
+        met |= 1U << asked[i] / PATHS;
+        if (chance(2)) ft_losses_sent(l, (uint32_t)chance(SLOTS), asked[i], now);
+      }
+      break;
+    }
+    case 7:
+      if (chance(100)) break;
+      if (used[peer]) ft_losses_leave(l, peer);
+      else ft_losses_meet(l, peer, (int)chance(2), now);
+      used[peer] = !used[peer];
+      break;
+    default:
+      if (!chance(100)) ft_losses_new_path(l, (uint32_t)chance(PATHS));
+      else ft_losses_unsent(l, slot, 1);
+    }
+  }
+  ft_losses_free(l);
+}
+
 int main(void) {
   for (int i = 0; i < 40; i++) {
     against_model(2000000, i % 2 ? 200000 : 20000, 30000);
@@ -226,6 +371,8 @@ int main(void) {
     against_model(400000000, 8000000, 30000); /* further than the wheel reaches */
   }
   overtaken();
+  signs();
+  wild();
   puts("clean");
   return 0;
 }
