@@ -127,8 +127,6 @@ class ScriptedResponder:
         self.lie = (t2_ns, t3_ns)
         self.t3: dict[int, int] = {}
         self.held: list[tuple[bytes, Address]] = []
-        self.deaf: set[int] = set()
-        """Source ports from which it hears nothing."""
         self.dropped = self.asked = self.collects = 0
         self.stopping = False
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -150,8 +148,6 @@ class ScriptedResponder:
                 self._let_go()
                 continue
             assert data[-MAC:] == mac(KEY, asker, self.address, data[:-MAC])
-            if asker[1] in self.deaf:
-                continue
             seq, run = struct.unpack(">IQ", data[4:HEAD])
             if data[2] & 15 == REQUEST:
                 self._reply(seq, self.run or run, asker)

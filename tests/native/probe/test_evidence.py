@@ -120,27 +120,6 @@ def test_losses_are_those_that_were_dropped_each_told_once(
     assert told.sum("late") == counters["taken_back"]
 
 
-def test_a_peer_that_is_seldom_asked_is_asked_at_once_whether_it_lives(
-    make_nic: MakeNic, make_responder: MakeResponder
-) -> None:
-    """Over the path that is well, and no more once the other has lost eight in a row."""
-    a = make_nic("a/lo", timeout_ms=10_000, rate_pps=2000.0)
-    responder = make_responder(a.address)
-    a.engine.set_peers([Peer("r/lo", *responder.address)])
-    a.start()
-    told = Told(a.engine)
-    told.until(lambda: told.sum("answered") > 600)
-    a.engine.set_rate(50.0)
-    dead, well = a.engine.path_ports[:2]
-    before = a.engine.counters()["signs"]
-    responder.deaf.add(dead)
-    told.until(lambda: told.row() >= 20)
-    signs = a.engine.counters()["signs"] - before
-    assert 1 <= signs <= 8 + told.sum("late") + 4, "and four where the peer itself was silent for a while"
-    assert {way.path for way in told.ways() if way.in_a_row} == {dead}
-    told.until(lambda: told.ways()[-1].path == well and told.ways()[-1].answered > 0)
-
-
 def test_an_answer_that_comes_late_takes_the_loss_back(
     make_nic: MakeNic, make_responder: MakeResponder
 ) -> None:
