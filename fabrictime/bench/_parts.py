@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
@@ -32,7 +33,12 @@ def measure_parts(
         if not wanted or part in wanted:
             measure = import_module(f"{__package__}._{bench}_{part}").measure
             figures.update(dict.fromkeys(parts[part], Missing(f"{part} did not measure it")))
-            figures.update(measure(progress, quick))
+            try:
+                figures.update(measure(progress, quick))
+            except Exception as error:  # noqa: BLE001  # what other parts took half an hour for is not lost
+                why = f"{part} failed: {type(error).__name__}: {error}".splitlines()[0]
+                progress("".join(traceback.format_exception(error)) + why)
+                figures.update(dict.fromkeys(parts[part], Missing(why)))
     return figures
 
 

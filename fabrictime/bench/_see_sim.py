@@ -42,7 +42,7 @@ def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
             begin = time.process_time()
             for _ in range(10**9 // TICK_NS):
                 for out in run.tick():
-                    size += len(out.value())
+                    size += len(out.value() or b"")
                     messages += 1
             took_s.append(time.process_time() - begin)
     finally:

@@ -75,15 +75,17 @@ class Out:
     body: bytes | None = None
     gone: bool = False
 
-    def value(self, registry: codec.Registry | None = None) -> bytes:
-        """Return the message's value on the wire."""
+    def value(self, registry: codec.Registry | None = None) -> bytes | None:
+        """Return the message's value on the wire, None where it is gone."""
+        if self.gone:
+            return None
         if self.body is not None:
             return codec.header(self.topic.record, registry) + self.body
         return codec.encode(self.topic.record, self.made or {}, registry)
 
     def record(self) -> Record:
         """Return the record; of a body, decoded and checked."""
-        return self.made if self.made is not None else codec.decode(self.value(), self.topic.record)
+        return self.made if self.made is not None else codec.decode(self.value() or b"", self.topic.record)
 
     def columns(self) -> ProbeColumns:
         """Return a `ProbeBatch` as the map stage takes it. Raises ValueError for any other message."""

@@ -166,7 +166,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
                 pace.held(time.monotonic())
             else:
                 for out in run.tick():
-                    outlet.put(out.topic.name, out.key, None if out.gone else out.value(registry))
+                    outlet.put(out.topic.name, out.key, out.value(registry))
                 outlet.poll()
                 sent_s = time.time()
                 pace.done(time.monotonic())

@@ -17,7 +17,7 @@ def told(run: SimRun, book: WayBook, seconds: float) -> list[str]:
     keys = []
     for out in run.advance(seconds):
         assert out.topic is WAYS
-        book.take(out.key.encode(), None if out.gone else out.value())
+        book.take(out.key.encode(), out.value())
         keys.append(out.key)
     return keys
 

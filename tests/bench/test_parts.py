@@ -1,0 +1,29 @@
+"""Benches in parts: what one part fails at costs no other its figures."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from fabrictime.bench import Missing, _parts
+from fabrictime.bench._parts import measure_parts
+
+
+def test_a_part_that_fails_says_why_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(progress: object, quick: bool) -> dict[str, float]:
+        raise ValueError("no such link\nand more")
+
+    for part, measure in (("first", lambda *_: {"a": 1.0}), ("second", broken), ("third", lambda *_: {})):
+        module = ModuleType(part)
+        module.measure = measure  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, f"{_parts.__package__}._try_{part}", module)
+    said: list[str] = []
+    found = measure_parts(
+        "try", {"first": ("a",), "second": ("b", "c"), "third": ("d",)}, (), said.append, False
+    )
+    assert found["a"] == 1.0
+    assert found["b"] == found["c"] == Missing("second failed: ValueError: no such link")
+    assert found["d"] == Missing("third did not measure it")
+    assert "test_parts.py" in said[0], "the trace is shown"
