@@ -44,8 +44,8 @@ typedef struct {
 
 typedef struct {
   double network, whole; /* ns, running p99 */
-  uint16_t networks, wholes, touched, overdue;
-  uint32_t lost, answered, late, in_a_row;
+  uint16_t networks, wholes, touched;
+  uint32_t lost, answered, late, in_a_row, overdue;
   int64_t last_lost, answered_sent, arrived;
   int64_t tail[TAIL]; /* when the newest of those in a row were sent, a ring */
   int64_t first_lost;

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.prober import until_flush_s
+from producers.settings import flush_ms_of
 from schemas import codec
 
 Records = list[dict[str, Any]]
@@ -190,6 +191,11 @@ def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
     assert lost["arrived_age_ns"] >= 0
     nics = {record["nic"]: record for record in read("fabric.inventory").until(lambda found: len(found) >= 3)}
     assert {"probe.udp", "links.probes", "links.carrier"} <= set(nics["a/lo"]["capabilities"])
+
+
+def test_batches_come_the_sooner_the_fewer_nics_there_are_unless_somebody_said() -> None:
+    assert [flush_ms_of(None, nics) for nics in (0, 8, 250, 251, 100_000)] == [50, 50, 50, 100, 100]
+    assert [flush_ms_of(20, nics) for nics in (8, 100_000)] == [20, 20]
 
 
 @given(st.integers(0, 2**62), st.integers(10, 10_000))
