@@ -157,6 +157,9 @@ class Evidence:
         """[E] the same of the part that is to come."""
         self.heard_ns: Int64s = np.zeros(64, np.int64)
         """[E] NICs: its newest event."""
+        self.late_ns: Int64s = np.zeros(64, np.int64)
+        """[E] newest answer over it, or of it, whose request had been told lost: what crosses it waits for so
+        long at times."""
         self.out: Int32s = np.zeros(64, np.int32)
         self.into: Int32s = np.zeros(64, np.int32)
         """[E] NICs: the link that leaves it and the one that leads to it, NOTHING where unknown."""
@@ -218,7 +221,7 @@ class Evidence:
         if made >= len(self.life_ns):
             for field in (
                 "life_ns", "answers", "is_nic", "revived_ns", "excused_ns", "heard_ns", "out", "into", "down",
-                "muted_ns", "healed_ns", "starved_ns", "starved", "_starved_next", "met_ns",
+                "muted_ns", "healed_ns", "starved_ns", "starved", "_starved_next", "met_ns", "late_ns",
             ):  # fmt: skip
                 setattr(self, field, _grown(getattr(self, field), 0))
         self.life_ns[made] = self.met_ns[made] = now_ns
@@ -348,6 +351,8 @@ class Evidence:
         self.seen_ns[at] = now_ns
         self._live(at, arrived)
 
+        if came_late.any():
+            self.late_ns[self.rows[at[came_late > 0]]] = now_ns
         base = np.minimum(self.timeout_base_ns[at], timeout)
         self.timeout_base_ns[at] = base
         congested = timeout > CONGESTED_TIMES * base

@@ -54,6 +54,10 @@ FEW_SHARE: Final = 0.2
 FEW_PATHS, FEW_ENDS = 4, 3
 """A link of which so few paths died, and so few NICs' at either end, is waited for to show itself on more of
 them; but for where they are this share of all."""
+LATE_NS: Final = S
+LATE_TIMES: Final = 8
+"""Where an answer over a link came after its request had been told lost, within the first of these, packets
+wait there for tens of ms: it must be silent so many times as long to be DOWN."""
 HALF: Final = 0.5
 SWITCH_CABLES: Final = 3
 """A switch inside the fabric is one cause for what takes so many of its cables, or all but one of fewer."""
@@ -310,7 +314,7 @@ class ShardHealth:
         evidence, least = self.evidence, self.thresholds["dead_losses"]
         total = suspicion.total(link)
         begin_ns = suspicion.begin_ns(link)
-        if total < least or suspicion.newest_ns(link) - begin_ns < self.thresholds.ns("link_dead_ms"):
+        if total < least or suspicion.newest_ns(link) - begin_ns < self._silence_ns(now_ns, link):
             return None
         if total < self._losses_needed(link):
             return None
@@ -342,6 +346,11 @@ class ShardHealth:
             return None
         equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[chosen])}
         return chosen, tuple(sorted(equal - {cable_id(evidence.names[chosen])}))
+
+    def _silence_ns(self, now_ns: int, links: int | list[int] | NDArray[np.intp]) -> int:
+        """Return for how long nothing must cross a link, or some together, for them to be dead."""
+        late = int(np.max(self.evidence.late_ns[links])) > now_ns - LATE_NS
+        return self.thresholds.ns("link_dead_ms") * (LATE_TIMES if late else 1)
 
     def _crossed_alike(self, link: int, rivals: list[int], now_ns: int) -> list[int]:
         """Return the rivals that the very paths cross which cross a link, as far as their ways are known: no
@@ -412,8 +421,8 @@ class ShardHealth:
             for node in evidence.nodes_of(element):
                 cables.setdefault(node, set()).add(cable)
         for node in sorted(node for node, of_node in cables.items() if len(of_node) >= SWITCH_CABLES):
-            lives_ns = evidence.life_ns[list(evidence.of_node[node])]
-            if now_ns - int(lives_ns.max()) >= self.thresholds.ns("link_dead_ms"):
+            links = list(evidence.of_node[node])
+            if now_ns - int(evidence.life_ns[links].max()) >= self._silence_ns(now_ns, links):
                 self._judge_switch(now_ns, node, suspects)
 
     def _judge_switch(self, now_ns: int, node: str, suspects: NDArray[np.intp]) -> None:

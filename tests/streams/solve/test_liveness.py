@@ -719,6 +719,32 @@ def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyP
     assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
+def test_a_link_over_which_answers_came_late_must_be_silent_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A queue that comes at once holds up all that crosses it for tens of ms: no path lives meanwhile."""
+    it = small()
+    it.run(WARM)
+    whole = it.health.take
+
+    def take(event: Any, *rest: Any) -> list[Change]:
+        paths = [{**path, "late": min(1, path["answered"])} for path in event["paths"]]
+        return whole({**event, "paths": paths}, *rest)
+
+    with monkeypatch.context() as late:
+        late.setattr(it.health, "take", take)
+        it.run(1100 * MS)  # all have told by then
+    link = it.link("spine2", "leaf3")
+    it.probes.down[link] = True
+    it.run(50 * MS)
+    it.probes.down[link] = False
+    it.run(50 * MS)
+    assert it.said("DOWN") == set()
+    it.probes.down[link] = True
+    it.run(250 * MS)
+    assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
+
+
 def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
     it = small()
     it.run(WARM)
