@@ -54,7 +54,7 @@ FEW_SHARE: Final = 0.2
 FEW_PATHS, FEW_ENDS = 4, 3
 """A link of which so few paths died, and so few NICs' at either end, is waited for to show itself on more of
 them; but for where they are this share of all."""
-LATE_NS: Final = S
+LATE_NS: Final = 3 * S
 LATE_TIMES: Final = 8
 """Where an answer over a link came after its request had been told lost, within the first of these, packets
 wait there for tens of ms: it must be silent so many times as long to be DOWN."""
@@ -347,7 +347,7 @@ class ShardHealth:
         equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[chosen])}
         return chosen, tuple(sorted(equal - {cable_id(evidence.names[chosen])}))
 
-    def _silence_ns(self, now_ns: int, links: int | list[int] | NDArray[np.intp]) -> int:
+    def _silence_ns(self, now_ns: int, links: int | list[int]) -> int:
         """Return for how long nothing must cross a link, or some together, for them to be dead."""
         late = int(np.max(self.evidence.late_ns[links])) > now_ns - LATE_NS
         return self.thresholds.ns("link_dead_ms") * (LATE_TIMES if late else 1)
