@@ -7,6 +7,7 @@ Links and NICs are both 'elements' of the paths that cross or end at them. Nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
@@ -40,6 +41,7 @@ RUN_SETTLED: Final = 3
 SETTLE_NS: Final = 2_000_000_000
 """After a prober's start, until what it loses counts as a share: its time-outs are still learned."""
 FEW_IN_ROW: Final = 2
+LATE_KEPT_NS: Final = 3_000_000_000
 STARVED_NS: Final = 20_000_000
 """An agent that came so late may have answered too late to be counted."""
 CONGESTED_TIMES: Final = 2
@@ -190,6 +192,8 @@ class Evidence:
         self.answered: Int64s = np.zeros((256, BUCKETS), np.int64)
         self.rate_hz: NDArray[np.float64] = np.zeros(256)
         """[P] requests a second, smoothed."""
+        self._late, self._late_at_ns = 0.0, 0
+        """Answers whose requests had been told lost, older ones for less, and when they were counted."""
         self.began_ns = 0
         """The first event's time."""
         self.moved = False
@@ -353,6 +357,8 @@ class Evidence:
 
         if came_late.any():
             self.late_ns[self.rows[at[came_late > 0]]] = now_ns
+            self._late = self.late_answers(now_ns) + int(came_late.sum())
+            self._late_at_ns = now_ns
         base = np.minimum(self.timeout_base_ns[at], timeout)
         self.timeout_base_ns[at] = base
         congested = timeout > CONGESTED_TIMES * base
@@ -375,6 +381,11 @@ class Evidence:
             rate = (lost + answered) / interval_s
             before = self.rate_hz[at]
             self.rate_hz[at] = np.where(before > 0, 0.7 * before + 0.3 * rate, rate)
+
+    def late_answers(self, now_ns: int) -> float:
+        """Return the answers of the past seconds, of all NICs, whose requests had been told lost; each counts
+        for less as time goes by, for 1/e after `LATE_KEPT_NS`."""
+        return self._late * math.exp(min(0.0, (self._late_at_ns - now_ns) / LATE_KEPT_NS))
 
     def _live(self, at: NDArray[np.intp], arrived: Int64s) -> None:
         """Note answers at `arrived` (0: none) on everything that they crossed."""

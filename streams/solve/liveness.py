@@ -55,9 +55,10 @@ FEW_PATHS, FEW_ENDS = 4, 3
 """A link of which so few paths died, and so few NICs' at either end, is waited for to show itself on more of
 them; but for where they are this share of all."""
 LATE_NS: Final = 3 * S
+LATE_A_NIC: Final = 2
 LATE_TIMES: Final = 8
-"""Where an answer over a link came after its request had been told lost, within the first of these, packets
-wait there for tens of ms: it must be silent so many times as long to be DOWN."""
+"""Where an answer over a link came after its request had been told lost, within the first of these, or so
+many a NIC did anywhere, packets wait for tens of ms: it must be silent so many times as long to be DOWN."""
 HALF: Final = 0.5
 SWITCH_CABLES: Final = 3
 """A switch inside the fabric is one cause for what takes so many of its cables, or all but one of fewer."""
@@ -349,7 +350,9 @@ class ShardHealth:
 
     def _silence_ns(self, now_ns: int, links: int | list[int]) -> int:
         """Return for how long nothing must cross a link, or some together, for them to be dead."""
-        late = int(np.max(self.evidence.late_ns[links])) > now_ns - LATE_NS
+        evidence = self.evidence
+        late = int(np.max(evidence.late_ns[links])) > now_ns - LATE_NS
+        late = late or evidence.late_answers(now_ns) > LATE_A_NIC * len(evidence.nics)
         return self.thresholds.ns("link_dead_ms") * (LATE_TIMES if late else 1)
 
     def _crossed_alike(self, link: int, rivals: list[int], now_ns: int) -> list[int]:
