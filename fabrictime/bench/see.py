@@ -1,7 +1,7 @@
 """Paths, links, queues and contention against truth: what is found, how soon, how often wrongly.
 
 In: nothing. Out: the figures, each measured by a module of its own (`_see_*`): some on the fabric of real
-packets, some on the simulated fleet. One part by hand: `python -m fabrictime.bench.see queues [--quick]`.
+packets, some on the simulated fleet. One part by hand: `fabrictime bench see queues [--quick]`.
 """
 
 from __future__ import annotations
