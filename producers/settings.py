@@ -181,7 +181,7 @@ class ProbeSettings(BaseModel):
         default=24, gt=0, le=24 * 3650, description="h that fabric.probes keeps raw samples"
     )
     queue_messages: int = Field(
-        default=600,
+        default=1200,
         ge=10,
         le=1_000_000,
         description="messages that wait while the log is down; then the oldest go",

@@ -1082,7 +1082,7 @@ static int take_signs(ft_engine *e, aimed *aims, int n, int64_t now, int64_t sys
   uint32_t ways[BATCH], most = (uint32_t)(BATCH - n);
   refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
   if (most > free_shots(e)) most = free_shots(e);
-  if (most > e->cap_tokens) most = (uint32_t)e->cap_tokens;
+  if (most > e->cap_tokens) most = e->cap_tokens < 1 ? 0 : (uint32_t)e->cap_tokens; /* pairs and answers overdraw */
   uint32_t asked = ft_losses_ask(e->losses, now, ways, most);
   for (uint32_t i = 0; i < asked; i++, n++)
     aims[n] = begin_shot(e, n, (int)(ways[i] / (uint32_t)e->config.paths), (int)(ways[i] % (uint32_t)e->config.paths), 0,

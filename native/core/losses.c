@@ -15,7 +15,8 @@
  * Where nothing that could overtake is under way, the peer is to be asked for a sign of life, over the path that it
  * answered over last: without that, a NIC that asks a peer every 10 ms knows a loss 10 ms late (TCP's tail loss probe,
  * RFC 8985 section 7, is for the same). A peer that stays silent is asked SIGNS times, each after twice as long; a way
- * that has lost many in a row needs no more.
+ * that has lost many in a row needs no more. A peer that answers, but slowly, would be asked again with every answer:
+ * so all signs together are one in COST of what is sent, and BURST at once.
  *
  * The quantile is followed in logs by Robbins and Monro's rule (1951): up by 0.99 steps at what lies above it, down
  * by 0.01 at what lies below. It begins high and with large steps, so that a new way is judged late rather than
@@ -28,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256, SIGNS = 4 };
+enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256, SIGNS = 4, COST = 8, BURST = 32 };
 enum { IDLE, ASKED, LEFT, OVERDUE }; /* not waiting; sent; known to have left; waits for a sign of its peer */
 
 static const int64_t TICK = 250000, LIVES_NS = 1000000000;
@@ -66,6 +67,7 @@ struct ft_losses {
   peer_state *of;
   uint32_t *touched, touches;
   uint32_t *silent, silents; /* peers of which a sign is wanted */
+  uint32_t credit;           /* for signs, each COST */
   int urgent;
   ft_losses_counts counts;
 };
@@ -160,6 +162,7 @@ ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t
   l->least = least;
   l->most = most;
   l->due = FT_NEVER;
+  l->credit = COST * BURST;
   l->requests = calloc(nodes, sizeof *l->requests);
   l->ways = calloc(ways, sizeof *l->ways);
   l->of = calloc(peers, sizeof *l->of);
@@ -227,6 +230,7 @@ void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t way, int64_t now) {
   r->way = way;
   r->told = 0;
   l->of[way / l->paths].newest_sent = now;
+  if (l->credit < COST * BURST) l->credit++;
   if (!l->waiting) {
     l->due = FT_NEVER;
     if (now / TICK > l->cursor) l->cursor = now / TICK;
@@ -343,7 +347,7 @@ static void want_sign(ft_losses *l, const request *r, int64_t now) {
   uint32_t number = r->way / l->paths;
   peer_state *peer = &l->of[number];
   int64_t network = network_timeout(l, w);
-  if (peer->sign_waits || peer->newest_sent >= r->sent + network / 2 || w->in_a_row >= TELL_ROW) return;
+  if (l->credit < COST || peer->sign_waits || peer->newest_sent >= r->sent + network / 2 || w->in_a_row >= TELL_ROW) return;
   if (peer->signs && (peer->signs == SIGNS || now < peer->sign_at + (network << peer->signs))) return;
   peer->sign_waits = 1;
   l->silent[l->silents++] = number;
@@ -432,7 +436,8 @@ uint32_t ft_losses_ask(ft_losses *l, int64_t now, uint32_t *ways, uint32_t most)
     }
     peer->sign_waits = 0;
     int64_t way = peer->used ? living_way(l, number, now) : -1;
-    if (way < 0) continue;
+    if (way < 0 || l->credit < COST) continue;
+    l->credit -= COST;
     peer->sign_at = now;
     peer->signs++;
     ways[n++] = (uint32_t)way;

@@ -48,7 +48,8 @@ int64_t ft_losses_due(const ft_losses *l, int *waits);
 /* How many peers are to be asked for a sign of life, without which nobody knows whether what they owe is lost. */
 uint32_t ft_losses_silent(const ft_losses *l);
 /* Put one way a peer that lives, as far as is known, into `ways`, at most `most`, for a request each; return how many.
- * The rest waits for the next call; of a peer without such a way nothing is asked. */
+ * The rest waits for the next call; of a peer without such a way nothing is asked, and of none where signs have been
+ * more than a share of what was sent. */
 uint32_t ft_losses_ask(ft_losses *l, int64_t now, uint32_t *ways, uint32_t most);
 
 /* Whether something came up that is worth telling at once. */

@@ -34,7 +34,6 @@ class SimWays:
         self._fleet, self._shard, self._count, self._most = fleet, shard, count, most
         self._ports: dict[Pair, set[int]] = {}
         """Pair with flows, the one that was first the first, to their ports."""
-        self._open: set[Pair] = set()
         self._due: dict[Pair, None] = {}
         """Directed pairs whose record may be another than was told."""
         self._told: dict[Pair, dict[tuple[str, int], tuple[Hops, bool, int]]] = {}
@@ -46,11 +45,11 @@ class SimWays:
         now: dict[Pair, set[int]] = {}
         for flow in flows:
             now.setdefault((flow.source, flow.destination), set()).add(flow.port)
-        self._open = set(now)
+        gone = iter([pair for pair in self._ports if pair not in now])
         for pair, ports in now.items():
             known = self._ports.get(pair)
             if known is None:
-                if len(self._ports) >= self._most and not self._make_room():
+                if len(self._ports) >= self._most and not self._make_room(gone):
                     continue
                 known = self._ports[pair] = set()
             if not ports <= known:
@@ -85,8 +84,8 @@ class SimWays:
     def _ask(self, pair: Pair) -> None:
         self._due[pair] = self._due[pair[::-1]] = None
 
-    def _make_room(self) -> bool:
-        gone = next((pair for pair in self._ports if pair not in self._open), None)
+    def _make_room(self, without_flow: Iterator[Pair]) -> bool:
+        gone = next(without_flow, None)
         if gone is None:
             return False
         del self._ports[gone]

@@ -356,9 +356,10 @@ class Evidence:
         self._live(at, arrived)
 
         if came_late.any():
-            self.late_ns[self.rows[at[came_late > 0]]] = now_ns
+            rows = self.rows[at[came_late > 0]]
+            self.late_ns[rows] = np.maximum(self.late_ns[rows], now_ns)
             self._late = self.late_answers(now_ns) + int(came_late.sum())
-            self._late_at_ns = now_ns
+            self._late_at_ns = max(self._late_at_ns, now_ns)
         base = np.minimum(self.timeout_base_ns[at], timeout)
         self.timeout_base_ns[at] = base
         congested = timeout > CONGESTED_TIMES * base
@@ -386,6 +387,10 @@ class Evidence:
         """Return the answers of the past seconds, of all NICs, whose requests had been told lost; each counts
         for less as time goes by, for 1/e after `LATE_KEPT_NS`."""
         return self._late * math.exp(min(0.0, (self._late_at_ns - now_ns) / LATE_KEPT_NS))
+
+    def speaking(self, now_ns: int) -> int:
+        """Return how many NICs told of anything within the past seconds; each does once a second."""
+        return sum(nic.now_ns > now_ns - LATE_KEPT_NS for nic in self.nics.values())
 
     def _live(self, at: NDArray[np.intp], arrived: Int64s) -> None:
         """Note answers at `arrived` (0: none) on everything that they crossed."""

@@ -56,9 +56,8 @@ FEW_PATHS, FEW_ENDS = 4, 3
 them; but for where they are this share of all."""
 LATE_NS: Final = 3 * S
 LATE_A_NIC: Final = 2
-LATE_TIMES: Final = 8
 """Where an answer over a link came after its request had been told lost, within the first of these, or so
-many a NIC did anywhere, packets wait for tens of ms: it must be silent so many times as long to be DOWN."""
+many a NIC did anywhere, packets wait for tens of ms: `link_late_dead_ms` holds."""
 HALF: Final = 0.5
 SWITCH_CABLES: Final = 3
 """A switch inside the fabric is one cause for what takes so many of its cables, or all but one of fewer."""
@@ -352,8 +351,9 @@ class ShardHealth:
         """Return for how long nothing must cross a link, or some together, for them to be dead."""
         evidence = self.evidence
         late = int(np.max(evidence.late_ns[links])) > now_ns - LATE_NS
-        late = late or evidence.late_answers(now_ns) > LATE_A_NIC * len(evidence.nics)
-        return self.thresholds.ns("link_dead_ms") * (LATE_TIMES if late else 1)
+        late = late or evidence.late_answers(now_ns) > LATE_A_NIC * evidence.speaking(now_ns)
+        least_ns = self.thresholds.ns("link_dead_ms")
+        return max(least_ns, self.thresholds.ns("link_late_dead_ms")) if late else least_ns
 
     def _crossed_alike(self, link: int, rivals: list[int], now_ns: int) -> list[int]:
         """Return the rivals that the very paths cross which cross a link, as far as their ways are known: no

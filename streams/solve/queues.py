@@ -29,9 +29,10 @@ Record = dict[str, Any]
 WAIT_NS: Final = 100 * 1_000_000_000
 ASTRAY_NS: Final = 60 * 1_000_000_000
 LEAST_SLOT_NS: Final = 1_000
-BLOCK_NS: Final = 10_000_000
+BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
-"""A block's length, and its slots at least: what comes after its end would tell of its last ones too."""
+"""A block's length, that where there are so many links (much work is a block's, not a slot's), and its slots
+at least: what comes after its end would tell of its last ones too."""
 SECOND_NS: Final = 1_000_000_000
 USE_NS: Final = 10 * SECOND_NS
 """Probes of this long tell how often a link is busy."""
@@ -198,7 +199,7 @@ class ShardQueues:
         self._slot_ns = 0
         self._sources: dict[str, _Source] = {}
         self._cells: list[_Cells] = []
-        self._next_block = -1
+        self._next_block, self._solved_in_ns = -1, 1
         self._synced = True
         self._paths_version = -1
         self._links: dict[str, int] = {}
@@ -352,14 +353,23 @@ class ShardQueues:
 
     def _block_ns(self) -> int:
         slot = self._slot_ns * SUB_SLOTS
-        return max(BLOCK_SLOTS, BLOCK_NS // slot) * slot
+        length_ns = BLOCK_NS if len(self._names) <= MANY_LINKS else LONG_BLOCK_NS
+        return max(BLOCK_SLOTS, length_ns // slot) * slot
+
+    def _set_block_ns(self) -> None:
+        """Go on at the first whole block where their length became another one."""
+        block_ns = self._block_ns()
+        if self._next_block >= 0:
+            self._next_block = -(-self._next_block * self._solved_in_ns // block_ns)
+        self._solved_in_ns = block_ns
 
     def ready(self) -> bool:
         """Return whether a block can be solved: all sources that still speak have told all of it."""
         if not self._slot_ns or not self._sources:
             return False
         newest = max(source.complete_ns for source in self._sources.values())
-        block_ns = self._block_ns()
+        self._set_block_ns()
+        block_ns = self._solved_in_ns
         if self._next_block < 0:
             self._next_block = newest // block_ns if self._cells else -1
             return False
@@ -369,7 +379,8 @@ class ShardQueues:
 
     def solve(self, solved_ns: int) -> list[Record]:
         """Solve the next block; return its `LinkQueues`, and those of the second that it ends. Takes long."""
-        block_ns, slot_ns = self._block_ns(), self._slot_ns
+        self._set_block_ns()
+        block_ns, slot_ns = self._solved_in_ns, self._slot_ns
         newest = max(source.complete_ns for source in self._sources.values())
         if newest - self._next_block * block_ns > 2 * SECOND_NS + block_ns:  # a gap that nobody will fill
             self._next_block = (newest - SECOND_NS) // block_ns

@@ -324,6 +324,37 @@ static void signs(void) {
   ft_losses_free(l);
 }
 
+/* A peer that answers, but slowly, owes an answer all the time: signs stay a share of what it is sent anyhow. */
+static void slow(void) {
+  static const int64_t MS = 1000000;
+  int64_t now, due[64] = {0};
+  ft_losses *l = two_that_live(&now);
+  uint32_t ways[2], slot = 1, sent = 0, asked = 0;
+  for (int step = 0; step < 40000; step++) {
+    now += MS / 4;
+    for (uint32_t s = 1; s < 64; s++) {
+      if (!due[s] || due[s] > now) continue;
+      ft_losses_answered(l, s, now, 50000);
+      due[s] = 0;
+    }
+    ft_losses_judge(l, now);
+    uint32_t n = ft_losses_ask(l, now, ways, 2);
+    if (!n && step % 40 == 0) {
+      ways[n++] = 0;
+      sent++;
+    } else {
+      asked += n;
+    }
+    for (uint32_t i = 0; i < n; i++, slot = slot % 63 + 1) {
+      leaves(l, slot, ways[i], now);
+      due[slot] = now + 5 * MS;
+    }
+  }
+  CHECK(sent > 800 && asked > 32);
+  CHECK(asked <= 32 + (sent + asked) / 8);
+  ft_losses_free(l);
+}
+
 /* Anything in any order: what is asked for is one way a peer, of one that is met. */
 static void wild(void) {
   static const int64_t MS = 1000000;
@@ -372,6 +403,7 @@ int main(void) {
   }
   overtaken();
   signs();
+  slow();
   wild();
   puts("clean");
   return 0;

@@ -745,6 +745,51 @@ def test_a_link_over_which_answers_came_late_must_be_silent_for_longer(
     assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
+def test_where_late_answers_storm_in_a_link_beside_them_must_be_silent_for_longer() -> None:
+    it = small()
+    link, cable = it.link("spine2", "leaf3"), it.cable("spine2", "leaf3")
+    name, take, many = it.fleet.link_ids[link], it.health.take, 0
+
+    def late_elsewhere(event: Any, append_ns: int, book: Any, *rest: Any) -> list[Change]:
+        paths = [
+            {**p, "late": min(many, p["answered"])
+             if name not in {*book.forward(event["nic"], p["peer"], p["path"]),
+                             *book.reverse(event["nic"], p["peer"], p["path"])} else 0}
+            for p in event["paths"]
+        ]  # fmt: skip
+        return take({**event, "paths": paths}, append_ns, book, *rest)
+
+    it.health.take = late_elsewhere  # type: ignore[method-assign]
+    it.run(WARM)
+    many = 3
+    it.run(1100 * MS)
+    many = 0
+    it.probes.down[link] = True
+    it.run(50 * MS)
+    it.probes.down[link] = False
+    it.run(50 * MS)
+    assert it.said("DOWN") == set()
+    it.run(20 * S)  # the storm is over
+    it.probes.down[link] = True
+    it.run(50 * MS)
+    assert it.said("DOWN") == {cable}
+
+
+def test_the_longer_silence_is_a_threshold_and_never_the_shorter_of_the_two() -> None:
+    it = small()
+    values = {"link_dead_ms": 10, "link_late_dead_ms": 40}
+    it.health.thresholds = Thresholds(values)
+    evidence = it.health.evidence
+    it.run(WARM)
+    it.health.evidence.late_ns[:] = it.health.now_ns
+    assert it.health._silence_ns(it.health.now_ns, 0) == 40 * MS
+    it.health.thresholds = Thresholds({**values, "link_dead_ms": 500})
+    assert it.health._silence_ns(it.health.now_ns, 0) == 500 * MS
+    evidence.late_ns[:] = 0
+    it.health.thresholds = Thresholds(values)
+    assert it.health._silence_ns(it.health.now_ns, 0) == 10 * MS
+
+
 def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
     it = small()
     it.run(WARM)

@@ -138,3 +138,18 @@ def test_slots_follow_the_rate_of_the_links():
     assert slot_ns_of(1_000_000_000) == 10_000_000
     assert slot_ns_of(10_000_000_000) == 1_000_000
     assert slot_ns_of(400_000_000_000) == 250_000
+
+
+def test_where_links_are_many_blocks_are_longer_and_none_is_solved_twice() -> None:
+    queues = ShardQueues("fabric", lambda link: 10**10)
+    queues._slot_ns, queues._next_block = 250_000, 101
+    queues._solved_in_ns = before_ns = queues._block_ns()
+    for number in range(1001):
+        queues._link(f"a:{number}>b:{number}")
+    queues._set_block_ns()
+    after_ns = queues._solved_in_ns
+    assert after_ns > 2 * before_ns
+    assert 101 * before_ns <= queues._next_block * after_ns < 101 * before_ns + after_ns
+    before = queues._next_block
+    queues._set_block_ns()
+    assert queues._next_block == before
