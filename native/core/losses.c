@@ -16,7 +16,7 @@
  * answered over last: without that, a NIC that asks a peer every 10 ms knows a loss 10 ms late (TCP's tail loss probe,
  * RFC 8985 section 7, is for the same). A peer that stays silent is asked SIGNS times, each after twice as long; a way
  * that has lost many in a row needs no more. A peer that answers, but slowly, would be asked again with every answer:
- * so all signs together are one in COST of what is sent, and BURST at once.
+ * so all signs together are one in COST requests, and BURST at once.
  *
  * The quantile is followed in logs by Robbins and Monro's rule (1951): up by 0.99 steps at what lies above it, down
  * by 0.01 at what lies below. It begins high and with large steps, so that a new way is judged late rather than
@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256, SIGNS = 4, COST = 8, BURST = 32 };
+enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256, SIGNS = 4, COST = 2, BURST = 32 };
 enum { IDLE, ASKED, LEFT, OVERDUE }; /* not waiting; sent; known to have left; waits for a sign of its peer */
 
 static const int64_t TICK = 250000, LIVES_NS = 1000000000;

@@ -351,7 +351,7 @@ static void slow(void) {
     }
   }
   CHECK(sent > 800 && asked > 32);
-  CHECK(asked <= 32 + (sent + asked) / 8);
+  CHECK(asked <= 32 + (sent + asked) / 2);
   ft_losses_free(l);
 }
 
