@@ -248,7 +248,7 @@ class Hand:
             paths = {flow: self.owners.path_of(host, key_of(flow)) for flow in flows}
             fences = {flow: applier.fence_of(flow) for flow in flows}
             for wanted in reflex.look(dead, paths, fences, now_ns):
-                applier.reflex(*wanted)
+                applier.reflex(*wanted, len(flows))
 
     def _take_fallbacks(self, taken: Taken) -> None:
         host = (taken.key or b"").decode("utf-8", "replace")
@@ -264,6 +264,8 @@ class Hand:
         except codec.BadRecord as bad:
             self.orders.reject(taken.message, bad)
             return
+        if record is not None:
+            self.appliers[host].see_epoch(record["shard"], record["epoch"])
         self._reflexes[host].take_fallbacks(record)
 
     def _take_flows(self, taken: Taken) -> None:

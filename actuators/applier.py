@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from actuators.control import RATE_MOST
@@ -40,6 +40,9 @@ _SHARDS_MOST: Final = 1000
 """Shards whose epochs are kept, the last ones heard of."""
 _WAITING_MOST: Final = 64
 """Decisions that may wait for one flow."""
+MINUTE_NS: Final = 60 * SECOND_NS
+TOLD_AGAIN_NS: Final = 10 * SECOND_NS
+"""Between two reports that a flow's reflex is held back."""
 LEASE_MOST_NS: Final = 600 * SECOND_NS
 """A rate is held for no longer than this unless it is renewed, whatever a decision or a clock says."""
 
@@ -100,11 +103,18 @@ class _Flow:
     moved_ns: int = 0
     moved_by: Record | None = None
     leases: dict[str, _Lease] = field(default_factory=dict)
+    reflexed: Record | None = None
+    """The report of its newest reflex, until the log has it; its outcome is empty while that is being done."""
     busy: bool = False
     waiting: deque[tuple[Record | None, Token]] = field(default_factory=deque)
     """Decisions in their order; None: an order to revert."""
     again: bool = False
     """Whether `untold` is a former process's."""
+    reflexed_before: bool = False
+    """Whether `reflexed` is a former process's."""
+    refused_ns: int | None = None
+    rated_ns: int | None = None
+    """When it was told last that a reflex is held back, and a change of its rate counted, by `clock_ns`."""
 
     @property
     def rate_bps(self) -> int | None:
@@ -128,6 +138,7 @@ class _Flow:
             "intent": self.intent, "untold": self.untold, "first_path": self.first_path,
             "set_path": self.set_path, "moved_ns": self.moved_ns, "moved_by": self.moved_by,
             "leases": {kind: asdict(lease) for kind, lease in self.leases.items()},
+            "reflexed": self.reflexed,
         }  # fmt: skip
 
     @classmethod
@@ -135,7 +146,7 @@ class _Flow:
         """Return the flow as the former process left it."""
         leases = {kind: _Lease(**lease) for kind, lease in state["leases"].items()}
         flow = cls(**{**state, "fence": tuple(state["fence"]), "leases": leases})
-        flow.again = flow.untold is not None
+        flow.again, flow.reflexed_before = flow.untold is not None, flow.reflexed is not None
         return flow
 
 
@@ -168,6 +179,8 @@ class Applier:
         self._leased: dict[str, _Flow] = {}
         self._lately: deque[int] = deque()
         """When actions were taken within the last second, by `clock_ns`."""
+        self._moved_lately: dict[str, int] = {}
+        """Flows that were moved within the last minute, and when, by `clock_ns`; the oldest first."""
         self._forget_from = _FORGOTTEN_MOST
         self._epochs: dict[str, int] = {}
         self._reverted_ns = 0
@@ -195,13 +208,8 @@ class Applier:
 
     def take(self, decision: Record, token: Token = None) -> None:
         """Take one decision of this host."""
-        key, shard = key_of(decision["flow_id"]), decision["shard"]
-        if decision["epoch"] > self._epochs.get(shard, -1):  # from now on, whatever waits before it
-            self._epochs.pop(shard, None)
-            self._epochs[shard] = decision["epoch"]
-            if len(self._epochs) > _SHARDS_MOST:
-                del self._epochs[next(iter(self._epochs))]
-            self._note_host()
+        key = key_of(decision["flow_id"])
+        self.see_epoch(decision["shard"], decision["epoch"])
         if not self._mine(decision["flow_id"]):  # may be called as one of ours is: leaves that alone
             self._say(_named(decision), self._judge(_Flow(""), decision, None), None, "", None, token=token)
             return
@@ -214,9 +222,22 @@ class Applier:
         flow.waiting.append((decision, token))
         self._pump(key, flow)
 
+    def see_epoch(self, shard: str, epoch: int) -> None:
+        """Take that a shard's policy has an owner of this epoch: from now on decisions of older ones, also
+        those that wait, are too late."""
+        if epoch > self._epochs.get(shard, -1):
+            self._epochs.pop(shard, None)
+            self._epochs[shard] = epoch
+            if len(self._epochs) > _SHARDS_MOST:
+                del self._epochs[next(iter(self._epochs))]
+            self._note_host()
+
     def told(self, record: Mapping[str, Any]) -> None:
         """Take that the log has a report."""
         flow = self._flows.get(key_of(record["flow_id"]))
+        if flow is not None and flow.reflexed is not None and _same(flow.reflexed, record):
+            flow.reflexed, flow.reflexed_before = None, False
+            self._note(flow)
         if flow is not None and flow.untold is not None and _same(flow.untold, record):
             flow.untold, flow.again = None, False
             self._note(flow)
@@ -226,6 +247,7 @@ class Applier:
         flow = self._flows.get(key)
         if flow is None:
             return
+        self._tell_former_reflex(key, flow)
         if any(at_ns < self._reverted_ns for at_ns in flow.since()) and (None, None) not in flow.waiting:
             flow.waiting.append((None, None))
         self._pump(key, flow)
@@ -249,6 +271,7 @@ class Applier:
         """Wait for no owners any more."""
         self.settled = True
         for key, flow in list(self._flows.items()):
+            self._tell_former_reflex(key, flow)
             self._pump(key, flow)
 
     def tick(self) -> None:
@@ -279,8 +302,14 @@ class Applier:
             for kind in list(flow.leases):
                 self._let_go(key, flow, kind, "REVERTED", detail)
 
-    def reflex(self, flow_id: str, to_path: int, detail: str) -> bool:
-        """Move a flow without a decision, where the limits allow it; return whether it is being done."""
+    def reflex(
+        self, flow_id: str, to_path: int, detail: str, job: str | None = None, flows: int = 1
+    ) -> bool:
+        """Move a flow of `job` without a decision, where the limits allow it; return whether it is being done.
+
+        `flows`: how many of this host could be moved so; of them no more than the share that may move within a
+        minute do.
+        """
         key = key_of(flow_id)
         before = self._effector.path_of(key)
         limits = self.limits
@@ -289,7 +318,11 @@ class Applier:
         if "MOVE" not in self._effector.can(key) or not self._mine(flow_id) or _wrong_path(to_path):
             return False
         flow = self._flows.setdefault(key, _Flow(flow_id))
-        if flow.busy or flow.waiting or not self._within_cap():
+        if flow.busy or flow.waiting:
+            return False
+        began_ns = self._clock_ns()
+        held = self._why_no_reflex(key, job, flows)
+        if held and flow.refused_ns is not None and began_ns - flow.refused_ns < TOLD_AGAIN_NS:
             return False
         self._reflexes += 1
         named = {
@@ -298,18 +331,66 @@ class Applier:
             "seq": self._reflexes, "flow_id": flow_id, "action": "REROUTE",
         }  # fmt: skip
         self._note_host()
-        began_ns = self._clock_ns()
+        if held:
+            flow.refused_ns = began_ns
+            self._say(named, "LIMITED", before, f"{held}; {detail}", flow)
+            return False
+        flow.reflexed = {**self._record(named, "", before, detail, flow, "", None), "to_path": to_path}
+        flow.reflexed_before = False
+        self._note(flow)
 
         def answered(answer: Answer) -> None:
             outcome = "FAILED" if answer.wrong else "REFLEX"
             if not answer.wrong:
                 self._moved(flow, before, answer.value, named)
             self._end(key, flow)
-            self._say(named, outcome, before, answer.wrong or detail, flow, answer.how, began_ns)
+            said = answer.wrong or detail
+            flow.reflexed = self._record(named, outcome, before, said, flow, answer.how, began_ns)
+            self._note(flow)
+            self._report(flow.reflexed, None)
             self._pump(key, flow)
 
         self._order(key, flow, "MOVE", to_path, answered)
         return True
+
+    def _why_no_reflex(self, key: str, job: str | None, flows: int) -> str:
+        """Return which limit forbids that a flow is moved without a decision now, empty where none does."""
+        limits = self.limits
+        if job in limits.protected_jobs:
+            return f"job {job} is protected"
+        now_ns = self._clock_ns()
+        self._forget_moves(now_ns)
+        share = limits.most_moved_share
+        most = max(1, int(share * flows)) if share > 0 else 0
+        if key not in self._moved_lately and len(self._moved_lately) >= most:
+            return f"most_moved_share: {most} of {flows} flows may move within a minute"
+        return "" if self._within_cap() else f"most_actions_per_s {limits.most_actions_per_s}"
+
+    def _forget_moves(self, now_ns: int) -> None:
+        while self._moved_lately:
+            oldest = next(iter(self._moved_lately))
+            if self._moved_lately[oldest] > now_ns - MINUTE_NS:
+                return
+            del self._moved_lately[oldest]
+
+    def _tell_former_reflex(self, key: str, flow: _Flow) -> None:
+        """Report a reflex that a former process could not tell of: no decision will ask for it again."""
+        record = flow.reflexed
+        if record is None or not flow.reflexed_before:
+            return
+        path = self._effector.path_of(key)
+        if path is None and not self.settled:
+            return
+        flow.reflexed_before = False
+        if not record["outcome"]:
+            done = path is not None and path == record["to_path"] != record["from_path"]
+            if done and path is not None:
+                self._moved(flow, record["from_path"], path, {name: record[name] for name in NAMED})
+            detail = "done before the actuator ended, told after it" if done else "the actuator ended meanwhile"
+            record = {**record, "outcome": "REFLEX" if done else "FAILED", "to_path": path, "detail": detail}
+        flow.reflexed = {**record, "at_ns": self._now_ns()}
+        self._note(flow)
+        self._report(flow.reflexed, None)
 
     def fence_of(self, flow_id: str) -> Fence:
         """Return (epoch, seq) of the newest decision taken for a flow."""
@@ -408,7 +489,14 @@ class Applier:
             return "NOT_ALLOWED"
         if not self.limits.act:
             return "OBSERVED"
-        return "" if self._within_cap() else "LIMITED"
+        if decision["action"] in RATES and flow.rated_ns is not None:
+            if self._clock_ns() - flow.rated_ns < SECOND_NS:  # a rate follows its queue: one a second counts
+                return ""
+        if not self._within_cap():
+            return "LIMITED"
+        if decision["action"] in RATES:
+            flow.rated_ns = self._clock_ns()
+        return ""
 
     def _within_cap(self) -> bool:
         """Whether the host may take one more action now; counts it where it may."""
@@ -501,6 +589,10 @@ class Applier:
         self._hold(key, flow)
 
         def answered(answer: Answer) -> None:
+            if answer.wrong and kind not in flow.leases and self._effector.path_of(key) is not None:
+                now_ns = self._now_ns()  # it may be held still: let go of it again soon
+                flow.leases[kind] = replace(lease, expires_at_ns=now_ns + SECOND_NS, at_ns=now_ns)
+                self._hold(key, flow)
             self._end(key, flow)
             self._note(flow)
             what = "FAILED" if answer.wrong else outcome
@@ -551,6 +643,10 @@ class Applier:
         if flow.first_path is None or before != flow.set_path:
             flow.first_path = before
         flow.set_path, flow.moved_by, flow.moved_ns = path, named, self._now_ns()
+        key = key_of(flow.flow_id)
+        self._moved_lately.pop(key, None)
+        self._moved_lately[key] = self._clock_ns()
+        self._forget_moves(self._clock_ns())
         if path == flow.first_path:  # it is back where it was
             flow.moved_by = flow.first_path = flow.set_path = None
 

@@ -40,6 +40,7 @@ class Wanted(NamedTuple):
     flow_id: str
     to_path: int
     detail: str
+    job: str | None = None
 
 
 @dataclass(slots=True)
@@ -170,7 +171,7 @@ class Reflex:
             )
             if to_path is not None:
                 link = min(dead.intersection(links))
-                found.append(Wanted(flow_id, to_path, f"path {path} is dead at {link}, no decision came"))
+                found.append(Wanted(flow_id, to_path, f"path {path} is dead at {link}, no decision came", row.get("job")))
                 waiting.since_ns = now_ns + REST_NS
         return found
 

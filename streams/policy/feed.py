@@ -47,8 +47,8 @@ WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, WAYS, FLAPS)
 """Topics that are read from their beginning."""
 INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
-BACK_NS: Final = {CONTENTION.name: 10 * S, QUEUES.name: S, FLOWS.name: 30 * S, ACTIONS.name: 5 * S}
-"""How far back a new owner reads the others."""
+BACK_NS: Final = {CONTENTION.name: 10 * S, QUEUES.name: S, FLOWS.name: 30 * S, ACTIONS.name: 600 * S}
+"""How far back a new owner reads the others: what actuators did by themselves while there was none counts."""
 DECISIONS_BACK_NS: Final = 600 * S
 """How far back decisions of earlier epochs count."""
 REGULAR: Final = frozenset({FLOWS.name, QUEUES.name})

@@ -60,6 +60,8 @@ FIRST_PORT, LAST_PORT = 49_152, 65_535
 """Where ways are not known, a path is drawn from the ephemeral ports (RFC 6335)."""
 RANKED: Final = 4
 """Other paths that are told of each flow."""
+REFLEXES_MOST: Final = 100_000
+"""Reflexes of flows that nobody has reported yet: the newest ones are kept."""
 LOAD_STEPS: Final = 4
 """Steps of load in which other paths are told apart, so that ranks rest."""
 AVOID_NS: Final = 60 * S
@@ -189,7 +191,9 @@ class _Flow:
     """It does not go home before."""
     tries: int = 0
     wait_ns: int = 0
-    """Nothing is decided for it before."""
+    """Nothing is decided for it before, but for another dead or lossy link than `cause`."""
+    cause: str = ""
+    """What it was moved for last."""
     steered: deque[tuple[int, Links]] = field(default_factory=deque)
     """When it was steered of late, ns, and which links it left."""
     avoid: dict[int, int] = field(default_factory=dict)
@@ -244,6 +248,8 @@ class Policy:
         self._now_ns = 0
         self._round = Round()
         self._past: dict[str, _Past] = {}
+        self._reflexes: dict[str, tuple[int, int, int]] = {}
+        """Flow that was not seen yet to the path it left by reflex, the one it took, and when."""
         self._choices: dict[tuple[str, str, int], tuple[Mapping[int, Way], Choices]] = {}
         self._graded: dict[Way, State] = {}
         """Ways to what is known of them, as of this round."""
@@ -316,6 +322,9 @@ class Policy:
         """Take the records of `fabric.config` in force, by key."""
         self._records = dict(records)
         self._limits.clear()
+        self._ranked_version = -1
+        for f in self._flows.values():  # what was refused before may be let now
+            f.tries, f.wait_ns = 0, 0
         self._rates.take_slices(records[EVERYONE]["slices"] if EVERYONE in records else ())
 
     def take_action(self, record: Record) -> None:
@@ -324,6 +333,8 @@ class Policy:
             return
         f = self._flows.get(record["flow_id"])
         if f is None:
+            if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+                self._reflex_unseen(record)
             return
         if record["action"] in ("PACE", "SLICE"):
             if record["epoch"] == self.epoch:
@@ -342,6 +353,16 @@ class Policy:
             f.avoid[move.to_path] = record["at_ns"] + AVOID_NS
         if record["outcome"] != "FAILED" or f.tries >= QUICK_TRIES:
             self._wait(f, record["at_ns"])
+
+    def _reflex_unseen(self, record: Record) -> None:
+        """Keep what an actuator did by itself with a flow that nobody has reported yet: before this owner was."""
+        name, from_path, at_ns = record["flow_id"], record["from_path"], record["at_ns"]
+        earlier = self._reflexes.pop(name, None)
+        if earlier is not None and earlier[1] == from_path:
+            from_path = earlier[0]
+        self._reflexes[name] = (from_path, record["to_path"], at_ns)
+        if len(self._reflexes) > REFLEXES_MOST:
+            del self._reflexes[next(iter(self._reflexes))]
 
     def _reflex(self, f: _Flow, from_path: int, to_path: int, at_ns: int) -> None:
         """Take it that an actuator moved a flow by itself: as if it had been decided here."""
@@ -428,11 +449,11 @@ class Policy:
             if not grades(state):
                 continue
             free: Sequence[int] = paths
-            if exclusive or f.avoid:
+            if exclusive or f.avoid or f.path in paths:
                 free = [
                     path for path in paths
-                    if f.avoid.get(path, 0) <= self._now_ns
-                    and not (exclusive and (f.ends, path) in self._ports and path != f.path)
+                    if f.avoid.get(path, 0) <= self._now_ns and path != f.path
+                    and not (exclusive and (f.ends, path) in self._ports)
                 ]  # fmt: skip
             if free:
                 yield state, way, free[draw % len(free)]
@@ -485,6 +506,9 @@ class Policy:
         if past is not None:
             f.home, f.home_subject = past.home, past.subject
             f.steered.extend((at_ns, f.ways.get(path, NOWHERE).links) for at_ns, path in past.steered)
+        reflex = self._reflexes.pop(f.live.flow_id, None)
+        if reflex is not None and reflex[1] == f.live.path:
+            self._reflex(f, *reflex)
 
     def _weigh(self) -> None:
         """Judge what flows would send. Who is squeezed at a link gets as much there as any other, in an even
@@ -597,9 +621,11 @@ class Policy:
         bad.sort(key=lambda each: (-each[1].grade, -each[0].bps, self._draw(each[0].live.flow_id)))
         for f, state in bad:
             dead = state.grade is Grade.DEAD
-            if self._now_ns < f.wait_ns:
+            if self._now_ns < f.wait_ns and f.cause == state.reason:
                 self._hold(f, "REROUTE", "WAITING", state.reason)
                 continue
+            if f.cause != state.reason:  # what was tried before was for something else
+                f.tries = 0
             if f.ways:
                 path = self._best(f, Grade.GREY if dead else Grade.HELD)
             else:
@@ -1013,6 +1039,7 @@ class Policy:
         })  # fmt: skip
         via = {f.path, f.live.path} | (f.move.via if f.move is not None else set())
         f.move = _Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns, self._seq - 1)
+        f.cause = reason
         self._loads.add(f.links, f.weight, -1)
         f.path, f.way = path, f.ways.get(path, NOWHERE)
         if _exclusive(f):
@@ -1037,10 +1064,11 @@ class Policy:
                 of_host.append({
                     "flow_id": f.live.flow_id, "path": f.path, "others": others,
                     "links": list(f.way.both), "other_links": [list(f.ways[path].both) for path in others],
+                    "job": f.live.job,
                 })  # fmt: skip
         for host, of_host in sorted(ranks.items()):
             of_host.sort(key=lambda each: each["flow_id"])
-            count, told = self._told.get(host, (0, []))
+            count, told = self._told.get(host, (0, None))  # once an epoch at least: an older one's are over
             if of_host == told:
                 continue
             self._told[host] = (count + 1, of_host)

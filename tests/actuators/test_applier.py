@@ -460,3 +460,118 @@ def test_a_reflex_is_within_the_same_limits_and_policy_goes_before():
         host = Host(records=records)
         assert not host.it.reflex(FLOW, 50_005, "")
         assert not host.flows.moves
+
+
+OTHERS = [f"h1/b/qp:eth1:{n}:1" for n in range(10)]
+
+
+def many(**more):
+    return Host(Flows(**{flow.split("/", 2)[2]: 50_000 for flow in OTHERS}), **more)
+
+
+def test_no_more_flows_are_moved_by_reflex_within_a_minute_than_the_share_allows():
+    host = many(records=config(most_moved_share=0.3))
+    moved = [host.it.reflex(flow, 50_005, "path 50000 is dead", None, 10) for flow in OTHERS]
+    assert sum(moved) == 3
+    limited = [report for report in host.reports if report["outcome"] == "LIMITED"]
+    assert len(limited) == 7
+    assert limited[0]["detail"].startswith("most_moved_share: 3 of 10 flows")
+    assert not host.it.reflex(OTHERS[9], 50_005, "", None, 10)
+    assert len(host.reports) == 10, "told once, not with every look"
+    host.clock_ns += 61 * S
+    assert host.it.reflex(OTHERS[9], 50_005, "", None, 10)
+    host = many(records=config(most_moved_share=0.0))
+    assert not host.it.reflex(OTHERS[0], 50_005, "", None, 10)
+
+
+def test_what_decisions_moved_counts_for_the_share_too():
+    host = many(records=config(most_moved_share=0.2))
+    for seq, flow in enumerate(OTHERS[:2]):
+        assert host.take(decision(seq, flow_id=flow)) == "APPLIED"
+    assert not host.it.reflex(OTHERS[2], 50_005, "", None, 10)
+    assert host.it.reflex(OTHERS[1], 50_005, "", None, 10), "it was moved already"
+
+
+def test_a_protected_job_is_not_moved_by_reflex_whatever_policy_said_before():
+    host = Host(records=config(protected_jobs=["j7"]))
+    assert not host.it.reflex(FLOW, 50_005, "path 50000 is dead", "j7")
+    assert host.reports[-1]["outcome"] == "LIMITED"
+    assert host.reports[-1]["detail"].startswith("job j7 is protected")
+    assert host.it.reflex(FLOW, 50_005, "path 50000 is dead", "j8")
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_killed_in_a_reflex_it_is_told_once_and_can_be_undone(tmp_path, done):
+    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    flows.slow = True
+    host = Host(flows, notes=journal, states=journal.states)
+    assert host.it.reflex(FLOW, 50_005, "path 50000 is dead")
+    if done:
+        flows.paths[KEY] = 50_005
+    flows.slow, flows.open = False, []
+    host = after_a_kill(journal, flows, tmp_path)
+    host.it.seen(KEY)
+    host.it.seen(KEY)
+    assert [report["outcome"] for report in host.reports] == ["REFLEX" if done else "FAILED"]
+    assert (host.reports[0]["from_path"], host.reports[0]["to_path"]) == (50_000, 50_005 if done else 50_000)
+    assert host.it.in_force == done
+    host.it.told(host.reports[0])
+    host.now_ns = S
+    host.it.take_config(config(version=2, mode="OBSERVE", revert_before_ns=S))
+    assert flows.paths[KEY] == 50_000
+
+
+def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_restart(tmp_path):
+    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    host = Host(flows, notes=journal, states=journal.states)
+    host.it.reflex(FLOW, 50_005, "path 50000 is dead")
+    told = host.reports[-1]
+    again = after_a_kill(journal, flows, tmp_path)
+    again.it.seen(KEY)
+    assert again.outcomes == [(told["decision_id"], "REFLEX")], "the log had not said that it has it"
+    again.it.told(again.reports[0])
+    again = after_a_kill(Journal(tmp_path / "acts.jsonl"), flows, tmp_path)
+    again.it.seen(KEY)
+    assert again.reports == []
+    again.now_ns = S
+    again.it.take_config(config(version=2, revert_before_ns=S))
+    assert flows.paths[KEY] == 50_000
+
+
+def test_a_rate_that_could_not_be_let_go_is_let_go_again():
+    host = Host(records=config(allowed_actions=EVERY))
+    host.take(pace(0, 10**9))
+    order, refuse = host.flows.order, True
+
+    def refused(key, verb, value, answer):
+        if refuse:
+            answer(Answer(wrong="not now"))
+        else:
+            order(key, verb, value, answer)
+
+    host.flows.order = refused
+    host.now_ns = S
+    host.it.tick()
+    assert host.reports[-1]["outcome"] == "FAILED"
+    assert host.it.due_ns() == 2 * S
+    refuse = False
+    host.now_ns = 2 * S
+    host.it.tick()
+    assert host.reports[-1]["outcome"] == "ENDED"
+    assert host.flows.rates[KEY] == 0
+    assert host.it.in_force == 0
+
+
+def test_of_one_flow_all_changes_of_its_rate_within_a_second_count_once():
+    host = Host(records=config(most_actions_per_s=2, allowed_actions=EVERY))
+    for seq in range(20):
+        assert host.take(pace(seq, 10**9 + seq)) == "APPLIED"
+    assert host.take(decision(20)) == "APPLIED", "room is left to lead it off a dead path"
+    assert host.take(decision(0, flow_id=OTHER)) != "APPLIED"
+
+
+def test_an_epoch_that_only_fallbacks_told_of_fences_off_older_decisions():
+    host = Host()
+    host.it.see_epoch("s0", 7)
+    assert host.take(decision(0, epoch=6)) == "STALE"
+    assert host.take(decision(0, epoch=7)) == "APPLIED"

@@ -327,6 +327,34 @@ def test_a_reflex_is_known_and_the_flow_goes_home_once_the_link_is_well() -> Non
     assert log.ports[flow] == 6000
 
 
+def test_a_new_owner_knows_the_reflexes_of_the_time_without_one() -> None:
+    log = Log()
+    flow = log.open(0, 1, 6000)
+    log.report()
+    log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    log.ports[flow] = 6001
+    log.put(ACTIONS, "h0", {
+        "host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0, "flow_id": flow,
+        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
+        "from_path": 6000, "to_path": 6001, "took_ns": 1000, "detail": "",
+    })  # fmt: skip
+    log.now_ns += 60 * S
+    log.report()
+    epoch = log.now_ns // MS + 1
+    log.now_ns = epoch * MS
+    feed, since = PolicyFeed(epoch, PLACES), read_from(epoch)
+    log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
+    log.turn(feed, 0.02)
+    log.report()
+    assert log.turn(feed, 1.0) == [], "it has left already"
+    log.health("leaf1:u0>spine0:leaf1", "UP")
+    for _ in range(30):
+        log.report()
+        log.turn(feed, 0.5)
+    assert log.ports[flow] == 6000
+    assert again(log, epoch) == of_epoch(log, epoch)
+
+
 def test_a_flow_whose_owner_lets_nothing_be_done_stays_and_it_is_said() -> None:
     log, feed = Log(), PolicyFeed(EPOCH, PLACES)
     log.open(0, 1, 6000)

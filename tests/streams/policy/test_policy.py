@@ -303,3 +303,46 @@ def test_on_paths_that_nobody_knows_a_flow_tries_another_after_sustained_delay_a
     assert gaps_s[0] >= 5
     assert all(b >= 2 * a - 0.1 for a, b in pairwise(gaps_s))
     assert all(49_152 <= d["to_path"] <= 65_535 for d in w.decisions)
+
+
+def test_what_was_tried_for_one_dead_link_delays_nothing_for_another():
+    it = World(obey=False, mode="ACT", most_moved_share=1.0)
+    it.decide()
+    first = "leaf1:u0>spine0:p1"
+    it.health(first, "DOWN")
+    for _ in range(200):
+        it.decide(500 * MS)
+    assert any(held.why == "WAITING" for held in it.held)
+    it.health(first, "UP")
+    hit = {name for name in it.crossing("leaf1:u1>spine1:p1")}
+    it.health("leaf1:u1>spine1:p1", "DOWN")
+    assert {each["flow_id"] for each in it.decide()} >= hit
+
+
+def test_a_new_config_lets_what_waits_be_tried_at_once():
+    it = World(obey=False, mode="ACT", most_moved_share=1.0)
+    it.decide()
+    link = "leaf1:u0>spine0:p1"
+    it.health(link, "DOWN")
+    for _ in range(200):
+        it.decide(500 * MS)
+    assert any(held.why == "WAITING" for held in it.held)
+    it.configure(version=2, most_moved_share=1.0)
+    assert {each["flow_id"] for each in it.decide()} == it.crossing(link)
+
+
+def test_a_new_owner_tells_every_host_even_where_nothing_is_left_to_fall_back_to():
+    it = World(job="j7", protected_jobs=["j7"])
+    it.decide()
+    assert it.fallbacks
+    assert all(record["flows"] == [] for record in it.fallbacks.values())
+
+
+def test_a_job_that_is_protected_from_now_on_has_no_fallbacks_any_more():
+    it = World(job="j7", mode="ACT")
+    it.decide()
+    assert all(row["job"] == "j7" for record in it.fallbacks.values() for row in record["flows"])
+    assert any(record["flows"] for record in it.fallbacks.values())
+    it.configure(version=2, protected_jobs=["j7"])
+    it.decide()
+    assert all(record["flows"] == [] for record in it.fallbacks.values())
