@@ -104,7 +104,7 @@ class _Flow:
     moved_by: Record | None = None
     leases: dict[str, _Lease] = field(default_factory=dict)
     reflexed: Record | None = None
-    """The report of its newest reflex, until the log has it; its outcome is empty while that is being done."""
+    """The report of its newest reflex, until the log has it; its outcome is empty while it is being done."""
     busy: bool = False
     waiting: deque[tuple[Record | None, Token]] = field(default_factory=deque)
     """Decisions in their order; None: an order to revert."""
@@ -302,13 +302,11 @@ class Applier:
             for kind in list(flow.leases):
                 self._let_go(key, flow, kind, "REVERTED", detail)
 
-    def reflex(
-        self, flow_id: str, to_path: int, detail: str, job: str | None = None, flows: int = 1
-    ) -> bool:
-        """Move a flow of `job` without a decision, where the limits allow it; return whether it is being done.
+    def reflex(self, flow_id: str, to_path: int, detail: str, job: str | None = None, flows: int = 1) -> bool:
+        """Move a flow of `job` without a decision, where limits allow it; return whether it is being done.
 
-        `flows`: how many of this host could be moved so; of them no more than the share that may move within a
-        minute do.
+        `flows`: how many of this host could be moved so; of them no more than the share that may move within
+        a minute do.
         """
         key = key_of(flow_id)
         before = self._effector.path_of(key)
@@ -386,7 +384,9 @@ class Applier:
             done = path is not None and path == record["to_path"] != record["from_path"]
             if done and path is not None:
                 self._moved(flow, record["from_path"], path, {name: record[name] for name in NAMED})
-            detail = "done before the actuator ended, told after it" if done else "the actuator ended meanwhile"
+            detail = (
+                "done before the actuator ended, told after it" if done else "the actuator ended meanwhile"
+            )
             record = {**record, "outcome": "REFLEX" if done else "FAILED", "to_path": path, "detail": detail}
         flow.reflexed = {**record, "at_ns": self._now_ns()}
         self._note(flow)
@@ -489,9 +489,9 @@ class Applier:
             return "NOT_ALLOWED"
         if not self.limits.act:
             return "OBSERVED"
-        if decision["action"] in RATES and flow.rated_ns is not None:
-            if self._clock_ns() - flow.rated_ns < SECOND_NS:  # a rate follows its queue: one a second counts
-                return ""
+        rated_ns = flow.rated_ns if decision["action"] in RATES else None
+        if rated_ns is not None and self._clock_ns() - rated_ns < SECOND_NS:
+            return ""  # a rate follows its queue: of a flow one change a second counts
         if not self._within_cap():
             return "LIMITED"
         if decision["action"] in RATES:

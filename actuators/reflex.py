@@ -171,7 +171,11 @@ class Reflex:
             )
             if to_path is not None:
                 link = min(dead.intersection(links))
-                found.append(Wanted(flow_id, to_path, f"path {path} is dead at {link}, no decision came", row.get("job")))
+                found.append(
+                    Wanted(
+                        flow_id, to_path, f"path {path} is dead at {link}, no decision came", row.get("job")
+                    )
+                )
                 waiting.since_ns = now_ns + REST_NS
         return found
 

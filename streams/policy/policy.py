@@ -355,7 +355,7 @@ class Policy:
             self._wait(f, record["at_ns"])
 
     def _reflex_unseen(self, record: Record) -> None:
-        """Keep what an actuator did by itself with a flow that nobody has reported yet: before this owner was."""
+        """Keep what an actuator did by itself, before this owner was, with a flow not reported yet."""
         name, from_path, at_ns = record["flow_id"], record["from_path"], record["at_ns"]
         earlier = self._reflexes.pop(name, None)
         if earlier is not None and earlier[1] == from_path:
