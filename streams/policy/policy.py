@@ -60,6 +60,8 @@ FIRST_PORT, LAST_PORT = 49_152, 65_535
 """Where ways are not known, a path is drawn from the ephemeral ports (RFC 6335)."""
 RANKED: Final = 4
 """Other paths that are told of each flow."""
+EARLIER_NS: Final = 5 * S
+"""Reports from so long before an owner's begin are taken as if they were of its time."""
 REFLEXES_MOST: Final = 100_000
 """Reflexes of flows that nobody has reported yet: the newest ones are kept."""
 LOAD_STEPS: Final = 4
@@ -341,7 +343,9 @@ class Policy:
                 self._rates.take_action(record)
             return
         if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
-            self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
+            # one from long before this owner says where a flow was, which may have moved since
+            if record["at_ns"] > self.epoch * MS - EARLIER_NS or f.live.path == record["to_path"]:
+                self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
             return
         move = f.move
         if move is None or (record["epoch"], record["seq"]) != (self.epoch, move.seq):
