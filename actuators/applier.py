@@ -356,10 +356,8 @@ class Applier:
         limits = self.limits
         if job in limits.protected_jobs:
             return f"job {job} is protected"
-        now_ns = self._clock_ns()
-        self._forget_moves(now_ns)
-        share = limits.most_moved_share
-        most = max(1, int(share * flows)) if share > 0 else 0
+        self._forget_moves(self._clock_ns())
+        most = limits.most_moves(flows)
         if key not in self._moved_lately and len(self._moved_lately) >= most:
             return f"most_moved_share: {most} of {flows} flows may move within a minute"
         return "" if self._within_cap() else f"most_actions_per_s {limits.most_actions_per_s}"

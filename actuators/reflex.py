@@ -171,11 +171,8 @@ class Reflex:
             )
             if to_path is not None:
                 link = min(dead.intersection(links))
-                found.append(
-                    Wanted(
-                        flow_id, to_path, f"path {path} is dead at {link}, no decision came", row.get("job")
-                    )
-                )
+                detail = f"path {path} is dead at {link}, no decision came"
+                found.append(Wanted(flow_id, to_path, detail, row.get("job")))
                 waiting.since_ns = now_ns + REST_NS
         return found
 

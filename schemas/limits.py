@@ -37,6 +37,12 @@ class Limits:
     version: int = 0
     """Versions of the records that it is made of, added up: what a decision names as its config."""
 
+    def most_moves(self, flows: int, part: float = 1.0) -> int:
+        """Return how many of `flows` may move within a minute, by `part` of the share: one at least, unless
+        that is 0."""
+        share = part * self.most_moved_share
+        return max(1, int(share * flows)) if share > 0 else 0
+
     @classmethod
     def of(cls, records: Mapping[str, Mapping[str, Any]], host: str) -> Limits:
         """Return the limits at a host, of `ActuatorConfig` records by key."""

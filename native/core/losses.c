@@ -347,7 +347,8 @@ static void want_sign(ft_losses *l, const request *r, int64_t now) {
   uint32_t number = r->way / l->paths;
   peer_state *peer = &l->of[number];
   int64_t network = network_timeout(l, w);
-  if (l->credit < COST || peer->sign_waits || peer->newest_sent >= r->sent + network / 2 || w->in_a_row >= TELL_ROW) return;
+  if (l->credit < COST || peer->sign_waits || w->in_a_row >= TELL_ROW) return;
+  if (peer->newest_sent >= r->sent + network / 2) return;
   if (peer->signs && (peer->signs == SIGNS || now < peer->sign_at + (network << peer->signs))) return;
   peer->sign_waits = 1;
   l->silent[l->silents++] = number;

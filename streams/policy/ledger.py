@@ -39,8 +39,7 @@ class Ledger:
         self._forget(now_ns)
         if flow_id in self._moved:
             return None
-        share = limits.most_moved_share * (1.0 if urgent else 1 - RESERVED)
-        most = max(1, int(share * flows)) if share > 0 else 0
+        most = limits.most_moves(flows, 1.0 if urgent else 1 - RESERVED)
         return "MOVED_SHARE" if len(self._moved) >= most else None
 
     def why_no_rate(self, flow_id: str, host: str, limits: Limits, now_ns: int) -> str | None:

@@ -356,8 +356,8 @@ class Evidence:
         self._live(at, arrived)
 
         if came_late.any():
-            rows = self.rows[at[came_late > 0]]
-            self.late_ns[rows] = np.maximum(self.late_ns[rows], now_ns)
+            crossed = self.rows[at[came_late > 0]]
+            self.late_ns[crossed] = np.maximum(self.late_ns[crossed], now_ns)
             self._late = self.late_answers(now_ns) + int(came_late.sum())
             self._late_at_ns = max(self._late_at_ns, now_ns)
         base = np.minimum(self.timeout_base_ns[at], timeout)

@@ -199,7 +199,9 @@ class ShardQueues:
         self._slot_ns = 0
         self._sources: dict[str, _Source] = {}
         self._cells: list[_Cells] = []
-        self._next_block, self._solved_in_ns = -1, 1
+        self._next_block = -1
+        self._solved_in_ns = 1
+        """The length of blocks that `_next_block` counts in."""
         self._synced = True
         self._paths_version = -1
         self._links: dict[str, int] = {}
@@ -378,8 +380,10 @@ class ShardQueues:
         return min(speaking) >= end or newest - end > GRACE_NS
 
     def solve(self, solved_ns: int) -> list[Record]:
-        """Solve the next block; return its `LinkQueues`, and those of the second that it ends. Takes long."""
-        self._set_block_ns()
+        """Solve the block that is `ready`; return its `LinkQueues`, and those of the second that it ends.
+
+        Takes long.
+        """
         block_ns, slot_ns = self._solved_in_ns, self._slot_ns
         newest = max(source.complete_ns for source in self._sources.values())
         if newest - self._next_block * block_ns > 2 * SECOND_NS + block_ns:  # a gap that nobody will fill

@@ -303,18 +303,23 @@ def test_what_an_actuator_could_not_do_is_tried_at_once_over_another_port() -> N
     assert log.ports[flow] % 4 != 0
 
 
+def reflex(log: Log, flow: str, from_path: int, to_path: int) -> None:
+    """The host of a flow moves it by itself, and says so."""
+    log.ports[flow] = to_path
+    log.put(ACTIONS, "h0", {
+        "host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0, "flow_id": flow,
+        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
+        "from_path": from_path, "to_path": to_path, "took_ns": 1000, "detail": "",
+    })  # fmt: skip
+
+
 def test_a_reflex_is_known_and_the_flow_goes_home_once_the_link_is_well() -> None:
     log, feed = Log(), PolicyFeed(EPOCH, PLACES)
     flow = log.open(0, 1, 6000)
     for _ in range(3):
         log.report()
         log.turn(feed, 1.0)
-    log.ports[flow] = 6001
-    log.put(ACTIONS, "h0", {
-        "host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0, "flow_id": flow,
-        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
-        "from_path": 6000, "to_path": 6001, "took_ns": 1000, "detail": "",
-    })  # fmt: skip
+    reflex(log, flow, 6000, 6001)
     log.report()
     log.health("leaf1:u0>spine0:leaf1", "DOWN")
     assert log.turn(feed, 0.02) == [], "it has left already"
@@ -332,12 +337,7 @@ def test_a_new_owner_knows_the_reflexes_of_the_time_without_one() -> None:
     flow = log.open(0, 1, 6000)
     log.report()
     log.health("leaf1:u0>spine0:leaf1", "DOWN")
-    log.ports[flow] = 6001
-    log.put(ACTIONS, "h0", {
-        "host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0, "flow_id": flow,
-        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
-        "from_path": 6000, "to_path": 6001, "took_ns": 1000, "detail": "",
-    })  # fmt: skip
+    reflex(log, flow, 6000, 6001)
     log.now_ns += 60 * S
     log.report()
     epoch = log.now_ns // MS + 1

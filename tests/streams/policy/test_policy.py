@@ -305,14 +305,20 @@ def test_on_paths_that_nobody_knows_a_flow_tries_another_after_sustained_delay_a
     assert all(49_152 <= d["to_path"] <= 65_535 for d in w.decisions)
 
 
-def test_what_was_tried_for_one_dead_link_delays_nothing_for_another():
+def tried_long(link):
+    """A world in which nothing comes of what is decided since a link died: flows wait."""
     it = World(obey=False, mode="ACT", most_moved_share=1.0)
     it.decide()
-    first = "leaf1:u1>spine1:p1"
-    it.health(first, "DOWN")
+    it.health(link, "DOWN")
     for _ in range(200):
         it.decide(500 * MS)
     assert any(held.why == "WAITING" for held in it.held)
+    return it
+
+
+def test_what_was_tried_for_one_dead_link_delays_nothing_for_another():
+    first = "leaf1:u1>spine1:p1"
+    it = tried_long(first)
     it.health(first, "UP")
     hit = it.crossing(first)
     assert hit
@@ -324,13 +330,8 @@ def test_what_was_tried_for_one_dead_link_delays_nothing_for_another():
 
 
 def test_a_new_config_lets_what_waits_be_tried_at_once():
-    it = World(obey=False, mode="ACT", most_moved_share=1.0)
-    it.decide()
     link = "leaf1:u1>spine1:p1"
-    it.health(link, "DOWN")
-    for _ in range(200):
-        it.decide(500 * MS)
-    assert any(held.why == "WAITING" for held in it.held)
+    it = tried_long(link)
     it.configure(version=2, most_moved_share=1.0)
     assert {each["flow_id"] for each in it.decide()} == it.crossing(link)
 

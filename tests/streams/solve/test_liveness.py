@@ -745,7 +745,9 @@ def test_a_link_over_which_answers_came_late_must_be_silent_for_longer(
     assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
-def test_where_late_answers_storm_in_a_link_beside_them_must_be_silent_for_longer() -> None:
+def test_where_late_answers_storm_in_a_link_beside_them_must_be_silent_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     it = small()
     link, cable = it.link("spine2", "leaf3"), it.cable("spine2", "leaf3")
     name, take, many = it.fleet.link_ids[link], it.health.take, 0
@@ -759,7 +761,7 @@ def test_where_late_answers_storm_in_a_link_beside_them_must_be_silent_for_longe
         ]  # fmt: skip
         return take({**event, "paths": paths}, append_ns, book, *rest)
 
-    it.health.take = late_elsewhere  # type: ignore[method-assign]
+    monkeypatch.setattr(it.health, "take", late_elsewhere)
     it.run(WARM)
     many = 3
     it.run(1100 * MS)
@@ -781,7 +783,7 @@ def test_the_longer_silence_is_a_threshold_and_never_the_shorter_of_the_two() ->
     it.health.thresholds = Thresholds(values)
     evidence = it.health.evidence
     it.run(WARM)
-    it.health.evidence.late_ns[:] = it.health.now_ns
+    evidence.late_ns[:] = it.health.now_ns
     assert it.health._silence_ns(it.health.now_ns, 0) == 40 * MS
     it.health.thresholds = Thresholds({**values, "link_dead_ms": 500})
     assert it.health._silence_ns(it.health.now_ns, 0) == 500 * MS
