@@ -25,19 +25,19 @@ NICE: Final = {
     "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "worker": -15, "streams": -15, "policy": -10,
     "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 10, "history": 10, "sim": 10,
 }  # fmt: skip
-"""As nice(2) has it, for who is not in the real-time class. A job of the testbed stands for programs on
-machines of their own; a simulated fleet, which can go slower, goes behind those who must keep up with it.
-Workers stand level with probers: the kernel spreads processes over processors by these weights, and leaves a
-lighter one where it starves. The page goes before whoever looks at it: a browser beside it takes all it gets
-for drawing. Who may not go before others (CAP_SYS_NICE) stands at 0 instead, or behind others as
-`keep_precedence` has it."""
-REAL_TIME: Final = frozenset({"prober", "log", "links", "policy", "act", "job"})
-"""What sees that a flow lost its path, what decides on it, and what moves it: jobs of the testbed own theirs.
-Each works for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken
-at once and gets done, instead of making room for others twenty times on the way. All have one priority, so
-that none interrupts another. Probers woken sooner find fewer packets at a time and take more of a processor;
-but one that comes 10 ms late asks that much later, and tells of a loss later still: on two full processors
-dead links are known after two thirds of the time."""
+"""As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
+which can go slower, goes behind those who must keep up with it. Workers stand level with probers: the kernel
+spreads processes over processors by these weights, and leaves a lighter one where it starves. (Five steps
+before them, workers tell of a queue a third sooner where two processors are full; but probers send a quarter
+less then, and dead links are known later.) The page goes before whoever looks at it: a browser beside it
+takes all it gets for drawing. Who may not go before others (CAP_SYS_NICE) stands at 0 instead, or behind
+others as `keep_precedence` has it."""
+REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
+"""What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
+for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once
+and gets done, instead of making room for others twenty times on the way. All have one priority, so that none
+interrupts another. Not probers, who only have more to do when they are woken sooner: late ones take several
+packets at once."""
 RUN_ON_S: Final = (5, 20)
 """s that a thread may run in that class without ever waiting: then it goes on in the ordinary class; and when
 it does not even do that, it is killed (RLIMIT_RTTIME)."""

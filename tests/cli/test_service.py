@@ -139,10 +139,10 @@ def may_be_real_time():
         pytest.skip("this process may not enter the real-time class")
 
 
-def test_what_leads_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
+def test_what_decides_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
     may_be_real_time()
-    names = ("prober", "log", "links", "policy", "act", "job", "worker", "page", "sink", "history", "flows")
-    expected = [os.SCHED_RR] * 6 + [os.SCHED_OTHER] * 5
+    names = ("log", "links", "policy", "act", "job", "prober", "worker", "page", "sink", "history", "flows")
+    expected = [os.SCHED_RR] * 5 + [os.SCHED_OTHER] * 6
     assert classes(CLASSES, "stay", *names) == expected
     denied = namespaces_allowed()
     if denied is None:
