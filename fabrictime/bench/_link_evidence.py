@@ -205,7 +205,7 @@ class ProbedFleet:
                 "first_lost_age_ns": age(int(self._first[p])) if row else -1,
                 "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
                 "answered_age_ns": age(int(self._good[p])), "arrived_age_ns": age(int(self._came[p])),
-                "timeout_ns": self.timeout_ns, "late": int(self._latecomers[p]),
+                "timeout_ns": self.timeout_ns, "late": int(self._latecomers[p]), "held": 0,
             })  # fmt: skip
         late_ns = int(self._trouble[nic])
         event = {

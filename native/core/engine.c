@@ -69,7 +69,7 @@ static const int64_t LATE_TELL_NS = 20000000;
 typedef struct {
   int64_t t1, t2, t3, t4;
   uint32_t ticket;
-  uint8_t state, tried;
+  uint8_t state, tried, told; /* told: lost, before it was answered */
 } half;
 
 typedef struct {
@@ -605,7 +605,8 @@ static void complete(ft_engine *e, shot *s, half *h) {
   if (sound_difference(h->t2, h->t1) && sound_difference(h->t3, h->t2) && sound_difference(h->t4, h->t3)) {
     h->state = COMPLETE;
     int64_t network = (h->t4 - h->t1) - (h->t3 - h->t2);
-    if (network >= 0 && network < e->config.timeout_ns) ft_losses_network(e->losses, way_of(e, s), network);
+    if (network >= 0 && network < e->config.timeout_ns)
+      ft_losses_network(e->losses, way_of(e, s), network, h->told);
   } else { /* a peer's stamps that no clock shows: one such sample would have the whole batch refused */
     h->state = INCOMPLETE;
     e->counters.no_t3++;
@@ -695,7 +696,7 @@ static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_stora
   if (h->t1 != FT_NO_STAMP && t4 != FT_NO_STAMP && !__builtin_sub_overflow(t4, h->t1, &stamped) && stamped >= 0 &&
       stamped < round)
     round = stamped;
-  ft_losses_answered(e->losses, slot_of(e, s, (int)(seq & 1)), sent + round, round);
+  h->told = (uint8_t)ft_losses_answered(e->losses, slot_of(e, s, (int)(seq & 1)), sent + round, round);
   if (t4 == FT_NO_STAMP) e->counters.no_rx_stamp++;
   if (t4 != FT_NO_STAMP && h->t2 != FT_NO_STAMP) want_stamp(e, s, seq, h, now);
 }

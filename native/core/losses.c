@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
   double network, whole; /* ns, running p99 */
   uint16_t networks, wholes, touched;
-  uint32_t lost, answered, late, in_a_row, overdue;
+  uint32_t lost, answered, late, held, in_a_row, overdue;
   int64_t last_lost, answered_sent, arrived;
   int64_t tail[TAIL]; /* when the newest of those in a row were sent, a ring */
   int64_t first_lost;
@@ -193,7 +193,7 @@ void ft_losses_meet(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
   for (uint32_t p = 0; p < l->paths; p++) {
     way_state *w = &l->ways[peer * l->paths + p];
     if (fresh) forget(w);
-    w->in_a_row = w->lost = w->answered = w->late = 0;
+    w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
     w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
   }
 }
@@ -202,7 +202,7 @@ void ft_losses_leave(ft_losses *l, uint32_t peer) {
   l->of[peer].used = 0;
   for (uint32_t p = 0; p < l->paths; p++) {
     way_state *w = &l->ways[peer * l->paths + p];
-    w->in_a_row = w->lost = w->answered = w->late = 0;
+    w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
   }
 }
 
@@ -294,8 +294,12 @@ void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at) {
   if (counts(l, r) && at > w->arrived) w->arrived = at;
 }
 
-void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns) {
+void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns, int told) {
   way_state *w = &l->ways[way];
+  if (told && ns > network_timeout(l, w) && l->of[way / l->paths].used) {
+    w->held++;
+    touch(l, way);
+  }
   learn(&w->network, &w->networks, ns);
 }
 
@@ -464,13 +468,14 @@ uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_way_news *news, uint32_t m
       continue;
     }
     w->touched = 0;
-    if (!w->lost && !w->answered) continue; /* its peer has left */
+    if (!w->lost && !w->answered && !w->held) continue; /* its peer has left */
     news[n++] = (ft_way_news){
-        .way = way, .lost = w->lost, .answered = w->answered, .late = w->late, .in_a_row = w->in_a_row,
+        .way = way, .lost = w->lost, .answered = w->answered, .late = w->late, .held = w->held,
+        .in_a_row = w->in_a_row,
         .first_lost_age = w->in_a_row ? age(now, w->first_lost) : -1, .last_lost_age = age(now, w->last_lost),
         .answered_age = age(now, w->answered_sent), .arrived_age = age(now, w->arrived),
         .timeout = network_timeout(l, w)};
-    w->lost = w->answered = w->late = 0;
+    w->lost = w->answered = w->late = w->held = 0;
   }
   l->touches = kept;
   return n;

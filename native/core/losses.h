@@ -10,7 +10,7 @@ typedef struct ft_losses ft_losses;
 
 /* What is known of one way, a peer and a path, since the last take; ages in ns before it, -1: none. */
 typedef struct {
-  uint32_t way, lost, answered, late, in_a_row;
+  uint32_t way, lost, answered, late, held, in_a_row;
   int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout;
 } ft_way_news;
 
@@ -32,8 +32,9 @@ void ft_losses_left(ft_losses *l, uint32_t slot, int64_t at);
 int ft_losses_answered(ft_losses *l, uint32_t slot, int64_t at, int64_t round);
 /* An answer came after the last time-out. */
 void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at);
-/* What the network alone took of a round trip, the peer's turnaround taken off. */
-void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns);
+/* What the network alone took of a round trip, the peer's turnaround taken off. `told`: its request had been told lost;
+ * where the network itself took longer than its time-out the way is news (`held`), and else its peer was late. */
+void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns, int told);
 /* Forget it: the kernel did not take it. `refused`: since it has no way out of this host. */
 void ft_losses_unsent(ft_losses *l, uint32_t slot, int refused);
 int ft_losses_told(const ft_losses *l, uint32_t slot);

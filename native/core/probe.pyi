@@ -57,6 +57,7 @@ class WayNews(NamedTuple):
     lost: int
     answered: int
     late: int
+    held: int
     in_a_row: int
     first_lost_age_ns: int
     last_lost_age_ns: int

@@ -45,7 +45,7 @@ cdef extern from "hwstamp.h":
 
 cdef extern from "losses.h":
     ctypedef struct ft_way_news:
-        uint32_t way, lost, answered, late, in_a_row
+        uint32_t way, lost, answered, late, held, in_a_row
         int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout
 
 cdef extern from "engine.h":
@@ -169,8 +169,9 @@ class Link:
 class WayNews(NamedTuple):
     """Losses and answers of one peer and path within an interval; ages in ns before its end, -1: none.
 
-    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost. `in_a_row`: told lost
-    and sent after the newest answered one.
+    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost; `held`: of such ones, those
+    that the network itself took longer over than its time-out. `in_a_row`: told lost and sent after the newest
+    answered one.
     """
 
     peer: str
@@ -178,6 +179,7 @@ class WayNews(NamedTuple):
     lost: int
     answered: int
     late: int
+    held: int
     in_a_row: int
     first_lost_age_ns: int
     last_lost_age_ns: int
@@ -823,7 +825,7 @@ cdef class Engine:
             ft_engine_unlock(engine)
             ways = [
                 WayNews(self.names[news[i].way // paths], self.ports[news[i].way % paths], news[i].lost,
-                        news[i].answered, news[i].late, news[i].in_a_row, news[i].first_lost_age,
+                        news[i].answered, news[i].late, news[i].held, news[i].in_a_row, news[i].first_lost_age,
                         news[i].last_lost_age, news[i].answered_age, news[i].arrived_age, news[i].timeout)
                 for i in range(n)
             ]

@@ -41,7 +41,7 @@ RUN_SETTLED: Final = 3
 SETTLE_NS: Final = 2_000_000_000
 """After a prober's start, until what it loses counts as a share: its time-outs are still learned."""
 FEW_IN_ROW: Final = 2
-LATE_KEPT_NS: Final = 3_000_000_000
+HELD_KEPT_NS: Final = 3_000_000_000
 STARVED_NS: Final = 20_000_000
 """An agent that came so late may have answered too late to be counted."""
 CONGESTED_TIMES: Final = 2
@@ -159,7 +159,7 @@ class Evidence:
         """[E] the same of the part that is to come."""
         self.heard_ns: Int64s = np.zeros(64, np.int64)
         """[E] NICs: its newest event."""
-        self.late_ns: Int64s = np.zeros(64, np.int64)
+        self.held_ns: Int64s = np.zeros(64, np.int64)
         """[E] newest answer over it, or of it, whose request had been told lost: what crosses it waits for so
         long at times."""
         self.out: Int32s = np.zeros(64, np.int32)
@@ -192,7 +192,7 @@ class Evidence:
         self.answered: Int64s = np.zeros((256, BUCKETS), np.int64)
         self.rate_hz: NDArray[np.float64] = np.zeros(256)
         """[P] requests a second, smoothed."""
-        self._late, self._late_at_ns = 0.0, 0
+        self._held, self._held_at_ns = 0.0, 0
         """Answers whose requests had been told lost, older ones for less, and when they were counted."""
         self.began_ns = 0
         """The first event's time."""
@@ -225,7 +225,7 @@ class Evidence:
         if made >= len(self.life_ns):
             for field in (
                 "life_ns", "answers", "is_nic", "revived_ns", "excused_ns", "heard_ns", "out", "into", "down",
-                "muted_ns", "healed_ns", "starved_ns", "starved", "_starved_next", "met_ns", "late_ns",
+                "muted_ns", "healed_ns", "starved_ns", "starved", "_starved_next", "met_ns", "held_ns",
             ):  # fmt: skip
                 setattr(self, field, _grown(getattr(self, field), 0))
         self.life_ns[made] = self.met_ns[made] = now_ns
@@ -338,13 +338,15 @@ class Evidence:
                 (
                     each["lost"], each["answered"], each["in_a_row"], each["first_lost_age_ns"],
                     each["last_lost_age_ns"], each["arrived_age_ns"], each["answered_age_ns"],
-                    each["timeout_ns"], each["late"],
+                    each["timeout_ns"], each["late"], each["held"],
                 )
                 for each in event["paths"]
             ],
             np.int64,
         ).T  # fmt: skip
-        lost, answered, in_row, first_age, last_age, arrived_age, answered_age, timeout, came_late = columns
+        lost, answered, in_row, first_age, last_age, arrived_age, answered_age, timeout, came_late, held = (
+            columns
+        )
         newest = np.where(answered_age >= 0, now_ns - answered_age, 0)
         arrived = np.where(arrived_age >= 0, now_ns - arrived_age, newest)
         self.alive_ns[at] = np.maximum(self.alive_ns[at], arrived)
@@ -355,11 +357,11 @@ class Evidence:
         self.seen_ns[at] = now_ns
         self._live(at, arrived)
 
-        if came_late.any():
-            crossed = self.rows[at[came_late > 0]]
-            self.late_ns[crossed] = np.maximum(self.late_ns[crossed], now_ns)
-            self._late = self.late_answers(now_ns) + int(came_late.sum())
-            self._late_at_ns = max(self._late_at_ns, now_ns)
+        if held.any():
+            crossed = self.rows[at[held > 0]]
+            self.held_ns[crossed] = np.maximum(self.held_ns[crossed], now_ns)
+            self._held = self.held_answers(now_ns) + int(held.sum())
+            self._held_at_ns = max(self._held_at_ns, now_ns)
         base = np.minimum(self.timeout_base_ns[at], timeout)
         self.timeout_base_ns[at] = base
         congested = timeout > CONGESTED_TIMES * base
@@ -383,14 +385,14 @@ class Evidence:
             before = self.rate_hz[at]
             self.rate_hz[at] = np.where(before > 0, 0.7 * before + 0.3 * rate, rate)
 
-    def late_answers(self, now_ns: int) -> float:
-        """Return the answers of the past seconds, of all NICs, whose requests had been told lost; each counts
-        for less as time goes by, for 1/e after `LATE_KEPT_NS`."""
-        return self._late * math.exp(min(0.0, (self._late_at_ns - now_ns) / LATE_KEPT_NS))
+    def held_answers(self, now_ns: int) -> float:
+        """Return the answers of the past seconds, of all NICs, that the network held up so long that their
+        requests had been told lost; each counts for less as time goes by, for 1/e after `HELD_KEPT_NS`."""
+        return self._held * math.exp(min(0.0, (self._held_at_ns - now_ns) / HELD_KEPT_NS))
 
     def speaking(self, now_ns: int) -> int:
         """Return how many NICs told of anything within the past seconds; each does once a second."""
-        return sum(nic.now_ns > now_ns - LATE_KEPT_NS for nic in self.nics.values())
+        return sum(nic.now_ns > now_ns - HELD_KEPT_NS for nic in self.nics.values())
 
     def _live(self, at: NDArray[np.intp], arrived: Int64s) -> None:
         """Note answers at `arrived` (0: none) on everything that they crossed."""

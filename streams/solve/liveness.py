@@ -54,10 +54,10 @@ FEW_SHARE: Final = 0.2
 FEW_PATHS, FEW_ENDS = 4, 3
 """A link of which so few paths died, and so few NICs' at either end, is waited for to show itself on more of
 them; but for where they are this share of all."""
-LATE_NS: Final = 3 * S
-LATE_A_NIC: Final = 2
-"""Where an answer over a link came after its request had been told lost, within the first of these, or so
-many a NIC did anywhere, packets wait for tens of ms: `link_late_dead_ms` holds."""
+HELD_NS: Final = 3 * S
+HELD_A_NIC: Final = 2
+"""Where the network held an answer over a link up until its request had been told lost, within the first of
+these, or so many a NIC anywhere, packets wait for tens of ms: `link_late_dead_ms` holds."""
 HALF: Final = 0.5
 SWITCH_CABLES: Final = 3
 """A switch inside the fabric is one cause for what takes so many of its cables, or all but one of fewer."""
@@ -350,10 +350,10 @@ class ShardHealth:
     def _silence_ns(self, now_ns: int, links: int | list[int]) -> int:
         """Return for how long nothing must cross a link, or some together, for them to be dead."""
         evidence = self.evidence
-        late = int(np.max(evidence.late_ns[links])) > now_ns - LATE_NS
-        late = late or evidence.late_answers(now_ns) > LATE_A_NIC * evidence.speaking(now_ns)
+        held = int(np.max(evidence.held_ns[links])) > now_ns - HELD_NS
+        held = held or evidence.held_answers(now_ns) > HELD_A_NIC * evidence.speaking(now_ns)
         least_ns = self.thresholds.ns("link_dead_ms")
-        return max(least_ns, self.thresholds.ns("link_late_dead_ms")) if late else least_ns
+        return max(least_ns, self.thresholds.ns("link_late_dead_ms")) if held else least_ns
 
     def _crossed_alike(self, link: int, rivals: list[int], now_ns: int) -> list[int]:
         """Return the rivals that the very paths cross which cross a link, as far as their ways are known: no

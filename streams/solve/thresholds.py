@@ -30,7 +30,7 @@ _TABLE: Final = (
         "losses in a row on a link, over all paths across it, that make it DOWN; more where it is lossy"),
     Threshold("link_dead_ms", 10, 0, 10_000, "ms without an answer across a link that make it DOWN"),
     Threshold("link_late_dead_ms", 80, 0, 10_000,
-        "the same where answers came late over the link within 3 s, or over many; link_dead_ms at least"),
+        "the same where the link held answers up within 3 s, or many did; link_dead_ms at least"),
     Threshold("tell_apart_ms", 60, 0, 10_000,
         "ms that evidence is waited for to tell links apart that some path could; then all are told"),
     Threshold("nic_dead_ms", 150, 10, 60_000,

@@ -192,7 +192,7 @@ static void overtaken(void) {
     now += MS;
     ft_losses_sent(l, 0, 0, now);
     ft_losses_left(l, 0, now);
-    ft_losses_network(l, 0, 20000);
+    ft_losses_network(l, 0, 20000, 0);
     ft_losses_answered(l, 0, now, i % 20 ? 50000 : 15 * MS);
   }
   ft_losses_take(l, now, news, 2);
@@ -224,6 +224,44 @@ static void leaves(ft_losses *l, uint32_t slot, uint32_t way, int64_t at) {
   ft_losses_left(l, slot, at);
 }
 
+/* Of answers that came after all, the stamps tell who was late: the network, or the peer. */
+static void held(void) {
+  static const int64_t MS = 1000000;
+  ft_losses *l = ft_losses_new(1, 2, 8, 2 * MS, 100 * MS);
+  ft_way_news news[2];
+  int64_t now = 1000 * MS;
+  CHECK(l);
+  ft_losses_meet(l, 0, 1, now);
+  for (int i = 0; i < 600; i++) {
+    now += MS;
+    leaves(l, 0, (uint32_t)i % 2, now);
+    ft_losses_network(l, (uint32_t)i % 2, 20000, 0);
+    ft_losses_answered(l, 0, now + 30000, 30000);
+  }
+  ft_losses_take(l, now, news, 2);
+  for (int network = 0; network < 2; network++) {
+    int64_t sent = now + MS;
+    leaves(l, 1, 0, sent);
+    leaves(l, 2, 1, sent + 5 * MS);
+    now = sent + 9 * MS;
+    CHECK(!ft_losses_answered(l, 2, now, 4 * MS)); /* overtakes */
+    ft_losses_judge(l, now);
+    CHECK(ft_losses_take(l, now, news, 2) == 2 && ft_losses_told(l, 1));
+    now = sent + 30 * MS;
+    CHECK(ft_losses_answered(l, 1, now, 30 * MS));
+    CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].late == 1 && news[0].held == 0);
+    ft_losses_network(l, 1, 50 * MS, 0); /* was not told lost */
+    ft_losses_network(l, 0, network ? 25 * MS : MS, 1);
+    if (network) CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].way == 0 && news[0].held == 1 && !news[0].lost);
+    CHECK(ft_losses_take(l, now, news, 2) == 0);
+  }
+  ft_losses_network(l, 0, 99 * MS, 1);
+  ft_losses_leave(l, 0);
+  ft_losses_network(l, 0, 99 * MS, 1);
+  CHECK(ft_losses_take(l, now, news, 2) == 0); /* it has left */
+  ft_losses_free(l);
+}
+
 /* Two peers with three paths each, of which all but the last of the second was answered over; its peers are slow now
  * and then. */
 static ft_losses *two_that_live(int64_t *now) {
@@ -237,7 +275,7 @@ static ft_losses *two_that_live(int64_t *now) {
     uint32_t way = (uint32_t)i % 5;
     *now += MS / 10;
     leaves(l, 0, way, *now);
-    ft_losses_network(l, way, 20000);
+    ft_losses_network(l, way, 20000, 0);
     ft_losses_answered(l, 0, *now, i / 5 % 20 ? 50000 : 15 * MS);
   }
   ft_losses_take(l, *now, news, 6);
@@ -402,6 +440,7 @@ int main(void) {
     against_model(400000000, 8000000, 30000); /* further than the wheel reaches */
   }
   overtaken();
+  held();
   signs();
   slow();
   wild();

@@ -719,7 +719,7 @@ def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyP
     assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
-def test_a_link_over_which_answers_came_late_must_be_silent_for_longer(
+def test_a_link_over_which_answers_were_held_up_must_be_silent_for_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A queue that comes at once holds up all that crosses it for tens of ms: no path lives meanwhile."""
@@ -728,11 +728,11 @@ def test_a_link_over_which_answers_came_late_must_be_silent_for_longer(
     whole = it.health.take
 
     def take(event: Any, *rest: Any) -> list[Change]:
-        paths = [{**path, "late": min(1, path["answered"])} for path in event["paths"]]
+        paths = [{**path, "held": min(1, path["answered"])} for path in event["paths"]]
         return whole({**event, "paths": paths}, *rest)
 
-    with monkeypatch.context() as late:
-        late.setattr(it.health, "take", take)
+    with monkeypatch.context() as held:
+        held.setattr(it.health, "take", take)
         it.run(1100 * MS)  # all have told by then
     link = it.link("spine2", "leaf3")
     it.probes.down[link] = True
@@ -745,23 +745,23 @@ def test_a_link_over_which_answers_came_late_must_be_silent_for_longer(
     assert it.said("DOWN") == {it.cable("spine2", "leaf3")}
 
 
-def test_where_late_answers_storm_in_a_link_beside_them_must_be_silent_for_longer(
+def test_where_held_answers_storm_in_a_link_beside_them_must_be_silent_for_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = small()
     link, cable = it.link("spine2", "leaf3"), it.cable("spine2", "leaf3")
     name, take, many = it.fleet.link_ids[link], it.health.take, 0
 
-    def late_elsewhere(event: Any, append_ns: int, book: Any, *rest: Any) -> list[Change]:
+    def held_elsewhere(event: Any, append_ns: int, book: Any, *rest: Any) -> list[Change]:
         paths = [
-            {**p, "late": min(many, p["answered"])
+            {**p, "held": min(many, p["answered"])
              if name not in {*book.forward(event["nic"], p["peer"], p["path"]),
                              *book.reverse(event["nic"], p["peer"], p["path"])} else 0}
             for p in event["paths"]
         ]  # fmt: skip
         return take({**event, "paths": paths}, append_ns, book, *rest)
 
-    monkeypatch.setattr(it.health, "take", late_elsewhere)
+    monkeypatch.setattr(it.health, "take", held_elsewhere)
     it.run(WARM)
     many = 3
     it.run(1100 * MS)
@@ -777,17 +777,31 @@ def test_where_late_answers_storm_in_a_link_beside_them_must_be_silent_for_longe
     assert it.said("DOWN") == {cable}
 
 
+def test_answers_that_their_peers_were_late_with_make_no_link_patient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = small()
+    take = it.health.take
+
+    def late_everywhere(event: Any, *rest: Any) -> list[Change]:
+        return take({**event, "paths": [{**p, "late": p["answered"]} for p in event["paths"]]}, *rest)
+
+    monkeypatch.setattr(it.health, "take", late_everywhere)
+    it.run(WARM)
+    assert it.health._silence_ns(it.health.now_ns, 0) == it.health.thresholds.ns("link_dead_ms")
+
+
 def test_the_longer_silence_is_a_threshold_and_never_the_shorter_of_the_two() -> None:
     it = small()
     values = {"link_dead_ms": 10, "link_late_dead_ms": 40}
     it.health.thresholds = Thresholds(values)
     evidence = it.health.evidence
     it.run(WARM)
-    evidence.late_ns[:] = it.health.now_ns
+    evidence.held_ns[:] = it.health.now_ns
     assert it.health._silence_ns(it.health.now_ns, 0) == 40 * MS
     it.health.thresholds = Thresholds({**values, "link_dead_ms": 500})
     assert it.health._silence_ns(it.health.now_ns, 0) == 500 * MS
-    evidence.late_ns[:] = 0
+    evidence.held_ns[:] = 0
     it.health.thresholds = Thresholds(values)
     assert it.health._silence_ns(it.health.now_ns, 0) == 10 * MS
 
