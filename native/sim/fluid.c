@@ -1098,7 +1098,6 @@ static void answered(fl_sim *m, group_t *g, const probe_t *p) {
   g->late += p->told;
   if (p->sent > g->answered_sent) g->answered_sent = p->sent;
   if (p->t > g->arrived) g->arrived = p->t;
-  if (p->told) g->late++;
   if ((p->told || (g->in_a_row >= BACK && p->sent > g->last_lost)) && m->nic[g->nic].dead != FL_SILENT)
     evidence_due(m, g->nic, 1);
   if (p->sent > g->last_lost) {
@@ -1398,6 +1397,7 @@ const uint8_t *fl_event_body(fl_sim *m, int64_t event, const uint8_t *shard, int
     p = ft_put_long(p, row->lost);
     p = ft_put_long(p, row->answered);
     p = ft_put_long(p, row->late);
+    p = ft_put_long(p, row->late); /* held: whoever is late here, the network held it up */
     p = ft_put_long(p, row->in_a_row);
     for (int i = 0; i < 4; i++) p = ft_put_long(p, times[i] < 0 ? -1 : llrint(e->at - times[i]));
     p = ft_put_long(p, llrint(row->timeout_ns));

@@ -40,6 +40,8 @@ def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
             out.value()
     assert all(out.at_ns >= EPOCH_NS for outs in found.values() for out in outs)
     assert {out.record()["kind"] for out in found[LINKS]} == {"PROBE", "CARRIER"}
+    ways = [path for out in found[LINKS] for path in out.record().get("paths", ())]
+    assert all(path["held"] == path["late"] <= path["answered"] for path in ways), "taken back twice"
 
 
 def test_same_seed_same_bytes():
