@@ -160,8 +160,8 @@ class Evidence:
         self.heard_ns: Int64s = np.zeros(64, np.int64)
         """[E] NICs: its newest event."""
         self.held_ns: Int64s = np.zeros(64, np.int64)
-        """[E] newest answer over it, or of it, whose request had been told lost: what crosses it waits for so
-        long at times."""
+        """[E] newest answer over it, or of it, that the network held up until its request had been told lost:
+        what crosses it waits for so long at times."""
         self.out: Int32s = np.zeros(64, np.int32)
         self.into: Int32s = np.zeros(64, np.int32)
         """[E] NICs: the link that leaves it and the one that leads to it, NOTHING where unknown."""

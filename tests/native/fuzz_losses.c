@@ -179,44 +179,12 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
   ft_losses_free(l);
 }
 
-/* A peer that is silent altogether waits for the long time-out; one that answers later requests does not. */
-static void overtaken(void) {
-  static const int64_t MS = 1000000;
-  ft_losses *l = ft_losses_new(2, 1, 8, 2 * MS, 100 * MS);
-  ft_way_news news[2];
-  int64_t now = 1000 * MS;
+/* Peers that are all asked from `now` on. */
+static ft_losses *met(uint32_t peers, uint32_t paths, uint32_t slots, int64_t now) {
+  ft_losses *l = ft_losses_new(peers, paths, slots, 2000000, 100000000);
   CHECK(l);
-  ft_losses_meet(l, 0, 1, now);
-  ft_losses_meet(l, 1, 1, now);
-  for (int i = 0; i < 3000; i++) { /* the network is quick, the peer sometimes slow */
-    now += MS;
-    ft_losses_sent(l, 0, 0, now);
-    ft_losses_left(l, 0, now);
-    ft_losses_network(l, 0, 20000, 0);
-    ft_losses_answered(l, 0, now, i % 20 ? 50000 : 15 * MS);
-  }
-  ft_losses_take(l, now, news, 2);
-  now += MS;
-  int64_t sent = now;
-  ft_losses_sent(l, 0, 0, sent);
-  ft_losses_left(l, 0, sent);
-  int waits;
-  for (now = sent; now < sent + 10 * MS; now += MS / 4) ft_losses_judge(l, now);
-  CHECK(ft_losses_take(l, now, news, 2) == 0); /* the peer may be starved */
-  ft_losses_due(l, &waits);
-  CHECK(waits);
-  ft_losses_sent(l, 1, 0, sent + 5 * MS);
-  ft_losses_left(l, 1, sent + 5 * MS);
-  ft_losses_answered(l, 1, now, 30000);
-  ft_losses_judge(l, now);
-  CHECK(ft_losses_urgent(l));
-  CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 0 && news[0].timeout == 2 * MS);
-  sent = now;
-  ft_losses_sent(l, 2, 0, sent);
-  ft_losses_left(l, 2, sent);
-  for (; now < sent + 99 * MS; now += MS / 4) ft_losses_judge(l, now);
-  CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 1);
-  ft_losses_free(l);
+  for (uint32_t p = 0; p < peers; p++) ft_losses_meet(l, p, 1, now);
+  return l;
 }
 
 static void leaves(ft_losses *l, uint32_t slot, uint32_t way, int64_t at) {
@@ -224,14 +192,45 @@ static void leaves(ft_losses *l, uint32_t slot, uint32_t way, int64_t at) {
   ft_losses_left(l, slot, at);
 }
 
+/* A peer that is silent altogether waits for the long time-out; one that answers later requests does not. */
+static void overtaken(void) {
+  static const int64_t MS = 1000000;
+  ft_way_news news[2];
+  int64_t now = 1000 * MS;
+  ft_losses *l = met(2, 1, 8, now);
+  for (int i = 0; i < 3000; i++) { /* the network is quick, the peer sometimes slow */
+    now += MS;
+    leaves(l, 0, 0, now);
+    ft_losses_network(l, 0, 20000, 0);
+    ft_losses_answered(l, 0, now, i % 20 ? 50000 : 15 * MS);
+  }
+  ft_losses_take(l, now, news, 2);
+  now += MS;
+  int64_t sent = now;
+  leaves(l, 0, 0, sent);
+  int waits;
+  for (now = sent; now < sent + 10 * MS; now += MS / 4) ft_losses_judge(l, now);
+  CHECK(ft_losses_take(l, now, news, 2) == 0); /* the peer may be starved */
+  ft_losses_due(l, &waits);
+  CHECK(waits);
+  leaves(l, 1, 0, sent + 5 * MS);
+  ft_losses_answered(l, 1, now, 30000);
+  ft_losses_judge(l, now);
+  CHECK(ft_losses_urgent(l));
+  CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 0 && news[0].timeout == 2 * MS);
+  sent = now;
+  leaves(l, 2, 0, sent);
+  for (; now < sent + 99 * MS; now += MS / 4) ft_losses_judge(l, now);
+  CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 1);
+  ft_losses_free(l);
+}
+
 /* Of answers that came after all, the stamps tell who was late: the network, or the peer. */
 static void held(void) {
   static const int64_t MS = 1000000;
-  ft_losses *l = ft_losses_new(1, 2, 8, 2 * MS, 100 * MS);
   ft_way_news news[2];
   int64_t now = 1000 * MS;
-  CHECK(l);
-  ft_losses_meet(l, 0, 1, now);
+  ft_losses *l = met(1, 2, 8, now);
   for (int i = 0; i < 600; i++) {
     now += MS;
     leaves(l, 0, (uint32_t)i % 2, now);
@@ -266,11 +265,9 @@ static void held(void) {
  * and then. */
 static ft_losses *two_that_live(int64_t *now) {
   static const int64_t MS = 1000000;
-  ft_losses *l = ft_losses_new(2, 3, 64, 2 * MS, 100 * MS);
   ft_way_news news[6];
-  CHECK(l);
   *now = 1000 * MS;
-  for (uint32_t p = 0; p < 2; p++) ft_losses_meet(l, p, 1, *now);
+  ft_losses *l = met(2, 3, 64, *now);
   for (int i = 0; i < 6000; i++) {
     uint32_t way = (uint32_t)i % 5;
     *now += MS / 10;
