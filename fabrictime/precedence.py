@@ -58,12 +58,15 @@ def keep_precedence() -> Callable[[], None]:
     does may give it away.
     """
     scheduler, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    behind = os.environ.get(BEHIND)
 
     def let_go() -> None:
         if scheduler == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, nice)
+        if behind is None:
+            os.environ.pop(BEHIND, None)
 
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))

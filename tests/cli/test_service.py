@@ -164,15 +164,19 @@ def test_who_waits_now_and_then_stays_in_it():
 
 
 LET_GO = """
-import os
+import os, sys
 from fabrictime.precedence import keep_precedence
-before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+if sys.argv[1] == "drop" and os.geteuid() == 0:
+    os.setuid(65534)
+stand = lambda: (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), dict(os.environ))
+before = stand()
 let_go = keep_precedence()
 let_go()
-print(int(before == (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))))
+print(int(before == stand()))
 """
 
 
 def test_who_goes_first_for_nothing_can_let_go():
     """Where no namespace may be entered, `up` goes on with loopback NICs, as if it had not tried."""
-    assert classes(LET_GO) == [1]
+    assert classes(LET_GO, "stay") == [1]
+    assert classes(LET_GO, "drop") == [1]

@@ -1,0 +1,6 @@
+"""For all tests: whoever runs them, in a shell's background too, the programs that they start end by SIGINT."""
+
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell starts with `&` inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
