@@ -1,4 +1,4 @@
-"""For all tests: whoever runs them, in a shell's background too, the programs that they start end by SIGINT."""
+"""For all tests: the programs that they start end by SIGINT, in a shell's background too."""
 
 import signal
 
