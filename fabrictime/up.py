@@ -40,8 +40,9 @@ PLAIN_EVERY_S: Final = 5.0
 """Pause between two lines of figures where the output is no terminal."""
 
 STATE_EVERY_S: Final = 1.0
-PATIENCE_S: Final = 20.0
-"""How long `--for` waits beyond its end for clocks to be SYNCED, on a machine that is slow to start."""
+PATIENCE_S: Final = 60.0
+"""How long `--for` waits beyond its end for what is not yet right: on a full machine clocks are late, and so is
+history, which goes behind everything."""
 
 CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
 """Where owners of flows find their actuator's control socket."""
@@ -503,6 +504,9 @@ async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event)
 
     patience_s = time.monotonic() + PATIENCE_S
     card = await _judged(run, watcher)
+    if not card["passed"]:
+        late = ", ".join(part for part in ("probes", "clocks", "history") if not card[part]["ok"])
+        console.print(f"waiting up to {PATIENCE_S:.0f} s for {late}", highlight=False)
     while not card["passed"] and not stop.is_set() and time.monotonic() < patience_s:
         await asyncio.sleep(1)
         card = await _judged(run, watcher)

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 WORKER = Path(__file__).with_name("faust_counter.py")
 
 
-@pytest.mark.timeout(260)
+@pytest.mark.timeout(400)
 def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tmp_path, wait_for):
     app = f"counter-{uuid.uuid4().hex[:8]}"
     from confluent_kafka.cimpl import NewTopic
@@ -61,6 +61,12 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
         produce(f"{app}-in", [(b"key-%d" % key, b"") for _ in range(times) for key in range(10)])
         sent["count"], sent["at_s"] = sent["count"] + times, time.monotonic()
 
+    def reached():
+        try:
+            wait_for(counted, deadline_s=100)
+        except AssertionError as error:
+            raise AssertionError(f"{sent['count']} messages a key, counted {newest}: {error}") from error
+
     def members():
         group = admin.describe_consumer_groups([app], request_timeout=10)[app].result(10)
         return len(group.members) if group.state.name == "STABLE" else 0
@@ -68,16 +74,16 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
     try:
         first = start()
         send(10)
-        wait_for(counted, deadline_s=60)
+        reached()
         start()
-        wait_for(lambda: members() == 2)
+        wait_for(lambda: members() == 2, deadline_s=60)
         send(10)
-        wait_for(counted, deadline_s=60)
+        reached()
         first.kill()
         first.wait()
         # The dead worker's session ends, the other recovers its part of the table and goes on.
         send(10)
-        wait_for(counted, deadline_s=60)
+        reached()
         assert max(newest.values()) <= 2 * sent["count"]
     finally:
         consumer.close()
