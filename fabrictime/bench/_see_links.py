@@ -43,6 +43,8 @@ BROKEN_S: Final = 1.0
 HEALED_S: Final = 1.6
 GREY_S: Final = 3.0
 GREY_HEALED_S: Final = 8.0
+TELL_EVERY: Final = 5
+"""Trials between two lines of progress."""
 FLAP_SETTINGS: Final = {"stages": ["links"], "session_timeout_s": 2}
 
 
@@ -103,6 +105,8 @@ def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
     broken = right = false = verdicts = 0
     took_ms: list[float] = []
     for trial in range(trials):
+        if trial and trial % TELL_EVERY == 0:
+            progress(f"dead links: {trial} of {trials} trials, {right} of {broken} links named")
         links = rng.choice(it.run.fleet.link_ids, trial % 3 + 1, replace=False).tolist()
         cables = {cable_id(link) for link in links}
         it.told.clear()
@@ -135,7 +139,9 @@ def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
     it.pump(WARM_S)
     took_s: list[float] = []
     false = 0
-    for _ in range(trials):
+    for trial in range(trials):
+        if trial and trial % TELL_EVERY == 0:
+            progress(f"lossy links: {trial} of {trials}, {np.isfinite(took_s).sum()} told")
         link = str(rng.choice(it.run.fleet.link_ids))
         it.told.clear()
         began_ns = it.now_ns
