@@ -41,8 +41,8 @@ PLAIN_EVERY_S: Final = 5.0
 
 STATE_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 60.0
-"""How long `--for` waits beyond its end for what is not yet right: on a full machine clocks are late, and so is
-history, which goes behind everything."""
+"""How long `--for` waits beyond its end for what is not yet right: on a full machine clocks are late, and
+so is history, which goes behind everything."""
 
 CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
 """Where owners of flows find their actuator's control socket."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
 def nic_id(host: str, device: str) -> str:
@@ -29,6 +30,7 @@ def link_id(node: str, port: str, far_node: str, far_port: str) -> str:
     return f"{near}>{_part('node', far_node)}:{_part('port', far_port)}"
 
 
+@lru_cache(maxsize=1 << 16)
 def cable_id(link: str) -> str:
     """Return the cable that a directed link runs in: its two ends, sorted."""
     ends = link.split(">")

@@ -8,13 +8,14 @@ that a real reporter would try. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.sim.topology import Fleet, Paths
+from producers.sim.topology import Fleet
 from producers.sim.workload import FLOW_PORT, SimFlow, address_of
 from producers.ways import ACK, DATA, candidate_ports
 
@@ -66,18 +67,22 @@ class SimWays:
         """Yield key and record (None: taken back) of what is to be told now, at most so many. `dead` NICs say
         nothing."""
         names = self._fleet.nic_ids
-        for pair in list(self._due)[:most]:
+        due = list(islice(self._due, most))
+        for pair in due:
             del self._due[pair]
-            nic, peer = pair
-            if nic in dead:
-                continue
-            key, told = f"{names[nic]}>{names[peer]}", self._told.get(pair)
-            found = self._find(pair, living, now_ns)
-            if not found:
+        pairs = [pair for pair in due if pair[0] not in dead]
+        for pair, traced in zip(pairs, self._traced(pairs, living), strict=True):
+            key, told = f"{names[pair[0]]}>{names[pair[1]]}", self._told.get(pair)
+            if not traced:
                 if told is not None:
                     del self._told[pair]
                     yield key, None
-            elif found != told:
+                continue
+            found = {
+                way: (*now, told[way][2] if told is not None and told.get(way, ())[:2] == now else now_ns)
+                for way, now in traced.items()
+            }
+            if found != told:
                 self._told[pair] = found
                 yield key, self._record(pair, found, now_ns)
 
@@ -92,25 +97,34 @@ class SimWays:
         self._ask(gone)
         return True
 
-    def _find(
-        self, pair: Pair, living: NDArray[np.bool_] | None, now_ns: int
-    ) -> dict[tuple[str, int], tuple[Hops, bool, int]]:
-        nic, peer = pair
-        told = self._told.get(pair, {})
-        found = {}
-        for leg, flows in ((DATA, pair), (ACK, pair[::-1])):
-            ports = self._tried(flows)
-            if not ports:
-                continue
-            if leg == DATA:
-                paths = self._fleet.paths(nic, peer, ports, FLOW_PORT, living)
-            else:
-                paths = self._fleet.paths(nic, peer, FLOW_PORT, ports, living)
-            for at, port in enumerate(ports):
-                hops, whole = self._hops(paths, at), bool(paths.reached[at])
-                before = told.get((leg, port))
-                same = before is not None and before[:2] == (hops, whole)
-                found[leg, port] = (hops, whole, before[2] if before is not None and same else now_ns)
+    def _traced(
+        self, pairs: Sequence[Pair], living: NDArray[np.bool_] | None
+    ) -> list[dict[tuple[str, int], tuple[Hops, bool]]]:
+        """Return of each directed pair: leg and port to links and whether they are all."""
+        found: list[dict[tuple[str, int], tuple[Hops, bool]]] = [{} for _ in pairs]
+        ways = [
+            (at, leg, port)
+            for at, pair in enumerate(pairs)
+            for leg, flows in ((DATA, pair), (ACK, pair[::-1]))
+            for port in self._tried(flows)
+        ]
+        if not ways:
+            return found
+        ends = np.array(
+            [
+                (*pairs[at], port, FLOW_PORT) if leg == DATA else (*pairs[at], FLOW_PORT, port)
+                for at, leg, port in ways
+            ],
+            np.int64,
+        )
+        nics, peers, ports, peer_ports = ends.T
+        paths = self._fleet.paths(nics, peers, ports, peer_ports, living)
+        names = self._fleet.link_ids
+        links, start = [names[link] for link in paths.link.tolist()], paths.start.tolist()
+        for (at, leg, port), begin, end, whole in zip(
+            ways, start[:-1], start[1:], paths.reached.tolist(), strict=True
+        ):
+            found[at][leg, port] = (tuple(links[begin:end]), whole)
         return found
 
     def _tried(self, pair: Pair) -> list[int]:
@@ -120,9 +134,6 @@ class SimWays:
         source, peer = pair
         tried = candidate_ports(address_of(source), address_of(peer), FLOW_PORT, self._count, _FIRST_PORT)
         return sorted({*ports, *tried})
-
-    def _hops(self, paths: Paths, at: int) -> Hops:
-        return tuple(self._fleet.link_ids[link] for link in paths.of(at).tolist())
 
     def _record(
         self, pair: Pair, found: dict[tuple[str, int], tuple[Hops, bool, int]], now_ns: int

@@ -102,13 +102,11 @@ def against_links(evidence: Evidence, paths: NDArray[np.intp]) -> Suspicion:
 
 
 def against_switch(evidence: Evidence, paths: NDArray[np.intp], links: NDArray[np.intp]) -> Int64s:
-    """Return [S] the losses of `paths` that speak against a switch of `links`: sent after the last sign of
-    life of all of them, and before a later one of both ends; 0 where a path crosses none of them."""
+    """Return [S] the losses of `paths`, which all cross a switch of `links`, that speak against it: sent
+    after the last sign of life of all of them, and before a later one of both ends."""
     floor, upto = _between(evidence, paths)
     after = np.maximum(floor, evidence.life_ns[links].max(initial=0))
-    losses = evidence.losses_within(paths, after, upto)
-    losses[~evidence.among(links)[evidence.rows[paths]].any(axis=1)] = 0
-    return losses
+    return evidence.losses_within(paths, after, upto)
 
 
 def cables_needed(losses: Int64s, crossing: NDArray[np.bool_], margin: int) -> int:

@@ -130,6 +130,8 @@ class Evidence:
         self.index: dict[str, int] = {}
         """Name of a link or NIC to element."""
         self.names: list[str] = [""]
+        self.ends: list[tuple[str, str]] = [("", "")]
+        """Element to the nodes that a link leads from and to."""
         self.paths = 0
         self.lines: Mapping[str, ClockLine] = {}
         """NIC to its clock's line in fabric time, of those whose clock can be used."""
@@ -222,6 +224,8 @@ class Evidence:
             return found
         made = self.index[name] = len(self.names)
         self.names.append(name)
+        near, _, far = name.partition(">")
+        self.ends.append(("", "") if nic else (_end(near)[0], _end(far)[0]))
         if made >= len(self.life_ns):
             for field in (
                 "life_ns", "answers", "is_nic", "revived_ns", "excused_ns", "heard_ns", "out", "into", "down",
@@ -231,7 +235,6 @@ class Evidence:
         self.life_ns[made] = self.met_ns[made] = now_ns
         self.is_nic[made] = nic
         if not nic:
-            near, _, far = name.partition(">")
             (a, p), (b, q) = sorted((_end(near), _end(far)))
             self.alike.setdefault((a, b), set()).add((p, q))
             for node in (a, b):
@@ -240,8 +243,7 @@ class Evidence:
 
     def nodes_of(self, link: int) -> tuple[str, str]:
         """Return the nodes that a link leads from and to."""
-        near, _, far = self.names[link].partition(">")
-        return _end(near)[0], _end(far)[0]
+        return self.ends[link]
 
     def links_of(self, nic: int) -> list[int]:
         """Return the known links between a NIC and its switch."""
@@ -392,7 +394,7 @@ class Evidence:
 
     def speaking(self, now_ns: int) -> int:
         """Return how many NICs told of anything within the past seconds; each does once a second."""
-        return sum(nic.now_ns > now_ns - HELD_KEPT_NS for nic in self.nics.values())
+        return int(np.count_nonzero(self.heard_ns > now_ns - HELD_KEPT_NS))
 
     def _live(self, at: NDArray[np.intp], arrived: Int64s) -> None:
         """Note answers at `arrived` (0: none) on everything that they crossed."""

@@ -416,8 +416,10 @@ class ShardHealth:
         """Find switches inside the fabric that nothing crosses any more: each is one cause for what takes
         several dead links else, the last of which no path would ever tell from a living one."""
         evidence = self.evidence
+        of_nics = (evidence.among(evidence.out) | evidence.among(evidence.into)) & evidence.answers
         crossed = np.unique(evidence.rows[suspects, 2:])
         silent = crossed[evidence.life_ns[crossed] < now_ns - self.thresholds.ns("link_dead_ms")]
+        silent = silent[~of_nics[silent]]
         cables: dict[str, set[str]] = {}
         for element in silent.tolist():
             cable = cable_id(evidence.names[element])
@@ -425,6 +427,8 @@ class ShardHealth:
                 cables.setdefault(node, set()).add(cable)
         for node in sorted(node for node, of_node in cables.items() if len(of_node) >= SWITCH_CABLES):
             links = list(evidence.of_node[node])
+            if of_nics[links].any():
+                continue
             if now_ns - int(evidence.life_ns[links].max()) >= self._silence_ns(now_ns, links):
                 self._judge_switch(now_ns, node, suspects)
 
@@ -437,9 +441,12 @@ class ShardHealth:
         last_ns = int(evidence.life_ns[links].max(initial=0))
         if len(by_cable) < SWITCH_CABLES or now_ns - last_ns < self.thresholds.ns("link_dead_ms"):
             return
-        losses, rows = against_switch(evidence, suspects, links), evidence.rows[suspects]
+        rows, within = evidence.rows[suspects], evidence.among(links)
+        crosses = within[rows].any(axis=1)
+        suspects, rows = suspects[crosses], rows[crosses]
+        losses = against_switch(evidence, suspects, links)
         elsewhere = evidence.down[rows] | (evidence.muted_ns[rows] > now_ns)
-        losses[(elsewhere & ~evidence.among(links)[rows]).any(axis=1)] = 0
+        losses[(elsewhere & ~within[rows]).any(axis=1)] = 0
         mine = losses > 0
         losses, rows = losses[mine], rows[mine]
         if losses.sum() < self.thresholds["dead_losses"]:
@@ -462,14 +469,12 @@ class ShardHealth:
                 self._died(s, now_ns, begin_ns, "PROBES", (), why)
 
     def _links_within(self, node: str) -> NDArray[np.intp]:
-        """Return the links of a switch that lived until it fell silent; none where NICs hang on it, or where
-        all are known to be DOWN."""
+        """Return the links of a switch that lived until it fell silent; none where all are known to be
+        DOWN."""
         evidence = self.evidence
         links = np.array(sorted(evidence.of_node[node]), np.intp)
         links = links[evidence.answers[links]]
-        known_down = evidence.down[links].all()
-        of_nics = evidence.among(evidence.out) | evidence.among(evidence.into)
-        if known_down or of_nics[links].any():
+        if evidence.down[links].all():
             return links[:0]
         lives_ns = evidence.life_ns[links]
         lately: NDArray[np.intp] = links[lives_ns > lives_ns.max() - RETRACT_NS]
