@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from schemas.limits import EVERYONE, Limits
@@ -60,6 +61,10 @@ FIRST_PORT, LAST_PORT = 49_152, 65_535
 """Where ways are not known, a path is drawn from the ephemeral ports (RFC 6335)."""
 RANKED: Final = 4
 """Other paths that are told of each flow."""
+RANKED_A_ROUND: Final = 400
+"""Of more flows the other paths are ranked in turn, some in each round, so that no round takes long."""
+DRAWS: Final = 0x9E3779B97F4A7C15
+"""Odd, and near 2^64 over the golden ratio: products with it scatter (Knuth, TAOCP 3, 6.4)."""
 EARLIER_NS: Final = 5 * S
 """Reports from so long before an owner's begin are taken as if they were of its time."""
 REFLEXES_MOST: Final = 100_000
@@ -99,7 +104,7 @@ class Rules:
     slow_for_ns: int = 1 * S
     """How long that lasts until the flow tries another path, as in PLB (Qureshi et al., SIGCOMM 2022)."""
     fallbacks_ns: int = 1 * S
-    """Least time between two rankings of other paths, but for when a link's health changes."""
+    """Least time between two rankings of a host's flows, but for those that a link's health is about."""
 
 
 class Ways(Protocol):
@@ -200,8 +205,11 @@ class _Flow:
     """When it was steered of late, ns, and which links it left."""
     avoid: dict[int, int] = field(default_factory=dict)
     """Paths that could not be taken, and until when, ns, they are not tried again."""
-    shared: tuple[Way, Choices, dict[Way, int]] | None = None
-    """Its way, its choices, and how many links each of these has in common with that."""
+    elsewhere: tuple[Way, Choices, list[tuple[Way, tuple[int, ...], int, Links]]] | None = None
+    """Its way, its choices, and of each of these that is another: the way, its ports, how many links it has
+    in common with its own, and those of its data that are new."""
+    others: tuple[int, Choices, list[int]] | None = None
+    """Its path and its choices, and how others were ranked then."""
     least_rtt_ns: int | None = None
     slow_since_ns: int | None = None
 
@@ -244,7 +252,10 @@ class Policy:
         self._troubled: dict[str, tuple[int, int]] = {}
         """Link to since when and until when, ns, a collision was seen there."""
         self._back_ns, self._back_batch = 0, 0
-        self._ranked_ns, self._ranked_version = 0, -1
+        self._ranked_version = -1
+        self._ranked_ns: dict[str, int] = {}
+        """Host to when all its flows' other paths were ranked."""
+        self._ranked_touched: frozenset[str] = frozenset()
         self._told: dict[str, tuple[int, list[Record]]] = {}
         """Host to how many rankings of it were told, and the last of them."""
         self._now_ns = 0
@@ -255,6 +266,8 @@ class Policy:
         self._choices: dict[tuple[str, str, int], tuple[Mapping[int, Way], Choices]] = {}
         self._graded: dict[Way, State] = {}
         """Ways to what is known of them, as of this round."""
+        self._touched: frozenset[str] = frozenset()
+        """Links of which anything was said, as of this round."""
         self._ports: set[tuple[tuple[str, str, int], int]] = set()
         """Ports that sockets have, or will once what is decided is done."""
         self._hurried_version = 0
@@ -421,10 +434,12 @@ class Policy:
     def _begin(self, now_ns: int) -> None:
         self._now_ns, self._round = now_ns, Round()
         self._hurried_version = self.wellness.version
-        self._graded = {}
+        self._graded, self._touched = {}, self.wellness.touched
 
     def _grade(self, way: Way) -> State:
         """Return what is known of the worst link of a way, there and back."""
+        if self._touched.isdisjoint(way.links) and self._touched.isdisjoint(way.back):
+            return WELL
         state = self._graded.get(way)
         if state is None:
             state = self._graded[way] = self.wellness.of_links(way.both, self._now_ns)
@@ -452,15 +467,19 @@ class Policy:
             state = WELL if calm else self._grade(way)
             if not grades(state):
                 continue
-            free: Sequence[int] = paths
-            if exclusive or f.avoid or f.path in paths:
-                free = [
-                    path for path in paths
-                    if f.avoid.get(path, 0) <= self._now_ns and path != f.path
-                    and not (exclusive and (f.ends, path) in self._ports)
-                ]  # fmt: skip
-            if free:
-                yield state, way, free[draw % len(free)]
+            path = self._port(f, paths, exclusive, draw)
+            if path is not None:
+                yield state, way, path
+
+    def _port(self, f: _Flow, paths: Sequence[int], exclusive: bool, draw: int) -> int | None:
+        """Return one of the ports of a way that a flow can take now, None where there is none."""
+        if exclusive or f.avoid or f.path in paths:
+            paths = [
+                path for path in paths
+                if f.avoid.get(path, 0) <= self._now_ns and path != f.path
+                and not (exclusive and (f.ends, path) in self._ports)
+            ]  # fmt: skip
+        return paths[draw % len(paths)] if paths else None
 
     def _look(self) -> None:
         """Bring flows, demands and loads up to date."""
@@ -616,11 +635,17 @@ class Policy:
     # ------------------------------------------------------------------------------------ failover
 
     def _state(self, f: _Flow) -> State:
-        ends = (self.wellness.of_end(f.live.nic), self.wellness.of_end(f.live.peer))
-        return max((*ends, self._grade(f.way)), key=lambda each: each[:2])
+        """Return what is known of the worst of a flow's ends and links."""
+        worst = self.wellness.of_end(f.live.nic)
+        for other in (self.wellness.of_end(f.live.peer), self._grade(f.way)):
+            if other is not WELL and other[:2] > worst[:2]:
+                worst = other
+        return worst
 
     def _fail_over(self) -> None:
         """Move every flow off a dead or lossy path: dead ones first, then the heaviest."""
+        if self.wellness.sound:
+            return
         bad = [(f, state) for f in self._flows.values() if (state := self._state(f)).grade >= Grade.GREY]
         bad.sort(key=lambda each: (-each[1].grade, -each[0].bps, self._draw(each[0].live.flow_id)))
         for f, state in bad:
@@ -1052,53 +1077,102 @@ class Policy:
         return True
 
     def _rank(self) -> None:
-        """Rank the other paths of all flows; tell of each host whose ranks changed."""
-        version = self.wellness.version
-        if version == self._ranked_version and self._now_ns < self._ranked_ns + self.rules.fallbacks_ns:
-            return
-        self._ranked_ns, self._ranked_version = self._now_ns, version
-        ranks: dict[str, list[Record]] = {host: [] for host in sorted(self._told)}
-        flows = sorted(self._flows.values(), key=lambda f: (-f.bps, f.live.flow_id))
-        for f in flows:
-            of_host = ranks.setdefault(f.host, [])
-            protected = f.live.job in self._limits_of(f.host).protected_jobs
-            let = "MOVE" in f.live.can and not protected and len(of_host) < MAX_ELEMENTS
-            others = self._others(f) if let else []
-            if others:
-                of_host.append({
+        """Rank the other paths of flows: each host's once in `fallbacks_ns`, and at once those that cross, or
+        could, what was said of links since. Tell of each host whose ranks changed."""
+        version, limits = self.wellness.version, self._ranked_version < 0  # limits: may be others now
+        said: frozenset[str] = frozenset()
+        if version != self._ranked_version:
+            said = self._touched | self._ranked_touched
+            self._ranked_version, self._ranked_touched = version, self._touched
+        of_host: dict[str, list[_Flow]] = {host: [] for host in self._told}
+        for f in self._flows.values():
+            of_host.setdefault(f.host, []).append(f)
+        due = self._due_hosts(of_host)
+        for host, flows in sorted(of_host.items()):
+            if host in due:
+                self._rank_host(host, flows, flows)
+                continue
+            touched = [f for f in flows if self._could_cross(f, said)] if said else []
+            if touched or limits:
+                self._rank_host(host, flows, touched)
+
+    def _due_hosts(self, of_host: Mapping[str, Sized]) -> set[str]:
+        """Return the hosts whose flows are to be ranked by now, those that wait the longest: of many flows
+        some in each round, so that none takes long."""
+        waiting = [host for host in of_host if host not in self._ranked_ns]
+        due_ns = self._now_ns - self.rules.fallbacks_ns
+        waiting += sorted((host for host, at_ns in self._ranked_ns.items() if at_ns <= due_ns),
+                          key=lambda host: (self._ranked_ns[host], host))  # fmt: skip
+        most, chosen = RANKED_A_ROUND, set()
+        for host in waiting:
+            if most <= 0:
+                break
+            most -= len(of_host.get(host, ()))
+            chosen.add(host)
+            self._ranked_ns[host] = self._now_ns
+        return chosen
+
+    def _could_cross(self, f: _Flow, links: frozenset[str]) -> bool:
+        """Whether a flow goes over any of these links, or could."""
+        return not all(links.isdisjoint(way.links) and links.isdisjoint(way.back) for way, _ in f.choices)
+
+    def _rank_host(self, host: str, flows: list[_Flow], anew: list[_Flow]) -> None:
+        """Rank the other paths of some of a host's flows; tell where any are others than were told."""
+        limits = self._limits_of(host)
+        fresh = {f.live.flow_id for f in anew}
+        ranked: list[Record] = []
+        for f in sorted(flows, key=lambda f: (-f.bps, f.live.flow_id)):
+            if "MOVE" not in f.live.can or f.live.job in limits.protected_jobs or len(ranked) >= MAX_ELEMENTS:
+                continue
+            known = f.others
+            stale = known is not None and (known[0] != f.path or known[1] is not f.choices)
+            if stale or f.live.flow_id in fresh:
+                known = f.others = f.path, f.choices, self._others(f)
+            if known is not None and (others := known[2]):
+                ranked.append({
                     "flow_id": f.live.flow_id, "path": f.path, "others": others,
                     "links": list(f.way.both), "other_links": [list(f.ways[path].both) for path in others],
                     "job": f.live.job,
                 })  # fmt: skip
-        for host, of_host in sorted(ranks.items()):
-            of_host.sort(key=lambda each: each["flow_id"])
-            count, told = self._told.get(host, (0, None))  # once an epoch at least: an older one's are over
-            if of_host == told:
-                continue
-            self._told[host] = (count + 1, of_host)
-            self._round.fallbacks.append(Said(FALLBACKS, host, {
-                "host": host, "shard": self.shard, "epoch": self.epoch, "seq": count,
-                "at_ns": self._now_ns, "config_version": self._limits_of(host).version, "flows": of_host,
-            }))  # fmt: skip
+        ranked.sort(key=lambda each: each["flow_id"])
+        count, told = self._told.get(host, (0, None))  # once an epoch at least: an older one's are over
+        if ranked == told:
+            return
+        self._told[host] = (count + 1, ranked)
+        self._round.fallbacks.append(Said(FALLBACKS, host, {
+            "host": host, "shard": self.shard, "epoch": self.epoch, "seq": count,
+            "at_ns": self._now_ns, "config_version": limits.version, "flows": ranked,
+        }))  # fmt: skip
 
     def _others(self, f: _Flow) -> list[int]:
         """Return a flow's other living paths: well ones first, then those that share least with its own."""
-        found: list[tuple[tuple[Grade, float], int, int, int]] = []
+        if f.elsewhere is None or f.elsewhere[0] is not f.way or f.elsewhere[1] is not f.choices:
+            own, links = frozenset(f.way.both), f.links
+            f.elsewhere = f.way, f.choices, [
+                (way, paths, len(own.intersection(way.both)),
+                 tuple(each for each in way.links if each not in links))
+                for way, paths in f.choices if way != f.way
+            ]  # fmt: skip
+        found: list[tuple[tuple[tuple[Grade, float], int, int], int]] = []
         loads: dict[Links, int] = {}
-        if f.shared is None or f.shared[0] is not f.way or f.shared[1] is not f.choices:
-            own = frozenset(f.way.both)
-            f.shared = (f.way, f.choices, {way: len(own.intersection(way.both)) for way, _ in f.choices})
-        shared = f.shared[2]
-        for state, way, path in self._open_to(f, lambda state: state.grade is not Grade.DEAD):
-            load = loads.get(way.links)
+        exclusive, draw = _exclusive(f), self._draw(f.live.flow_id)
+        for way, paths, shared, new in f.elsewhere[2]:
+            state = self._grade(way)
+            if state.grade is Grade.DEAD:
+                continue
+            path = self._port(f, paths, exclusive, draw)
+            if path is None:
+                continue
+            load = loads.get(new)
             if load is None:
-                load = loads[way.links] = round(LOAD_STEPS * self._after(f, way.links))
-            found.append((state[:2], shared[way], load, path))
+                load = loads[new] = round(LOAD_STEPS * self._loads.worst(new, f.weight))
+            found.append(((state[:2], shared, load), path))
         found.sort()
         if len(found) > RANKED:  # ties are broken by a draw, only of what may be told
-            found = [each for each in found if each[:3] <= found[RANKED - 1][:3]]
-        drawn = sorted((*each[:3], self._draw(f.live.flow_id, each[3]), each[3]) for each in found)
-        return [path for *_, path in drawn[:RANKED]]
+            last = found[RANKED - 1][0]
+            found = list(takewhile(lambda each: each[0] <= last, found))
+        drawn = sorted((rank, (draw ^ path) * DRAWS & 2**64 - 1, path) for rank, path in found)
+        return [path for _, _, path in drawn[:RANKED]]
 
 
 def _exclusive(f: _Flow) -> bool:

@@ -66,16 +66,21 @@ class Wellness:
         """Cable that may be what is bad to the subjects that say so."""
         self._hosts: dict[str, str] = {}
         """NIC or host to the subject, which is of the same name."""
+        self._bad: set[str] = set()
+        """Subjects that are dead or lossy now."""
+        self._touched: frozenset[str] | None = None
         self.version = 0
         """Grows with every change of state."""
 
     def take(self, subject: str, record: Mapping[str, Any] | None) -> None:
         """Take a subject's `LinkHealth`; None: it is forgotten. An older record changes nothing."""
+        self._touched = None
         known = self._subjects.get(subject)
         if record is None:
             if known is not None:
                 self._suspect(subject, known.others, ())
                 del self._subjects[subject]
+                self._bad.discard(subject)
                 self._hosts.pop(subject, None)
                 self._links = {link: name for link, name in self._links.items() if name != subject}
                 self.version += 1
@@ -85,6 +90,7 @@ class Wellness:
             return
         state, was = record["state"], s.state
         bad, was_bad = state in ("DOWN", "GREY"), was in ("DOWN", "GREY")
+        (self._bad.add if bad else self._bad.discard)(subject)
         since_ns = record["since_ns"]
         if bad and not was_bad:
             s.spells.append(since_ns)
@@ -118,6 +124,20 @@ class Wellness:
         """Return subject/seq of what was said of a subject last."""
         known = self._subjects.get(subject)
         return f"{subject}/{known.seq}" if known is not None else subject
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is dead or lossy now."""
+        return not self._bad
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """The directed links of which anything was said: all others are well."""
+        if self._touched is None:
+            ends = [cable.split("<>") for cable, by in self._suspects.items() if by and "<>" in cable]
+            either = {f"{a}>{b}" for near, far in ends for a, b in ((near, far), (far, near))}
+            self._touched = frozenset(self._links) | either
+        return self._touched
 
     @property
     def calm(self) -> bool:

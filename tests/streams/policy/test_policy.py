@@ -351,3 +351,18 @@ def test_a_job_that_is_protected_from_now_on_has_no_fallbacks_any_more():
     it.configure(version=2, protected_jobs=["j7"])
     it.decide()
     assert all(record["flows"] == [] for record in it.fallbacks.values())
+
+
+def test_many_flows_are_ranked_in_turn_but_those_that_could_cross_a_dead_link_at_once():
+    count, hosts, link = 1200, 8, "leaf1:u1>spine1:p1"
+    it = World(count, most_moved_share=1.0)
+    it.decide()
+    assert 0 < sum(bool(record["flows"]) for record in it.fallbacks.values()) < hosts
+    it.decide()
+    it.decide()
+    assert sum(len(record["flows"]) for record in it.fallbacks.values()) == count
+    it.health(link, "DOWN")
+    it.decide()
+    rows = [row for record in it.fallbacks.values() for row in record["flows"]]
+    assert len(rows) == count
+    assert not any(link in links for row in rows for links in row["other_links"])
