@@ -12,6 +12,7 @@ in the table with their reason, and are left out of the worst time.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import tempfile
 import threading
@@ -111,18 +112,20 @@ def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float
     named_s = cleared_s = None
     wrong: dict[str, None] = {}
     said = ""
-    for at_ms, rows in sights:
+    stands = False
+    ends = [*(at_ms for at_ms, _ in sights[1:]), math.inf][: len(sights)]
+    for (at_ms, rows), end_ms in zip(sights, ends, strict=True):
         found = {row.subject: row for row in rows}
         here = {subject for subject in case.wanted if subject in found}
-        if named_s is None and all(
-            subject in here and found[subject].kind == kind for subject, kind in case.wanted.items()
-        ):
+        right = all(subject in here and found[subject].kind == kind for subject, kind in case.wanted.items())
+        if named_s is None and right:
             named_s = (at_ms - made_ms) / 1e3
+        stands = stands or (right and end_ms > made_ms)  # what is made to flap is DOWN at times until then
         if not said and here:
             said = found[min(here)].text
         for row in rows:
             known = row.subject in case.wanted or row.subject in case.allowed
-            other = named_s is not None and case.wanted.get(row.subject, row.kind) != row.kind
+            other = stands and case.wanted.get(row.subject, row.kind) != row.kind
             if other or not known:
                 wrong.setdefault(f"{row.subject} {row.kind}")
         if at_ms <= healed_ms or here:

@@ -46,6 +46,18 @@ def test_another_link_or_another_kind_is_wrong() -> None:
     assert turned.wrong == (f"{A} GREY",)
 
 
+def test_while_a_link_is_made_to_flap_it_may_be_told_as_down_and_not_after_that() -> None:
+    flaps = case(wanted={A: "FLAPPING"}, from_end=True, stays=True)
+    sights = [
+        sight(100, (A, "DOWN")),
+        sight(400, (A, "FLAPPING")),
+        sight(700, (A, "DOWN")),
+        sight(1_300, (A, "FLAPPING")),
+    ]
+    assert scored(flaps, sights, 1_000, 1_000).right
+    assert scored(flaps, [*sights, sight(1_600, (A, "DOWN"))], 1_000, 1_000).wrong == (f"{A} DOWN",)
+
+
 def test_what_comes_back_was_not_cleared() -> None:
     sights = [sight(100, (A, "DOWN")), sight(2_100), sight(2_300, (A, "DOWN")), sight(2_900)]
     assert scored(case(), sights, 0, 2_000).cleared_s == 0.9
