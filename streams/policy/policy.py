@@ -252,10 +252,9 @@ class Policy:
         self._troubled: dict[str, tuple[int, int]] = {}
         """Link to since when and until when, ns, a collision was seen there."""
         self._back_ns, self._back_batch = 0, 0
-        self._ranked_version = -1
         self._ranked_ns: dict[str, int] = {}
         """Host to when all its flows' other paths were ranked."""
-        self._ranked_touched: frozenset[str] = frozenset()
+        self._limits_are_new = False
         self._told: dict[str, tuple[int, list[Record]]] = {}
         """Host to how many rankings of it were told, and the last of them."""
         self._now_ns = 0
@@ -337,7 +336,7 @@ class Policy:
         """Take the records of `fabric.config` in force, by key."""
         self._records = dict(records)
         self._limits.clear()
-        self._ranked_version = -1
+        self._limits_are_new = True
         for f in self._flows.values():  # what was refused before may be let now
             f.tries, f.wait_ns = 0, 0
         self._rates.take_slices(records[EVERYONE]["slices"] if EVERYONE in records else ())
@@ -1079,11 +1078,8 @@ class Policy:
     def _rank(self) -> None:
         """Rank the other paths of flows: each host's once in `fallbacks_ns`, and at once those that cross, or
         could, what was said of links since. Tell of each host whose ranks changed."""
-        version, limits = self.wellness.version, self._ranked_version < 0  # limits: may be others now
-        said: frozenset[str] = frozenset()
-        if version != self._ranked_version:
-            said = self._touched | self._ranked_touched
-            self._ranked_version, self._ranked_touched = version, self._touched
+        limits, self._limits_are_new = self._limits_are_new, False
+        said = self.wellness.changed()
         of_host: dict[str, list[_Flow]] = {host: [] for host in self._told}
         for f in self._flows.values():
             of_host.setdefault(f.host, []).append(f)
@@ -1091,10 +1087,23 @@ class Policy:
         for host, flows in sorted(of_host.items()):
             if host in due:
                 self._rank_host(host, flows, flows)
-                continue
-            touched = [f for f in flows if self._could_cross(f, said)] if said else []
-            if touched or limits:
-                self._rank_host(host, flows, touched)
+            elif host in self._ranked_ns:  # of others an earlier owner's ranks hold until their turn
+                anew = [f for f in flows if self._must_rank(f, said)]
+                if anew or limits:
+                    self._rank_host(host, flows, anew)
+
+    def _must_rank(self, f: _Flow, said: frozenset[str]) -> bool:
+        """Whether a flow's ranks may lead it wrong: it was moved, or could cross links of which something new
+        was `said`, or takes other ways by its ports now and could cross any of which something was."""
+        if f.others is None:
+            return False
+        path, choices, _ = f.others
+        if path != f.path:
+            return True
+        links = said if choices is f.choices else self._touched
+        return bool(links) and not all(
+            links.isdisjoint(way.links) and links.isdisjoint(way.back) for way, _ in f.choices
+        )
 
     def _due_hosts(self, of_host: Mapping[str, Sized]) -> set[str]:
         """Return the hosts whose flows are to be ranked by now, those that wait the longest: of many flows
@@ -1112,10 +1121,6 @@ class Policy:
             self._ranked_ns[host] = self._now_ns
         return chosen
 
-    def _could_cross(self, f: _Flow, links: frozenset[str]) -> bool:
-        """Whether a flow goes over any of these links, or could."""
-        return not all(links.isdisjoint(way.links) and links.isdisjoint(way.back) for way, _ in f.choices)
-
     def _rank_host(self, host: str, flows: list[_Flow], anew: list[_Flow]) -> None:
         """Rank the other paths of some of a host's flows; tell where any are others than were told."""
         limits = self._limits_of(host)
@@ -1123,15 +1128,16 @@ class Policy:
         ranked: list[Record] = []
         for f in sorted(flows, key=lambda f: (-f.bps, f.live.flow_id)):
             if "MOVE" not in f.live.can or f.live.job in limits.protected_jobs or len(ranked) >= MAX_ELEMENTS:
+                f.others = None
                 continue
-            known = f.others
-            stale = known is not None and (known[0] != f.path or known[1] is not f.choices)
-            if stale or f.live.flow_id in fresh:
-                known = f.others = f.path, f.choices, self._others(f)
-            if known is not None and (others := known[2]):
+            if f.live.flow_id in fresh:
+                f.others = f.path, f.choices, self._others(f)
+            others = [path for path in f.others[2] if path in f.ways] if f.others is not None else []
+            if others:
                 ranked.append({
                     "flow_id": f.live.flow_id, "path": f.path, "others": others,
-                    "links": list(f.way.both), "other_links": [list(f.ways[path].both) for path in others],
+                    "links": list(f.way.both),
+                    "other_links": [list(f.ways[path].both) for path in others],
                     "job": f.live.job,
                 })  # fmt: skip
         ranked.sort(key=lambda each: each["flow_id"])

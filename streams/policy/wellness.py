@@ -8,7 +8,7 @@ held down for a while, twice as long with each time that it went bad within the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -69,6 +69,7 @@ class Wellness:
         self._bad: set[str] = set()
         """Subjects that are dead or lossy now."""
         self._touched: frozenset[str] | None = None
+        self._changed: set[str] = set()
         self.version = 0
         """Grows with every change of state."""
 
@@ -78,6 +79,7 @@ class Wellness:
         known = self._subjects.get(subject)
         if record is None:
             if known is not None:
+                self._changed.update(known.links, _either_way(known.others))
                 self._suspect(subject, known.others, ())
                 del self._subjects[subject]
                 self._bad.discard(subject)
@@ -101,6 +103,7 @@ class Wellness:
             s.held_until_ns = since_ns + min(self._hold_ns << min(times - 1, 30), self._hold_most_ns)
         if (state, tuple(record["links"]), tuple(record["others"])) != (was, s.links, s.others):
             self.version += 1
+            self._changed.update(s.links, record["links"], _either_way((*s.others, *record["others"])))
         self._suspect(subject, s.others, tuple(record["others"]) if bad else ())
         s.others = tuple(record["others"]) if bad else ()
         s.state, s.seq, s.loss = state, record["seq"], record["loss_rate"] or 0.0
@@ -110,6 +113,8 @@ class Wellness:
         if bad:  # the other direction may have been bad before: it is not what this is about
             for link in set(s.links) - set(links):
                 self._links.pop(link, None)
+        else:  # what was bad before is held down, whatever is named now
+            links = (*links, *(link for link in s.links if link not in links))
         s.links = links
         for link in s.links:
             self._links[link] = subject
@@ -134,10 +139,15 @@ class Wellness:
     def touched(self) -> frozenset[str]:
         """The directed links of which anything was said: all others are well."""
         if self._touched is None:
-            ends = [cable.split("<>") for cable, by in self._suspects.items() if by and "<>" in cable]
-            either = {f"{a}>{b}" for near, far in ends for a, b in ((near, far), (far, near))}
-            self._touched = frozenset(self._links) | either
+            suspects = _either_way(cable for cable, by in self._suspects.items() if by)
+            self._touched = frozenset(self._links).union(suspects)
         return self._touched
+
+    def changed(self) -> frozenset[str]:
+        """Return the directed links of which something new was said since this was asked last."""
+        found = frozenset(self._changed)
+        self._changed.clear()
+        return found
 
     @property
     def calm(self) -> bool:
@@ -179,3 +189,12 @@ class Wellness:
         if self._suspects and self._suspects.get(cable_id(link)):
             return State(Grade.HELD, 0.0, self.reason(min(self._suspects[cable_id(link)])))
         return WELL
+
+
+def _either_way(cables: Iterable[str]) -> Iterator[str]:
+    """Give both directed links of each cable; what is no cable has none."""
+    for cable in cables:
+        near, between, far = cable.partition("<>")
+        if between:
+            yield f"{near}>{far}"
+            yield f"{far}>{near}"

@@ -3,7 +3,7 @@ nobody knows."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
@@ -59,6 +59,7 @@ class World:
         self.job = dict.fromkeys(self.paths, job)
         self.rtt_ns = dict.fromkeys(self.paths, 10_000)
         self.known, self.hops, self.obey = ways, hops, obey
+        self.shift, self.ways = 0, {}
         self.now_ns, self.seq, self.update = T, defaultdict(int), 0
         self.states, self.decisions, self.fallbacks = {}, [], {}
         self.policy = Policy("s0", 1, self, self, lambda link: RATE)
@@ -80,8 +81,11 @@ class World:
     def of(self, flow):
         if not self.known:
             return {}
-        ports = (*range(100, 108), flow.path)
-        return {path: Way(links_of(flow.nic, flow.peer, path % SPINES)) for path in ports}
+        ports = frozenset((*range(100, 108), flow.path))
+        key = (flow.nic, flow.peer, self.shift, ports)
+        return self.ways.setdefault(key, {
+            path: Way(links_of(flow.nic, flow.peer, (path + self.shift) % SPINES)) for path in sorted(ports)
+        })  # fmt: skip
 
     def health(self, link, state, kind="LINK", **more):
         subject = cable_id(link) if kind == "LINK" else link
@@ -353,16 +357,68 @@ def test_a_job_that_is_protected_from_now_on_has_no_fallbacks_any_more():
     assert all(record["flows"] == [] for record in it.fallbacks.values())
 
 
-def test_many_flows_are_ranked_in_turn_but_those_that_could_cross_a_dead_link_at_once():
-    count, hosts, link = 1200, 8, "leaf1:u1>spine1:p1"
-    it = World(count, most_moved_share=1.0)
+def rows_of(it):
+    return [row for record in it.fallbacks.values() for row in record["flows"]]
+
+
+def others_across(it, link):
+    """Rows that tell of a path over a link, by the ways as they are now."""
+    return [
+        row for row in rows_of(it) for path in row["others"]
+        if link in links_of(*it.ends[row["flow_id"]], (path + it.shift) % SPINES)
+    ]  # fmt: skip
+
+
+def many_ranked(count=1200):
+    """As many flows as are ranked in three rounds, and that done; none moves."""
+    it = World(count, allowed_actions=["PACE"])
+    for _ in range(3):
+        it.decide()
+    assert len(rows_of(it)) == count
+    return it
+
+
+def test_many_flows_are_ranked_in_turn_and_an_earlier_owners_ranks_hold_until_then():
+    it = World(1200)
+    of_host = Counter(name.split("/")[0] for name in it.paths)
+    it.health("leaf1:u1>spine1:p1", "DOWN")
     it.decide()
-    assert 0 < sum(bool(record["flows"]) for record in it.fallbacks.values()) < hosts
-    it.decide()
-    it.decide()
-    assert sum(len(record["flows"]) for record in it.fallbacks.values()) == count
+    assert 0 < len(it.fallbacks) < len(of_host)
+    for _ in range(2):
+        told = {host: len(record["flows"]) for host, record in it.fallbacks.items()}
+        assert told.items() <= of_host.items()
+        it.decide()
+    assert len(rows_of(it)) == 1200
+
+
+def test_flows_that_could_cross_what_dies_are_ranked_at_once_and_only_those():
+    it, link = many_ranked(), "leaf1:u1>spine1:p1"
+    hosts = {row["flow_id"].split("/")[0] for row in others_across(it, link)}
+    assert hosts
+    before, it.fallbacks = it.fallbacks, {}
     it.health(link, "DOWN")
     it.decide()
-    rows = [row for record in it.fallbacks.values() for row in record["flows"]]
-    assert len(rows) == count
-    assert not any(link in links for row in rows for links in row["other_links"])
+    assert set(it.fallbacks) == hosts, "all others tell as before"
+    it.fallbacks = before | it.fallbacks
+    assert len(rows_of(it)) == 1200
+    assert not others_across(it, link)
+
+
+def test_flows_whose_ports_lead_over_a_dead_link_now_are_ranked_at_once():
+    it, link = many_ranked(), "leaf1:u1>spine1:p1"
+    it.health(link, "DOWN")
+    it.decide()
+    it.shift = 1
+    it.decide()
+    assert len(rows_of(it)) == 1200
+    assert not others_across(it, link)
+
+
+def test_a_flow_that_was_moved_is_ranked_at_once():
+    it = many_ranked()
+    name = next(iter(it.paths))
+    it.paths[name] = 101 if it.paths[name] % SPINES != 1 else 102
+    it.decide()
+    (row,) = [row for row in rows_of(it) if row["flow_id"] == name]
+    assert row["path"] == it.paths[name]
+    assert it.paths[name] not in row["others"]

@@ -30,8 +30,10 @@ def test_links_of_which_nothing_was_said_are_well_and_sound_means_that_nothing_i
             "seq": seq, "state": state, "links": [] if what == NIC else [what], "others": others,
             "kind": "NIC" if what == NIC else "LINK", "flaps_hour": 0, "loss_rate": 0.1, "since_ns": seq * S,
         }  # fmt: skip
+        was = {link: wellness.of_links([link], seq * S)[:2] for link in LINKS}
         wellness.take(subject, record)
         states = {link: wellness.of_links([link], seq * S) for link in LINKS}
+        assert {link for link, found in states.items() if found[:2] != was[link]} <= wellness.changed()
         assert {link for link, found in states.items() if found != WELL} <= wellness.touched
         bad = any(found.grade >= Grade.GREY for found in (*states.values(), wellness.of_end(NIC)))
         assert not (wellness.sound and bad)
