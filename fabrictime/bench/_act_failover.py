@@ -286,29 +286,31 @@ def _failback(
         if decision["reason"]["kind"] in ("DOWN", "GREY")
     }  # fmt: skip
     progress(f"failback: {len(homes)} flows were moved; waiting for hold-downs")
-    restored: dict[str, float] = {}
-    end_s = time.monotonic() + 4 * HOLD_S
-    while time.monotonic() < end_s and not restored:
+    since_ns, end_s = time.time_ns(), time.monotonic() + 4 * HOLD_S
+    while time.monotonic() < end_s and not _returns(watch, since_ns):
         time.sleep(0.2)
-        for action in list(watch.actions):
-            if action["action"] == "RESTORE" and action["outcome"] == "APPLIED":
-                restored[action["flow_id"]] = action["at_ns"] / 1e9
     time.sleep(1.5)
+    late = _returns(watch, since_ns)
+    if not late:
+        return Missing("no flow went back while the bench looked: links that flapped are held down longer")
+    return Figure(max(0.0, max(late)), note=f"{len(late)} flows, the last one")
+
+
+def _returns(watch: Watch, since_ns: int) -> list[float]:
+    """Return s after the end of the hold-down of the link that each flow had left, of the flows that went back
+    since then over links that are still well."""
     late = []
     for action in list(watch.actions):
-        if action["action"] != "RESTORE" or action["outcome"] != "APPLIED":
+        if action["action"] != "RESTORE" or action["outcome"] != "APPLIED" or action["at_ns"] < since_ns:
             continue
         decision = watch.decisions.get(action["decision_id"])
         subject = None if decision is None else decision["reason"]["id"].rpartition("/")[0]
         health = watch.health.get(subject or "")
-        if health is None or health["state"] != "UP":
+        if health is None or health["state"] != "UP" or health["since_ns"] > action["at_ns"]:
             continue
-        times = max(1, health["flaps_hour"])
-        held_s = min(HOLD_S * 2 ** (times - 1), 600)
-        late.append(action["at_ns"] / 1e9 - health["since_ns"] / 1e9 - held_s)
-    if not late:
-        return Missing("no flow went back while the bench looked: links that flapped are held down longer")
-    return Figure(max(0.0, max(late)), note=f"{len(late)} flows, the last one")
+        held_s = min(HOLD_S * 2 ** (max(1, health["flaps_hour"]) - 1), 600)
+        late.append((action["at_ns"] - health["since_ns"]) / 1e9 - held_s)
+    return late
 
 
 def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]:
