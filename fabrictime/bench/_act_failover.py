@@ -297,8 +297,8 @@ def _failback(
 
 
 def _returns(watch: Watch, since_ns: int) -> list[float]:
-    """Return s after the end of the hold-down of the link that each flow had left, of the flows that went back
-    since then over links that are still well."""
+    """Return s after the end of the hold-down of the link that each flow had left, of the flows that went
+    back since then over links that are still well."""
     late = []
     for action in list(watch.actions):
         if action["action"] != "RESTORE" or action["outcome"] != "APPLIED" or action["at_ns"] < since_ns:
