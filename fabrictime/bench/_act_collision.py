@@ -37,7 +37,7 @@ FLOW_BPS: Final = 14_000_000
 SEEDS, QUICK_SEEDS = 10, 2
 MET_S: Final = 4.0
 CLEAR_S: Final = 12.0
-"""Within this of the begin of acting the flows are to be apart: what was decided in OBSERVE rests first."""
+"""Within this of the begin of acting the flows are to be apart."""
 SETTLE_S: Final = 1.0
 AFTER_S: Final = 4.0
 KNOWN_S: Final = 4.0

@@ -203,6 +203,8 @@ class _Flow:
     """What it was moved for last."""
     steered: deque[tuple[int, Links]] = field(default_factory=deque)
     """When it was steered of late, ns, and which links it left."""
+    unproven: int = 0
+    """How many of those, the newest, no report has shown yet."""
     avoid: dict[int, int] = field(default_factory=dict)
     """Paths that could not be taken, and until when, ns, they are not tried again."""
     elsewhere: tuple[Way, Choices, list[tuple[Way, tuple[int, ...], int, Links]]] | None = None
@@ -337,8 +339,11 @@ class Policy:
         self._records = dict(records)
         self._limits.clear()
         self._limits_are_new = True
-        for f in self._flows.values():  # what was refused before may be let now
+        for f in self._flows.values():  # what was refused before, or only observed, may be let now
             f.tries, f.wait_ns = 0, 0
+            for _ in range(min(f.unproven, len(f.steered))):
+                f.steered.pop()
+            f.unproven = 0
         self._rates.take_slices(records[EVERYONE]["slices"] if EVERYONE in records else ())
 
     def take_action(self, record: Record) -> None:
@@ -612,7 +617,7 @@ class Policy:
         move = f.move
         if move is not None:
             if f.live.path not in move.via:
-                f.move, f.tries, f.wait_ns = None, 0, 0
+                f.move, f.tries, f.wait_ns, f.unproven = None, 0, 0, 0
             elif self._now_ns >= move.until_ns:
                 f.move = None
                 f.tries += 1
@@ -921,6 +926,7 @@ class Policy:
             return False
         f.home = None
         f.steered.append((self._now_ns, links))
+        f.unproven += 1
         return True
 
     def _cool_ns(self, f: _Flow) -> int:

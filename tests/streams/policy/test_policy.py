@@ -422,3 +422,26 @@ def test_a_flow_that_was_moved_is_ranked_at_once():
     (row,) = [row for row in rows_of(it) if row["flow_id"] == name]
     assert row["path"] == it.paths[name]
     assert it.paths[name] not in row["others"]
+
+
+def test_what_was_only_observed_does_not_rest_once_a_config_lets_it_be_done():
+    link = "leaf1:u1>spine1:p1"
+    it = World(obey=False, mode="OBSERVE", most_moved_share=1.0)
+    for name in it.crossing(link):
+        it.rate_bps[name] = 6e8
+
+    def round_():
+        it.window(link)
+        return {each["flow_id"] for each in it.decide(100 * MS)}
+
+    def resting():
+        return {held.flow_id for held in it.held if held.why == "COOL_DOWN"} & it.crossing(link)
+
+    rounds = [round_()]
+    while rounds[-1] or not resting():
+        rounds.append(round_())
+        assert len(rounds) < 50, "the second try comes 5 s after the first"
+    rests = resting()
+    assert rests <= set().union(*rounds)
+    it.configure(version=2, mode="ACT", most_moved_share=1.0)
+    assert round_() & rests
