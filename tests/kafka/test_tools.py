@@ -14,9 +14,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 WORKER = Path(__file__).with_name("faust_counter.py")
+HUNG = b"No event received for active tp"
+"""What Faust says each five seconds of a recovery that gets nowhere."""
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tmp_path, wait_for):
     app = f"counter-{uuid.uuid4().hex[:8]}"
     from confluent_kafka.cimpl import NewTopic
@@ -62,25 +64,42 @@ def test_faust_table_survives_workers_coming_and_going(kafka, admin, produce, tm
         sent["count"], sent["at_s"] = sent["count"] + times, time.monotonic()
 
     def reached():
-        try:
-            wait_for(counted, deadline_s=100)
-        except AssertionError as error:
-            raise AssertionError(f"{sent['count']} messages a key, counted {newest}: {error}") from error
+        """Wait until all is counted. A worker that hangs in recovery, as Faust's do now and then (its issues
+        597 and 651; on either broker), is replaced, as whoever supervises it would.
+        """
+        for _ in range(3):
+            try:
+                return wait_for(counted, deadline_s=60)
+            except AssertionError as error:
+                missed = error
+            outputs = [folder / "output" for folder in sorted(tmp_path.iterdir())]
+            hung = [
+                worker for worker, output in zip(workers, outputs, strict=True)
+                if worker.poll() is None and HUNG in output.read_bytes()
+            ]  # fmt: skip
+            if not hung:
+                break
+            for worker in hung:
+                worker.kill()
+                worker.wait()
+                start()
+        raise AssertionError(f"{sent['count']} messages a key, counted {newest}: {missed}") from missed
 
     def members():
         group = admin.describe_consumer_groups([app], request_timeout=10)[app].result(10)
         return len(group.members) if group.state.name == "STABLE" else 0
 
     try:
-        first = start()
+        start()
         send(10)
         reached()
         start()
         wait_for(lambda: members() == 2, deadline_s=60)
         send(10)
         reached()
-        first.kill()
-        first.wait()
+        oldest = next(worker for worker in workers if worker.poll() is None)
+        oldest.kill()
+        oldest.wait()
         # The dead worker's session ends, the other recovers its part of the table and goes on.
         send(10)
         reached()
