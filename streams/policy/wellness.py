@@ -69,7 +69,9 @@ class Wellness:
         self._bad: set[str] = set()
         """Subjects that are dead or lossy now."""
         self._touched: frozenset[str] | None = None
+        """What `touched` gives, None where it is to be found anew."""
         self._changed: set[str] = set()
+        """Directed links of which something new was said."""
         self.version = 0
         """Grows with every change of state."""
 
@@ -144,7 +146,7 @@ class Wellness:
         return self._touched
 
     def changed(self) -> frozenset[str]:
-        """Return the directed links of which something new was said since this was asked last."""
+        """Take the directed links of which something new was said since they were taken last."""
         found = frozenset(self._changed)
         self._changed.clear()
         return found
