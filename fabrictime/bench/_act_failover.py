@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,7 +72,11 @@ READY_S: Final = 60.0
 KNOWN_S: Final = 20.0
 HEAL_S: Final = 20.0
 HOLD_S: Final = 10.0
-"""Least hold-down of a link that has healed (streams/policy/policy.py)."""
+HOLD_MOST_S: Final = 600.0
+"""Least and longest hold-down of a link that has healed (docs/policy.md)."""
+AWAY_S: Final = 4 * HOLD_S
+"""How long flows that are away are waited for."""
+BAD: Final = ("DOWN", "GREY")
 LOST_MS: Final = 1_000.0
 """A flow that has not come back within this is not counted as failed over."""
 KEYS: Final = (
@@ -125,7 +130,7 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
             time.sleep(chance.uniform(*REST_S))
         progress("failover: three spines in a row")
         row = _in_a_row(control, watch, flows, chance)
-        failback_s = _failback(control, watch, flows, chance, progress)
+        failback_s = _failback(watch, progress)
     took: list[float] = []
     for began_s, _, hit, words in faults:
         each = [regained_ms(flow_of(flows, name), began_s) for name in hit]
@@ -274,43 +279,76 @@ def _in_a_row(
     return found
 
 
-def _failback(
-    control: ControlClient, watch: Watch, flows: list[Steady], chance: random.Random, progress: Progress
-) -> Value:
-    """Return s from the end of the hold-down until the last flow that had left a healed link is back."""
-    watch.soon(
-        lambda: all(record["state"] == "UP" for record in watch.health.values()), HEAL_S
-    )  # fmt: skip
-    homes = {
-        decision["flow_id"]: decision for decision in watch.decisions.values()
-        if decision["reason"]["kind"] in ("DOWN", "GREY")
-    }  # fmt: skip
-    progress(f"failback: {len(homes)} flows were moved; waiting for hold-downs")
-    since_ns, end_s = time.time_ns(), time.monotonic() + 4 * HOLD_S
-    while time.monotonic() < end_s and not _returns(watch, since_ns):
-        time.sleep(0.2)
-    time.sleep(1.5)
-    late = _returns(watch, since_ns)
-    if not late:
-        return Missing("no flow went back while the bench looked: links that flapped are held down longer")
-    return Figure(max(0.0, max(late)), note=f"{len(late)} flows, the last one")
+def _failback(watch: Watch, progress: Progress) -> Value:
+    """Return s from the end of the last hold-down on a flow's own path until it goes back there, the worst
+    of all flows that did or should have in this run."""
+    watch.soon(lambda: all(record["state"] == "UP" for record in watch.health.values()), HEAL_S)
+    progress(f"failback: {len(_away(watch))} flows are away; waiting for hold-downs, {AWAY_S:g} s at most")
+    watch.soon(lambda: not _away(watch), AWAY_S)
+    late = _returns(watch)
+    overdue = [
+        time.time() - due_s
+        for name, home in _away(watch).items()
+        if name in watch.flows
+        and (due_s := _due_s(watch, watch.flows[name], home, time.time())) is not None
+        and due_s < time.time() - 1.0
+    ]
+    if not late and not overdue:
+        return Missing("no flow went back: all links that flows had left are held down still")
+    return Figure(
+        max(0.0, *late, *overdue),
+        note=f"{len(late)} returns, p50 {np.median(late or [0]):.2f}; {len(overdue)} not back that should be",
+    )
 
 
-def _returns(watch: Watch, since_ns: int) -> list[float]:
-    """Return s after the end of the hold-down of the link that each flow had left, of the flows that went
-    back since then over links that are still well."""
+def _away(watch: Watch) -> dict[str, int]:
+    """Return the port that each flow had before it left a bad link, of those that are not back."""
+    homes: dict[str, int] = {}
+    done = {action["decision_id"] for action in watch.actions if action["outcome"] == "APPLIED"}
+    for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
+        if decision["decision_id"] not in done or decision["from_path"] is None:
+            continue
+        if decision["reason"]["kind"] in ("DOWN", "GREY"):
+            homes.setdefault(decision["flow_id"], decision["from_path"])
+        else:  # back, or steered: then it has no other home
+            homes.pop(decision["flow_id"], None)
+    return homes
+
+
+def _returns(watch: Watch) -> list[float]:
+    """Return s from when it could until each flow went back."""
     late = []
-    for action in list(watch.actions):
-        if action["action"] != "RESTORE" or action["outcome"] != "APPLIED" or action["at_ns"] < since_ns:
+    for action in watch.actions:
+        if action["action"] != "RESTORE" or action["outcome"] != "APPLIED":
             continue
-        decision = watch.decisions.get(action["decision_id"])
-        subject = None if decision is None else decision["reason"]["id"].rpartition("/")[0]
-        health = watch.health.get(subject or "")
-        if health is None or health["state"] != "UP" or health["since_ns"] > action["at_ns"]:
-            continue
-        held_s = min(HOLD_S * 2 ** (max(1, health["flaps_hour"]) - 1), 600)
-        late.append((action["at_ns"] - health["since_ns"]) / 1e9 - held_s)
+        flow = watch.flows.get(action["flow_id"])
+        due_s = None if flow is None else _due_s(watch, flow, action["to_path"], action["at_ns"] / 1e9)
+        if due_s is not None:
+            late.append(action["at_ns"] / 1e9 - due_s)
     return late
+
+
+def _due_s(watch: Watch, flow: Record, port: int, at_s: float) -> float | None:
+    """Return the end, s since the Unix epoch, of the last hold-down on the way from a port as of `at_s`: 10 s
+    after a link has healed, twice as long with each time that it went bad within the hour (docs/policy.md).
+    None where a link there is not well, or nothing was ever said of any."""
+    ways = set(watch.way_of(flow, port))
+    ends_s: list[float] = []
+    for told in watch.told.values():
+        past = [record for record in told if record["judged_ns"] / 1e9 <= at_s]
+        if not past or ways.isdisjoint(link for record in past for link in record["links"]):
+            continue
+        if past[-1]["state"] != "UP":
+            return None
+        ends_s.append(past[-1]["since_ns"] / 1e9)
+        for before, after in pairwise(past):
+            if before["state"] in BAD and after["state"] not in BAD:
+                times = max(1, after["flaps_hour"], sum(
+                    a["state"] not in BAD and b["state"] in BAD
+                    for a, b in pairwise([{"state": "UP"}, *past]) if b["judged_ns"] <= after["judged_ns"]
+                ))  # fmt: skip
+                ends_s.append(after["since_ns"] / 1e9 + min(HOLD_S * 2 ** (times - 1), HOLD_MOST_S))
+    return max(ends_s, default=None)
 
 
 def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]:

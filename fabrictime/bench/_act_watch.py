@@ -33,6 +33,9 @@ class Watch:
         self.ways: dict[tuple[str, str, str, int, int], tuple[str, ...]] = {}
         """(nic, peer, leg, flow's port, flow's peer port) to links."""
         self.health: dict[str, Record] = {}
+        """Subject to what was said of it last."""
+        self.told: dict[str, list[Record]] = {}
+        """Subject to all that was said of it, in order."""
         self.decisions: dict[str, Record] = {}
         self.actions: list[Record] = []
         self.movable = 0
@@ -118,6 +121,7 @@ class Watch:
                     self.ways[key] = tuple(way["hops"])
         elif topic is FLAPS:
             self.health[record["subject"]] = record
+            self.told.setdefault(record["subject"], []).append(record)
         elif topic is DECISIONS:
             self.decisions[record["decision_id"]] = record
         elif topic is ACTIONS:

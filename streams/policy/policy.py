@@ -9,20 +9,21 @@ the same.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from schemas.limits import EVERYONE, Limits
-from schemas.topics import DECISIONS, FALLBACKS, MAX_ELEMENTS, Topic
+from schemas.topics import DECISIONS, FALLBACKS, Topic
 from streams.flows import LiveFlow, LiveFlows
+from streams.policy.flow import NOWHERE, Choices, Flow, Move, Past
 from streams.policy.lanes import Lanes, Want
 from streams.policy.ledger import Ledger
-from streams.policy.loads import Demand, Links, Loads, Weight
+from streams.policy.loads import Links, Loads, Weight
+from streams.policy.options import Options
+from streams.policy.ranks import Ranks
 from streams.policy.rates import Rates, WantedRate
 from streams.policy.wellness import WELL, Grade, State, Wellness
 from streams.ways import Way
@@ -59,18 +60,10 @@ STEERED_NS: Final = 600 * S
 """How long a flow is remembered to have been steered: it does not go back to links that it left."""
 FIRST_PORT, LAST_PORT = 49_152, 65_535
 """Where ways are not known, a path is drawn from the ephemeral ports (RFC 6335)."""
-RANKED: Final = 4
-"""Other paths that are told of each flow."""
-RANKED_A_ROUND: Final = 400
-"""Of more flows the other paths are ranked in turn, some in each round, so that no round takes long."""
-DRAWS: Final = 0x9E3779B97F4A7C15
-"""Odd, and near 2^64 over the golden ratio: products with it scatter (Knuth, TAOCP 3, 6.4)."""
 EARLIER_NS: Final = 5 * S
 """Reports from so long before an owner's begin are taken as if they were of its time."""
 REFLEXES_MOST: Final = 100_000
 """Reflexes of flows that nobody has reported yet: the newest ones are kept."""
-LOAD_STEPS: Final = 4
-"""Steps of load in which other paths are told apart, so that ranks rest."""
 AVOID_NS: Final = 60 * S
 """How long a port that an actuator could not move a flow to is not tried again for that flow."""
 QUICK_TRIES: Final = 3
@@ -144,92 +137,6 @@ class Round:
     held: list[Held] = field(default_factory=list)
 
 
-class _Move(NamedTuple):
-    """A decision whose effect no report has shown yet."""
-
-    to_path: int
-    via: frozenset[int]
-    """Paths on which reports may still show the flow."""
-    until_ns: int
-    seq: int
-
-
-Choices = tuple[tuple[Way, tuple[int, ...]], ...]
-"""Ways that differ, each with the entropy values that lead there."""
-
-
-class _Past(NamedTuple):
-    """What an earlier owner of the policy did with a flow."""
-
-    home: int | None
-    subject: str
-    steered: tuple[tuple[int, int], ...]
-    """When, ns, and from which path."""
-
-
-NOWHERE: Final = Way(())
-NO_WEIGHT: Final = Weight("", ("", None), 0.0, 0.0)
-
-
-@dataclass(slots=True)
-class _Flow:
-    """One flow. `path` and `links`: where it is, or will be once what is decided is done."""
-
-    live: LiveFlow
-    since_ns: int = 0
-    """When it was first seen."""
-    ways: Mapping[int, Way] = field(default_factory=dict)
-    choices: Choices = ()
-    path: int = 0
-    way: Way = NOWHERE
-    demand: Demand = field(default_factory=Demand)
-    bps: float = 0.0
-    """What it would send."""
-    weight: Weight = NO_WEIGHT
-    queues: Links = ()
-    """Links with a queue that it was last reported on."""
-    squeezed: bool = False
-    """Whether one of those holds it back."""
-    move: _Move | None = None
-    home: int | None = None
-    """The path that it was on before its links went bad."""
-    home_subject: str = ""
-    home_from_ns: int = 0
-    """It does not go home before."""
-    tries: int = 0
-    wait_ns: int = 0
-    """Nothing is decided for it before, but for another dead or lossy link than `cause`."""
-    cause: str = ""
-    """What it was moved for last."""
-    steered: deque[tuple[int, Links]] = field(default_factory=deque)
-    """When it was steered of late, ns, and which links it left."""
-    unproven: int = 0
-    """How many of those, the newest, no report has shown yet."""
-    avoid: dict[int, int] = field(default_factory=dict)
-    """Paths that could not be taken, and until when, ns, they are not tried again."""
-    elsewhere: tuple[Way, Choices, list[tuple[Way, tuple[int, ...], int, Links]]] | None = None
-    """Its way, its choices, and of each of these that is another: the way, its ports, how many links it has
-    in common with its own, and those of its data that are new."""
-    others: tuple[int, Choices, list[int]] | None = None
-    """Its path and its choices, and how others were ranked then."""
-    least_rtt_ns: int | None = None
-    slow_since_ns: int | None = None
-
-    @property
-    def links(self) -> Links:
-        """The links of its data."""
-        return self.way.links
-
-    @property
-    def ends(self) -> tuple[str, str, int]:
-        """What flows share of which no two may have the same source port."""
-        return self.live.nic, self.live.peer, self.live.peer_port
-
-    @property
-    def host(self) -> str:
-        return self.live.nic.partition("/")[0]
-
-
 class Policy:
     """The policy of one shard. `epoch` grows with each new owner; `rate_of`: a directed link's bit/s, 0 where
     it is not known. `flows` are to be advanced by the caller, before each `decide`."""
@@ -241,8 +148,11 @@ class Policy:
         self.shard, self.epoch = shard, epoch
         self.rules = rules or Rules()
         self.wellness = Wellness(self.rules.hold_down_ns, self.rules.hold_down_most_ns)
-        self._live, self._ways, self._rate_of, self._seed = flows, ways, rate_of, seed
-        self._flows: dict[str, _Flow] = {}
+        self._live, self._ways, self._rate_of = flows, ways, rate_of
+        self._options = Options(shard, seed, self.wellness)
+        self._draw = self._options.draw
+        self._ranks = Ranks(shard, epoch, self.rules.fallbacks_ns, self._options, self._limits_of)
+        self._flows: dict[str, Flow] = {}
         self._windows: dict[str, Record] = {}
         self._records: dict[str, Record] = {}
         self._limits: dict[str, Limits] = {}
@@ -254,23 +164,12 @@ class Policy:
         self._troubled: dict[str, tuple[int, int]] = {}
         """Link to since when and until when, ns, a collision was seen there."""
         self._back_ns, self._back_batch = 0, 0
-        self._ranked_ns: dict[str, int] = {}
-        """Host to when all its flows' other paths were ranked."""
         self._limits_are_new = False
-        self._told: dict[str, tuple[int, list[Record]]] = {}
-        """Host to how many rankings of it were told, and the last of them."""
         self._now_ns = 0
         self._round = Round()
-        self._past: dict[str, _Past] = {}
+        self._past: dict[str, Past] = {}
         self._reflexes: dict[str, tuple[int, int, int]] = {}
         """Flow that was not seen yet to the path it left by reflex, the one it took, and when."""
-        self._choices: dict[tuple[str, str, int], tuple[Mapping[int, Way], Choices]] = {}
-        self._graded: dict[Way, State] = {}
-        """Ways to what is known of them, as of this round."""
-        self._touched: frozenset[str] = frozenset()
-        """Links of which anything was said, as of this round."""
-        self._ports: set[tuple[tuple[str, str, int], int]] = set()
-        """Ports that sockets have, or will once what is decided is done."""
         self._hurried_version = 0
         self._rates = Rates(rate_of)
         self._lanes = Lanes(rate_of)
@@ -296,7 +195,7 @@ class Policy:
             name, at_ns, path = decision["flow_id"], decision["at_ns"], decision["from_path"]
             if decision["shard"] != self.shard or decision["epoch"] >= self.epoch or path is None:
                 continue
-            home, subject, steered = self._past.get(name, _Past(None, "", ()))
+            home, subject, steered = self._past.get(name, Past(None, "", ()))
             kind, reason = decision["reason"]["kind"], decision["reason"]["id"]
             if kind in ("DOWN", "GREY"):
                 home, subject = path if home is None else home, reason.rpartition("/")[0]
@@ -304,7 +203,7 @@ class Policy:
                 home, steered = None, (*steered, (at_ns, path))
             elif decision["action"] == "RESTORE":
                 home = None
-            self._past[name] = _Past(home, subject, steered)
+            self._past[name] = Past(home, subject, steered)
             self._ledger.note(name, decision["host"], at_ns)
 
     def take_health(self, subject: str, record: Record | None) -> None:
@@ -385,14 +284,14 @@ class Policy:
         if len(self._reflexes) > REFLEXES_MOST:
             del self._reflexes[next(iter(self._reflexes))]
 
-    def _reflex(self, f: _Flow, from_path: int, to_path: int, at_ns: int) -> None:
+    def _reflex(self, f: Flow, from_path: int, to_path: int, at_ns: int) -> None:
         """Take it that an actuator moved a flow by itself: as if it had been decided here."""
         if f.home is None:
             f.home, f.home_subject = from_path, self._state(f).reason.rpartition("/")[0]
         f.home_from_ns = at_ns + self.rules.hold_down_ns
         self._ledger.note(f.live.flow_id, f.host, at_ns)
         until_ns = at_ns + self.rules.expires_ns + self.rules.confirm_ns
-        f.move = _Move(to_path, frozenset({from_path, f.live.path} - {to_path}), until_ns, -1)
+        f.move = Move(to_path, frozenset({from_path, f.live.path} - {to_path}), until_ns, -1)
         f.path, f.way = to_path, f.ways.get(to_path, NOWHERE)
 
     def _limits_of(self, host: str) -> Limits:
@@ -428,7 +327,11 @@ class Policy:
         self._try_elsewhere()
         self._fail_back()
         self._hold_rates()
-        self._rank()
+        limits, self._limits_are_new = self._limits_are_new, False
+        ranked = self._ranks.decide(
+            self._flows.values(), self._loads, self.wellness.changed(), limits_are_new=limits
+        )
+        self._round.fallbacks += [Said(FALLBACKS, record["host"], record) for record in ranked]
         return self._round
 
     def held_rates(self) -> dict[str, tuple[str, int]]:
@@ -438,52 +341,7 @@ class Policy:
     def _begin(self, now_ns: int) -> None:
         self._now_ns, self._round = now_ns, Round()
         self._hurried_version = self.wellness.version
-        self._graded, self._touched = {}, self.wellness.touched
-
-    def _grade(self, way: Way) -> State:
-        """Return what is known of the worst link of a way, there and back."""
-        if self._touched.isdisjoint(way.links) and self._touched.isdisjoint(way.back):
-            return WELL
-        state = self._graded.get(way)
-        if state is None:
-            state = self._graded[way] = self.wellness.of_links(way.both, self._now_ns)
-        return state
-
-    def _choices_of(self, f: _Flow) -> Choices:
-        """Return the ways that differ of those that a flow could take."""
-        known = self._choices.get(f.ends)
-        if known is None or known[0] is not f.ways:
-            grouped: dict[Way, list[int]] = {}
-            for path, way in f.ways.items():
-                grouped.setdefault(way, []).append(path)
-            known = (f.ways, tuple((way, tuple(paths)) for way, paths in grouped.items()))
-            self._choices[f.ends] = known
-        return known[1]
-
-    def _open_to(
-        self, f: _Flow, grades: Callable[[State], bool], among: Choices | None = None
-    ) -> Iterator[tuple[State, Way, int]]:
-        """Give the ways other than its own that a flow could take now, each with a port of its own."""
-        exclusive, calm, draw, own = _exclusive(f), self.wellness.calm, self._draw(f.live.flow_id), f.way
-        for way, paths in f.choices if among is None else among:
-            if way == own:
-                continue
-            state = WELL if calm else self._grade(way)
-            if not grades(state):
-                continue
-            path = self._port(f, paths, exclusive, draw)
-            if path is not None:
-                yield state, way, path
-
-    def _port(self, f: _Flow, paths: Sequence[int], exclusive: bool, draw: int) -> int | None:
-        """Return one of the ports of a way that a flow can take now, None where there is none."""
-        if exclusive or f.avoid or f.path in paths:
-            paths = [
-                path for path in paths
-                if f.avoid.get(path, 0) <= self._now_ns and path != f.path
-                and not (exclusive and (f.ends, path) in self._ports)
-            ]  # fmt: skip
-        return paths[draw % len(paths)] if paths else None
+        self._options.begin(now_ns)
 
     def _look(self) -> None:
         """Bring flows, demands and loads up to date."""
@@ -498,17 +356,17 @@ class Policy:
         }  # fmt: skip
         self._ends = Counter(end for flow in live for end in (flow.nic, ">" + flow.peer))
         self._loads = Loads(self._rate_of)
-        self._ports = set()
+        self._options.ports = set()
         for flow in live:
             f = self._flows.get(flow.flow_id)
             fresh = f is None or f.live is not flow
             new = f is None
             if f is None:
-                f = self._flows[flow.flow_id] = _Flow(flow, self._now_ns)
+                f = self._flows[flow.flow_id] = Flow(flow, self._now_ns)
             ways = self._ways.of(flow)
             if fresh or f.ways is not ways or f.move is not None or f.path != flow.path:
                 f.live, f.ways = flow, ways
-                f.choices = self._choices_of(f)
+                f.choices = self._options.choices_of(f)
                 if new:
                     self._remember(f)
                 self._confirm(f)
@@ -518,8 +376,8 @@ class Policy:
                     f.way = Way(flow.hops, f.way.back)
             while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
                 f.steered.popleft()
-            if _exclusive(f):
-                self._ports |= {(f.ends, f.path), (f.ends, flow.path)}
+            if f.exclusive:
+                self._options.ports |= {(f.ends, f.path), (f.ends, flow.path)}
             f.queues = tuple(link for link in flow.hops or f.links if link in queued) if queued else ()
             if fresh:
                 f.demand.hear(flow.rate_bps, bool(f.queues), self._now_ns, flow.system_ns, flow.bytes_total,
@@ -527,7 +385,7 @@ class Policy:
                 self._hear_delay(f)
         self._weigh()
 
-    def _remember(self, f: _Flow) -> None:
+    def _remember(self, f: Flow) -> None:
         """Take over what an earlier owner did with a flow."""
         past = self._past.pop(f.live.flow_id, None)
         if past is not None:
@@ -551,7 +409,7 @@ class Policy:
                 and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
             )  # fmt: skip
             f.bps = f.demand.bps(f.live.rate_bps, f.squeezed, self._fair_bps(f) if f.squeezed else 0.0)
-        groups: dict[tuple[str, str, str | None], list[_Flow]] = {}
+        groups: dict[tuple[str, str, str | None], list[Flow]] = {}
         for f in self._flows.values():
             groups.setdefault((f.live.nic, f.live.peer, f.live.job), []).append(f)
         self._find_turns(groups)
@@ -560,12 +418,12 @@ class Policy:
             for f in group:
                 self._loads.add(f.links, f.weight)
 
-    def _find_turns(self, groups: Mapping[tuple[str, str, str | None], list[_Flow]]) -> None:
+    def _find_turns(self, groups: Mapping[tuple[str, str, str | None], list[Flow]]) -> None:
         """Find the NICs that send to one peer after the other, and where that is slowed. How fast the flows
         of one job to one peer are while they send: what all of them send over the longest time that one of
         them takes. A NIC could send to each as fast as any of the job does to any; as fast as its line where
         a queue stands on the way of its flows."""
-        fast: dict[str, list[tuple[float, list[_Flow]]]] = {}
+        fast: dict[str, list[tuple[float, list[Flow]]]] = {}
         of_job: dict[str, float] = {}
         for (nic, _, job), group in groups.items():
             busy = max(f.demand.busy for f in group)
@@ -588,7 +446,7 @@ class Policy:
                         if f.demand.busy >= SLOWED * longest:
                             self._slowed.update(f.links[1:-1])
 
-    def _weigh_group(self, group: list[_Flow], *, doubted: bool = False) -> None:
+    def _weigh_group(self, group: list[Flow], *, doubted: bool = False) -> None:
         """Set what the flows of one job between two NICs put on their links: each the same share of what all
         of them send while they do; `doubted`: as much as their NIC lets through."""
         first = group[0].live
@@ -612,7 +470,7 @@ class Policy:
             if window["state"] != "CLOSED" and window["updated_ns"] > self._now_ns - WINDOW_STALE_NS
         ]
 
-    def _confirm(self, f: _Flow) -> None:
+    def _confirm(self, f: Flow) -> None:
         """See what became of the last decision."""
         move = f.move
         if move is not None:
@@ -625,11 +483,11 @@ class Policy:
         if f.move is None and f.home == f.live.path:
             f.home = None
 
-    def _wait(self, f: _Flow, now_ns: int) -> None:
+    def _wait(self, f: Flow, now_ns: int) -> None:
         """Let a flow be for a while, twice as long with each try."""
         f.wait_ns = now_ns + min(S << min(f.tries, 30), self.rules.retry_most_ns)
 
-    def _fair_bps(self, f: _Flow) -> float:
+    def _fair_bps(self, f: Flow) -> float:
         """Return what a flow would get if only the two NICs' own links were shared, each evenly."""
         if not f.links:
             return 0.0
@@ -638,10 +496,10 @@ class Policy:
 
     # ------------------------------------------------------------------------------------ failover
 
-    def _state(self, f: _Flow) -> State:
+    def _state(self, f: Flow) -> State:
         """Return what is known of the worst of a flow's ends and links."""
         worst = self.wellness.of_end(f.live.nic)
-        for other in (self.wellness.of_end(f.live.peer), self._grade(f.way)):
+        for other in (self.wellness.of_end(f.live.peer), self._options.grade(f.way)):
             if other is not WELL and other[:2] > worst[:2]:
                 worst = other
         return worst
@@ -670,21 +528,21 @@ class Policy:
             if self._move(f, "REROUTE", path, "DOWN" if dead else "GREY", state.reason, urgent=True):
                 f.home, f.home_subject = home, state.reason.rpartition("/")[0]
 
-    def _best(self, f: _Flow, most: Grade) -> int | None:
+    def _best(self, f: Flow, most: Grade) -> int | None:
         """Return the best other path of a flow that is no worse than `most`, None where there is none."""
         if max(self.wellness.of_end(end).grade for end in (f.live.nic, f.live.peer)) is Grade.DEAD:
             return None
         found = [
             (state[:2], self._after(f, way.links), self._draw(f.live.flow_id, path), path)
-            for state, way, path in self._open_to(f, lambda state: state.grade <= most)
+            for state, way, path in self._options.open_to(f, lambda state: state.grade <= most)
         ]
         return min(found)[-1] if found else None
 
-    def _after(self, f: _Flow, links: Links) -> float:
+    def _after(self, f: Flow, links: Links) -> float:
         """Return the highest load on a path once a flow has moved there, of links new to it."""
         return self._loads.worst((link for link in links if link not in f.links), f.weight)
 
-    def _anywhere(self, f: _Flow) -> int:
+    def _anywhere(self, f: Flow) -> int:
         """Draw another path of a flow whose ways nobody knows."""
         ports = LAST_PORT - FIRST_PORT + 1
         path = FIRST_PORT + self._draw(f.live.flow_id, self._seq) % ports
@@ -696,7 +554,7 @@ class Policy:
         """Clear collisions inside the fabric with the fewest moves."""
         self._keep_apart()
         windows = [window for window in self._standing() if window["kind"] == "COLLISION"]
-        steady: dict[str, list[_Flow]] = {}
+        steady: dict[str, list[Flow]] = {}
         """Flows over a link but those of NICs that take turns, which have been seen to."""
         if windows:
             for f in self._flows.values():
@@ -752,10 +610,10 @@ class Policy:
             else:
                 self._steered(f, path, "COLLISION", reason)
 
-    def _astray(self, turning: list[_Flow]) -> Iterator[tuple[_Flow, str]]:
+    def _astray(self, turning: list[Flow]) -> Iterator[tuple[Flow, str]]:
         """Give the flows that are not where they are to enter the fabric, each with the link to enter by: its
         NIC's lane, or where that has none, links that fewer of its group take than of an even share."""
-        groups: dict[tuple[str, str, str | None], list[_Flow]] = {}
+        groups: dict[tuple[str, str, str | None], list[Flow]] = {}
         for f in turning:
             lane = self._lanes.of(f.live.nic)
             if lane is None:
@@ -783,7 +641,7 @@ class Policy:
                     met[link] = window["window_id"]
         return met
 
-    def _assign_lanes(self, turning: list[_Flow]) -> dict[str, float]:
+    def _assign_lanes(self, turning: list[Flow]) -> dict[str, float]:
         """Give lanes to NICs; return the bit/s that each link carries at most once all flows go by theirs. A
         NIC with as many flows to each peer as there are links into the fabric needs none: it puts an even
         part of what it sends on each, for which fewer flows have to move."""
@@ -798,7 +656,7 @@ class Policy:
             want.flows[f.links[1]] += 1
             sizes[nic][f.live.peer, f.live.job] += 1
             for link, ways in self._entries_of(f).items():
-                if calm or any(self._grade(way).grade is Grade.WELL for way, _ in ways):
+                if calm or any(self._options.grade(way).grade is Grade.WELL for way, _ in ways):
                     want.open[link] += 1
         self._spread = {
             nic: tuple(sorted(want.open)) for nic, want in sorted(wants.items())
@@ -819,7 +677,7 @@ class Policy:
                     of_nic[nic] = max(of_nic.get(nic, 0.0), bps)
         return {link: sum(of_nic.values()) for link, of_nic in goal.items()}
 
-    def _entries_of(self, f: _Flow) -> dict[str, Choices]:
+    def _entries_of(self, f: Flow) -> dict[str, Choices]:
         """Return the ways that a flow could take by the link that they enter the fabric by."""
         known = self._entries.get(f.ends)
         if known is None or known[0] is not f.choices:
@@ -830,7 +688,7 @@ class Policy:
             known = self._entries[f.ends] = (f.choices, {link: tuple(ways) for link, ways in found.items()})
         return known[1]
 
-    def _path_by(self, f: _Flow, entry: str) -> int | None:
+    def _path_by(self, f: Flow, entry: str) -> int | None:
         """Return a well path that enters the fabric by a link, not left of late, on which no link is loaded
         more, once all flows are where they are to go, than the worst of those that it leaves; None where
         there is none."""
@@ -838,7 +696,7 @@ class Policy:
         before = self._loads.worst(f.links[1:-1])
         found = []
         among = self._entries_of(f).get(entry, ())
-        for _, way, path in self._open_to(f, lambda state: state.grade is Grade.WELL, among):
+        for _, way, path in self._options.open_to(f, lambda state: state.grade is Grade.WELL, among):
             if way.links in left:
                 continue
             after = max(
@@ -857,7 +715,7 @@ class Policy:
         self._troubled[window["link"]] = since_ns, self._now_ns
         return since_ns
 
-    def _doubt(self, flows: Iterable[_Flow]) -> None:
+    def _doubt(self, flows: Iterable[Flow]) -> None:
         """Count flows at what they could send: what they did send does not explain that a queue stands."""
         groups: dict[tuple[str, str, str | None], None] = {}
         for f in flows:
@@ -875,7 +733,7 @@ class Policy:
             for f in group:
                 self._loads.add(f.links, f.weight)
 
-    def _relieve(self, link: str, crossing: list[_Flow], most: float, window_id: str) -> None:
+    def _relieve(self, link: str, crossing: list[Flow], most: float, window_id: str) -> None:
         """Move the heaviest flows away until no more than `most` of a link's rate is left."""
         together = {id(f): self._loads.together((link,), f.weight) for f in crossing}
         crossing.sort(key=lambda f: (-together[id(f)], -f.bps, self._draw(f.live.flow_id)))
@@ -892,11 +750,11 @@ class Policy:
             elif self._steered(f, path, "COLLISION", window_id):
                 self._relieved_ns[link] = self._now_ns
 
-    def _known(self, f: _Flow) -> bool:
+    def _known(self, f: Flow) -> bool:
         """Whether it has been seen for long enough to tell what it does."""
         return self._now_ns - f.since_ns >= self.rules.settle_ns
 
-    def _relief(self, f: _Flow, link: str) -> int | None:
+    def _relief(self, f: Flow, link: str) -> int | None:
         """Return the well path without `link`, and not left of late, that is loaded least once the flow is
         there; None where none has room and none is clearly better than the one that it has.
 
@@ -905,7 +763,7 @@ class Policy:
         meet, so these come to an end as well."""
         left = {links for _, links in f.steered}
         found = []
-        for _, way, path in self._open_to(f, lambda state: state.grade is Grade.WELL):
+        for _, way, path in self._options.open_to(f, lambda state: state.grade is Grade.WELL):
             if link in way.links or way.links in left:
                 continue
             new = [each for each in way.links if each not in f.links]
@@ -919,7 +777,7 @@ class Policy:
                 found.append((not apart, after, meet, self._draw(f.live.flow_id, path), path))
         return min(found)[-1] if found else None
 
-    def _steered(self, f: _Flow, path: int, kind: str, reason: str) -> bool:
+    def _steered(self, f: Flow, path: int, kind: str, reason: str) -> bool:
         """Decide that a flow is steered, where the limits let it; where it was before is forgotten."""
         links = f.links
         if not self._move(f, "REROUTE", path, kind, reason):
@@ -929,7 +787,7 @@ class Policy:
         f.unproven += 1
         return True
 
-    def _cool_ns(self, f: _Flow) -> int:
+    def _cool_ns(self, f: Flow) -> int:
         """Return when a flow may be steered again."""
         if not f.steered:
             return 0
@@ -939,7 +797,7 @@ class Policy:
 
     # ------------------------------------------------------------------------------------ unknown paths
 
-    def _hear_delay(self, f: _Flow) -> None:
+    def _hear_delay(self, f: Flow) -> None:
         rtt_ns = f.live.rtt_ns
         if rtt_ns is None:
             return
@@ -989,13 +847,13 @@ class Policy:
                 moved += 1
                 self._back_ns = self._now_ns
 
-    def _may_return(self, f: _Flow) -> bool:
+    def _may_return(self, f: Flow) -> bool:
         way = None if f.home is None else f.ways.get(f.home)
         if way is None or f.move is not None or self._now_ns < max(f.wait_ns, f.home_from_ns):
             return False
-        if _exclusive(f) and f.path != f.home and (f.ends, f.home) in self._ports:
+        if f.exclusive and f.path != f.home and (f.ends, f.home) in self._options.ports:
             return False
-        return self._grade(way).grade is Grade.WELL
+        return self._options.grade(way).grade is Grade.WELL
 
     # ------------------------------------------------------------------------------------ rates
 
@@ -1021,7 +879,7 @@ class Policy:
         limits = self._limits_of(flow.nic.partition("/")[0])
         return action in limits.allowed and flow.job not in limits.protected_jobs
 
-    def _say_rate(self, f: _Flow, wanted: WantedRate, limits: Limits) -> None:
+    def _say_rate(self, f: Flow, wanted: WantedRate, limits: Limits) -> None:
         held = "let go" if wanted.action == "UNPACE" else f"held to {wanted.rate_bps / 1e6:.1f} Mbit/s"
         self._say(f, wanted.action, limits, {"kind": wanted.kind, "id": wanted.reason}, {
             "from_path": None, "to_path": None, "expires_at_ns": wanted.expires_at_ns,
@@ -1031,7 +889,7 @@ class Policy:
 
     # ------------------------------------------------------------------------------------ what is said
 
-    def _say(self, f: _Flow, action: str, limits: Limits, reason: Record, more: Record) -> None:
+    def _say(self, f: Flow, action: str, limits: Limits, reason: Record, more: Record) -> None:
         """Put a decision into the round."""
         self._round.decisions.append(Said(DECISIONS, f.host, {
             "decision_id": f"{self.shard}/{self.epoch}/{self._seq}", "shard": self.shard,
@@ -1041,17 +899,10 @@ class Policy:
         }))  # fmt: skip
         self._seq += 1
 
-    def _draw(self, *what: object) -> int:
-        """Return a number that is random but the same for the same seed, shard and words."""
-        words = "|".join(map(str, (self._seed, self.shard, *what)))
-        return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big")
-
-    def _hold(self, f: _Flow, action: str, why: str, reason: str) -> None:
+    def _hold(self, f: Flow, action: str, why: str, reason: str) -> None:
         self._round.held.append(Held(f.live.flow_id, action, why, reason))
 
-    def _move(
-        self, f: _Flow, action: str, path: int, kind: str, reason: str, *, urgent: bool = False
-    ) -> bool:
+    def _move(self, f: Flow, action: str, path: int, kind: str, reason: str, *, urgent: bool = False) -> bool:
         """Decide that a flow moves, where the limits let it."""
         name, limits, now_ns = f.live.flow_id, self._limits_of(f.host), self._now_ns
         if f.live.job in limits.protected_jobs:
@@ -1072,121 +923,11 @@ class Policy:
             "text": f"{f.live.nic} to {f.live.peer}: from path {f.path} to {path}, {kind} {reason}"[:500],
         })  # fmt: skip
         via = {f.path, f.live.path} | (f.move.via if f.move is not None else set())
-        f.move = _Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns, self._seq - 1)
+        f.move = Move(path, frozenset(via - {path}), expires_ns + self.rules.confirm_ns, self._seq - 1)
         f.cause = reason
         self._loads.add(f.links, f.weight, -1)
         f.path, f.way = path, f.ways.get(path, NOWHERE)
-        if _exclusive(f):
-            self._ports.add((f.ends, path))
+        if f.exclusive:
+            self._options.ports.add((f.ends, path))
         self._loads.add(f.links, f.weight)
         return True
-
-    def _rank(self) -> None:
-        """Rank the other paths of flows: each host's once in `fallbacks_ns`, and at once those that cross, or
-        could, what was said of links since. Tell of each host whose ranks changed."""
-        limits, self._limits_are_new = self._limits_are_new, False
-        said = self.wellness.changed()
-        of_host: dict[str, list[_Flow]] = {host: [] for host in self._told}
-        for f in self._flows.values():
-            of_host.setdefault(f.host, []).append(f)
-        due = self._due_hosts(of_host)
-        for host, flows in sorted(of_host.items()):
-            if host in due:
-                self._rank_host(host, flows, flows)
-            elif host in self._ranked_ns:  # of others an earlier owner's ranks hold until their turn
-                anew = [f for f in flows if self._must_rank(f, said)]
-                if anew or limits:
-                    self._rank_host(host, flows, anew)
-
-    def _must_rank(self, f: _Flow, said: frozenset[str]) -> bool:
-        """Whether a flow's ranks may lead it wrong: it was moved, or could cross links of which something new
-        was `said`, or takes other ways by its ports now and could cross any of which something was."""
-        if f.others is None:
-            return False
-        path, choices, _ = f.others
-        if path != f.path:
-            return True
-        links = said if choices is f.choices else self._touched
-        return bool(links) and not all(
-            links.isdisjoint(way.links) and links.isdisjoint(way.back) for way, _ in f.choices
-        )
-
-    def _due_hosts(self, of_host: Mapping[str, Sized]) -> set[str]:
-        """Return the hosts whose flows are to be ranked by now, those that wait the longest: of many flows
-        some in each round, so that none takes long."""
-        waiting = [host for host in of_host if host not in self._ranked_ns]
-        due_ns = self._now_ns - self.rules.fallbacks_ns
-        waiting += sorted((host for host, at_ns in self._ranked_ns.items() if at_ns <= due_ns),
-                          key=lambda host: (self._ranked_ns[host], host))  # fmt: skip
-        most, chosen = RANKED_A_ROUND, set()
-        for host in waiting:
-            if most <= 0:
-                break
-            most -= len(of_host.get(host, ()))
-            chosen.add(host)
-            self._ranked_ns[host] = self._now_ns
-        return chosen
-
-    def _rank_host(self, host: str, flows: list[_Flow], anew: list[_Flow]) -> None:
-        """Rank the other paths of some of a host's flows; tell where any are others than were told."""
-        limits = self._limits_of(host)
-        fresh = {f.live.flow_id for f in anew}
-        ranked: list[Record] = []
-        for f in sorted(flows, key=lambda f: (-f.bps, f.live.flow_id)):
-            if "MOVE" not in f.live.can or f.live.job in limits.protected_jobs or len(ranked) >= MAX_ELEMENTS:
-                f.others = None
-                continue
-            if f.live.flow_id in fresh:
-                f.others = f.path, f.choices, self._others(f)
-            others = [path for path in f.others[2] if path in f.ways] if f.others is not None else []
-            if others:
-                ranked.append({
-                    "flow_id": f.live.flow_id, "path": f.path, "others": others,
-                    "links": list(f.way.both),
-                    "other_links": [list(f.ways[path].both) for path in others],
-                    "job": f.live.job,
-                })  # fmt: skip
-        ranked.sort(key=lambda each: each["flow_id"])
-        count, told = self._told.get(host, (0, None))  # once an epoch at least: an older one's are over
-        if ranked == told:
-            return
-        self._told[host] = (count + 1, ranked)
-        self._round.fallbacks.append(Said(FALLBACKS, host, {
-            "host": host, "shard": self.shard, "epoch": self.epoch, "seq": count,
-            "at_ns": self._now_ns, "config_version": limits.version, "flows": ranked,
-        }))  # fmt: skip
-
-    def _others(self, f: _Flow) -> list[int]:
-        """Return a flow's other living paths: well ones first, then those that share least with its own."""
-        if f.elsewhere is None or f.elsewhere[0] is not f.way or f.elsewhere[1] is not f.choices:
-            own, links = frozenset(f.way.both), f.links
-            f.elsewhere = f.way, f.choices, [
-                (way, paths, len(own.intersection(way.both)),
-                 tuple(each for each in way.links if each not in links))
-                for way, paths in f.choices if way != f.way
-            ]  # fmt: skip
-        found: list[tuple[tuple[tuple[Grade, float], int, int], int]] = []
-        loads: dict[Links, int] = {}
-        exclusive, draw = _exclusive(f), self._draw(f.live.flow_id)
-        for way, paths, shared, new in f.elsewhere[2]:
-            state = self._grade(way)
-            if state.grade is Grade.DEAD:
-                continue
-            path = self._port(f, paths, exclusive, draw)
-            if path is None:
-                continue
-            load = loads.get(new)
-            if load is None:
-                load = loads[new] = round(LOAD_STEPS * self._loads.worst(new, f.weight))
-            found.append(((state[:2], shared, load), path))
-        found.sort()
-        if len(found) > RANKED:  # ties are broken by a draw, only of what may be told
-            last = found[RANKED - 1][0]
-            found = list(takewhile(lambda each: each[0] <= last, found))
-        drawn = sorted((rank, (draw ^ path) * DRAWS & 2**64 - 1, path) for rank, path in found)
-        return [path for _, _, path in drawn[:RANKED]]
-
-
-def _exclusive(f: _Flow) -> bool:
-    """Whether no two flows between the same ends may have one source port: so it is with sockets."""
-    return "/sock:" in f.live.flow_id
