@@ -18,6 +18,11 @@
  * that has lost many in a row needs no more. A peer that answers, but slowly, would be asked again with every answer:
  * so all signs together are one in COST requests, and BURST at once.
  *
+ * Where the network itself delivers an answer after its request was told lost, a queue has come up, and the quantile
+ * takes a score of answers to follow. Until then the way's time-out is twice what the slowest such answer took, until
+ * HELD_NS after the last that was slower than the quantile lets them be: what waits in that queue is not told lost
+ * again and again (as TCP does once it turns out that nothing was lost, RFC 4015).
+ *
  * The quantile is followed in logs by Robbins and Monro's rule (1951): up by 0.99 steps at what lies above it, down
  * by 0.01 at what lies below. It begins high and with large steps, so that a new way is judged late rather than
  * wrongly.
@@ -32,7 +37,7 @@
 enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256, SIGNS = 4, COST = 2, BURST = 32 };
 enum { IDLE, ASKED, LEFT, OVERDUE }; /* not waiting; sent; known to have left; waits for a sign of its peer */
 
-static const int64_t TICK = 250000, LIVES_NS = 1000000000;
+static const int64_t TICK = 250000, LIVES_NS = 1000000000, HELD_NS = 500000000;
 static const double FIRST_NS = 2.5e6, LEAST_NS = 1e3;
 /* exp(0.99 g) and exp(-0.01 g) for g = 1, then g = 0.2 */
 static const double UP[2] = {2.6912344723, 1.2189624}, DOWN[2] = {0.9900498337, 0.9980019987};
@@ -48,6 +53,7 @@ typedef struct {
   uint16_t networks, wholes, touched;
   uint32_t lost, answered, late, held, in_a_row, overdue;
   int64_t last_lost, answered_sent, arrived;
+  int64_t slow, slow_until; /* least time-out, since the network held an answer up */
   int64_t tail[TAIL]; /* when the newest of those in a row were sent, a ring */
   int64_t first_lost;
 } way_state;
@@ -88,7 +94,10 @@ static int64_t within(const ft_losses *l, double p99) {
   return t <= (double)l->least ? l->least : t >= (double)l->most ? l->most : (int64_t)t;
 }
 
-static int64_t network_timeout(const ft_losses *l, const way_state *w) { return within(l, w->network); }
+static int64_t network_timeout(const ft_losses *l, const way_state *w) {
+  int64_t t = within(l, w->network);
+  return t > w->slow ? t : w->slow;
+}
 
 static int64_t whole_timeout(const ft_losses *l, const way_state *w) {
   int64_t network = network_timeout(l, w), whole = within(l, w->whole);
@@ -226,6 +235,8 @@ static void touch(ft_losses *l, uint32_t way) {
 void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t way, int64_t now) {
   unlink_request(l, slot);
   request *r = &l->requests[slot];
+  way_state *w = &l->ways[way];
+  if (w->slow && now >= w->slow_until) w->slow = 0;
   r->sent = now;
   r->way = way;
   r->told = 0;
@@ -235,7 +246,7 @@ void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t way, int64_t now) {
     l->due = FT_NEVER;
     if (now / TICK > l->cursor) l->cursor = now / TICK;
   }
-  link_due(l, slot, now + network_timeout(l, &l->ways[way]), ASKED);
+  link_due(l, slot, now + network_timeout(l, w), ASKED);
 }
 
 int64_t ft_losses_sent_at(const ft_losses *l, uint32_t slot) { return l->requests[slot].sent; }
@@ -296,8 +307,11 @@ void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at) {
 
 void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns, int told) {
   way_state *w = &l->ways[way];
-  if (told && ns > network_timeout(l, w) && l->of[way / l->paths].used) {
+  if ((told || w->slow) && ns > within(l, w->network) && l->of[way / l->paths].used) {
+    int64_t slow = ns < l->most / 2 ? 2 * ns : l->most;
     w->held++;
+    if (slow > w->slow) w->slow = slow;
+    w->slow_until = w->arrived + HELD_NS;
     touch(l, way);
   }
   learn(&w->network, &w->networks, ns);

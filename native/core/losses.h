@@ -33,7 +33,7 @@ int ft_losses_answered(ft_losses *l, uint32_t slot, int64_t at, int64_t round);
 /* An answer came after the last time-out. */
 void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at);
 /* What the network alone took of a round trip, the peer's turnaround taken off. `told`: its request had been told lost;
- * where the network itself took longer than its time-out the way is news (`held`), and else its peer was late. */
+ * where the network itself took longer than 4 x its p99 the way is news (`held`), and else its peer was late. */
 void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns, int told);
 /* Forget it: the kernel did not take it. `refused`: since it has no way out of this host. */
 void ft_losses_unsent(ft_losses *l, uint32_t slot, int refused);

@@ -169,8 +169,8 @@ class Link:
 class WayNews(NamedTuple):
     """Losses and answers of one peer and path within an interval; ages in ns before its end, -1: none.
 
-    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost; `held`: of such ones, those
-    that the network itself took longer over than its time-out. `in_a_row`: told lost and sent after the newest
+    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost; `held`: those
+    that the network itself took longer over than 4 x its p99. `in_a_row`: told lost and sent after the newest
     answered one.
     """
 

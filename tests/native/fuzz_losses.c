@@ -430,6 +430,40 @@ static void wild(void) {
   ft_losses_free(l);
 }
 
+/* A queue comes up and stands: the first answer that it holds up makes its way patient, for a while after the last. */
+static void queue(void) {
+  static const int64_t MS = 1000000;
+  ft_way_news news[1];
+  int64_t now = 1000 * MS, lost = 0, held = 0;
+  ft_losses *l = met(1, 1, 8, now);
+  for (int i = 0; i < 600; i++) {
+    now += MS;
+    leaves(l, 0, 0, now);
+    ft_losses_network(l, 0, 20000, 0);
+    ft_losses_answered(l, 0, now + 30000, 30000);
+  }
+  ft_losses_take(l, now, news, 1);
+  CHECK(news[0].timeout == 2 * MS);
+  for (int i = 0; i < 8; i++) { /* each takes 9 ms, the next leaves after 50 */
+    int64_t sent = now += 50 * MS;
+    leaves(l, 1, 0, sent);
+    for (; now < sent + 9 * MS; now += MS / 4) ft_losses_judge(l, now);
+    int told = ft_losses_answered(l, 1, now, 9 * MS);
+    ft_losses_network(l, 0, 9 * MS, told);
+    CHECK(ft_losses_take(l, now, news, 1) == 1);
+    CHECK(news[0].timeout == 18 * MS);
+    lost += news[0].lost;
+    held += news[0].held;
+  }
+  CHECK(lost == 1 && held == 8);
+  now += 500 * MS;
+  leaves(l, 2, 0, now);
+  ft_losses_network(l, 0, 20000, 0);
+  ft_losses_answered(l, 2, now + 30000, 30000);
+  CHECK(ft_losses_take(l, now, news, 1) == 1 && news[0].timeout == 2 * MS && !news[0].held);
+  ft_losses_free(l);
+}
+
 int main(void) {
   for (int i = 0; i < 40; i++) {
     against_model(2000000, i % 2 ? 200000 : 20000, 30000);
@@ -438,6 +472,7 @@ int main(void) {
   }
   overtaken();
   held();
+  queue();
   signs();
   slow();
   wild();
