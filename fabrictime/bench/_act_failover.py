@@ -308,9 +308,9 @@ def _away(watch: Watch) -> dict[str, int]:
     for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
         if decision["decision_id"] not in done or decision["from_path"] is None:
             continue
-        if decision["reason"]["kind"] in ("DOWN", "GREY"):
-            homes.setdefault(decision["flow_id"], decision["from_path"])
-        else:  # back, or steered: then it has no other home
+        home = homes.setdefault(decision["flow_id"], decision["from_path"])
+        if decision["reason"]["kind"] not in ("DOWN", "GREY") or decision["to_path"] == home:
+            # back, be it by another failover, or steered: then it has no other home
             homes.pop(decision["flow_id"], None)
     return homes
 
