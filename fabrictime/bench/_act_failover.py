@@ -11,13 +11,12 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +24,8 @@ from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
 from fabrictime.testbed.control import ControlClient
+from streams.policy.policy import Rules
+from streams.policy.wellness import Grade, Wellness
 
 __all__ = [
     "KEYS", "NEVER_MS", "RATE_BPS", "SETTINGS", "Steady", "crossed", "fault", "flow_of", "measure", "over",
@@ -71,12 +72,10 @@ REST_S: Final = (0.4, 0.9)
 READY_S: Final = 60.0
 KNOWN_S: Final = 20.0
 HEAL_S: Final = 20.0
-HOLD_S: Final = 10.0
-HOLD_MOST_S: Final = 600.0
-"""Least and longest hold-down of a link that has healed (docs/policy.md)."""
-AWAY_S: Final = 4 * HOLD_S
+AWAY_S: Final = 40.0
 """How long flows that are away are waited for."""
-BAD: Final = ("DOWN", "GREY")
+STEP_S: Final = 0.02
+"""How finely is looked for how long a way was well."""
 LOST_MS: Final = 1_000.0
 """A flow that has not come back within this is not counted as failed over."""
 KEYS: Final = (
@@ -117,7 +116,7 @@ def _trials(control: ControlClient, watch: Watch, progress: Progress, trials: in
     faults: list[tuple[float, set[str], list[str], str]] = []
     dead_spans: list[tuple[str, float, float]] = []
     survived: list[bool] = []
-    duration_s = 40 + trials * (FAULT_S + REST_S[1] + 1.5)
+    duration_s = 40 + trials * (FAULT_S + REST_S[1] + 1.5) + HEAL_S + AWAY_S
     with steady_flows(control, watch, chance, duration_s, progress) as flows:
         for trial in range(trials):
             link = chance.choice(crossed(watch, flows))
@@ -280,75 +279,82 @@ def _in_a_row(
 
 
 def _failback(watch: Watch, progress: Progress) -> Value:
-    """Return s from the end of the last hold-down on a flow's own path until it goes back there, the worst
-    of all flows that did or should have in this run."""
+    """Return the longest time, s, for which any flow stayed away from its own path though all hold-downs
+    there had ended; over the whole run, whether it went back then or not."""
     watch.soon(lambda: all(record["state"] == "UP" for record in watch.health.values()), HEAL_S)
-    progress(f"failback: {len(_away(watch))} flows are away; waiting for hold-downs, {AWAY_S:g} s at most")
-    watch.soon(lambda: not _away(watch), AWAY_S)
-    late = _returns(watch)
-    overdue = [
-        time.time() - due_s
-        for name, home in _away(watch).items()
-        if name in watch.flows
-        and (due_s := _due_s(watch, watch.flows[name], home, time.time())) is not None
-        and due_s < time.time() - 1.0
-    ]
-    if not late and not overdue:
-        return Missing("no flow went back: all links that flows had left are held down still")
+    flows = dict(watch.flows)
+    progress(
+        f"failback: {len(_aways(watch)[1])} flows are away; waiting for hold-downs, {AWAY_S:g} s at most"
+    )
+    watch.soon(lambda: not _aways(watch)[1], AWAY_S)
+    returned, away = _aways(watch)
+    waited, early = _waits(watch, flows, [*returned, *(each._replace(end_s=time.time()) for each in away)])
+    if not any(waited):
+        return Missing("no flow could go back: all links that flows had left are held down still")
+    back = [waited[number] for number, each in enumerate(returned) if each.back]
     return Figure(
-        max(0.0, *late, *overdue),
-        note=f"{len(late)} returns, p50 {np.median(late or [0]):.2f}; {len(overdue)} not back that should be",
+        max(waited),
+        note=f"{len(back)} back, p50 {np.median(back or [0.0]):.2f}, {early} too early; {len(away)} away",
     )
 
 
-def _away(watch: Watch) -> dict[str, int]:
-    """Return the port that each flow had before it left a bad link, of those that are not back."""
-    homes: dict[str, int] = {}
-    done = {action["decision_id"] for action in watch.actions if action["outcome"] == "APPLIED"}
+class _Away(NamedTuple):
+    """A time in which a flow was away from the port that it had before it left a bad link."""
+
+    flow_id: str
+    home: int
+    begin_s: float
+    end_s: float
+    back: bool
+    """Whether it ended with a return, and not with another failover or a steering."""
+
+
+def _aways(watch: Watch) -> tuple[list[_Away], list[_Away]]:
+    """Return the times away that have ended, and those that last."""
+    ended: list[_Away] = []
+    away: dict[str, _Away] = {}
+    done = {
+        action["decision_id"] for action in watch.actions if action["outcome"] in ("APPLIED", "DUPLICATE")
+    }
     for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
+        name, at_s = decision["flow_id"], decision["at_ns"] / 1e9
         if decision["decision_id"] not in done or decision["from_path"] is None:
             continue
-        home = homes.setdefault(decision["flow_id"], decision["from_path"])
-        if decision["reason"]["kind"] not in ("DOWN", "GREY") or decision["to_path"] == home:
-            # back, be it by another failover, or steered: then it has no other home
-            homes.pop(decision["flow_id"], None)
-    return homes
+        known = away.setdefault(name, _Away(name, decision["from_path"], at_s, at_s, False))
+        if decision["reason"]["kind"] not in ("DOWN", "GREY") or decision["to_path"] == known.home:
+            del away[name]
+            if known.begin_s < at_s:
+                ended.append(known._replace(end_s=at_s, back=decision["action"] == "RESTORE"))
+    return ended, list(away.values())
 
 
-def _returns(watch: Watch) -> list[float]:
-    """Return s from when it could until each flow went back."""
-    late = []
-    for action in watch.actions:
-        if action["action"] != "RESTORE" or action["outcome"] != "APPLIED":
-            continue
-        flow = watch.flows.get(action["flow_id"])
-        due_s = None if flow is None else _due_s(watch, flow, action["to_path"], action["at_ns"] / 1e9)
-        if due_s is not None:
-            late.append(action["at_ns"] / 1e9 - due_s)
-    return late
-
-
-def _due_s(watch: Watch, flow: Record, port: int, at_s: float) -> float | None:
-    """Return the end, s since the Unix epoch, of the last hold-down on the way from a port as of `at_s`: 10 s
-    after a link has healed, twice as long with each time that it went bad within the hour (docs/policy.md).
-    None where a link there is not well, or nothing was ever said of any."""
-    ways = set(watch.way_of(flow, port))
-    ends_s: list[float] = []
-    for told in watch.told.values():
-        past = [record for record in told if record["judged_ns"] / 1e9 <= at_s]
-        if not past or ways.isdisjoint(link for record in past for link in record["links"]):
-            continue
-        if past[-1]["state"] != "UP":
-            return None
-        ends_s.append(past[-1]["since_ns"] / 1e9)
-        for before, after in pairwise(past):
-            if before["state"] in BAD and after["state"] not in BAD:
-                times = max(1, after["flaps_hour"], sum(
-                    a["state"] not in BAD and b["state"] in BAD
-                    for a, b in pairwise([{"state": "UP"}, *past]) if b["judged_ns"] <= after["judged_ns"]
-                ))  # fmt: skip
-                ends_s.append(after["since_ns"] / 1e9 + min(HOLD_S * 2 ** (times - 1), HOLD_MOST_S))
-    return max(ends_s, default=None)
+def _waits(watch: Watch, flows: Mapping[str, Record], aways: Sequence[_Away]) -> tuple[list[float], int]:
+    """Return the longest time, s, for which the way home was well within each time away, and how many flows
+    went back before it was. What well means is policy's own (streams/policy/wellness.py): every link up, and
+    its hold-down over."""
+    ways = [tuple(watch.way_of(flows[each.flow_id], each.home)) if each.flow_id in flows else ()
+            for each in aways]  # fmt: skip
+    told = sorted((record for each in list(watch.told.values()) for record in each),
+                  key=lambda record: record["judged_ns"])  # fmt: skip
+    rules = Rules()
+    wellness = Wellness(rules.hold_down_ns, rules.hold_down_most_ns)
+    longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
+    begin_s = min((each.begin_s for each in aways), default=0.0)
+    end_s = max((each.end_s for each in aways), default=0.0)
+    taken = 0
+    for at_s in np.arange(begin_s, end_s + STEP_S, STEP_S).tolist():
+        while taken < len(told) and told[taken]["judged_ns"] <= at_s * 1e9:
+            wellness.take(told[taken]["subject"], told[taken])
+            taken += 1
+        for number, (each, way) in enumerate(zip(aways, ways, strict=True)):
+            if not each.begin_s <= at_s < each.end_s + STEP_S or not way:
+                continue
+            well = wellness.of_links(way, int(at_s * 1e9)).grade is Grade.WELL
+            since_s[number] = (since_s[number] or at_s) if well else 0.0
+            if well:
+                longest[number] = max(longest[number], min(at_s, each.end_s) - since_s[number])
+            early += int(each.back and not well and at_s >= each.end_s)
+    return longest, early
 
 
 def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]:

@@ -605,7 +605,7 @@ static void complete(ft_engine *e, shot *s, half *h) {
   if (sound_difference(h->t2, h->t1) && sound_difference(h->t3, h->t2) && sound_difference(h->t4, h->t3)) {
     h->state = COMPLETE;
     int64_t network = (h->t4 - h->t1) - (h->t3 - h->t2);
-    if (network >= 0 && network < e->config.timeout_ns)
+    if (h->t3 >= h->t2 && network >= 0 && network < e->config.timeout_ns)
       ft_losses_network(e->losses, way_of(e, s), network, h->told);
   } else { /* a peer's stamps that no clock shows: one such sample would have the whole batch refused */
     h->state = INCOMPLETE;

@@ -19,9 +19,10 @@
  * so all signs together are one in COST requests, and BURST at once.
  *
  * Where the network itself delivers an answer after its request was told lost, a queue has come up, and the quantile
- * takes a score of answers to follow. Until then the way's time-out is twice what the slowest such answer took, until
- * HELD_NS after the last that was slower than the quantile lets them be: what waits in that queue is not told lost
- * again and again (as TCP does once it turns out that nothing was lost, RFC 4015).
+ * takes a score of answers to follow. Until then the way's time-out is twice what the slowest such answer took, but half
+ * of the longest at most, until HELD_NS after the last that took half as long and longer than the quantile lets it:
+ * what waits in that queue is not told lost again and again (as TCP does once it turns out that nothing was lost,
+ * RFC 4015), and what fails behind a queue that is long gone is told as soon as ever.
  *
  * The quantile is followed in logs by Robbins and Monro's rule (1951): up by 0.99 steps at what lies above it, down
  * by 0.01 at what lies below. It begins high and with large steps, so that a new way is judged late rather than
@@ -307,11 +308,12 @@ void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at) {
 
 void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns, int told) {
   way_state *w = &l->ways[way];
-  if ((told || w->slow) && ns > within(l, w->network) && l->of[way / l->paths].used) {
-    int64_t slow = ns < l->most / 2 ? 2 * ns : l->most;
+  int patient = w->slow && w->arrived < w->slow_until;
+  if ((told || patient) && ns > within(l, w->network) && l->of[way / l->paths].used) {
+    int64_t slow = ns < l->most / 4 ? 2 * ns : l->most / 2;
     w->held++;
-    if (slow > w->slow) w->slow = slow;
-    w->slow_until = w->arrived + HELD_NS;
+    if (!patient || slow > w->slow) w->slow = slow;
+    if (slow >= w->slow / 2) w->slow_until = w->arrived + HELD_NS;
     touch(l, way);
   }
   learn(&w->network, &w->networks, ns);

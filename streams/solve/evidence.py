@@ -162,8 +162,8 @@ class Evidence:
         self.heard_ns: Int64s = np.zeros(64, np.int64)
         """[E] NICs: its newest event."""
         self.held_ns: Int64s = np.zeros(64, np.int64)
-        """[E] newest answer over it, or of it, that the network held up until its request had been told lost:
-        what crosses it waits for so long at times."""
+        """[E] newest answer over it, or of it, that the network held up for longer than requests are waited
+        for: what crosses it waits for so long at times."""
         self.out: Int32s = np.zeros(64, np.int32)
         self.into: Int32s = np.zeros(64, np.int32)
         """[E] NICs: the link that leaves it and the one that leads to it, NOTHING where unknown."""
@@ -195,7 +195,7 @@ class Evidence:
         self.rate_hz: NDArray[np.float64] = np.zeros(256)
         """[P] requests a second, smoothed."""
         self._held, self._held_at_ns = 0.0, 0
-        """Answers whose requests had been told lost, older ones for less, and when they were counted."""
+        """Answers that the network held up, older ones for less, and when they were counted."""
         self.began_ns = 0
         """The first event's time."""
         self.moved = False
@@ -388,8 +388,8 @@ class Evidence:
             self.rate_hz[at] = np.where(before > 0, 0.7 * before + 0.3 * rate, rate)
 
     def held_answers(self, now_ns: int) -> float:
-        """Return the answers of the past seconds, of all NICs, that the network held up so long that their
-        requests had been told lost; each counts for less as time goes by, for 1/e after `HELD_KEPT_NS`."""
+        """Return the answers of the past seconds, of all NICs, that the network held up for longer than
+        requests are waited for; each counts for less as time goes by, for 1/e after `HELD_KEPT_NS`."""
         return self._held * math.exp(min(0.0, (self._held_at_ns - now_ns) / HELD_KEPT_NS))
 
     def speaking(self, now_ns: int) -> int:

@@ -56,7 +56,7 @@ FEW_PATHS, FEW_ENDS = 4, 3
 them; but for where they are this share of all."""
 HELD_NS: Final = 3 * S
 HELD_A_NIC: Final = 2
-"""Where the network held an answer over a link up until its request had been told lost, within the first of
+"""Where the network held an answer over a link up for longer than it is waited for, within the first of
 these, or so many a NIC anywhere, packets wait for tens of ms: `link_late_dead_ms` holds."""
 HALF: Final = 0.5
 SWITCH_CABLES: Final = 3
