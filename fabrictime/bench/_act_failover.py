@@ -11,21 +11,20 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._act_away import Away, could_be_home, times_away
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
 from fabrictime.testbed.control import ControlClient
-from streams.policy.policy import Rules
-from streams.policy.wellness import Grade, Wellness
 
 __all__ = [
     "KEYS", "NEVER_MS", "RATE_BPS", "SETTINGS", "Steady", "crossed", "fault", "flow_of", "measure", "over",
@@ -74,8 +73,6 @@ KNOWN_S: Final = 20.0
 HEAL_S: Final = 20.0
 AWAY_S: Final = 40.0
 """How long flows that are away are waited for."""
-STEP_S: Final = 0.02
-"""How finely is looked for how long a way was well."""
 LOST_MS: Final = 1_000.0
 """A flow that has not come back within this is not counted as failed over."""
 KEYS: Final = (
@@ -281,80 +278,25 @@ def _in_a_row(
 def _failback(watch: Watch, progress: Progress) -> Value:
     """Return the longest time, s, for which any flow stayed away from its own path though all hold-downs
     there had ended; over the whole run, whether it went back then or not."""
+
+    def aways() -> tuple[list[Away], list[Away]]:
+        return times_away(list(watch.decisions.values()), list(watch.actions))
+
     watch.soon(lambda: all(record["state"] == "UP" for record in watch.health.values()), HEAL_S)
     flows = dict(watch.flows)
-    progress(
-        f"failback: {len(_aways(watch)[1])} flows are away; waiting for hold-downs, {AWAY_S:g} s at most"
-    )
-    watch.soon(lambda: not _aways(watch)[1], AWAY_S)
-    returned, away = _aways(watch)
-    waited, early = _waits(watch, flows, [*returned, *(each._replace(end_s=time.time()) for each in away)])
-    if not any(waited):
+    progress(f"failback: {len(aways()[1])} flows are away; waiting for hold-downs, {AWAY_S:g} s at most")
+    watch.soon(lambda: not aways()[1], AWAY_S)
+    ended, lasting = aways()
+    every = [*ended, *(each._replace(end_s=time.time()) for each in lasting)]
+    ways = [watch.way_of(flows[each.flow_id], each.home) if each.flow_id in flows else () for each in every]
+    waited, early = could_be_home(every, ways, list(watch.health_told))
+    back = [waited[number] for number, each in enumerate(ended) if each.back]
+    if not back and not any(waited):
         return Missing("no flow could go back: all links that flows had left are held down still")
-    back = [waited[number] for number, each in enumerate(returned) if each.back]
     return Figure(
         max(waited),
-        note=f"{len(back)} back, p50 {np.median(back or [0.0]):.2f}, {early} too early; {len(away)} away",
+        note=f"{len(back)} back, p50 {np.median(back or [0.0]):.2f}, {early} too early; {len(lasting)} away",
     )
-
-
-class _Away(NamedTuple):
-    """A time in which a flow was away from the port that it had before it left a bad link."""
-
-    flow_id: str
-    home: int
-    begin_s: float
-    end_s: float
-    back: bool
-    """Whether it ended with a return, and not with another failover or a steering."""
-
-
-def _aways(watch: Watch) -> tuple[list[_Away], list[_Away]]:
-    """Return the times away that have ended, and those that last."""
-    ended: list[_Away] = []
-    away: dict[str, _Away] = {}
-    done = {
-        action["decision_id"] for action in watch.actions if action["outcome"] in ("APPLIED", "DUPLICATE")
-    }
-    for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
-        name, at_s = decision["flow_id"], decision["at_ns"] / 1e9
-        if decision["decision_id"] not in done or decision["from_path"] is None:
-            continue
-        known = away.setdefault(name, _Away(name, decision["from_path"], at_s, at_s, False))
-        if decision["reason"]["kind"] not in ("DOWN", "GREY") or decision["to_path"] == known.home:
-            del away[name]
-            if known.begin_s < at_s:
-                ended.append(known._replace(end_s=at_s, back=decision["action"] == "RESTORE"))
-    return ended, list(away.values())
-
-
-def _waits(watch: Watch, flows: Mapping[str, Record], aways: Sequence[_Away]) -> tuple[list[float], int]:
-    """Return the longest time, s, for which the way home was well within each time away, and how many flows
-    went back before it was. What well means is policy's own (streams/policy/wellness.py): every link up, and
-    its hold-down over."""
-    ways = [tuple(watch.way_of(flows[each.flow_id], each.home)) if each.flow_id in flows else ()
-            for each in aways]  # fmt: skip
-    told = sorted((record for each in list(watch.told.values()) for record in each),
-                  key=lambda record: record["judged_ns"])  # fmt: skip
-    rules = Rules()
-    wellness = Wellness(rules.hold_down_ns, rules.hold_down_most_ns)
-    longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
-    begin_s = min((each.begin_s for each in aways), default=0.0)
-    end_s = max((each.end_s for each in aways), default=0.0)
-    taken = 0
-    for at_s in np.arange(begin_s, end_s + STEP_S, STEP_S).tolist():
-        while taken < len(told) and told[taken]["judged_ns"] <= at_s * 1e9:
-            wellness.take(told[taken]["subject"], told[taken])
-            taken += 1
-        for number, (each, way) in enumerate(zip(aways, ways, strict=True)):
-            if not each.begin_s <= at_s < each.end_s + STEP_S or not way:
-                continue
-            well = wellness.of_links(way, int(at_s * 1e9)).grade is Grade.WELL
-            since_s[number] = (since_s[number] or at_s) if well else 0.0
-            if well:
-                longest[number] = max(longest[number], min(at_s, each.end_s) - since_s[number])
-            early += int(each.back and not well and at_s >= each.end_s)
-    return longest, early
 
 
 def _onto_dead(watch: Watch, spans: list[tuple[str, float, float]]) -> list[str]:

@@ -34,8 +34,8 @@ class Watch:
         """(nic, peer, leg, flow's port, flow's peer port) to links."""
         self.health: dict[str, Record] = {}
         """Subject to what was said of it last."""
-        self.told: dict[str, list[Record]] = {}
-        """Subject to all that was said of it, in order."""
+        self.health_told: list[Record] = []
+        """All that was said of any."""
         self.decisions: dict[str, Record] = {}
         self.actions: list[Record] = []
         self.movable = 0
@@ -121,7 +121,7 @@ class Watch:
                     self.ways[key] = tuple(way["hops"])
         elif topic is FLAPS:
             self.health[record["subject"]] = record
-            self.told.setdefault(record["subject"], []).append(record)
+            self.health_told.append(record)
         elif topic is DECISIONS:
             self.decisions[record["decision_id"]] = record
         elif topic is ACTIONS:

@@ -404,7 +404,6 @@ static void wild(void) {
     case 0: case 1: ft_losses_sent(l, slot, (uint32_t)chance(WAYS), now); break;
     case 2: ft_losses_left(l, slot, now); break;
     case 3: ft_losses_answered(l, slot, now, (int64_t)chance(20 * MS)); break;
-    case 8: ft_losses_network(l, (uint32_t)chance(WAYS), (int64_t)chance(120 * MS), (int)chance(2)); break;
     case 4: ft_losses_over(l, slot); break;
     case 5: ft_losses_judge(l, now); break;
     case 6: {
@@ -423,6 +422,7 @@ static void wild(void) {
       else ft_losses_meet(l, peer, (int)chance(2), now);
       used[peer] = !used[peer];
       break;
+    case 8: ft_losses_network(l, (uint32_t)chance(WAYS), (int64_t)chance(120 * MS), (int)chance(2)); break;
     default:
       if (!chance(100)) ft_losses_new_path(l, (uint32_t)chance(PATHS));
       else ft_losses_unsent(l, slot, 1);
