@@ -250,10 +250,9 @@ def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Pa
     died = log.last_window()
     log.probe(1.0)
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
-        log.probe(30, until=lambda: log.last_window() > died + 4)
+        log.probe(30, until=lambda: log.last_window() > died + 4 and log.synced())
         log.flush()
         log.wait(lambda: sum(r["samples"] for r in log.fits_by_identity().values()) >= log.samples)
-        log.wait(log.synced)
     fits = log.fits_by_identity().values()
     assert sum(r["samples"] for r in fits) == log.samples
     assert sum(r["messages"] for r in fits) == log.acknowledged
