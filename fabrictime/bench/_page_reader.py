@@ -97,6 +97,7 @@ const picture = arguments[0] === 'fabric' ? 'fabric' : 'bars';
 const cables = document.querySelector('[data-testid=kpi-cables] .ft-kpi-value')?.textContent ?? '—';
 return !!document.querySelector(`[data-testid=${picture}]`) && cables !== '—';
 """
+SHOWN: Final = "return document.body?.innerText ?? '';"
 IDLE: Final = "requestIdleCallback(arguments[arguments.length - 1], {timeout: 10000});"
 """A tab stands once it shows its figures and the browser has nothing left to do for it."""
 
@@ -136,7 +137,9 @@ class BrowserReader:
         end_s = time.monotonic() + SHOWN_S
         while not self.driver.execute_script(STANDS, tab):
             if time.monotonic() > end_s:
-                raise TimeoutError(f"{self._url}{tab}: no cable on the page within {SHOWN_S:g} s")
+                shown = " ".join(str(self.driver.execute_script(SHOWN)).split())[:300]
+                late = f"{self._url}{tab}: no cable on the page within {SHOWN_S:g} s"
+                raise TimeoutError(f"{late}; it shows: {shown or 'nothing'}")
             time.sleep(0.05)
         self.driver.execute_async_script(IDLE)
         self.driver.execute_script(WATCH, tab)

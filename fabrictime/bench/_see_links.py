@@ -246,7 +246,10 @@ def _false_alarms(progress: Progress, seconds: float) -> dict[str, Value]:
         except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
             return {"false_alarms_10min": Missing(f"the fabric did not run: {str(error)[:160]}")}
     about_links = [a for a in alerts if a["kind"].startswith(("LINK", "NIC", "HOST"))]
+    for alert in about_links:
+        progress(f"false alarm: {alert['kind']} {alert['subject']}: {alert['text']}")
     note = f"in {seconds:g} s; link health told of {len(links)} subjects; other alerts: {_kinds(alerts)}"
+    note += "".join(f"; {alert['kind']} {alert['subject']}" for alert in about_links)
     return {"false_alarms_10min": Figure(float(len(about_links)), note=note)}
 
 

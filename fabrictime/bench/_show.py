@@ -6,15 +6,22 @@ In: names of benches. Out: exit code 0 when all ran, 1 when one could not.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fabrictime.bench import Report, load, names, run_bench
+
+REMARKS_BESIDE_COLUMNS: Final = 130
+"""On narrower screens remarks stand below the table: beside it they would have no room."""
+PIPED_COLUMNS: Final = 240
+"""Where nobody's screen says how wide it is: remarks are for reading, too."""
 
 
 def print_list(*, as_json: bool) -> None:
@@ -69,6 +76,10 @@ def run(chosen: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[st
 
 def _print(report: Report) -> None:
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=PIPED_COLUMNS)
+    beside = console.width >= REMARKS_BESIDE_COLUMNS
+    remarks = {}
     found = report["machine"]
     console.print(
         f"[bold]{report['name']}[/bold]: {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, "
@@ -78,10 +89,19 @@ def _print(report: Report) -> None:
     table = Table(box=None)
     for title in ("figure", "value", "unit", "target", "met"):
         table.add_column(title, no_wrap=True)
-    table.add_column("remark")
+    if beside:
+        table.add_column("remark")
     for key, figure in report["figures"].items():
         met = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[figure["met"]]
         value = "missing" if figure["value"] is None else f"{figure['value']:,.6g}"
         remark = figure.get("reason") or figure.get("note") or ""
-        table.add_row(key, value, figure["unit"] or "", figure["target"] or "", met, remark)
+        row = (key, value, figure["unit"] or "", figure["target"] or "", met)
+        if beside:
+            table.add_row(*row, escape(remark))
+            continue
+        table.add_row(*row)
+        if remark:
+            remarks[key] = remark
     console.print(table)
+    for key, remark in remarks.items():
+        console.print(f"{key}: {remark}", highlight=False, markup=False)
