@@ -23,15 +23,16 @@ log = logging.getLogger(__name__)
 
 NICE: Final = {
     "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "worker": -15, "streams": -15, "policy": -10,
-    "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 0, "history": 0, "sim": 10,
+    "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 5, "history": 5, "sim": 10,
 }  # fmt: skip
 """As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
 which can go slower, goes behind those who must keep up with it. Workers stand level with probers: the kernel
 spreads processes over processors by these weights, and leaves a lighter one where it starves. (Five steps
 before them, workers tell of a queue a third sooner where two processors are full; but probers send a quarter
 less then, and dead links are known later.) The page goes before whoever looks at it: a browser beside it
-takes all it gets for drawing. History and what fills it take a seventh of a core and stand level with other
-programs: behind those they fall behind without end where the processors are full. Who may not go before
+takes all it gets for drawing. History and what fills it take a seventh of a core: at 10 they fell behind
+without end on full processors; at 0, level with the kernel's threads that carry the testbed's packets, links
+were told dead or lossy beside two hogs, once in ten minutes. Who may not go before
 others (CAP_SYS_NICE) stands at 0 instead, or behind others as `keep_precedence` has it."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
 """What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
