@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 NICE: Final = {
     "links": -15, "act": -15, "prober": -15, "rdma-probe": -15, "worker": -15, "streams": -15, "policy": -10,
-    "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 5, "history": 5, "sim": 10,
+    "log": -10, "job": -10, "flows": -10, "page": -10, "sink": 0, "history": 2, "sim": 10,
 }  # fmt: skip
 """As nice(2) has it. A job of the testbed stands for programs on machines of their own; a simulated fleet,
 which can go slower, goes behind those who must keep up with it. Workers stand level with probers: the kernel

@@ -32,7 +32,7 @@ def test_what_is_merely_looked_at_gives_way():
     if mine > 0:
         pytest.skip(f"this process itself gives way, by {mine}")
     assert niceness("sim") == 10
-    assert niceness("history") == 5
+    assert niceness("history") == 2
     assert niceness("nobody knows it") == 0
 
 
@@ -85,11 +85,11 @@ def test_within_the_fabrics_namespaces_services_go_first_as_outside():
         pytest.skip(denied)
     if niceness("links") == 0:
         pytest.skip("this process may not go before others")
-    assert niceness_of_each(FABRIC) == {"links": -15, "worker": -15, "policy": -10, "history": 5, "sim": 10}
+    assert niceness_of_each(FABRIC) == {"links": -15, "worker": -15, "policy": -10, "history": 2, "sim": 10}
 
 
 def test_who_may_not_go_first_keeps_the_order_by_going_behind():
-    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "worker": 0, "policy": 2, "history": 8, "sim": 10}
+    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "worker": 0, "policy": 2, "history": 7, "sim": 10}
 
 
 CLASSES = """
