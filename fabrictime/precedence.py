@@ -32,8 +32,8 @@ before them, workers tell of a queue a third sooner where two processors are ful
 less then, and dead links are known later.) The page goes before whoever looks at it: a browser beside it
 takes all it gets for drawing. History and what fills it take a seventh of a core: at 10 they fell behind
 without end on full processors; at 0, level with the kernel's threads that carry the testbed's packets, links
-were told dead or lossy beside two hogs, once in ten minutes. Who may not go before
-others (CAP_SYS_NICE) stands at 0 instead, or behind others as `keep_precedence` has it."""
+were told dead or lossy beside two hogs, once in ten minutes. Who may not go before others (CAP_SYS_NICE)
+stands at 0 instead, or behind others as `keep_precedence` has it."""
 REAL_TIME: Final = frozenset({"log", "links", "policy", "act", "job"})
 """What decides on a flow that lost its path, and what moves it: jobs of the testbed own theirs. Each works
 for a millisecond or two on what came and then waits; in the real-time class, sched(7), it is woken at once

@@ -96,11 +96,8 @@ def _print(report: Report) -> None:
         value = "missing" if figure["value"] is None else f"{figure['value']:,.6g}"
         remark = figure.get("reason") or figure.get("note") or ""
         row = (key, value, figure["unit"] or "", figure["target"] or "", met)
-        if beside:
-            table.add_row(*row, escape(remark))
-            continue
-        table.add_row(*row)
-        if remark:
+        table.add_row(*row, *([escape(remark)] if beside else []))
+        if remark and not beside:
             remarks[key] = remark
     console.print(table)
     for key, remark in remarks.items():
