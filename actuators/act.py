@@ -48,6 +48,9 @@ _log = logging.getLogger(__name__)
 _STATUS_S: Final = 5.0
 _IDLE_S: Final = 0.25
 _AGAIN_S: Final = 0.02
+_LEAST_S: Final = 0.001
+"""Between two turns that nothing calls for but the time: a due time that is over and stays costs a twentieth
+of a processor then, and not, in the real-time class, all of it."""
 _FLUSH_S: Final = 2.0
 _WORD_BYTES: Final = 1 << 20
 _WORDS_BYTES: Final = 4 << 20
@@ -208,7 +211,7 @@ class Hand:
             waits.append(self._announce_s - time.monotonic())
         if not self._settled:
             waits.append(max(0.01, self._settle_s - time.monotonic()))
-        return max(0.0, min(waits))
+        return max(_LEAST_S, min(waits))
 
     def _woken(self, events: int) -> None:
         with contextlib.suppress(BlockingIOError):

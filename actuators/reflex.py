@@ -127,6 +127,7 @@ class Reflex:
         self._rows: dict[str, Record] = {}
         self._head = (-1, -1)
         self._waiting: dict[str, _Waiting] = {}
+        self._looked_ns = 0
 
     def take_fallbacks(self, record: Mapping[str, Any] | None) -> None:
         """Take the newest `Fallbacks` of the host, which is whole; None: there are none any more. One of an
@@ -145,7 +146,9 @@ class Reflex:
     def look(
         self, dead: frozenset[str], paths: Mapping[str, int | None], fences: Mapping[str, Fence], now_ns: int
     ) -> list[Wanted]:
-        """Return the flows to move now. `paths`: where flows are; `fences`: their newest decisions."""
+        """Return the flows to move now. `paths`: where flows are; `fences`: their newest decisions. A flow
+        that has waited, and has no living path to go to, waits for news."""
+        self._looked_ns = now_ns
         if not dead:
             self._waiting.clear()
             return []
@@ -177,8 +180,9 @@ class Reflex:
         return found
 
     def due_ns(self) -> int | None:
-        """Return when to look again; None: when there is news."""
-        return min((each.since_ns + self._wait_ns for each in self._waiting.values()), default=None)
+        """Return when to look again, later than the last look; None: when there is news."""
+        dues = (each.since_ns + self._wait_ns for each in self._waiting.values())
+        return min((due_ns for due_ns in dues if due_ns > self._looked_ns), default=None)
 
 
 def _links_of(row: Mapping[str, Any], path: int) -> list[str] | None:

@@ -59,6 +59,9 @@ HELD_A_NIC: Final = 2
 """Where the network held an answer over a link up for longer than it is waited for, within the first of
 these, or so many a NIC anywhere, packets wait for tens of ms: `link_late_dead_ms` holds."""
 HALF: Final = 0.5
+LITTLE: Final = 0.4
+"""Of the paths that would have lost something by now were the link dead: where fewer did, it is waited for
+those that live to be told of."""
 SWITCH_CABLES: Final = 3
 """A switch inside the fabric is one cause for what takes so many of its cables, or all but one of fewer."""
 RETRACT_NS: Final = 1500 * MS
@@ -337,6 +340,10 @@ class ShardHealth:
         if not waited and (len(alike) < len(rivals) or (few and share < FEW_SHARE)):
             self._wait_ns = min(self._wait_ns, apart_ns)
             return None
+        span_ns = suspicion.newest_ns(link) - begin_ns
+        if now_ns - begin_ns < RETRACT_NS and share < LITTLE * self._share_expected(link, now_ns, span_ns):
+            self._wait_ns = min(self._wait_ns, begin_ns + RETRACT_NS)
+            return None
         if len(alike) == len(rivals):
             return link, tuple(sorted({cable_id(evidence.names[e]) for e in alike}))
         shares = {link: share} | {e: self._dead_share(e, begin_ns, now_ns) for e in rivals}
@@ -389,6 +396,15 @@ class ShardHealth:
         paths = paths[evidence.seen_ns[paths] > now_ns - STALE_NS]
         dead = (evidence.in_row[paths] > 0) & (evidence.last_lost_ns[paths] >= begin_ns)
         return float(dead.mean()) if len(paths) else 0.0
+
+    def _share_expected(self, element: int, now_ns: int, span_ns: int) -> float:
+        """Return which share of the paths across an element would have lost a probe, had it been dead for
+        `span_ns`: of those asked at random moments, `rate` times a second, 1 - exp(-rate span)."""
+        evidence = self.evidence
+        paths = evidence.crossing(element)
+        paths = paths[evidence.seen_ns[paths] > now_ns - STALE_NS]
+        asked = -np.expm1(-evidence.rate_hz[paths] * (span_ns / S))
+        return float(asked.mean()) if len(paths) else 0.0
 
     def _link_died(self, now_ns: int, suspicion: Suspicion, link: int, others: tuple[str, ...]) -> bool:
         name = self.evidence.names[link]

@@ -102,6 +102,21 @@ def test_a_decision_goes_before():
     assert look(reflex, {"s1"}, 64, fence=(1, 4)) == [50_001]
 
 
+def test_a_flow_that_can_go_nowhere_waits_for_news_and_keeps_nobody_busy():
+    """Looked at again and again without a pause, by a process that goes before all others, it starved the
+    probers, whose losses then made more links look dead."""
+    reflex = Reflex(30 * MS)
+    reflex.take_fallbacks(fallbacks())
+    assert look(reflex, {"up"}, 0) == []
+    assert reflex.due_ns() == 30 * MS
+    assert look(reflex, {"up"}, 31) == [], "its own link is dead: every way begins there"
+    assert reflex.due_ns() is None
+    assert look(reflex, {"s1"}, 40) == [50_001], "news: at once"
+    assert reflex.due_ns() > 40 * MS
+    assert look(reflex, {"s1"}, 50) == []
+    assert reflex.due_ns() > 50 * MS
+
+
 def test_what_is_not_known_moves_nothing():
     reflex = Reflex(0)
     reflex.take_fallbacks(fallbacks(links=()))
