@@ -14,10 +14,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
-from typing import Final
+from typing import Final, TypeVar
 
-__all__ = ["NICE", "REAL_TIME", "give_way", "keep_precedence", "niceness"]
+__all__ = ["NICE", "REAL_TIME", "aside", "give_way", "keep_precedence", "niceness"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -116,3 +119,22 @@ def give_way(name: str) -> None:
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness(name, BEHIND in os.environ))
     sys.setswitchinterval(SWITCH_S)
+
+
+def aside(work: Callable[[], T]) -> T:
+    """Do `work` in the ordinary class, with this process's niceness; return what it returns, raise what it
+    raises.
+
+    For what a process of the real-time class does for longer than a moment, such as loading its code: nobody
+    else would get a processor meanwhile, probers least. A thread leaves the class of its own free will, but
+    seldom may return to it; so it is another one that does, and ends.
+    """
+
+    def leave() -> T:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        return work()
+
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(leave).result()

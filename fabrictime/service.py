@@ -6,6 +6,7 @@ In: a service's name and the settings file. Out: the service's own exit code; 2 
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fabrictime.precedence import give_way
+from fabrictime.precedence import aside, give_way
 from fabrictime.ready import die_with_parent
 
 if TYPE_CHECKING:
@@ -160,12 +161,32 @@ def keep_still() -> None:
     wait(SETTLE_S)
 
 
+LOADED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "log": ("log", ("fabrictime.log.server",)),
+    "links": ("streams", ("streams.app",)),
+    "policy": ("streams", ("streams.app",)),
+    "act": ("actuators", ("actuators.act", "actuators.service", "fabrictime.fleet")),
+}
+"""Settings and modules of the services of the real-time class, up to a second of a processor: they are loaded
+outside of that class."""
+
+
+def load_all(name: str, path: Path | None) -> Config:
+    """Return the settings; load the code of service `name` and check its part, as far as `LOADED` says."""
+    from fabrictime.config import load
+
+    config = load(path)
+    if name in LOADED:
+        table, modules = LOADED[name]
+        for module in modules:
+            importlib.import_module(module)
+        getattr(config, table)
+    return config
+
+
 def run(name: str, path: Path | None, nic: str | None = None) -> int:
     """Run service `name` until it ends and return its exit code."""
-    give_way(name)  # before anything is loaded, which takes a second of a processor
-    from fabrictime.config import ConfigError, load
-    from schemas.topology import TopologyError
-
+    give_way(name)  # before anything is loaded
     die_with_parent()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -174,9 +195,14 @@ def run(name: str, path: Path | None, nic: str | None = None) -> int:
     if name not in SERVICES:
         return _refuse(f"service {name!r}: expected one of {', '.join(SERVICES)}")
     try:
-        return SERVICES[name](load(path), nic) or 0
-    except (ConfigError, TopologyError) as error:
-        return _refuse(str(error))
+        return SERVICES[name](aside(lambda: load_all(name, path)), nic) or 0
+    except ValueError as error:
+        from fabrictime.config import ConfigError
+        from schemas.topology import TopologyError
+
+        if isinstance(error, ConfigError | TopologyError):
+            return _refuse(str(error))
+        raise
 
 
 def _refuse(line: str) -> int:

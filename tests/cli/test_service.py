@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fabrictime.precedence import REAL_TIME
+from fabrictime.service import SERVICES
 from fabrictime.testbed.userns import namespaces_allowed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,6 +164,48 @@ def test_who_runs_on_and_on_leaves_the_real_time_class():
 def test_who_waits_now_and_then_stays_in_it():
     may_be_real_time()
     assert classes(RUN_ON, "2.5", "waits") == [os.SCHED_RR, os.SCHED_RR]
+
+
+ASIDE = """
+import os
+from fabrictime import precedence
+precedence.keep_precedence()
+precedence.give_way("links")
+stand = lambda: print(os.sched_getscheduler(0))
+precedence.aside(stand)
+stand()
+try:
+    precedence.aside(lambda: 1 / 0)
+except ZeroDivisionError:
+    stand()
+"""
+
+
+def test_what_takes_long_is_done_outside_of_the_real_time_class():
+    may_be_real_time()
+    assert classes(ASIDE) == [os.SCHED_OTHER, os.SCHED_RR, os.SCHED_RR]
+
+
+LATE = """
+import sys
+from fabrictime import service
+name = sys.argv[1]
+service.load_all(name, None)
+for module in service.LOADED[name][1]:
+    sys.modules[module].main = lambda *_, **__: 0  # the service itself
+loaded = set(sys.modules)
+assert service.run(name, None) == 0
+print(*(set(sys.modules) - loaded))
+"""
+
+
+@pytest.mark.parametrize("name", sorted(REAL_TIME & SERVICES.keys()))
+def test_services_of_the_real_time_class_load_what_they_need_outside_of_it(name):
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, name], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    ours = {"fabrictime", "streams", "actuators", "producers", "schemas", "native"}
+    assert [module for module in done.stdout.split() if module.split(".")[0] in ours] == [], "loaded late"
 
 
 LET_GO = """
