@@ -76,9 +76,10 @@ struct doubt {
 typedef struct {
     int64_t rows, links; /* cell = (row + 1) * links + number of the link */
     int32_t *active;     /* [links] as the caller numbers them */
-    int32_t *hop;        /* as `route_link`, with the numbers from here, of routes that are seen */
+    int32_t *from;       /* [observations + 1] first hop of each */
+    int32_t *hop;        /* links, as numbered here, that each observation sees, one observation after another */
     float *mean;         /* [links] */
-    int64_t *start;      /* [cells + 1] */
+    int32_t *start;      /* [cells + 1] */
     int32_t *member;     /* observations of each cell */
     float *grain, *x, *s2, *pull, *weight, *lean, *give; /* [cells]; pull: 1/p, between a row and the one before;
                                                           * weight: sum of w; give: 1 / (weight and pulls) */
@@ -161,43 +162,51 @@ static inline float unrest(float grain, float x)
     return ROUGH * x * x + 0.667F * grain * x;
 }
 
-/* Number the links that are crossed. Returns 0 without memory. */
+/* Number the links that are crossed, and copy each observation's out of its route: passes over all of them read
+ * straight on, which no list of lists allows. Returns 0 without memory. */
 static int number_links(const struct ft_queues *q, const struct ft_queue_slots *s, struct rooms *rooms, coarse *k)
 {
-    uint8_t *seen = need(rooms, q->routes, 1);
     int32_t *number = need(rooms, q->links, sizeof *number);
     k->active = need(rooms, q->links, sizeof *k->active);
-    k->hop = need(rooms, q->route_start[q->routes], sizeof *k->hop);
+    k->from = need(rooms, s->observations + 1, sizeof *k->from);
     if (rooms->short_of)
         return 0;
-    memset(seen, 0, (size_t)q->routes);
-    memset(number, 0xff, (size_t)q->links * sizeof *number);
+    int64_t hops = 0;
     for (int64_t i = 0; i < s->observations; i++)
-        seen[s->route[i]] = 1;
-    for (int64_t route = 0; route < q->routes; route++)
-        for (int64_t j = q->route_start[route]; seen[route] && j < q->route_start[route + 1]; j++) {
+        hops += q->route_start[s->route[i] + 1] - q->route_start[s->route[i]];
+    if (hops > INT32_MAX)
+        return 0;
+    k->hop = need(rooms, hops, sizeof *k->hop);
+    if (rooms->short_of)
+        return 0;
+    memset(number, 0xff, (size_t)q->links * sizeof *number);
+    hops = 0;
+    for (int64_t i = 0; i < s->observations; i++) {
+        k->from[i] = (int32_t)hops;
+        for (int64_t j = q->route_start[s->route[i]]; j < q->route_start[s->route[i] + 1]; j++) {
             int32_t link = q->route_link[j];
             if (number[link] < 0) {
                 number[link] = (int32_t)k->links;
                 k->active[k->links++] = link;
             }
-            k->hop[j] = number[link];
+            k->hop[hops++] = number[link];
         }
+    }
+    k->from[s->observations] = (int32_t)hops;
     return 1;
 }
 
 /* Add up, or fill in, which observations each cell has. `start`: [cells + 1], shifted by one. */
-static void list_members(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int64_t *start,
-                         int fill)
+static void list_members(const struct ft_queue_slots *s, coarse *k, int32_t *start, int fill)
 {
     for (int64_t row = 0; row < k->rows; row++) {
-        int64_t *of = &start[(row + 1) * k->links];
+        int32_t *of = &start[(row + 1) * k->links];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++)
-            for (int64_t j = q->route_start[s->route[i]]; j < q->route_start[s->route[i] + 1]; j++) {
+            for (int32_t h = k->from[i]; h < k->from[i + 1]; h++) {
                 if (fill)
-                    k->member[of[k->hop[j]]++] = (int32_t)i;
+                    k->member[of[k->hop[h]]++] = (int32_t)i;
                 else
-                    of[k->hop[j] + 1]++;
+                    of[k->hop[h] + 1]++;
             }
     }
 }
@@ -231,14 +240,14 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     if (rooms.short_of)
         return 0;
     memset(k->start, 0, (size_t)(cells + 2) * sizeof *k->start);
-    int64_t *start = k->start + 1; /* counting sort: counts, then ends, shifted by one */
-    list_members(q, s, k, start, 0);
+    int32_t *start = k->start + 1; /* counting sort: counts, then ends, shifted by one */
+    list_members(s, k, start, 0);
     for (int64_t c = 0; c < cells; c++)
         start[c + 1] += start[c];
     k->member = need(&rooms, start[cells], sizeof *k->member);
     if (rooms.short_of)
         return 0;
-    list_members(q, s, k, start, 1);
+    list_members(s, k, start, 1);
     for (int64_t a = 0; a < k->links; a++) {
         k->grain[a] = larger((float)q->packet_ns[k->active[a]], LEAST_GRAIN_NS);
         k->mean[a] = (float)q->mean_ns[k->active[a]];
@@ -264,7 +273,7 @@ static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots 
         const struct look *look = &k->look[(row + 1) * wide];
         float *weight = &k->weight[(row + 1) * wide];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
-            const int32_t *hop = &k->hop[q->route_start[s->route[i]]], *last = &k->hop[q->route_start[s->route[i] + 1]];
+            const int32_t *hop = &k->hop[k->from[i]], *last = &k->hop[k->from[i + 1]];
             float noise = (float)s->noise_ns[i], var = 1 + noise * noise, sum = 0;
             for (const int32_t *h = hop; h < last; h++) {
                 var += look[*h].var;
@@ -350,7 +359,7 @@ static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slot
     }
 }
 
-static void errors_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k)
+static void errors_coarse(const struct ft_queue_slots *s, coarse *k)
 {
     int64_t wide = k->links, end = (k->rows + 1) * wide;
     for (int64_t c = 0, a = 0; c < end + wide; c++, a = a + 1 < wide ? a + 1 : 0) {
@@ -361,14 +370,14 @@ static void errors_coarse(const struct ft_queues *q, const struct ft_queue_slots
         const float *s2 = &k->s2[(row + 1) * wide];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
             float least = 1 / k->w[i], rest = least;
-            for (int64_t j = q->route_start[s->route[i]]; j < q->route_start[s->route[i] + 1]; j++)
-                rest += s2[k->hop[j]];
+            for (int32_t h = k->from[i]; h < k->from[i + 1]; h++)
+                rest += s2[k->hop[h]];
             k->doubt[i] = (struct doubt){least, rest};
         }
     }
     for (int64_t c = wide; c < end; c++) {
         float own = k->s2[c], known = 1 / own;
-        for (int64_t m = k->start[c]; m < k->start[c + 1]; m++) {
+        for (int32_t m = k->start[c]; m < k->start[c + 1]; m++) {
             struct doubt d = k->doubt[k->member[m]];
             known += 1 / larger(d.rest - own, d.least);
         }
@@ -386,7 +395,7 @@ static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coa
         return 0;
     descend_coarse(q, s, k, EVEN, sweeps);
     descend_coarse(q, s, k, COARSE, sweeps);
-    errors_coarse(q, s, k);
+    errors_coarse(s, k);
     return 1;
 }
 
@@ -491,7 +500,7 @@ static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s,
 }
 
 /* List the observations that see live knots, and where between which: a probe has waited in the queues before. */
-static void place_hops(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k)
+static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine *k)
 {
     int64_t wide = first->links;
     double knots_per_ns = s->knots / s->slot_ns;
@@ -501,8 +510,8 @@ static void place_hops(const struct ft_queues *q, const struct ft_queue_slots *s
         const float *waits = &first->x[(slot + 1) * wide];
         const uint8_t *near = &k->near[(slot + 1) * wide];
         for (int64_t i = s->slot_start[t]; i < s->slot_start[t + 1]; i++) {
-            const int32_t *hop = &first->hop[q->route_start[s->route[i]]];
-            int64_t n = q->route_start[s->route[i] + 1] - q->route_start[s->route[i]];
+            const int32_t *hop = &first->hop[first->from[i]];
+            int64_t n = first->from[i + 1] - first->from[i];
             int any = 0;
             for (int64_t j = 0; j < n; j++)
                 any |= near[hop[j]];
@@ -564,7 +573,7 @@ static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const c
     if (rooms.short_of)
         return 0;
     lay_knots(q, s, first, k);
-    place_hops(q, s, first, k);
+    place_hops(s, first, k);
     int32_t hops = k->hot[k->n_hot].from, from = 0;
     for (int32_t h = 0; h < hops; h++) { /* counting sort: counts, then ends, then, filled from behind, beginnings */
         k->cell[k->hop[h].cell].from++;

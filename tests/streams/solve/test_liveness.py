@@ -99,6 +99,33 @@ def small(seed: int = 1, **settings: Any) -> Watched:
     return Watched(fleet, seed, peers=7, **settings)
 
 
+def lose_across(it: Watched, link: int, nic: int) -> Callable[[bool], None]:
+    """Return what has all paths of one NIC that cross a link get lost, and no other, or live again."""
+    probes, size = it.probes, it.fleet.links
+    probes.down, probes.loss = np.zeros(size + 2, np.bool_), np.zeros(size + 2)
+    mine = (probes.links == link).any(axis=1) & (probes.src == nic)
+    assert 1 < mine.sum() < 10
+    probes.links = np.column_stack([probes.links, np.where(mine, size, -1)])
+
+    def lose(lost: bool) -> None:
+        probes.down[size] = lost
+
+    return lose
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_link_is_not_dead_by_a_few_of_its_paths(seed: int) -> None:
+    """The others live, but are told of once a second: that far more would have lost something must do."""
+    it = small(seed)
+    lose = lose_across(it, it.link("leaf1", "spine2"), 0)
+    it.run(WARM)
+    lose(True)
+    it.run(150 * MS)
+    lose(False)
+    it.run(2 * S)
+    assert it.said("DOWN") == set()
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_dead_link_inside_is_named_at_once_and_no_other(seed: int) -> None:
     it = small(seed)
