@@ -26,10 +26,20 @@ from streams.solve.cover import (
     against_nics,
     against_switch,
     cables_needed,
-    losses_needed,
 )
 from streams.solve.evidence import BUCKETS, NOTHING, Evidence, PathLinks
 from streams.solve.led_around import find_led_around
+from streams.solve.link_death import (
+    FEW_ENDS,
+    FEW_PATHS,
+    MARGIN,
+    NEVER,
+    RETRACT_NS,
+    STALE_NS,
+    Wait,
+    silence_ns,
+    weigh_link,
+)
 from streams.solve.lossy import Lossy, find_lossy
 from streams.solve.thresholds import Thresholds
 
@@ -44,33 +54,14 @@ S: Final = 1_000_000_000
 HOUR_NS: Final = 3600 * S
 JUDGE_NS: Final = 5 * MS
 """Events closer together than this are judged together."""
-STALE_NS: Final = 5 * S
-"""Losses that nobody told of for this long are no news."""
 WARM_NS: Final = 1200 * MS
 """After the first event, until every NIC must have told of its living paths once."""
-MARGIN: Final = 3
-"""Losses by which a link must explain more than its rivals."""
-FEW_SHARE: Final = 0.2
-FEW_PATHS, FEW_ENDS = 4, 3
-"""A link of which so few paths died, and so few NICs' at either end, is waited for to show itself on more of
-them; but for where they are this share of all."""
-HELD_NS: Final = 3 * S
-HELD_A_NIC: Final = 2
-"""Where the network held an answer over a link up for longer than it is waited for, within the first of
-these, or so many a NIC anywhere, packets wait for tens of ms: `link_late_dead_ms` holds."""
-HALF: Final = 0.5
-LITTLE: Final = 0.4
-"""Of the paths that would have lost something by now were the link dead: where fewer did, it is waited for
-those that live to be told of."""
 SWITCH_CABLES: Final = 3
 """A switch inside the fabric is one cause for what takes so many of its cables, or all but one of fewer."""
-RETRACT_NS: Final = 1500 * MS
-"""A DOWN link across which some paths live, while others stay dead, was the wrong one after this long."""
 RECENT_NS: Final = S
 MUTE_NS: Final = 3 * S
 """After a port's carrier is back, until losses behind it count again."""
 TOGETHER_NS: Final = 200 * MS
-NEVER: Final = 2**62
 KNOWN_NS: Final = 60 * S
 PATH_KEPT_NS: Final = 600 * S
 """A path is forgotten that nobody told of for so long; one that lives is told of each second."""
@@ -82,8 +73,6 @@ SPEAKS_NS: Final = S
 REFRESH_NS: Final = 10 * S
 SLOW_NS: Final = S
 MAX_FLAPS: Final = 4096
-MIXED: Final = 2
-"""So many losses that an answer followed are a share that gets lost, and no way to die."""
 GREY_LOSSES: Final = 5
 GREY_PARTS: Final = 3
 """A loss rate is one only where losses fell into so many parts of the window: a burst is none."""
@@ -301,110 +290,16 @@ class ShardHealth:
         suspicion = against_links(self.evidence, paths)
         found = False
         while (link := suspicion.best(set())) != NOTHING:
-            verdict = self._weigh(now_ns, suspicion, link)
-            if verdict is None:  # a better explanation than any other, and not ripe: wait for it
+            verdict = weigh_link(self.evidence, self.thresholds, suspicion, link, now_ns)
+            if isinstance(verdict, Wait):  # a better explanation than any other, and not ripe: wait for it
+                self._wait_ns = min(self._wait_ns, verdict.until_ns)
                 mine = np.zeros(len(suspicion.paths), np.bool_)
                 mine[suspicion.of(link)] = True
             else:
-                chosen, others = verdict
-                found = self._link_died(now_ns, suspicion, chosen, others) or found
-                mine = (suspicion.rows == chosen).any(axis=1)
+                found = self._link_died(now_ns, suspicion, *verdict) or found
+                mine = (suspicion.rows == verdict.link).any(axis=1)
             suspicion = suspicion.without(mine)
         return found
-
-    def _weigh(self, now_ns: int, suspicion: Suspicion, link: int) -> tuple[int, tuple[str, ...]] | None:
-        """Return the dead link and the subjects that it cannot be told from; None: wait."""
-        evidence, least = self.evidence, self.thresholds["dead_losses"]
-        total = suspicion.total(link)
-        begin_ns = suspicion.begin_ns(link)
-        if total < least or suspicion.newest_ns(link) - begin_ns < self._silence_ns(now_ns, link):
-            return None
-        if total < self._losses_needed(link):
-            return None
-        mine = suspicion.paths[suspicion.of(link)]
-        if len(mine) == 1 and evidence.gap[mine].all():  # the unknown half of its way explains it as well
-            return None
-        cable = cable_id(evidence.names[link])
-        rivals = [
-            e for e in suspicion.rivals(link, MARGIN)
-            if not evidence.is_nic[e] and cable_id(evidence.names[e]) != cable
-        ]  # fmt: skip
-        apart_ns = begin_ns + self.thresholds.ns("tell_apart_ms")
-        waited = now_ns >= apart_ns
-        share = self._dead_share(link, begin_ns, now_ns)
-        few = (
-            len(mine) < FEW_PATHS
-            or min(len(np.unique(side)) for side in evidence.rows[mine, :2].T) < FEW_ENDS
-        )
-        alike = self._crossed_alike(link, rivals, now_ns)
-        if not waited and (len(alike) < len(rivals) or (few and share < FEW_SHARE)):
-            self._wait_ns = min(self._wait_ns, apart_ns)
-            return None
-        span_ns = suspicion.newest_ns(link) - begin_ns
-        if now_ns - begin_ns < RETRACT_NS and share < LITTLE * self._share_expected(link, now_ns, span_ns):
-            self._wait_ns = min(self._wait_ns, begin_ns + RETRACT_NS)
-            return None
-        if len(alike) == len(rivals):
-            return link, tuple(sorted({cable_id(evidence.names[e]) for e in alike}))
-        shares = {link: share} | {e: self._dead_share(e, begin_ns, now_ns) for e in rivals}
-        chosen = max(shares, key=lambda e: (shares[e], e == link, -e))
-        if shares[chosen] < HALF and now_ns - begin_ns < RETRACT_NS:
-            self._wait_ns = min(self._wait_ns, begin_ns + RETRACT_NS)
-            return None
-        equal = {cable_id(evidence.names[e]) for e, s in shares.items() if s >= min(HALF, shares[chosen])}
-        return chosen, tuple(sorted(equal - {cable_id(evidence.names[chosen])}))
-
-    def _silence_ns(self, now_ns: int, links: int | list[int]) -> int:
-        """Return for how long nothing must cross a link, or some together, for them to be dead."""
-        evidence = self.evidence
-        held = int(np.max(evidence.held_ns[links])) > now_ns - HELD_NS
-        held = held or evidence.held_answers(now_ns) > HELD_A_NIC * evidence.speaking(now_ns)
-        least_ns = self.thresholds.ns("link_dead_ms")
-        return max(least_ns, self.thresholds.ns("link_late_dead_ms")) if held else least_ns
-
-    def _crossed_alike(self, link: int, rivals: list[int], now_ns: int) -> list[int]:
-        """Return the rivals that the very paths cross which cross a link, as far as their ways are known: no
-        evidence, however long it is waited for, tells those from it."""
-        evidence = self.evidence
-        n = evidence.paths
-        rows = evidence.rows[:n][(evidence.seen_ns[:n] > now_ns - STALE_NS) & ~evidence.gap[:n]]
-        mine = (rows == link).any(axis=1)
-        return [rival for rival in rivals if np.array_equal((rows == rival).any(axis=1), mine)]
-
-    def _losses_needed(self, link: int) -> int:
-        """Return how many losses in a row call a link dead: more where it loses a share, be it since a
-        moment."""
-        evidence, least = self.evidence, self.thresholds["dead_losses"]
-        crossing = evidence.crossing(link)
-        # a path that nobody asks any more keeps the losses of a death that is over
-        explained = evidence.healed_ns[evidence.rows[crossing]] > evidence.first_lost_ns[crossing, None]
-        crossing = crossing[~explained.any(axis=1)]
-        since = np.full(len(crossing), evidence.life_ns[link])
-        in_row = evidence.losses_within(crossing, since, np.full(len(crossing), NEVER))
-        mixed = int(np.maximum(evidence.pending[crossing] - in_row, 0).sum())
-        mixed = mixed if mixed >= MIXED else 0
-        needed = losses_needed(least, mixed, 0) if mixed else 0
-        for parts in (BUCKETS, BUCKETS // 4, BUCKETS // 8):
-            lost, answered = evidence.across(link, parts)
-            needed = max(needed, losses_needed(least, lost + mixed, answered))
-        return needed
-
-    def _dead_share(self, element: int, begin_ns: int, now_ns: int) -> float:
-        """Return which share of the paths across an element is dead since it died."""
-        evidence = self.evidence
-        paths = evidence.crossing(element)
-        paths = paths[evidence.seen_ns[paths] > now_ns - STALE_NS]
-        dead = (evidence.in_row[paths] > 0) & (evidence.last_lost_ns[paths] >= begin_ns)
-        return float(dead.mean()) if len(paths) else 0.0
-
-    def _share_expected(self, element: int, now_ns: int, span_ns: int) -> float:
-        """Return which share of the paths across an element would have lost a probe, had it been dead for
-        `span_ns`: of those asked at random moments, `rate` times a second, 1 - exp(-rate span)."""
-        evidence = self.evidence
-        paths = evidence.crossing(element)
-        paths = paths[evidence.seen_ns[paths] > now_ns - STALE_NS]
-        asked = -np.expm1(-evidence.rate_hz[paths] * (span_ns / S))
-        return float(asked.mean()) if len(paths) else 0.0
 
     def _link_died(self, now_ns: int, suspicion: Suspicion, link: int, others: tuple[str, ...]) -> bool:
         name = self.evidence.names[link]
@@ -445,7 +340,9 @@ class ShardHealth:
             links = list(evidence.of_node[node])
             if of_nics[links].any():
                 continue
-            if now_ns - int(evidence.life_ns[links].max()) >= self._silence_ns(now_ns, links):
+            if now_ns - int(evidence.life_ns[links].max()) >= silence_ns(
+                evidence, self.thresholds, now_ns, links
+            ):
                 self._judge_switch(now_ns, node, suspects)
 
     def _judge_switch(self, now_ns: int, node: str, suspects: NDArray[np.intp]) -> None:

@@ -18,6 +18,7 @@ from schemas.ids import cable_id
 from schemas.topics import FLAPS
 from streams.solve import liveness
 from streams.solve.cover import losses_needed
+from streams.solve.link_death import silence_ns
 from streams.solve.liveness import Change, ShardHealth
 from streams.solve.thresholds import Thresholds
 
@@ -91,6 +92,11 @@ class Watched:
             "counters": [], "verbs": None,
         })  # fmt: skip
         self.probes._event[index] += 1
+
+
+def silence(it: Watched) -> int:
+    """For how long nothing must cross the first link for it to be dead, ns."""
+    return silence_ns(it.health.evidence, it.health.thresholds, it.health.now_ns, 0)
 
 
 def small(seed: int = 1, **settings: Any) -> Watched:
@@ -815,7 +821,7 @@ def test_answers_that_their_peers_were_late_with_make_no_link_patient(
 
     monkeypatch.setattr(it.health, "take", late_everywhere)
     it.run(WARM)
-    assert it.health._silence_ns(it.health.now_ns, 0) == it.health.thresholds.ns("link_dead_ms")
+    assert silence(it) == it.health.thresholds.ns("link_dead_ms")
 
 
 def test_the_longer_silence_is_a_threshold_and_never_the_shorter_of_the_two() -> None:
@@ -825,12 +831,12 @@ def test_the_longer_silence_is_a_threshold_and_never_the_shorter_of_the_two() ->
     evidence = it.health.evidence
     it.run(WARM)
     evidence.held_ns[:] = it.health.now_ns
-    assert it.health._silence_ns(it.health.now_ns, 0) == 40 * MS
+    assert silence(it) == 40 * MS
     it.health.thresholds = Thresholds({**values, "link_dead_ms": 500})
-    assert it.health._silence_ns(it.health.now_ns, 0) == 500 * MS
+    assert silence(it) == 500 * MS
     evidence.held_ns[:] = 0
     it.health.thresholds = Thresholds(values)
-    assert it.health._silence_ns(it.health.now_ns, 0) == 10 * MS
+    assert silence(it) == 10 * MS
 
 
 def test_paths_that_are_dealt_anew_take_no_link_down() -> None:
