@@ -27,6 +27,11 @@ SUB_SLOTS: Final = 4
 SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
 """A sample is in the batch of a flush where it was sent the first of these before: its stamps are fetched by
 then. The second where links are fast, slots no longer than the third: no queue there adds much to it."""
+LATE_NS, LATEST_NS = 10_000_000, 120_000_000
+"""Where a queue holds probes up for longer than that, they are waited for: as long as any took within
+`LATELY_NS` and the first of these, but no longer than the second. Whoever does not wait sees the least of the
+deepest queues."""
+LATELY_NS: Final = 1_000_000_000
 GONE_NS: Final = 500_000_000
 """A prober without a batch for this long holds nothing back."""
 MAX_CELLS: Final = 32_768
@@ -48,6 +53,8 @@ class SourceQueueing:
         self.source = source
         self._reducer = SlotReducer(slot_ns)
         self._flushed: dict[str, tuple[int, int]] = {}
+        self._took: dict[str, tuple[int, int]] = {}
+        """Of each prober the longest that a probe was under way of late, there and back, and when."""
         self._first: int | None = None
         self._next = 0
         self._newest_ns = 0
@@ -89,6 +96,10 @@ class SourceQueueing:
                 line.offset_ns + line.drift_ppb * 1e-9 * (batch.clock_ns - line.at_ns)
             )
         self._flushed[batch.nic] = (flush_ns, append_ns)
+        took_ns = int((batch.forward + batch.reverse).max(initial=0))
+        longest_ns, at_ns = self._took.get(batch.nic, (0, 0))
+        if took_ns >= longest_ns or append_ns - at_ns > LATELY_NS:
+            self._took[batch.nic] = took_ns, append_ns
         self._newest_ns = max(self._newest_ns, append_ns)
         if self._first is None:
             self._first = offset
@@ -132,12 +143,12 @@ class SourceQueueing:
     def _complete_ns(self, members: Mapping[str, Member], shard: str) -> int:
         for nic, (_, seen_ns) in list(self._flushed.items()):
             if self._newest_ns - seen_ns > GONE_NS:
-                del self._flushed[nic]
-        flushed = [
-            ns for nic, (ns, _) in self._flushed.items() if nic in members and members[nic].shard == shard
-        ]
+                del self._flushed[nic], self._took[nic]
+        here = [nic for nic in self._flushed if nic in members and members[nic].shard == shard]
         settle_ns = FAST_SETTLE_NS if SUB_SLOTS * self._reducer.slot_ns <= FAST_SLOT_NS else SETTLE_NS
-        return max(0, min(flushed, default=0) - settle_ns)
+        late_ns = max((self._took[nic][0] for nic in here), default=0) + LATE_NS
+        flushed_ns = min((self._flushed[nic][0] for nic in here), default=0)
+        return max(0, flushed_ns - max(settle_ns, min(late_ns, LATEST_NS)))
 
 
 def _cut(rows: list[int], start: Int64s) -> list[list[int]]:

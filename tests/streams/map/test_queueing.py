@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from native.core import ClockLine, ProbeColumns
-from streams.map.queueing import FAST_SETTLE_NS, GONE_NS, SETTLE_NS, SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.map.queueing import (
+    FAST_SETTLE_NS,
+    GONE_NS,
+    LATE_NS,
+    LATELY_NS,
+    LATEST_NS,
+    SETTLE_NS,
+    SUB_SLOTS,
+    SourceQueueing,
+    slot_ns_of,
+)
 from streams.map.records import Member
 from streams.solve.queues import sound_queueing
 
@@ -81,6 +91,18 @@ def test_a_record_is_complete_as_far_as_the_slowest_prober_that_still_speaks(rat
     other.clock_ns = other.system_ns = gone
     source.add(other, gone, 2, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == gone - settle_ns
+
+
+def test_probes_that_a_queue_holds_up_are_waited_for():
+    source = SourceQueueing("fabric.probes/0", slot_ns_of(1_000_000_000) // SUB_SLOTS)
+    held_ns = 70_000_000
+    source.add(batch([-held_ns], [held_ns]), EPOCH_NS, 0, LINES)
+    assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - held_ns - WAY_NS - LATE_NS
+    source.add(batch([-(10**9)], [10**9]), EPOCH_NS, 1, LINES)
+    assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - LATEST_NS, "no longer, whatever a probe takes"
+    later = EPOCH_NS + LATELY_NS + 1
+    source.add(batch([LATELY_NS], [WAY_NS], flushed=later), later, 2, LINES)
+    assert source.take(MEMBERS)[0]["complete_ns"] == later - SETTLE_NS
 
 
 def test_a_new_owner_knows_the_floors_of_the_one_before():
