@@ -86,7 +86,9 @@ def weigh_link(
     if now_ns < apart_ns and (len(alike) < len(rivals) or (few and share < FEW_SHARE)):
         return Wait(apart_ns)
     young = now_ns - begin_ns < RETRACT_NS
-    if young and share < LITTLE * _share_expected(evidence, link, now_ns, span_ns):
+    if young and _share_silent(evidence, link, now_ns) < LITTLE * _share_expected(
+        evidence, link, now_ns, span_ns
+    ):
         return Wait(begin_ns + RETRACT_NS)
     if len(alike) == len(rivals):
         return Dead(link, tuple(sorted({cable_id(evidence.names[e]) for e in alike})))
@@ -142,6 +144,14 @@ def _share_dead(evidence: Evidence, element: int, begin_ns: int, now_ns: int) ->
     paths = _across_lately(evidence, element, now_ns)
     dead = (evidence.in_row[paths] > 0) & (evidence.last_lost_ns[paths] >= begin_ns)
     return float(dead.mean()) if len(paths) else 0.0
+
+
+def _share_silent(evidence: Evidence, element: int, now_ns: int) -> float:
+    """Return which share of the paths across an element had no answer when they were last told of, since
+    whenever: late answers may have crossed it after they died, and what goes on being lost is told of less
+    and less often."""
+    paths = _across_lately(evidence, element, now_ns)
+    return float((evidence.in_row[paths] > 0).mean()) if len(paths) else 0.0
 
 
 def _share_expected(evidence: Evidence, element: int, now_ns: int, span_ns: int) -> float:
