@@ -8,6 +8,7 @@ successor under other offset ranges: readers pass over a record that begins befo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,9 +29,8 @@ SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
 """A sample is in the batch of a flush where it was sent the first of these before: its stamps are fetched by
 then. The second where links are fast, slots no longer than the third: no queue there adds much to it."""
 LATE_NS, LATEST_NS = 10_000_000, 120_000_000
-"""Where a queue holds probes up for longer than that, they are waited for: as long as any took within
-`LATELY_NS` and the first of these, but no longer than the second. Whoever does not wait sees the least of the
-deepest queues."""
+"""Probes that a queue holds up for longer are waited for: the first of these beyond what any took within
+`LATELY_NS`, at most the second. Whoever does not wait sees the least of the deepest queues."""
 LATELY_NS: Final = 1_000_000_000
 GONE_NS: Final = 500_000_000
 """A prober without a batch for this long holds nothing back."""
@@ -46,15 +46,27 @@ def slot_ns_of(rate_bps: int) -> int:
     return 1_000_000 if rate_bps >= 10_000_000_000 else 10_000_000
 
 
+@dataclass(slots=True)
+class _Prober:
+    """What is known of a prober by its batches; ns."""
+
+    flushed_ns: int = 0
+    """Fabric time of the newest batch's flush."""
+    seen_ns: int = 0
+    """When the log took it."""
+    took_ns: int = 0
+    """The longest that a probe was under way of late, there and back."""
+    took_at_ns: int = 0
+    """When the log took that one."""
+
+
 class SourceQueueing:
     """The samples of one source partition since the last `take`, and its paths' floors."""
 
     def __init__(self, source: str, slot_ns: int) -> None:
         self.source = source
         self._reducer = SlotReducer(slot_ns)
-        self._flushed: dict[str, tuple[int, int]] = {}
-        self._took: dict[str, tuple[int, int]] = {}
-        """Of each prober the longest that a probe was under way of late, there and back, and when."""
+        self._probers: dict[str, _Prober] = {}
         self._first: int | None = None
         self._next = 0
         self._newest_ns = 0
@@ -95,11 +107,11 @@ class SourceQueueing:
             flush_ns = batch.clock_ns + round(
                 line.offset_ns + line.drift_ppb * 1e-9 * (batch.clock_ns - line.at_ns)
             )
-        self._flushed[batch.nic] = (flush_ns, append_ns)
+        prober = self._probers.setdefault(batch.nic, _Prober())
+        prober.flushed_ns, prober.seen_ns = flush_ns, append_ns
         took_ns = int((batch.forward + batch.reverse).max(initial=0))
-        longest_ns, at_ns = self._took.get(batch.nic, (0, 0))
-        if took_ns >= longest_ns or append_ns - at_ns > LATELY_NS:
-            self._took[batch.nic] = took_ns, append_ns
+        if took_ns >= prober.took_ns or append_ns - prober.took_at_ns > LATELY_NS:
+            prober.took_ns, prober.took_at_ns = took_ns, append_ns
         self._newest_ns = max(self._newest_ns, append_ns)
         if self._first is None:
             self._first = offset
@@ -141,13 +153,15 @@ class SourceQueueing:
         return records
 
     def _complete_ns(self, members: Mapping[str, Member], shard: str) -> int:
-        for nic, (_, seen_ns) in list(self._flushed.items()):
-            if self._newest_ns - seen_ns > GONE_NS:
-                del self._flushed[nic], self._took[nic]
-        here = [nic for nic in self._flushed if nic in members and members[nic].shard == shard]
+        for nic, prober in list(self._probers.items()):
+            if self._newest_ns - prober.seen_ns > GONE_NS:
+                del self._probers[nic]
+        here = [
+            prober for nic, prober in self._probers.items() if nic in members and members[nic].shard == shard
+        ]
         settle_ns = FAST_SETTLE_NS if SUB_SLOTS * self._reducer.slot_ns <= FAST_SLOT_NS else SETTLE_NS
-        late_ns = max((self._took[nic][0] for nic in here), default=0) + LATE_NS
-        flushed_ns = min((self._flushed[nic][0] for nic in here), default=0)
+        late_ns = max((prober.took_ns for prober in here), default=0) + LATE_NS
+        flushed_ns = min((prober.flushed_ns for prober in here), default=0)
         return max(0, flushed_ns - max(settle_ns, min(late_ns, LATEST_NS)))
 
 

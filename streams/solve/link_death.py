@@ -80,19 +80,19 @@ def weigh_link(
         if not evidence.is_nic[e] and cable_id(evidence.names[e]) != cable
     ]  # fmt: skip
     apart_ns = begin_ns + thresholds.ns("tell_apart_ms")
-    share = _share_dead(evidence, link, begin_ns, now_ns)
+    share = _share_lost(evidence, link, now_ns, begin_ns)
     few = len(mine) < FEW_PATHS or min(len(np.unique(side)) for side in evidence.rows[mine, :2].T) < FEW_ENDS
     alike = _crossed_alike(evidence, link, rivals, now_ns)
     if now_ns < apart_ns and (len(alike) < len(rivals) or (few and share < FEW_SHARE)):
         return Wait(apart_ns)
     young = now_ns - begin_ns < RETRACT_NS
-    if young and _share_silent(evidence, link, now_ns) < LITTLE * _share_expected(
-        evidence, link, now_ns, span_ns
-    ):
+    # lost since whenever: late answers may have crossed it since, and what goes on is told of less often
+    little = LITTLE * _share_expected(evidence, link, now_ns, span_ns)
+    if young and _share_lost(evidence, link, now_ns) < little:
         return Wait(begin_ns + RETRACT_NS)
     if len(alike) == len(rivals):
         return Dead(link, tuple(sorted({cable_id(evidence.names[e]) for e in alike})))
-    shares = {link: share} | {e: _share_dead(evidence, e, begin_ns, now_ns) for e in rivals}
+    shares = {link: share} | {e: _share_lost(evidence, e, now_ns, begin_ns) for e in rivals}
     chosen = max(shares, key=lambda e: (shares[e], e == link, -e))
     if young and shares[chosen] < HALF:
         return Wait(begin_ns + RETRACT_NS)
@@ -139,19 +139,12 @@ def _across_lately(evidence: Evidence, element: int, now_ns: int) -> NDArray[np.
     return paths[evidence.seen_ns[paths] > now_ns - STALE_NS]
 
 
-def _share_dead(evidence: Evidence, element: int, begin_ns: int, now_ns: int) -> float:
-    """Return which share of the paths across an element is dead since it died."""
+def _share_lost(evidence: Evidence, element: int, now_ns: int, since_ns: int = 0) -> float:
+    """Return which share of the paths across an element was last told of as lost, for the last time at
+    `since_ns` or later."""
     paths = _across_lately(evidence, element, now_ns)
-    dead = (evidence.in_row[paths] > 0) & (evidence.last_lost_ns[paths] >= begin_ns)
-    return float(dead.mean()) if len(paths) else 0.0
-
-
-def _share_silent(evidence: Evidence, element: int, now_ns: int) -> float:
-    """Return which share of the paths across an element had no answer when they were last told of, since
-    whenever: late answers may have crossed it after they died, and what goes on being lost is told of less
-    and less often."""
-    paths = _across_lately(evidence, element, now_ns)
-    return float((evidence.in_row[paths] > 0).mean()) if len(paths) else 0.0
+    lost = (evidence.in_row[paths] > 0) & (evidence.last_lost_ns[paths] >= since_ns)
+    return float(lost.mean()) if len(paths) else 0.0
 
 
 def _share_expected(evidence: Evidence, element: int, now_ns: int, span_ns: int) -> float:
