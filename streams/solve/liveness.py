@@ -1,11 +1,11 @@
 """The health of one shard's links, NICs and hosts: UP, GREY, FLAPPING, DOWN.
 
-In: `LinkEvent` records in the log's order, the links of paths, the log's clock. Out: `LinkHealth` records to
-publish, by subject. A host's own carrier speaks first. Then the fewest links that explain the paths that died
-(cover.py), once that is no chance (link_death.py): a path that lives clears all that it crosses. What answers
-nobody is a NIC, a host or a switch and no link inside; those are waited for longer, since a starved host looks
-the same for a while. Shares that get lost are told apart by likelihood (lossy.py). State: recoverable from the
-last record of each subject.
+In: `LinkEvent` records in the log's order, the links of paths, the log's clock. Out: `LinkHealth` records
+to publish, by subject. A host's own carrier speaks first. Then the fewest links that explain the paths
+that died (cover.py), once that is no chance (link_death.py): a path that lives clears all that it crosses.
+What answers nobody is a NIC, a host or a switch and no link inside; those are waited for longer, since a
+starved host looks the same for a while. Shares that get lost are told apart by likelihood (lossy.py).
+State: recoverable from the last record of each subject.
 """
 
 from __future__ import annotations
