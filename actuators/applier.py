@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from actuators.control import RATE_MOST
+from actuators.endpoint_protocol import RATE_MOST
 from actuators.journal import NoJournal, Notes
 from schemas import codec
 from schemas.limits import Limits

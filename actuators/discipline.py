@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from actuators.page import SYNCED, ClockRow
+from actuators.clock_page import SYNCED, ClockRow
 from actuators.settings import DisciplineSettings
 
 __all__ = ["Adjustable", "Clockwork", "Discipline", "Move", "Servo", "Timex", "clock_id_of"]

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from actuators.page import COPY_AT, COPY_BYTES, MAGIC, PAGE_BYTES, SEQUENCE_AT, UNSYNCED, Content, unpack
+from actuators.clock_page import (
+    COPY_AT,
+    COPY_BYTES,
+    MAGIC,
+    PAGE_BYTES,
+    SEQUENCE_AT,
+    UNSYNCED,
+    Content,
+    unpack,
+)
 from native.core.hostclock import PageWriter, raw_ns
 
 __all__ = ["FabricTime"]

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from sdnotify import SystemdNotifier
 
-from actuators.clients import kafka_client, registry_of
+from actuators.clock_consumer import Inlet
+from actuators.clock_page import Content, PageFile
+from actuators.clock_sources import Sources
 from actuators.discipline import Discipline
-from actuators.hostclock import HostClock, PageParameters
-from actuators.inlet import Inlet
-from actuators.page import Content, PageFile
+from actuators.host_clock import HostClock, PageParameters
+from actuators.kafka_clients import kafka_client, registry_of
 from actuators.settings import ActuatorSettings, HostSettings, default_directory
-from actuators.sources import Sources
 from native.core.hostclock import raw_ns
 
 __all__ = ["HostPage", "main", "this_host"]

@@ -10,7 +10,7 @@ import sys
 
 from pydantic import ValidationError
 
-from streams.app import main
+from streams.runtime.app import main
 from streams.settings import StreamSettings
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Settings of a stream worker: where the log is, how windows are cut, how clocks are solved.
 
-In: values of the application's configuration. Out: one frozen model that `streams.app.main` takes.
+In: values of the application's configuration. Out: one frozen model that `streams.runtime.app.main` takes.
 """
 
 from __future__ import annotations

@@ -54,39 +54,39 @@ def test_tool_has_nothing_to_say(command):
 
 SERVICES = {
     "prober": ("producers/",),
-    "map": ("streams/agents/map.py",),
+    "map": ("streams/delays/stage.py",),
     "solve": (
-        "streams/agents/solve.py",
-        "streams/agents/links.py",
-        "streams/agents/alerts.py",
-        "streams/agents/queues.py",
-        "streams/agents/contention.py",
+        "streams/clock/stage.py",
+        "streams/links/stage.py",
+        "streams/alerts/stage.py",
+        "streams/queues/stage.py",
+        "streams/contention/stage.py",
         "streams/policy/",
     ),
-    "sink": ("streams/agents/sink.py", "streams/history/rows.py"),
+    "sink": ("streams/history/stage.py", "streams/history/rows.py"),
     "up": (
-        "fabrictime/view.py",
-        "fabrictime/topology.py",
-        "fabrictime/links.py",
-        "fabrictime/actions.py",
-        "fabrictime/why.py",
+        "fabrictime/state/live_figures.py",
+        "fabrictime/commands/topology.py",
+        "fabrictime/commands/links.py",
+        "fabrictime/commands/actions.py",
+        "fabrictime/commands/explain.py",
     ),
-    "page": ("fabrictime/page/",),
-    "flows": ("producers/flows.py", "producers/ways.py"),
+    "page": ("fabrictime/web/",),
+    "flows": ("producers/flows/service.py", "producers/trace/flow_routes.py"),
     "sim": ("producers/sim/",),
-    "config": ("fabrictime/live_config.py", "fabrictime/hold.py"),
+    "config": ("fabrictime/commands/live_config.py", "fabrictime/commands/pause.py"),
     "bench": (),
     "actuator": ("actuators/",),
 }
 """The services that `topics.py` names, and the files that open their topics."""
 
 SHARED_ROOM = (
-    "streams/agents/",
-    "streams/lookups.py",
-    "streams/config.py",
-    "streams/paths.py",
-    "streams/flows.py",
-    "streams/app.py",
+    "streams/runtime/",
+    "streams/runtime/global_tables.py",
+    "streams/runtime/live_config.py",
+    "streams/runtime/route_table.py",
+    "streams/runtime/flow_table.py",
+    "streams/runtime/app.py",
 )
 """Files that open topics for both stages of a worker: lookups, rejects."""
 

@@ -18,7 +18,7 @@ BUILD = ROOT / "build" / f"dev-{sys.implementation.cache_tag}"
 SCRIPT = """#!{python}
 import sys
 
-from fabrictime.cli import main
+from fabrictime.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

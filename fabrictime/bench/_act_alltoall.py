@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from fabrictime import hold
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._act_failover import NEVER_MS, SETTINGS
 from fabrictime.bench._act_live import JobRun
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
-from fabrictime.live_config import LiveRecords
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.best import choose_ports, shape_of
 from fabrictime.testbed.control import ControlClient
 from fabrictime.testbed.job_plan import make_job_plan
@@ -82,7 +82,7 @@ def _seeds(
     hosts = sorted(nic["host"] for nic in control.ask("show")["nics"])
     for number in range(seeds):
         seed = random.SystemRandom().randrange(2**31)
-        stopped.append(hold.hold(LiveRecords(bootstrap), revert=False).took_ms)
+        stopped.append(pause.hold(LiveRecords(bootstrap), revert=False).took_ms)
         total_s = READY_S + BEFORE_S + STEER_S + AFTER_S
         jobs = [
             _job(control, f"a2a-{number}-{which}", hosts[which::JOBS], seed + which, total_s)
@@ -93,12 +93,12 @@ def _seeds(
         began_s = time.monotonic()
         time.sleep(BEFORE_S)
         decided = len(watch.decisions)
-        hold.resume(LiveRecords(bootstrap))
+        pause.resume(LiveRecords(bootstrap))
         time.sleep(STEER_S)
         acted_s = time.monotonic()
         time.sleep(AFTER_S)
-        stopped.append(hold.hold(LiveRecords(bootstrap), revert=False).took_ms)
-        hold.resume(LiveRecords(bootstrap))
+        stopped.append(pause.hold(LiveRecords(bootstrap), revert=False).took_ms)
+        pause.resume(LiveRecords(bootstrap))
         before = sum(job.goodput_bps((began_s, began_s + BEFORE_S)) for job in jobs)
         after = sum(job.goodput_bps((acted_s, acted_s + AFTER_S)) for job in jobs)
         most = sum(job.started["best_goodput_bps"] for job in jobs)
@@ -134,7 +134,7 @@ def _seeds(
 
 def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[str]) -> float:
     """Return the goodput over the best that there is, with source ports that spread each step evenly."""
-    hold.hold(LiveRecords(bootstrap), revert=False)
+    pause.hold(LiveRecords(bootstrap), revert=False)
     links = [link.split(">") for link in control.ask("show")["links"]]
     leaf_of = {a.split(":")[0]: b.split(":")[0] for a, b in links if a.split(":")[0] in hosts}
     spines = sorted({b.split(":")[0] for _, b in links if b.startswith("spine")})
@@ -163,7 +163,7 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
     got = sum(job.goodput_bps((began_s + 2, time.monotonic())) for job in jobs)
     for job in jobs:
         job.leave()
-    hold.resume(LiveRecords(bootstrap))
+    pause.resume(LiveRecords(bootstrap))
     best_bps: float = sum(job.started["best_goodput_bps"] for job in jobs)
     return got / best_bps
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from streams.policy.path_health import Grade, Wellness
 from streams.policy.policy import Rules
-from streams.policy.wellness import Grade, Wellness
 
 __all__ = ["Away", "could_be_home", "times_away"]
 
@@ -55,7 +55,7 @@ def could_be_home(
 ) -> tuple[list[float], int]:
     """Return the longest time, s, for which the way home was well within each time away, and how many flows
     went back before it was. `ways`: the links of each way home, there and back. What well means is policy's
-    own (streams/policy/wellness.py): every link up, and its hold-down over."""
+    own (streams/policy/path_health.py): every link up, and its hold-down over."""
     told = sorted(health, key=lambda record: record["judged_ns"])
     rules = Rules()
     wellness = Wellness(rules.hold_down_ns, rules.hold_down_most_ns)

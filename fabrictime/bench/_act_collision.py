@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
-from fabrictime import hold
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._act_failover import NEVER_MS, SETTINGS
 from fabrictime.bench._act_live import FlowRun, JobRun, Loop, Span
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
-from fabrictime.live_config import LiveRecords
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.topics import PATHS, PROBES
@@ -85,7 +85,7 @@ def _seeds(
     for number in range(seeds):
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
-        hold.hold(LiveRecords(bootstrap), revert=False)
+        pause.hold(LiveRecords(bootstrap), revert=False)
         job = f"collision-{number}"
         decided, acted = len(watch.decisions), len(watch.actions)
         link, specs = _meeting(control, nics, chance)
@@ -97,7 +97,7 @@ def _seeds(
         before = _span(MET_S)
         cores[0].append(loop.cores())
         resumed_s = time.time()
-        hold.resume(LiveRecords(bootstrap))
+        pause.resume(LiveRecords(bootstrap))
         apart = watch.soon(lambda: not _shared(watch, job), CLEAR_S)  # noqa: B023  # used at once
         took.append(time.time() - resumed_s if apart else float("inf"))
         time.sleep(SETTLE_S)

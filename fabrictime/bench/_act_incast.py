@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from fabrictime import hold
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._act_failover import NEVER_MS, SETTINGS
 from fabrictime.bench._act_live import (
@@ -31,7 +30,8 @@ from fabrictime.bench._act_live import (
 )
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
-from fabrictime.live_config import LiveRecords
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 
 __all__ = ["KEYS", "measure"]
@@ -99,7 +99,7 @@ def _seeds(
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, bystander, *senders = chance.sample(hosts, SENDERS + 2)
-        hold.hold(LiveRecords(bootstrap), revert=False)
+        pause.hold(LiveRecords(bootstrap), revert=False)
         total_s = KNOWN_S + UNPACED_S + PACED_MOST_S + SETTLE_S + PACED_S + 30
         link = last_link(control, receiver)
         incast = JobRun(
@@ -118,7 +118,7 @@ def _seeds(
             began_s = time.monotonic()
             time.sleep(UNPACED_S)
             unpaced = _spell((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
-            hold.resume(LiveRecords(bootstrap))
+            pause.resume(LiveRecords(bootstrap))
             watch.soon(lambda: bool(_paced(watch, incast, acted)), PACED_MOST_S)  # noqa: B023  # used at once
             time.sleep(SETTLE_S)
             loop.cores()

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from fabrictime.bench._clock_fabric import CannotRun
-from fabrictime.live_config import LiveRecords, changed
+from fabrictime.commands.live_config import LiveRecords, changed
 from fabrictime.testbed.control import ControlClient
 from fabrictime.testbed.fabric import FabricError
 from schemas.limits import EVERYONE

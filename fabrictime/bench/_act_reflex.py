@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 
-from fabrictime import status
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._act_failover import (
     RATE_BPS,
@@ -31,6 +30,7 @@ from fabrictime.bench._act_failover import (
 )
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
+from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
 
 __all__ = ["KEYS", "measure"]

@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._parts import side_by_side
-from producers.sim.run import TICK_NS, SimRun
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import TICK_NS, SimRun
 from producers.sim.workload import FLOW_PORT, address_of
-from producers.ways import candidate_ports
+from producers.trace.flow_routes import candidate_ports
 from schemas import codec
 from schemas.topics import CONFIG, FLOWS, PROBES
-from streams.flows import LiveFlow, LiveFlows, report_of
-from streams.paths import PathBook
+from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.policy.policy import Policy
-from streams.solve.contention import ContentionRules, ContentionWatch
-from streams.ways import Way
+from streams.runtime.flow_routes import Way
+from streams.runtime.flow_table import LiveFlow, LiveFlows, report_of
+from streams.runtime.route_table import PathBook
 
 __all__ = ["KEYS", "Loop", "Scenario", "measure"]
 
@@ -51,7 +51,7 @@ FLOWLET_US: Final = 64.0
 HOP_NS: Final = 5 * MS
 """A message through the log, above what `bench see` measures."""
 FLOW_LAG_NS: Final = 50 * MS
-"""As in streams/agents/contention.py."""
+"""As in streams/contention/stage.py."""
 QUEUES_TICKS, QUEUES_LAG_NS = 5, 75 * MS
 """Ticks in a window of queues, and how late it is told: batches of 25 ms, map of 25 ms, inference, three
 times through the log."""
@@ -260,7 +260,7 @@ class Loop:
             self._at(now_ns + APPLY_NS, partial(self._apply, said.record))
 
     def _apply(self, decision: Record) -> None:
-        """Do as the fleet's owner does (producers/sim/owner.py), and report it."""
+        """Do as the fleet's owner does (producers/sim/flow_endpoint.py), and report it."""
         if self.act:
             self.run.set_flow_path(decision["flow_id"], decision["to_path"])
         action = {

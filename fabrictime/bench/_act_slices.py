@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from fabrictime import hold
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._act_failover import NEVER_MS, SETTINGS
 from fabrictime.bench._act_live import FlowRun, Loop, configure
 from fabrictime.bench._act_watch import Watch
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
-from fabrictime.live_config import LiveRecords
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 
 __all__ = ["KEYS", "measure"]
@@ -71,7 +71,7 @@ def _seeds(
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, own, *others = chance.sample(hosts, 4)
-        hold.hold(LiveRecords(bootstrap), revert=False)
+        pause.hold(LiveRecords(bootstrap), revert=False)
         held_s = KNOWN_S / 3 + OBSERVE_S + SETTLE_S + HELD_S + 2
         ports = chance.sample(PORTS, 1 + GREEDY)
         decided, acted = len(watch.decisions), len(watch.actions)
@@ -92,7 +92,7 @@ def _seeds(
         loop = Loop()
         observed = _span(OBSERVE_S)
         cores[0].append(loop.cores())
-        hold.resume(LiveRecords(bootstrap))
+        pause.resume(LiveRecords(bootstrap))
         time.sleep(SETTLE_S)
         loop.cores()
         held = (time.monotonic(), ends_s - 0.2)

@@ -25,9 +25,9 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
-from fabrictime import status
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.scorecard import true_ns
+from fabrictime.runtime import status
+from fabrictime.state.scorecard import true_ns
 from fabrictime.testbed.control import ControlClient, socket_path
 from native.core.probe import TestClock
 from schemas import codec
@@ -114,7 +114,7 @@ def running_fabric(
     progress("fabric: starting")
     config, data = folder / "fabrictime.toml", folder / "data"
     config.write_text(settings, encoding="utf-8")
-    command = [sys.executable, "-m", "fabrictime.cli", "up", "--fleet", "fabric", "--for", "15m",
+    command = [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", "15m",
                "--config", str(config), "--dir", str(data), "--json"]  # fmt: skip
     with (folder / "up.log").open("wb") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)

@@ -19,7 +19,7 @@ from fabrictime.bench._clock_samples import simulate
 from fabrictime.bench._clock_scenarios import HEADLINE, SCENARIOS, Dark, Step
 from fabrictime.bench._clock_score import MIDDLE, STATES, WARM_UP, Score
 from native.core import NicWindow
-from streams.solve.clocks import HOLDOVER
+from streams.clock.solver import HOLDOVER
 
 __all__ = ["GUARD_NS", "NO_SKLEARN", "accuracy", "against_huygens", "bounds", "recovery", "speed"]
 

@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from actuators.lines import Joined, RawLine
-from actuators.page import SYNCED, ClockRow, Content, PageFile
+from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
+from actuators.timescale import Joined, RawLine
 from fabrictime.bench import Figure, Missing, Progress, Value
 from native.core.hostclock import raw_ns
 

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from fabrictime.bench._clock_samples import EPOCH_NS, WindowInput, simulate
 from fabrictime.bench._clock_scenarios import Scenario
 from native.core import NicWindow
-from streams.map.records import Member, clock_fits, fit_window
-from streams.map.source import ClosedWindow, NicSamples
-from streams.map.tally import JumpLimit, NicState, NicTally
-from streams.map.windows import Cut
-from streams.solve.clocks import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
+from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
+from streams.delays.counters import JumpLimit, NicState, NicTally
+from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.source_partition import ClosedWindow, NicSamples
+from streams.delays.windows import Cut
 
 __all__ = ["Estimator", "Fabrictime", "Line", "Score", "score"]
 

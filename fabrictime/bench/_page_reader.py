@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from fabrictime.page import contention_frames, fabric_frames
-from fabrictime.page.fabric_state import FabricState, Part
-from fabrictime.page.feed import Feed
-from fabrictime.page.live import PERIOD_S
+from fabrictime.web import contention_frames, fabric_frames
+from fabrictime.web.fabric_state import FabricState, Part
+from fabrictime.web.feed import Feed
+from fabrictime.web.live import PERIOD_S
 from schemas import codec
 from schemas.topics import FLOWS
 

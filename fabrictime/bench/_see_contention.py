@@ -22,17 +22,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
 from native.core import ClockLine
-from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import SimRun
 from producers.sim.topology import Fleet
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
-from streams.flows import FlowTail
-from streams.map.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
-from streams.map.records import Member
-from streams.paths import PathBook
-from streams.solve.contention import ContentionRules, ContentionWatch
-from streams.solve.queues import ShardQueues
-from streams.solve.turns import plan_shard, records_of
+from streams.contention.windows import ContentionRules, ContentionWatch
+from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
+from streams.delays.records import Member
+from streams.links.probe_schedule import plan_shard, records_of
+from streams.queues.inference import ShardQueues
+from streams.runtime.flow_table import FlowTail
+from streams.runtime.route_table import PathBook
 
 __all__ = ["TARGETS", "measure"]
 
@@ -55,11 +55,11 @@ RUNS: Final = 4
 WARM_UP_S: Final = 1.0
 """Floors and clocks settle; what begins before is not scored."""
 MAP_NS: Final = 10 * MS
-"""Between two `PathQueueing` of a source, as in streams/agents/map.py."""
+"""Between two `PathQueueing` of a source, as in streams/delays/stage.py."""
 GATHER_NS: Final = 10 * MS
-"""What a worker's fetch waits for more, at each of the hops, as in streams/app.py."""
+"""What a worker's fetch waits for more, at each of the hops, as in streams/runtime/app.py."""
 FLOW_LAG_NS: Final = 50 * MS
-"""As in streams/agents/contention.py."""
+"""As in streams/contention/stage.py."""
 HOPS: Final = 3
 """Times that a message passes the log: probes, path queueing, queues, to where windows are sent from."""
 SHORT_NS: Final = 150 * MS

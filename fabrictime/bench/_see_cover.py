@@ -1,7 +1,7 @@
 """How often probes cross each directed link, and each live flow's own way, held to the routes as they are.
 
 In: `fabric.probes` of a spell, where packets of each port pair truly go. Out: the times between two looks at
-each link and at each flow's way, probes a second in all. What a way is stands in `producers/aims.py`: all
+each link and at each flow's way, probes a second in all. A way, as in `producers/probe/flow_targets.py`: all
 links of the flow's data, in order; a link is crossed by requests and by answers.
 """
 

@@ -25,10 +25,10 @@ import numpy as np
 import psutil
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
-from fabrictime import status
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
 from fabrictime.bench._see_cover import Flow, Times, figures_of, live_flows, times_of
+from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ids import cable_id

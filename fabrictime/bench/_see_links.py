@@ -25,13 +25,13 @@ from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._link_evidence import ProbedFleet
 from fabrictime.bench._live_links import LiveLinks
 from fabrictime.bench._pipeline import Service, embedded_log
-from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import SimRun
 from producers.sim.topology import Fleet, Shape
 from schemas.ids import cable_id
 from schemas.topics import LINKS, PATHS
-from streams.paths import PathBook
-from streams.solve.liveness import ShardHealth
+from streams.links.health import ShardHealth
+from streams.runtime.route_table import PathBook
 
 __all__ = ["measure"]
 
@@ -260,7 +260,7 @@ def _kinds(alerts: list[Mapping[str, Any]]) -> str:
 
 def _fabrictime(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "fabrictime.cli", *arguments],
+        [sys.executable, "-m", "fabrictime", *arguments],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     if done.returncode:
@@ -284,7 +284,7 @@ def _wait_ready(common: list[str]) -> None:
 @contextmanager
 def _up(common: list[str], most_s: float) -> Iterator[None]:
     started = subprocess.Popen(
-        [sys.executable, "-m", "fabrictime.cli", "up", "--fleet", "fabric", "--for", f"{most_s + 240:g}s",
+        [sys.executable, "-m", "fabrictime", "up", "--fleet", "fabric", "--for", f"{most_s + 240:g}s",
          "--json", *common],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -304,7 +304,7 @@ def _load(seconds: float, data: Path) -> Iterator[None]:
     """Let every host send to the one half the ring away, for so long."""
     flows = [
         subprocess.Popen(
-            [sys.executable, "-m", "fabrictime.cli", "fabric", "flow", f"h{n + 1}", f"h{(n + 4) % 8 + 1}",
+            [sys.executable, "-m", "fabrictime", "fabric", "flow", f"h{n + 1}", f"h{(n + 4) % 8 + 1}",
              "--rate", f"{20 * LOAD:g}mbit", "--for", f"{seconds:g}s", "--dir", str(data)],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )

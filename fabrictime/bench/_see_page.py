@@ -24,11 +24,11 @@ from typing import Any, Final
 
 import psutil
 
-from fabrictime import status
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
 from fabrictime.bench._page_reader import BrowserReader, FeedReader, Reader, Sight, browser_missing
-from fabrictime.supervisor import State
+from fabrictime.runtime import status
+from fabrictime.runtime.supervisor import State
 from fabrictime.testbed.control import ControlClient
 from schemas.ids import cable_id
 

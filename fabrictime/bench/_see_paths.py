@@ -19,8 +19,8 @@ from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.bench._clock_fabric import CannotRun, running_fabric
 from fabrictime.bench._see_ways import TARGETS as WAY_TARGETS
 from fabrictime.bench._see_ways import measure_ways
+from fabrictime.commands.topology import Reader
 from fabrictime.testbed.control import ControlClient
-from fabrictime.topology import Reader
 
 __all__ = ["TARGETS", "measure"]
 

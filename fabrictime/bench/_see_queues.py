@@ -20,11 +20,11 @@ from native.core.queues import QueueSolver
 from native.sim import Dcqcn, PacketSim
 from producers.sim.topology import Fleet
 from schemas import codec
-from streams.map.queueing import SUB_SLOTS, SourceQueueing
-from streams.map.records import Member
-from streams.paths import PathBook, pair_key
-from streams.solve.queues import ShardQueues, fold_of, knots_of
-from streams.solve.turns import plan_shard
+from streams.delays.queueing import SUB_SLOTS, SourceQueueing
+from streams.delays.records import Member
+from streams.links.probe_schedule import plan_shard
+from streams.queues.inference import ShardQueues, fold_of, knots_of
+from streams.runtime.route_table import PathBook, pair_key
 
 __all__ = ["measure"]
 

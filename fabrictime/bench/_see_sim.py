@@ -24,8 +24,8 @@ NICs run an all-reduce in rings, whose flows collide. Probes: 200/s a NIC, ten p
 
 def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
     """Return the factor by the least processor time of several simulated seconds, all messages made."""
-    from producers.sim.run import TICK_NS, SimRun
     from producers.sim.settings import JobSettings, SimSettings
+    from producers.sim.simulation import TICK_NS, SimRun
 
     nics = QUICK_NICS if quick else NICS
     progress(f"simulated fleet of {nics} NICs, fluid")

@@ -23,7 +23,7 @@ from fabrictime.testbed.control import ControlClient
 from producers.local_socket import connect
 from schemas import codec
 from schemas.topics import FLOWS, WAYS
-from streams.ways import WayBook
+from streams.runtime.flow_routes import WayBook
 
 __all__ = ["TARGETS", "measure_ways"]
 

@@ -187,7 +187,7 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from streams.agents.clickhouse import Writer
+    from streams.history.clickhouse import Writer
     from streams.history.settings import HistorySinkSettings
 
     settings = HistorySinkSettings(url=server.url, password_file=server.directory / "write.token")

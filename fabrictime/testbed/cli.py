@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from fabrictime.config import ConfigError, load
+from fabrictime.runtime.config import ConfigError, load
 from fabrictime.testbed.control import ControlClient, NoFabric, Testbed, socket_path
 from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.faults import parse_duration

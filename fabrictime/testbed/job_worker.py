@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabrictime.precedence import give_way
+from fabrictime.runtime.scheduling_priority import give_way
 from fabrictime.testbed.connections import Carried, Connections, Place
 from fabrictime.testbed.job_plan import JobPlan, Kind, make_job_plan
 from fabrictime.testbed.owner import Command, Owner

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.sim.grammar import FaultSpec
+from producers.sim.fault_grammar import FaultSpec
 from producers.sim.topology import Fleet, LinkKind
 
 __all__ = ["LinkStates", "Target", "link_states", "resolve"]

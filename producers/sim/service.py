@@ -19,12 +19,12 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from sdnotify import SystemdNotifier
 
-from producers.inventory import LookupReader, Take
-from producers.outlet import Outlet, kafka_client
+from producers.bounded_producer import Outlet, kafka_client
+from producers.inventory.nics import LookupReader, Take
 from producers.sim.control import ControlServer
-from producers.sim.owner import FlowOwner
-from producers.sim.run import TICK_NS, SimFault, SimRun
+from producers.sim.flow_endpoint import FlowOwner
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import TICK_NS, SimFault, SimRun
 from schemas import codec
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, TURNS
 

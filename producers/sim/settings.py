@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from producers.sim.grammar import parse_fault
+from producers.sim.fault_grammar import parse_fault
 
 __all__ = ["JobSettings", "SimSettings", "parse_fleet"]
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from streams.flows import LiveFlow
 from streams.policy.loads import Demand, Links, Weight
-from streams.ways import Way
+from streams.runtime.flow_routes import Way
+from streams.runtime.flow_table import LiveFlow
 
 __all__ = ["NOWHERE", "Choices", "Flow", "Move", "Past"]
 

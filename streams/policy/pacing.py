@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from streams.flows import LiveFlow
-from streams.policy.effect import Effect, EffectRules, Effects
-from streams.policy.target import Peak, Target
+from streams.policy.pacing_feedback import Effect, EffectRules, Effects
+from streams.policy.rate_target import Peak, Target
+from streams.runtime.flow_table import LiveFlow
 
 __all__ = ["Pacing", "PacingRules"]
 

@@ -17,16 +17,16 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from schemas.limits import EVERYONE, Limits
 from schemas.topics import DECISIONS, FALLBACKS, Topic
-from streams.flows import LiveFlow, LiveFlows
+from streams.policy.action_budget import Ledger
+from streams.policy.fallbacks import Ranks
 from streams.policy.flow import NOWHERE, Choices, Flow, Move, Past
-from streams.policy.lanes import Lanes, Want
-from streams.policy.ledger import Ledger
 from streams.policy.loads import Links, Loads, Weight
-from streams.policy.options import Options
-from streams.policy.ranks import Ranks
+from streams.policy.path_health import WELL, Grade, State, Wellness
+from streams.policy.path_options import Options
 from streams.policy.rates import Rates, WantedRate
-from streams.policy.wellness import WELL, Grade, State, Wellness
-from streams.ways import Way
+from streams.policy.uplink_pinning import Lanes, Want
+from streams.runtime.flow_routes import Way
+from streams.runtime.flow_table import LiveFlow, LiveFlows
 
 __all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
 
@@ -572,7 +572,7 @@ class Policy:
             self._relieve(link, crossing, FULL if stands else ENOUGH, window["window_id"])
 
     def _keep_apart(self) -> None:
-        """Let flows of NICs that take turns go by lanes of their NICs (streams/policy/lanes.py), where they
+        """Let flows of NICs that take turns go by lanes of their NICs (`uplink_pinning.py`), where they
         meet others' and that shows: in a window, or in how fast they are."""
         met = self._meetings()
         self._met_ns = {link: self._met_ns.get(link, self._now_ns) for link in met}

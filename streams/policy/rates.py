@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from streams.flows import LiveFlow
 from streams.policy.pacing import Pacing, PacingRules
+from streams.policy.rate_target import Target
 from streams.policy.slices import SliceRules, Slices
-from streams.policy.target import Target
+from streams.runtime.flow_table import LiveFlow
 
 __all__ = ["RateRules", "Rates", "WantedRate"]
 

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.flows import LiveFlow
-from streams.policy.target import Low, Peak, Target
+from streams.policy.rate_target import Low, Peak, Target
+from streams.runtime.flow_table import LiveFlow
 
 __all__ = ["Filled", "Group", "SliceRules", "Slices", "fill"]
 

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from actuators.hostclock import HostClock, PageParameters
-from actuators.lines import Crossing
+from actuators.host_clock import HostClock, PageParameters
+from actuators.timescale import Crossing
 from schemas import codec
 from schemas.topics import TOPICS
 
@@ -139,7 +139,7 @@ def sim() -> SimpleNamespace:
 _ACT = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
-from actuators.act import main
+from actuators.flow_actuator import main
 from actuators.settings import ActuatorSettings, HostSettings
 settings, hosts = json.loads(sys.argv[1])
 sys.exit(main(ActuatorSettings(**settings), [HostSettings(**host) for host in hosts], simulated=True))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from actuators.orders import Offsets
+from actuators.command_io import Offsets
 from schemas import codec
 from schemas.partition import murmur2, partition_of
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS

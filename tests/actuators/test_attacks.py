@@ -19,12 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators import control
+from actuators import endpoint_protocol
 from actuators.applier import LEASE_MOST_NS, Applier
-from actuators.effectors.owners import Owners
+from actuators.effectors.endpoints import Owners
 from actuators.journal import Journal
+from actuators.local_repair import FRESH_NS, Links
 from actuators.owned_sockets import InUse, leave, listen
-from actuators.reflex import FRESH_NS, Links
 from schemas import codec
 from schemas.limits import Limits
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
@@ -265,10 +265,16 @@ def test_any_bytes_are_lines_or_refused(pieces, draw):
     ]
     for piece in [*pieces, b" ".join(draw.choices(words, k=draw.randrange(6)))]:
         try:
-            said = control.parse(piece)
+            said = endpoint_protocol.parse(piece)
         except ValueError:
             continue
-        assert isinstance(said, control.Flow | control.Gone | control.Done | control.Failed)
+        assert isinstance(
+            said,
+            endpoint_protocol.Flow
+            | endpoint_protocol.Gone
+            | endpoint_protocol.Done
+            | endpoint_protocol.Failed,
+        )
 
 
 def test_rubbish_from_many_owners_leaves_the_books_right(desk):

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from actuators.clock_page import HOLDOVER, SYNCED, UNSYNCED, ClockRow
 from actuators.discipline import Clockwork, Discipline, Servo, Timex, clock_id_of
-from actuators.page import HOLDOVER, SYNCED, UNSYNCED, ClockRow
 from actuators.settings import DisciplineSettings
 
 S = 1_000_000_000

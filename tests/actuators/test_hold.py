@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from fabrictime import live_config
-from fabrictime.hold import Heard, hold, resume
-from fabrictime.live_config import LiveRecords
-from producers.sim.owner import FlowOwner
-from producers.sim.run import SimRun
+from fabrictime.commands import live_config
+from fabrictime.commands.live_config import LiveRecords
+from fabrictime.commands.pause import Heard, hold, resume
+from producers.sim.flow_endpoint import FlowOwner
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import SimRun
 from schemas import codec
 from schemas.limits import MOST_VERSION, Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS

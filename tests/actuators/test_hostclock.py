@@ -2,8 +2,8 @@
 
 import pytest
 
-from actuators.hostclock import HostClock
-from actuators.page import ALWAYS_NS, HOLDOVER, SYNCED, UNSYNCED, pack, unpack
+from actuators.clock_page import ALWAYS_NS, HOLDOVER, SYNCED, UNSYNCED, pack, unpack
+from actuators.host_clock import HostClock
 
 
 def assert_right(host, content, ahead_ns=0):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyroute2 import IPRoute
 
-from actuators.effectors.kernel_flows import KernelFlows, Match, Share
+from actuators.htb import KernelFlows, Match, Share
 from fabrictime.testbed.child import run_inside
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.fabric import Fabric

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actuators.lines import Crossing, Crossings, Joined, RawLine, carried, join, wander_growth
+from actuators.timescale import Crossing, Crossings, Joined, RawLine, carried, join, wander_growth
 
 S = 1_000_000_000
 START = 4_000 * S

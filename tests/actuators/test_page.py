@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actuators.lines import Joined, RawLine
-from actuators.page import (
+from actuators.clock_page import (
     CLOCKS,
     NICS,
     PAGE_BYTES,
@@ -21,6 +20,7 @@ from actuators.page import (
     pack,
     unpack,
 )
+from actuators.timescale import Joined, RawLine
 from native.core.hostclock import PageWriter, cross, raw_ns
 
 ROW = ClockRow(SYNCED, 1, 2.0, 3.0, 4.0, 5.0, 6.0)

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from actuators.local_repair import Links, Reflex
 from actuators.owned_sockets import receive_at, received
-from actuators.reflex import Links, Reflex
 from native.core.probe import WayNews
+from producers.probe.path_status import WordBook, Words
 from producers.sim.topology import Fleet
-from producers.words import WordBook, Words
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, FALLBACKS
 

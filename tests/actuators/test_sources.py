@@ -6,10 +6,8 @@ import time
 
 import pytest
 
-from actuators import sources
-from actuators.lines import Crossing
-from actuators.settings import TestClockSettings
-from actuators.sources import (
+from actuators import clock_sources
+from actuators.clock_sources import (
     PTP_SYS_OFFSET,
     PTP_SYS_OFFSET_EXTENDED,
     PhcDevice,
@@ -20,6 +18,8 @@ from actuators.sources import (
     shortest,
     through,
 )
+from actuators.settings import TestClockSettings
+from actuators.timescale import Crossing
 from native.core.hostclock import raw_ns
 from native.core.probe import TestClock
 
@@ -133,4 +133,4 @@ def test_system_clock_crosses_the_raw_clock_within_its_bracket():
     one = cross_system()
     assert 0 < one.half_ns < 100_000
     assert abs(one.clock_ns - time.time_ns()) < S
-    assert sources.TRIES >= 8
+    assert clock_sources.TRIES >= 8

@@ -14,7 +14,7 @@ import pytest
 
 from fabrictime.bench._clock_scenarios import SCENARIOS, Dark, Liar, Restart, Scenario, Step
 from fabrictime.bench._clock_score import STATES, Fabrictime, score
-from streams.solve.clocks import SYNCED
+from streams.clock.solver import SYNCED
 
 
 @dataclass(frozen=True)

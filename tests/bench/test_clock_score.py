@@ -12,7 +12,7 @@ from fabrictime.bench._clock_baselines import Huygens, MinimumFilter
 from fabrictime.bench._clock_samples import EPOCH_NS
 from fabrictime.bench._clock_scenarios import SCENARIOS
 from fabrictime.bench._clock_score import Line, score
-from streams.solve.clocks import HOLDOVER, SYNCED, UNSYNCED
+from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED
 
 FLEET = replace(SCENARIOS["idle"].smaller(8, 3, 6), wander_ppb_per_sqrt_s=0.0)
 

@@ -10,14 +10,14 @@ import pytest
 
 from fabrictime.log.server import LogServer
 from fabrictime.log.settings import LogSettings
-from fabrictime.supervisor import Child, Supervisor
+from fabrictime.runtime.supervisor import Child, Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PRELUDE = f"""
 import os, signal, socket, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from fabrictime.ready import die_with_parent
+from fabrictime.runtime.ready import die_with_parent
 die_with_parent()
 def notify(text):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:

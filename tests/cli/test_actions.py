@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from fabrictime.cli import app
-from fabrictime.why import find
+from fabrictime.commands.cli import app
+from fabrictime.commands.explain import find
 from schemas import codec
 from schemas.topics import (
     ACTIONS,
@@ -156,7 +156,7 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
 
 def test_watch_prints_what_happens_a_line_each(log):
     child = subprocess.Popen(
-        [sys.executable, "-m", "fabrictime.cli", "actions", "sock:71", "--watch", "--log", log],
+        [sys.executable, "-m", "fabrictime", "actions", "sock:71", "--watch", "--log", log],
         cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     try:

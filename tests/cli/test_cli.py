@@ -17,18 +17,19 @@ import pytest
 import typer
 from rich.console import Console
 
-from fabrictime import status, up
 from fabrictime.bench import Figure, Missing, Target, judge, names, run_bench
-from fabrictime.cli import duration_s
-from fabrictime.table import table
-from fabrictime.view import NicView, View
+from fabrictime.commands import up
+from fabrictime.commands.cli import duration_s
+from fabrictime.commands.live_table import table
+from fabrictime.runtime import status
+from fabrictime.state.live_figures import NicView, View
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def fabrictime(*arguments, cwd=ROOT):
     return subprocess.run(
-        [sys.executable, "-m", "fabrictime.cli", *arguments],
+        [sys.executable, "-m", "fabrictime", *arguments],
         cwd=cwd, capture_output=True, text=True, check=False, timeout=60,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
@@ -59,7 +60,7 @@ def test_help_takes_little_more_than_the_libraries_that_print_it():
 def test_help_imports_nothing_heavy():
     code = (
         "import sys, runpy; sys.argv = ['fabrictime', '--help']\n"
-        "try: runpy.run_module('fabrictime.cli', run_name='__main__')\n"
+        "try: runpy.run_module('fabrictime.commands.cli', run_name='__main__')\n"
         "except SystemExit: pass\n"
         "heavy = ('numpy', 'pydantic', 'confluent_kafka', 'faust', 'chdb', 'nicegui')\n"
         "print([name for name in heavy if name in sys.modules])"

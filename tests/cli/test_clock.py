@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from rich.console import Console
 
-from fabrictime import clock
-from fabrictime.clock import Fleet, Wanted
+from fabrictime.commands import clock
+from fabrictime.commands.clock import Fleet, Wanted
 from schemas import codec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +187,7 @@ def produce(log, topic, record, key, value):
 
 
 def command(log, *arguments):
-    return [sys.executable, "-m", "fabrictime.cli", "clock", *arguments, "--log", log]
+    return [sys.executable, "-m", "fabrictime", "clock", *arguments, "--log", log]
 
 
 def run(log, *arguments):

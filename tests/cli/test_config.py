@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fabrictime.config import SHARED_DOC, ConfigError, load
-from fabrictime.example import example
+from fabrictime.runtime.config import SHARED_DOC, ConfigError, load
+from fabrictime.runtime.example_config import example
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from fabrictime import fleet, up
-from fabrictime.config import ConfigError, load
-from fabrictime.supervisor import Step
+from fabrictime.commands import up
+from fabrictime.runtime import fleet
+from fabrictime.runtime.config import ConfigError, load
+from fabrictime.runtime.supervisor import Step
 from fabrictime.testbed import userns
 from producers.settings import ClockSettings
 

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from fabrictime.cli import app
-from fabrictime.live_config import LiveRecords, changed, parse_rule, with_rule
+from fabrictime.commands.cli import app
+from fabrictime.commands.live_config import LiveRecords, changed, parse_rule, with_rule
 from schemas import codec
 from schemas.topics import ALERTS, FLAPS
 
@@ -83,7 +83,7 @@ def test_alerts_shows_those_that_stand_by_severity_though_one_subject_has_severa
 
 def test_watch_prints_each_change_as_it_comes(log):
     child = subprocess.Popen(
-        [sys.executable, "-m", "fabrictime.cli", "links", "leaf7", "--watch", "--log", log],
+        [sys.executable, "-m", "fabrictime", "links", "leaf7", "--watch", "--log", log],
         cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     try:

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
-from fabrictime.cli import app
-from fabrictime.replay import Span, compare, parse_time
+from fabrictime.commands.cli import app
+from fabrictime.commands.replay_alerts import Span, compare, parse_time
 from schemas import codec
 from schemas.topics import ALERTS, CONFIG, LINKS
 from tests.streams.test_pipeline import Log

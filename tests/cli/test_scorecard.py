@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from fabrictime.scorecard import errors_ns, judge, lines, true_ns
-from fabrictime.table import plain, table, time_text, totals
-from fabrictime.view import ClockView, View
+from fabrictime.commands.live_table import plain, table, time_text, totals
+from fabrictime.state.live_figures import ClockView, View
+from fabrictime.state.scorecard import errors_ns, judge, lines, true_ns
 from native.core.probe import TestClock
 
 HISTORY = {"rows_last_10_s": 5, "ok": True}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fabrictime.precedence import REAL_TIME
-from fabrictime.service import SERVICES
+from fabrictime.runtime.scheduling_priority import REAL_TIME
+from fabrictime.runtime.service import SERVICES
 from fabrictime.testbed.userns import namespaces_allowed
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import os, sys
-from fabrictime.precedence import give_way
+from fabrictime.runtime.scheduling_priority import give_way
 if len(sys.argv) > 2:
     os.setresuid(65534, 65534, 65534)
 give_way(sys.argv[1])
@@ -50,17 +50,20 @@ def test_without_the_right_to_go_before_others_a_service_stands_as_it_is():
 
 FABRIC = """
 import os, subprocess, sys
-from fabrictime.precedence import keep_precedence
+from fabrictime.runtime.scheduling_priority import keep_precedence
 from fabrictime.testbed.userns import enter
 keep_precedence()
 enter()
-child = "from fabrictime.precedence import give_way; give_way('{}'); import os; print(os.getpriority(0, 0))"
+child = (
+    "from fabrictime.runtime import scheduling_priority as s; s.give_way('{}'); import os; "
+    "print(os.getpriority(0, 0))"
+)
 for name in sys.argv[1:]:
     subprocess.run([sys.executable, "-c", child.format(name)], check=True)
 """
 UNPRIVILEGED = """
 import os, sys
-from fabrictime.precedence import give_way, keep_precedence
+from fabrictime.runtime.scheduling_priority import give_way, keep_precedence
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)
 keep_precedence()
@@ -96,24 +99,27 @@ def test_who_may_not_go_first_keeps_the_order_by_going_behind():
 
 CLASSES = """
 import os, subprocess, sys
-from fabrictime.precedence import keep_precedence
+from fabrictime.runtime.scheduling_priority import keep_precedence
 from fabrictime.testbed.userns import enter
 keep_precedence()
 if sys.argv[1] == "enter":
     enter()
-child = "import os; from fabrictime.precedence import give_way as g; g('{}'); print(os.sched_getscheduler(0))"
+child = (
+    "import os; from fabrictime.runtime import scheduling_priority as s; s.give_way('{}'); "
+    "print(os.sched_getscheduler(0))"
+)
 for name in sys.argv[2:]:
     subprocess.run([sys.executable, "-c", child.format(name)], check=True)
 """
 AS_USUAL = """
 import os
-from fabrictime.precedence import give_way
+from fabrictime.runtime.scheduling_priority import give_way
 give_way("links")
 print(os.sched_getscheduler(0))
 """
 RUN_ON = """
 import os, sys, time
-from fabrictime import precedence
+from fabrictime.runtime import scheduling_priority
 precedence.RUN_ON_S = (1, 10)
 precedence.keep_precedence()
 precedence.give_way("links")
@@ -168,7 +174,7 @@ def test_who_waits_now_and_then_stays_in_it():
 
 ASIDE = """
 import os
-from fabrictime import precedence
+from fabrictime.runtime import scheduling_priority
 precedence.keep_precedence()
 precedence.give_way("links")
 stand = lambda: print(os.sched_getscheduler(0))
@@ -188,7 +194,7 @@ def test_what_takes_long_is_done_outside_of_the_real_time_class():
 
 LATE = """
 import sys
-from fabrictime import service
+from fabrictime.runtime import service
 name = sys.argv[1]
 service.load_all(name, None)
 for module in service.LOADED[name][1]:
@@ -210,7 +216,7 @@ def test_services_of_the_real_time_class_load_what_they_need_outside_of_it(name)
 
 LET_GO = """
 import os, sys
-from fabrictime.precedence import keep_precedence
+from fabrictime.runtime.scheduling_priority import keep_precedence
 if sys.argv[1] == "drop" and os.geteuid() == 0:
     os.setuid(65534)
 stand = lambda: (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), dict(os.environ))

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fabrictime.ready import NotifySocket
-from fabrictime.supervisor import ChildFailed, State, Step
+from fabrictime.runtime.ready import NotifySocket
+from fabrictime.runtime.supervisor import ChildFailed, State, Step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,7 +142,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
     script.write_text(
         f"import asyncio, sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests/cli')!r}]\n"
         "from pathlib import Path\nfrom conftest import program\n"
-        "from fabrictime.supervisor import Supervisor\n"
+        "from fabrictime.runtime.supervisor import Supervisor\n"
         "async def main():\n"
         f"    s = Supervisor(Path({str(tmp_path)!r}))\n"
         "    s.add(program('a', \"notify('READY=1'); signal.pause()\"))\n"

@@ -29,7 +29,7 @@ def produce(log, topic, *values):
 
 def tail(log, *arguments):
     return subprocess.run(
-        [sys.executable, "-m", "fabrictime.cli", "tail", *arguments, "--log", log],
+        [sys.executable, "-m", "fabrictime", "tail", *arguments, "--log", log],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
 
@@ -51,7 +51,7 @@ def test_from_the_end_only_what_comes_is_shown(log):
     command = [
         sys.executable,
         "-m",
-        "fabrictime.cli",
+        "fabrictime.commands.cli",
         "tail",
         "fabric.delays",
         "--json",

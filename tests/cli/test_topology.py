@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fabrictime import topology
-from fabrictime.topology import Picture, file_of, picture_of
+from fabrictime.commands import topology
+from fabrictime.commands.topology import Picture, file_of, picture_of
 from schemas import codec
 from schemas.topology import Topology
-from streams.paths import PathBook
+from streams.runtime.route_table import PathBook
 
 
 def nic(name: str, rail: int | None = None, **more: Any) -> dict[str, Any]:

@@ -22,9 +22,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from fabrictime_client import Clock
 
-from fabrictime.scorecard import errors_ns
+from fabrictime.state.live_figures import ClockView
+from fabrictime.state.scorecard import errors_ns
 from fabrictime.testbed.userns import namespaces_allowed
-from fabrictime.view import ClockView
 from native.core import decode_probe_batch
 from native.core.probe import TestClock
 from schemas import codec
@@ -73,7 +73,7 @@ class Pipeline:
         (folder / "ft.toml").write_text(SETTINGS)
         self.output = (folder / "up.out").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fabrictime.cli", "up", "--config", folder / "ft.toml",
+            [sys.executable, "-m", "fabrictime", "up", "--config", folder / "ft.toml",
              "--dir", self.directory],
             cwd=ROOT, stdout=self.output, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -164,7 +164,7 @@ def pipeline(tmp_path_factory, _namespaces):
 
 def test_status_shows_processes_and_addresses(pipeline):
     done = subprocess.run(
-        [sys.executable, "-m", "fabrictime.cli", "status", "--dir", pipeline.directory, "--json"],
+        [sys.executable, "-m", "fabrictime", "status", "--dir", pipeline.directory, "--json"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout)
@@ -370,7 +370,7 @@ def mounted():
 
 def scorecard(folder, *, wrapper=()):
     (folder / "ft.toml").write_text(SETTINGS)
-    command = [sys.executable, "-m", "fabrictime.cli", "up", "--for", "5s", "--json",
+    command = [sys.executable, "-m", "fabrictime", "up", "--for", "5s", "--json",
                "--config", str(folder / "ft.toml"), "--dir", str(folder / "data")]  # fmt: skip
     done = subprocess.run(
         [*wrapper, *command], cwd=ROOT, capture_output=True, text=True, check=False,
@@ -404,7 +404,7 @@ def test_up_works_for_an_ordinary_user():
         "os.setresuid(*[int(sys.argv[1])] * 3); os.execv(sys.argv[3], sys.argv[3:])",
         str(user.pw_uid), str(user.pw_gid),
     ]  # fmt: skip
-    probe = "import fabrictime.cli, native.core.probe"
+    probe = "import fabrictime.commands.cli, native.core.probe"
     readable = subprocess.run(
         [*drop, sys.executable, "-c", probe], cwd=ROOT, capture_output=True, check=False
     )

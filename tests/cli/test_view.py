@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fabrictime.view import Share
+from fabrictime.state.live_figures import Share
 
 
 def test_work_is_held_to_its_share_of_the_time():

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from actuators.lines import Joined, RawLine
-from actuators.page import SYNCED, ClockRow, Content, PageFile
+from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
+from actuators.timescale import Joined, RawLine
 from native.core.hostclock import raw_ns
 
 ROOT = Path(__file__).resolve().parents[2]

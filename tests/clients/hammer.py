@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from actuators.lines import Joined, RawLine, join
-from actuators.page import SYNCED, Content, PageFile
+from actuators.clock_page import SYNCED, Content, PageFile
+from actuators.timescale import Joined, RawLine, join
 from native.core.hostclock import raw_ns
 
 S = 1_000_000_000

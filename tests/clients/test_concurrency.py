@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from fabrictime_client import Clock, ClockError, Unsynced
 
-from actuators import page as writer
-from actuators.lines import Joined, RawLine
-from actuators.page import PageError, PageFile
+from actuators import clock_page as writer
+from actuators.clock_page import PageError, PageFile
+from actuators.timescale import Joined, RawLine
 from native.core.hostclock import raw_ns
 
 S = 1_000_000_000

@@ -11,8 +11,8 @@ from fabrictime_client import Clock, ClockError, _page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actuators import page as writer
-from actuators.page import PageFile
+from actuators import clock_page as writer
+from actuators.clock_page import PageFile
 from native.core.hostclock import raw_ns
 
 MOST = 2**63 - 1

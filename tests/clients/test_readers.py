@@ -12,9 +12,9 @@ import fabrictime_client
 import pytest
 from fabrictime_client import Clock, PageMissing, PageUnusable, UnknownClock, Unsynced, WrongVersion, _page
 
-from actuators import page as writer
-from actuators.lines import Joined, RawLine
-from actuators.page import HOLDOVER, SYNCED, UNSYNCED, PageFile
+from actuators import clock_page as writer
+from actuators.clock_page import HOLDOVER, SYNCED, UNSYNCED, PageFile
+from actuators.timescale import Joined, RawLine
 from native.core.hostclock import raw_ns
 
 S = 1_000_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fabrictime import config, service
+from fabrictime.runtime import config, service
 from grafana.datasource import PLUGIN, PLUGIN_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]

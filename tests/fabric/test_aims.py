@@ -21,11 +21,11 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
     def body() -> Any:
         from fabrictime.testbed.topology import topology_file
         from native.core.probe import open_socket
-        from producers.aimer import Aimer
-        from producers.paths import PathWatch
+        from producers.probe.flow_prober import Aimer
+        from producers.probe.schedule import TurnTaker, pace_of
         from producers.settings import ProbeSettings
-        from producers.turns import TurnTaker, pace_of
-        from streams.paths import PathBook
+        from producers.trace.probe_routes import PathWatch
+        from streams.runtime.route_table import PathBook
 
         with Testbed(FabricSettings(hosts=4, leaves=2, spines=4)) as testbed:
             fabric, truth = testbed.fabric, testbed.truth

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fabrictime.fleet import fabric_nics
+from fabrictime.runtime.fleet import fabric_nics
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
@@ -20,7 +20,7 @@ RATE = 20_000_000
 
 def test_flows_are_told_with_their_job_and_within_a_tenth_of_their_rate(inside):
     def body() -> Any:
-        from producers.flows import Addresses, FlowReporter
+        from producers.flows.service import Addresses, FlowReporter
         from producers.settings import FlowSettings
 
         with TemporaryDirectory() as directory:

@@ -40,7 +40,7 @@ class Watch:
         self.__init__(self)  # type: ignore[misc]  # the engines are all that stays
 
     def take(self) -> None:
-        from producers.links import trouble_of
+        from producers.ports.link_events import trouble_of
 
         for name, engine in self.engines.items():
             evidence = engine.evidence()
@@ -227,7 +227,7 @@ def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, prober
 
 def test_the_hosts_own_port_going_down_is_told_at_once_and_makes_no_losses_of_its_own(inside, probers):
     def body():
-        from producers.device import DeviceWatch
+        from producers.ports.device import DeviceWatch
 
         with Testbed(SMALL) as testbed:
             nics = testbed.fabric.nics()

@@ -27,9 +27,9 @@ class Watched:
     """Probers of a fabric with a `PathWatch` each, and the book of what they published."""
 
     def __init__(self, testbed: Testbed, probers: type, **settings: Any) -> None:
-        from producers.paths import PathWatch
         from producers.settings import ProbeSettings
-        from streams.paths import PathBook
+        from producers.trace.probe_routes import PathWatch
+        from streams.runtime.route_table import PathBook
 
         self.fabric, self.truth = testbed.fabric, testbed.truth
         names = [nic.nic for nic in self.fabric.nics()]
@@ -310,9 +310,9 @@ def test_ipv6_paths_are_traced_alike(inside):
 
         from fabrictime.testbed import userns
         from native.core.probe import Engine, Peer, open_sockets
-        from producers.paths import PathWatch
         from producers.settings import ProbeSettings
-        from streams.paths import PathBook
+        from producers.trace.probe_routes import PathWatch
+        from streams.runtime.route_table import PathBook
 
         names = ["a", "r1", "r2", "b"]
         spaces: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fabrictime.fleet import fabric_nics
+from fabrictime.runtime.fleet import fabric_nics
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
@@ -25,10 +25,10 @@ class Reporting:
     """A flow reporter of all hosts of a fabric, whose words come back to it as through the log."""
 
     def __init__(self, testbed: Testbed, sockets: Path, **settings: Any) -> None:
-        from producers.flows import Addresses, FlowReporter
+        from producers.flows.service import Addresses, FlowReporter
         from producers.settings import FlowSettings
         from schemas import codec
-        from streams.ways import WayBook
+        from streams.runtime.flow_routes import WayBook
 
         self.testbed, self.codec = testbed, codec
         self.book = WayBook()
@@ -42,7 +42,7 @@ class Reporting:
 
     def first_hop(self, nic: Any) -> str:
         """Return the address that a NIC's own router answers from."""
-        from producers.trace_socket import open_tracers
+        from producers.trace.sockets import open_tracers
 
         netns = next(each.netns for each in self.nics if each.host == nic.host)
         target = next(each.address for each in self.nics if each.host != nic.host)

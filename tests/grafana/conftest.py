@@ -7,7 +7,7 @@ import pytest
 
 from fabrictime.bench.history import running_server
 from schemas import codec, tables, topics
-from streams.agents.clickhouse import Writer
+from streams.history.clickhouse import Writer
 from streams.history.rows import Message, rows_of
 from streams.history.settings import HistorySinkSettings
 

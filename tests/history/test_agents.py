@@ -45,7 +45,7 @@ class Process:
 
 WORKER = """
 import logging, sys
-from streams.app import main
+from streams.runtime.app import main
 from streams.settings import StreamSettings
 logging.basicConfig(level=logging.INFO)
 sys.exit(main(StreamSettings.model_validate_json(sys.argv[1])))

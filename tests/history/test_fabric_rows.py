@@ -6,8 +6,8 @@ import pytest
 
 from schemas import codec, tables, topics
 from schemas.codec import BadRecord
-from streams.agents.clickhouse import Writer
 from streams.history import rows
+from streams.history.clickhouse import Writer
 from streams.history.settings import HistorySinkSettings
 
 S = 1_000_000_000

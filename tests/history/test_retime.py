@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from schemas import codec, tables, topics
-from streams.agents.clickhouse import Writer
+from streams.history.clickhouse import Writer
 from streams.history.rows import Message, rows_of
 from streams.history.settings import HistorySinkSettings
 

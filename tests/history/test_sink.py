@@ -8,11 +8,11 @@ import time
 import pytest
 
 from schemas import codec, tables, topics
-from streams.agents import sink as sink_module
-from streams.agents.clickhouse import Refused, Unavailable, Writer
-from streams.agents.sink import Taken, TopicSink
 from streams.history import batch, rows
+from streams.history import stage as sink_module
+from streams.history.clickhouse import Refused, Unavailable, Writer
 from streams.history.settings import HistorySinkSettings
+from streams.history.stage import Taken, TopicSink
 
 DELAYS = topics.DELAYS.name
 APPEND_NS = 1_800_000_000_000_000_000

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fabrictime import topics_admin
+from fabrictime.runtime import topics_admin
 from schemas import topics
 
 

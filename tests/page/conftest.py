@@ -22,7 +22,7 @@ import pytest
 
 from fabrictime.log.server import LogServer
 from fabrictime.log.settings import LogSettings
-from fabrictime.page.source import ClickHouse
+from fabrictime.web.source import ClickHouse
 from schemas import codec, tables, topics
 
 SECOND_NS = 1_000_000_000
@@ -264,8 +264,8 @@ sys.exit(main(HistorySettings(directory=Path(sys.argv[1]), port=int(sys.argv[2])
 """
 PAGE = """
 import logging, sys
-from fabrictime.page.server import main
-from fabrictime.page.settings import PageSettings
+from fabrictime.web.server import main
+from fabrictime.web.settings import PageSettings
 logging.basicConfig(level=logging.INFO)
 sys.exit(main(PageSettings.model_validate_json(sys.argv[1])))
 """

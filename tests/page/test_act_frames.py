@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page import act_frames
-from fabrictime.page.act_state import ActState
-from fabrictime.page.flow_trail import FlowTrail, Sample, effect
+from fabrictime.web import act_frames
+from fabrictime.web.act_state import ActState
+from fabrictime.web.flow_trail import FlowTrail, Sample, effect
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, ROUNDS
 

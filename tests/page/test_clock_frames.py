@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page import clock_frames
-from fabrictime.page.clock_view import ClockChoice
-from fabrictime.page.queries import (
+from fabrictime.web import clock_frames
+from fabrictime.web.clock_view import ClockChoice
+from fabrictime.web.queries import (
     ClockPoint,
     ClockRow,
     EventRow,
@@ -21,7 +21,7 @@ from fabrictime.page.queries import (
     SuspectRow,
     WanderPoint,
 )
-from fabrictime.page.questions import MESH_NICS, ClockFleet, ClockLines, Mesh
+from fabrictime.web.questions import MESH_NICS, ClockFleet, ClockLines, Mesh
 
 S = 1_000_000_000
 T = 1_800_000_000 * S

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page.fabric_questions import Around, FabricQuestions
-from fabrictime.page.fabric_state import FabricState
+from fabrictime.web.fabric_questions import Around, FabricQuestions
+from fabrictime.web.fabric_state import FabricState
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, PATHS
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page import alert_frames, contention_frames, fabric_frames, fabric_state, queue_minute
-from fabrictime.page.crossings import Crossing
-from fabrictime.page.fabric_state import FabricState
-from fabrictime.page.flow_shelf import FlowShelf
-from fabrictime.page.wires import ends_of
+from fabrictime.web import alert_frames, contention_frames, fabric_frames, fabric_state, queue_minute
+from fabrictime.web.crossings import Crossing
+from fabrictime.web.fabric_state import FabricState
+from fabrictime.web.flow_shelf import FlowShelf
+from fabrictime.web.wires import ends_of
 from schemas import codec, topics
 
 S = 1_000_000_000
@@ -216,7 +216,7 @@ def test_paths_over_a_link_are_found_with_the_leg_that_they_are(state: FabricSta
 def test_pairs_beyond_the_bound_still_give_their_cables(
     state: FabricState, fabric: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("fabrictime.page.crossings.MOST_PAIRS", 3)
+    monkeypatch.setattr("fabrictime.web.crossings.MOST_PAIRS", 3)
     tell(state, *fabric.fleet())
     assert state.crossings.pairs == 3
     assert state.crossings.left_out == 53
@@ -242,7 +242,7 @@ def test_flows_are_those_of_the_newest_reports_and_closed_ones_go(state: FabricS
 def test_flow_reports_are_bounded_and_an_unreadable_one_is_left_out(
     state: FabricState, fabric: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("fabrictime.page.flow_shelf.MOST_BYTES", 2_000)
+    monkeypatch.setattr("fabrictime.web.flow_shelf.MOST_BYTES", 2_000)
     for number in range(50):
         flow = fabric.flow(number, "h1/eth1", "h5/eth1")
         tell(state, ("fabric.flows", f"host{number}", fabric.flows(f"host{number}", [flow])))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page.fabric_state import FabricState
-from fabrictime.page.feed import Feed
+from fabrictime.web.fabric_state import FabricState
+from fabrictime.web.feed import Feed
 from schemas import codec
 
 S = 1_000_000_000
@@ -112,7 +112,7 @@ def test_what_is_older_than_the_last_minute_is_not_read(
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
     fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {}})))
-    monkeypatch.setattr("fabrictime.page.feed.BACK_S", {"fabric.queues": 0.0})
+    monkeypatch.setattr("fabrictime.web.feed.BACK_S", {"fabric.queues": 0.0})
     appended_s = time.time()
     until("a moment later", lambda: time.time() > appended_s + 0.05)
     state, feed, _ = follow()

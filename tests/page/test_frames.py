@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page import frames
-from fabrictime.page.frames import Place, Scope
-from fabrictime.page.queries import ClockPoint, ClockSpread, NicRow, PairRow, PointRow
-from fabrictime.page.questions import ClockLines, Series
+from fabrictime.web import frames
+from fabrictime.web.frames import Place, Scope
+from fabrictime.web.queries import ClockPoint, ClockSpread, NicRow, PairRow, PointRow
+from fabrictime.web.questions import ClockLines, Series
 
 S = 1_000_000_000
 

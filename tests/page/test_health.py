@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page.health import PipelineRows, State, judge
-from fabrictime.page.queries import FlowRow, LagRow, LatencyRow, ProberRow
-from fabrictime.page.units import count_text, delay_text, percent_text, seconds_text
+from fabrictime.web.health import PipelineRows, State, judge
+from fabrictime.web.queries import FlowRow, LagRow, LatencyRow, ProberRow
+from fabrictime.web.units import count_text, delay_text, percent_text, seconds_text
 
 FLOW = FlowRow(10, 10.0, 400_000, 800, 6_000_000, 0, 0)
 WELL = PipelineRows(

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page import hub as hub_module
-from fabrictime.page.hub import Hub, Snapshot
-from fabrictime.page.source import HistoryDown
+from fabrictime.web import hub as hub_module
+from fabrictime.web.hub import Hub, Snapshot
+from fabrictime.web.source import HistoryDown
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page.fabric_state import FabricState
-from fabrictime.page.feed import FeedStatus
-from fabrictime.page.live import PERIOD_S, Live
+from fabrictime.web.fabric_state import FabricState
+from fabrictime.web.feed import FeedStatus
+from fabrictime.web.live import PERIOD_S, Live
 from schemas import codec
 
 

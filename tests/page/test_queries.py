@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page import queries
-from fabrictime.page.source import HistoryEmpty, QueryFailed
+from fabrictime.web import queries
+from fabrictime.web.source import HistoryEmpty, QueryFailed
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S  # retention drops what is old
@@ -240,7 +240,7 @@ def test_rejects_come_newest_first(filled: Any) -> None:
 def test_missing_tables_are_told_from_a_wrong_query(filled: Any) -> None:
     filled.client.command("DROP TABLE fabrictime.clocks")
     connect = filled.history._connect
-    from fabrictime.page.source import ClickHouse
+    from fabrictime.web.source import ClickHouse
 
     class Kept:
         """The shared client, but not closed after a failure."""

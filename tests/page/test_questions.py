@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fabrictime.page import questions as module
-from fabrictime.page.questions import Questions
+from fabrictime.web import questions as module
+from fabrictime.web.questions import Questions
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S

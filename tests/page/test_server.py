@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fabrictime.page.settings import PageSettings
-from fabrictime.page.source import HistoryDown, HistoryRefused, connect_http
+from fabrictime.web.settings import PageSettings
+from fabrictime.web.source import HistoryDown, HistoryRefused, connect_http
 
 
 class Nowhere:
@@ -99,7 +99,7 @@ def test_it_tells_the_supervisor_when_it_listens(tmp_path: Path) -> None:
         notify.settimeout(30)
         settings = PageSettings(port=0, history_url=Nowhere(tmp_path).url)  # type: ignore[arg-type]
         code = (
-            "import sys; from fabrictime.page.server import main; from fabrictime.page.settings import *;"
+            "import sys; from fabrictime.web.server import main; from fabrictime.web.settings import *;"
             "sys.exit(main(PageSettings.model_validate_json(sys.argv[1])))"
         )
         environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
@@ -114,7 +114,7 @@ def test_it_tells_the_supervisor_when_it_listens(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from fabrictime.page.server import main
+    from fabrictime.web.server import main
 
     assert main(PageSettings(port=lonely.port)) == 1
     assert capfd.readouterr().err.strip() == (

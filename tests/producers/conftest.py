@@ -24,7 +24,7 @@ _numbers = itertools.count(2)
 _RUN = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
-from producers.prober import main
+from producers.probe.service import main
 from producers.settings import NicSettings, ProbeSettings
 settings, nic = json.loads(sys.argv[1])
 sys.exit(main(ProbeSettings(**settings), NicSettings(**nic)))

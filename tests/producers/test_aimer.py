@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from producers.aimer import LIVE_S, MOST_WAYS, SILENT_S, FlowTaker
-from producers.aims import FlowWay
+from producers.probe.flow_prober import LIVE_S, MOST_WAYS, SILENT_S, FlowTaker
+from producers.probe.flow_targets import FlowWay
 from schemas import codec
 from schemas.topics import FLOWS
 

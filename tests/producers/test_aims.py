@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.aims import (
+from producers.probe.flow_targets import (
     MOST_TOGETHER,
     NO_AIMS,
     ROUND_S,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.device import Counters, DeviceWatch, LinkState, interesting, parse_links, rdma_ports
+from producers.ports.device import Counters, DeviceWatch, LinkState, interesting, parse_links, rdma_ports
 
 NEWLINK, DELLINK, ERROR = 16, 17, 2
 LOWER_UP = 0x10000

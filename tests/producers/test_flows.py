@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from producers.diag import TcpSocket
-from producers.flowbook import FlowBook, FlowRules, Registration
-from producers.flows import Addresses, FlowReporter
-from producers.inventory import nic_record
+from producers.flows.intervals import FlowBook, FlowRules, Registration
+from producers.flows.registrations import Registrations, parse_registration
+from producers.flows.service import Addresses, FlowReporter
+from producers.flows.socket_diag import TcpSocket
+from producers.inventory.nics import nic_record
 from producers.local_socket import connect
-from producers.registrations import Registrations, parse_registration
 from producers.settings import FlowSettings, NicSettings
 from schemas import codec
 
@@ -722,7 +722,7 @@ def test_a_namespace_that_is_not_there_is_named(tmp_path):
 _RUN = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
-from producers.flows import main
+from producers.flows.service import main
 from producers.settings import FlowSettings, NicSettings
 settings, nics = json.loads(sys.argv[1])
 sys.exit(main(FlowSettings(**settings), [NicSettings(**nic) for nic in nics]))

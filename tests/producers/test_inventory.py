@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from producers.inventory import Roster, addresses_of, nic_record
+from producers.inventory.nics import Roster, addresses_of, nic_record
 from producers.settings import ClockSettings, NicSettings
 from schemas import codec
 

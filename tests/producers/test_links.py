@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from native.core.probe import Evidence, WayNews
-from producers.links import LinkEvents, Pace, trouble_of
+from producers.ports.link_events import LinkEvents, Pace, trouble_of
 from schemas import codec
 from schemas.topics import LINKS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from producers.outlet import Outlet
+from producers.bounded_producer import Outlet
 
 
 class Log:

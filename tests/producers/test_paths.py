@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from native.core.columns import ProbeColumns
-from producers.floors import FloorWatch
-from producers.hops import name_path, partner_of
-from producers.ports import candidates_for, choose_ports, coverage_of
-from producers.trace_socket import error_of
-from producers.tracer import Flow, Known, Trace, Tracer
-from producers.upward import Allowance, pause_s, ways_up
+from producers.trace.path_changes import FloorWatch
+from producers.trace.route_names import name_path, partner_of
+from producers.trace.sockets import error_of
+from producers.trace.source_ports import candidates_for, choose_ports, coverage_of
+from producers.trace.tracer import Flow, Known, Trace, Tracer
+from producers.trace.uplinks import Allowance, pause_s, ways_up
 from schemas.topology import Topology, TopologyFile
 
 FLOW = Flow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)

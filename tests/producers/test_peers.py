@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producers.peers import choose_peers, hashes_of
+from producers.probe.peers import choose_peers, hashes_of
 
 
 def graph(nics: list[str], count: int, seed: int) -> dict[str, list[str]]:

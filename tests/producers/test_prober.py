@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.prober import until_flush_s
+from producers.probe.service import until_flush_s
 from producers.settings import flush_ms_of
 from schemas import codec
 

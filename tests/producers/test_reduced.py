@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from native.core import ProbeColumns
-from producers.prober import _Reduced
-from producers.reduced import ClockView, Reducer
+from producers.probe.reduced import ClockView, Reducer
+from producers.probe.service import _Reduced
 from schemas import codec
 
 WINDOW_NS = 1_000_000_000

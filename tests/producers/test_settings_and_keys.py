@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from producers.keys import KeyFileError, read_key
+from producers.probe.keys import KeyFileError, read_key
 from producers.settings import NicSettings, ProbeSettings
 
 

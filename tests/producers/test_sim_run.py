@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from producers.sim.run import EPOCH_NS, SimRun
 from producers.sim.settings import JobSettings, SimSettings
+from producers.sim.simulation import EPOCH_NS, SimRun
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, TURNS, WAYS
 

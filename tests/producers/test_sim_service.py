@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from native.core.probe import TestClock
 from producers.sim.control import NoFleet, ask, socket_path
-from producers.sim.grammar import parse_fault
-from producers.sim.run import SimRun, draw_clocks
+from producers.sim.fault_grammar import parse_fault
 from producers.sim.service import Pace, Readers
 from producers.sim.settings import SimSettings, parse_fleet
+from producers.sim.simulation import SimRun, draw_clocks
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
 

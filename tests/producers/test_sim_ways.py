@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import SimRun
 from schemas.topics import WAYS
-from streams.ways import WayBook
+from streams.runtime.flow_routes import WayBook
 
 
 def fleet(**more: object) -> SimRun:

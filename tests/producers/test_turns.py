@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from producers.probe.schedule import TurnTaker, pace_of
 from producers.settings import ProbeSettings
-from producers.turns import TurnTaker, pace_of
 from schemas import codec
 from schemas.topics import TURNS
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.verbs import VerbsWatch
+from producers.ports.verbs_events import VerbsWatch
 
 FAKE = """
 import os, threading

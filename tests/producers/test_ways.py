@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from producers.settings import FlowSettings
-from producers.trace_socket import Hit
-from producers.ways import NicWays, candidate_ports
+from producers.trace.flow_routes import NicWays, candidate_ports
+from producers.trace.sockets import Hit
 from schemas import codec
-from streams.ways import WayBook
+from streams.runtime.flow_routes import WayBook
 
 A, B = "10.0.0.1", "10.0.1.1"
 FIRST_HOP = {"a/e": "10.1.0.0", "b/e": "10.1.0.2"}

@@ -15,8 +15,8 @@ import pytest
 
 from native import qp
 from native.core import decode_probe_batch, encode_probe_batch
-from producers.rdma.records import columns_of
-from producers.registrations import parse_registration
+from producers.flows.registrations import parse_registration
+from producers.probe.rdma.records import columns_of
 from schemas import codec
 
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from schemas.topology import Topology, TopologyError, TopologyFile, TopologySource, load_topology
-from streams.paths import link_rate_bps
+from streams.runtime.route_table import link_rate_bps
 
 GOOD = """
 [[nodes]]

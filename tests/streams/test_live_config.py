@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from schemas import codec
-from streams.config import LiveConfig
-from streams.solve.thresholds import THRESHOLDS, Thresholds, check_value
+from streams.runtime.live_config import LiveConfig
+from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
 
 
 def config(host: str, version: int = 1, rules: list[Any] | None = None, **thresholds: float) -> bytes:

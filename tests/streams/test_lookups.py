@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas import codec
-from streams.lookups import Inventory, Offsets
+from streams.runtime.global_tables import Inventory, Offsets
 from streams.settings import StreamSettings
 
 S = 1_000_000_000

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from schemas import codec
-from streams import paths
-from streams.paths import CHANGES_KEPT, PathBook, pair_key, split_pair
+from streams.runtime import route_table
+from streams.runtime.route_table import CHANGES_KEPT, PathBook, pair_key, split_pair
 
 OUT = ("a:eth0>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:eth0")
 BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth0")
@@ -78,7 +78,7 @@ def test_who_asks_hears_which_pairs_changed_since() -> None:
 
 
 def test_ways_that_no_path_takes_any_more_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "NAMES_KEPT", 100)
+    monkeypatch.setattr(route_table, "NAMES_KEPT", 100)
     book = PathBook()
     for n in range(1000):
         way = (*OUT[:3], f"leaf2:1>b:eth{n}")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fabrictime.bench._fleet import SyntheticFleet
-from streams.map.records import Member, clock_fits, fit_window
-from streams.map.source import ClosedWindow, Source
-from streams.map.tally import JumpLimit
-from streams.solve.clocks import SYNCED, UNSYNCED, ShardClocks
+from streams.clock.solver import SYNCED, UNSYNCED, ShardClocks
+from streams.delays.counters import JumpLimit
+from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.source_partition import ClosedWindow, Source
 
 MS = 1_000_000
 WINDOW = 1000 * MS

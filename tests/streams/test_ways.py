@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import codec
-from streams.ways import NO_WAYS, Way, WayBook
+from streams.runtime.flow_routes import NO_WAYS, Way, WayBook
 
 OUT = ("a:eth0>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:eth0")
 OUT2 = ("a:eth0>leaf1:1", "leaf1:8>spine2:1", "spine2:2>leaf2:8", "leaf2:1>b:eth0")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from producers.rdma.asker import Asker, AskerSettings, Outgoing, UdPeer
-from producers.rdma.packets import BYTES, COLLECT, REPLY, REQUEST, Address, Packet, name_hash, pack
-from producers.rdma.paths import UdPath
+from producers.probe.rdma.gids import UdPath
+from producers.probe.rdma.packets import BYTES, COLLECT, REPLY, REQUEST, Address, Packet, name_hash, pack
+from producers.probe.rdma.prober import Asker, AskerSettings, Outgoing, UdPeer
 
 KEY = bytes(range(16))
 SYSTEM_NS = 1_700_000_000_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.rdma.packets import (
+from producers.probe.rdma.packets import (
     BYTES,
     COLLECT,
     FOLLOW_UP,

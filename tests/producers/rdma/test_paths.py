@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actuators.effectors.queue_pairs import source_port_of
-from producers.rdma.paths import (
+from producers.probe.rdma.gids import (
     choose_gid,
     choose_port,
     label_of_port,

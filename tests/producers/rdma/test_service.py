@@ -22,8 +22,8 @@ RUN = """
 import json, logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.INFO)
-from producers.rdma.service import main
-from producers.rdma.settings import RdmaProbeSettings
+from producers.probe.rdma.service import main
+from producers.probe.rdma.settings import RdmaProbeSettings
 from producers.settings import NicSettings
 settings, nic, sysfs = json.loads(sys.argv[1])
 sys.exit(main(RdmaProbeSettings(**settings), NicSettings(**nic), Path(sysfs)))

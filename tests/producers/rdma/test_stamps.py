@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.rdma.stamps import TickClock, read_together
+from producers.probe.rdma.timestamps import TickClock, read_together
 
 
 @given(

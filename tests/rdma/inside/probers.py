@@ -9,7 +9,7 @@ from typing import Any
 
 import fabric
 
-from producers.rdma.child import Edge, opening
+from producers.probe.rdma.worker_process import Edge, opening
 
 KEY = bytes(range(16))
 PATHS = 6

@@ -10,8 +10,8 @@ from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.agents.acks import OrderedAcks
-from streams.agents.watchdog import PatientClock, StallWatch
+from streams.runtime.acks import OrderedAcks
+from streams.runtime.watchdog import PatientClock, StallWatch
 
 A, B = TP("t", 0), TP("t", 1)
 

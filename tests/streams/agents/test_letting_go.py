@@ -14,10 +14,13 @@ from faust.types import TP
 
 from schemas import codec
 from schemas.topics import FLAPS, LINKS, PATH_QUEUEING, PROBES, QUEUES, REJECTS
-from streams.agents import links, map, partitions, queues
-from streams.agents.alerts import AlertsStage
-from streams.config import LiveConfig
-from streams.paths import PathBook
+from streams.alerts.stage import AlertsStage
+from streams.delays import stage as map
+from streams.links import stage as links
+from streams.queues import stage as queues
+from streams.runtime import assignment
+from streams.runtime.live_config import LiveConfig
+from streams.runtime.route_table import PathBook
 from streams.settings import StreamSettings
 from tests.streams.agents.test_partitions import FakeRoom, Raw, settle
 
@@ -66,7 +69,7 @@ async def room(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(links, "read_last", nothing)
     monkeypatch.setattr(map, "read_tail", nothing)
-    monkeypatch.setattr(partitions, "REVOKE_S", 0.05)
+    monkeypatch.setattr(assignment, "REVOKE_S", 0.05)
     room = StageRoom()
     yield room
     for task in room.tasks:
@@ -238,7 +241,7 @@ async def test_alerts_follow_their_evidence_once_however_often_it_was_assigned(
             following.remove(topic)
         return 1
 
-    monkeypatch.setattr("streams.agents.alerts.partition_count", count)
+    monkeypatch.setattr("streams.alerts.stage.partition_count", count)
     stage = AlertsStage(room)
     room.caught_up.clear()
     for _ in range(2):

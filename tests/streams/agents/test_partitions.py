@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.topics import LINKS, REJECTS
-from streams.agents import partitions as module
-from streams.agents.partitions import Held, Message, Named, Ownership, Partitions, Tenure
+from streams.runtime import assignment as module
+from streams.runtime.assignment import Held, Message, Named, Ownership, Partitions, Tenure
 
 TP0, TP1 = TP(LINKS.name, 0), TP(LINKS.name, 1)
 

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from fabrictime.bench._pipeline import Service, embedded_log
-from fabrictime.cli import app
+from fabrictime.commands.cli import app
 from schemas import codec
 from schemas.topics import ACTIONS, DECISIONS, FALLBACKS, REJECTS, ROUNDS, WAYS, Topic
 from tests.streams.policy import test_feed as world

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from native.core.arrays import BadArray, decode_arrays, encode_arrays
 from schemas import codec
-from streams.map.columnar import decode_columnar, encode_columnar
+from streams.runtime.columnar import decode_columnar, encode_columnar
 
 NAME = "PathQueueing"
 ROWS = ("nic", "peer", "path", "way", "singles", "idle", "lost", "cells")

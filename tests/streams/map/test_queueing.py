@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from native.core import ClockLine, ProbeColumns
-from streams.map.queueing import (
+from streams.delays.queueing import (
     FAST_SETTLE_NS,
     GONE_NS,
     LATE_NS,
@@ -17,8 +17,8 @@ from streams.map.queueing import (
     SourceQueueing,
     slot_ns_of,
 )
-from streams.map.records import Member
-from streams.solve.queues import sound_queueing
+from streams.delays.records import Member
+from streams.queues.inference import sound_queueing
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 SLOT_NS = 250_000

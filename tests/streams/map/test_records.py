@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from fabrictime.bench._fleet import SyntheticFleet
 from native.core import ClockLine, ProbeColumns
 from schemas import codec
-from streams.agents.map import recovered
-from streams.map.records import Member, clock_fits, fit_window, path_delays
-from streams.map.source import ClosedWindow, Source
-from streams.map.tally import JumpLimit
+from streams.delays.counters import JumpLimit
+from streams.delays.records import Member, clock_fits, fit_window, path_delays
+from streams.delays.source_partition import ClosedWindow, Source
+from streams.delays.stage import recovered
 
 MS = 1_000_000
 WINDOW = 1000 * MS
@@ -75,7 +75,7 @@ def test_a_refused_message_counts_as_such_and_keeps_its_offset() -> None:
 
 
 def test_large_windows_are_cut_into_parts_that_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.map.records.MAX_ELEMENTS", 4)
+    monkeypatch.setattr("streams.delays.records.MAX_ELEMENTS", 4)
     source = Source("fabric.probes/0", WINDOW, SILENCE)
     log = messages(SyntheticFleet(6, peers=3, paths=1, epoch_ns=BASE), windows=1)
     windows = read(source, log) + source.tick(BASE + 9 * WINDOW, 5 * WINDOW, caught_up=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streams.map.windows import Cut, LogClock, Range, WindowCutter
+from streams.delays.windows import Cut, LogClock, Range, WindowCutter
 
 MS = 1_000_000
 WINDOW = 1000 * MS

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from producers.sim.run import TICK_NS, SimRun
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import TICK_NS, SimRun
 from schemas import codec
 from schemas.topics import FLOWS
-from streams.flows import FlowTail
-from streams.paths import PathBook
 from streams.policy.rates import Rates, WantedRate
+from streams.runtime.flow_table import FlowTail
+from streams.runtime.route_table import PathBook
 
 MS = 1_000_000
 S = 1_000 * MS

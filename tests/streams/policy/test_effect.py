@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams.policy.effect import Effect, EffectRules, Effects
+from streams.policy.pacing_feedback import Effect, EffectRules, Effects
 from tests.streams.policy.rate_loop import RateLoop
 from tests.streams.policy.turns_loop import MS, S, TurnsLoop
 

@@ -20,9 +20,9 @@ from schemas.topics import (
     WAYS,
     Topic,
 )
-from streams.policy.again import decide_again, earlier_decisions
-from streams.policy.feed import PolicyFeed, read_from
-from streams.solve.feed import Message
+from streams.alerts.ordered_inputs import Message
+from streams.policy.inputs import PolicyFeed, read_from
+from streams.policy.replay import decide_again, earlier_decisions
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.policy.lanes import Lanes, Want
+from streams.policy.uplink_pinning import Lanes, Want
 
 LINE = 1e9
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from actuators.applier import Answer, Applier, key_of, read_decision
-from producers.sim.run import SimRun
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import SimRun
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLAPS, FLOWS, LINKS, PATHS
-from streams.flows import FlowTail, LiveFlow
-from streams.paths import PathBook
+from streams.links.health import ShardHealth
 from streams.policy.policy import Policy, Rules
-from streams.solve.liveness import ShardHealth
-from streams.ways import Way
+from streams.runtime.flow_routes import Way
+from streams.runtime.flow_table import FlowTail, LiveFlow
+from streams.runtime.route_table import PathBook
 
 MS = 1_000_000
 S = 1_000 * MS

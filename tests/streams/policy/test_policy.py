@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, FLAPS
-from streams.flows import LiveFlow
-from streams.policy.ledger import MINUTE_NS
+from streams.policy.action_budget import MINUTE_NS
 from streams.policy.policy import Policy
-from streams.ways import Way
+from streams.runtime.flow_routes import Way
+from streams.runtime.flow_table import LiveFlow
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import Counter
 
 from fabrictime.bench._act_sim import Loop, Scenario
-from producers.sim.run import SimRun
+from producers.sim.simulation import SimRun
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.topics import CONFIG
-from streams.flows import LiveFlow
 from streams.policy.policy import Policy
-from streams.ways import Way
+from streams.runtime.flow_routes import Way
+from streams.runtime.flow_table import LiveFlow
 from tests.streams.policy.test_loop import health, window
 
 MS = 1_000_000

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.ids import cable_id
-from streams.policy.wellness import WELL, Grade, Wellness
+from streams.policy.path_health import WELL, Grade, Wellness
 
 LINKS = [f"leaf{a}:u{b}>spine{b}:p{a}" for a in (1, 2) for b in (1, 2)]
 LINKS += [">".join(reversed(link.split(">"))) for link in LINKS]

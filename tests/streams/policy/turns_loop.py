@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from streams.flows import LiveFlow
 from streams.policy.rates import Rates
+from streams.runtime.flow_table import LiveFlow
 
 MS = 1_000_000
 S = 1_000 * MS

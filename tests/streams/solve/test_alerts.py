@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from native.core import bucket_of
 from schemas import codec
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS
-from streams.solve.alerts import ShardAlerts
-from streams.solve.thresholds import Thresholds
+from streams.alerts.shard_alerts import ShardAlerts
+from streams.runtime.thresholds import Thresholds
 
 MS = 1_000_000
 S = 1_000_000_000

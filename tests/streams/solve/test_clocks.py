@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import codec
-from streams.solve.clocks import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
+from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
 
 WINDOW_NS = 1_000_000_000
 

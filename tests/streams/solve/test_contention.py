@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from schemas import codec
-from streams.flows import FlowTail, LiveFlows
-from streams.paths import PathBook
-from streams.solve.contention import ContentionRules, ContentionWatch, place_of
-from streams.solve.thresholds import THRESHOLDS, Thresholds
+from streams.contention.windows import ContentionRules, ContentionWatch, place_of
+from streams.runtime.flow_table import FlowTail, LiveFlows
+from streams.runtime.route_table import PathBook
+from streams.runtime.thresholds import THRESHOLDS, Thresholds
 
 MS = 1_000_000
 GBIT = 10**9

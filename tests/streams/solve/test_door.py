@@ -10,11 +10,11 @@ import pytest
 from native.core import ProbeColumns
 from schemas import codec
 from schemas.sanity import sound_offsets
-from streams.map.records import Member, clock_fits, fit_window
-from streams.map.source import Source
-from streams.map.tally import JumpLimit
-from streams.solve.clocks import ShardClocks
-from streams.solve.door import sound
+from streams.clock.solver import ShardClocks
+from streams.clock.validation import sound
+from streams.delays.counters import JumpLimit
+from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.source_partition import Source
 
 WINDOW_NS = 1_000_000_000
 NOW = 1_795_000_000 * WINDOW_NS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from schemas import codec
-from streams.solve.clocks import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
+from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
 
 WINDOW_NS = 1_000_000_000
 

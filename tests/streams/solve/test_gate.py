@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.solve.gate import WindowGate
+from streams.clock.window_barrier import WindowGate
 
 GRACE = 500
 

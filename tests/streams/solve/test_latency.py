@@ -9,8 +9,8 @@ import pytest
 
 from native.core import bucket_of
 from schemas import codec
-from streams.map.records import Member
-from streams.solve.latency import LatencyRules, check_rule, groups_of
+from streams.delays.latency_slo import LatencyRules, check_rule, groups_of
+from streams.delays.records import Member
 
 S = 1_000_000_000
 T0 = 1_800_000_000 * S

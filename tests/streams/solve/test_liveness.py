@@ -16,11 +16,11 @@ from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import FLAPS
-from streams.solve import liveness
-from streams.solve.cover import losses_needed
-from streams.solve.link_death import silence_ns
-from streams.solve.liveness import Change, ShardHealth
-from streams.solve.thresholds import Thresholds
+from streams.links import health
+from streams.links.cover import losses_needed
+from streams.links.health import Change, ShardHealth
+from streams.links.link_death import silence_ns
+from streams.runtime.thresholds import Thresholds
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -723,7 +723,7 @@ def test_a_path_that_nobody_asks_any_more_does_not_make_the_next_death_look_like
 
 def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """All paths get other source ports every other second, as those do that follow flows."""
-    monkeypatch.setattr(liveness, "PATH_KEPT_NS", 3 * S)
+    monkeypatch.setattr(health, "PATH_KEPT_NS", 3 * S)
     it = small()
     first, apart, book, whole = 40_000, 100, it.probes.book, it.health.take
     forward, reverse, generation = book.forward, book.reverse, 0

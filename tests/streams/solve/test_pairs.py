@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.solve.pairs import PairMemory, Pairs
+from streams.clock.pairs import PairMemory, Pairs
 
 AT_NS = 1_763_700_000_000_000_000
 

@@ -8,8 +8,8 @@ import pytest
 
 from schemas import codec
 from schemas.topics import ALERTS, LINKS
-from streams.solve.alerts import ShardAlerts
-from streams.solve.thresholds import Thresholds
+from streams.alerts.shard_alerts import ShardAlerts
+from streams.runtime.thresholds import Thresholds
 
 S = 1_000_000_000
 MS = 1_000_000

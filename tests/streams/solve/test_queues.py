@@ -10,9 +10,9 @@ import pytest
 from fabrictime.bench._see_queues import EPOCH_NS, SLOT_NS, Run
 from schemas import codec
 from schemas.codec import BadRecord
-from streams.map.queueing import slot_ns_of
-from streams.paths import PathBook
-from streams.solve.queues import ShardQueues, busy_shares, sound_queueing
+from streams.delays.queueing import slot_ns_of
+from streams.queues.inference import ShardQueues, busy_shares, sound_queueing
+from streams.runtime.route_table import PathBook
 
 NOW_NS = EPOCH_NS
 

@@ -12,8 +12,8 @@ from zlib import crc32
 
 import pytest
 
-from producers.sim.run import EPOCH_NS, SimRun
 from producers.sim.settings import SimSettings
+from producers.sim.simulation import EPOCH_NS, SimRun
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.topics import (
@@ -28,11 +28,11 @@ from schemas.topics import (
     PATHS,
     Topic,
 )
-from streams.flows import FlowTail
-from streams.paths import PathBook
-from streams.solve.contention import ContentionRules, ContentionWatch
-from streams.solve.feed import AlertsFeed, Message, read_from
-from streams.solve.liveness import ShardHealth
+from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
+from streams.contention.windows import ContentionRules, ContentionWatch
+from streams.links.health import ShardHealth
+from streams.runtime.flow_table import FlowTail
+from streams.runtime.route_table import PathBook
 from tests.streams.solve.test_alerts import RULE, T0, slow
 from tests.streams.solve.test_contention import queue
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from streams.solve.track import SYNCED, ClockTrack, Wander
+from streams.clock.filter import SYNCED, ClockTrack, Wander
 
 
 def fresh(offset_ns: float = 0.0, drift_ppb: float = 0.0) -> ClockTrack:

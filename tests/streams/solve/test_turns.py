@@ -10,8 +10,8 @@ from native.core import ClockLine
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import TURNS
-from streams.paths import PathBook, pair_key
-from streams.solve.turns import plan_shard, records_of
+from streams.links.probe_schedule import plan_shard, records_of
+from streams.runtime.route_table import PathBook, pair_key
 
 MS = 1_000_000
 T0 = 1_800_000_000 * 1000 * MS

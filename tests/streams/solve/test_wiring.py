@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from producers.hops import name_path
-from producers.sim.run import topology_file
+from producers.sim.simulation import topology_file
 from producers.sim.topology import Fleet, Shape
+from producers.trace.route_names import name_path
 from schemas import codec
 from schemas.topics import ALERTS, INVENTORY, PATHS
 from schemas.topology import Topology, TopologyFile, split_end
-from streams.paths import pair_key
-from streams.solve.feed import AlertsFeed, Message
+from streams.alerts.ordered_inputs import AlertsFeed, Message
+from streams.runtime.route_table import pair_key
 
 S = 1_000_000_000
 T0 = 1_760_000_000 * S

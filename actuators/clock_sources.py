@@ -1,0 +1,175 @@
+"""This machine's clocks, read against CLOCK_MONOTONIC_RAW: the system clock, PTP hardware, test clocks.
+
+In: clock names (system, ptpN, a device with a test clock). Out: crossings, each with half its bracket.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from actuators.settings import TestClockSettings
+from actuators.timescale import Crossing
+from native.core.hostclock import cross
+from native.core.probe import TestClock
+
+__all__ = ["OffsetReads", "PhcDevice", "Sources", "parse_offset", "parse_offset_extended"]
+
+TRIES: Final = 16
+_TIME: Final = struct.Struct("<qII")
+"""struct ptp_clock_time of linux/ptp_clock.h: s, ns, reserved."""
+PHC_READS: Final = 10
+MOST_READS: Final = 25
+
+OffsetReads = list[tuple[int, int, int]]
+"""(system before, hardware, system after), ns, a read each."""
+
+
+def _iowr(number: int, size: int, direction: int = 3) -> int:
+    """Return an ioctl's number: _IOWR('=', number, size) of asm-generic/ioctl.h; direction 1 is _IOW."""
+    return direction << 30 | size << 16 | ord("=") << 8 | number
+
+
+_EXTENDED_BYTES: Final = 16 + MOST_READS * 3 * _TIME.size
+_BASIC_BYTES: Final = 16 + (2 * MOST_READS + 1) * _TIME.size
+PTP_SYS_OFFSET_EXTENDED: Final = _iowr(9, _EXTENDED_BYTES)
+PTP_SYS_OFFSET: Final = _iowr(5, _BASIC_BYTES, direction=1)
+
+
+def _ns(data: bytes, number: int) -> int:
+    seconds, nanoseconds, _ = _TIME.unpack_from(data, 16 + number * _TIME.size)
+    return int(seconds) * 1_000_000_000 + int(nanoseconds)
+
+
+def parse_offset_extended(data: bytes) -> OffsetReads:
+    """Return the reads in a struct ptp_sys_offset_extended: system, hardware, system, for each."""
+    reads = min(int.from_bytes(data[:4], "little"), MOST_READS)
+    return [(_ns(data, 3 * i), _ns(data, 3 * i + 1), _ns(data, 3 * i + 2)) for i in range(reads)]
+
+
+def parse_offset(data: bytes) -> OffsetReads:
+    """Return the reads in a struct ptp_sys_offset: system and hardware in turns, system last."""
+    reads = min(int.from_bytes(data[:4], "little"), MOST_READS)
+    return [(_ns(data, 2 * i), _ns(data, 2 * i + 1), _ns(data, 2 * i + 2)) for i in range(reads)]
+
+
+def shortest(reads: OffsetReads) -> tuple[int, int, float]:
+    """Return (system, hardware, half the bracket), ns, of the read whose bracket is shortest.
+
+    Raises ValueError where none is in order.
+    """
+    whole = [(after - before, before, hardware) for before, hardware, after in reads if after >= before]
+    if not whole:
+        raise ValueError(f"{len(reads)} readings of a PTP clock, expected one that is in order")
+    took, before, hardware = min(whole)
+    return before + took // 2, hardware, (took + 1) / 2
+
+
+class PhcDevice:
+    """A PTP hardware clock, /dev/ptpN."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it to be read. Raises OSError."""
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._extended = True
+
+    def read(self) -> tuple[int, int, float]:
+        """Return (CLOCK_REALTIME, this clock, half the bracket), ns. Raises OSError, ValueError."""
+        if self._extended:
+            asked = bytearray(_EXTENDED_BYTES)
+            asked[:4] = PHC_READS.to_bytes(4, "little")
+            try:
+                fcntl.ioctl(self.fd, PTP_SYS_OFFSET_EXTENDED, asked)
+                return shortest(parse_offset_extended(bytes(asked)))
+            except OSError as error:
+                if error.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+                self._extended = False
+        asked = bytearray(_BASIC_BYTES)
+        asked[:4] = PHC_READS.to_bytes(4, "little")
+        fcntl.ioctl(self.fd, PTP_SYS_OFFSET, asked)
+        return shortest(parse_offset(bytes(asked)))
+
+    def close(self) -> None:
+        """Let go of the device."""
+        os.close(self.fd)
+
+
+class Sources:
+    """Reads the clocks of one host by name. Clocks that cannot be read are said once in `unreadable`."""
+
+    def __init__(self, test_clocks: Mapping[str, TestClockSettings], devices: Path = Path("/dev")) -> None:
+        now_ns = time.time_ns()
+        self._test = {
+            name: TestClock(**{**clock.model_dump(), "epoch_ns": clock.epoch_ns or now_ns})
+            for name, clock in test_clocks.items()
+        }
+        self._devices = devices
+        self._phc: dict[str, PhcDevice] = {}
+        self.unreadable: dict[str, str] = {}
+
+    def read(self, clocks: Iterable[str]) -> dict[str, Crossing]:
+        """Return a crossing of the system clock, and of each of `clocks` that can be read here."""
+        system = cross_system()
+        found = {"system": system}
+        for name in clocks:
+            if name in self._test:
+                # The clock is a function of the system clock, so it is known as well as that is.
+                reading = self._test[name].reading(system.clock_ns)
+                found[name] = Crossing(system.raw_ns, reading, system.half_ns)
+            elif name.startswith("ptp") and name[3:].isdigit():
+                crossing = self._cross_phc(name)
+                if crossing is not None:
+                    found[name] = crossing
+        return found
+
+    def _cross_phc(self, name: str) -> Crossing | None:
+        """Return a hardware clock's crossing: by way of the system clock, read against the raw one twice."""
+        try:
+            if name not in self._phc:
+                self._phc[name] = PhcDevice(self._devices / name)
+            before = cross_system()
+            system_ns, clock_ns, half_ns = self._phc[name].read()
+            after = cross_system()
+        except (OSError, ValueError) as error:
+            self.unreadable[name] = f"{self._devices / name}: {error}"
+            return None
+        self.unreadable.pop(name, None)
+        return through(before, after, system_ns, clock_ns, half_ns)
+
+    def close(self) -> None:
+        """Let go of all devices."""
+        for device in self._phc.values():
+            device.close()
+        self._phc.clear()
+
+
+def cross_system() -> Crossing:
+    """Return a crossing of CLOCK_REALTIME with the raw clock."""
+    before_ns, clock_ns, after_ns = cross(time.CLOCK_REALTIME, TRIES)
+    return Crossing((before_ns + after_ns) // 2, clock_ns, (after_ns - before_ns + 1) / 2)
+
+
+def through(
+    before: Crossing, after: Crossing, system_ns: int, clock_ns: int, half_ns: float
+) -> Crossing | None:
+    """Return a clock's crossing, read at `system_ns` between two crossings of the system clock.
+
+    None where the system clock stepped in between.
+    """
+    system_took_ns, raw_took_ns = after.clock_ns - before.clock_ns, after.raw_ns - before.raw_ns
+    if (
+        system_took_ns <= 0
+        or raw_took_ns <= 0
+        or abs(system_took_ns - raw_took_ns) > 1e-3 * raw_took_ns + 1000
+    ):
+        return None
+    raw_ns = before.raw_ns + round((system_ns - before.clock_ns) * (raw_took_ns / system_took_ns))
+    return Crossing(raw_ns, clock_ns, half_ns + max(before.half_ns, after.half_ns))

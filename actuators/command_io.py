@@ -1,0 +1,347 @@
+"""The log's side of the hand: decisions, fallbacks and config in; reports, states and rejects out.
+
+In: the partitions that the hosts hash to, no group but for offsets. Out: messages for one thread to take, and
+an event that wakes it. Offsets are committed once what a message led to is done and reported, in order. While
+much waits to be taken, no more decisions are read; config, by which all action is stopped, goes before all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka import Message as KafkaMessage
+
+from actuators.clock_consumer import reject_record
+from schemas import codec
+from schemas.partition import partition_of
+from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, Topic
+
+__all__ = ["Offsets", "Orders", "Taken"]
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.05
+_COMMIT_S: Final = 0.2
+_ASK_S: Final = 0.2
+_FRESH_MS: Final = 10_000
+"""How far back an actuator looks that never committed anything."""
+_WAITING_MOST: Final = 20_000
+_REPEAT_S: Final = 10.0
+_CLOSE_S: Final = 2.0
+_READ_MOST: Final = 10_000
+_READ_BYTES: Final = 32 << 20
+"""Messages and bytes that may wait to be taken before reading decisions pauses."""
+_AT_ONCE: Final = 1000
+_DECISION_BYTES: Final = 32_768
+"""Above what a decision can be."""
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Offsets:
+    """Offsets of one partition that were taken, and how far all of them are done. Pure."""
+
+    next: int | None = None
+    """Offset after the last one taken."""
+    _open: list[int] = field(default_factory=list)
+    _done: set[int] = field(default_factory=set)
+    committed: int | None = None
+
+    def take(self, offset: int) -> None:
+        """Take that a message is being worked at."""
+        heapq.heappush(self._open, offset)
+        self.next = offset + 1
+
+    def done(self, offset: int) -> None:
+        """Take that nothing of a message is left to do."""
+        self._done.add(offset)
+
+    def to_commit(self) -> int | None:
+        """Return the offset to commit: all before it is done; None where that is so already."""
+        while self._open and self._open[0] in self._done:
+            self._done.discard(heapq.heappop(self._open))
+        found = self._open[0] if self._open else self.next
+        if found is None or found == self.committed:
+            return None
+        self.committed = found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Something for the hand: a message, `ready` once the whole config has been read, or `told`: a report
+    that the log has."""
+
+    kind: str
+    key: bytes | None = None
+    value: bytes | None = None
+    message: Any = None
+    record: Record | None = None
+
+    @property
+    def append_ms(self) -> int:
+        """When the log took the message, ms since the Unix epoch; 0 or less: not known."""
+        return 0 if self.message is None else int(self.message.timestamp()[1])
+
+
+class Orders:
+    """Reads and writes in a thread of its own; `taken` and `wake_fd` are for the one who acts."""
+
+    def __init__(
+        self, client: dict[str, Any], name: str, hosts: Sequence[str],
+        registry: codec.Registry | None = None, *, flows: bool = False,
+    ) -> None:  # fmt: skip
+        """`name`: of the actuator; its offsets are kept under it. `flows`: whether to read the hosts' flow
+        reports, from now on."""
+        self._hosts, self._registry, self._flows = list(hosts), registry, flows
+        self._consumer = Consumer({
+            **client, "group.id": f"fabrictime-act-{name}", "enable.auto.commit": False,
+            "auto.offset.reset": "earliest", "allow.auto.create.topics": False,
+            "enable.partition.eof": True, "fetch.wait.max.ms": 500, "fetch.min.bytes": 1,
+        })  # fmt: skip
+        self._producer = Producer({
+            **client, "partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 0,
+            "message.timeout.ms": 0, "queue.buffering.max.messages": 2 * _WAITING_MOST,
+        })  # fmt: skip
+        self.taken: deque[Taken] = deque()
+        self.urgent: deque[Taken] = deque()
+        """Config and `ready`: to be taken first."""
+        self._given_bytes = self._taken_bytes = 0
+        self._paused: list[TopicPartition] = []
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._offsets: dict[int, Offsets] = {}
+        self._config_open: set[int] = set()
+        self._said: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self.assigned = False
+        self.rejected = 0
+        self.dropped = 0
+        """Reports that the log could not take for too long."""
+        self._waiting = 0
+        self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def next(self) -> Taken | None:
+        """Return the next one of `taken`, None where nothing waits."""
+        if not self.taken:
+            return None
+        taken = self.taken.popleft()
+        self._taken_bytes += len(taken.value or b"")
+        return taken
+
+    def report(self, record: Record, done: Callable[[], None]) -> None:
+        """Publish an `ActionReport`; `done` is called once the log has it, or never will."""
+
+        def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
+            self._waiting -= 1
+            if error is not None:
+                self.dropped += 1
+                self._warn(f"{ACTIONS.name}: report of {record['decision_id']} not taken: {error}")
+            else:
+                self._give(Taken("told", record=record))
+            done()
+
+        if self._waiting >= _WAITING_MOST:
+            self.dropped += 1
+            done()
+            return
+        self._waiting += 1
+        self._produce(ACTIONS, record["host"], record, delivered)
+
+    def state(self, record: Record) -> None:
+        """Publish an `ActuatorState`."""
+        self._produce(ACTUATORS, record["actuator"], record, None)
+
+    def reject(self, message: Any, bad: codec.BadRecord) -> None:
+        """Tell of a message that could not be read."""
+        self.rejected += 1
+        record = reject_record(message, bad)
+        self._warn(f"{message.topic()}: {bad}")
+        self._produce(REJECTS, str(message.topic()), record, None)
+
+    def done(self, message: Any) -> None:
+        """Take that nothing of a decision's message is left to do."""
+        with self._lock:
+            offsets = self._offsets.get(message.partition())
+            if offsets is not None:
+                offsets.done(message.offset())
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait for what is being sent; return how many messages are left."""
+        return int(self._producer.flush(timeout_s))
+
+    def close(self) -> None:
+        """End reading, send what waits, commit."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE_S + 1)
+        self._producer.flush(_CLOSE_S)
+        self._commit(final=True)
+        self._consumer.close()
+        os.close(self.wake_fd)
+
+    def _produce(self, topic: Topic, key: str, record: Record, delivered: Any) -> None:
+        data = codec.encode(topic.record, record, self._registry)
+        try:
+            self._producer.produce(topic.name, key=key.encode(), value=data, on_delivery=delivered)
+        except (BufferError, KafkaException) as error:
+            self._warn(f"{topic.name}: {error}")
+            if delivered is not None:
+                delivered(KafkaError(KafkaError._QUEUE_FULL), None)
+
+    def _give(self, taken: Taken) -> None:
+        if taken.kind in ("config", "ready"):
+            self.urgent.append(taken)
+        else:
+            self._given_bytes += len(taken.value or b"")
+            self.taken.append(taken)
+        os.eventfd_write(self.wake_fd, 1)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        commit_s = 0.0
+        while not self._stopping.is_set():
+            try:
+                self._producer.poll(0)
+                if not self.assigned and not self._assign():
+                    self._stopping.wait(_ASK_S)
+                    continue
+                self._pause()
+                first = self._consumer.poll(_POLL_S)
+                if first is not None:
+                    for message in [first, *self._consumer.consume(_AT_ONCE, 0)]:
+                        self._take(message)
+                now_s = time.monotonic()
+                if now_s - commit_s >= _COMMIT_S:
+                    commit_s = now_s
+                    self._commit()
+            except KafkaException as error:
+                self._warn(str(error))
+
+    def _pause(self) -> None:
+        """Read nothing but config while much waits to be taken."""
+        waiting, size = len(self.taken), self._given_bytes - self._taken_bytes
+        if not self._paused and (waiting > _READ_MOST or size > _READ_BYTES):
+            self._paused = [tp for tp in self._consumer.assignment() if tp.topic != CONFIG.name]
+            self._consumer.pause(self._paused)
+        elif self._paused and waiting < _READ_MOST // 2 and size < _READ_BYTES // 2:
+            self._consumer.resume(self._paused)
+            self._paused = []
+
+    def _assign(self) -> bool:
+        counts: dict[Topic, int] = {}
+        known = self._consumer.list_topics(timeout=1).topics
+        for topic in (DECISIONS, FALLBACKS, CONFIG, *((FLOWS,) if self._flows else ())):
+            found = known.get(topic.name)
+            if found is None or found.error is not None or not found.partitions:
+                self._warn(f"{topic.name}: no such topic yet")
+                return False
+            counts[topic] = len(found.partitions)
+        wanted = self._begin(counts[DECISIONS])
+        fallbacks = {partition_of(host, counts[FALLBACKS]) for host in self._hosts}
+        wanted += [TopicPartition(FALLBACKS.name, number, OFFSET_BEGINNING) for number in sorted(fallbacks)]
+        if self._flows:
+            reported = {partition_of(host, counts[FLOWS]) for host in self._hosts}
+            wanted += [TopicPartition(FLOWS.name, number, OFFSET_END) for number in sorted(reported)]
+        self._config_open = set(range(counts[CONFIG]))
+        wanted += [TopicPartition(CONFIG.name, n, OFFSET_BEGINNING) for n in range(counts[CONFIG])]
+        self._consumer.assign(wanted)
+        self.assigned = True
+        return True
+
+    def _begin(self, partitions: int) -> list[TopicPartition]:
+        """Return where to go on with decisions: after what is done; without that, some seconds ago."""
+        numbers = sorted({partition_of(host, partitions) for host in self._hosts})
+        committed = self._consumer.committed(
+            [TopicPartition(DECISIONS.name, number) for number in numbers], timeout=5
+        )
+        ago_ms = time.time_ns() // 1_000_000 - _FRESH_MS
+        since = self._consumer.offsets_for_times(
+            [TopicPartition(DECISIONS.name, number, ago_ms) for number in numbers], timeout=5
+        )
+        found = []
+        for done, fresh in zip(committed, since, strict=True):
+            if done.error is not None:
+                raise KafkaException(done.error)
+            begin = done if done.offset >= 0 else fresh
+            if begin.offset < 0:  # nothing is that young: from the end as it is now, not as it will be
+                _, end = self._consumer.get_watermark_offsets(begin, timeout=5)
+                begin = TopicPartition(DECISIONS.name, begin.partition, end)
+            found.append(begin)
+        with self._lock:
+            self._offsets = {number: Offsets() for number in numbers}
+        return found
+
+    def _take(self, message: KafkaMessage) -> None:
+        error = message.error()
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                self._warn(str(error))
+            elif message.topic() == CONFIG.name and self._config_open:
+                self._config_open.discard(message.partition())
+                if not self._config_open:
+                    self._give(Taken("ready"))
+            return
+        kind = {
+            DECISIONS.name: "decision", FALLBACKS.name: "fallbacks", CONFIG.name: "config",
+            FLOWS.name: "flows",
+        }  # fmt: skip
+        if message.topic() == DECISIONS.name:
+            with self._lock:
+                self._offsets[int(message.partition() or 0)].take(int(message.offset() or 0))
+            size = len(message.value() or b"")
+            if size > _DECISION_BYTES:
+                text = f"{DECISIONS.record}: {size} bytes, expected at most {_DECISION_BYTES}"
+                self.reject(message, codec.BadRecord("TOO_LARGE", text))
+                self.done(message)
+                return
+        self._give(Taken(kind[str(message.topic())], message.key(), message.value(), message))
+
+    def _commit(self, final: bool = False) -> None:
+        with self._lock:
+            found = [
+                TopicPartition(DECISIONS.name, number, offset)
+                for number, offsets in self._offsets.items()
+                if (offset := offsets.to_commit()) is not None
+            ]
+        if not found:
+            return
+        try:
+            if final:
+                self._consumer.commit(offsets=found, asynchronous=False)
+            else:
+                self._consumer.commit(offsets=found, asynchronous=True)
+        except KafkaException as error:
+            self._warn(str(error))
+
+    def _warn(self, line: str) -> None:
+        """Log a line, the same beginning at most every 10 s."""
+        now_s, head = time.monotonic(), line[:40]
+        if now_s - self._said.get(head, -_REPEAT_S) >= _REPEAT_S:
+            if len(self._said) > 100:
+                self._said.clear()
+            self._said[head] = now_s
+            _log.warning("%s", line)

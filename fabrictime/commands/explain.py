@@ -1,0 +1,352 @@
+"""Why a flow goes where it goes: its links and their health, where it could go, what was decided and why.
+
+In: the log's topics, straight, and a flow's id or part of it, or source:port. Out: text for people, or JSON.
+`explain` is pure; the rest reads the log and prints.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fabrictime.commands.actions import decided, held_record
+from fabrictime.state.recent import Recent
+from fabrictime.web import act_frames
+from fabrictime.web.act_state import HeldBack
+from fabrictime.web.fabric_frames import arrow
+from fabrictime.web.fabric_state import RECORDS, STATES, FabricState, stands
+from fabrictime.web.flow_trail import SIDE_NS
+from fabrictime.web.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
+from schemas import codec
+from schemas.topics import (
+    ACTIONS,
+    CONFIG,
+    CONTENTION,
+    DECISIONS,
+    FALLBACKS,
+    FLAPS,
+    FLOWS,
+    INVENTORY,
+    QUEUES,
+    ROUNDS,
+    WAYS,
+    Topic,
+)
+from streams.runtime.flow_routes import Links, Way, WayBook
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["Seen", "explain", "find", "main"]
+
+Record = Mapping[str, Any]
+S: Final = 1_000_000_000
+FLOWS_BACK_S: Final = 6.0
+ROUNDS_BACK_S: Final = 30.0
+SHOWN_WAYS: Final = 12
+SHOWN: Final = 30
+_COLOURS: Final = {"DOWN": "red", "GREY": "yellow", "FLAPPING": "magenta", "UP": "green"}
+
+
+class Seen:
+    """What the log says, as far as a flow's story needs it; filled from messages."""
+
+    def __init__(self, since_s: float, registry: codec.Registry | None = None) -> None:
+        self.state = FabricState(
+            lambda value: codec.decode(value, FLOWS.record, registry), round(since_s * S) + 60 * S
+        )
+        self.ways = WayBook()
+        self.fallbacks: dict[str, Record] = {}
+        self.unreadable = 0
+        self._registry = registry
+
+    def take(self, topic: str, key: str, value: bytes | None, append_ns: int) -> None:
+        """Take one message."""
+        try:
+            if topic == FLOWS.name:
+                self.state.take_flows(key, value, append_ns)
+            elif topic == WAYS.name:
+                self.ways.take(key.encode(), value, self._registry)
+            elif topic == FALLBACKS.name:
+                if value is not None:
+                    self.fallbacks[key] = codec.decode(value, FALLBACKS.record, self._registry)
+            elif topic != QUEUES.name or value is None or not self._is_block(value):
+                record = None if value is None else codec.decode(value, RECORDS[topic], self._registry)
+                self.state.take(topic, key, record, append_ns)
+        except codec.BadRecord:
+            self.unreadable += 1
+
+    def _is_block(self, value: bytes) -> bool:
+        """Whether a LinkQueues is of short slots: of links that queue alone."""
+        return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
+
+
+def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> str:
+    """Return the one flow that `text` names: its id or a part of it, or address:port, host:port or :port of
+    its source. `others`: flows of which only decisions are known.
+
+    Raises ValueError where it names none, or several.
+    """
+    if text in flows or text in others:
+        return text
+    before, colon, port = text.rpartition(":")
+    found = {
+        name for name, flow in flows.items()
+        if colon and port == str(flow["source_port"])
+        and before in ("", flow["source_address"], name.partition("/")[0], flow["nic"])
+    }  # fmt: skip
+    found = found or {name for name in (*flows, *others) if act_frames.names(text, name)}
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        raise ValueError(
+            f"flow {text!r}: no such flow among {len(flows):,} that are reported; expected an id or a part of"
+            " it, or its source as address:port"
+        )
+    named = ", ".join(sorted(found)[:5]) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
+    raise ValueError(f"flow {text!r}: expected one flow, it names {len(found):,}: {named}")
+
+
+def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
+    """Return a flow's story as plain values; figures of links are None where nothing tells them."""
+    state, acts = seen.state, seen.state.acts
+    flow = state.flows.flows().get(flow_id)
+    deeds = act_frames.deeds(acts, now_ns, flow_id)
+    deeds = act_frames.with_effects(deeds, acts, now_ns)
+    held = [each for each in acts.held() if each.flow_id == flow_id]
+    host = flow_id.partition("/")[0]
+    limits = acts.limits(host)
+    own = Way(())
+    others: list[dict[str, Any]] = []
+    if flow is not None:
+        ways = seen.ways.of(flow["nic"], flow["peer"], flow["peer_port"])
+        own = ways.get(flow["source_port"], own)
+        own = Way(tuple(flow["hops"]) or own.links, own.back)
+        others = _others(seen, flow, ways, own, now_ns)
+    mode = acts.mode(host)
+    return {
+        "flow_id": flow_id,
+        "flow": None if flow is None else dict(flow),
+        "mode": {
+            "act": mode.act,
+            "by": mode.by,
+            "since_ns": mode.since_ns,
+            "text": act_frames.mode_text(acts),
+        },
+        "protected": bool(flow is not None and flow["job"] in limits.protected_jobs),
+        "allowed": sorted(limits.allowed),
+        "takes": [_link(state, link, now_ns) for link in own.links],
+        "answers_take": [_link(state, link, now_ns) for link in own.back],
+        "could_take": others,
+        "decisions": [act_frames.as_record(deed) for deed in deeds],
+        "held": [held_record(each) for each in held],
+        "policy_heard_ns": max((shard.at_ns for shard in acts.shards.values()), default=None),
+        "unreadable": seen.unreadable,
+    }
+
+
+def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
+    number = state.wires.number(link)
+    subject = None if number is None else state.subject_of(number)
+    queue = None if number is None else state.queues.newest(number)
+    windows = [
+        each for each in state.contention.values()
+        if stands(each, now_ns) and (each["link"] == link or link in each["others"])
+    ]  # fmt: skip
+    record = None if subject is None else subject.record
+    return {
+        "link": link, "state": "UNKNOWN" if number is None else STATES[state.state(number)],
+        "text": "" if record is None or record["state"] == "UP" else record["text"],
+        "depth_bytes": None if queue is None or not queue.rate_bps else queue.mean_bytes,
+        "wait_ns": None if queue is None else queue.delay_ns(queue.mean_bytes),
+        "utilisation": None if queue is None else queue.utilisation,
+        "contention": [each["text"] for each in windows],
+    }  # fmt: skip
+
+
+def _others(seen: Seen, flow: Record, ways: Mapping[int, Way], own: Way, now_ns: int) -> list[dict[str, Any]]:
+    """The ways other than its own, each once with the ports that lead there: as policy ranks them, then the
+    well ones."""
+    told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
+    ranked: list[int] = next(
+        (each["others"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
+    )
+    grouped: dict[Links, list[int]] = {}
+    for port, way in ways.items():
+        if way.links != own.links:
+            grouped.setdefault(way.links, []).append(port)
+    found = []
+    for links, ports in grouped.items():
+        told_links = [_link(seen.state, link, now_ns) for link in links]
+        worst = max(told_links, key=lambda each: STATES.index(each["state"]))
+        loads = [each["utilisation"] for each in told_links if each["utilisation"] is not None]
+        waits = [each["wait_ns"] for each in told_links if each["wait_ns"] is not None]
+        ranks = [ranked.index(port) + 1 for port in ports if port in ranked]
+        found.append({
+            "rank": min(ranks, default=None), "ports": ports, "links": list(links),
+            "state": worst["state"], "because": worst["text"], "busiest": max(loads, default=None),
+            "wait_ns": max(waits, default=None),
+        })  # fmt: skip
+    found.sort(
+        key=lambda each: (each["rank"] or 1 << 30, STATES.index(each["state"]), each["busiest"] or 0.0)
+    )
+    return found
+
+
+# ------------------------------------------------------------------------------------------- the log, text
+
+
+def main(
+    bootstrap: str, text: str, *, since_s: float, as_json: bool, registry: codec.Registry | None = None
+) -> None:
+    """Print a flow's story. Raises ValueError where the log cannot be read, or `text` names no one flow."""
+    seen = Seen(since_s, registry)
+    flow_id = read(bootstrap, text, seen, since_s)
+    story = explain(seen, flow_id, time.time_ns())
+    if as_json:
+        print(json.dumps(story, allow_nan=False))
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print(draw(seen, story, time.time_ns(), since_s), highlight=False)
+
+
+def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
+    """Read what the log says, and of the one flow that `text` names what its host reported; return its id.
+    Raises ValueError as `main` does."""
+    wanted: dict[Topic, float | None] = {
+        CONFIG: None, INVENTORY: None, FLAPS: None, WAYS: None, FALLBACKS: None, QUEUES: FLOWS_BACK_S,
+        CONTENTION: max(since_s, 60.0), DECISIONS: since_s, ACTIONS: since_s, ROUNDS: ROUNDS_BACK_S,
+        FLOWS: FLOWS_BACK_S,
+    }  # fmt: skip
+    first = Recent(bootstrap, wanted)
+    try:
+        for taken in first.catch_up():
+            seen.take(*taken)
+    finally:
+        first.close()
+    flows, acts = seen.state.flows.flows(), seen.state.acts
+    told = [*(each["flow_id"] for each in acts.decisions.values()), *(each.flow_id for each in acts.held())]
+    flow_id = find(text, flows, told)
+    host = flow_id.partition("/")[0]
+    again = Recent(bootstrap, {FLOWS: since_s + SIDE_NS / S}, key=host)
+    try:
+        messages = [taken for taken in again.catch_up() if taken.value is not None]
+    finally:
+        again.close()
+    acts.trail.begin(host)
+    for taken in messages:
+        acts.trail.take(host, taken.value or b"", taken.append_ns)
+    return flow_id
+
+
+def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> RenderableType:
+    """Return what rich prints."""
+    from rich.console import Group
+    from rich.text import Text
+
+    flow = story["flow"]
+    parts: list[RenderableType] = [Text(story["flow_id"], "bold")]
+    if flow is None:
+        parts.append(Text("it is not reported any more: closed, or its host has stopped to report", "yellow"))
+    else:
+        parts += [Text(line) for line in _about(flow, story)]
+    parts.append(Text(story["mode"]["text"], "green" if story["mode"]["act"] else "bold"))
+    if story["takes"]:
+        parts += [Text("\ntakes now", "bold"), _links_table(story["takes"])]
+        if story["answers_take"]:
+            parts += [Text("its answers take", "bold"), _links_table(story["answers_take"])]
+    elif flow is not None:
+        parts.append(Text("\nwhich links it takes is not known: nobody traced its ports", "yellow"))
+    if story["could_take"]:
+        parts += [Text("\ncould take", "bold"), _ways_table(story["could_take"])]
+        if len(story["could_take"]) > SHOWN_WAYS:
+            parts.append(Text(f"and {len(story['could_take']) - SHOWN_WAYS} more ways", "dim"))
+    elif flow is not None:
+        parts.append(Text("\nno other way of it was traced", "yellow"))
+    deeds = act_frames.with_effects(
+        act_frames.deeds(seen.state.acts, now_ns, story["flow_id"]), seen.state.acts, now_ns
+    )
+    parts.append(Text(""))
+    parts += decided(deeds, f"for it within {seconds_text(since_s)}", SHOWN, effects=True)
+    parts.append(Text(""))
+    held = [each for each in seen.state.acts.held() if each.flow_id == story["flow_id"]]
+    parts += _held_lines(held, story, now_ns)
+    if seen.unreadable:
+        parts.append(Text(f"{seen.unreadable:,} records could not be read", "yellow"))
+    return Group(*parts)
+
+
+def _about(flow: Record, story: Mapping[str, Any]) -> list[str]:
+    lets = {"MOVE": "moved", "PACE": "paced"}
+    can = " and ".join(lets.get(each, each.lower()) for each in flow["can"])
+    job = f", job {flow['job']}" if flow["job"] else ""
+    job += " (protected)" if story["protected"] else ""
+    job += f", tenant {flow['tenant']}" if flow["tenant"] else ""
+    limit = "" if flow["rate_limit_bps"] is None else f", held to {bps_text(flow['rate_limit_bps'])}"
+    ends = [f"{flow[f'{end}_address']}:{flow[f'{end}_port']}" for end in ("source", "peer")]
+    return [
+        f"{flow['nic']} → {flow['peer']}, {flow['protocol']} {ends[0]} → {ends[1]}{job}",
+        f"sends {bps_text(flow['rate_bps'])}{limit}, round trip {delay_text(flow['rtt_ns'])}; "
+        + (f"its owner lets it be {can}" if can else "its owner lets nothing be done to it"),
+    ]
+
+
+def _links_table(links: Sequence[Mapping[str, Any]]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("link", "state", "queue", "busy", "what"):
+        table.add_column(title, no_wrap=title != "what")
+    for each in links:
+        queue = delay_text(each["wait_ns"])
+        if each["depth_bytes"] is not None:
+            queue = f"{bytes_text(each['depth_bytes'])}, {queue}"
+        busy = "—" if each["utilisation"] is None else percent_text(each["utilisation"])
+        said = "; ".join(word for word in (each["text"], *each["contention"]) if word)
+        state = Text(each["state"], _COLOURS.get(each["state"], ""))
+        table.add_row(Text(arrow(each["link"])), state, Text(queue), Text(busy), Text(said))
+    return table
+
+
+def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("rank", "ports", "state", "queue", "busiest", "over"):
+        table.add_column(title, no_wrap=title != "over")
+    for each in ways[:SHOWN_WAYS]:
+        ports = ", ".join(map(str, each["ports"][:3])) + (" …" if len(each["ports"]) > 3 else "")
+        inner = each["links"][1:-1] or each["links"]
+        over = ", ".join(map(arrow, inner)) + (f": {each['because']}" if each["because"] else "")
+        busiest = "—" if each["busiest"] is None else percent_text(each["busiest"])
+        table.add_row(
+            Text("—" if each["rank"] is None else str(each["rank"])), Text(ports),
+            Text(each["state"], _COLOURS.get(each["state"], "")), Text(delay_text(each["wait_ns"])),
+            Text(busiest), Text(over),
+        )  # fmt: skip
+    return table
+
+
+def _held_lines(held: Sequence[HeldBack], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
+    from rich.text import Text
+
+    if held:
+        return [
+            Text(
+                f"held back: {act_frames.what_text(each)}, since {act_frames.reason_of_held(each)}; "
+                f"{act_frames.held_text(each, now_ns)}",
+                "yellow",
+            )
+            for each in held
+        ]
+    if story["policy_heard_ns"] is None:
+        return [Text("policy has not told of a round: whether anything is held back is not known", "yellow")]
+    return [Text("nothing is held back for it", "green")]

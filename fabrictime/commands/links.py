@@ -1,0 +1,326 @@
+"""Links and alerts in the terminal: what is down, lossy or flapping, and what people should know.
+
+In: `fabric.flaps` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON, lines
+as things happen, or a verdict for scripts. It needs neither history nor the page.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from fabrictime.web.units import seconds_text
+from schemas import codec
+from schemas.ids import natural
+from schemas.topics import ALERTS, FLAPS, Topic
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["KINDS", "Board", "Kind", "Wanted", "follow", "main", "watch"]
+
+Record = Mapping[str, Any]
+
+CONNECT_TIMEOUT_S: Final = 5.0
+SILENT_S: Final = 10.0
+SHOWN: Final = 40
+CLEARED_SHOWN_S: Final = 3600.0
+_STATES: Final = ("DOWN", "GREY", "FLAPPING", "UP", "UNKNOWN")
+_SEVERITIES: Final = ("CRITICAL", "WARNING", "INFO")
+_COLOURS: Final = {
+    "DOWN": "red", "GREY": "yellow", "FLAPPING": "magenta", "UP": "green", "CRITICAL": "red",
+    "WARNING": "yellow", "RAISED": "red", "CLEARED": "green",
+}  # fmt: skip
+
+
+class Board:
+    """The newest record of each subject or alert. No log here: records in, what is shown out."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.unreadable = 0
+        self._records: dict[str, Record] = {}
+
+    def take(self, key: str, record: Record | None) -> bool:
+        """Take one record of the topic, None: the key was taken back. Return whether it is news."""
+        if record is None:
+            gone = [name for name, r in self._records.items() if r["subject"] == key]
+            for name in gone if self.kind.topic is FLAPS else ():
+                del self._records[name]
+            return bool(gone)
+        name, number = record[self.kind.identity], record[self.kind.number]
+        known = self._records.get(name)
+        if known is not None and known[self.kind.number] > number:
+            return False
+        self._records[name] = record
+        return known is None or known[self.kind.number] != number
+
+    def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[Record]:
+        """Return what is not well, or all, of the subjects that match one of `patterns`; the worst first."""
+        found = [
+            r for r in self._records.values()
+            if (everything or self.kind.wrong(r)) and (not patterns or _named(r, patterns))
+        ]  # fmt: skip
+        return sorted(found, key=self.kind.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a command shows: its topic, what identifies and numbers a record, what is wrong, the order."""
+
+    topic: Topic
+    identity: str
+    number: str
+    wrong: Callable[[Record], bool]
+    order: Callable[[Record], Any]
+    line: Callable[[Record], str]
+    columns: tuple[tuple[str, Callable[[Record], str]], ...]
+    fine: str
+
+
+def _named(record: Record, patterns: Sequence[str]) -> bool:
+    names = [record["subject"], *record["links"], *record.get("grouped", ()), *record.get("nics", ())]
+    return any(fnmatchcase(name, f"*{pattern}*") for name in names for pattern in patterns)
+
+
+def _at(at_ns: int | None) -> str:
+    return "-" if at_ns is None else f"{datetime.fromtimestamp(at_ns / 1e9, UTC):%m-%d %H:%M:%S}"
+
+
+def _loss(record: Record) -> str:
+    if record["loss_rate"] is None:
+        return "-"
+    return f"{record['loss_rate']:.1%} ({record['loss_rate_low']:.1%} to {record['loss_rate_high']:.1%})"
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "links": Kind(
+        FLAPS, "subject", "seq",
+        lambda r: r["state"] != "UP",
+        lambda r: (_STATES.index(r["state"]), -r["since_ns"], natural(r["subject"])),
+        lambda r: f"{_at(r['judged_ns'])} {r['state']} {r['text']}",
+        (
+            ("state", lambda r: r["state"]),
+            ("subject", lambda r: r["subject"]),
+            ("since (UTC)", lambda r: _at(r["since_ns"])),
+            ("flaps", lambda r: f"{r['flaps_hour']} in 1 h"),
+            ("loss", _loss),
+            ("paths dead / living", lambda r: f"{r['paths_dead']} / {r['paths_living']}"),
+            ("or", lambda r: ", ".join(r["others"]) or "-"),
+            ("what", lambda r: r["text"]),
+        ),
+        "no link, NIC or host is known to be anything but UP",
+    ),
+    "alerts": Kind(
+        ALERTS, "alert_id", "update",
+        lambda r: r["state"] == "RAISED",
+        lambda r: (r["state"] != "RAISED", _SEVERITIES.index(r["severity"]), -r["raised_ns"], r["alert_id"]),
+        lambda r: f"{_at(r['updated_ns'])} {r['state']} {r['severity']} {r['kind']} {r['text']}",
+        (
+            ("severity", lambda r: r["severity"] if r["state"] == "RAISED" else r["state"]),
+            ("kind", lambda r: r["kind"]),
+            ("subject", lambda r: r["subject"]),
+            ("raised (UTC)", lambda r: _at(r["raised_ns"])),
+            ("cleared", lambda r: _at(r["cleared_ns"])),
+            ("with it", lambda r: str(len(r["grouped"])) if r["grouped"] else "-"),
+            ("jobs", lambda r: ", ".join(r["jobs"]) or "-"),
+            ("what", lambda r: r["text"]),
+        ),
+        "no alert stands",
+    ),
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ the log
+
+
+class Reader:
+    """Follows one topic without a group and fills a `Board`."""
+
+    def __init__(self, bootstrap: str, kind: Kind, registry: codec.Registry | None = None) -> None:
+        """Connect. Raises ValueError where the log or the topic is not there."""
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+        self.board = Board(kind)
+        self._bootstrap, self._registry = bootstrap, registry
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap, "group.id": "fabrictime-links", "enable.auto.commit": False,
+                "enable.partition.eof": True, "log_level": 0, "fetch.wait.max.ms": 50,
+                "fetch.error.backoff.ms": 50, "reconnect.backoff.max.ms": 500,
+            }
+        )  # fmt: skip
+        name = kind.topic.name
+        try:
+            known = self._consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics
+        except KafkaException as error:
+            self.close()
+            raise ValueError(f"log {bootstrap}: {error.args[0].str()}; is `fabrictime up` running?") from None
+        if name not in known or not known[name].partitions:
+            self.close()
+            raise ValueError(f"topic {name}: does not exist at {bootstrap}")
+        self._numbers = set(known[name].partitions)
+        self._consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for number in self._numbers])
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._consumer.close()
+
+    def catch_up(self) -> None:
+        """Read up to the topic's end; of each key only what counts is decoded. Raises ValueError where the
+        log stops to answer."""
+        from confluent_kafka import KafkaError
+
+        open_, kept = set(self._numbers), {}
+        heard_s = time.monotonic()
+        while open_:
+            for message in self._consumer.consume(1000, 0.1):
+                heard_s = time.monotonic()
+                wrong = message.error()
+                if wrong is not None:
+                    if wrong.code() == KafkaError._PARTITION_EOF:
+                        open_.discard(message.partition())
+                elif self.board.kind.topic is FLAPS:
+                    kept[message.key()] = message
+                else:  # alerts of one subject are several
+                    self._take(message)
+            if time.monotonic() - heard_s > SILENT_S:
+                raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
+        for message in kept.values():
+            self._take(message)
+
+    def follow(self, wait_s: float) -> list[Record]:
+        """Take what comes within `wait_s`; return the records that are news."""
+        news = []
+        for message in self._consumer.consume(500, wait_s):
+            if message.error() is None:
+                record = self._take(message)
+                if record is not None:
+                    news.append(record)
+        return news
+
+    def _take(self, message: Any) -> Record | None:
+        key = (message.key() or b"").decode("utf-8", "replace")
+        record = None
+        if message.value() is not None:
+            try:
+                record = codec.decode(message.value(), self.board.kind.topic.record, self._registry)
+            except codec.BadRecord:
+                self.board.unreadable += 1
+                return None
+        return record if self.board.take(key, record) else None
+
+
+# ------------------------------------------------------------------------------------ what is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a call asks for: names or globs, also what is well or over, JSON."""
+
+    patterns: tuple[str, ...] = ()
+    everything: bool = False
+    as_json: bool = field(default=False, kw_only=True)
+
+
+def main(
+    bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None
+) -> list[Record]:
+    """Print what is not well once and return it. Raises ValueError where the log cannot be read."""
+    reader = Reader(bootstrap, kind, registry)
+    try:
+        reader.catch_up()
+    finally:
+        reader.close()
+    rows = reader.board.rows(wanted.patterns, everything=wanted.everything)
+    if wanted.as_json:
+        print(as_json(rows, reader.board.unreadable))
+    else:
+        from rich.console import Console
+
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=250)
+        console.print(draw(reader.board, wanted), highlight=False)
+    return [row for row in rows if kind.wrong(row)]
+
+
+def watch(bootstrap: str, kind: Kind, wanted: Wanted, *, registry: codec.Registry | None = None) -> None:
+    """Show it live until SIGINT; a line for each change where stdout is no terminal.
+
+    Raises ValueError where the log cannot be read at the start.
+    """
+    from rich.console import Console
+
+    console = Console()
+    reader = Reader(bootstrap, kind, registry)
+    try:
+        reader.catch_up()
+        if wanted.as_json or not console.is_terminal:
+            for row in reader.board.rows(wanted.patterns, everything=wanted.everything):
+                _print_line(row, kind, wanted)
+            while True:
+                follow(reader, wanted)
+        from rich.live import Live
+
+        with Live(draw(reader.board, wanted), console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                reader.follow(0.25)
+                live.update(draw(reader.board, wanted, max(3, console.size.height - 4)), refresh=True)
+    except KeyboardInterrupt:
+        return
+    finally:
+        reader.close()
+
+
+def follow(reader: Reader, wanted: Wanted, wait_s: float = 0.25) -> None:
+    """Print what changes within `wait_s`, a line each."""
+    for record in reader.follow(wait_s):
+        if not wanted.patterns or _named(record, wanted.patterns):
+            _print_line(record, reader.board.kind, wanted)
+
+
+def _print_line(record: Record, kind: Kind, wanted: Wanted) -> None:
+    print(json.dumps(record, allow_nan=False) if wanted.as_json else kind.line(record), flush=True)
+
+
+def as_json(rows: Sequence[Record], unreadable: int) -> str:
+    """Return the rows as one line of JSON, each with all fields of its record."""
+    return json.dumps({"unreadable": unreadable, "rows": list(rows)}, allow_nan=False)
+
+
+def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
+    """Return what rich prints: how many there are of what, and the worst."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = board.rows(wanted.patterns, everything=wanted.everything)
+    if not rows:
+        return Text(board.kind.fine, "green")
+    first = board.kind.columns[0][1]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[first(row)] = counts.get(first(row), 0) + 1
+    parts: list[RenderableType] = [Text(", ".join(f"{n:,} {name}" for name, n in counts.items()), "bold")]
+    shown = rows if wanted.everything and room == SHOWN else rows[:room]
+    table = Table(box=None, pad_edge=False)
+    for title, _ in board.kind.columns:
+        table.add_column(title, no_wrap=title not in ("what", "or", "jobs"))
+    for row in shown:
+        cells = [Text(cell(row)) for _, cell in board.kind.columns]
+        cells[0].stylize(_COLOURS.get(cells[0].plain, ""))
+        table.add_row(*cells)
+    parts.append(table)
+    if len(rows) > len(shown):
+        parts.append(Text(f"and {len(rows) - len(shown):,} more, no worse than these", "dim"))
+    if board.unreadable:
+        parts.append(Text(f"{board.unreadable:,} records could not be read", "yellow"))
+    oldest_s = time.time() - min(row.get("judged_ns", row.get("updated_ns", 0)) for row in rows) / 1e9
+    parts.append(Text(f"the oldest of these was judged {seconds_text(max(0.0, oldest_s))} ago", "dim"))
+    return Group(*parts)

@@ -1,0 +1,498 @@
+"""What is told live: read, change and compare the records of `fabric.config`.
+
+In: names and values from the command line, the records that stand. Out: new `ActuatorConfig`s, checked by
+the table of thresholds, the limits and the schema before they are published; tables and JSON of what is in
+force.
+"""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import json
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from schemas import codec
+from schemas.limits import MOST_VERSION, Limits
+from schemas.topics import CONFIG
+from streams.runtime.live_config import EVERYONE
+from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
+
+__all__ = [
+    "Line", "LiveRecords", "begin_acting", "changed", "differences", "held", "lines", "parse_rule", "resumed",
+    "too_wide", "with_rule",
+]  # fmt: skip
+
+CONNECT_TIMEOUT_S: Final = 5.0
+SILENT_S: Final = 10.0
+MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
+ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
+SANE_ACTIONS_PER_S: Final = 1000
+SANE_MOVED_SHARE: Final = 0.9
+"""Above these a limit is none: `config set` wants to be told so."""
+REVERT_AHEAD_NS: Final = 1_000_000_000
+"""By how much an order to revert names a later moment than now: clocks that disagree leave nothing out, and
+nothing is applied meanwhile."""
+PLAIN: Final[dict[str, Any]] = {
+    "mode": "UNKNOWN", "thresholds": [], "latency_rules": [], "allowed_actions": [],
+    "most_actions_per_s": None, "most_moved_share": None, "protected_jobs": [], "slices": [],
+    "revert_before_ns": None, "held_mode": "",
+}  # fmt: skip
+"""What a record says, and what it says where nobody set anything."""
+LIMITS: Final = (
+    "mode",
+    "allowed_actions",
+    "most_actions_per_s",
+    "most_moved_share",
+    "protected_jobs",
+    "slices",
+)
+RULE_FIELDS: Final = ("name", "from_group", "to_group", "p99_us", "for_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One threshold in force; `set_by`: the key that sets it, None where it is the default."""
+
+    name: str
+    value: float
+    default: float
+    least: float
+    most: float
+    set_by: str | None
+    doc: str
+
+
+def lines(records: Mapping[str, Mapping[str, Any]], host: str = EVERYONE) -> list[Line]:
+    """Return every threshold as it is in force at a host, by name."""
+    keys = [key for key in dict.fromkeys((EVERYONE, host)) if key in records]
+    values, _ = Thresholds.of(records[key] for key in keys)
+    source: dict[str, str] = {}
+    for key in keys:
+        source |= {each["name"]: key for each in records[key]["thresholds"]}
+    return [
+        Line(name, values[name], t.default, t.least, t.most, source.get(name), t.doc)
+        for name, t in sorted(THRESHOLDS.items())
+    ]
+
+
+def changed(
+    record: Mapping[str, Any] | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the record that follows `record` once `NAME=VALUE` settings are made and others taken back.
+
+    Raises ValueError where a name or value is none, or nothing would change.
+    """
+    found = _next(record, host)
+    values = {each["name"]: each["value"] for each in found["thresholds"]}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"{setting!r}: expected NAME=VALUE")
+        if name in LIMITS or name.startswith("slice."):
+            _set_limit(found, name, text)
+            continue
+        try:
+            number = float(text)
+        except ValueError:
+            raise ValueError(f"threshold {name}: {text!r}, expected a number") from None
+        values[name] = check_value(name, number)
+    for name in unset:
+        if name in LIMITS or name.startswith("slice."):
+            _unset_limit(found, name)
+            continue
+        if name not in values:
+            raise ValueError(f"threshold {name}: not set for {host}, nothing to take back")
+        del values[name]
+    found["thresholds"] = [{"name": name, "value": values[name]} for name in sorted(values)]
+    return _checked(found, record)
+
+
+def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
+    if name == "mode":
+        if text not in MODES:
+            raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
+        found["mode"], found["held_mode"] = text, ""
+    elif name == "allowed_actions":
+        words = _words(text)
+        for word in words:
+            if word not in ACTIONS:
+                raise ValueError(f"allowed_actions {word!r}: expected some of {', '.join(ACTIONS)}")
+        found[name] = words
+    elif name == "most_actions_per_s":
+        if not text.isdecimal() or int(text) > 2**31 - 1:
+            raise ValueError(f"{name} {text!r}: expected a whole number from 0")
+        found[name] = int(text)
+    elif name == "most_moved_share":
+        if found["host"] != EVERYONE:
+            raise ValueError(f"{name}: is set for {EVERYONE} alone")
+        share = _number(name, text)
+        if not 0 <= share <= 1:
+            raise ValueError(f"{name} {text}: expected a number from 0 to 1")
+        found[name] = share
+    elif name == "protected_jobs":
+        found[name] = _words(text)
+    elif name == "slices":
+        raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
+    else:
+        tenant = name.removeprefix("slice.")
+        low, _, high = text.partition(":")
+        guarantee, ceiling = _rate(name, low), _rate(name, high) if high else None
+        if not tenant or (ceiling is not None and ceiling < guarantee):
+            raise ValueError(f"{name} {text!r}: expected slice.TENANT=GUARANTEE:CEILING, the ceiling above")
+        others = [each for each in found["slices"] if each["tenant"] != tenant]
+        one = {"tenant": tenant, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
+        found["slices"] = sorted([*others, one], key=lambda each: str(each["tenant"]))
+
+
+def _unset_limit(found: dict[str, Any], name: str) -> None:
+    if not name.startswith("slice."):
+        found[name] = PLAIN[name]
+        return
+    tenant = name.removeprefix("slice.")
+    if tenant not in [each["tenant"] for each in found["slices"]]:
+        raise ValueError(f"{name}: not set for {found['host']}, nothing to take back")
+    found["slices"] = [each for each in found["slices"] if each["tenant"] != tenant]
+
+
+def _words(text: str) -> list[str]:
+    return sorted({word for word in text.split(",") if word})
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} {text!r}: expected a number") from None
+
+
+def _rate(name: str, text: str) -> int:
+    """Return bit/s of `20M`, `1.5G` or a bare number. Raises ValueError."""
+    times = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+    bare, unit = (text[:-1], times[text[-1]]) if text[-1:] in times else (text, 1.0)
+    rate = _number(name, bare) * unit
+    if not 0 <= rate <= 1e15:
+        raise ValueError(f"{name} {text!r}: expected a rate such as 20M or 100G, bit/s")
+    return round(rate)
+
+
+def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> list[str]:
+    """Return what in a record is no limit any more, a line each, and was not so before."""
+    before = before or PLAIN
+
+    def wide(name: str, most: float) -> bool:
+        value, old = record[name], before[name]
+        return value is not None and value > most and (old is None or old <= most)
+
+    found = []
+    if wide("most_actions_per_s", SANE_ACTIONS_PER_S):
+        found.append(
+            f"most_actions_per_s {record['most_actions_per_s']}: above {SANE_ACTIONS_PER_S} is no limit"
+        )
+    if wide("most_moved_share", SANE_MOVED_SHARE):
+        found.append(
+            f"most_moved_share {record['most_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit"
+        )
+    every = set(record["allowed_actions"]) >= set(ACTIONS) and record["mode"] == "ACT"
+    if (
+        every
+        and not (set(before["allowed_actions"]) >= set(ACTIONS))
+        and record["most_actions_per_s"] is None
+    ):
+        found.append("allowed_actions: all of them, in mode ACT and without most_actions_per_s")
+    return found
+
+
+def differences(
+    record: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> list[tuple[str, Any, Any]]:
+    """Return (name, value in `record`, value in `other`) of all that differs: thresholds, rules, limits."""
+    one, two = _flat(record or PLAIN), _flat(other or PLAIN)
+    return [
+        (name, one.get(name), two.get(name))
+        for name in sorted(one.keys() | two.keys())
+        if one.get(name) != two.get(name)
+    ]
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: record[name] for name in LIMITS if name != "slices" and record[name] != PLAIN[name]}
+    found |= {each["name"]: each["value"] for each in record["thresholds"]}
+    found |= {f"rule {each['name']}": each for each in record["latency_rules"]}
+    for each in record["slices"]:
+        found[f"slice.{each['tenant']}"] = {name: each[name] for name in ("guarantee_bps", "ceiling_bps")}
+    return found
+
+
+def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record that follows `record` once it says what a file's values say, and nothing else.
+
+    `given`: NAME to value, as `config set` takes them; lists where those take commas. Raises ValueError.
+    """
+    empty = {**PLAIN, "version": (record or {"version": 0})["version"]}
+    settings = [
+        f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in given.items()
+    ]
+    found = _next(empty, host)
+    if settings:
+        found = changed(empty, host, settings)
+    found["latency_rules"] = list((record or PLAIN)["latency_rules"])
+    found["held_mode"] = (record or PLAIN)["held_mode"]
+    return found
+
+
+def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int) -> list[dict[str, Any]]:
+    """Return the records that stop all action: of everyone, and of each host that says ACT itself."""
+    found = []
+    for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == "ACT")}):
+        old = records.get(host)
+        new = _next(old, host)
+        new["held_mode"] = new["mode"] if new["mode"] != "OBSERVE" else new["held_mode"]
+        new["mode"] = "OBSERVE"
+        if revert and host == EVERYONE:
+            new["revert_before_ns"] = now_ns + REVERT_AHEAD_NS
+        found.append(new)
+    return found
+
+
+def resumed(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records that take `held` back. Raises ValueError where nothing is held."""
+    found = []
+    for host in sorted(key for key, each in records.items() if each["held_mode"]):
+        new = _next(records[host], host)
+        new["mode"], new["held_mode"] = new["held_mode"], ""
+        found.append(new)
+    if not found:
+        raise ValueError("nothing is held: `fabrictime config set mode=ACT` begins to act")
+    return found
+
+
+def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whole: bool) -> None:
+    """Let decisions be carried out where `fabric.config` does not say yet whether they are. `whole`: on a
+    fabric that is there for it, on as many flows as it takes. Raises ValueError."""
+    live = LiveRecords(bootstrap, registry)
+    old = live.records.get(EVERYONE)
+    if old is not None and old["mode"] != "UNKNOWN":
+        return
+    new = _next(old, EVERYONE)
+    new["mode"] = "ACT"
+    if whole:
+        new["most_moved_share"] = 1.0 if new["most_moved_share"] is None else new["most_moved_share"]
+    live.publish(new)
+
+
+def parse_rule(name: str, way: str, p99_us: float, for_s: float) -> dict[str, Any]:
+    """Return the promise that a delay keeps; `way`: FROM>TO, two groups. Raises ValueError."""
+    source, arrow, target = way.partition(">")
+    if not arrow or not source or not target:
+        raise ValueError(f"{way!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
+    if not p99_us > 0 or for_s < 0:
+        raise ValueError(f"rule {name}: p99_us {p99_us:g} and {for_s:g} s, expected above 0 and 0 or more")
+    return dict(zip(RULE_FIELDS, (name, source, target, p99_us, for_s), strict=True))
+
+
+def with_rule(
+    record: Mapping[str, Any] | None, host: str, name: str, rule: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the record that follows `record` with a latency rule of that name, or, None, without it.
+
+    Raises ValueError where there is none to take back.
+    """
+    found = _next(record, host)
+    rules = {each["name"]: each for each in found["latency_rules"]}
+    if rule is None and name not in rules:
+        raise ValueError(f"rule {name}: not set for {host}, nothing to take back")
+    if rule is None:
+        del rules[name]
+    else:
+        rules[name] = dict(rule)
+    found["latency_rules"] = [rules[each] for each in sorted(rules)]
+    return _checked(found, record)
+
+
+def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
+    if not host or len(host) > 128 or any(c.isspace() for c in host):
+        raise ValueError(f"host {host!r}: expected a host's name or *")
+    old = record or {"version": 0}
+    return {
+        **copy.deepcopy({**PLAIN, **old}), "host": host,
+        "version": old["version"] + 1 if old["version"] < MOST_VERSION else 1, "at_ns": time.time_ns(),
+        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+    }  # fmt: skip
+
+
+def _checked(found: dict[str, Any], record: Mapping[str, Any] | None) -> dict[str, Any]:
+    before = record or PLAIN
+    if all(found[name] == before[name] for name in PLAIN):
+        raise ValueError(f"{found['host']}: nothing would change")
+    codec.decode(codec.encode(CONFIG.record, found), CONFIG.record)
+    return found
+
+
+class LiveRecords:
+    """The newest record of each key of `fabric.config` at a log."""
+
+    def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
+        """Read them all. Raises ValueError where the log or the topic is not there."""
+        self._bootstrap, self._registry = bootstrap, registry
+        self.records: dict[str, dict[str, Any]] = {}
+        self._read()
+
+    def _read(self) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap, "group.id": "fabrictime-config",
+                "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0,
+                "fetch.wait.max.ms": 50,
+            }
+        )  # fmt: skip
+        try:
+            try:
+                known = consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics
+            except KafkaException as error:
+                raise ValueError(
+                    f"log {self._bootstrap}: {error.args[0].str()}; is `fabrictime up` running?"
+                ) from None
+            if CONFIG.name not in known or not known[CONFIG.name].partitions:
+                raise ValueError(f"topic {CONFIG.name}: does not exist at {self._bootstrap}")
+            open_ = set(known[CONFIG.name].partitions)
+            consumer.assign([TopicPartition(CONFIG.name, number, OFFSET_BEGINNING) for number in open_])
+            heard_s = time.monotonic()
+            while open_:
+                for message in consumer.consume(500, 0.1):
+                    heard_s = time.monotonic()
+                    wrong = message.error()
+                    if wrong is None:
+                        self._take(message.key() or b"", message.value())
+                    elif wrong.code() == KafkaError._PARTITION_EOF:
+                        open_.discard(message.partition())
+                if time.monotonic() - heard_s > SILENT_S:
+                    raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
+        finally:
+            consumer.close()
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        host = key.decode("utf-8", "replace")
+        if value is None:
+            self.records.pop(host, None)
+            return
+        try:
+            self.records[host] = codec.decode(value, CONFIG.record, self._registry)
+        except codec.BadRecord:  # what nobody can read is as if it were not there
+            return
+
+    @property
+    def registry(self) -> codec.Registry | None:
+        """The schema registry, if any."""
+        return self._registry
+
+    @property
+    def bootstrap(self) -> str:
+        """The log's address."""
+        return self._bootstrap
+
+    def publish(self, *records: Mapping[str, Any]) -> None:
+        """Publish records and wait for the log. Raises ValueError where it does not take them."""
+        from confluent_kafka import Producer
+
+        failed: list[str] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap, "partitioner": "murmur2_random",
+                "linger.ms": 0, "log_level": 0, "delivery.timeout.ms": 10_000,
+            }
+        )  # fmt: skip
+        for record in records:
+            producer.produce(
+                CONFIG.name, codec.encode(CONFIG.record, record, self._registry), record["host"],
+                on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
+            )  # fmt: skip
+        if producer.flush(12) or failed:
+            raise ValueError(f"log {self._bootstrap}: {failed[0] if failed else 'no answer'}; nothing is set")
+        self.records |= {record["host"]: dict(record) for record in records}
+
+
+def _limits_json(limits: Limits) -> dict[str, Any]:
+    return {
+        "mode": "ACT" if limits.act else "OBSERVE", "allowed_actions": sorted(limits.allowed),
+        "most_actions_per_s": limits.most_actions_per_s, "most_moved_share": limits.most_moved_share,
+        "protected_jobs": sorted(limits.protected_jobs), "config_version": limits.version,
+    }  # fmt: skip
+
+
+def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: str = EVERYONE) -> str:
+    """Return thresholds and limits in force, latency rules, slices and versions as one line of JSON."""
+    return json.dumps(
+        {
+            "thresholds": [asdict(line) for line in found],
+            "latency_rules": [
+                {**rule, "set_by": key} for key in sorted(records) for rule in records[key]["latency_rules"]
+            ],
+            "limits": _limits_json(Limits.of(records, host)),
+            "slices": [{**each, "set_by": key} for key in sorted(records) for each in records[key]["slices"]],
+            "records": {
+                key: {name: records[key][name] for name in ("version", "at_ns", "by", "mode", "held_mode")}
+                for key in sorted(records)
+            },
+        },
+        allow_nan=False,
+    )
+
+
+def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: str = EVERYONE) -> None:
+    """Print thresholds, latency rules, limits, slices, and who set them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    table = Table(box=None, pad_edge=False)
+    for title, side in (("threshold", "left"), ("value", "right"), ("default", "right"), ("takes", "right"),
+                        ("set by", "left"), ("what it is", "left")):  # fmt: skip
+        table.add_column(title, justify=side, no_wrap=title != "what it is")  # type: ignore[arg-type]
+    for line in found:
+        style = "bold" if line.set_by is not None else ""
+        table.add_row(
+            line.name, f"{line.value:g}", f"{line.default:g}", f"{line.least:g} to {line.most:g}",
+            line.set_by or "-", line.doc, style=style,
+        )  # fmt: skip
+    console.print(table, highlight=False)
+    for key in sorted(records):
+        for rule in records[key]["latency_rules"]:
+            console.print(
+                f"rule {rule['name']}: p99 from {rule['from_group']} to {rule['to_group']} at most "
+                f"{rule['p99_us']:g} us, above it for at most {rule['for_s']:g} s (set by {key})",
+                highlight=False,
+            )
+    for key in sorted(records):
+        for each in records[key]["slices"]:
+            ceiling = each["ceiling_bps"]
+            most = "no ceiling" if ceiling is None else f"at most {ceiling / 1e6:g} Mbit/s"
+            least = f"{each['guarantee_bps'] / 1e6:g} Mbit/s guaranteed"
+            console.print(
+                f"slice.{each['tenant']}: {least}, {most} (set by {key})",
+                highlight=False,
+            )
+    limits = Limits.of(records, host)
+    jobs = f", protected jobs {', '.join(sorted(limits.protected_jobs))}" if limits.protected_jobs else ""
+    console.print(
+        f"in force at {host}: mode {'ACT' if limits.act else 'OBSERVE'}, actions"
+        f" {', '.join(sorted(limits.allowed))}, at most {limits.most_actions_per_s} a second of a host and"
+        f" {limits.most_moved_share:g} of the flows moved in a minute{jobs}",
+        highlight=False,
+    )
+    for key in sorted(records):
+        record = records[key]
+        put_aside = f" ({record['held_mode']} held)" if record["held_mode"] else ""
+        console.print(
+            f"{key}: version {record['version']} by {record['by']}, mode {record['mode']}{put_aside}",
+            highlight=False,
+        )

@@ -1,0 +1,134 @@
+"""The live table of `up`: NICs with rate, clock and worst path; workers, lag and processes below.
+
+In: a View and the supervisor's rows. Out: something that rich draws, or one plain line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fabrictime.state.live_figures import RECENT_S, PathView, View
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_ROWS_BESIDE_NICS: Final = 10
+
+
+def time_text(ns: float | None) -> str:
+    """Return nanoseconds as people read them: '812 ns', '4.31 us', '3.000 ms'."""
+    if ns is None:
+        return "-"
+    for limit, divisor, unit, digits in ((1e3, 1, "ns", 0), (1e6, 1e3, "us", 2), (1e9, 1e6, "ms", 3)):
+        if abs(ns) < limit:
+            return f"{ns / divisor:.{digits}f} {unit}"
+    return f"{ns / 1e9:.3f} s"
+
+
+def totals(view: View) -> dict[str, Any]:
+    """Return the fleet's figures: rates, clocks, the worst path, lag."""
+    now_s = time.monotonic()
+    with view.lock:
+        alive = {name: nic for name, nic in view.nics.items() if now_s - nic.heard_s < RECENT_S}
+        ours = {view.clock_of.get(name, name) for name in view.nics}  # none of a fleet that was here before
+        clocks = [
+            clock for name, clock in view.clocks.items() if name in ours and now_s - clock.heard_s < RECENT_S
+        ]
+        worst = [
+            (path.p99_ns, name, path) for name, path in view.worst.items() if now_s - path.heard_s < RECENT_S
+        ]
+        found: dict[str, Any] = {
+            "nics": len(alive),
+            "probes_per_s": sum(nic.probes_per_s for nic in alive.values()),
+            "lost": sum(nic.lost for nic in view.nics.values()),
+            "clocks": len(clocks),
+            "synced": sum(clock.state == "SYNCED" for clock in clocks),
+            "bound_ns": max((clock.bound_ns for clock in clocks if clock.state == "SYNCED"), default=None),
+            "lag": sum(view.lag.values()),
+            "late_ms": view.late_ms,
+            "rejected": view.rejected,
+        }
+    found["worst"] = None
+    if worst:
+        p99_ns, name, path = max(worst, key=lambda row: row[0])
+        way = f"{path.peer} > {name}" if path.back else f"{name} > {path.peer}"
+        found["worst"] = f"{way} path {path.path}: p99 {time_text(p99_ns)}"
+    return found
+
+
+def plain(view: View, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the figures as one line."""
+    found = totals(view)
+    late = "-" if found["late_ms"] is None else f"{found['late_ms']:.0f} ms"
+    text = (
+        f"{found['nics']} NICs, {found['probes_per_s']:,.0f} probes/s, {found['lost']:,} lost, "
+        f"{found['synced']} of {found['clocks']} clocks SYNCED, bound {time_text(found['bound_ns'])}, "
+        f"worst {found['worst'] or '-'}, lag {found['lag']} messages, window to offsets {late}"
+    )
+    ill = [f"{row['name']} {row['state']}" for row in rows if row["state"] != "ready"]
+    return f"{text}; {', '.join(ill)}" if ill else text
+
+
+def table(view: View, rows: Sequence[Mapping[str, Any]], page_url: str | None, height: int) -> RenderableType:
+    """Return the whole picture for a terminal of `height` lines."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    found = totals(view)
+    nics = Table("NIC", box=None, pad_edge=False)
+    for title in ("probes/s", "lost", "clock offset", "bound", "state"):
+        nics.add_column(title, justify="right")
+    nics.add_column("worst path now, p99", no_wrap=True)
+    with view.lock:
+        shown = sorted(view.nics)[: max(3, height - _ROWS_BESIDE_NICS - len(_notable(rows)))]
+        for name in shown:
+            nic, worst = view.nics[name], view.worst.get(name)
+            clock = view.clocks.get(view.clock_of.get(name, name))
+            nics.add_row(
+                name, f"{nic.probes_per_s:,.0f}", f"{nic.lost:,}",
+                "-" if clock is None else time_text(clock.offset_ns),
+                "-" if clock is None else time_text(clock.bound_ns),
+                Text("-") if clock is None else _state_text(clock.state),
+                "-" if worst is None else _worst_text(worst),
+            )  # fmt: skip
+        more = len(view.nics) - len(shown)
+    late = "-" if found["late_ms"] is None else f"{found['late_ms']:.0f} ms"
+    summary = Text(
+        f"{found['nics']} NICs  {found['probes_per_s']:,.0f} probes/s  {found['lost']:,} lost  "
+        f"{found['synced']}/{found['clocks']} clocks SYNCED, worst bound {time_text(found['bound_ns'])}\n"
+        f"worst path {found['worst'] or '-'}\n"
+        f"stream lag {found['lag']} messages, offsets {late} after their window, {found['rejected']} rejected"
+    )
+    parts: list[RenderableType] = [nics]
+    if more > 0:
+        parts.append(Text(f"and {more} more NICs", "dim"))
+    ready = sum(row["state"] == "ready" for row in rows)
+    parts += [Text(""), summary, Text(f"{ready} of {len(rows)} processes ready")]
+    parts += [Text(line, "yellow") for line in _notable(rows)]
+    where = "" if page_url is None else f"live page {page_url}   "
+    parts.append(Text(f"{where}Ctrl-C stops everything", "bold"))
+    return Group(*parts)
+
+
+def _worst_text(path: PathView) -> str:
+    """Return a NIC's worst path as '>h5/eth1 9321 40.35 us': to the peer; '<': from it."""
+    return f"{'<' if path.back else '>'}{path.peer} {path.path} {time_text(path.p99_ns)}"
+
+
+def _state_text(state: str) -> Text:
+    from rich.text import Text
+
+    return Text(state, "green" if state == "SYNCED" else "red")
+
+
+def _notable(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each process that is not as it was started."""
+    return [
+        f"{row['name']} {row['state']}, pid {row['pid']}, restarts {row['restarts']}, last {row['last_exit']}"
+        for row in rows
+        if row["state"] != "ready" or row["restarts"]
+    ][:5]

@@ -1,0 +1,159 @@
+"""`fabrictime hold` and `resume`: stop all action at once, and see that it has stopped.
+
+In: the records of `fabric.config`, what actuators say of themselves on `fabric.actuators`. Out: mode OBSERVE
+for everyone, and a line for each actuator that does not say within the time that it has stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fabrictime.commands import live_config
+from fabrictime.commands.live_config import LiveRecords
+from schemas import codec
+from schemas.limits import Limits
+from schemas.topics import ACTUATORS
+
+__all__ = ["Heard", "Stopped", "hold", "resume"]
+
+HEARD_S: Final = 30.0
+"""An actuator that was not heard for so long is none to wait for."""
+WAIT_S: Final = 5.0
+_CONNECT_S: Final = 5.0
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Heard:
+    """The newest states of actuators, from their messages in any order. Pure."""
+
+    hosts: dict[str, dict[str, Record]] = field(default_factory=dict)
+    """Actuator to its hosts' rows."""
+    _at: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def take(self, record: Record) -> None:
+        """Take an `ActuatorState`."""
+        name, at = record["actuator"], (record["at_ns"], record["run"])
+        if at < self._at.get(name, at):
+            return
+        if at != self._at.get(name) and record["part"] == 0:
+            self.hosts[name] = {}
+        self._at[name] = at
+        if record["ending"]:
+            self.hosts.pop(name, None)
+            return
+        self.hosts.setdefault(name, {}).update({row["host"]: row for row in record["hosts"]})
+
+    def missing(self, records: Mapping[str, Record], act: bool, reverted: bool) -> list[str]:
+        """Return the actuators that do not say yet that what these records of config order is so: the mode
+        nowhere ACT, unless `act`, and with `reverted` nothing left to be undone."""
+        found = []
+        for name, rows in sorted(self.hosts.items()):
+            for host, row in rows.items():
+                limits = Limits.of(records, host)
+                late = row["config_version"] < limits.version
+                wrong = (row["mode"] == "ACT") != limits.act if act else row["mode"] == "ACT"
+                if late or wrong or (reverted and row["reverting"]):
+                    found.append(name)
+                    break
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What came of it."""
+
+    actuators: int
+    hosts: int
+    missing: list[str]
+    took_ms: float
+    """From sending the order until the last of them had said so."""
+    in_force: int
+    """Actions that are still in force: moves stay, leases end by themselves."""
+
+
+def hold(
+    live: LiveRecords, *, revert: bool, wait_s: float = WAIT_S, registry: codec.Registry | None = None
+) -> Stopped:
+    """Stop all action, with `revert` undo what is in force, and wait until all say so. Raises ValueError."""
+    records = live_config.held(live.records, revert=revert, now_ns=time.time_ns())
+    return _order(live, records, revert, wait_s, registry, act=False)
+
+
+def resume(live: LiveRecords, wait_s: float = WAIT_S, registry: codec.Registry | None = None) -> Stopped:
+    """Go back to the modes that were put aside. Raises ValueError where none was."""
+    return _order(live, live_config.resumed(live.records), False, wait_s, registry, act=True)
+
+
+def _order(
+    live: LiveRecords, records: list[Record], revert: bool, wait_s: float, registry: codec.Registry | None,
+    *, act: bool,
+) -> Stopped:  # fmt: skip
+    import threading
+
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    heard = Heard()
+    failed: list[ValueError] = []
+
+    def send() -> None:
+        try:
+            live.publish(*records)
+        except ValueError as error:
+            failed.append(error)
+
+    consumer = Consumer({
+        "bootstrap.servers": live.bootstrap, "group.id": "fabrictime-hold", "enable.auto.commit": False,
+        "log_level": 0, "fetch.wait.max.ms": 50, "enable.partition.eof": True,
+    })  # fmt: skip
+    try:
+        # the order goes at once: to look meanwhile who is there may take its time
+        began_s = time.monotonic()
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
+        try:
+            known = consumer.list_topics(ACTUATORS.name, timeout=_CONNECT_S).topics[ACTUATORS.name].partitions
+            since_ms = round((time.time() - HEARD_S) * 1000)
+            begin = [TopicPartition(ACTUATORS.name, number, since_ms) for number in known]
+            consumer.assign(consumer.offsets_for_times(begin, timeout=_CONNECT_S))
+        except KafkaException as error:
+            sending.join()
+            raise (
+                failed[0]
+                if failed
+                else ValueError(f"log {live.bootstrap}: {error.args[0].str()}; the order is given")
+            ) from None
+        sending.join()
+        if failed:
+            raise failed[0]
+        caught_up = not known
+        missing: list[str] = []
+        while True:
+            for message in consumer.consume(500, 0.02):
+                wrong = message.error()
+                value = message.value()
+                if wrong is not None:
+                    caught_up = True
+                elif value is not None:
+                    _take(heard, value, registry)
+            missing = heard.missing(live.records, act, revert)
+            took_s = time.monotonic() - began_s
+            if (caught_up and not missing) or took_s > wait_s:
+                break
+    finally:
+        consumer.close()
+    rows = [row for each in heard.hosts.values() for row in each.values()]
+    return Stopped(
+        len(heard.hosts), len(rows), missing, took_s * 1e3, sum(row["in_force"] for row in rows)
+    )  # fmt: skip
+
+
+def _take(heard: Heard, value: bytes, registry: codec.Registry | None) -> None:
+    try:
+        heard.take(codec.decode(value, ACTUATORS.record, registry))
+    except codec.BadRecord:  # what nobody can read says nothing
+        return

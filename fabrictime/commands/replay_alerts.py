@@ -1,0 +1,362 @@
+"""`fabrictime replay alerts`: a time of the log judged once more, against the alerts published then.
+
+In: the topics that alerts are made of, straight from the log, from as far back as a new owner would read
+them; `fabric.alerts`. Out: a line for each alert, and for each difference; whether there is any. Nothing is
+published. What is older than compaction's lag (24 h) is only as whole as the log still keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fabrictime.commands.links import KINDS
+from fabrictime.web.units import seconds_text
+from schemas import codec
+from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, FLAPS, LINKS, Topic
+from schemas.topology import Topology
+from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
+from streams.runtime.live_config import LiveConfig
+
+__all__ = [
+    "Difference", "LogReader", "Replayed", "Span", "as_json", "compare", "lines_of", "main", "parse_time",
+    "read_all", "shown",
+]  # fmt: skip
+
+Record = dict[str, Any]
+Alerts = dict[tuple[str, int], tuple[Record, int]]
+"""(alert id, update) to the record, and when it was published, or judged, ns of append time."""
+
+MS: Final = 1_000_000
+S: Final = 1_000_000_000
+CONNECT_TIMEOUT_S: Final = 5.0
+SILENT_S: Final = 10.0
+AFTER_NS: Final = 10 * S
+"""ns after the end within which a worker must have published what it judged."""
+EDGE_NS: Final = 2 * S
+"""ns before the end in which what was judged may not have been published yet."""
+AHEAD_NS: Final = 10 * S
+"""ns by which one partition may be read ahead of the others: what is ahead waits in memory."""
+STEP_NS: Final = S
+"""What was judged is dated to this."""
+LOOK_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time of the log, ns of append time."""
+
+    from_ns: int
+    to_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What the replay says otherwise. `fields`: name to (as published, as replayed); empty where one of both
+    does not exist."""
+
+    alert_id: str
+    update: int
+    what: str
+    fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """Return it as one line."""
+        more = "; ".join(
+            f"{name} {live!r}, replayed {again!r}" for name, (live, again) in self.fields.items()
+        )
+        return f"{self.alert_id} update {self.update}: {self.what}" + (f": {more}" if more else "")
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay found."""
+
+    span: Span
+    alerts: list[Record]
+    """Alerts of the span as replayed, in the order in which they were judged."""
+    differences: list[Difference]
+    published: int
+    messages: int
+    took_s: float
+
+
+def parse_time(text: str, now_s: float) -> int:
+    """Return ns since the Unix epoch: of `2026-03-01T12:00:00` (UTC where it names no zone), of seconds since
+    the epoch, of `10m` for ten minutes ago, or of `now`. Raises ValueError."""
+    from fabrictime.commands.cli import duration_s
+
+    text = text.strip()
+    if text == "now":
+        return round(now_s * 1e9)
+    if text[-1:] in "smh":
+        return round((now_s - duration_s(text)) * 1e9)
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"time {text!r}: expected 2026-03-01T12:00:00, seconds since the epoch, 10m for ten minutes"
+                " ago, or now"
+            ) from None
+        return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
+    if not 0 <= seconds < 4e9:
+        raise ValueError(f"time {text!r}: expected 0 to 4e9 seconds since the epoch")
+    return round(seconds * 1e9)
+
+
+def compare(span: Span, live: Alerts, again: Alerts) -> list[Difference]:
+    """Return how what was published and what was replayed differ, by identity; what is outside of the span
+    only serves to find the other one."""
+    found = []
+    for identity in sorted(live.keys() | again.keys()):
+        was, told = live.get(identity), again.get(identity)
+        if told is None:
+            if was is not None and span.from_ns <= was[1] < span.to_ns:
+                found.append(Difference(*identity, "was published, and is not replayed"))
+        elif was is None:
+            if span.from_ns <= told[1] < span.to_ns - EDGE_NS:
+                found.append(Difference(*identity, "is replayed, and was not published"))
+        elif was[0] != told[0] and (span.from_ns <= was[1] < span.to_ns):
+            names = [name for name in was[0] if was[0][name] != told[0].get(name)]
+            fields = {name: (was[0][name], told[0].get(name)) for name in names}
+            found.append(Difference(*identity, "differs", fields))
+    return found
+
+
+class LogReader:
+    """Reads partitions from times on, evenly, and says how far all of them have been read."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from confluent_kafka import Consumer
+
+        self._bootstrap = bootstrap
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap, "group.id": "fabrictime-replay", "enable.auto.commit": False,
+                "enable.partition.eof": True, "log_level": 0, "fetch.wait.max.ms": 50,
+                "fetch.error.backoff.ms": 50,
+            }
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._consumer.close()
+
+    def read(self, since_ns: Mapping[str, int], to_ns: int) -> Iterator[tuple[list[Message], int]]:
+        """Yield (messages, append time up to which every partition has been read) of topics from their times
+        on, up to `to_ns`. Raises ValueError where the log does not answer."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        starts = []
+        try:
+            for topic, from_ns in since_ns.items():
+                found = self._consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics[topic]
+                if found.error is not None or not found.partitions:
+                    raise ValueError(f"topic {topic}: does not exist at {self._bootstrap}")
+                starts += [
+                    TopicPartition(topic, number, max(0, from_ns) // MS) for number in found.partitions
+                ]
+            self._consumer.assign(self._consumer.offsets_for_times(starts, timeout=CONNECT_TIMEOUT_S))
+        except KafkaException as error:
+            raise ValueError(
+                f"log {self._bootstrap}: {error.args[0].str()}; is `fabrictime up` running?"
+            ) from None
+        read = {(start.topic, start.partition): since_ns[start.topic] for start in starts}
+        paused: set[tuple[str, int]] = set()
+        heard_s = time.monotonic()
+        while read:
+            got = []
+            for message in self._consumer.consume(1000, 0.1):
+                heard_s = time.monotonic()
+                at = (str(message.topic()), int(message.partition() or 0))
+                wrong = message.error()
+                if wrong is not None:
+                    if wrong.code() == KafkaError._PARTITION_EOF:
+                        read.pop(at, None)
+                elif at in read:
+                    append_ns = message.timestamp()[1] * MS
+                    if append_ns >= to_ns:
+                        del read[at]
+                        self._consumer.pause([TopicPartition(*at)])
+                        continue
+                    read[at] = max(read[at], append_ns)
+                    key = (message.key() or b"").decode("utf-8", "replace")
+                    got.append(Message(append_ns, *at, int(message.offset() or 0), key, message.value()))
+            mark_ns = min(read.values(), default=to_ns)
+            ahead = {at for at in read if read[at] > mark_ns + AHEAD_NS}
+            if ahead - paused:
+                self._consumer.pause([TopicPartition(*at) for at in ahead - paused])
+            if back := (paused & read.keys()) - ahead:
+                self._consumer.resume([TopicPartition(*at) for at in back])
+            paused = ahead
+            yield got, mark_ns
+            if time.monotonic() - heard_s > SILENT_S:
+                raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
+
+
+def read_all(
+    bootstrap: str, topic: Topic, to_ns: int, registry: codec.Registry | None, since_ns: int = 0
+) -> Iterator[tuple[Message, Record]]:
+    """Yield a topic's records from one time to another, with the messages that held them; what cannot be read
+    is left out."""
+    log = LogReader(bootstrap)
+    try:
+        for messages, _ in log.read({topic.name: since_ns}, to_ns):
+            for message in messages:
+                if message.value is not None:
+                    with contextlib.suppress(codec.BadRecord):
+                        yield message, codec.decode(message.value, topic.record, registry)
+    finally:
+        log.close()
+
+
+def main(
+    bootstrap: str,
+    span: Span,
+    *,
+    topology: Topology | None = None,
+    registry: codec.Registry | None = None,
+    window_ns: int = S,
+    default_shard: str = "fabric",
+    progress: Callable[[int, int], None] = lambda messages, at_ns: None,
+) -> Replayed:
+    """Replay a time of the log as a worker would that takes over at its start, and compare. `progress` is
+    told how many messages were read and up to which time. Raises ValueError where the log cannot be read."""
+    began_s = time.monotonic()
+    past: dict[str, Record] = {}
+    live: Alerts = {}
+    for message, record in read_all(bootstrap, ALERTS, span.to_ns + AFTER_NS, registry):
+        live[record["alert_id"], record["update"]] = (record, message.append_ns)
+        if message.append_ns < span.from_ns:
+            known = past.get(record["alert_id"])
+            if known is None or known["update"] <= record["update"]:
+                past[record["alert_id"]] = record
+    config = LiveConfig()
+    for message, _ in read_all(bootstrap, CONFIG, span.from_ns, registry):
+        with contextlib.suppress(codec.BadRecord):
+            config.take(message.key.encode(), message.value, registry, message.append_ns)
+    longest_s = max((rule["for_s"] for rule in config.latency_rules()), default=0.0)
+    since = read_from(span.from_ns, config.thresholds(), longest_s)
+    again: Alerts = {}
+    alerts: list[Record] = []
+    taken, looked_s = 0, 0.0
+    feed: AlertsFeed | None = None
+    waiting: list[Message] = []
+    log = LogReader(bootstrap)
+
+    def judge(feed: AlertsFeed, to_ns: int) -> None:
+        for _, record in feed.advance(to_ns) + feed.advance_delays(to_ns):
+            again[record["alert_id"], record["update"]] = (record, to_ns)
+            if to_ns > span.from_ns:
+                alerts.append(record)
+
+    def begin() -> AlertsFeed:
+        made = AlertsFeed(
+            past.values(), default_shard=default_shard, topology=topology, registry=registry,
+            window_ns=window_ns, heard_from_ns=since[LINKS.name], promises_from_ns=since[DELAYS.name],
+            log_offset_ns=_log_offset_ns(waiting, registry),
+        )  # fmt: skip
+        last: dict[str, Message] = {}
+        for message in sorted(waiting):
+            if message.topic == FLAPS.name and message.append_ns < since[FLAPS.name]:
+                last[message.key] = message
+            else:
+                made.offer(message)
+        for message in last.values():
+            made.offer(message)
+        return made
+
+    judged_ns = span.from_ns
+    try:
+        for messages, mark_ns in log.read(since | {FLAPS.name: 0}, span.to_ns):
+            taken += len(messages)
+            if feed is None:
+                waiting += messages
+                if mark_ns >= span.from_ns:
+                    feed = begin()
+                    judge(feed, judged_ns)
+            else:
+                for message in messages:
+                    feed.offer(message)
+            while feed is not None and judged_ns + STEP_NS < mark_ns:
+                judged_ns += STEP_NS
+                judge(feed, judged_ns)
+            if time.monotonic() - looked_s >= LOOK_S:
+                looked_s = time.monotonic()
+                progress(taken, mark_ns)
+        if feed is None:
+            feed = begin()
+            judge(feed, judged_ns)
+        judge(feed, span.to_ns - 1)
+    finally:
+        log.close()
+    progress(taken, span.to_ns)
+    return Replayed(
+        span, alerts, compare(span, live, again),
+        sum(span.from_ns <= at_ns < span.to_ns for _, at_ns in live.values()), taken,
+        time.monotonic() - began_s,
+    )  # fmt: skip
+
+
+def _log_offset_ns(messages: Iterable[Message], registry: codec.Registry | None) -> int:
+    """Return fabric time minus append time as the first clocks say it."""
+    for message in sorted(m for m in messages if m.topic == CLOCK_OFFSETS.name):
+        with contextlib.suppress(codec.BadRecord):
+            if message.value is not None:
+                return int(codec.decode(message.value, CLOCK_OFFSETS.record, registry)["log_offset_ns"])
+    return 0
+
+
+# ------------------------------------------------------------------------------------ what is shown
+
+
+def as_json(found: Replayed) -> str:
+    """Return what was found as one line of JSON."""
+    return json.dumps({
+        "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
+        "took_s": round(found.took_s, 3), "published": found.published, "alerts": found.alerts,
+        "differences": [
+            {"alert_id": d.alert_id, "update": d.update, "what": d.what,
+             "fields": {name: {"published": a, "replayed": b} for name, (a, b) in d.fields.items()}}
+            for d in found.differences
+        ],
+    }, allow_nan=False)  # fmt: skip
+
+
+def lines_of(found: Replayed) -> list[str]:
+    """Return what was found as lines: each alert of the span, each difference, the sum."""
+    lines = [KINDS["alerts"].line(record) for record in found.alerts]
+    lines += [f"DIFFERENT {each.line()}" for each in found.differences]
+    span_s = (found.span.to_ns - found.span.from_ns) / S
+    verdict = f"{len(found.differences)} differ" if found.differences else "all the same"
+    lines.append(
+        f"{seconds_text(span_s)} of the log, {found.messages:,} messages in {found.took_s:.1f} s: "
+        f"{found.published} records of alerts were published, {len(found.alerts)} replayed: {verdict}"
+    )
+    return lines
+
+
+@contextlib.contextmanager
+def shown(span: Span) -> Iterator[Callable[[int, int], None]]:
+    """Show on stderr, where that is a terminal, how far a replay has come."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), *Progress.get_default_columns()[1:3], TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("reading", total=span.to_ns - span.from_ns)
+
+        def progress(messages: int, at_ns: int) -> None:
+            done = max(0, min(at_ns, span.to_ns) - span.from_ns)
+            bar.update(task, completed=done, description=f"{messages:,} messages")
+
+        yield progress

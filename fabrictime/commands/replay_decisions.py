@@ -1,0 +1,175 @@
+"""`fabrictime replay decisions`: the policy once more over what it had read, against what it decided then.
+
+In: `fabric.rounds` of a time of the log, which say how far each input had been read when it was decided, and
+those inputs; `fabric.decisions`. Out: a line for each decision, and for each difference. An epoch is decided
+again from its first round on. Nothing is published, nothing is acted on; the mode makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fabrictime.commands.replay_alerts import LogReader, Span, read_all
+from fabrictime.web.units import seconds_text
+from schemas import codec
+from schemas.topics import DECISIONS, ROUNDS
+from schemas.topology import Topology
+from streams.alerts.ordered_inputs import Message
+from streams.policy.inputs import DECISIONS_BACK_NS, read_from
+from streams.policy.replay import decide_again, earlier_decisions
+
+__all__ = ["Difference", "Replayed", "as_json", "compare", "lines_of", "main"]
+
+Record = dict[str, Any]
+
+MS: Final = 1_000_000
+S: Final = 1_000_000_000
+AFTER_NS: Final = 5 * S
+"""ns after the end within which rounds and decisions of the span are in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What the replay says otherwise; `fields` as (published, replayed)."""
+
+    decision_id: str
+    what: str
+    fields: Mapping[str, tuple[Any, Any]]
+
+    def line(self) -> str:
+        """Return it as one line."""
+        more = "; ".join(f"{name} {was!r}, replayed {now!r}" for name, (was, now) in self.fields.items())
+        return f"{self.decision_id}: {self.what}" + (f": {more}" if more else "")
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay found."""
+
+    span: Span
+    decisions: list[Record]
+    """Those of the span as replayed."""
+    differences: list[Difference]
+    published: int
+    rounds: int
+    epochs: int
+    messages: int
+    took_s: float
+
+
+def compare(live: Mapping[str, Record], again: Mapping[str, Record]) -> list[Difference]:
+    """Return how decisions, by id, differ."""
+    found = []
+    for name in sorted(live.keys() | again.keys()):
+        was, now = live.get(name), again.get(name)
+        if was is None:
+            found.append(Difference(name, "is replayed, and was not published", {}))
+        elif now is None:
+            found.append(Difference(name, "was published, and is not replayed", {}))
+        elif was != now:
+            fields = {key: (was[key], now.get(key)) for key in was if was[key] != now.get(key)}
+            found.append(Difference(name, "differs", fields))
+    return found
+
+
+def main(
+    bootstrap: str,
+    span: Span,
+    *,
+    topology: Topology | None = None,
+    registry: codec.Registry | None = None,
+    default_shard: str = "fabric",
+    progress: Callable[[int, int], None] = lambda messages, at_ns: None,
+) -> Replayed:
+    """Decide a time of the log once more, and compare. `progress` is told how many messages were read and up
+    to which time. Raises ValueError where the log cannot be read or a round of it is missing."""
+    began_s = time.monotonic()
+    inside = {
+        (record["shard"], record["epoch"])
+        for _, record in read_all(bootstrap, ROUNDS, span.to_ns + AFTER_NS, registry, span.from_ns)
+    }
+    again: dict[str, Record] = {}
+    rounds = taken = 0
+    live: dict[str, Record] = {}
+    if inside:
+        first_ns = min(epoch for _, epoch in inside) * MS
+        past = [
+            (record, message.append_ns)
+            for message, record in read_all(
+                bootstrap, DECISIONS, span.to_ns + AFTER_NS, registry, first_ns - DECISIONS_BACK_NS
+            )
+        ]
+        told: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        for _, record in read_all(bootstrap, ROUNDS, span.to_ns + AFTER_NS, registry, first_ns):
+            if (record["shard"], record["epoch"]) in inside:
+                told[record["shard"], record["epoch"]].append(record)
+        since = read_from(first_ns // MS)
+        messages = []
+        log = LogReader(bootstrap)
+        try:
+            for got, mark_ns in log.read(since, span.to_ns + AFTER_NS):
+                messages += got
+                progress(len(messages), mark_ns)
+        finally:
+            log.close()
+        taken = len(messages)
+        for (shard, epoch), records in sorted(told.items()):
+            made = decide_again(
+                records, _of_epoch(messages, epoch), earlier_decisions(epoch, past),
+                default_shard=default_shard, topology=topology, registry=registry,
+            )  # fmt: skip
+            rounds += sum(len(record["rounds"]) for record in records)
+            again |= {each["decision_id"]: each for each in made if _in(span, each)}
+            live |= {
+                each["decision_id"]: each
+                for each, _ in past
+                if (each["shard"], each["epoch"]) == (shard, epoch) and _in(span, each)
+            }
+    progress(taken, span.to_ns)
+    decisions = sorted(again.values(), key=lambda each: (each["shard"], each["epoch"], each["seq"]))
+    return Replayed(
+        span, decisions, compare(live, again), len(live), rounds, len(inside), taken,
+        time.monotonic() - began_s,
+    )  # fmt: skip
+
+
+def _of_epoch(messages: list[Message], epoch: int) -> list[Message]:
+    since = read_from(epoch)
+    return [message for message in messages if message.append_ns >= since[message.topic]]
+
+
+def _in(span: Span, decision: Record) -> bool:
+    return span.from_ns <= int(decision["at_ns"]) < span.to_ns
+
+
+def as_json(found: Replayed) -> str:
+    """Return what was found as one line of JSON."""
+    decisions = [{**each, "signature": each["signature"].hex()} for each in found.decisions]
+    return json.dumps({
+        "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
+        "rounds": found.rounds, "epochs": found.epochs, "took_s": round(found.took_s, 3),
+        "published": found.published, "decisions": decisions,
+        "differences": [
+            {"decision_id": d.decision_id, "what": d.what,
+             "fields": {name: {"published": str(a), "replayed": str(b)} for name, (a, b) in d.fields.items()}}
+            for d in found.differences
+        ],
+    }, allow_nan=False)  # fmt: skip
+
+
+def lines_of(found: Replayed) -> list[str]:
+    """Return what was found as lines: each decision of the span, each difference, the sum."""
+    lines = [f"{each['action']} {each['text']}" for each in found.decisions]
+    lines += [f"DIFFERENT {each.line()}" for each in found.differences]
+    verdict = f"{len(found.differences)} differ" if found.differences else "all the same"
+    lines.append(
+        f"{seconds_text((found.span.to_ns - found.span.from_ns) / S)} of the log, {found.rounds:,} rounds of "
+        f"{found.epochs} epochs, {found.messages:,} messages in {found.took_s:.1f} s: {found.published} "
+        f"decisions were published, {len(found.decisions)} replayed: {verdict}"
+    )
+    return lines

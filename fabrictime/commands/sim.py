@@ -1,0 +1,129 @@
+"""`fabrictime sim`: look into the running simulated fleet, and break it.
+
+In: the command line. Out: text for people, JSON with --json. Talks to the simulated fleet of this machine's
+`fabrictime up --fleet sim:...` over the socket in its data directory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fabrictime.runtime.config import load
+from producers.sim.control import NoFleet, ask, socket_path
+from producers.sim.fault_grammar import GRAMMAR, parse_fault
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="The simulated fleet that runs on this machine.")
+
+Directory = Annotated[
+    Path | None, typer.Option("--dir", help="data directory of the running fleet", show_default=False)
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file; fabrictime.toml here where it is there."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+_LINKS_SHOWN = 4
+
+
+@app.command()
+def status(directory: Directory = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Say what the simulated fleet does: its jobs, its faults, the queues that really stand."""
+    with _clear_errors():
+        found = ask(_path(directory, config), "status")
+        if as_json:
+            print(json.dumps(found))
+            return
+        probes = found["probes"]
+        seconds = (found["now_ns"] - found["start_ns"]) / 1e9
+        size = f"{found['nics']} NICs, {found['links']} links, {found['flows']} flows"
+        _plain(f"{size}; {seconds:.0f} s simulated, {probes['sent']:,} probes, {probes['lost']:,} lost")
+        if found["jobs"]:
+            table = Table("job", "kind", "NICs", "iterations", "last ms", box=None)
+            for job in found["jobs"]:
+                last = "-" if job["time_ns"] is None else f"{job['time_ns'] / 1e6:.2f}"
+                table.add_row(job["job"], job["kind"], str(job["nics"]), f"{job['iterations']:,}", last)
+            Console().print(table)
+        for fault in found["faults"]:
+            _plain(_text_of(fault))
+        for window in found["contention"]:
+            standing_s = (found["now_ns"] - window["begin_ns"]) / 1e9
+            kind = window["kind"].replace("_", " ").lower()
+            _plain(f"queue stands {standing_s:.1f} s at {window['link']}: {kind}")
+
+
+@app.command(epilog=GRAMMAR.replace("\n", "\n\n"))
+def fault(
+    line: Annotated[
+        str, typer.Argument(help="as in 'grey 20% leaf1>spine2 for 10s'; see below", show_default=False)
+    ],
+    duration: Annotated[str | None, typer.Option("--for", help="heal by itself, as in 10s")] = None,
+    directory: Directory = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break a part of the simulated fleet."""
+    with _clear_errors():
+        text = line if duration is None else f"{line} for {duration}"
+        parse_fault(text)
+        made = ask(_path(directory, config), "fault", line=text)
+        if as_json:
+            print(json.dumps(made))
+        else:
+            _plain(_text_of(made))
+
+
+@app.command()
+def clear(
+    which: Annotated[str | None, typer.Argument(help="number or line of a fault; all without")] = None,
+    directory: Directory = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Heal one fault, or all."""
+    with _clear_errors():
+        healed = ask(_path(directory, config), "clear", fault=which)
+        if as_json:
+            print(json.dumps(healed))
+            return
+        for each in healed:
+            held_s = max(0.0, (each["end_ns"] - each["begin_ns"]) / 1e9)
+            _plain(f"fault {each['fault']} cleared after {held_s:.1f} s: {each['line']}")
+        if not healed:
+            _plain("no fault in force")
+
+
+def _text_of(fault: dict[str, Any]) -> str:
+    links = fault["links"]
+    more = f" and {len(links) - _LINKS_SHOWN} more" if len(links) > _LINKS_SHOWN else ""
+    return f"fault {fault['fault']}: {fault['line']}; on {', '.join(links[:_LINKS_SHOWN])}{more}"
+
+
+def _path(directory: Path | None, config: Path | None) -> Path:
+    return socket_path(load(config).up.data_directory if directory is None else directory)
+
+
+def _plain(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what can go wrong into one line on standard error and exit code 1 (2: a wrong argument)."""
+    try:
+        yield
+    except NoFleet as error:
+        typer.echo(f"fabrictime sim: {error}", err=True)
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        typer.echo(f"fabrictime sim: {error}", err=True)
+        raise typer.Exit(2) from None

@@ -1,0 +1,560 @@
+"""`fabrictime up`: the whole pipeline on this machine, from an empty directory to a live table.
+
+In: settings and what the command line set over them. Out: running services until Ctrl-C (or `--for`), then an
+exit code. The fabric is entered before anything starts a thread: heavy modules are imported after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fabrictime.runtime import status
+from fabrictime.runtime.config import Config, ConfigError, load
+from fabrictime.runtime.scheduling_priority import keep_precedence
+from fabrictime.runtime.service import APART
+from fabrictime.runtime.supervisor import Child, ChildFailed, Event, State, Step, Supervisor, python_child
+
+if TYPE_CHECKING:
+    from fabrictime.state.live_figures import Watcher
+    from fabrictime.state.scorecard import Reading
+    from fabrictime.testbed.fabric import Fabric
+    from producers.settings import NicSettings
+    from schemas.topology import TopologyFile
+
+PLAIN_EVERY_S: Final = 5.0
+"""Pause between two lines of figures where the output is no terminal."""
+
+STATE_EVERY_S: Final = 1.0
+PATIENCE_S: Final = 60.0
+"""How long `--for` waits beyond its end for what is not yet right: on a full machine clocks are late, and
+so is history, which goes behind everything."""
+
+CONTROL_VARIABLE: Final = "FABRICTIME_CONTROL"
+"""Where owners of flows find their actuator's control socket."""
+_KEY_BYTES: Final = 32
+FABRIC_PPS_PER_CPU: Final = 1200.0
+LEAST_PPS: Final = 50.0
+FLOWS_SHARE: Final = 0.5
+"""Requests a second on a fabric of this machine: of all NICs together, and of each at the least; and how many
+of them each may add for the ways of live flows."""
+FEW_CPUS: Final = 2
+FEW_CPUS_FLUSH_MS: Final = 100
+"""Between two batches of a NIC of a fabric on so few processors, which all agents and the workers share."""
+
+
+@dataclass
+class Run:
+    """One `up`: its settings, its fleet, what it holds open."""
+
+    config: Config
+    directory: Path
+    for_s: float | None
+    as_json: bool
+    fleet: str = "none"
+    nics: list[NicSettings] = field(default_factory=list)
+    fabric: Fabric | None = None
+    started_s: float = field(default_factory=time.time)
+
+    @property
+    def truth_known(self) -> bool:
+        """Whether the NICs' clocks are test clocks, so that offsets can be held against the truth."""
+        known = self.fabric is not None or self.simulated
+        return known and any(nic.clock is not None for nic in self.nics)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether one service stands for all agents of a simulated fleet."""
+        return self.fleet == "sim"
+
+    @property
+    def page_url(self) -> str | None:
+        """The live page's address; None where none is served."""
+        return f"http://{self.config.page.host}:{self.config.page.port}/" if self.config.up.page else None
+
+    def addresses(self) -> dict[str, str]:
+        """Return where each service is reached, by name."""
+        found = {"log": self.config.bootstrap, "history": self.config.history_url}
+        if self.config.up.clock_pages and self.nics and not self.simulated:
+            found["clock"] = str(self.directory / "run" / "clock")
+        return found if self.page_url is None else {"page": self.page_url, **found}
+
+
+def main(path: Path | None, given: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:
+    """Run until Ctrl-C, `for_s` or a failure; return the exit code.
+
+    Raises ConfigError, or ValueError where another process holds the directory or a port.
+    """
+    from fabrictime.runtime import fleet
+
+    config = load(path, {"up": given})
+    simulated = fleet.sim_settings(config.up.fleet)
+    if simulated is not None:
+        config = config.replaced({"sim": simulated})
+    config.check()
+    if simulated is None and config.up.fleet not in fleet.KINDS:
+        fleet.file_nics(Path(config.up.fleet), fleet.host_name(config))
+    directory = config.up.data_directory.absolute()
+    lock = status.Lock(directory)
+    try:
+        run = Run(_with_ports(config), directory, for_s, as_json)
+        with contextlib.ExitStack() as stack:
+            _make_fleet(run, stack)
+            _make_secrets(run)
+            _temporary(directory, fresh=True)
+            return asyncio.run(_run(run))
+    finally:
+        shutil.rmtree(_temporary(directory), ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            (directory / status.STATE_FILE).unlink()
+        lock.release()
+
+
+def say(line: str) -> None:
+    """Print a line of progress; stdout is left to what was asked for."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _with_ports(config: Config) -> Config:
+    """Return the settings with free ports in place of 0. Raises ValueError naming who holds a wanted one."""
+    services = [("page", config.page.host, config.page.port)] if config.up.page else []
+    if config.up.log_url is None:
+        services.append(("log", config.log.host, config.log.port))
+    if config.up.history_url is None:
+        services.append(("history", config.history.host, config.history.port))
+    changes: dict[str, dict[str, Any]] = {}
+    for name, host, port in services:
+        changes[name] = {"port": _free_port(name, host, port)}
+    return config.replaced({**changes, "up": {"data_directory": str(config.up.data_directory.absolute())}})
+
+
+def _free_port(name: str, host: str, port: int) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ValueError(f"{name}.port {port}: in use by {status.port_holder(host, port)}") from None
+            raise ValueError(f"{name}.port {port} on {host}: {error.strerror}") from None
+        chosen: int = probe.getsockname()[1]
+        return chosen
+
+
+def _make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
+    """Find the NICs; for the fabric, enter the namespaces and build it."""
+    kind = run.config.up.fleet
+    if kind == "fabric":
+        from fabrictime.testbed import userns
+
+        let_go = keep_precedence()
+        try:
+            userns.enter()
+        except userns.NamespacesDenied as denied:
+            let_go()
+            say(f"no fabric here: {denied}; probing between loopback addresses instead")
+            kind = "loopback"
+        else:
+            from fabrictime.testbed.control import Testbed, socket_path
+
+            began_s = time.monotonic()
+            testbed = Testbed(run.config.fabric, socket_path(run.directory), run.config.flows.socket)
+            run.fabric = stack.enter_context(testbed).fabric
+            testbed.told_of_moves.append(partial(_write_topology, run))
+            shape = run.config.fabric
+            say(
+                f"fabric ready, {shape.hosts} hosts, {shape.leaves} leaves and {shape.spines} spines, "
+                f"{time.monotonic() - began_s:.1f} s"
+            )
+    from fabrictime.runtime import fleet
+
+    if run.fabric is not None:
+        run.nics = fleet.fabric_nics(run.fabric)
+    elif kind == "loopback":
+        run.nics = fleet.loopback_nics(run.config.up.loopback_nics)
+    elif fleet.sim_settings(kind) is not None:
+        kind = fleet.SIM
+        # from here on, so that the clocks are known here too
+        run.config = run.config.replaced({"sim": {"clock_epoch_ns": time.time_ns()}})
+        run.nics = fleet.sim_nics(run.config.sim)
+        say(f"simulated fleet of {len(run.nics)} NICs; faults: fabrictime sim fault")
+    elif kind != "none":
+        run.nics = fleet.file_nics(Path(kind), fleet.host_name(run.config))
+    run.nics = fleet.with_clocks(run.nics, run.config.up.clocks)
+    run.fleet = kind
+
+
+def _make_secrets(run: Run) -> None:
+    """Make the probe key where it is missing and is ours to make, and write what the children read."""
+    from fabrictime.runtime.fleet import local_fleet, write_nics
+
+    key = run.config.probes.key_file
+    if key.parent == run.directory / "secrets" and not key.exists():
+        with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_hex(_KEY_BYTES).encode())
+    nics = local_fleet(run.config)
+    write_nics(nics, run.nics)
+    changes: dict[str, dict[str, Any]] = {"up": {"fleet": str(nics)}}
+    probes: dict[str, Any] = {}
+    if run.config.probes.topology_file is None and (run.fabric is not None or run.simulated):
+        probes["topology_file"] = str(_write_topology(run))
+    if run.fabric is not None:
+        said, carried_pps = run.config.tables.get("probes", {}), _rate_for(len(run.nics))
+        if "rate_pps" not in said:
+            probes["rate_pps"] = carried_pps
+        if "flow_pps" not in said:
+            probes["flow_pps"] = min(run.config.probes.flow_pps, carried_pps * FLOWS_SHARE)
+        if "flush_ms" not in said and len(os.sched_getaffinity(0)) <= FEW_CPUS:
+            probes["flush_ms"] = FEW_CPUS_FLUSH_MS
+    if probes:
+        changes["probes"] = probes
+    run.config = run.config.replaced(changes)
+    _settings_file(run).write_text(run.config.dump(), encoding="utf-8")
+
+
+def _workers_here() -> int:
+    """Return how many workers share this machine well with all else: a second one that finds no processor
+    free takes a third of one for nothing."""
+    return 1 if len(os.sched_getaffinity(0)) <= FEW_CPUS else 2
+
+
+def _rate_for(nics: int) -> float:
+    """Return the requests a second of each NIC of a fabric that this machine carries beside everything else:
+    a probe costs it every hop there and back, not one host's work."""
+    from producers.settings import ProbeSettings
+
+    cpus = len(os.sched_getaffinity(0))
+
+    default: float = ProbeSettings.model_fields["rate_pps"].default
+    return max(LEAST_PPS, min(default, cpus * FABRIC_PPS_PER_CPU / nics))
+
+
+def _write_topology(run: Run) -> Path:
+    """Write down the fabric's names, cables and rates, as an operator who keeps a list of them."""
+    path = run.directory / "run" / "topology.json"
+    known = _topology_of(run)
+    if known is not None:
+        new = path.with_suffix(".new")
+        new.write_text(known.model_dump_json(), encoding="utf-8")
+        new.replace(path)  # whoever reads it sees the old one or the new one
+    return path
+
+
+def _topology_of(run: Run) -> TopologyFile | None:
+    """Return what is known of a fabric that was made here; None where none was."""
+    if run.fabric is not None:
+        from fabrictime.testbed.topology import topology_file
+
+        return topology_file(run.fabric.plan)
+    if run.simulated:
+        from producers.sim import simulation as sim
+
+        return sim.topology_file(sim.fleet_of(run.config.sim))
+    return None
+
+
+def _temporary(directory: Path, *, fresh: bool = False) -> Path:
+    """Where children put what lasts no longer than they do: a killed one leaves it behind."""
+    path = directory / "run" / "tmp"
+    if fresh:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(mode=0o700)
+    return path
+
+
+def _settings_file(run: Run) -> Path:
+    return run.directory / "run" / "settings.json"
+
+
+def children(run: Run) -> list[Child | Step]:
+    """Return what is started, each after what it needs."""
+    up = run.config.up
+    times = {"ready_timeout_s": up.start_timeout_s, "stop_timeout_s": up.stop_timeout_s}
+    settings = str(_settings_file(run))
+
+    def service(name: str, kind: str, needs: tuple[str, ...], *more: str) -> Child:
+        argv = python_child("fabrictime.runtime.service", kind, settings, *more)
+        env = {
+            "PYTHONUNBUFFERED": "1", "TMPDIR": str(_temporary(run.directory)),
+            CONTROL_VARIABLE: str(run.config.actuators.control_path),
+        }  # fmt: skip
+        return Child(name, argv, needs, env=env, **times)
+
+    nodes: list[Child | Step] = []
+    if up.log_url is None:
+        nodes.append(service("log", "log", ()))  # makes the topics itself
+    else:
+        nodes.append(Step("log", partial(_make_topics, run.config)))
+    after_history: tuple[str, ...] = ("log",)
+    if up.history_url is None:
+        nodes.append(service("history", "history", ()))
+        after_history += ("history",)
+    stages = set(run.config.streams.stages)
+    apart = bool(stages - set(APART))
+    workers = _workers_here() if up.workers is None else up.workers
+    for number in range(1, workers + 1):
+        needs = ("log",) if apart else after_history
+        nodes.append(service(f"worker-{number}", "worker" if apart else "streams", needs))
+    for stage in APART:
+        if apart and workers and stage in stages:
+            nodes.append(service(stage, stage, after_history if stage == "sink" else ("log",)))
+    agents = [] if run.simulated else run.nics
+    if run.simulated:
+        # once all can read it: what a large fleet says meanwhile would be their burden for long
+        nodes.append(service("sim", "sim", ("log", *(node.name for node in nodes if node.name != "log"))))
+    for nic in agents:
+        name = f"{nic.host}/{nic.device}"
+        nodes.append(service(f"prober {name}", "prober", ("log",), name))
+    for nic in _probed_by_verbs(run, agents):
+        name = f"{nic.host}/{nic.device}"
+        nodes.append(service(f"rdma-probe {name}", "rdma-probe", ("log",), name))
+    if agents:
+        nodes.append(service("flows", "flows", ("log",)))
+    if up.clock_pages and agents:
+        nodes.append(service("clock", "actuator", ("log",)))
+    if _acts(run):
+        nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
+        name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
+        nodes.append(service("act", "act", ("log",), name))
+    if up.page:
+        nodes.append(service("page", "page", ("history",) if up.history_url is None else ()))
+    return nodes
+
+
+def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
+    """Return the NICs that are probed over RDMA too; say why of those that have a device and are not."""
+    if run.fleet in ("none", "loopback", "fabric"):
+        return []
+    from producers.probe.rdma.service import device_of, why_not
+
+    found = []
+    for nic in nics:
+        if device_of(nic) is None:
+            continue
+        reason = why_not(run.config.rdma_probes, nic)
+        if reason is None:
+            found.append(nic)
+        else:
+            say(reason)
+    return found
+
+
+def _acts(run: Run) -> bool:
+    """Whether there are flows that an actuator could act on."""
+    return run.config.up.act != "off" and bool(run.nics) and run.fleet != "loopback"
+
+
+async def _set_mode(run: Run) -> None:
+    """Say on `fabric.config` that decisions are carried out, where it says nothing yet and they are to be."""
+    mode = run.config.up.act
+    if mode == "act" or (mode == "auto" and run.fleet in ("fabric", "sim")):
+        from fabrictime.commands import live_config
+        from fabrictime.commands.tail import registry_at
+
+        registry = registry_at(run.config.schema_registry.url)
+        await asyncio.to_thread(
+            live_config.begin_acting, run.config.bootstrap, registry, whole=run.fleet in ("fabric", "sim")
+        )
+
+
+async def _make_topics(config: Config) -> None:
+    from fabrictime.runtime import topics_admin
+
+    await asyncio.to_thread(topics_admin.create, config)
+
+
+async def _run(run: Run) -> int:
+    from rich.console import Console
+
+    console = Console(stderr=run.as_json)
+    supervisor = Supervisor(run.directory / "run", partial(_announce, console))
+    supervisor.add(*children(run))
+    stop = asyncio.Event()
+    _on_signals(stop, supervisor)
+    began_s = time.monotonic()
+    watcher: Watcher | None = None
+    failed: asyncio.Task[ChildFailed] | None = None
+    try:
+        if not await _started(supervisor, stop):
+            return 0 if run.for_s is None else 130
+        console.print(f"all ready after {time.monotonic() - began_s:.1f} s", highlight=False)
+        if run.page_url is not None:
+            console.print(f"live page: [bold]{run.page_url}[/bold]", highlight=False, soft_wrap=True)
+        from fabrictime.state.live_figures import Watcher
+
+        watcher = Watcher(run.config.bootstrap, _registry(run.config))
+        watcher.start()
+        failed = asyncio.create_task(supervisor.failed())
+        await _show_until(run, console, supervisor, watcher, stop, failed)
+        if failed.done():
+            raise failed.result()
+        return await _finish(run, console, watcher, stop)
+    except ChildFailed as failure:
+        _explain(console, supervisor, failure)
+        return 1
+    finally:
+        if failed is not None:
+            failed.cancel()
+        if watcher is not None:
+            watcher.stop()
+        await supervisor.stop()
+        if not run.as_json:
+            console.print("stopped", highlight=False)
+
+
+async def _started(supervisor: Supervisor, stop: asyncio.Event) -> bool:
+    """Start the children; return False where a signal came first. Raises ChildFailed."""
+    starting = asyncio.create_task(supervisor.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        return False
+    starting.result()
+    return True
+
+
+def _on_signals(stop: asyncio.Event, supervisor: Supervisor) -> None:
+    loop = asyncio.get_running_loop()
+
+    def asked(number: signal.Signals) -> None:
+        if stop.is_set() and number != signal.SIGHUP:  # a closed terminal hangs up twice: shell and kernel
+            supervisor.kill()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, asked, number)
+
+
+def _announce(console: Any, event: Event) -> None:
+    if event.state is State.READY and event.text:
+        console.print(f"{event.name} ready, {event.text}", highlight=False, markup=False)
+    elif event.state in (State.RESTARTING, State.FAILED) or (
+        event.text and event.state not in (State.STARTING, State.READY)
+    ):
+        console.print(f"{event.name}: {event.text}", style="yellow", highlight=False, markup=False)
+
+
+def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None:
+    for line in failure.tail:
+        say(f"  {line}")
+    say(f"fabrictime: {failure} (all of its output: {supervisor.log_path(failure.name)})")
+
+
+async def _show_until(
+    run: Run, console: Any, supervisor: Supervisor, watcher: Watcher, stop: asyncio.Event,
+    failed: asyncio.Task[ChildFailed],
+) -> None:  # fmt: skip
+    """Keep the live table (or lines) and the state file fresh until it is time to end."""
+    from rich.live import Live
+
+    from fabrictime.commands.live_table import plain, table
+
+    end_s = None if run.for_s is None else time.monotonic() + run.for_s
+    refresh_s = run.config.up.table_refresh_ms / 1000
+    next_line_s = time.monotonic() + PLAIN_EVERY_S
+    next_state_s = 0.0
+    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+    with live if live is not None else contextlib.nullcontext():
+        while not stop.is_set() and not failed.done() and (end_s is None or time.monotonic() < end_s):
+            now_s = time.monotonic()
+            rows = supervisor.snapshot()
+            if now_s >= next_state_s:
+                status.write(run.directory, _state(run, rows))
+                next_state_s = now_s + STATE_EVERY_S
+            if live is not None:
+                live.update(table(watcher.view, rows, run.page_url, console.size.height), refresh=True)
+            elif now_s >= next_line_s:
+                console.print(plain(watcher.view, rows), highlight=False, soft_wrap=True)
+                next_line_s = now_s + PLAIN_EVERY_S
+            pause_s = refresh_s if end_s is None else min(refresh_s, max(0.0, end_s - now_s))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_s)
+
+
+def _state(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "pid": os.getpid(), "fleet": run.fleet, "directory": str(run.directory), "started_s": run.started_s,
+        "addresses": run.addresses(), "nics": [f"{nic.host}/{nic.device}" for nic in run.nics],
+        "children": rows,
+    }  # fmt: skip
+
+
+async def _finish(run: Run, console: Any, watcher: Watcher, stop: asyncio.Event) -> int:
+    """Judge a run that had an end; a run that was stopped by hand has none."""
+    if run.for_s is None or stop.is_set():
+        return 0 if run.for_s is None else 130
+    from fabrictime.state.scorecard import dumped, lines
+
+    patience_s = time.monotonic() + PATIENCE_S
+    card = await _judged(run, watcher)
+    if not card["passed"]:
+        late = ", ".join(part for part in ("probes", "clocks", "history") if not card[part]["ok"])
+        console.print(f"waiting up to {PATIENCE_S:.0f} s for {late}", highlight=False)
+    while not card["passed"] and not stop.is_set() and time.monotonic() < patience_s:
+        await asyncio.sleep(1)
+        card = await _judged(run, watcher)
+    if run.as_json:
+        print(dumped(card), flush=True)
+    else:
+        for line in lines(card):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print("passed" if card["passed"] else "FAILED", style="green" if card["passed"] else "red")
+    return 0 if card["passed"] else 1
+
+
+async def _judged(run: Run, watcher: Watcher) -> dict[str, Any]:
+    from fabrictime.state.scorecard import ask_history, ask_page, judge
+
+    page = None if run.page_url is None else await asyncio.to_thread(ask_page, run.page_url)
+    config = run.config
+    history = await asyncio.to_thread(
+        ask_history, config.history_url, str(config.page.history_user), config.history_secret("read")
+    )
+    names = [f"{nic.host}/{nic.device}" for nic in run.nics]
+    verdict = judge(
+        watcher.view, names, time.monotonic(), readings=_readings(run), history=history, page=page
+    )
+    passed = verdict.pop("passed")
+    return {"passed": passed, "for_s": run.for_s, "fleet": run.fleet, **verdict}
+
+
+def _readings(run: Run) -> dict[str, Reading] | None:
+    """Return the readings of the NICs' test clocks: what the truth recorder knows."""
+    if not run.truth_known:
+        return None
+    from native.core.probe import TestClock
+
+    def reading(nic: NicSettings) -> Callable[[int], int]:
+        return lambda now_ns: (
+            now_ns if nic.clock is None else TestClock(**nic.clock.model_dump()).reading(now_ns)
+        )
+
+    return {f"{nic.host}/{nic.device}": reading(nic) for nic in run.nics}
+
+
+def _registry(config: Config) -> Any:
+    if config.schema_registry.url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    return ConfluentRegistry(config.schema_registry.url)
+
+
+__all__ = ["ConfigError", "Run", "children", "json", "main"]

@@ -1,0 +1,1 @@
+"""Configuration, supervisor and services of one machine."""

@@ -1,0 +1,520 @@
+"""One TOML file with every setting; each room checks its own table.
+
+In: the file, and what the command line sets over it. Out: `Config`, one frozen model a room, with what rooms
+share (addresses, directories, secrets) filled in from one place. A wrong value is one line that names the
+file, the key and what it takes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from fabrictime.runtime.settings import SchemaRegistrySettings, UpSettings
+
+if TYPE_CHECKING:
+    from actuators.settings import ActuatorSettings
+    from fabrictime.history.settings import HistorySettings
+    from fabrictime.log.settings import LogSettings
+    from fabrictime.testbed.settings import FabricSettings
+    from fabrictime.web.settings import PageSettings
+    from producers.probe.rdma.settings import RdmaProbeSettings
+    from producers.settings import FlowSettings, ProbeSettings
+    from producers.sim.settings import SimSettings
+    from streams.settings import StreamSettings
+
+Tables = dict[str, dict[str, Any]]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+DEFAULT_FILE: Final = Path("fabrictime.toml")
+"""Read where no --config is given and it is there."""
+
+ROOMS: Final[dict[str, str]] = {
+    "up": "fabrictime.runtime.settings:UpSettings",
+    "log": "fabrictime.log.settings:LogSettings",
+    "history": "fabrictime.history.settings:HistorySettings",
+    "probes": "producers.settings:ProbeSettings",
+    "rdma_probes": "producers.probe.rdma.settings:RdmaProbeSettings",
+    "flows": "producers.settings:FlowSettings",
+    "streams": "streams.settings:StreamSettings",
+    "actuators": "actuators.settings:ActuatorSettings",
+    "page": "fabrictime.web.settings:PageSettings",
+    "fabric": "fabrictime.testbed.settings:FabricSettings",
+    "sim": "producers.sim.settings:SimSettings",
+    "schema_registry": "fabrictime.runtime.settings:SchemaRegistrySettings",
+}
+"""Table of the file to the model that checks it."""
+
+
+class ConfigError(ValueError):
+    """Settings that cannot be used; the text has one line for each wrong key.
+
+    `follows`: only keys that were filled in from elsewhere are wrong, so that the cause stands elsewhere too.
+    """
+
+    def __init__(self, text: str, *, follows: bool = False) -> None:
+        super().__init__(text)
+        self.follows = follows
+
+
+def model_of(table: str) -> type[BaseModel]:
+    """Return the model of a table of the file."""
+    module, _, name = ROOMS[table].partition(":")
+    return cast(type[BaseModel], getattr(import_module(module), name))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The checked settings. Rooms are checked at the first use, so that a service loads its own alone."""
+
+    tables: Tables
+    source: str
+
+    @cached_property
+    def up(self) -> UpSettings:
+        """What `up` starts."""
+        return self._room("up", UpSettings)
+
+    @cached_property
+    def schema_registry(self) -> SchemaRegistrySettings:
+        """The schema registry, if any."""
+        return self._room("schema_registry", SchemaRegistrySettings)
+
+    @cached_property
+    def log(self) -> LogSettings:
+        """The embedded log."""
+        from fabrictime.log.settings import LogSettings
+
+        return self._room("log", LogSettings)
+
+    @cached_property
+    def history(self) -> HistorySettings:
+        """The embedded history."""
+        from fabrictime.history.settings import HistorySettings
+
+        return self._room("history", HistorySettings)
+
+    @cached_property
+    def probes(self) -> ProbeSettings:
+        """The probers, fleet-wide."""
+        from producers.settings import ProbeSettings
+
+        return self._room("probes", ProbeSettings)
+
+    @cached_property
+    def rdma_probes(self) -> RdmaProbeSettings:
+        """The RDMA probers, fleet-wide."""
+        from producers.probe.rdma.settings import RdmaProbeSettings
+
+        return self._room("rdma_probes", RdmaProbeSettings)
+
+    @cached_property
+    def flows(self) -> FlowSettings:
+        """The flow reporters, fleet-wide."""
+        from producers.settings import FlowSettings
+
+        return self._room("flows", FlowSettings)
+
+    @cached_property
+    def streams(self) -> StreamSettings:
+        """The Faust workers."""
+        from streams.settings import StreamSettings
+
+        return self._room("streams", StreamSettings)
+
+    @cached_property
+    def actuators(self) -> ActuatorSettings:
+        """The actuator of a host."""
+        from actuators.settings import ActuatorSettings
+
+        return self._room("actuators", ActuatorSettings)
+
+    @cached_property
+    def page(self) -> PageSettings:
+        """The live page."""
+        from fabrictime.web.settings import PageSettings
+
+        return self._room("page", PageSettings)
+
+    @cached_property
+    def fabric(self) -> FabricSettings:
+        """The fabric of real packets."""
+        from fabrictime.testbed.settings import FabricSettings
+
+        return self._room("fabric", FabricSettings)
+
+    @cached_property
+    def sim(self) -> SimSettings:
+        """The simulated fleet."""
+        from producers.sim.settings import SimSettings
+
+        return self._room("sim", SimSettings)
+
+    @cached_property
+    def bootstrap(self) -> str:
+        """host:port of the Kafka cluster: `up.log_url`, else the embedded log's."""
+        if self.up.log_url is not None:
+            return self.up.log_url.removeprefix("kafka://")
+        return f"{self.value('log', 'host')}:{self.value('log', 'port')}"
+
+    @cached_property
+    def history_url(self) -> str:
+        """Address of ClickHouse's HTTP protocol: `up.history_url`, else the embedded history's."""
+        if self.up.history_url is not None:
+            return self.up.history_url.rstrip("/")
+        return f"http://{self.value('history', 'host')}:{self.value('history', 'port')}"
+
+    def check(self) -> None:
+        """Check every room. Raises ConfigError with one line for each wrong key of all of them."""
+        errors: list[ConfigError] = []
+        for room in ROOMS:
+            try:
+                getattr(self, room)
+            except ConfigError as error:
+                errors.append(error)
+        if not errors:
+            errors = self._check_topology()
+        causes = [error for error in errors if not error.follows] or errors
+        if causes:
+            raise ConfigError("\n".join(dict.fromkeys("\n".join(map(str, causes)).splitlines())))
+
+    def _check_topology(self) -> list[ConfigError]:
+        from schemas.topology import TopologyError, load_topology
+
+        errors = []
+        for path in {self.probes.topology_file, self.streams.topology_file} - {None}:
+            try:
+                load_topology(cast(Path, path))
+            except TopologyError as error:
+                errors.append(ConfigError(str(error)))
+        return errors
+
+    def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
+        """Return a config with some keys set anew, checked at the next use."""
+        tables = {name: {**self.tables.get(name, {}), **changes.get(name, {})} for name in ROOMS}
+        return Config(tables, self.source)
+
+    def dump(self) -> str:
+        """Return all tables with what was filled in, as JSON that `load` takes in place of a TOML file."""
+        return json.dumps({name: getattr(self, name).model_dump(mode="json") for name in ROOMS}, indent=1)
+
+    def value(self, table: str, key: str) -> Any:
+        """Return one key as the file sets it, else its model's default, unchecked."""
+        return self.tables.get(table, {}).get(key, model_of(table).model_fields[key].default)
+
+    def history_secret(self, kind: str) -> Path | None:
+        """Return the file with the password for history: `kind` is read or write."""
+        if self.up.history_url is not None:
+            return self.up.history_password_file
+        given = self.tables.get("history", {}).get(f"{kind}_token_file")
+        return Path(given) if given else self.up.data_directory / "secrets" / f"history-{kind}.token"
+
+    def _room(self, name: str, model: type[_Model]) -> _Model:
+        given = self._filled(name, self.tables.get(name, {}))
+        for path in _SHARED:
+            table, dot, below = path.partition(".")
+            if table == name and dot and isinstance(given.get(below, {}), dict):
+                given[below] = self._filled(path, given.get(below, {}))
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            own = [
+                found["loc"] for found in error.errors() if _holds(self.tables.get(name, {}), found["loc"])
+            ]
+            lines = _lines(self.source, name, model, error, own)
+            raise ConfigError("\n".join(lines), follows=not own) from None
+
+    def _filled(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        shared = _SHARED.get(path, {}).items()
+        return {**{key: fill(self) for key, fill in shared if given.get(key) is None}, **given}
+
+
+_SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
+    "log": {
+        "directory": lambda c: c.up.data_directory / "log",
+        "retention_hours": lambda c: {"probes.retention_hours": c.value("probes", "retention_hours")},
+    },
+    "history": {
+        "directory": lambda c: c.up.data_directory / "history",
+        "write_token_file": lambda c: c.up.data_directory / "secrets" / "history-write.token",
+        "read_token_file": lambda c: c.up.data_directory / "secrets" / "history-read.token",
+    },
+    "probes": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "key_file": lambda c: c.up.data_directory / "secrets" / "probe.key",
+        "window_ms": lambda c: c.value("streams", "window_ms"),
+        "reflex_socket": lambda c: c.up.data_directory / "run" / "reflex.sock",
+    },
+    "rdma_probes": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "key_file": lambda c: c.probes.key_file,
+        "verbs_python": lambda c: c.value("probes", "verbs_python"),
+        "peers_seed": lambda c: c.value("probes", "peers_seed"),
+        "max_age_s": lambda c: c.value("probes", "max_age_s"),
+        "flush_ms": lambda c: c.value("probes", "flush_ms"),
+        "announce_s": lambda c: c.value("probes", "announce_s"),
+        "silent_s": lambda c: c.value("probes", "silent_s"),
+    },
+    "flows": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "socket": lambda c: c.up.data_directory / "run" / "flows.sock",
+        "trace": lambda c: c.value("probes", "trace"),
+        "trace_max_hops": lambda c: c.value("probes", "trace_max_hops"),
+        "link_prefix": lambda c: c.value("probes", "link_prefix"),
+        "topology_file": lambda c: c.value("probes", "topology_file"),
+    },
+    "streams": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "topology_file": lambda c: c.value("probes", "topology_file"),
+    },
+    "streams.history": {
+        "url": lambda c: c.history_url,
+        "user": lambda c: "fabrictime" if c.up.history_url is None else c.up.history_user,
+        "password_file": lambda c: c.history_secret("write"),
+    },
+    "actuators": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "window_ms": lambda c: c.value("streams", "window_ms"),
+        "host": lambda c: c.up.host_name,
+        "control_socket": lambda c: c.up.data_directory / "run" / "control.sock",
+        "reflex_socket": lambda c: c.up.data_directory / "run" / "reflex.sock",
+        "acts_file": lambda c: c.up.data_directory / "run" / "acts.jsonl",
+    },
+    "page": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "history_url": lambda c: c.history_url,
+        "history_user": lambda c: "reader" if c.up.history_url is None else c.up.history_user,
+        "history_token_file": lambda c: c.history_secret("read"),
+    },
+    "sim": {
+        "bootstrap": lambda c: c.bootstrap,
+        "schema_registry_url": lambda c: c.schema_registry.url,
+        "peers": lambda c: c.value("probes", "peers"),
+        "peers_seed": lambda c: c.value("probes", "peers_seed"),
+        "paths": lambda c: c.value("probes", "paths"),
+        "first_path_port": lambda c: c.value("probes", "first_path_port"),
+        "spacing_ns": lambda c: c.value("probes", "spacing_ns"),
+        "timeout_ms": lambda c: c.value("probes", "timeout_ms"),
+        "flush_ms": lambda c: c.value("probes", "flush_ms"),
+        "announce_s": lambda c: c.value("probes", "announce_s"),
+    },
+    "fabric": {
+        "clock_offset_max_ns": lambda c: 5_000_000,
+        "clock_drift_max_ppb": lambda c: 15_000.0,
+        "clock_wander_ppb_per_sqrt_s": lambda c: 1.0,
+    },
+}
+"""What rooms share and the file need not repeat: table, key, where its value comes from when not set."""
+
+SHARED_DOC: Final[dict[str, str]] = {
+    "log.directory": "log/ in up.data_directory",
+    "log.retention_hours": "probes.retention_hours",
+    "history.directory": "history/ in up.data_directory",
+    "history.write_token_file": "made in up.data_directory",
+    "history.read_token_file": "made in up.data_directory",
+    "probes.bootstrap": "up.log_url, else the embedded log",
+    "probes.schema_registry_url": "schema_registry.url",
+    "probes.key_file": "made in up.data_directory",
+    "probes.window_ms": "streams.window_ms",
+    "probes.reflex_socket": "run/reflex.sock in up.data_directory",
+    "rdma_probes.bootstrap": "up.log_url, else the embedded log",
+    "rdma_probes.schema_registry_url": "schema_registry.url",
+    "rdma_probes.key_file": "probes.key_file",
+    "rdma_probes.verbs_python": "probes.verbs_python",
+    "rdma_probes.peers_seed": "probes.peers_seed",
+    "rdma_probes.max_age_s": "probes.max_age_s",
+    "rdma_probes.flush_ms": "probes.flush_ms",
+    "rdma_probes.announce_s": "probes.announce_s",
+    "rdma_probes.silent_s": "probes.silent_s",
+    "flows.bootstrap": "up.log_url, else the embedded log",
+    "flows.schema_registry_url": "schema_registry.url",
+    "flows.socket": "run/flows.sock in up.data_directory",
+    "flows.trace": "probes.trace",
+    "flows.trace_max_hops": "probes.trace_max_hops",
+    "flows.link_prefix": "probes.link_prefix",
+    "flows.topology_file": "probes.topology_file",
+    "streams.bootstrap": "up.log_url, else the embedded log",
+    "streams.schema_registry_url": "schema_registry.url",
+    "streams.topology_file": "probes.topology_file",
+    "streams.history.url": "up.history_url, else the embedded history",
+    "streams.history.user": "up.history_user where up.history_url is set",
+    "streams.history.password_file": "up.history_password_file where up.history_url is set",
+    "sim.bootstrap": "up.log_url, else the embedded log",
+    "sim.schema_registry_url": "schema_registry.url",
+    "sim.peers": "probes.peers",
+    "sim.peers_seed": "probes.peers_seed",
+    "sim.paths": "probes.paths",
+    "sim.first_path_port": "probes.first_path_port",
+    "sim.spacing_ns": "probes.spacing_ns",
+    "sim.timeout_ms": "probes.timeout_ms",
+    "sim.flush_ms": "probes.flush_ms",
+    "sim.announce_s": "probes.announce_s",
+    "actuators.bootstrap": "up.log_url, else the embedded log",
+    "actuators.schema_registry_url": "schema_registry.url",
+    "actuators.window_ms": "streams.window_ms",
+    "actuators.host": "up.host_name",
+    "actuators.control_socket": "run/control.sock in up.data_directory",
+    "actuators.reflex_socket": "run/reflex.sock in up.data_directory",
+    "actuators.acts_file": "run/acts.jsonl in up.data_directory",
+    "page.bootstrap": "up.log_url, else the embedded log",
+    "page.schema_registry_url": "schema_registry.url",
+    "page.history_url": "up.history_url, else the embedded history",
+    "page.history_user": "up.history_user where up.history_url is set",
+    "page.history_token_file": "up.history_password_file where up.history_url is set",
+    "fabric.clock_offset_max_ns": "5000000, so that there is something to see",
+    "fabric.clock_drift_max_ppb": "15000",
+    "fabric.clock_wander_ppb_per_sqrt_s": "1",
+}
+"""The same in words, for the example file."""
+
+
+def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
+    """Read the file (`fabrictime.toml` of the working directory where `path` is None and it is there).
+
+    `changes`: keys that the command line sets, by table. Raises ConfigError.
+    """
+    if path is None and DEFAULT_FILE.is_file():
+        path = DEFAULT_FILE
+    tables = {} if path is None else _read(path)
+    source = "settings" if path is None else str(path)
+    wrong = list(_unknown_tables(source, tables))
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return Config(tables, source).replaced(changes or {})
+
+
+def _read(path: Path) -> Tables:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return cast(Tables, json.loads(text) if path.suffix == ".json" else tomllib.loads(text))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}".replace("\n", " ")) from None
+
+
+def _unknown_tables(source: str, tables: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in tables.items():
+        if name not in ROOMS:
+            yield f"{source}: [{name}]: unknown table, {_meant(name, ROOMS)}"
+        elif not isinstance(value, dict):
+            yield f"{source}: {name} = {value!r}: expected a table, [{name}]"
+
+
+def _meant(word: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(sorted(known))}"
+
+
+def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
+    """Whether the file itself says something at `path`, or leaves out what nobody else fills in."""
+    return not path or path[0] in table
+
+
+def _lines(
+    source: str, table: str, model: type[BaseModel], error: ValidationError, own: Sequence[Any]
+) -> Iterator[str]:
+    """Yield a line for each wrong key; where the file's own ones are wrong, for those alone."""
+    schema = model.model_json_schema()
+    for found in error.errors(include_url=False):
+        if own and found["loc"] not in own:
+            continue
+        where = [part for part in found["loc"] if not str(part).startswith(("function-", "literal["))]
+        key = ".".join([table, *(str(part) for part in where)])
+        field = field_schema(schema, [str(part) for part in where])
+        if found["type"] == "extra_forbidden":
+            parent = field_schema(schema, [str(part) for part in where[:-1]])
+            yield f"{source}: {key}: unknown key, {_meant(str(where[-1]), parent.get('properties', {}))}"
+        elif found["type"] == "missing":
+            yield f"{source}: {key}: missing, expected {takes(field)}"
+        else:
+            custom = found["type"] in ("value_error", "assertion_error") and where
+            because = str(found["msg"]).removeprefix("Value error, ") if custom else ""
+            if not field or not where:
+                yield f"{source}: [{table}]: {str(found['msg']).removeprefix('Value error, ')}"
+                continue
+            meaning = f" ({field['description']})" if field.get("description") else ""
+            expected = because or f"expected {takes(field)}"
+            yield f"{source}: {key} = {found['input']!r}: {expected}{meaning}"
+
+
+def field_schema(schema: Mapping[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return the JSON schema at `path` below a model's schema, references resolved; {} where none is."""
+    here = _resolved(schema, schema)
+    for part in path:
+        if part in here.get("properties", {}):
+            below = here["properties"][part]
+        elif part.isdigit() and "items" in here:
+            below = here["items"]
+        elif isinstance(here.get("additionalProperties"), dict):
+            below = here["additionalProperties"]
+        else:
+            return here if here.get("anyOf") or "type" in here else {}
+        here = _resolved(below, schema)
+    return here
+
+
+def _resolved(below: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(below)
+    while "$ref" in found:
+        name = str(found.pop("$ref")).rpartition("/")[2]
+        found = {**schema["$defs"][name], **found}
+    if "anyOf" in found:
+        found["anyOf"] = [_resolved(branch, schema) for branch in found["anyOf"]]
+    if isinstance(found.get("items"), dict):
+        found["items"] = _resolved(found["items"], schema)
+    return found
+
+
+def takes(field: Mapping[str, Any]) -> str:
+    """Say in words which values a JSON schema allows: 'a whole number from 0 to 65535'."""
+    if "enum" in field or "const" in field:
+        symbols = field.get("enum", [field.get("const")])
+        return " or ".join(json.dumps(symbol) for symbol in symbols)
+    if "anyOf" in field:
+        kinds = [takes(branch) for branch in field["anyOf"] if branch.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    kind = field.get("type")
+    if kind in ("integer", "number"):
+        return ("a whole number" if kind == "integer" else "a number") + _range(field)
+    if kind == "boolean":
+        return "true or false"
+    if kind == "array":
+        items = field.get("items", {})
+        return f"a list, each element {takes(items)}" if items else "a list"
+    if kind == "object":
+        values = field.get("additionalProperties")
+        return f"a table, each value {takes(values)}" if isinstance(values, dict) else "a table"
+    if field.get("format") == "path":
+        return "a path"
+    if "pattern" in field:
+        return f"text like {field['pattern']}"
+    return "text"
+
+
+def _range(field: Mapping[str, Any]) -> str:
+    low, high = field.get("minimum"), field.get("maximum")
+    above, below = field.get("exclusiveMinimum"), field.get("exclusiveMaximum")
+    words = []
+    if low is not None and high is not None:
+        return f" from {low:.12g} to {high:.12g}"
+    words += [f"at least {low:.12g}"] if low is not None else []
+    words += [f"above {above:.12g}"] if above is not None else []
+    words += [f"at most {high:.12g}"] if high is not None else []
+    words += [f"below {below:.12g}"] if below is not None else []
+    return f" {' and '.join(words)}" if words else ""

@@ -1,0 +1,229 @@
+"""The NICs that `up` probes: of the fabric, of loopback, or of this host as a fleet file lists them.
+
+In: the settings and, for `fabric`, the running testbed. Out: NicSettings. A fleet file is TOML (or JSON)
+with a `[[nics]]` table a NIC: `host`, `device`, `address`, and `shard`, `rail`, `rack`,
+`rdma_device` where known.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from actuators.settings import HostSettings, TestClockSettings
+from fabrictime.runtime.config import Config, ConfigError
+from producers.settings import ClockSettings, NicSettings
+from producers.sim.settings import SimSettings, parse_fleet
+from schemas.ids import nic_id
+
+if TYPE_CHECKING:
+    from fabrictime.testbed.fabric import Fabric, FabricNic
+
+KINDS: Final = ("fabric", "loopback", "none")
+SIM: Final = "sim"
+"""The simulated fleet; alone, or with settings after a colon."""
+
+
+def loopback_nics(count: int) -> list[NicSettings]:
+    """Return NICs on 127.0.0.1 and up, a host each: they share one clock, the machine's."""
+    return [
+        NicSettings(host=f"lo{number}", device="lo", address=f"127.0.0.{number}", shard="loopback")
+        for number in range(1, count + 1)
+    ]
+
+
+def fabric_nics(fabric: Fabric) -> list[NicSettings]:
+    """Return the NICs of a running fabric, each with its test clock, drifting from now on."""
+    epoch_ns = time.time_ns()
+
+    def clock_of(nic: FabricNic) -> ClockSettings | None:
+        if nic.clock is None:
+            return None
+        return ClockSettings(
+            offset_ns=nic.clock.offset_ns,
+            drift_ppb=nic.clock.drift_ppb,
+            wander_ppb_per_sqrt_s=nic.clock.wander_ppb_per_sqrt_s,
+            epoch_ns=nic.clock.epoch_ns or epoch_ns,
+            seed=nic.clock.seed,
+        )
+
+    return [
+        NicSettings(
+            host=nic.host,
+            device=nic.device,
+            address=nic.address,
+            netns=nic.netns,
+            shard=nic.shard,
+            rail=nic.rail,
+            rack=nic.rack,
+            clock=clock_of(nic),
+        )
+        for nic in fabric.nics()
+    ]
+
+
+def sim_settings(fleet: str) -> dict[str, Any] | None:
+    """Return the settings of the simulated fleet that `sim` or `sim:1024,...` names; None for another kind.
+
+    Raises ConfigError.
+    """
+    kind, mark, text = fleet.partition(":")
+    if kind != SIM:
+        return None
+    try:
+        return parse_fleet(text) if mark else {}
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def sim_nics(settings: SimSettings) -> list[NicSettings]:
+    """Return the NICs of the simulated fleet with their clocks, as far as a reader of its topics can know."""
+    from producers.sim.simulation import draw_clocks, fleet_of  # heavy: not before a fabric is entered
+    from producers.sim.workload import address_of
+
+    fleet = fleet_of(settings)
+    clocks = draw_clocks(settings, fleet.nics, time.time_ns())
+    many_rails = fleet.shape.rails > 1
+    return [
+        NicSettings(
+            host=name.split("/")[0], device=name.split("/")[1], address=address_of(nic), shard=settings.shard,
+            rail=int(fleet.nic_rail[nic]) if many_rails else None, rack=f"rack{int(fleet.nic_rack[nic]) + 1}",
+            clock=ClockSettings(**clocks[nic]),
+        )
+        for nic, name in enumerate(fleet.nic_ids)
+    ]  # fmt: skip
+
+
+def with_clocks(nics: Sequence[NicSettings], clocks: Mapping[str, ClockSettings]) -> list[NicSettings]:
+    """Return the NICs with the test clocks of the settings, drifting from now on where they name no epoch.
+
+    Raises ConfigError for a clock of no NIC.
+    """
+    epoch_ns = time.time_ns()
+    names = [nic_id(nic.host, nic.device) for nic in nics]
+    for name in clocks:
+        if name not in names:
+            known = ", ".join(names[:8]) or "none here"
+            raise ConfigError(f"up.clocks.{name}: no such NIC, expected one of {known}")
+    found = []
+    for name, nic in zip(names, nics, strict=True):
+        clock = clocks.get(name)
+        if clock is not None:
+            clock = clock.model_copy(update={"epoch_ns": clock.epoch_ns or epoch_ns})
+            nic = nic.model_copy(update={"clock": clock})
+        found.append(nic)
+    return found
+
+
+def file_nics(path: Path, host: str | None = None) -> list[NicSettings]:
+    """Return the NICs that a fleet file lists for `host` (None: all). Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        tables: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        kinds = ", ".join((*KINDS, f"{SIM}:NICS"))
+        raise ConfigError(f"fleet {path}: {error.strerror}; expected {kinds} or a fleet file") from None
+    except (ValueError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"fleet {path}: not a TOML file: {error}") from None
+    unknown = [key for key in tables if key != "nics"]
+    if unknown or not isinstance(tables.get("nics"), list) or not tables["nics"]:
+        raise ConfigError(
+            f"fleet {path}: {f'{unknown[0]}: unknown key, ' if unknown else ''}expected [[nics]]"
+        )
+    nics = [_nic(path, number, row) for number, row in enumerate(tables["nics"], 1)]
+    names = [nic_id(nic.host, nic.device) for nic in nics]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"fleet {path}: {name} is listed twice")
+    here = [nic for nic in nics if host is None or nic.host == host]
+    if not here:
+        hosts = ", ".join(sorted({nic.host for nic in nics})[:8])
+        raise ConfigError(
+            f"fleet {path}: no NIC of host {host!r}, it lists {hosts} (up.host_name sets the name)"
+        )
+    return here
+
+
+def _nic(path: Path, number: int, row: Any) -> NicSettings:
+    try:
+        return NicSettings.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigError(f"fleet {path}: nics[{number}].{key}: {message}") from None
+
+
+def write_nics(path: Path, nics: Iterable[NicSettings]) -> None:
+    """Write a fleet file that `file_nics` reads."""
+    path.write_text(json.dumps({"nics": [nic.model_dump(mode="json") for nic in nics]}), encoding="utf-8")
+
+
+def host_name(config: Config) -> str:
+    """Return this host's name in fleet files."""
+    return config.up.host_name or socket.gethostname()
+
+
+def local_fleet(config: Config) -> Path:
+    """Return the file with the NICs that a running `up` probes from here, those of other hosts left out."""
+    return config.up.data_directory / "run" / "fleet.json"
+
+
+def clock_pages(config: Config) -> Path:
+    """Return the folder of the clock pages that `up` keeps, one a host and named after it."""
+    return config.up.data_directory / "run" / "clock"
+
+
+def clock_hosts(config: Config) -> list[HostSettings] | None:
+    """Return the hosts that an actuator here keeps pages of; None: this machine alone. Raises ConfigError.
+
+    Below `up` these are all hosts that it probes from. `actuators.clock_file` is for one host.
+    """
+    path = Path(config.up.fleet)
+    if config.up.fleet in KINDS or path != local_fleet(config):
+        return None
+    clocks: dict[str, dict[str, TestClockSettings]] = {}
+    spaces: dict[str, Path | None] = {}
+    for nic in file_nics(path):
+        own = clocks.setdefault(nic.host, {})
+        spaces[nic.host] = None if nic.netns is None else Path(nic.netns)
+        if nic.clock is not None:
+            own[nic.device] = TestClockSettings.model_validate(nic.clock.model_dump())
+    given = config.actuators.clock_file if len(clocks) == 1 else None
+    return [
+        HostSettings(
+            host=host, clock_file=given or clock_pages(config) / host, test_clocks=own, netns=spaces[host]
+        )
+        for host, own in clocks.items()
+    ]
+
+
+def nics_here(config: Config) -> list[NicSettings]:
+    """Return the NICs of this host, or below `up` of all hosts that it probes from. Raises ConfigError."""
+    if config.up.fleet in KINDS:
+        raise ConfigError(f"up.fleet = {config.up.fleet!r}: a flow reporter needs a fleet file")
+    path = Path(config.up.fleet)
+    return file_nics(path, None if path == local_fleet(config) else host_name(config))
+
+
+def nic_of(config: Config, name: str | None) -> NicSettings:
+    """Return the NIC that a prober service is for: by name, or this host's only one. Raises ConfigError."""
+    if config.up.fleet in KINDS:
+        raise ConfigError(f"up.fleet = {config.up.fleet!r}: a prober service needs a fleet file")
+    path = Path(config.up.fleet)
+    if name is not None:
+        for nic in file_nics(path):
+            if nic_id(nic.host, nic.device) == name:
+                return nic
+        raise ConfigError(f"fleet {path}: {name} is not listed")
+    here = file_nics(path, host_name(config))
+    if len(here) != 1:
+        raise ConfigError(f"fleet {path}: {len(here)} NICs of this host, expected --nic host/device")
+    return here[0]

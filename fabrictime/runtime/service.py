@@ -1,0 +1,222 @@
+"""Runs one service in this process, for the supervisor and for containers.
+
+In: a service's name and the settings file. Out: the service's own exit code; 2 for settings it cannot use.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fabrictime.runtime.ready import die_with_parent
+from fabrictime.runtime.scheduling_priority import aside, give_way
+
+if TYPE_CHECKING:
+    from fabrictime.runtime.config import Config
+
+
+APART: Final = ("links", "policy", "sink")
+"""Stages of stream workers that have a process of their own under `up`: what finds dead links and what
+decides must not wait behind others, and nobody is to wait for what is only kept."""
+
+
+def _log(config: Config, nic: str | None) -> int | None:
+    from fabrictime.log.server import main
+
+    return main(config.log)
+
+
+def _history(config: Config, nic: str | None) -> int | None:
+    from fabrictime.history.server import main
+
+    return main(config.history)
+
+
+def _streams(config: Config, nic: str | None) -> int | None:
+    from streams.runtime.app import main
+
+    return main(config.streams)
+
+
+def _worker(config: Config, nic: str | None) -> int | None:
+    from streams.runtime.app import main
+
+    stages = tuple(stage for stage in config.streams.stages if stage not in APART)
+    return main(config.streams.model_copy(update={"stages": stages}))
+
+
+def _links(config: Config, nic: str | None) -> int | None:
+    from streams.runtime.app import main
+
+    return main(config.streams.model_copy(update={"stages": ("links",)}))
+
+
+def _policy(config: Config, nic: str | None) -> int | None:
+    from streams.runtime.app import main
+
+    return main(config.streams.model_copy(update={"stages": ("policy",)}))
+
+
+def _sink(config: Config, nic: str | None) -> int | None:
+    from streams.runtime.app import main
+
+    return main(config.streams.model_copy(update={"stages": ("sink",)}))
+
+
+def _page(config: Config, nic: str | None) -> int | None:
+    from fabrictime.web.server import main
+
+    return main(config.page)
+
+
+def _prober(config: Config, nic: str | None) -> int | None:
+    from fabrictime.runtime.fleet import nic_of
+    from producers.probe.service import main
+
+    return main(config.probes, nic_of(config, nic))
+
+
+def _rdma_probe(config: Config, nic: str | None) -> int | None:
+    from fabrictime.runtime.fleet import nic_of
+    from producers.probe.rdma.service import main
+
+    return main(config.rdma_probes, nic_of(config, nic))
+
+
+def _flows(config: Config, nic: str | None) -> int | None:
+    from fabrictime.runtime.fleet import nics_here
+    from producers.flows.service import main
+
+    return main(config.flows, nics_here(config))
+
+
+def _sim(config: Config, nic: str | None) -> int | None:
+    from producers.sim.control import socket_path
+    from producers.sim.service import main
+
+    return main(config.sim, socket_path(config.up.data_directory), config.actuators.control_path)
+
+
+def _actuator(config: Config, nic: str | None) -> int | None:
+    from actuators.service import main
+    from fabrictime.runtime.fleet import clock_hosts
+
+    return main(config.actuators, clock_hosts(config))
+
+
+def _act(config: Config, nic: str | None) -> int | None:
+    from actuators.flow_actuator import main
+    from actuators.service import this_host
+    from fabrictime.runtime.fleet import SIM, clock_hosts
+
+    hosts = clock_hosts(config) or [this_host(config.actuators)]
+    return main(config.actuators, hosts, name=nic, simulated=nic == SIM)
+
+
+SERVICES: Final[dict[str, Callable[[Config, str | None], int | None]]] = {
+    "log": _log,
+    "history": _history,
+    "streams": _streams,
+    "worker": _worker,
+    "links": _links,
+    "policy": _policy,
+    "sink": _sink,
+    "page": _page,
+    "prober": _prober,
+    "rdma-probe": _rdma_probe,
+    "flows": _flows,
+    "sim": _sim,
+    "actuator": _actuator,
+    "act": _act,
+}
+
+
+SETTLE_S: Final = (3.0, 7.0)
+"""After its start a service has loaded what stays: then, and once more when it knows its fleet."""
+GENERATIONS: Final = (2_000, 20, 50)
+
+
+def keep_still() -> None:
+    """Take what a service has loaded out of the garbage collector's sight, once it has: a look through all of
+    it stops every thread for 40 ms and more, which is as long as it takes to lead flows off a dead link."""
+
+    def settle(left: Sequence[float]) -> None:
+        gc.collect()
+        gc.freeze()
+        if left:
+            wait(left)
+
+    def wait(left: Sequence[float]) -> None:
+        timer = threading.Timer(left[0], settle, [left[1:]])
+        timer.daemon = True
+        timer.start()
+
+    gc.set_threshold(*GENERATIONS)
+    wait(SETTLE_S)
+
+
+LOADED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "log": ("log", ("fabrictime.log.server",)),
+    "links": ("streams", ("streams.runtime.app",)),
+    "policy": ("streams", ("streams.runtime.app",)),
+    "act": ("actuators", ("actuators.flow_actuator", "actuators.service", "fabrictime.runtime.fleet")),
+}
+"""Settings and modules of the services of the real-time class, up to a second of a processor: they are loaded
+outside of that class."""
+
+
+def load_all(name: str, path: Path | None) -> Config:
+    """Return the settings; load the code of service `name` and check its part, as far as `LOADED` says."""
+    from fabrictime.runtime.config import load
+
+    config = load(path)
+    if name in LOADED:
+        table, modules = LOADED[name]
+        for module in modules:
+            importlib.import_module(module)
+        getattr(config, table)
+    return config
+
+
+def run(name: str, path: Path | None, nic: str | None = None) -> int:
+    """Run service `name` until it ends and return its exit code."""
+    give_way(name)  # before anything is loaded
+    die_with_parent()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    keep_still()
+    if name not in SERVICES:
+        return _refuse(f"service {name!r}: expected one of {', '.join(SERVICES)}")
+    try:
+        return SERVICES[name](aside(lambda: load_all(name, path)), nic) or 0
+    except ValueError as error:
+        from fabrictime.runtime.config import ConfigError
+        from schemas.topology import TopologyError
+
+        if isinstance(error, ConfigError | TopologyError):
+            return _refuse(str(error))
+        raise
+
+
+def _refuse(line: str) -> int:
+    from fabrictime.runtime.supervisor import CONFIG_EXIT
+
+    print(f"fabrictime: {line}", file=sys.stderr, flush=True)
+    return CONFIG_EXIT
+
+
+def main() -> int:
+    """Take `NAME SETTINGS [NIC]` from the command line: how the supervisor starts a child."""
+    name, path, *nic = sys.argv[1:]
+    return run(name, Path(path), nic[0] if nic else None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,399 @@
+"""Starts the services as processes, in order of readiness, keeps them alive and stops them.
+
+In: `Child` and `Step` nodes with what each needs first. Out: events for the screen, a snapshot for `status`,
+one log file a child. A child that dies is replaced, at first at once, later within `RESTART_DELAYS_S`; one
+that ends with `CONFIG_EXIT` is not, since starting it again would not help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from fabrictime.runtime.ready import PARENT_VARIABLE, NotifySocket
+
+CONFIG_EXIT: Final = 2
+"""Exit code of a service that was given something it cannot work with."""
+
+RESTART_DELAYS_S: Final = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Pause before the n-th restart in a row; the last repeats. Below the 10 s that a replacement may take."""
+
+START_ATTEMPTS: Final = 5
+"""Starts of a child that was never ready before it is given up."""
+
+STEADY_S: Final = 10.0
+"""A child that was ready this long is given the short pauses again."""
+
+LOG_LIMIT_BYTES: Final = 4 << 20
+TAIL_LINES: Final = 12
+_TICK_S: Final = 0.5
+
+
+class State(StrEnum):
+    """Where a node stands."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class ChildFailed(Exception):
+    """A child cannot be brought up. The text is one line; `tail` holds its last lines of output."""
+
+    def __init__(self, name: str, why: str, tail: Sequence[str] = ()) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name = name
+        self.tail = tuple(tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process to run. It reports READY=1 through NOTIFY_SOCKET; `needs` names nodes to be ready before."""
+
+    name: str
+    argv: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_timeout_s: float = 60.0
+    stop_timeout_s: float = 4.0
+    watchdog_s: float = 20.0
+    """Killed and replaced when its WATCHDOG=1 stop for this long; applies once it has sent one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Work to be done once between children, such as creating topics. Raises what `run` raises."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change of a node, for the screen and the supervisor's own log."""
+
+    name: str
+    state: State
+    text: str
+
+
+class _Node:
+    """What the supervisor knows of one child or step."""
+
+    def __init__(self, spec: Child | Step) -> None:
+        self.spec = spec
+        self.state = State.WAITING
+        self.ready = asyncio.Event()
+        self.status = ""
+        self.starts = 0
+        self.since_s = time.monotonic()
+        self.ready_since_s: float | None = None
+        self.last_exit: str | None = None
+        self.watchdog_at_s: float | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.exited: asyncio.Future[None] | None = None
+        self.socket: NotifySocket | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.process is None else self.process.pid
+
+
+class Supervisor:
+    """Runs a set of nodes. All methods belong to one event loop in the main thread: the kernel kills a child
+    when the *thread* that started it ends."""
+
+    def __init__(self, run_dir: Path, on_event: Callable[[Event], None] = lambda event: None) -> None:
+        self._run_dir = run_dir
+        self._on_event = on_event
+        self._nodes: dict[str, _Node] = {}
+        self._failure: asyncio.Future[ChildFailed | None] | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def add(self, *specs: Child | Step) -> None:
+        """Add nodes. Raises ValueError for a name twice or a need that is not there."""
+        for spec in specs:
+            if spec.name in self._nodes:
+                raise ValueError(f"{spec.name}: added twice")
+            if missing := [need for need in spec.needs if need not in self._nodes]:
+                raise ValueError(f"{spec.name}: needs {missing[0]}, which was not added before it")
+            self._nodes[spec.name] = _Node(spec)
+
+    async def start(self) -> None:
+        """Start everything, as parallel as the needs allow; return when all is ready. Raises ChildFailed."""
+        self._failure = asyncio.get_running_loop().create_future()
+        self._ticker = asyncio.create_task(self._tick())
+        for node in self._nodes.values():
+            node.task = asyncio.create_task(self._keep(node), name=node.spec.name)
+        everything = asyncio.create_task(self._all_ready())
+        await asyncio.wait({everything, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done() and (failure := self._failure.result()) is not None:
+            everything.cancel()
+            raise failure
+
+    async def _all_ready(self) -> ChildFailed | None:
+        for node in self._nodes.values():
+            await node.ready.wait()
+        return None
+
+    async def failed(self) -> ChildFailed:
+        """Wait until a child is given up, and return why."""
+        failure = None if self._failure is None else await asyncio.shield(self._failure)
+        if failure is None:
+            raise RuntimeError("failed() before start()")
+        return failure
+
+    async def stop(self) -> None:
+        """Stop everything in reverse order: SIGTERM, then SIGKILL after each child's time limit."""
+        self._stopping = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for level in reversed(self._levels()):
+            await asyncio.gather(*(self._stop_node(node) for node in level))
+        for node in self._nodes.values():
+            if node.socket is not None:
+                asyncio.get_running_loop().remove_reader(node.socket.fileno())
+                node.socket.close()
+                node.socket = None
+
+    def kill(self) -> None:
+        """Kill everything at once. `stop` then only collects."""
+        self._stopping = True
+        for node in self._nodes.values():
+            self._signal(node, signal.SIGKILL)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return the children as JSON-ready rows: name, pid, state, status, age_s, restarts, last_exit."""
+        now_s = time.monotonic()
+        return [
+            {
+                "name": name,
+                "pid": node.pid,
+                "state": node.state.value,
+                "status": node.status,
+                "age_s": round(now_s - node.since_s, 1),
+                "restarts": max(0, node.starts - 1),
+                "last_exit": node.last_exit,
+            }
+            for name, node in self._nodes.items()
+            if isinstance(node.spec, Child)
+        ]
+
+    def log_path(self, name: str) -> Path:
+        """Return where the output of a child goes."""
+        return self._run_dir / f"{name.replace('/', '-')}.log"
+
+    def tail(self, name: str, lines: int = TAIL_LINES) -> list[str]:
+        """Return the last lines that a child wrote."""
+        path = self.log_path(name)
+        if not path.exists():
+            return []
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - 16_384))
+            return log.read().decode("utf-8", "replace").splitlines()[-lines:]
+
+    def _levels(self) -> list[list[_Node]]:
+        depth: dict[str, int] = {}
+        for name, node in self._nodes.items():
+            depth[name] = 1 + max((depth[need] for need in node.spec.needs), default=-1)
+        return [
+            [self._nodes[name] for name in depth if depth[name] == level]
+            for level in range(max(depth.values(), default=-1) + 1)
+        ]
+
+    def _set(self, node: _Node, state: State, text: str = "") -> None:
+        node.state = state
+        self._on_event(Event(node.spec.name, state, text))
+
+    def _fail(self, node: _Node, why: str) -> None:
+        self._set(node, State.FAILED, why)
+        tail = self.tail(node.spec.name) if isinstance(node.spec, Child) else ()
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result(ChildFailed(node.spec.name, why, tail))
+
+    async def _keep(self, node: _Node) -> None:
+        try:
+            await self._live(node)
+        except OSError as error:
+            self._fail(node, f"cannot be started: {error}")
+
+    async def _live(self, node: _Node) -> None:
+        for need in node.spec.needs:
+            await self._nodes[need].ready.wait()
+        if isinstance(node.spec, Step):
+            await self._run_step(node, node.spec)
+            return
+        first_s = time.monotonic()
+        in_a_row = 0
+        while True:
+            started_s = time.monotonic()
+            code = await self._run_once(node, node.spec)
+            if self._stopping:
+                return
+            node.last_exit = _exit_text(code)
+            if code == CONFIG_EXIT:
+                last = next((line for line in reversed(self.tail(node.spec.name)) if line.strip()), "")
+                self._fail(node, last or f"ended with {CONFIG_EXIT}: it cannot work with its configuration")
+                return
+            waited_s = time.monotonic() - first_s
+            late = waited_s > node.spec.ready_timeout_s
+            if not node.ready.is_set() and (late or node.starts >= START_ATTEMPTS):
+                tries = f"{node.starts} start{'s' if node.starts > 1 else ''}"
+                self._fail(node, f"not ready after {tries} in {waited_s:.0f} s, last {node.last_exit}")
+                return
+            steady = node.ready_since_s is not None and time.monotonic() - node.ready_since_s > STEADY_S
+            in_a_row = 0 if steady else in_a_row
+            pause_s = RESTART_DELAYS_S[min(in_a_row, len(RESTART_DELAYS_S) - 1)]
+            in_a_row += 1
+            lived_s = time.monotonic() - started_s
+            self._set(node, State.RESTARTING, f"{node.last_exit} after {lived_s:.1f} s, starting it again")
+            await asyncio.sleep(pause_s)
+
+    async def _run_step(self, node: _Node, step: Step) -> None:
+        self._set(node, State.STARTING)
+        try:
+            await step.run()
+        except Exception as error:  # noqa: BLE001 - whatever a step raises becomes the one line of ChildFailed
+            self._fail(node, str(error) or type(error).__name__)
+            return
+        node.ready.set()
+        self._set(node, State.READY)
+
+    async def _run_once(self, node: _Node, child: Child) -> int:
+        """Start the process and return its exit code when it has ended."""
+        loop = asyncio.get_running_loop()
+        if node.socket is None:
+            node.socket = NotifySocket()
+            loop.add_reader(node.socket.fileno(), self._heard, node)
+        process = node.process = self._popen(node, child, node.socket)
+        pidfd = os.pidfd_open(process.pid)
+        node.exited = loop.create_future()
+        loop.add_reader(pidfd, _resolve, node.exited)
+        self._set(node, State.STARTING, f"pid {process.pid}")
+        try:
+            await self._until_exit(node, child)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started itself goes with it
+            return process.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            if process.returncode is not None:
+                node.process = None
+
+    def _popen(self, node: _Node, child: Child, notify: NotifySocket) -> subprocess.Popen[bytes]:
+        node.status, node.ready_since_s, node.watchdog_at_s = "", None, None
+        node.starts += 1
+        node.since_s = time.monotonic()
+        ours = {"NOTIFY_SOCKET": notify.address, PARENT_VARIABLE: str(os.getpid())}
+        with self.log_path(child.name).open("ab", buffering=0) as log:
+            return subprocess.Popen(
+                child.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **child.env, **ours}, process_group=0,
+            )  # fmt: skip
+
+    async def _until_exit(self, node: _Node, child: Child) -> None:
+        if node.exited is None:
+            raise RuntimeError(f"{child.name}: not started")
+        late_s = node.since_s + child.ready_timeout_s
+        while not node.exited.done():
+            await asyncio.wait({node.exited}, timeout=_TICK_S)
+            now_s = time.monotonic()
+            if node.exited.done() or self._stopping:
+                continue
+            if node.ready_since_s is None and now_s > late_s:
+                self._complain(node, f"not ready after {child.ready_timeout_s:.0f} s, killed")
+                self._signal(node, signal.SIGKILL)
+            elif node.watchdog_at_s is not None and now_s - node.watchdog_at_s > child.watchdog_s:
+                self._complain(node, f"no sign of life for {child.watchdog_s:.0f} s, killed")
+                self._signal(node, signal.SIGKILL)
+
+    def _complain(self, node: _Node, text: str) -> None:
+        self._on_event(Event(node.spec.name, node.state, text))
+
+    def _heard(self, node: _Node) -> None:
+        if node.socket is None:
+            return
+        for variable, value in node.socket.messages(node.pid or -1):
+            if variable == "STATUS":
+                node.status = value[:200]
+            elif variable == "WATCHDOG":
+                node.watchdog_at_s = time.monotonic()
+            elif variable == "READY" and value == "1" and node.ready_since_s is None:
+                node.ready_since_s = time.monotonic()
+                node.ready.set()
+                self._set(node, State.READY, f"{node.ready_since_s - node.since_s:.1f} s")
+
+    async def _stop_node(self, node: _Node) -> None:
+        if node.process is not None and node.exited is not None and isinstance(node.spec, Child):
+            self._set(node, State.STOPPING)
+            self._signal(node, signal.SIGTERM)
+            done, _ = await asyncio.wait({node.exited}, timeout=node.spec.stop_timeout_s)
+            if not done:
+                self._complain(node, f"did not stop within {node.spec.stop_timeout_s:.0f} s, killed")
+                self._signal(node, signal.SIGKILL)
+                await asyncio.wait({node.exited})
+        if node.task is not None:
+            if node.process is None:
+                node.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await node.task
+        self._set(node, State.STOPPED)
+
+    def _signal(self, node: _Node, number: signal.Signals) -> None:
+        if node.process is not None and node.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                if number == signal.SIGKILL:
+                    os.killpg(node.process.pid, number)
+                else:
+                    node.process.send_signal(number)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(5)
+            for name in self._nodes:
+                _limit_log(self.log_path(name))
+
+
+def python_child(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command that runs a module of ours with this interpreter."""
+    return (sys.executable, "-m", module, *arguments)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _exit_text(code: int) -> str:
+    if code >= 0:
+        return f"ended with {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _limit_log(path: Path) -> None:
+    """Keep one older generation: children append to an open file, so it is copied and cut to nothing."""
+    if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
+        shutil.copyfile(path, path.with_suffix(".log.1"))
+        os.truncate(path, 0)

@@ -1,0 +1,167 @@
+"""The topics on a Kafka cluster: made where they are missing, held against the contract where they are there.
+
+In: the cluster's address and `schemas.topics`. Out: one line a topic, or TopicsError with everything that
+does not fit. Nothing is ever deleted, and no partition count is changed: a NIC's records would move between
+partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka import admin as _admin
+
+from schemas.topics import TOPICS, Partitions, Topic
+
+if TYPE_CHECKING:
+    from fabrictime.runtime.config import Config
+
+TIMEOUT_S: Final = 30.0
+admin: Any = _admin  # its names are imported there without being exported
+LOG: Final = logging.getLogger(__name__)
+
+
+class TopicsError(ValueError):
+    """The cluster cannot be reached, or its topics do not fit; one line for each."""
+
+
+def create(config: Config) -> list[str]:
+    """Create or check the topics that the settings ask for. Returns one line a topic. Raises TopicsError."""
+    return create_topics(
+        config.bootstrap,
+        partitions=config.log.partitions,
+        replication=config.up.topic_replication,
+        retention_hours=config.log.retention_hours,
+    )
+
+
+def create_topics(
+    bootstrap: str,
+    *,
+    partitions: int = 8,
+    replication: int = 1,
+    retention_hours: Mapping[str, float] | None = None,
+    topics: Mapping[str, Topic] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> list[str]:
+    """Create the topics that are missing on the cluster, and set the configuration of the others.
+
+    `retention_hours`: hours by the name of a topic's retention setting. Returns one line a topic. Raises
+    TopicsError where the cluster does not answer, refuses, or has a topic with another number of partitions.
+    """
+    wanted = TOPICS if topics is None else topics
+    hours = retention_hours or {}
+    quiet = logging.getLogger(f"{__name__}.librdkafka")
+    quiet.propagate = False
+    options: dict[str, Any] = {"bootstrap.servers": bootstrap, "socket.timeout.ms": round(timeout_s * 1000)}
+    client = admin.AdminClient(options, logger=quiet)
+    try:
+        present = client.list_topics(timeout=timeout_s).topics
+    except KafkaException as error:
+        raise TopicsError(f"log {bootstrap}: {_text(error)}") from None
+    there = [topic for topic in wanted.values() if topic.name in present]
+    missing = [
+        _new(topic, partitions, replication, hours) for topic in wanted.values() if topic.name not in present
+    ]
+    wrong: list[str] = []
+    lines: dict[str, str] = {}
+    if missing:
+        made: dict[str, Future[None]] = client.create_topics(missing, request_timeout=timeout_s)
+        for new in missing:
+            error_text = _failure(made[new.topic], timeout_s)
+            if error_text is None:
+                lines[new.topic] = f"{new.topic}: created, {new.num_partitions} partitions"
+            elif "TOPIC_ALREADY_EXISTS" not in error_text:
+                wrong.append(f"{new.topic}: not created: {error_text}")
+            else:
+                lines[new.topic] = f"{new.topic}: created by another at the same time"
+    for topic in there:
+        expected, found = _partitions(topic, partitions), len(present[topic.name].partitions)
+        if found != expected:
+            wrong.append(f"{topic.name}: has {found} partitions, expected {expected} (log.partitions)")
+    lines |= _configure(client, there, hours, timeout_s, wrong)
+    if wrong:
+        raise TopicsError("\n".join(wrong))
+    return [lines[name] for name in wanted if name in lines]
+
+
+def _partitions(topic: Topic, data: int) -> int:
+    return data if topic.partitions is Partitions.DATA else 1
+
+
+def _config(topic: Topic, hours: Mapping[str, float]) -> dict[str, str]:
+    return topic.config(retention_hours=hours.get(topic.retention_setting or ""))
+
+
+def _new(topic: Topic, partitions: int, replication: int, hours: Mapping[str, float]) -> Any:
+    return admin.NewTopic(
+        topic.name, _partitions(topic, partitions), replication, config=_config(topic, hours)
+    )
+
+
+def _configure(
+    client: Any, topics: list[Topic], hours: Mapping[str, float], timeout_s: float, wrong: list[str]
+) -> dict[str, str]:
+    """Set what differs, as far as the broker can (the embedded log has settings of its own)."""
+    if not topics:
+        return {}
+    asked = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
+    found = client.describe_configs(list(asked.values()), request_timeout=timeout_s)
+    lines: dict[str, str] = {}
+    changes: dict[str, tuple[Any, list[str]]] = {}
+    for topic in topics:
+        try:
+            present = found[asked[topic.name]].result(timeout_s)
+        except (KafkaException, TimeoutError) as error:
+            wrong.append(f"{topic.name}: configuration not read: {_text(error)}")
+            continue
+        differing = {
+            name: value
+            for name, value in _config(topic, hours).items()
+            if _policy(name, getattr(present.get(name), "value", None)) != _policy(name, value)
+        }
+        lines[topic.name] = f"{topic.name}: is there"
+        if differing:
+            entries = [
+                admin.ConfigEntry(name, value, admin.ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                            incremental_operation=admin.AlterConfigOpType.SET)
+                for name, value in differing.items()
+            ]  # fmt: skip
+            resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic.name, incremental_configs=entries)
+            changes[topic.name] = (resource, sorted(differing))
+    if changes:
+        resources = [resource for resource, _ in changes.values()]
+        set_ = client.incremental_alter_configs(resources, request_timeout=timeout_s)
+        for name, (resource, keys) in changes.items():
+            error_text = _failure(set_[resource], timeout_s)
+            if error_text is None:
+                lines[name] = f"{name}: is there, set {', '.join(keys)}"
+            elif "UNSUPPORTED" in error_text:
+                lines[name] = f"{name}: is there; {', '.join(keys)} differ, but this broker sets them itself"
+            else:
+                wrong.append(f"{name}: {', '.join(keys)} not set: {error_text}")
+    return lines
+
+
+def _policy(name: str, value: str | None) -> str | None:
+    """A value that compares equal whatever the order of a list."""
+    return ",".join(sorted(value.split(","))) if name == "cleanup.policy" and value else value
+
+
+def _failure(future: Future[Any], timeout_s: float) -> str | None:
+    try:
+        future.result(timeout_s)
+    except (KafkaException, TimeoutError) as error:
+        return _text(error)
+    return None
+
+
+def _text(error: BaseException) -> str:
+    inner = error.args[0] if error.args else error
+    name = inner.name() if hasattr(inner, "name") else type(error).__name__
+    detail = inner.str() if hasattr(inner, "str") else str(error)
+    return f"{name}: {detail}".strip()

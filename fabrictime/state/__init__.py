@@ -1,0 +1,1 @@
+"""State that the command line and the web page share; imports neither."""

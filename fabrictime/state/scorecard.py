@@ -1,0 +1,153 @@
+"""The verdict on a run of `up --for`: did probes flow, are clocks SYNCED, does history answer.
+
+In: a View, the NICs that were started with their test clocks, what history and page answered. Out: one
+JSON-ready dict whose `passed` decides the exit code; on the fabric, offsets are held against the truth too.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fabrictime.state.live_figures import RECENT_S, ClockView, View
+
+ROWS_WITHIN_S: Final = 10
+_HTTP_TIMEOUT_S: Final = 10.0
+
+Reading = Callable[[int], int]
+"""A clock's reading at a moment of the machine's clock, both in ns."""
+
+
+def true_ns(reading: Reading, clock_ns: int) -> int:
+    """Return the moment at which a clock read `clock_ns`; its rate is within 1000 ppm of the machine's."""
+    moment = clock_ns
+    for _ in range(4):
+        moment += clock_ns - reading(moment)
+    return moment
+
+
+def errors_ns(clocks: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> dict[str, float]:
+    """Return by how much each clock's published line misses the truth at its `at_ns`.
+
+    Fabric time may stand apart from the machine's clock as a whole, so the median of all errors is taken out.
+    """
+    raw = {
+        name: clock.at_ns - true_ns(readings[name], clock.at_ns) + clock.offset_ns
+        for name, clock in clocks.items()
+        if name in readings
+    }
+    middle = statistics.median(raw.values()) if raw else 0.0
+    return {name: error - middle for name, error in raw.items()}
+
+
+def judge(
+    view: View, nics: Iterable[str], now_s: float, *,
+    readings: Mapping[str, Reading] | None, history: Mapping[str, Any], page: Mapping[str, Any] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the scorecard. `readings`: the fabric's test clocks by NIC; None: the truth is not known."""
+    with view.lock:
+        wanted = list(nics) or sorted(view.nics)  # no probers of ours: whoever probes
+        seen = {name: view.nics[name] for name in wanted if name in view.nics}
+        samples = sum(nic.samples for nic in seen.values())
+        lost = sum(nic.lost for nic in seen.values())
+        lost_batches = sum(nic.lost_batches for nic in seen.values())
+        probing = sum(nic.samples > 0 and now_s - nic.heard_s < RECENT_S for nic in seen.values())
+        clock_of = {name: view.clock_of.get(name, name) for name in wanted}
+        names = sorted(set(clock_of.values()))
+        clocks = {name: view.clocks[name] for name in names if name in view.clocks}
+        rejected = view.rejected
+    fresh = {name: clock for name, clock in clocks.items() if now_s - clock.heard_s < RECENT_S}
+    synced = {name: clock for name, clock in fresh.items() if clock.state == "SYNCED"}
+    card: dict[str, Any] = {
+        "probes": {
+            "samples": samples, "lost": lost, "loss_share": lost / max(1, samples + lost),
+            "lost_batches": lost_batches, "rejected_messages": rejected, "nics_probing": probing,
+            "nics": len(wanted), "ok": probing == len(wanted) > 0,
+        },
+        "clocks": {
+            "synced": len(synced), "clocks": len(names),
+            "worst_bound_ns": max((clock.bound_ns for clock in synced.values()), default=None),
+            "ok": len(synced) == len(names) > 0,
+        },
+        "history": dict(history),
+    }  # fmt: skip
+    if readings is not None:
+        by_clock = {clock_of[name]: reading for name, reading in readings.items() if name in clock_of}
+        errors = errors_ns(synced, by_clock)
+        within = sum(abs(error) <= synced[name].bound_ns for name, error in errors.items())
+        card["truth"] = {
+            "within_bound": within, "clocks": len(errors),
+            "worst_error_ns": max((abs(error) for error in errors.values()), default=None),
+        }  # fmt: skip
+    if page is not None:
+        card["page"] = dict(page)
+    card["passed"] = all(card[part]["ok"] for part in ("probes", "clocks", "history"))
+    return card
+
+
+def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, Any]:
+    """Count the rows of path delays of the last seconds. The answer carries `ok`, and `error` where there is
+    none."""
+    since = f"now64(9) - INTERVAL {ROWS_WITHIN_S} SECOND"
+    sql = f"SELECT count() FROM fabrictime.delays WHERE window_start > {since}"
+    try:
+        headers = {"X-ClickHouse-User": user}
+        if password_file is not None:
+            headers["X-ClickHouse-Key"] = password_file.read_text(encoding="utf-8").strip()
+        rows = int(_get(url, headers, sql.encode()))
+    except (OSError, ValueError) as error:
+        return {"rows_last_10_s": 0, "ok": False, "error": str(error)}
+    return {"rows_last_10_s": rows, "ok": rows > 0}
+
+
+def ask_page(url: str) -> dict[str, Any]:
+    """Fetch the page. The answer carries `ok`, and `error` where there is none."""
+    try:
+        page = _get(url, {})
+    except (OSError, ValueError) as error:
+        return {"url": url, "ok": False, "error": str(error)}
+    return {"url": url, "ok": "fabrictime" in page}
+
+
+def _get(url: str, headers: Mapping[str, str], body: bytes | None = None) -> str:
+    request = urllib.request.Request(url, data=body, headers=dict(headers))  # noqa: S310 - checked as http
+    try:
+        with urllib.request.urlopen(request, timeout=_HTTP_TIMEOUT_S) as answer:  # noqa: S310
+            return str(answer.read(1 << 20).decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        detail = error.read(300).decode("utf-8", "replace").splitlines()
+        raise ValueError(f"{url}: HTTP {error.code} {detail[0] if detail else ''}".strip()) from None
+
+
+def lines(card: Mapping[str, Any]) -> list[str]:
+    """Return the scorecard for people, a line each."""
+    probes, clocks, history = card["probes"], card["clocks"], card["history"]
+    bound = clocks["worst_bound_ns"]
+    found = [
+        (probes["ok"], f"probes   {probes['samples']:,} samples, {probes['lost']:,} lost "
+         f"({probes['loss_share']:.3%}), {probes['nics_probing']} of {probes['nics']} NICs probing"),
+        (clocks["ok"], f"clocks   {clocks['synced']} of {clocks['clocks']} SYNCED"
+         + ("" if bound is None else f", worst bound {bound:,.0f} ns")),
+        (history["ok"], f"history  {history['rows_last_10_s']:,} rows of the last {ROWS_WITHIN_S} s"
+         + (f" ({history['error']})" if "error" in history else "")),
+    ]  # fmt: skip
+    if "truth" in card:
+        truth = card["truth"]
+        worst = truth["worst_error_ns"]
+        text = f"truth    {truth['within_bound']} of {truth['clocks']} offsets within their bound"
+        text += "" if worst is None else f", worst error {worst:,.0f} ns"
+        found.append((truth["within_bound"] == truth["clocks"], text))
+    if "page" in card:
+        error = card["page"].get("error")
+        found.append((card["page"]["ok"], f"page     {card['page']['url']}{f' ({error})' if error else ''}"))
+    return [f"{'ok  ' if ok else 'FAIL'}  {text}" for ok, text in found]
+
+
+def dumped(card: Mapping[str, Any]) -> str:
+    """Return the scorecard as one line of JSON."""
+    return json.dumps(card, allow_nan=False)

@@ -1,0 +1,1 @@
+"""Announces the NICs of a host and follows those of the fleet."""

@@ -1,0 +1,1 @@
+"""Watches a NIC's port and publishes evidence about its link."""

@@ -1,0 +1,1 @@
+"""Probes other NICs and publishes the samples."""

@@ -1,0 +1,108 @@
+"""What an RDMA prober tells the log: its NIC, and its samples.
+
+In: what its process said it opened, and its batches. Out: `Nic` records, `ProbeColumns`, and from the
+inventory those that it can ask. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from native.core.columns import ProbeColumns
+from producers.probe.rdma.worker_process import UdPeerLine
+from producers.settings import NicSettings
+from schemas.ids import clock_id, nic_id
+
+__all__ = ["PORT", "columns_of", "nic_record", "peers_of"]
+
+Record = dict[str, Any]
+
+PORT: Final = 4791
+"""UDP port of RoCE v2; announced for all kinds, since a NIC without one answers nobody."""
+
+
+def nic_record(
+    nic: NicSettings,
+    ready: Mapping[str, Any],
+    *,
+    run: int,
+    since_ns: int,
+    announced_ns: int,
+    stamp_error_ns: int,
+) -> Record:
+    """Return what an RDMA prober announces of its NIC, of which `nic.device` is the RDMA device. It has no
+    address, so that no UDP prober asks it."""
+    hardware, sure = ready["hardware"], ready["sure"]
+    return {
+        "nic": nic_id(nic.host, nic.device),
+        "host": nic.host,
+        "device": nic.device,
+        "shard": nic.shard,
+        "rail": nic.rail,
+        "rack": nic.rack,
+        "addresses": [],
+        "probe_port": PORT,
+        "clock": clock_id(nic.host, nic.device) if hardware else clock_id(nic.host),
+        "stamp": "HARDWARE" if hardware else "USER",
+        "speed_bps": ready["speed_bps"],
+        "mtu_bytes": None,
+        "run": run,
+        "since_ns": since_ns,
+        "announced_ns": announced_ns,
+        "capabilities": ["probe.ud"] if sure else ["probe.ud", "probe.ud.paths-unsure"],
+        "path_ports": list(ready["paths"]) if ready["kind"] == "ROCE_V2" else [],
+        "first_hop": None,
+        "turn_ns": 0,
+        "turn_shots": 0,
+        "ud": {
+            "kind": ready["kind"],
+            "gid": ready["gid"],
+            "lid": ready["lid"],
+            "path_bits": ready["path_bits"],
+            "queue_pairs": list(ready["numbers"]),
+        },
+        "stamp_error_ns": stamp_error_ns,
+    }
+
+
+def peers_of(records: Iterable[Record], kind: str) -> dict[str, UdPeerLine]:
+    """Return by name those that answer on UD queue pairs of the same kind of network, as the process takes
+    them: name, GID in hexadecimal, LID, free bits of it, queue pair numbers."""
+    found: dict[str, UdPeerLine] = {}
+    for record in records:
+        ud = record["ud"]
+        if ud is None or ud["kind"] != kind or not ud["queue_pairs"] or not _is_gid(ud["gid"]):
+            continue
+        found[record["nic"]] = (
+            record["nic"],
+            ud["gid"],
+            ud["lid"],
+            ud["path_bits"],
+            tuple(ud["queue_pairs"]),
+        )
+    return found
+
+
+def columns_of(nic: str, run: int, batch: Mapping[str, Any]) -> ProbeColumns:
+    """Return a batch of the process in the shape that all producers of `ProbeBatch` encode."""
+    groups = batch["groups"]
+    counts = [len(group[4]) for group in groups]
+    samples = [[value for group in groups for value in group[column]] for column in (4, 5, 6, 7)]
+    sent, forward, turnaround, reverse = (np.array(values, np.int64) for values in samples)
+    return ProbeColumns(
+        nic=nic, run=run, batch=batch["number"], clock_ns=batch["clock_ns"], system_ns=batch["system_ns"],
+        peers=[group[0] for group in groups],
+        path=np.array([group[1] for group in groups], np.int32),
+        spacing_ns=np.zeros(len(groups), np.int32),
+        lost=np.array([group[2] for group in groups], np.int32),
+        no_t3=np.array([group[3] for group in groups], np.int32),
+        start=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        sent=sent, forward=forward, turnaround=turnaround, reverse=reverse,
+    )  # fmt: skip
+
+
+def _is_gid(text: str) -> bool:
+    return len(text) == 32 and all(each in "0123456789abcdef" for each in text)

@@ -1,0 +1,151 @@
+"""The simulated fleet as the owner of its flows: tells the actuator of them, moves and paces them as it says.
+
+In: commands on the actuator's control socket. Out: what became of each; flows that came, changed and ended.
+One that is not there yet, or comes back, is found again, and told everything anew. Lent the simulation's own
+thread, between two ticks; never blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from producers.local_socket import connect
+from producers.sim.simulation import SimRun
+from producers.sim.workload import SimFlow
+
+__all__ = ["FlowOwner"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.2
+_READ_BYTES: Final = 65_536
+_LINE_BYTES: Final = 512
+_VERBS: Final = "MOVE,PACE"
+
+
+class FlowOwner:
+    """All flows of a simulated fleet, at the actuator that listens at `path`."""
+
+    def __init__(self, path: Path, run: SimRun) -> None:
+        self._path, self._run = path, run
+        self._connection: socket.socket | None = None
+        self._retry_s = 0.0
+        self._incoming = b""
+        self._outgoing = bytearray()
+        self._told: dict[str, int] = {}
+        """Flow to the source port that was told."""
+        self.carried_out = 0
+        """Commands so far."""
+
+    def serve(self) -> None:
+        """Tell what is new, and do what has come."""
+        if self._connection is None and not self._connect():
+            return
+        for flow in self._run.flow_news():
+            self._tell(flow)
+        self._flush()
+        self._read()
+
+    def wait(self, most_s: float) -> None:
+        """Wait so long, or until there is a command, and then do it."""
+        if self._connection is None:
+            time.sleep(most_s)
+            return
+        if select.select([self._connection], [], [], most_s)[0]:
+            self._read()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._retry_s:
+            return False
+        self._retry_s = now_s + _RETRY_S
+        try:
+            self._connection = connect(self._path, 0)
+        except OSError:
+            return False
+        self._incoming, self._told = b"", {}
+        self._outgoing.clear()
+        self._run.flow_news()
+        for flow in self._run.flows():
+            self._tell(flow)
+        _log.info("actuator at %s: told of %d flows", self._path, len(self._told))
+        return True
+
+    def _tell(self, flow: SimFlow) -> None:
+        host, _, key = _parts(flow)
+        if not flow.opened:
+            if self._told.pop(flow.flow_id, None) is not None:
+                self._outgoing += f"GONE {key} {host}\n".encode("ascii")
+        elif self._told.get(flow.flow_id) != flow.port:
+            self._told[flow.flow_id] = flow.port
+            self._outgoing += f"FLOW {key} {flow.port} {_VERBS} {host}\n".encode("ascii")
+
+    def _flush(self) -> None:
+        if self._connection is None or not self._outgoing:
+            return
+        try:
+            del self._outgoing[: self._connection.send(self._outgoing)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._lost()
+
+    def _read(self) -> None:
+        if self._connection is None:
+            return
+        try:
+            data = self._connection.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._incoming = (self._incoming + data).split(b"\n")
+        for line in lines:
+            self._do(line.decode("ascii", "replace"))
+        if not data or len(self._incoming) > _LINE_BYTES:
+            self._lost()
+        else:
+            self._flush()
+
+    def _do(self, line: str) -> None:
+        verb, *rest = line.split(" ")
+        if (
+            verb not in ("MOVE", "PACE")
+            or len(rest) != 4
+            or not (rest[0].isdecimal() and rest[2].isdecimal())
+        ):
+            _log.warning("actuator: %s", line[:200])
+            return
+        number, key, value, host = rest[0], rest[1], int(rest[2]), rest[3]
+        try:
+            flow = self._run.flow_of(host, key)
+            if verb == "MOVE":
+                self._run.set_flow_path(flow.flow_id, value)
+                self._told[flow.flow_id] = value
+            else:
+                self._run.set_flow_rate(flow.flow_id, value or None)
+        except ValueError as error:
+            self._outgoing += f"FAILED {number} {error}"[: _LINE_BYTES - 1].encode("ascii", "replace") + b"\n"
+            return
+        self.carried_out += 1
+        self._outgoing += f"DONE {number} {value} SIMULATED\n".encode("ascii")
+
+    def _lost(self) -> None:
+        self.close()
+        self._retry_s = time.monotonic() + _RETRY_S
+
+
+def _parts(flow: SimFlow) -> tuple[Any, ...]:
+    """Return host, boot and key of a flow."""
+    return tuple(flow.flow_id.split("/", 2))

@@ -1,0 +1,1 @@
+"""Traces the routes that probes and flows take."""

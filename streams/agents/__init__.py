@@ -1,1 +1,0 @@
-"""The Faust side of every stage: consume, call the logic, publish, acknowledge. Thin."""

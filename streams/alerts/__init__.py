@@ -1,0 +1,1 @@
+"""Raises, updates and clears the alerts of a shard."""

@@ -1,0 +1,1 @@
+"""Solves the clocks of a shard, window by window."""

@@ -1,0 +1,443 @@
+"""One window's mesh: clocks against each other, from pair lines, by robust weighted least squares.
+
+In: `Pairs` of one window, guesses of every clock's reading at a common instant, what is known of the clocks'
+rates, and the memory of the pairs. Out: `Mesh`: each node's offset and rate against its connected part, with
+standard error, what asymmetric paths can have added, and the pairs and nodes that contradict the rest. No
+fabric time in here: see clocks.py.
+
+Signs. theta_i is what added to clock i gives a common time: theta_i = T - c_i. A pair's offset is c_peer -
+c_prober = theta_prober - theta_peer. Rates are logarithmic, 1e9 * ln(dT / dc_i), since the pair's 1 + drift =
+dc_peer / dc_prober is their quotient: of clocks 100 ppm apart a plain difference would be 10 ppb off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from native.core import solve_mesh
+from streams.clock.pairs import NO_SLOPE_PPB, Bools, Float64s, Int64s, PairMemory, Pairs
+
+__all__ = [
+    "Mesh",
+    "MeshMemory",
+    "Priors",
+    "Suspect",
+    "log_ppb",
+    "plain_ppb",
+    "solve_relative",
+    "weighted_median",
+]
+
+DRIFT_SIGMA_LEAST_PPB: Final = 0.1
+NO_SLOPE_SIGMA_PPB: Final = 50_000.0
+FIRST_NOISE_NS: Final = 10.0
+EXACT_NODES: Final = 128
+"""Parts up to this size get their limits from the solution's own gains, larger ones from neighbours."""
+SUSPECT_WINDOWS: Final = 5
+SUSPECT_SIGMAS: Final = 5.0
+SUSPECT_SPREADS: Final = 6.0
+SUSPECT_LEAST_NS: Final = 20.0
+LIAR_PAIRS: Final = 5
+LIAR_SPREADS: Final = 10.0
+LIAR_LEAST_NS: Final = 50.0
+RATE_GATE: Final = 5.0
+ROUNDS: Final = 3
+CLEAN_SIGMAS: Final = 3.0
+"""Standard errors of a margin above its floor that are no queue yet."""
+
+
+def log_ppb(rate_ppb: Any) -> Any:
+    """Return 1e9 * ln(1 + rate)."""
+    return np.log1p(np.maximum(np.asarray(rate_ppb) * 1e-9, -1 + 1e-9)) * 1e9
+
+
+def plain_ppb(rate_log_ppb: Any) -> Any:
+    """Return the inverse of `log_ppb`."""
+    return np.expm1(np.asarray(rate_log_ppb) * 1e-9) * 1e9
+
+
+@dataclass(slots=True)
+class Priors:
+    """What is known of each node's rate before the window, in fabric time; sigma inf where nothing is."""
+
+    rate_log_ppb: Float64s
+    rate_sigma_ppb: Float64s
+
+
+@dataclass(slots=True)
+class Suspect:
+    """A pair whose path looks asymmetric."""
+
+    prober: str
+    peer: str
+    node: int
+    asymmetry_ns: float
+    sigma_ns: float
+    weight: float
+
+
+@dataclass(slots=True)
+class MeshMemory:
+    """What the mesh learns over windows."""
+
+    pairs: PairMemory = field(default_factory=PairMemory)
+    noise_ns: float = FIRST_NOISE_NS
+    """Typical error of a pair's offset without queueing, as residuals show it: until hills show it."""
+    role_ns: float = 0.0
+    """What every offset is off by towards the prober: its stamps are taken on another way than the peer's.
+    Loops that run against each other show it."""
+    role_weight: float = 0.0
+
+
+@dataclass(slots=True)
+class Mesh:
+    """Nodes of one window, n elements each; values are against the mean of the node's component."""
+
+    component: NDArray[np.int32]
+    theta_ns: Float64s
+    sigma_ns: Float64s
+    """Standard error by stamps and queues alone: what the next window's is independent of."""
+    rate_log_ppb: Float64s
+    rate_sigma_ppb: Float64s
+    reading_ns: Int64s
+    """Each clock's reading at the component's common instant."""
+    asymmetry_ns: Float64s
+    """Standard error of theta by lasting asymmetry of paths."""
+    limit_ns: Float64s
+    """The most that |theta| can be off by, whatever the paths and queues do: half the round trips' share and
+    what queueing they hold."""
+    queue_ns: Float64s
+    """What queues of this window that stood in one direction can have added."""
+    pairs: Int64s
+    residual_ns: Float64s
+    noise_ns: Float64s
+    """Of the readings of each node's pairs: how far delays at the stamps may shift all of them at once."""
+    stepped: Bools
+    """Most of the node's pairs show a step within the window."""
+    contradiction_ns: Float64s
+    """Of liars: the median of what their pairs are off by; else 0."""
+    suspects: list[Suspect]
+
+
+def solve_relative(
+    nodes: int,
+    pairs: Pairs,
+    memory: MeshMemory,
+    window: int,
+    share: float,
+    readings: Int64s,
+    has_reading: Bools,
+    priors: Priors,
+) -> Mesh:
+    """Solve offsets and rates of `nodes` clocks from `pairs`.
+
+    `readings` guesses each prober's clock at one common instant, good to some ms. All offsets are carried to
+    that instant with their drift; as the guesses differ from the true instant by clock, the solution itself
+    then tells better ones (all readings plus theta are one number) and the solve is done again, twice.
+    """
+    a, b = pairs.prober, pairs.peer
+    hills = pairs.noise_ns > 0
+    rows = memory.pairs.rows(pairs.names, window)
+    noise = memory.pairs.noise(rows, pairs.noise_ns, memory.noise_ns)
+    rates, rate_sigma, measured_rate, measured_sigma = _rates(
+        nodes, pairs, np.where(hills, _above(pairs.margin_ns, memory.pairs.floor(rows, hills)), 0.0), priors
+    )
+    turned = pairs.turned(plain_ppb(rates[a] - rates[b]), np.hypot(rate_sigma[a], rate_sigma[b]))
+    good_line = turned.turned & (turned.drift_sigma_ppb * np.abs(turned.lever_s) < 3 * noise)
+    good_line |= turned.hills | turned.kept
+    margin_sigma = np.where(hills, 2 * pairs.sigma_ns, noise)
+    excess = memory.pairs.excess(rows, turned.margin_ns, margin_sigma, good_line, hills)
+    known = np.isfinite(excess)
+    queued = np.where(known, excess, 0.0)
+    # A margin within its own error of the floor is a clean one.
+    queued = np.where(queued > CLEAN_SIGMAS * margin_sigma, queued, 0.0)
+    # a line without a slope or corners: a clock stepped under it, and its error is what it says
+    broken = (pairs.drift_sigma_ppb >= NO_SLOPE_PPB) & (pairs.forward.counts == 0) & ~hills
+    broken &= (pairs.margin_ns != pairs.rtt_min_ns) | (pairs.sigma_ns > 0.6 * pairs.rtt_min_ns)
+    own = np.where(known & ~broken & ~turned.hills, np.minimum(pairs.sigma_ns, noise), pairs.sigma_ns)
+    bias, bias_sigma, bias_windows = memory.pairs.bias(rows)
+    spread, lasting = _asymmetry(nodes, pairs, bias, bias_sigma, bias_windows)
+    suspect = (
+        (bias_windows >= SUSPECT_WINDOWS)
+        & (np.abs(bias) > SUSPECT_SIGMAS * bias_sigma)
+        & (np.abs(bias) > max(SUSPECT_SPREADS * spread, SUSPECT_LEAST_NS))
+    )
+    independent = own**2 + (queued / 2) ** 2 + (turned.drift_sigma_ppb * turned.lever_s) ** 2
+    steady = spread**2 + np.where(suspect, bias**2, 0.0)
+    counts = np.bincount(a, minlength=nodes) + np.bincount(b, minlength=nodes)
+    sloped = np.where(turned.drift_sigma_ppb < NO_SLOPE_PPB, turned.drift_sigma_ppb, NO_SLOPE_SIGMA_PPB)
+    reading = readings.copy()
+    for turn in range(ROUNDS):
+        away_s = (reading[a] - pairs.at_ns) * 1e-9
+        value = turned.offset_ns + turned.drift_ppb * away_s - memory.role_ns
+        usual = np.sqrt(independent + spread**2 + (sloped * away_s) ** 2)
+        sigma = np.sqrt(usual**2 + steady - spread**2)
+        solution = solve_mesh(nodes, b, a, value, sigma, want_sigma=turn == ROUNDS - 1)
+        reading = _common_readings(solution.component, solution.x, reading, has_reading)
+        has_reading = has_reading | (counts > 0)
+        if turn == 0:
+            _learn_role(memory, pairs, solution.residual, sigma)
+            unsure = ~known & ~hills & ~broken
+            independent = _as_residuals_say(pairs, solution.residual, independent, unsure, counts)
+    liars = _liars(nodes, pairs, solution.residual, usual)
+    if liars.any():
+        keep = ~((liars > 0)[a] | (liars > 0)[b])
+        sigma = np.where(keep, sigma, 1e9)
+        solution = solve_mesh(nodes, b, a, value, sigma)
+        reading = _common_readings(solution.component, solution.x, reading, has_reading)
+    theta = solution.x
+    residual = value - (theta[a] - theta[b]) if len(pairs) else np.empty(0)
+    vote = solution.weight / sigma**2 if len(pairs) else np.empty(0)
+    error = np.where(np.isfinite(solution.sigma), solution.sigma, 0.0)
+    clean = known & (queued == 0) & good_line & (vote > 0)
+    memory.pairs.take_residuals(rows, residual, clean)
+    if clean.any():
+        typical = 1.4826 * float(np.median(np.abs(residual[clean])))
+        memory.noise_ns += (max(typical, 0.5) - memory.noise_ns) / 8
+    steady_share = _mean_vote(nodes, pairs, vote, vote * min(lasting, 1e9) ** 2)
+    noise_share = _mean_vote(nodes, pairs, vote, vote * (sigma**2 - steady))
+    gains = _Gains(nodes, pairs, vote, solution.component)
+    floor = np.minimum(memory.pairs.floor(rows, hills), pairs.rtt_min_ns)
+    kept = vote * (sigma**2 - np.where(suspect, bias**2, 0.0)) if len(pairs) else np.empty(0)
+    return Mesh(
+        component=solution.component,
+        theta_ns=theta,
+        sigma_ns=error * np.sqrt(np.clip(noise_share, 1e-6, 1.0)),
+        rate_log_ppb=measured_rate,
+        rate_sigma_ppb=measured_sigma,
+        reading_ns=reading,
+        asymmetry_ns=np.where(np.isfinite(lasting), error * np.sqrt(steady_share), np.inf),
+        limit_ns=gains.shift(share * floor / 2 + queued / 2),
+        queue_ns=gains.shift(np.where(known, queued / 2, 0.0)),
+        pairs=counts.astype(np.int64),
+        residual_ns=np.sqrt(_by_node(nodes, pairs, residual**2) / np.maximum(counts, 1)),
+        noise_ns=_mean_vote(nodes, pairs, vote, noise),
+        stepped=2 * _by_node(nodes, pairs, broken.astype(np.float64)) > np.maximum(counts, 1),
+        contradiction_ns=liars,
+        suspects=_suspects(pairs, suspect, bias, bias_sigma, kept),
+    )
+
+
+def _above(margin_ns: Float64s, floor_ns: Float64s) -> Float64s:
+    return np.where(np.isfinite(floor_ns), np.maximum(margin_ns - floor_ns, 0.0), 0.0)
+
+
+def _rates(
+    nodes: int, pairs: Pairs, excess_ns: Float64s, priors: Priors
+) -> tuple[Float64s, Float64s, Float64s, Float64s]:
+    """Return each node's rate with what was known of it before taken in, its standard error, and the same two
+    from this window alone (against the component's mean).
+
+    `excess_ns`: what a pair's margin stands above its floor; a delay that came and went within a second turns
+    the pair's line by as many ppb. A node whose rate this window shows to be another one than it was is taken
+    at this window's word.
+    """
+    sloped = pairs.drift_sigma_ppb < NO_SLOPE_PPB
+    drift = np.where(sloped, log_ppb(pairs.drift_ppb), 0.0)
+    sigma = np.hypot(np.maximum(pairs.drift_sigma_ppb, DRIFT_SIGMA_LEAST_PPB), excess_ns)
+    sigma = np.where(sloped, sigma, NO_SLOPE_SIGMA_PPB)
+    solution = solve_mesh(nodes, pairs.peer, pairs.prober, drift, sigma)
+    rate, error = solution.x.copy(), solution.sigma.copy()
+    fused, fused_error = rate.copy(), error.copy()
+    for part in np.unique(solution.component):
+        members = np.flatnonzero(solution.component == part)
+        before = members[np.isfinite(priors.rate_sigma_ppb[members])]
+        if len(members) < 2 or not len(before):
+            continue
+        ahead = priors.rate_log_ppb[before] - rate[before]
+        variance = priors.rate_sigma_ppb[before] ** 2 + error[before] ** 2
+        gauge = weighted_median(ahead, 1 / variance)
+        fused[members] = rate[members] + gauge
+        agrees = np.abs(ahead - gauge) <= RATE_GATE * np.sqrt(variance)
+        kept, sigma_before = before[agrees], priors.rate_sigma_ppb[before[agrees]]
+        gain = error[kept] ** 2 / (error[kept] ** 2 + sigma_before**2)
+        fused[kept] += gain * (priors.rate_log_ppb[kept] - fused[kept])
+        fused_error[kept] = np.sqrt(gain) * sigma_before
+    return fused, fused_error, rate, error
+
+
+def weighted_median(values: Float64s, weight: Float64s) -> float:
+    """Return the value at which half of the weight lies on each side."""
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weight[order])
+    return float(values[order[int(np.searchsorted(total, total[-1] / 2))]])
+
+
+def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Float64s) -> None:
+    """Follow what residuals have in common: they are the peer's clock less the prober's, whoever is which.
+
+    Least squares take out of it what loops that all run one way leave open; the residuals' common part is the
+    rest of it, so that repeating this comes to the whole.
+    """
+    if len(pairs) < 8:
+        return
+    common = weighted_median(residual, 1 / sigma)
+    memory.role_weight = min(memory.role_weight + 1, 16)
+    memory.role_ns += common / memory.role_weight
+
+
+def _as_residuals_say(
+    pairs: Pairs, residual: Float64s, variance: Float64s, unsure: Bools, counts: Int64s
+) -> Float64s:
+    """Return the pairs' variances, lowered where those that are `unsure` agree better than they claim.
+
+    A pair whose floor is not known yet claims what queues may have done at the most; that all loops close far
+    better says that they did not.
+    """
+    free = 1 - float((counts > 0).sum()) / max(len(pairs), 1)
+    if unsure.sum() < 8 or free < 0.25:
+        return variance
+    shown = 1.5 * 1.4826 * float(np.median(np.abs(residual[unsure]))) / np.sqrt(free)
+    return np.where(unsure, np.minimum(variance, max(shown, 1.0) ** 2), variance)
+
+
+def _asymmetry(
+    nodes: int, pairs: Pairs, bias: Float64s, bias_sigma: Float64s, windows: Float64s
+) -> tuple[float, float]:
+    """Return the standard deviation of the pairs' asymmetry as loops show it, and an upper limit of it.
+
+    Of E pairs' asymmetries, n nodes can hide n - 1 combinations; the rest shows in the lasting residuals:
+    E[sum of bias^2] = (E - n + 1) * spread^2, plus the biases' own errors. Both directions between two clocks
+    are one pair here, since one path's asymmetry shows in both alike. The limit is the 99.5 % quantile by
+    chi-square (Wilson and Hilferty 1931); inf without loops.
+
+    A few pairs may contradict by any amount and are clipped at 6 times what is usual. Where loops are few,
+    a robust solution lays each one's whole contradiction on one pair of it and the others show none: usual is
+    then the median of as many of the largest as there are loops.
+    """
+    seen = windows >= 2
+    if not seen.any():
+        return 0.0, float("inf")
+    low, high = np.minimum(pairs.prober, pairs.peer)[seen], np.maximum(pairs.prober, pairs.peer)[seen]
+    edge, which = np.unique(low.astype(np.int64) * nodes + high, return_inverse=True)
+    signed = np.where(pairs.prober[seen] < pairs.peer[seen], bias[seen], -bias[seen])
+    count = np.bincount(which)
+    mean = np.bincount(which, signed) / count
+    square = np.maximum(mean**2, np.bincount(which, signed**2) / count)
+    noise = np.bincount(which, np.minimum(bias_sigma[seen], 1e6) ** 2) / count**2
+    ends = len(np.unique(np.concatenate([low, high])))
+    free = len(edge) - ends + 1
+    if free < 1:
+        return 0.0, float("inf")
+    usual = float(np.quantile(square, 1 - free / (2 * len(edge)), method="higher"))
+    clipped = np.minimum(square, 36 * max(usual, 1e-6))
+    spread2 = max(float(np.sum(clipped - noise)) / free, 0.0)
+    limit2 = max(float(np.sum(clipped)) / free, 0.25)
+    quantile = free * (1 - 2 / (9 * free) - 2.576 * np.sqrt(2 / (9 * free))) ** 3
+    return float(np.sqrt(spread2)), float(np.sqrt(limit2 * free / max(quantile, 1e-3)))
+
+
+def _liars(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s) -> Float64s:
+    """Return for each node that contradicts itself the median of what its pairs are off by; else 0.
+
+    A wrong clock satisfies all its pairs, an asymmetric path spoils one; only stamps that are wrong in
+    another way to each peer spoil most pairs of one node and one pair of each peer.
+    """
+    found = np.zeros(nodes)
+    if len(pairs) < LIAR_PAIRS:
+        return found
+    off = np.abs(residual)
+    order = np.argsort(np.concatenate([pairs.prober, pairs.peer]), kind="stable")
+    counts = np.bincount(pairs.prober, minlength=nodes) + np.bincount(pairs.peer, minlength=nodes)
+    scaled = np.tile(off / sigma, 2)[order]
+    plain = np.tile(off, 2)[order]
+    start = np.concatenate([[0], np.cumsum(counts)])
+    usual = max(float(np.median(off / sigma)) * 1.4826, 1.0)
+    for node in np.flatnonzero(counts >= LIAR_PAIRS):
+        part = slice(start[node], start[node + 1])
+        if np.median(scaled[part]) > LIAR_SPREADS * usual and np.median(plain[part]) > LIAR_LEAST_NS:
+            found[node] = np.median(plain[part])
+    return found
+
+
+def _suspects(
+    pairs: Pairs, suspect: Bools, bias: Float64s, bias_sigma: Float64s, weight: Float64s
+) -> list[Suspect]:
+    worst = np.flatnonzero(suspect)
+    worst = worst[np.argsort(-np.abs(bias[worst]), kind="stable")]
+    return [
+        Suspect(
+            *pairs.names[k], int(pairs.prober[k]), float(bias[k]), float(bias_sigma[k]),
+            float(np.clip(weight[k], 0.0, 1.0)),
+        )
+        for k in worst.tolist()
+    ]  # fmt: skip
+
+
+def _common_readings(
+    component: NDArray[np.int32], theta: Float64s, reading: Int64s, has_reading: Bools
+) -> Int64s:
+    """Return every node's reading at its component's instant: the median over the guesses, less theta."""
+    better = reading.copy()
+    whole = np.round(theta).astype(np.int64)
+    for part in np.unique(component):
+        members = np.flatnonzero(component == part)
+        known = members[has_reading[members]]
+        if len(members) < 2 or not len(known):
+            continue
+        base = int(reading[known[0]])
+        ahead = (reading[known] - base) + whole[known]
+        better[members] = base + int(np.median(ahead)) - whole[members]
+    return better
+
+
+def _by_node(nodes: int, pairs: Pairs, values: Float64s) -> Float64s:
+    if not len(pairs):
+        return np.zeros(nodes)
+    total = np.bincount(pairs.prober, values, nodes) + np.bincount(pairs.peer, values, nodes)
+    return np.asarray(total, np.float64)
+
+
+def _mean_vote(nodes: int, pairs: Pairs, vote: Float64s, values: Float64s) -> Float64s:
+    """Return each node's mean of values over its pairs by their votes."""
+    whole = _by_node(nodes, pairs, vote)
+    return _by_node(nodes, pairs, vote * values) / np.where(whole > 0, whole, 1.0)
+
+
+class _Gains:
+    """How far errors of the pairs can shift each node's theta.
+
+    theta = G v with G the gains of weighted least squares, so |error| <= sum |G| limit. With L the weighted
+    Laplacian and A the pairs' incidence, G = pinv(L) A' W, and as A' W has no mean, inv(L + 1/n) serves as
+    well. Large parts take the weighted mean of the node's own pairs, which that sum comes close to in a well
+    connected mesh.
+    """
+
+    NEIGHBOURS: Final = 1.5
+
+    def __init__(self, nodes: int, pairs: Pairs, vote: Float64s, component: NDArray[np.int32]) -> None:
+        self._nodes, self._pairs, self._vote = nodes, pairs, vote
+        self._own = _by_node(nodes, pairs, vote)
+        self._exact: list[tuple[NDArray[np.intp], NDArray[np.intp], Float64s]] = []
+        for part in np.unique(component[pairs.prober]) if len(pairs) else ():
+            members = np.flatnonzero(component == part)
+            if len(members) > EXACT_NODES:
+                continue
+            index = np.full(nodes, -1)
+            index[members] = np.arange(len(members))
+            mine = np.flatnonzero(component[pairs.prober] == part)
+            rows = np.arange(len(mine))
+            incidence = np.zeros((len(mine), len(members)))
+            incidence[rows, index[pairs.prober[mine]]] = 1.0
+            incidence[rows, index[pairs.peer[mine]]] = -1.0
+            most = float(vote[mine].max())
+            weighted = incidence * np.maximum(vote[mine] / max(most, 1e-300), 1e-9)[:, None]
+            gains = np.linalg.solve(incidence.T @ weighted + 1.0 / len(members), weighted.T)
+            total = float(self._own[members].sum())
+            if total > 0:
+                gains -= (self._own[members] / total) @ gains
+            self._exact.append((members, mine, np.abs(gains)))
+
+    def shift(self, limit_ns: Float64s) -> Float64s:
+        """Return for each node the most that errors of at most `limit_ns` a pair shift its theta."""
+        if not len(self._pairs):
+            return np.zeros(self._nodes)
+        own = np.where(self._own > 0, self._own, 1.0)
+        result = _by_node(self._nodes, self._pairs, self._vote * limit_ns) / own * self.NEIGHBOURS
+        for members, mine, gains in self._exact:
+            result[members] = gains @ limit_ns[mine]
+        return result

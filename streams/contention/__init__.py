@@ -1,0 +1,1 @@
+"""Detects queues that persist and names their cause."""

@@ -1,0 +1,1 @@
+"""Decodes probe batches, fits NIC pairs and reduces path delays."""

@@ -1,0 +1,406 @@
+"""Promises of latency: which pairs of groups were promised what, and since when it is not kept.
+
+In: the live rules and `PathDelays`, a window after the other. Out: `Change`s: a promise is broken, is kept
+again. Pure. A one-way delay is held against a promise only as far as the clocks are trusted: its error bound
+is taken off before. Without trusted clocks half a round trip tells of a promise that counts both ways, and of
+no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from native.core import bucket_edges_ns
+from native.core.window import BUCKETS
+from streams.delays.records import Member
+
+__all__ = ["EVERYONE", "Change", "LatencyRules", "check_rule", "groups_of"]
+
+Record = dict[str, Any]
+
+EVERYONE: Final = "*"
+WAIT_WINDOWS: Final = 2
+"""A window is judged once one so much later has begun: its records come from many NICs."""
+LEAST_SAMPLES: Final = 20
+"""A pair is judged by no fewer; where a window has fewer, by several windows together."""
+GONE_NS: Final = 60_000_000_000
+"""A broken promise that nobody has measured for so long is told of no more."""
+MAX_PAIRS: Final = 8
+
+
+def check_rule(rule: Mapping[str, Any]) -> None:
+    """Raise ValueError, one line, where a rule of `ActuatorConfig.latency_rules` cannot be."""
+    name = rule["name"]
+    if not name or len(name) > 128 or not name.isprintable():
+        raise ValueError(f"latency rule {name!r}: expected a name of 1 to 128 printable characters")
+    if not (math.isfinite(rule["p99_us"]) and 0 < rule["p99_us"] <= 1e7):
+        raise ValueError(f"latency rule {name}: p99_us {rule['p99_us']}, expected above 0, at most 10 s")
+    if not (math.isfinite(rule["for_s"]) and 1 <= rule["for_s"] <= 86_400):
+        raise ValueError(f"latency rule {name}: for_s {rule['for_s']}, expected 1 to 86400")
+    for end in ("from_group", "to_group"):
+        group = rule[end]
+        kind, colon, what = group.partition(":")
+        if not group or (colon and (kind not in ("rack", "rail") or not what)):
+            raise ValueError(
+                f"latency rule {name}: {end} {group!r}, expected a host, a NIC, rack:NAME, rail:N or *"
+            )
+
+
+def groups_of(member: Member) -> frozenset[str]:
+    """Return the groups that a NIC belongs to."""
+    groups = {EVERYONE, member.nic, member.host}
+    if member.rack is not None:
+        groups.add(f"rack:{member.rack}")
+    if member.rail is not None:
+        groups.add(f"rail:{member.rail}")
+    return frozenset(groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A promise broken (RAISED) or kept again (CLEARED)."""
+
+    name: str
+    subject: str
+    state: str
+    at_ns: int
+    """ns, fabric time: end of the window that decided."""
+    since_ns: int
+    """ns, fabric time: start of the first window that it was above, or below, in."""
+    p99_ns: float
+    """Of the last window, the worst of all pairs together and of those that broke it alone."""
+    text: str
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Pairs that break it, the worst first."""
+
+    @property
+    def nics(self) -> tuple[str, ...]:
+        """The NICs of those pairs."""
+        return tuple(dict.fromkeys(nic for pair in self.pairs for nic in pair))
+
+
+Pair = tuple[str, str]
+"""From NIC, to NIC."""
+
+
+class _Rule(NamedTuple):
+    name: str
+    from_group: str
+    to_group: str
+    p99_ns: float
+    for_ns: int
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether the way back is promised as much as the way there."""
+        return self.from_group == self.to_group
+
+    @property
+    def subject(self) -> str:
+        return f"{self.from_group}>{self.to_group}"
+
+
+@dataclass(slots=True)
+class _Delays:
+    """Delays of one pair in one direction: samples by bucket, and the largest bound of their errors."""
+
+    buckets: Counter[int] = field(default_factory=Counter)
+    bound_ns: float = 0.0
+    begin_ns: int = 0
+
+    def add(self, other: _Delays) -> None:
+        self.buckets.update(other.buckets)
+        self.bound_ns = max(self.bound_ns, other.bound_ns)
+
+    def p99_ns(self) -> float:
+        """Return what 99% of the samples stay below, less what the clocks may be wrong by."""
+        return max(0.0, _quantile(self.buckets, 0.99) - self.bound_ns)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of one rule, or of one pair under it."""
+
+    above_ns: int | None = None
+    """Start of the first window of the spell above the promise that lasts."""
+    below_ns: int | None = None
+    seen_ns: int = 0
+    p99_ns: float = 0.0
+    waiting: _Delays | None = None
+
+    def judge(self, p99_ns: float, above: bool, start_ns: int, end_ns: int) -> None:
+        if above:
+            self.above_ns = start_ns if self.above_ns is None else self.above_ns
+            self.below_ns = None
+        else:
+            self.below_ns = start_ns if self.below_ns is None else self.below_ns
+            self.above_ns = None
+        self.seen_ns, self.p99_ns = end_ns, p99_ns
+
+    def broken(self, for_ns: int) -> bool:
+        return self.above_ns is not None and self.seen_ns - self.above_ns >= for_ns
+
+
+@dataclass(slots=True)
+class _State:
+    rule: _Rule
+    all: _Watched = field(default_factory=_Watched)
+    pairs: dict[Pair, _Watched] = field(default_factory=dict)
+    raised_ns: int | None = None
+    """Since when it is broken, as told; None: it is not."""
+    quiet_ns: int | None = None
+    """End of the window since which nothing breaks it."""
+    unsure: bool = False
+    """Whether it could not be judged in the last window, for want of trusted clocks."""
+
+
+@dataclass(slots=True)
+class _Window:
+    start_ns: int
+    end_ns: int
+    there: dict[Pair, _Delays] = field(default_factory=dict)
+    """One-way delays."""
+    halves: dict[Pair, float] = field(default_factory=dict)
+    """Half the 99th percentile of the round trip, of pairs without trusted clocks."""
+
+
+class LatencyRules:
+    """All rules of one shard. `groups` tells the groups of a NIC, see `groups_of`."""
+
+    def __init__(self, groups: Callable[[str], frozenset[str]]) -> None:
+        self._groups = groups
+        self._states: dict[str, _State] = {}
+        self._restored: dict[str, int] = {}
+        self._windows: dict[int, _Window] = {}
+        self._judged = -1
+        self._end_ns = 0
+        self.late = 0
+        """Records of windows that were judged already."""
+
+    def restore(self, name: str, since_ns: int) -> None:
+        """Note that a rule was told as broken since `since_ns`; before the rules are set."""
+        self._restored[name] = since_ns
+
+    def set_rules(self, rules: Iterable[Mapping[str, Any]]) -> list[Change]:
+        """Take the rules in force; a rule that is gone, or is another now, is broken no more.
+
+        A rule that cannot be is left out: `check_rule` says why. So is a promise that was told as broken by a
+        rule of which nobody knows any more.
+        """
+        wanted = {}
+        for rule in rules:
+            try:
+                check_rule(rule)
+            except ValueError:
+                continue
+            wanted[rule["name"]] = _Rule(
+                rule["name"], rule["from_group"], rule["to_group"], 1e3 * rule["p99_us"],
+                round(1e9 * rule["for_s"]),
+            )  # fmt: skip
+        changes = []
+        for name, state in list(self._states.items()):
+            if wanted.get(name) != state.rule:
+                del self._states[name]
+                if state.raised_ns is not None:
+                    changes.append(self._cleared(state, self._end_ns, "the rule was taken back"))
+        for name, made in wanted.items():
+            if name not in self._states:
+                self._states[name] = _State(made, raised_ns=self._restored.pop(name, None))
+        for name, since_ns in sorted(self._restored.items()):
+            gone = _State(_Rule(name, EVERYONE, EVERYONE, 0.0, 0), raised_ns=since_ns)
+            changes.append(self._cleared(gone, max(self._end_ns, since_ns), "the rule was taken back"))
+        self._restored.clear()
+        return changes
+
+    @property
+    def longest_s(self) -> float:
+        """How long, in s, the rule that waits longest wants a promise broken until it says so; 0 without
+        rules."""
+        return max((state.rule.for_ns / 1e9 for state in self._states.values()), default=0.0)
+
+    def wants(self, nic: str) -> bool:
+        """Return whether a prober's delays matter to any rule."""
+        if not self._states:
+            return False
+        groups = self._groups(nic)
+        return any(s.rule.from_group in groups or s.rule.to_group in groups for s in self._states.values())
+
+    def take(self, record: Record) -> list[Change]:
+        """Take one `PathDelays` of the shard; return what became of the promises by it."""
+        number = record["window"]
+        if number <= self._judged:
+            self.late += 1
+            return []
+        window = self._windows.get(number)
+        if window is None:
+            window = self._windows[number] = _Window(record["window_start_ns"], record["window_end_ns"])
+        nic = record["nic"]
+        for path in record["paths"]:
+            _gather(window, nic, path)
+        newest = max(self._windows)
+        changes = []
+        for due in sorted(each for each in self._windows if each <= newest - WAIT_WINDOWS):
+            changes += self._judge(self._windows.pop(due))
+            self._judged = due
+        return changes
+
+    def _judge(self, window: _Window) -> list[Change]:
+        self._end_ns = max(self._end_ns, window.end_ns)
+        groups = {nic: self._groups(nic) for pair in (*window.there, *window.halves) for nic in pair}
+        changes = []
+        for name in sorted(self._states):
+            change = self._judge_rule(self._states[name], window, groups)
+            if change is not None:
+                changes.append(change)
+        return changes
+
+    def _judge_rule(
+        self, state: _State, window: _Window, groups: Mapping[str, frozenset[str]]
+    ) -> Change | None:
+        rule = state.rule
+
+        def promised(pair: Pair) -> bool:
+            return rule.from_group in groups[pair[0]] and rule.to_group in groups[pair[1]]
+
+        together = _Delays()
+        for pair, delays in sorted(window.there.items()):
+            if promised(pair):
+                together.add(delays)
+                self._judge_pair(state, pair, delays, window)
+        halves = {pair: half for pair, half in sorted(window.halves.items()) if promised(pair)}
+        state.unsure = bool(halves) and not together.buckets
+        if rule.both_ways:
+            for pair, half_ns in halves.items():
+                watched = state.pairs.setdefault(pair, _Watched())
+                watched.judge(half_ns, half_ns > rule.p99_ns, window.start_ns, window.end_ns)
+        if together.buckets:
+            p99_ns = together.p99_ns()
+            state.all.judge(p99_ns, p99_ns > rule.p99_ns, window.start_ns, window.end_ns)
+        return self._verdict(state, window)
+
+    def _judge_pair(self, state: _State, pair: Pair, delays: _Delays, window: _Window) -> None:
+        """Judge a pair alone, with what waits of earlier windows where this one has too few samples."""
+        watched = state.pairs.setdefault(pair, _Watched())
+        gathered, begin_ns = delays, window.start_ns
+        if watched.waiting is not None:
+            gathered, begin_ns = _Delays(), watched.waiting.begin_ns
+            gathered.add(watched.waiting)
+            gathered.add(delays)
+        if gathered.buckets.total() < LEAST_SAMPLES:
+            watched.waiting = _Delays(Counter(gathered.buckets), gathered.bound_ns, begin_ns)
+            return
+        watched.waiting = None
+        p99_ns = gathered.p99_ns()
+        watched.judge(p99_ns, p99_ns > state.rule.p99_ns, begin_ns, window.end_ns)
+
+    def _verdict(self, state: _State, window: _Window) -> Change | None:
+        """Raise what was above for long enough, clear what was not for as long."""
+        rule = state.rule
+        stale_ns = window.end_ns - max(GONE_NS, 2 * rule.for_ns)
+        for pair in [pair for pair, watched in state.pairs.items() if watched.seen_ns < stale_ns]:
+            if state.pairs[pair].waiting is None:
+                del state.pairs[pair]
+        broken = sorted(
+            (pair for pair, watched in state.pairs.items() if watched.broken(rule.for_ns)),
+            key=lambda pair: (-state.pairs[pair].p99_ns, pair),
+        )
+        if state.raised_ns is None:
+            if not broken and not state.all.broken(rule.for_ns):
+                return None
+            return self._raised(state, broken, window.end_ns)
+        if state.all.seen_ns < stale_ns and not state.pairs:
+            state.all = _Watched()
+            return self._cleared(state, window.end_ns, "not measured any more")
+        above = [w for w in (state.all, *state.pairs.values()) if w.above_ns is not None]
+        below = [w for w in (state.all, *state.pairs.values()) if w.below_ns is not None]
+        if above or not below:
+            state.quiet_ns = None
+            return None
+        state.quiet_ns = window.start_ns if state.quiet_ns is None else state.quiet_ns
+        if window.end_ns - state.quiet_ns < rule.for_ns:
+            return None
+        return self._cleared(state, window.end_ns, f"below {_us(rule.p99_ns)} us for {rule.for_ns / 1e9:g} s")
+
+    def _raised(self, state: _State, broken: Sequence[Pair], at_ns: int) -> Change:
+        rule = state.rule
+        starts = [state.pairs[pair].above_ns for pair in broken]
+        if state.all.broken(rule.for_ns):
+            starts.append(state.all.above_ns)
+        since_ns = min(start for start in starts if start is not None)
+        worst_ns = max([state.pairs[pair].p99_ns for pair in broken] + [state.all.p99_ns])
+        state.raised_ns, state.quiet_ns = since_ns, None
+        text = f"p99 above {_us(rule.p99_ns)} us for {(at_ns - since_ns) / 1e9:.0f} s {_between(rule)}"
+        if broken:
+            worst = state.pairs[broken[0]].p99_ns
+            more = f", {len(broken)} pairs" if len(broken) > 1 else ""
+            text += f": {broken[0][0]} to {broken[0][1]} {_us(worst)} us{more}"
+        else:
+            text += f": {_us(state.all.p99_ns)} us over all pairs"
+        if state.unsure:
+            text += ", by half the round trip: clocks are UNSYNCED"
+        pairs = tuple(broken[:MAX_PAIRS])
+        return Change(rule.name, rule.subject, "RAISED", at_ns, since_ns, worst_ns, text, pairs)
+
+    def _cleared(self, state: _State, at_ns: int, why: str) -> Change:
+        rule = state.rule
+        since_ns = at_ns if state.quiet_ns is None else state.quiet_ns
+        state.raised_ns = state.quiet_ns = None
+        text = f"p99 {_between(rule)}: {why}"
+        return Change(rule.name, rule.subject, "CLEARED", at_ns, since_ns, state.all.p99_ns, text)
+
+    def unsure(self) -> list[str]:
+        """Return the rules that cannot be judged now, since no clock of theirs can be trusted."""
+        return sorted(
+            name for name, state in self._states.items() if state.unsure and not state.rule.both_ways
+        )
+
+
+def _gather(window: _Window, nic: str, path: Record) -> None:
+    """Add one peer and path of a prober to both directions."""
+    peer = path["peer"]
+    if path["bound_ns"] is None:
+        if path["rtt_p99_ns"] is not None and path["count"] >= LEAST_SAMPLES:
+            half_ns = path["rtt_p99_ns"] / 2
+            for pair in ((nic, peer), (peer, nic)):
+                window.halves[pair] = max(half_ns, window.halves.get(pair, 0.0))
+        return
+    for pair, leg in (((nic, peer), "forward"), ((peer, nic), "reverse")):
+        delays = window.there.setdefault(pair, _Delays())
+        for bucket, count in zip(path[f"{leg}_bucket"], path[f"{leg}_bucket_count"], strict=False):
+            if 0 <= bucket < BUCKETS and count > 0:
+                delays.buckets[bucket] += count
+        delays.bound_ns = max(delays.bound_ns, path["bound_ns"])
+
+
+def _quantile(buckets: Mapping[int, int], share: float) -> float:
+    """Return the delay that `share` of the samples do not exceed, by straight lines within buckets."""
+    left = share * sum(buckets.values())
+    for bucket in sorted(buckets):
+        count = buckets[bucket]
+        if count and left <= count:
+            low_ns, high_ns = bucket_edges_ns(bucket)
+            return low_ns + (min(high_ns, 2 * max(low_ns, 1.0)) - low_ns) * left / count
+        left -= count
+    return 0.0
+
+
+def _between(rule: _Rule) -> str:
+    """Say which groups a rule is about, as 'between rack 3 and rack 7'."""
+    if rule.from_group == rule.to_group:
+        return "between all NICs" if rule.from_group == EVERYONE else f"within {_named(rule.from_group)}"
+    return f"between {_named(rule.from_group)} and {_named(rule.to_group)}"
+
+
+def _named(group: str) -> str:
+    if group == EVERYONE:
+        return "any NIC"
+    kind, colon, what = group.partition(":")
+    return group if not colon else what if what.startswith(kind) else f"{kind} {what}"
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1e3:.4g}"

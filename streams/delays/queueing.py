@@ -1,0 +1,208 @@
+"""One source's samples to `PathQueueing`: delays above each path's floor in short slots, many times a second.
+
+In: decoded batches with their offsets, the newest clock lines, the pairs' noise from the fits. Out: records,
+in parts of at most `MAX_ELEMENTS`. Knows no Kafka. What a killed worker had not sent is made again by its
+successor under other offset ranges: readers pass over a record that begins before what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from native.core import ClockLine, PairFits, ProbeColumns
+from native.core.columns import Int64s, QueueingColumns
+from native.core.queueing import SlotReducer
+from schemas.topics import MAX_ELEMENTS
+from streams.delays.records import Member
+
+__all__ = ["SUB_SLOTS", "SourceQueueing", "slot_ns_of"]
+
+Record = dict[str, Any]
+
+SUB_SLOTS: Final = 4
+"""Slots of `PathQueueing` in one of `LinkQueues`: queues move within a slot."""
+SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
+"""A sample is in the batch of a flush where it was sent the first of these before: its stamps are fetched by
+then. The second where links are fast, slots no longer than the third: no queue there adds much to it."""
+LATE_NS, LATEST_NS = 10_000_000, 120_000_000
+"""Probes that a queue holds up for longer are waited for: the first of these beyond what any took within
+`LATELY_NS`, at most the second. Whoever does not wait sees the least of the deepest queues."""
+LATELY_NS: Final = 1_000_000_000
+GONE_NS: Final = 500_000_000
+"""A prober without a batch for this long holds nothing back."""
+MAX_CELLS: Final = 32_768
+FORGET_NS: Final = 600_000_000_000
+
+
+def slot_ns_of(rate_bps: int) -> int:
+    """Return ns of a slot of `LinkQueues` for a link rate (0: not known): 10 ms below 10 Gbit/s, 1 ms below
+    40, 250 us from there."""
+    if rate_bps >= 40_000_000_000:
+        return 250_000
+    return 1_000_000 if rate_bps >= 10_000_000_000 else 10_000_000
+
+
+@dataclass(slots=True)
+class _Prober:
+    """What is known of a prober by its batches; ns."""
+
+    flushed_ns: int = 0
+    """Fabric time of the newest batch's flush."""
+    seen_ns: int = 0
+    """When the log took it."""
+    took_ns: int = 0
+    """The longest that a probe was under way of late, there and back."""
+    took_at_ns: int = 0
+    """When the log took that one."""
+
+
+class SourceQueueing:
+    """The samples of one source partition since the last `take`, and its paths' floors."""
+
+    def __init__(self, source: str, slot_ns: int) -> None:
+        self.source = source
+        self._reducer = SlotReducer(slot_ns)
+        self._probers: dict[str, _Prober] = {}
+        self._first: int | None = None
+        self._next = 0
+        self._newest_ns = 0
+        self._forgot_ns = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether `take` has anything to give."""
+        return self._first is not None
+
+    def recover(self, records: Iterable[Record]) -> None:
+        """Learn the floors that the owner before knew, from its newest records."""
+        for record in records:
+            if record["source"] == self.source:
+                nics = record["nics"]
+                for nic, peer, path, way, floor_ns, noise_ns, cells in zip(
+                    *(record[f] for f in ("nic", "peer", "path", "way", "floor_ns", "noise_ns", "cells")),
+                    strict=True,
+                ):
+                    if cells:
+                        self._reducer.set_noise(nics[nic], nics[peer], noise_ns)
+                        self._reducer.set_floor(
+                            nics[nic], nics[peer], path, way, floor_ns, record["start_ns"]
+                        )
+
+    def learn(self, fits: Mapping[str, PairFits]) -> None:
+        """Take the stamps' noise of each pair from a window's fits, prober to fits."""
+        for nic, found in fits.items():
+            for peer, noise_ns in zip(found.peers, found.noise_ns.tolist(), strict=True):
+                self._reducer.set_noise(nic, peer, noise_ns)
+
+    def add(self, batch: ProbeColumns, append_ns: int, offset: int, lines: Mapping[str, ClockLine]) -> None:
+        """Take a batch that the log took at `append_ns`."""
+        line = lines.get(batch.nic)
+        self._reducer.add(batch, line, lines)
+        flush_ns = batch.system_ns
+        if line is not None:
+            flush_ns = batch.clock_ns + round(
+                line.offset_ns + line.drift_ppb * 1e-9 * (batch.clock_ns - line.at_ns)
+            )
+        prober = self._probers.setdefault(batch.nic, _Prober())
+        prober.flushed_ns, prober.seen_ns = flush_ns, append_ns
+        took_ns = int((batch.forward + batch.reverse).max(initial=0))
+        if took_ns >= prober.took_ns or append_ns - prober.took_at_ns > LATELY_NS:
+            prober.took_ns, prober.took_at_ns = took_ns, append_ns
+        self._newest_ns = max(self._newest_ns, append_ns)
+        if self._first is None:
+            self._first = offset
+        self._next = offset + 1
+
+    def take(self, members: Mapping[str, Member]) -> list[Record]:
+        """Return the records of all since the last call, at least one a shard; none where nothing came.
+
+        `members` holds every prober of the source.
+        """
+        if self._first is None:
+            return []
+        columns = self._reducer.take()
+        rows: dict[str, list[int]] = {}
+        for row, (nic, _, _, _) in enumerate(columns.names):
+            rows.setdefault(members[nic].shard, []).append(row)
+        records = []
+        for shard, of_shard in sorted(rows.items()):
+            complete_ns = self._complete_ns(members, shard)
+            parts = _cut(of_shard, columns.start)
+            for number, part in enumerate(parts):
+                records.append({
+                    "shard": shard,
+                    "source": self.source,
+                    "first_offset": self._first,
+                    "next_offset": self._next,
+                    "part": number,
+                    "parts": len(parts),
+                    "start_ns": columns.start_ns,
+                    "slot_ns": self._reducer.slot_ns,
+                    "complete_ns": complete_ns,
+                    "synced": all(columns.names[row][3] != 3 for row in part),
+                    **_columns(columns, part),
+                })  # fmt: skip
+        self._first = None
+        if self._newest_ns - self._forgot_ns > FORGET_NS:
+            self._reducer.forget(columns.start_ns - FORGET_NS)
+            self._forgot_ns = self._newest_ns
+        return records
+
+    def _complete_ns(self, members: Mapping[str, Member], shard: str) -> int:
+        for nic, prober in list(self._probers.items()):
+            if self._newest_ns - prober.seen_ns > GONE_NS:
+                del self._probers[nic]
+        here = [
+            prober for nic, prober in self._probers.items() if nic in members and members[nic].shard == shard
+        ]
+        settle_ns = FAST_SETTLE_NS if SUB_SLOTS * self._reducer.slot_ns <= FAST_SLOT_NS else SETTLE_NS
+        late_ns = max((prober.took_ns for prober in here), default=0) + LATE_NS
+        flushed_ns = min((prober.flushed_ns for prober in here), default=0)
+        return max(0, flushed_ns - max(settle_ns, min(late_ns, LATEST_NS)))
+
+
+def _cut(rows: list[int], start: Int64s) -> list[list[int]]:
+    """Cut rows into parts of at most MAX_ELEMENTS rows, and about MAX_CELLS cells."""
+    parts: list[list[int]] = [[]]
+    cells = 0
+    for row in rows:
+        own = int(start[row + 1] - start[row])
+        if parts[-1] and (len(parts[-1]) == MAX_ELEMENTS or cells + own > MAX_CELLS):
+            parts.append([])
+            cells = 0
+        parts[-1].append(row)
+        cells += own
+    return parts
+
+
+def _columns(columns: QueueingColumns, rows: list[int]) -> Record:
+    """Return the record's columns of some rows, as arrays."""
+    at = np.asarray(rows, np.int64)
+    cells = columns.start[at + 1] - columns.start[at]
+    within = np.arange(int(cells.sum())) - np.repeat(np.cumsum(cells) - cells, cells)
+    of = np.repeat(columns.start[at], cells) + within
+    names = [columns.names[row] for row in rows]
+    table: dict[str, int] = {}
+    floor = columns.floor_ns[at]
+    return {
+        "nic": np.array([table.setdefault(name[0], len(table)) for name in names], np.int64),
+        "peer": np.array([table.setdefault(name[1], len(table)) for name in names], np.int64),
+        "path": np.array([name[2] for name in names], np.int64),
+        "way": np.array([name[3] for name in names], np.int64),
+        "floor_ns": np.where(np.isfinite(floor), floor, 0.0),
+        "noise_ns": columns.noise_ns[at],
+        "singles": columns.singles[at],
+        "idle": columns.idle[at],
+        "lost": columns.lost[at],
+        "cells": cells,
+        "slot": columns.slot[of],
+        "count": columns.count[of],
+        "least_ns": columns.least_ns[of],
+        "mean_ns": columns.mean_ns[of],
+        "at_ns": columns.at_ns[of],
+        "nics": list(table),
+    }

@@ -1,0 +1,158 @@
+"""Closed windows to records: `ClockFits` a shard, `PathDelays` a NIC.
+
+In: a `ClosedWindow`, what the inventory says of its NICs, the newest clock lines. Out: records as dicts, in
+parts of at most `MAX_ELEMENTS`; path delays as Avro bodies at once. Everything in them but `lag_messages`
+follows from the messages alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from native.core import ClockLine, NicWindow, PairFits, encode_path_delays
+from schemas.topics import MAX_ELEMENTS
+from streams.delays.counters import JumpLimit
+from streams.delays.source_partition import ClosedWindow, NicSamples
+
+__all__ = ["Fitted", "Member", "clock_fits", "fit_window", "path_delays"]
+
+Record = dict[str, Any]
+
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+
+STATES: Final = ("UNSYNCED", "HOLDOVER", "SYNCED")
+"""Symbols of `ClockSync` in their order on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the inventory says of a NIC."""
+
+    nic: str
+    host: str
+    shard: str
+    clock: str
+    rail: int | None = None
+    rack: str | None = None
+
+
+@dataclass(slots=True)
+class Fitted:
+    """A closed window with its pairs fitted: prober to `PairFits`."""
+
+    window: ClosedWindow
+    fits: dict[str, PairFits]
+
+
+def fit_window(window: ClosedWindow) -> Fitted:
+    """Fit all pairs of a closed window. Long-running and free of shared state: may run in a thread."""
+    return Fitted(window, {name: nic.samples.fit() for name, nic in sorted(window.nics.items())})
+
+
+def clock_fits(
+    fitted: Fitted,
+    members: Mapping[str, Member],
+    shards: Sequence[str],
+    window_ns: int,
+    limit: JumpLimit,
+    lag_messages: int = -1,
+) -> list[Record]:
+    """Return the window's `ClockFits`: for each of `shards` at least one, in parts.
+
+    `members` holds every prober of the window, `shards` every shard that may wait for this source. Counts
+    stand in a shard's part 0 alone, so that parts add up; messages that belong to no NIC (refused ones) count
+    in the first shard.
+    """
+    window = fitted.window
+    by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
+    for nic in fitted.fits:
+        by_shard.setdefault(members[nic].shard, []).append(nic)
+    records: list[Record] = []
+    for index, (shard, nics) in enumerate(by_shard.items()):
+        entries = [_nic_window(window.nics[nic], members[nic].clock, limit) for nic in nics]
+        pairs = [pair for nic in nics for pair in fitted.fits[nic].records(nic)]
+        parts = max(1, -(-len(entries) // MAX_ELEMENTS), -(-len(pairs) // MAX_ELEMENTS))
+        own = window.cut.messages if index == 0 else 0
+        for part in range(parts):
+            cut = slice(part * MAX_ELEMENTS, (part + 1) * MAX_ELEMENTS)
+            first = part == 0
+            records.append({
+                "shard": shard,
+                "source": window.source,
+                "window": window.cut.window,
+                "window_start_ns": window.cut.window * window_ns,
+                "window_end_ns": (window.cut.window + 1) * window_ns,
+                "part": part,
+                "parts": parts,
+                "first_offset": window.cut.first_offset,
+                "next_offset": window.cut.next_offset,
+                "lag_messages": lag_messages if first else -1,
+                "messages": own if first else 0,
+                "bytes": window.bytes if first and index == 0 else 0,
+                "samples": sum(entry["samples"] for entry in entries) if first else 0,
+                "late": window.cut.late if first and index == 0 else 0,
+                "rejected": window.rejected if first and index == 0 else 0,
+                "nics": entries[cut],
+                "pairs": pairs[cut],
+            })  # fmt: skip
+    return records
+
+
+def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
+    tally = nic.tally
+    state = tally.state
+    assert state is not None  # noqa: S101  an entry is made with its first batch
+    return {
+        "nic": tally.nic,
+        "clock": clock,
+        "run": state.run,
+        "batches": tally.batches,
+        "samples": nic.samples.samples,
+        "lost": tally.lost,
+        "lost_batches": min(tally.lost_batches, MAX_INT),
+        "restarts": tally.restarts,
+        "clock_jump_ns": max(-MAX_LONG, min(tally.clock_jump_ns(limit), MAX_LONG)),
+        "clock_ns": state.clock_ns,
+        "system_ns": state.system_ns,
+        "append_ns": tally.append_ns,
+        "last_batch": state.batch,
+    }
+
+
+def path_delays(
+    samples: NicWindow,
+    member: Member,
+    window: int,
+    window_ns: int,
+    lines: Mapping[str, ClockLine],
+    state: str,
+    log_offset_ns: int,
+) -> list[bytes]:
+    """Return one NIC's `PathDelays` of a window as Avro bodies, in parts; none where nothing was sent.
+
+    `lines` are the newest clock lines by NIC, `state` that of the prober's own clock, `log_offset_ns` fabric
+    time minus log append time. May run in a thread.
+    """
+    columns = samples.delays(None if state == "UNSYNCED" else lines.get(member.nic), lines)
+    rows = len(columns.peers)
+    parts = -(-rows // MAX_ELEMENTS)
+    start_ns = window * window_ns + log_offset_ns
+    return [
+        encode_path_delays(
+            member.nic,
+            member.shard,
+            window,
+            part,
+            parts,
+            start_ns,
+            start_ns + window_ns,
+            STATES.index(state),
+            columns,
+            part * MAX_ELEMENTS,
+            min((part + 1) * MAX_ELEMENTS, rows),
+        )
+        for part in range(parts)
+    ]

@@ -1,0 +1,223 @@
+"""The sink agents: from the topics that history keeps into ClickHouse, at least once and never doubled.
+
+In: fabric.delays, fabric.clock.offsets, fabric.clock.fits, fabric.inventory, fabric.rejects. Out: inserted
+blocks; only then are their messages acknowledged. While history is away an agent takes nothing more, so
+that the lag grows in the log and not in memory. What cannot be read goes to fabric.rejects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemas import codec, topics
+from streams.history import batch, rows
+from streams.history.clickhouse import Refused, Unavailable, Writer
+from streams.history.settings import HistorySinkSettings
+
+LOG: Final = logging.getLogger(__name__)
+READER: Final = "sink"
+
+Reject = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A message of the log that waits for its insert, and how to acknowledge it."""
+
+    place: batch.Place
+    key: bytes
+    value: bytes | None
+    done: Callable[[], Awaitable[None]]
+
+
+class TopicSink:
+    """One topic's way into history. `reject` publishes a Reject record; `writer` is this sink's own."""
+
+    def __init__(
+        self,
+        topic: str,
+        settings: HistorySinkSettings,
+        writer: Writer,
+        reject: Reject,
+        registry: codec.Registry | None = None,
+    ) -> None:
+        self._topic = topic
+        self._record = topics.TOPICS[topic].record
+        self._settings = settings
+        self._writer = writer
+        self._reject = reject
+        self._registry = registry
+        policy = batch.Policy(settings.batch_bytes, settings.batch_messages, settings.batch_ms / 1000)
+        self._batch: batch.Batch[Taken] = batch.Batch(policy)
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self.inserted_rows = 0
+        self.failures = 0
+
+    async def take(self, message: Taken) -> None:
+        """Take one message; returns late while history is away."""
+        async with self._turn:
+            self._batch.add(message, len(message.value or b""), time.monotonic())
+            self._wake.set()
+            if self._batch.full():
+                await self._flush()
+
+    async def flush_when_due(self) -> None:
+        """Send batches that do not fill up; runs for ever beside `take`."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while (wait_s := self._batch.wait_s(time.monotonic())) is not None:
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                    continue
+                async with self._turn:
+                    if self._batch.wait_s(time.monotonic()) == 0:
+                        await self._flush()
+
+    async def flush(self) -> None:
+        """Send what is there."""
+        async with self._turn:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        taken = self._batch.take()
+        if taken:
+            try:
+                await self._store(taken)
+            except BaseException:
+                self._batch.put_back(taken, time.monotonic())
+                raise
+            for message in taken:
+                await message.done()
+
+    async def _store(self, taken: Sequence[Taken]) -> None:
+        """Insert the rows of `taken`, in halves where a record among them is unfit. Returns when all is
+        kept.
+        """
+        try:
+            decoded, bad = await asyncio.to_thread(self._decode, taken)
+            made = await asyncio.to_thread(rows.rows_of, self._topic, decoded)
+        except codec.BadRecord as error:
+            await self._halve(taken, error.reason, str(error))
+            return
+        name = batch.token(self._topic, [message.place for message in taken])
+        for table, block in made.items():
+            try:
+                await self._insert(table, block, name)
+            except Refused as error:
+                await self._halve(taken, "OTHER", str(error))
+                return
+        for message, why in bad:
+            await self._refuse(message, why.reason, str(why))
+
+    async def _halve(self, taken: Sequence[Taken], reason: str, detail: str) -> None:
+        if len(taken) == 1:
+            await self._refuse(taken[0], reason, detail)
+            return
+        middle = len(taken) // 2
+        await self._store(taken[:middle])
+        await self._store(taken[middle:])
+
+    def _decode(
+        self, taken: Sequence[Taken]
+    ) -> tuple[list[rows.Message], list[tuple[Taken, codec.BadRecord]]]:
+        decoded: list[rows.Message] = []
+        bad: list[tuple[Taken, codec.BadRecord]] = []
+        for message in taken:
+            key = message.key.decode("utf-8", "replace")
+            try:
+                record = None
+                if message.value is not None:
+                    record = codec.decode(message.value, self._record, self._registry)
+            except codec.BadRecord as error:
+                bad.append((message, error))
+            else:
+                decoded.append(rows.Message(record, key, message.place.append_ns))
+        return decoded, bad
+
+    async def _insert(self, table: str, block: Any, name: str) -> None:
+        """Insert one block, again and again until history answers. Raises Refused."""
+        wait_s = self._settings.retry_ms / 1000
+        while True:
+            try:
+                await asyncio.to_thread(self._writer.insert, table, block, name)
+            except Unavailable as error:
+                self.failures += 1
+                LOG.warning("history is away, %s waits %.1f s: %s", self._topic, wait_s, error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, self._settings.retry_max_ms / 1000)
+            else:
+                self.inserted_rows += block.num_rows
+                return
+
+    async def _refuse(self, message: Taken, reason: str, detail: str) -> None:
+        value = message.value or b""
+        record = {
+            "topic": self._topic, "partition": message.place.partition, "offset": message.place.offset,
+            "append_ns": message.place.append_ns, "reader": READER, "reason": reason, "detail": detail[:500],
+            "key": message.key[:256], "size_bytes": len(value), "head": value[:1024],
+        }  # fmt: skip
+        LOG.warning("%s/%d offset %d refused: %s %s", *(record[n] for n in ("topic", "partition", "offset")),
+                    reason, detail)  # fmt: skip
+        if self._topic != topics.REJECTS.name:
+            await self._reject(record)
+            return
+        # A reject that cannot be read is kept as a row at once: published, it would come back here for ever.
+        made = rows.rows_of(self._topic, [rows.Message(record, "", message.place.append_ns)])
+        for table, block in made.items():
+            await self._insert(table, block, batch.token(f"{self._topic}/unreadable", [message.place]))
+
+
+def register(
+    app: Any, settings: HistorySinkSettings, registry: codec.Registry | None = None
+) -> dict[str, TopicSink]:
+    """Put the sink agents on a Faust app. Returns the sinks by topic, for status and tests."""
+    rejects = app.topic(topics.REJECTS.name, key_serializer="raw", value_serializer="raw")
+
+    async def reject(record: dict[str, Any]) -> None:
+        value = codec.encode("Reject", record, registry)
+        await (await rejects.send(key=record["topic"].encode(), value=value))
+
+    sinks: dict[str, TopicSink] = {}
+    for topic in rows.TOPICS:
+        sink = TopicSink(topic.name, settings, Writer(settings), reject, registry)
+        sinks[topic.name] = sink
+        source = app.topic(topic.name, key_serializer="raw", value_serializer="raw", key_type=bytes,
+                           value_type=bytes)  # fmt: skip
+        app.agent(source, name=f"sink.{topic.name}")(_agent(sink))
+    return sinks
+
+
+def _agent(sink: TopicSink) -> Callable[[Any], Awaitable[None]]:
+    async def agent(stream: Any) -> None:
+        stream = stream.noack()
+        timer = asyncio.create_task(sink.flush_when_due())
+        try:
+            async for event in stream.events():
+                if timer.done():
+                    timer.result()
+                await sink.take(_taken(stream, event))
+        finally:
+            timer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await timer
+
+    return agent
+
+
+def _taken(stream: Any, event: Any) -> Taken:
+    async def done() -> None:
+        await stream.ack(event)
+
+    message = event.message
+    append_ns = round((message.timestamp or 0.0) * 1000) * 1_000_000
+    place = batch.Place(message.partition, message.offset, append_ns)
+    value = message.value
+    return Taken(place, message.key or b"", None if value is None else bytes(value), done)

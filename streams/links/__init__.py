@@ -1,0 +1,1 @@
+"""Judges the health of links, NICs and hosts, and plans which links are probed when."""

@@ -1,1 +1,0 @@
-"""Map stages: partitioned by NIC, pure functions of decoded records."""

@@ -1,0 +1,1 @@
+"""Infers depth and utilisation of every link."""

@@ -1,0 +1,609 @@
+"""Queues and utilisation of a shard's links, from its sources' `PathQueueing`.
+
+In: records, which links each path takes, the links' rates, what flows report. Out: `LinkQueues`: of each
+block of some 10 ms the links that queue, and of each second all links that probes cross. Knows no Kafka and
+no clock. The method for depths stands in native/core/queues.c, that for utilisation at `busy_shares`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from native.core.columns import Float64s, Int64s
+from native.core.queues import QueueSolver
+from schemas.codec import BadRecord
+from schemas.topics import MAX_ELEMENTS
+from streams.delays.queueing import SUB_SLOTS
+from streams.runtime.route_table import PathBook
+
+__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "sound_queueing"]
+
+Record = dict[str, Any]
+
+WAIT_NS: Final = 100 * 1_000_000_000
+ASTRAY_NS: Final = 60 * 1_000_000_000
+LEAST_SLOT_NS: Final = 1_000
+BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
+BLOCK_SLOTS: Final = 5
+"""A block's length, that where there are so many links (much work is a block's, not a slot's), and its slots
+at least: what comes after its end would tell of its last ones too."""
+SECOND_NS: Final = 1_000_000_000
+USE_NS: Final = 10 * SECOND_NS
+"""Probes of this long tell how often a link is busy."""
+GRACE_NS: Final = 150_000_000
+"""A source that is this far behind the others holds no block open."""
+GONE_NS: Final = 2 * SECOND_NS
+PACKET_BYTES: Final = 1500
+UNKNOWN_BPS: Final = 1_000_000_000
+"""Depths of a link whose rate is not known are told as if it were this."""
+BUSY_ROUNDS: Final = 40
+TOGETHER: Final = 0.04
+"""What a link's use from probes alone may be off by since links on one flow's way are busy together."""
+SIGMAS: Final = (2.0, 1.2)
+"""Standard errors in a bound: of slots of one knot, and of more, whose errors even out."""
+OWN_RECEIVERS: Final = 3
+OWN_SIGMAS: Final = 5.0
+"""What of a NIC's delays counts as its own: in ways to so many receivers, and above so much noise."""
+KNOT_PROBES: Final = 0.9
+"""Probes that a link must see between two knots."""
+MOST_KNOTS: Final = 2
+MOST_NICS: Final = 1 << 15
+LEAST_ROUTES: Final = 1024
+SHALLOW_PACKETS: Final = 2.0
+"""Full packets below which a queue is none worth telling several times a second."""
+
+
+def fold_of(probes: float) -> int:
+    """Return how many slots to take together where so many probes cross a link in each: queues are told
+    no finer than probes see them."""
+    return 1 if probes >= 1 else 2 if probes >= 0.5 else SUB_SLOTS
+
+
+def knots_of(probes: float) -> int:
+    """Return into how many straight lines to cut a slot of so many probes over each link."""
+    return min(MOST_KNOTS, max(1, int(probes / KNOT_PROBES)))
+
+
+def sound_queueing(record: Record, now_ns: int) -> Record:
+    """Return a decoded `PathQueueing` whose columns fit each other. Raises BadRecord for any other, and for
+    one that is of another time than `now_ns`, fabric time."""
+
+    def refuse(field: str, found: object, expected: object) -> BadRecord:
+        return BadRecord("OUT_OF_RANGE", f"PathQueueing.{field}: {found}, expected {expected}")
+
+    rows, cells = len(record["nic"]), len(record["slot"])
+    for name in ("peer", "path", "way", "floor_ns", "noise_ns", "singles", "idle", "lost", "cells"):
+        if len(record[name]) != rows:
+            raise refuse(name, f"{len(record[name])} elements", rows)
+    for name in ("count", "least_ns", "mean_ns"):
+        if len(record[name]) != cells:
+            raise refuse(name, f"{len(record[name])} elements", cells)
+    if len(record["at_ns"]) not in (0, cells):
+        raise refuse("at_ns", f"{len(record['at_ns'])} elements", f"{cells}, or none")
+    if rows > MAX_ELEMENTS:
+        raise refuse("nic", f"{rows} rows", f"at most {MAX_ELEMENTS}")
+    if int(np.sum(record["cells"])) != cells:
+        raise refuse("cells", f"{int(np.sum(record['cells']))} together", cells)
+    for name in ("nic", "peer"):
+        if rows and np.max(record[name]) >= len(record["nics"]):
+            raise refuse(name, np.max(record[name]), f"below {len(record['nics'])}")
+    if rows and not (np.min(record["way"]) >= 1 and np.max(record["way"]) <= 3):
+        raise refuse("way", f"{np.min(record['way'])} to {np.max(record['way'])}", "1 to 3")
+    if cells and np.min(record["count"]) < 1:
+        raise refuse("count", np.min(record["count"]), "at least 1")
+    if cells and np.max(np.abs(record["mean_ns"])) > WAIT_NS:
+        raise refuse("mean_ns", np.max(np.abs(record["mean_ns"])), "at most 100 s")
+    if cells and int(np.max(record["slot"])) * record["slot_ns"] > ASTRAY_NS:
+        raise refuse("slot", np.max(record["slot"]), "within 60 s of start_ns")
+    if len(record["at_ns"]) and np.max(record["at_ns"]) >= record["slot_ns"]:
+        raise refuse("at_ns", np.max(record["at_ns"]), f"below slot_ns {record['slot_ns']}")
+    if not LEAST_SLOT_NS <= record["slot_ns"] <= SECOND_NS // SUB_SLOTS:
+        raise refuse("slot_ns", record["slot_ns"], "1 us to 250 ms")
+    for name in ("start_ns", "complete_ns"):
+        if record[name] and abs(record[name] - now_ns) > ASTRAY_NS:
+            raise refuse(name, record[name], f"within 60 s of {now_ns}")
+    return record
+
+
+def busy_shares(
+    hop_start: Int64s, hop_link: NDArray[np.int32], singles: Int64s, idle: Int64s, links: int,
+    begin: Float64s | None = None, rounds: int = BUSY_ROUNDS,
+) -> tuple[Float64s, Float64s]:  # fmt: skip
+    """Return ([links] share of the time that each link is busy, [links] its standard error).
+
+    Of the `singles` probes of route i, whose links stand at [hop_start[i], hop_start[i + 1]) of `hop_link`,
+    `idle` met no queue. Links without a probe get 0 and an infinite error. `begin`: [links] shares to start
+    from.
+    """
+    # Probes with exponential gaps see time averages (Wolff, 1982): one finds link l busy with probability
+    # rho_l, so all of a route idle with P_i = prod(1 - rho_l), were the links independent. Which link held a
+    # delayed probe up is not seen: expectation maximisation (Dempster, Laird, Rubin, 1977). Of the n_i - k_i
+    # delayed ones, rho_l / (1 - P_i) each met l busy, so
+    #
+    #   rho_l <- sum_i (n_i - k_i) rho_l / (1 - P_i) / sum_i n_i
+    #
+    # whose fixed point is the likelihood's maximum. The error is that of a route's P, var P = P (1 - P) / n,
+    # carried to rho_l by dP / d rho = - P / (1 - rho), the other links taken for known.
+    route = np.repeat(np.arange(len(singles)), np.diff(hop_start))
+    n = singles.astype(np.float64)
+    delayed = n - idle
+    seen = np.bincount(hop_link, weights=n[route], minlength=links)
+    share = np.full(links, 0.2) if begin is None else np.clip(begin, 0.01, 0.98)
+    some = np.maximum(seen, 1e-9)
+    for _ in range(rounds):
+        free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
+        blame = delayed / np.maximum(1 - free, 1e-9)
+        share = np.minimum(
+            share * np.bincount(hop_link, weights=blame[route], minlength=links) / some, 0.9999
+        )
+    free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
+    weight = n * free / np.maximum(1 - free, 1 / np.maximum(n, 1))
+    known = np.bincount(hop_link, weights=weight[route], minlength=links)
+    with np.errstate(divide="ignore"):
+        sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
+    return np.where(seen > 0, share, 0.0), sigma
+
+
+@dataclass(slots=True)
+class _Source:
+    complete_ns: int = 0
+    first_offset: int = -1
+    next_offset: int = -1
+
+
+@dataclass(slots=True)
+class _Cells:
+    """Cells of records, in columns."""
+
+    slot: Int64s
+    route: NDArray[np.int32]
+    at: Float64s
+    """Mean time within the slot, 0 to 1."""
+    count: Float64s
+    mean_ns: Float64s
+    noise_ns: Float64s
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Singles and idle ones of a second, by route."""
+
+    second: int
+    singles: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    idle: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def grow(self, routes: int) -> None:
+        """Make room for so many routes."""
+        more = routes - len(self.singles)
+        if more > 0:
+            self.singles = np.concatenate([self.singles, np.zeros(more, np.int64)])
+            self.idle = np.concatenate([self.idle, np.zeros(more, np.int64)])
+
+
+class ShardQueues:
+    """The queues of one shard. `rate_of` gives a link's bit/s, 0 where it is not known."""
+
+    def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
+        self.shard = shard
+        self.unknown_paths = 0
+        """Paths looked up whose links are not known: their rows are passed over."""
+        self.late_cells = 0
+        """Cells that came after their block was solved."""
+        self._rate_of = rate_of
+        self._slot_ns = 0
+        self._sources: dict[str, _Source] = {}
+        self._cells: list[_Cells] = []
+        self._next_block = -1
+        self._solved_in_ns = 1
+        """The length of blocks that `_next_block` counts in."""
+        self._synced = True
+        self._paths_version = -1
+        self._links: dict[str, int] = {}
+        self._names: list[str] = []
+        self._nics: dict[str, int] = {}
+        self._keys: Int64s = np.zeros(0, np.int64)
+        self._route_at: NDArray[np.int32] = np.zeros(0, np.int32)
+        """Paths that were looked up, ascending, and the route of each."""
+        self._routes: list[tuple[int, ...]] = []
+        self._senders: list[int] = []
+        """Number of each route's sender, -1 for round trips."""
+        self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._used = 0
+        """Paths looked up since any moved."""
+        self._stale = True
+        self._solver: QueueSolver | None = None
+        self._lengths: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._last: Int64s = np.zeros(0, np.int64)
+        """The link into the receiver of each route."""
+        self._flat: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._column: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._memory: dict[str, tuple[float, float]] = {}
+        self._busy: deque[_Busy] = deque()
+        self._share: Float64s | None = None
+        self._flow_bps: Mapping[str, float] = {}
+        self._sum_bytes: Float64s = np.zeros(0)
+        self._most_bytes: Float64s = np.zeros(0)
+        self._error_bytes: Float64s = np.zeros(0)
+        self._slots_of_second = 0
+        self._samples: Int64s = np.zeros(0, np.int64)
+
+    def set_flow_rates(self, bps: Mapping[str, float]) -> None:
+        """Take bit/s over each link as flows report it, links as in paths."""
+        self._flow_bps = bps
+
+    def take(self, record: Record, paths: PathBook) -> None:
+        """Take a record of one of the shard's sources. What a source has told already is passed over."""
+        source = self._sources.setdefault(record["source"], _Source())
+        first, after = record["first_offset"], record["next_offset"]
+        if (first, after) != (source.first_offset, source.next_offset):
+            if first < source.next_offset:
+                return
+            source.first_offset, source.next_offset = first, after
+        source.complete_ns = max(source.complete_ns, record["complete_ns"])
+        if record["slot_ns"] != self._slot_ns:
+            self._slot_ns = record["slot_ns"]
+            self._cells.clear()
+            self._next_block = -1
+            self._stale = True
+        if paths.version != self._paths_version:
+            self._paths_version = paths.version
+            self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
+            if len(self._routes) > LEAST_ROUTES and len(self._routes) > 4 * self._used:
+                self._forget_routes()
+            self._used = 0
+        self._synced = self._synced and record["synced"]
+        route = self._routes_of(record, paths)
+        self._count_busy(record, route)
+        cells = np.asarray(record["cells"], np.int64)
+        of = np.repeat(route, cells)
+        known = of >= 0
+        if not known.any():
+            return
+        noise = np.repeat(np.asarray(record["noise_ns"], np.float64), cells)
+        told_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
+        at = told_at if len(told_at) else np.full(len(of), 0.5)
+        self._cells.append(
+            _Cells(
+                (record["start_ns"] // self._slot_ns + np.asarray(record["slot"], np.int64))[known],
+                of[known],
+                at[known],
+                np.asarray(record["count"], np.float64)[known],
+                np.asarray(record["mean_ns"], np.float64)[known],
+                np.maximum(noise[known], 1e-3),
+            )
+        )
+
+    def _routes_of(self, record: Record, paths: PathBook) -> NDArray[np.int32]:
+        """Return the route of each row of a record, -1 where its links are not known."""
+        nics = record["nics"]
+        if len(self._nics) + len(nics) > MOST_NICS:
+            self._nics.clear()
+            self._forget_routes()  # they name senders by number
+            self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
+        nic, peer, path, way = (np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "way"))
+        key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | way if len(nic) else nic
+        at = np.searchsorted(self._keys, key)
+        found = np.full(len(key), -1, np.int32)
+        hit = at < len(self._keys)
+        hit[hit] = self._keys[at[hit]] == key[hit]
+        found[hit] = self._route_at[at[hit]]
+        new = np.flatnonzero(~hit)
+        if len(new):
+            rows = (column[new].tolist() for column in (nic, peer, path, way))
+            named = zip(*rows, strict=True)
+            found[new] = [self._route(nics[n], nics[p], port, w, paths) for n, p, port, w in named]
+            keys, first = np.unique(np.concatenate([self._keys, key[new]]), return_index=True)
+            self._route_at = np.concatenate([self._route_at, found[new]])[first]
+            self._keys = keys
+            self.unknown_paths += int(np.count_nonzero(found[new] < 0))
+        return found
+
+    def _route(self, nic: str, peer: str, path: int, way: int, paths: PathBook) -> int:
+        # t1 and t3 are taken behind the sender's own queue: its port, the first link, is not in the delay
+        sender = {1: nic, 2: peer}.get(way)
+        out = paths.forward(nic, peer, path)[1:] if way in (1, 3) else ()
+        back = paths.reverse(nic, peer, path)[1:] if way in (2, 3) else ()
+        if bool(out) < (way in (1, 3)) or bool(back) < (way in (2, 3)) or way not in (1, 2, 3):
+            return -1
+        links = tuple(dict.fromkeys(self._link(name) for name in (*out, *back)))
+        by = -1 if sender is None else self._nics.setdefault(sender, len(self._nics))
+        number = self._numbers.setdefault((by, links), len(self._routes))
+        if number == len(self._routes):
+            self._routes.append(links)
+            self._senders.append(by)
+            self._stale = True
+        self._used += 1
+        return number
+
+    def _forget_routes(self) -> None:
+        """Let go of all routes, which paths that have moved left behind."""
+        self._routes.clear()
+        self._senders.clear()
+        self._numbers.clear()
+        self._busy.clear()
+        self._cells.clear()
+        self._stale = True
+
+    def _link(self, name: str) -> int:
+        found = self._links.get(name)
+        if found is None:
+            found = self._links[name] = len(self._names)
+            self._names.append(name)
+        return found
+
+    def _count_busy(self, record: Record, route: NDArray[np.int32]) -> None:
+        second = record["complete_ns"] // SECOND_NS
+        if not self._busy or self._busy[-1].second != second:
+            self._busy.append(_Busy(second))
+            while self._busy[0].second <= second - USE_NS // SECOND_NS:
+                self._busy.popleft()
+        busy = self._busy[-1]
+        singles = np.asarray(record["singles"], np.int64)
+        told = (route >= 0) & (singles > 0) & (np.asarray(record["way"]) != 3)
+        if told.any():
+            idle = np.asarray(record["idle"], np.int64)
+            busy.grow(len(self._routes))
+            np.add.at(busy.singles, route[told], singles[told])
+            np.add.at(busy.idle, route[told], idle[told])
+
+    def _block_ns(self) -> int:
+        slot = self._slot_ns * SUB_SLOTS
+        length_ns = BLOCK_NS if len(self._names) <= MANY_LINKS else LONG_BLOCK_NS
+        return max(BLOCK_SLOTS, length_ns // slot) * slot
+
+    def _set_block_ns(self) -> None:
+        """Go on at the first whole block where their length became another one."""
+        block_ns = self._block_ns()
+        if self._next_block >= 0:
+            self._next_block = -(-self._next_block * self._solved_in_ns // block_ns)
+        self._solved_in_ns = block_ns
+
+    def ready(self) -> bool:
+        """Return whether a block can be solved: all sources that still speak have told all of it."""
+        if not self._slot_ns or not self._sources:
+            return False
+        newest = max(source.complete_ns for source in self._sources.values())
+        self._set_block_ns()
+        block_ns = self._solved_in_ns
+        if self._next_block < 0:
+            self._next_block = newest // block_ns if self._cells else -1
+            return False
+        end = (self._next_block + 1) * block_ns
+        speaking = [s.complete_ns for s in self._sources.values() if newest - s.complete_ns < GONE_NS]
+        return min(speaking) >= end or newest - end > GRACE_NS
+
+    def solve(self, solved_ns: int) -> list[Record]:
+        """Solve the block that is `ready`; return its `LinkQueues`, and those of the second that it ends.
+
+        Takes long.
+        """
+        block_ns, slot_ns = self._solved_in_ns, self._slot_ns
+        newest = max(source.complete_ns for source in self._sources.values())
+        if newest - self._next_block * block_ns > 2 * SECOND_NS + block_ns:  # a gap that nobody will fill
+            self._next_block = (newest - SECOND_NS) // block_ns
+        block, self._next_block = self._next_block, self._next_block + 1
+        first, slots = block * block_ns // slot_ns, block_ns // slot_ns
+        cells = self._pick(first, first + slots)
+        self._renew()
+        if self._solver is None:
+            return []
+        hops = self._lengths[cells.route] @ cells.count if len(cells.route) else 0.0
+        delay_ns = self._without_own(cells)
+        probes = float(hops) / (slots * max(1, int(self._column.max()) + 1))
+        fold = fold_of(probes)
+        when = (cells.slot - first + cells.at) / fold
+        slot = (cells.slot - first) // fold
+        order = np.argsort(when, kind="stable")
+        start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
+        knots = knots_of(probes * fold)
+        found = self._solver.solve(
+            float(slot_ns * fold), start, cells.route[order], (when - slot)[order], cells.count[order],
+            delay_ns[order], cells.noise_ns[order], knots,
+        )  # fmt: skip
+        self._remember()
+        # to links, whole slots and bytes; links of one column hold its sum together
+        fine = SUB_SLOTS // fold
+        depth = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)[:, self._column]
+        error = np.sqrt((found.sigma_ns**2).mean(axis=0))[self._column]
+        bytes_per_ns = self._rates() / 8e9
+        depth, error = depth * bytes_per_ns, SIGMAS[knots > 1] * error * bytes_per_ns
+        records = self._fast(block * block_ns, depth, error, cells, solved_ns)
+        return records + self._slow(block * block_ns, block_ns, depth, error, cells, solved_ns)
+
+    def _pick(self, begin: int, end: int) -> _Cells:
+        """Take the cells of slots [begin, end) out; older ones are gone."""
+        picked: list[_Cells] = []
+        left: list[_Cells] = []
+        for cells in self._cells:
+            mine = (cells.slot >= begin) & (cells.slot < end)
+            self.late_cells += int(np.count_nonzero(cells.slot < begin))
+            for where, into in ((mine, picked), (cells.slot >= end, left)):
+                if where.any():
+                    into.append(
+                        _Cells(
+                            cells.slot[where], cells.route[where], cells.at[where], cells.count[where],
+                            cells.mean_ns[where], cells.noise_ns[where],
+                        )
+                    )  # fmt: skip
+        self._cells = left
+        if not picked:
+            none = np.zeros(0)
+            return _Cells(np.zeros(0, np.int64), np.zeros(0, np.int32), none, none, none, none)
+        return _Cells(*(np.concatenate([getattr(c, name) for c in picked]) for name in _Cells.__slots__))
+
+    def _without_own(self, cells: _Cells) -> Float64s:
+        """Return [cells] ns of delay without what all that one NIC sends shows, to several receivers at every
+        moment of a block: an error of its clock, or the host's own delay. No queue does that."""
+        sender = np.array(self._senders, np.int64)[cells.route] if len(cells.route) else cells.slot
+        receiver = self._last[cells.route]
+        key = sender * len(self._names) + receiver
+        each, at = np.unique(key[sender >= 0], return_inverse=True)
+        least = np.full(len(each), np.inf)
+        np.minimum.at(least, at, cells.mean_ns[sender >= 0])
+        senders, of = np.unique(each // max(1, len(self._names)), return_inverse=True)
+        own = np.full(len(senders), np.inf)
+        np.minimum.at(own, of, least)
+        own[np.bincount(of, minlength=len(senders)) < OWN_RECEIVERS] = 0
+        number = np.searchsorted(senders, sender)
+        delay_ns = cells.mean_ns.copy()
+        known = sender >= 0
+        shift = own[number[known]]
+        delay_ns[known] -= np.where(shift > OWN_SIGMAS * cells.noise_ns[known], shift, 0.0)
+        return delay_ns
+
+    def _rates(self) -> Float64s:
+        return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._names], np.float64)
+
+    def _renew(self) -> None:
+        """Build the solver anew where links or routes have changed; links that all routes cross together
+        become one column."""
+        if not self._stale:
+            return
+        self._stale = False
+        if not self._routes:
+            self._solver = None
+            return
+        self._last = np.array([links[-1] for links in self._routes], np.int64)
+        lengths = self._lengths = np.array([len(links) for links in self._routes])
+        flat = self._flat = np.fromiter(
+            (link for links in self._routes for link in links), np.int64, int(lengths.sum())
+        )
+        route = np.repeat(np.arange(len(lengths)), lengths)
+        order = np.lexsort((route, flat))
+        begin = np.searchsorted(flat[order], np.arange(len(self._names) + 1))
+        columns: dict[bytes, int] = {}
+        self._column = np.array([
+            columns.setdefault(route[order[begin[link] : begin[link + 1]]].tobytes(), len(columns))
+            for link in range(len(self._names))
+        ], np.int64)  # fmt: skip
+        packet_ns = np.zeros(len(columns))
+        np.maximum.at(packet_ns, self._column, PACKET_BYTES * 8e9 / self._rates())
+        pairs = route * len(columns) + self._column[flat]
+        pairs = pairs[np.sort(np.unique(pairs, return_index=True)[1])]  # in the order of their crossing
+        start = np.searchsorted(pairs // len(columns), np.arange(len(self._routes) + 1))
+        self._solver = QueueSolver(packet_ns, start, (pairs % len(columns)).astype(np.int32), merge=SUB_SLOTS)
+        last, mean = np.zeros(len(columns)), np.zeros(len(columns))
+        for link, name in enumerate(self._names):
+            last[self._column[link]], mean[self._column[link]] = self._memory.get(name, (0.0, 0.0))
+        if self._memory:
+            self._solver.restore(last, mean)
+        for name in ("_sum_bytes", "_most_bytes", "_error_bytes", "_samples"):
+            old = getattr(self, name)
+            grown = np.zeros(len(self._names), old.dtype)
+            grown[: len(old)] = old
+            setattr(self, name, grown)
+        self._share = None
+
+    def _remember(self) -> None:
+        if self._solver is not None and self._next_block % 20 == 0:
+            last, mean = self._solver.state()
+            self._memory = {
+                name: (float(last[c]), float(mean[c]))
+                for name, c in zip(self._names, self._column.tolist(), strict=False)
+            }
+
+    def _groups(self) -> list[int]:
+        """Return a number for each link: 0, or that of the links it cannot be told from."""
+        count = np.bincount(self._column)
+        return np.where(count[self._column] > 1, self._column + 1, 0).tolist()  # type: ignore[no-any-return]
+
+    def _crossed(self, cells: _Cells) -> Int64s:
+        """Return [links] probes that crossed each link."""
+        counts = np.bincount(cells.route, weights=cells.count, minlength=len(self._routes))
+        found = np.bincount(self._flat, np.repeat(counts, self._lengths), len(self._names))
+        crossed: Int64s = found.astype(np.int64)
+        return crossed
+
+    def _fast(
+        self, start_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
+    ) -> list[Record]:
+        shallow = SHALLOW_PACKETS * PACKET_BYTES
+        deepest = depth.max(axis=0)
+        deep = np.flatnonzero(deepest > np.maximum(shallow, error))
+        groups = self._groups()
+        samples = self._crossed(cells)
+        self._samples += samples
+        links = []
+        for link in deep.tolist():
+            slots = np.flatnonzero(depth[:, link] > shallow / 4)
+            links.append({
+                "link": self._names[link], "rate_bps": self._rate_of(self._names[link]),
+                "depth_mean_bytes": float(depth[:, link].mean()), "depth_max_bytes": float(deepest[link]),
+                "bound_bytes": float(error[link]), "utilisation": None, "utilisation_bound": None,
+                "from_flows": False, "samples": int(samples[link]), "group": groups[link],
+                "slot": slots.tolist(), "depth_bytes": depth[slots, link].tolist(),
+            })  # fmt: skip
+        slot_ns = self._slot_ns * SUB_SLOTS
+        return self._records(start_ns, slot_ns, len(depth), links, cells, solved_ns)
+
+    def _slow(
+        self, start_ns: int, block_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
+    ) -> list[Record]:
+        self._sum_bytes += depth.sum(axis=0)
+        self._most_bytes = np.maximum(self._most_bytes, depth.max(axis=0))
+        self._error_bytes = np.maximum(self._error_bytes, error)
+        self._slots_of_second += len(depth)
+        if (start_ns + block_ns) // SECOND_NS == start_ns // SECOND_NS:
+            return []
+        share, sigma = self._use()
+        rates, groups = self._rates(), self._groups()
+        links = []
+        for link in np.flatnonzero(self._samples).tolist():
+            name = self._names[link]
+            use, bound, from_flows = float(share[link]), float(2 * sigma[link]) + TOGETHER, False
+            reported = self._flow_bps.get(name)
+            # flows tell exactly what they carry; where probes see more, some traffic is reported by nobody
+            if reported is not None and self._rate_of(name) and reported / rates[link] >= use - bound - 0.01:
+                use, bound, from_flows = min(1.0, reported / rates[link]), 0.01, True
+            known = from_flows or np.isfinite(bound)
+            links.append({
+                "link": name, "rate_bps": self._rate_of(name),
+                "depth_mean_bytes": float(self._sum_bytes[link] / self._slots_of_second),
+                "depth_max_bytes": float(self._most_bytes[link]),
+                "bound_bytes": float(self._error_bytes[link]),
+                "utilisation": use if known else None,
+                "utilisation_bound": min(bound, 1.0) if known else None,
+                "from_flows": from_flows, "samples": int(self._samples[link]), "group": groups[link],
+                "slot": [], "depth_bytes": [],
+            })  # fmt: skip
+        for column in (self._sum_bytes, self._most_bytes, self._error_bytes, self._samples):
+            column[:] = 0
+        self._slots_of_second = 0
+        second_ns = start_ns // SECOND_NS * SECOND_NS
+        return self._records(second_ns, SECOND_NS, 1, links, cells, solved_ns)
+
+    def _use(self) -> tuple[Float64s, Float64s]:
+        singles, idle = np.zeros(len(self._routes), np.int64), np.zeros(len(self._routes), np.int64)
+        for busy in self._busy:
+            singles[: len(busy.singles)] += busy.singles
+            idle[: len(busy.idle)] += busy.idle
+        used = np.flatnonzero(singles)
+        start = np.concatenate([[0], np.cumsum(self._lengths[used])]).astype(np.int64)
+        hops = self._flat[np.repeat(singles > 0, self._lengths)].astype(np.int32)
+        begin = self._share if self._share is not None and len(self._share) == len(self._names) else None
+        share, sigma = busy_shares(start, hops, singles[used], idle[used], len(self._names), begin)
+        self._share = share
+        return share, sigma
+
+    def _records(
+        self, start_ns: int, slot_ns: int, slots: int, links: list[Record], cells: _Cells, solved_ns: int
+    ) -> list[Record]:
+        parts = max(1, -(-len(links) // MAX_ELEMENTS))
+        synced, paths = self._synced, len(np.unique(cells.route))
+        self._synced = True
+        return [
+            {
+                "shard": self.shard, "window": start_ns // (slot_ns * slots), "part": part, "parts": parts,
+                "window_start_ns": start_ns, "slot_ns": slot_ns, "slots": slots, "synced": synced,
+                "paths": paths, "solved_ns": solved_ns,
+                "links": links[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+            }
+            for part in range(parts)
+        ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Faust app, stage base, global tables and workarounds for upstream defects."""

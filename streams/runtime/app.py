@@ -1,0 +1,290 @@
+"""The stream worker: builds the Faust app of its stages and runs it in this process until SIGTERM or SIGINT.
+
+In: `StreamSettings`. Out: an exit code, 0 after a signal; readiness told in systemd's way once partitions are
+assigned and the lookups have caught up. No port is opened. The history sink is an app and a group of its own,
+so that a history that is down holds nothing else up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import faust
+from faust.types import TP
+from sdnotify import SystemdNotifier
+
+from schemas import codec
+from schemas.topics import MAX_MESSAGE_BYTES
+from streams.alerts.stage import AlertsStage
+from streams.clock.stage import SolveStage
+from streams.contention.stage import ContentionStage
+from streams.delays.stage import MapStage
+from streams.links.stage import LinksStage
+from streams.policy.stage import PolicyStage
+from streams.queues.stage import QueuesStage
+from streams.runtime.assignment import Ownership
+from streams.runtime.context import Room
+from streams.runtime.fetches import NOT_AHEAD_S, tune_fetches
+from streams.runtime.in_loop import read_in_loop
+from streams.runtime.rejects import send_reject
+from streams.runtime.watchdog import watch
+from streams.settings import Stage, StreamSettings
+
+__all__ = ["build_app", "main"]
+
+log = logging.getLogger(__name__)
+
+STAGES: Final[tuple[tuple[Stage, Callable[[Room], Staged]], ...]] = (
+    ("map", MapStage),
+    ("solve", SolveStage),
+    ("links", LinksStage),
+    ("links", AlertsStage),
+    ("solve", ContentionStage),
+    ("solve", QueuesStage),
+    ("policy", PolicyStage),
+)
+"""What runs in a worker, by its stage in the settings."""
+APART: Final[tuple[tuple[str, set[Stage]], ...]] = (
+    ("", {"map", "solve"}), ("-links", {"links"}), ("-policy", {"policy"}),
+)  # fmt: skip
+"""Stages that share an app, and what the name of its consumer group ends in."""
+QUICK: Final[set[Stage]] = {"links", "policy"}
+"""Stages that answer in milliseconds: what comes is fetched at once and not gathered."""
+REPEAT_S: Final = 10.0
+"""s before the same line of a client library is printed again."""
+EXIT_S: Final = 2.0
+"""s that threads have to end after the worker stopped; what they hold is unacknowledged."""
+READ_AHEAD_S: Final = 0.015
+FETCH_WAIT_MS: Final = 100
+GATHER_WAIT_MS: Final = 10
+"""For so long what workers read is gathered in the log: a fetch of one message costs as much as one of
+twenty."""
+SINK_WAIT_MS: Final = 500
+GATHER_BYTES: Final = 1 << 20
+"""How much is waited for at most, and how long by the history sink."""
+
+
+def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
+    """Return a Faust app with this project's settings and no agents."""
+    return faust.App(
+        name,
+        broker=[f"kafka://{address}" for address in settings.bootstrap.split(",")],
+        datadir=str(datadir),
+        store="memory://",
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        key_serializer="raw",
+        value_serializer="raw",
+        autodiscover=False,
+        broker_session_timeout=float(settings.session_timeout_s),
+        broker_heartbeat_interval=1.0,
+        broker_rebalance_timeout=float(settings.session_timeout_s),
+        broker_commit_interval=settings.commit_interval_ms / 1000,
+        broker_check_crcs=False,
+        stream_buffer_maxsize=settings.buffer_messages,
+        stream_wait_empty=False,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=settings.fetch_kib * 1024,
+        producer_acks=-1,
+        producer_linger=0.0,
+        producer_max_request_size=MAX_MESSAGE_BYTES + 64 * 1024,
+        worker_redirect_stdouts=False,
+    )
+
+
+class Staged(Protocol):
+    """The Faust side of a stage."""
+
+    @property
+    def partitions(self) -> Ownership:
+        """What it owns: taken over and let go as the log says."""
+
+
+class _Service:
+    """Stages of one worker process around an app, and a consumer group, of their own."""
+
+    def __init__(
+        self, settings: StreamSettings, group: str, stages: set[Stage], registry: codec.Registry | None,
+        datadir: Path, ready: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """`ready` is called with how many partitions it holds, whenever it can work on what it took over."""
+        self.app = build_app(group, settings, datadir)
+        read_in_loop(self.app)
+        self.room = Room(self.app, settings, registry, flows="solve" in stages)
+        self.room.reject = self._reject_soon
+        self.owned = [made(self.room).partitions for stage, made in STAGES if stage in stages]
+        for owned in self.owned:
+            owned.register()
+        self._read_ahead_s = NOT_AHEAD_S if "links" in stages else READ_AHEAD_S
+        self._fetch = (FETCH_WAIT_MS, 1) if stages <= QUICK else (GATHER_WAIT_MS, GATHER_BYTES)
+        self._ready = ready
+        self._watching = False
+        signals: Any = self.app
+        signals.on_partitions_assigned.connect(self._assigned)
+        signals.on_partitions_revoked.connect(self._revoked)
+        signals.on_before_shutdown.connect(self._stopping)
+
+    async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
+        tune_fetches(app, self._read_ahead_s, *self._fetch)
+        for owned in self.owned:
+            owned.assigned(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
+        self.room.task("readiness", self._tell_ready(len(assigned)))
+        if not self._watching:
+            self._watching = True
+            self.room.task("watchdog", watch(self.room, self.owned))
+
+    async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
+        await asyncio.gather(*(owned.revoked() for owned in self.owned))
+
+    async def _tell_ready(self, partitions: int) -> None:
+        await self.room.views_caught_up()
+        for owned in self.owned:
+            await owned.ready()
+        self._ready(partitions)
+
+    async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
+        SystemdNotifier().notify("STOPPING=1")
+        await asyncio.gather(*(owned.revoked() for owned in self.owned))
+        await self.room.stop()
+
+    def _reject_soon(self, message: Any, error: Exception) -> None:
+        async def send() -> None:
+            await (await send_reject(self.room, message, message.value, "lookup", error))
+
+        self.room.task("reject", send())
+
+
+def main(settings: StreamSettings) -> int:
+    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 where it gave up."""
+    _quiet_libraries()
+    registry = _registry(settings)
+    datadir = Path(tempfile.mkdtemp(prefix="fabrictime-stream-"))
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        services: list[_Service] = []
+        readiness = _Readiness()
+        for suffix, stages in APART:
+            mine = stages & set(settings.stages)
+            if mine:
+                ready = readiness.part()
+                services.append(_Service(settings, settings.group + suffix, mine, registry, datadir, ready))
+        apps = [service.app for service in services]
+        if "sink" in settings.stages and settings.history is not None:
+            sink = build_app(f"{settings.group}-sink", settings, datadir)
+            importlib.import_module("streams.history.stage").register(sink, settings.history, registry)
+            apps.append(sink)
+            signals: Any = sink
+            signals.on_partitions_assigned.connect(_gather_fetches)
+            if not services:
+                signals.on_partitions_assigned.connect(_ready_at_once)
+        if not apps:
+            raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
+        _run(apps, loop)
+        code = 70 if any(service.room.failed is not None for service in services) else 0
+        _end_soon(code)
+        return code
+    finally:
+        shutil.rmtree(datadir, ignore_errors=True)
+
+
+class _Readiness:
+    """Tells the supervisor that a worker can work, once all of its parts can."""
+
+    def __init__(self) -> None:
+        self._partitions: list[int | None] = []
+
+    def part(self) -> Callable[[int], None]:
+        """Return what one more part calls with the number of its partitions."""
+        at = len(self._partitions)
+        self._partitions.append(None)
+
+        def ready(partitions: int) -> None:
+            self._partitions[at] = partitions
+            known = [each for each in self._partitions if each is not None]
+            if len(known) == len(self._partitions):
+                SystemdNotifier().notify(f"STATUS={sum(known)} partitions")
+                SystemdNotifier().notify("READY=1")
+
+        return ready
+
+
+class _Repeated(logging.Filter):
+    """Lets a line of the client libraries through once in a while: a log that is away makes hundreds a
+    second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to print the line."""
+        if not record.name.startswith(("aiokafka", "faust", "mode")):
+            return True
+        key = (record.name, str(record.msg))
+        if record.created - self._said.get(key, 0.0) < REPEAT_S:
+            return False
+        self._said[key] = record.created
+        return True
+
+
+def _quiet_libraries() -> None:
+    for name in ("aiokafka", "faust", "mode"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_Repeated())
+
+
+def _end_soon(code: int) -> None:
+    """See that the process ends with `code` even where a thread hangs, say in an insert into a dead
+    history."""
+    last = threading.Timer(EXIT_S, os._exit, (code,))
+    last.daemon = True
+    last.start()
+
+
+async def _gather_fetches(app: Any, *_: Any, **__: Any) -> None:
+    """History waits for nobody: what comes within half a second is fetched at once."""
+    tune_fetches(app, READ_AHEAD_S, SINK_WAIT_MS, GATHER_BYTES)
+
+
+async def _ready_at_once(app: Any, *_: Any, **__: Any) -> None:
+    SystemdNotifier().notify("READY=1")
+
+
+def _run(apps: list[faust.App], loop: asyncio.AbstractEventLoop) -> None:
+    worker = faust.Worker(
+        apps[0],
+        *apps[1:],
+        loop=loop,
+        quiet=True,
+        override_logging=False,
+        redirect_stdouts=False,
+        workdir=os.getcwd(),
+    )
+    worker.spinner = None
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as ended:
+        if ended.code not in (0, None):
+            raise
+
+
+def _registry(settings: StreamSettings) -> codec.Registry | None:
+    """Return the schema registry of the settings; none where they name none."""
+    if settings.schema_registry_url is None:
+        return None
+    found: codec.Registry = importlib.import_module("schemas.registry").ConfluentRegistry(
+        settings.schema_registry_url
+    )
+    return found

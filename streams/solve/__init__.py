@@ -1,1 +1,0 @@
-"""Solve stages: keyed by shard, one writer each, pure functions of decoded records."""
