@@ -1,0 +1,412 @@
+"""Measure the language and the form of the code base: words, names, complexity, sizes.
+
+`python tools/house.py` prints a table, `--json` one JSON object, `--worst N` the sentences and names to mend.
+PATHs limit the measurement to some files. `tests/test_house.py` holds the figures to their targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    "schemas",
+    "native",
+    "producers",
+    "streams",
+    "actuators",
+    "grafana",
+    "fabrictime",
+    "clients",
+    "tools",
+)
+GENERATED = ("schemas/records.py", "docs/topics.md", "docs/reference/topics.md")
+GLOSSARY = ROOT / "docs" / "glossary.md"
+
+WHO = re.compile(r"\b(?:what|who|whose|whom|whoever)\b", re.IGNORECASE)
+SPEECH = re.compile(
+    r"\b(?:tell|tells|told|telling|say|says|said|saying|hear|hears|heard|hearing|ask|asks|asked|asking)\b",
+    re.IGNORECASE,
+)
+HEADLESS = re.compile(r"^(?:What|Who|Whose|Of|That|Where)\s+(?!is\b|are\b|does\b|do\b)[a-z]")
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.IfExp,
+    ast.comprehension,
+    ast.Assert,
+    ast.match_case,
+)
+COMPLEX_ABOVE = 12
+PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+
+@dataclass
+class Figures:
+    """The measurements of a set of files."""
+
+    words: int = 0
+    who: int = 0
+    speech: int = 0
+    sentences: int = 0
+    headless: list[str] = field(default_factory=list)
+    worst: Counter[str] = field(default_factory=Counter)
+    denied: Counter[str] = field(default_factory=Counter)
+    denied_places: list[str] = field(default_factory=list)
+    functions: int = 0
+    complex_functions: list[str] = field(default_factory=list)
+    files: list[tuple[int, str]] = field(default_factory=list)
+    classes: list[tuple[int, str]] = field(default_factory=list)
+    c_files: list[tuple[int, str]] = field(default_factory=list)
+    formatter_skips: int = 0
+    untyped_reads: int = 0
+    local_records: int = 0
+    consumers: list[str] = field(default_factory=list)
+    modules: int = 0
+    modules_with_test: int = 0
+    production_lines: int = 0
+
+
+def tracked(root: Path, paths: list[str]) -> list[str]:
+    """Return the names of the files under version control, or new and not ignored."""
+    command = ["git", "-c", f"safe.directory={root}", "ls-files", "-co", "--exclude-standard", "--", *paths]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
+
+
+def denied_words(glossary: Path = GLOSSARY) -> dict[str, str]:
+    """Read the denylist from the glossary: identifier parts, each with its replacement.
+
+    The table under the heading 'Denied in names' has one row a word: `word`, replacement.
+    """
+    text = glossary.read_text(encoding="utf-8") if glossary.exists() else ""
+    _, _, section = text.partition("## Denied in names")
+    return dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]+?) \|", section, flags=re.MULTILINE))
+
+
+def name_parts(name: str) -> list[str]:
+    """Split an identifier or file name into lower-case parts."""
+    return [part.lower() for part in PARTS.findall(name)]
+
+
+def denied_in(name: str, denied: dict[str, str]) -> list[str]:
+    """Return the denied words that an identifier contains: a part, or a run of parts joined by `_`."""
+    joined = "_" + "_".join(name_parts(name)) + "_"
+    return [word for word in denied if f"_{word}_" in joined]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Split prose into sentences, without code blocks, tables, links and backticked words."""
+    text = re.sub(r"```.*?```", " ", text, flags=re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", "X", text)
+    for block in re.split(r"\n\s*\n|\n\s*[-*|#]", text):
+        plain = " ".join(block.split())
+        yield from (part for part in re.split(r"(?<=[.!?:])\s+", plain) if re.search(r"[a-z]", part))
+
+
+def measure_prose(text: str, place: str, figures: Figures) -> None:
+    """Count the words of one docstring, comment or page."""
+    for sentence in sentences(text):
+        words = re.findall(r"[A-Za-z][A-Za-z'-]*", sentence)
+        figures.words += len(words)
+        figures.sentences += 1
+        who, speech = len(WHO.findall(sentence)), len(SPEECH.findall(sentence))
+        figures.who += who
+        figures.speech += speech
+        headless = bool(HEADLESS.match(sentence)) and not sentence.endswith("?")
+        if headless:
+            figures.headless.append(f"{place}: {sentence[:100]}")
+        if who or speech or headless:
+            figures.worst[f"{place}: {sentence[:140]}"] += who + speech + 2 * headless
+
+
+def measure_names(names: set[str], place: str, denied: dict[str, str], figures: Figures) -> None:
+    """Count the identifiers of one file that contain a denied word."""
+    for name in sorted(names):
+        for word in denied_in(name, denied):
+            figures.denied[word] += 1
+            figures.denied_places.append(f"{place}: {name} ({word} -> {denied[word]})")
+
+
+def complexity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the cyclomatic complexity (McCabe 1976) of a function, nested functions apart."""
+    count, todo = 1, list(ast.iter_child_nodes(node))
+    while todo:
+        child = todo.pop()
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(child, BRANCHES):
+            count += 1
+        if isinstance(child, ast.BoolOp):
+            count += len(child.values) - 1
+        if isinstance(child, ast.comprehension):
+            count += len(child.ifs)
+        todo.extend(ast.iter_child_nodes(child))
+    return count
+
+
+def names_of(tree: ast.AST) -> set[str]:
+    """Return the names that a module defines: functions, classes, arguments, variables, attributes."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.alias) and node.asname:
+            names.add(node.asname)
+    return names
+
+
+def comments_of(text: str) -> str:
+    """Return the comments of a Python file, joined to paragraphs."""
+    lines: list[str] = []
+    last = -1
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT or re.match(r"#\s*(?:noqa|type:|fmt:|!)", token.string):
+            continue
+        if token.start[0] != last + 1:
+            lines.append("")
+        last = token.start[0]
+        lines.append(token.string.lstrip("# "))
+    return "\n".join(lines)
+
+
+def is_untyped(annotation: ast.expr | None) -> bool:
+    """Return whether an annotation holds an untyped record."""
+    return annotation is not None and "dict[str, Any]" in ast.unparse(annotation)
+
+
+def untyped_reads(tree: ast.AST) -> int:
+    """Count reads by a literal key from names annotated as `dict[str, Any]`, or as an alias of it."""
+    aliases = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and is_untyped(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def untyped(annotation: ast.expr | None) -> bool:
+        return is_untyped(annotation) or (
+            annotation is not None
+            and any(isinstance(n, ast.Name) and n.id in aliases for n in ast.walk(annotation))
+        )
+
+    count = 0
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        arguments = [*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs]
+        named = {argument.arg for argument in arguments if untyped(argument.annotation)}
+        for node in ast.walk(function):
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and untyped(node.annotation)
+            ):
+                named.add(node.target.id)
+        for node in ast.walk(function):
+            if (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.slice, ast.Constant)
+                and isinstance(node.slice.value, str)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in named
+            ):
+                count += 1
+    return count
+
+
+def measure_python(name: str, text: str, denied: dict[str, str], figures: Figures) -> None:
+    """Measure one Python file."""
+    tree = ast.parse(text)
+    lines = text.count("\n")
+    figures.files.append((lines, name))
+    figures.production_lines += lines
+    docs: set[int] = set()
+    for node in ast.walk(tree):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and (doc := ast.get_docstring(node)):
+            docs.add(id(node.body[0]))
+            measure_prose(doc, f"{name}:{getattr(node, 'lineno', 1)}", figures)
+        if isinstance(node, ast.ClassDef):
+            figures.classes.append(((node.end_lineno or 0) - node.lineno + 1, f"{name}:{node.name}"))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            figures.functions += 1
+            found = complexity(node)
+            if found > COMPLEX_ABOVE:
+                figures.complex_functions.append(f"{name}:{node.lineno} {node.name} {found}")
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and id(node) not in docs:
+            if isinstance(node.value.value, str):  # a documented constant or field
+                measure_prose(node.value.value, f"{name}:{node.lineno}", figures)
+    measure_prose(comments_of(text), name, figures)
+    measure_names(names_of(tree) | {Path(name).stem}, name, denied, figures)
+    figures.formatter_skips += (
+        len(re.findall(r"# fmt: (?:skip|off)", text)) if name != "tools/house.py" else 0
+    )
+    figures.untyped_reads += untyped_reads(tree)
+    figures.local_records += len(
+        re.findall(r"^\w*Record\w*(?:: TypeAlias)? = dict\[str, Any\]", text, re.MULTILINE)
+    )
+    if not name.startswith("schemas/kafka/") and re.search(
+        r"\b(?:AIOKafka)?Consumer\(\s*[{*\n]|AIOKafkaConsumer\(", text
+    ):
+        figures.consumers.append(name)
+
+
+def measure_c(name: str, text: str, denied: dict[str, str], figures: Figures) -> None:
+    """Measure one C, header or Cython file."""
+    lines = text.count("\n")
+    figures.production_lines += lines
+    if name.endswith((".c", ".h")):
+        figures.c_files.append((lines, name))
+    comment = r'"""(.*?)"""|#([^\n]*)' if name.endswith((".pyx", ".pxd")) else r"/\*(.*?)\*/|//([^\n]*)"
+    spoken = "\n\n".join("".join(match) for match in re.findall(comment, text, flags=re.DOTALL))
+    measure_prose(re.sub(r"^\s*\* ?", "", spoken, flags=re.MULTILINE), name, figures)
+    code = re.sub(comment + r'|"(?:\\.|[^"\\\n])*"', " ", text, flags=re.DOTALL)
+    measure_names(set(re.findall(r"[A-Za-z_]\w+", code)) | {Path(name).stem}, name, denied, figures)
+
+
+def measure_schema(name: str, text: str, denied: dict[str, str], figures: Figures) -> None:
+    """Measure one `.avsc` file: names of records, fields and symbols; docs as prose."""
+    names: set[str] = set()
+
+    def walk(node: object) -> None:
+        if isinstance(node, dict):
+            names.update(v for v in (node.get("name"), *node.get("symbols", ())) if isinstance(v, str))
+            if isinstance(node.get("doc"), str):
+                measure_prose(node["doc"], name, figures)
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(json.loads(text))
+    measure_names(names | {Path(name).stem}, name, denied, figures)
+
+
+def test_names(names: list[str]) -> set[str]:
+    """Return the stems of the test files, with the folders that they lie in."""
+    return {name for name in names if name.startswith("tests/") and Path(name).name.startswith("test_")}
+
+
+def has_test(module: str, tests: set[str]) -> bool:
+    """Return whether a module has a test file of its name, in a folder that mirrors its own."""
+    path = Path(module)
+    stem = path.stem.lstrip("_")
+    wanted = {f"test_{stem}.py", f"test_{path.parent.name}_{stem}.py"}
+    parents = set(path.parent.parts)
+    return any(Path(test).name in wanted and parents & set(Path(test).parts) for test in tests)
+
+
+def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
+    """Measure the files of a checkout."""
+    figures, denied = Figures(), denied_words()
+    names = tracked(root, paths or [])
+    tests = test_names(tracked(root, ["tests"]))
+    for name in names:
+        if name in GENERATED or name.startswith(("schemas/released/", "tests/golden/data")):
+            continue
+        path = root / name
+        production = name.split("/")[0] in PACKAGES
+        if name.endswith(".md") and (name.startswith("docs/") or "/" not in name):
+            if name not in ("docs/glossary.md",):
+                measure_prose(path.read_text(encoding="utf-8"), name, figures)
+        elif not production:
+            if name.startswith("tests/") and name.endswith(".py"):
+                text = path.read_text(encoding="utf-8")
+                measure_names(names_of(ast.parse(text)) | {path.stem}, name, denied, figures)
+        elif name.endswith((".py", ".pyi")):
+            text = path.read_text(encoding="utf-8")
+            measure_python(name, text, denied, figures)
+            if name.endswith(".py") and path.stem not in ("__init__", "__main__", "base", "settings"):
+                figures.modules += 1
+                figures.modules_with_test += has_test(name, tests)
+        elif name.endswith((".c", ".h", ".pyx", ".pxd")):
+            measure_c(name, path.read_text(encoding="utf-8"), denied, figures)
+        elif name.endswith(".avsc"):
+            measure_schema(name, path.read_text(encoding="utf-8"), denied, figures)
+    return figures
+
+
+def rate(count: int, words: int) -> float:
+    """Return occurrences per 1,000 words."""
+    return round(1000 * count / max(words, 1), 2)
+
+
+def report(figures: Figures) -> dict[str, object]:
+    """Return the figures by key."""
+    largest = max(figures.files, default=(0, ""))
+    largest_class = max(figures.classes, default=(0, ""))
+    largest_c = max(figures.c_files, default=(0, ""))
+    return {
+        "who_per_1000_words": rate(figures.who, figures.words),
+        "speech_per_1000_words": rate(figures.speech, figures.words),
+        "headless_sentences": len(figures.headless),
+        "headless_share": round(len(figures.headless) / max(figures.sentences, 1), 4),
+        "words": figures.words,
+        "denied_names": sum(figures.denied.values()),
+        "functions": figures.functions,
+        "complex_share": round(len(figures.complex_functions) / max(figures.functions, 1), 4),
+        "largest_python_file": largest[0],
+        "largest_python_file_name": largest[1],
+        "largest_class": largest_class[0],
+        "largest_class_name": largest_class[1],
+        "largest_c_file": largest_c[0],
+        "largest_c_file_name": largest_c[1],
+        "formatter_skips": figures.formatter_skips,
+        "untyped_record_reads": figures.untyped_reads,
+        "local_record_types": figures.local_records,
+        "hand_built_consumers": len(figures.consumers),
+        "modules": figures.modules,
+        "modules_with_test_share": round(figures.modules_with_test / max(figures.modules, 1), 3),
+        "production_lines": figures.production_lines,
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="*")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worst", type=int, default=0, metavar="N")
+    parser.add_argument("--root", type=Path, default=ROOT, help="measure another checkout")
+    given = parser.parse_args(arguments)
+    figures = measure(given.root.resolve(), given.paths)
+    result = report(figures)
+    if given.json:
+        print(json.dumps(result))
+    else:
+        for key, value in result.items():
+            print(f"{key:28} {value}")
+    if given.worst:
+        for text, _ in figures.worst.most_common(given.worst):
+            print(text)
+        print(dict(figures.denied.most_common(60)))
+        for place in figures.denied_places[: given.worst]:
+            print(place)
+        for place in [*figures.complex_functions[: given.worst], *figures.consumers]:
+            print(place)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
