@@ -117,9 +117,11 @@ class FlowReporter:
         self._number = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         boot = boot_id()
         rules = FlowRules(
-            settings.least_bytes, settings.changed_share, settings.changed_least_kbps * 1e3,
+            settings.least_bytes,
+            settings.changed_share,
+            settings.changed_least_kbps * 1e3,
             settings.kernel_paces,
-        )  # fmt: skip
+        )
         try:
             for host in dict.fromkeys(nic.host for nic in nics):
                 own = [nic for nic in nics if nic.host == host]
@@ -218,12 +220,20 @@ class FlowReporter:
         if len(self._ways) == 0:
             _warn_of_ports(nic.netns, settings.first_way_port)
             if "TCP" not in tracers:
-                _log.warning("TCP flows' ways are not traced: this process lacks CAP_NET_RAW, and "
-                             "flows.udp_tells_tcp is not set")  # fmt: skip
+                _log.warning(
+                    "TCP flows' ways are not traced: this process lacks CAP_NET_RAW, and "
+                    "flows.udp_tells_tcp is not set"
+                )
         made = NicWays(
-            settings, nic=nic_id(nic.host, nic.device), shard=nic.shard, address=_plain(nic.address),
-            roster=self._roster, tracers=tracers, put=put, registry=registry,
-        )  # fmt: skip
+            settings,
+            nic=nic_id(nic.host, nic.device),
+            shard=nic.shard,
+            address=_plain(nic.address),
+            roster=self._roster,
+            tracers=tracers,
+            put=put,
+            registry=registry,
+        )
         made.rename(self._source.topology)
         return made
 
@@ -367,8 +377,13 @@ def _warn_of_ports(netns: str | None, first: int) -> None:
     path = Path("/proc/sys/net/ipv4/ip_local_port_range")
     low, high = map(int, in_netns(netns, lambda: path.read_text(encoding="ascii")).split())
     if high >= first:
-        _log.warning("flows.first_way_port %d: the kernel gives away ports %d to %d by itself; expected"
-                     " above, or a move may find its port taken", first, low, high)  # fmt: skip
+        _log.warning(
+            "flows.first_way_port %d: the kernel gives away ports %d to %d by itself; expected"
+            " above, or a move may find its port taken",
+            first,
+            low,
+            high,
+        )
 
 
 def _plain(address: str) -> str:

@@ -189,11 +189,13 @@ class LookupReader:
                 self._warn(str(error))
                 return False
         if all(counts.values()):
-            self._consumer.assign([
-                TopicPartition(name, number, self._begin)
-                for name, count in counts.items()
-                for number in (range(count) if self._key is None else [partition_of(self._key, count)])
-            ])  # fmt: skip
+            self._consumer.assign(
+                [
+                    TopicPartition(name, number, self._begin)
+                    for name, count in counts.items()
+                    for number in (range(count) if self._key is None else [partition_of(self._key, count)])
+                ]
+            )
             self._assigned = True
         return self._assigned
 

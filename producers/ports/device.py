@@ -46,11 +46,28 @@ _TYPE_MASK: Final = 0x3FFF
 _RECEIVE_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 2.0
 _STATS64: Final = (
-    "rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped",
-    "multicast", "collisions", "rx_length_errors", "rx_over_errors", "rx_crc_errors", "rx_frame_errors",
-    "rx_fifo_errors", "rx_missed_errors", "tx_aborted_errors", "tx_carrier_errors", "tx_fifo_errors",
-    "tx_heartbeat_errors", "tx_window_errors",
-)  # fmt: skip
+    "rx_packets",
+    "tx_packets",
+    "rx_bytes",
+    "tx_bytes",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+    "multicast",
+    "collisions",
+    "rx_length_errors",
+    "rx_over_errors",
+    "rx_crc_errors",
+    "rx_frame_errors",
+    "rx_fifo_errors",
+    "rx_missed_errors",
+    "tx_aborted_errors",
+    "tx_carrier_errors",
+    "tx_fifo_errors",
+    "tx_heartbeat_errors",
+    "tx_window_errors",
+)
 _COUNTS: Final = {
     _IFLA_CARRIER_CHANGES: "carrier_changes",
     _IFLA_CARRIER_UP_COUNT: "carrier_up_count",
@@ -65,7 +82,7 @@ INTERESTING: Final = (
     (r"discard|drop|missed|fifo|overrun|out_of_buffer|no_buf|no_dma|xmit_wait", "packets that found no room"),
     (r"timeout|retry|retrans|out_of_sequence|rnr_nak|seq_err|adp_retrans", "what RDMA had to repair"),
     (r"pause|_xoff|_xon|congest|(?:^|_)cnp|(?:^|_)ecn", "who told whom to be slower"),
-)  # fmt: skip
+)
 """Names of counters that tell of a link's health: patterns, and what they count."""
 
 _INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in INTERESTING), re.IGNORECASE)

@@ -97,11 +97,21 @@ class LinkEvents:
 
     def _event(self, kind: str, clock_ns: int, system_ns: int, interval_ns: int, **more: Any) -> Record:
         record: Record = {
-            **self._head, "event": self._next, "kind": kind,
-            "clock_ns": clock_ns, "system_ns": system_ns, "interval_ns": interval_ns,
-            "trouble": [], "late_ns": 0, "paths": [], "carrier": None, "speed_bps": None, "counters": [],
-            "verbs": None, **more,
-        }  # fmt: skip
+            **self._head,
+            "event": self._next,
+            "kind": kind,
+            "clock_ns": clock_ns,
+            "system_ns": system_ns,
+            "interval_ns": interval_ns,
+            "trouble": [],
+            "late_ns": 0,
+            "paths": [],
+            "carrier": None,
+            "speed_bps": None,
+            "counters": [],
+            "verbs": None,
+            **more,
+        }
         self._next += 1
         return record
 

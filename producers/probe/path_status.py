@@ -132,10 +132,16 @@ class WordBook:
             return None if at_ns is None else max(0, now_ns - at_ns)
 
         return {
-            "peer": peer, "path": path, "dead": way.dead, "in_a_row": way.in_a_row,
-            "answered_age_ns": age_ns(way.answered_ns), "first_lost_age_ns": age_ns(way.first_lost_ns),
-            "last_lost_age_ns": age_ns(way.last_lost_ns), "links": list(way.links), "back_links": [],
-        }  # fmt: skip
+            "peer": peer,
+            "path": path,
+            "dead": way.dead,
+            "in_a_row": way.in_a_row,
+            "answered_age_ns": age_ns(way.answered_ns),
+            "first_lost_age_ns": age_ns(way.first_lost_ns),
+            "last_lost_age_ns": age_ns(way.last_lost_ns),
+            "links": list(way.links),
+            "back_links": [],
+        }
 
 
 class Words:

@@ -79,9 +79,12 @@ class Prober:
 
         def open_all() -> tuple[Sockets, Link]:
             sockets = open_sockets(
-                nic.address, settings.udp_port, settings.first_path_port, settings.paths,
+                nic.address,
+                settings.udp_port,
+                settings.first_path_port,
+                settings.paths,
                 spare=settings.spare_paths,
-            )  # fmt: skip
+            )
             return sockets, link_of(sockets.responder, nic.device)
 
         sockets, self.link = in_netns(nic.netns, open_all)
@@ -196,9 +199,15 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
     try:
         paths = PathWatch(
-            prober.engine, settings, nic=prober.name, shard=nic.shard, address=nic.address, put=outlet.put,
-            open_candidates=prober.open_candidates, registry=registry,
-        )  # fmt: skip
+            prober.engine,
+            settings,
+            nic=prober.name,
+            shard=nic.shard,
+            address=nic.address,
+            put=outlet.put,
+            open_candidates=prober.open_candidates,
+            registry=registry,
+        )
     except ValueError as error:
         prober.close()
         _log.error("%s: %s", prober.name, error)

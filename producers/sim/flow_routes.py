@@ -62,8 +62,9 @@ class SimWays:
         for pair in self._ports:
             self._ask(pair)
 
-    def take(self, most: int, living: NDArray[np.bool_] | None, now_ns: int,
-             dead: Collection[int]) -> Iterator[tuple[str, Record | None]]:  # fmt: skip
+    def take(
+        self, most: int, living: NDArray[np.bool_] | None, now_ns: int, dead: Collection[int]
+    ) -> Iterator[tuple[str, Record | None]]:
         """Yield key and record (None: taken back) of what is to be told now, at most so many. `dead` NICs say
         nothing."""
         names = self._fleet.nic_ids
@@ -140,8 +141,15 @@ class SimWays:
     ) -> Record:
         nic, peer = (self._fleet.nic_ids[each] for each in pair)
         rows = [
-            {"leg": leg, "port": port, "peer_port": FLOW_PORT, "hops": list(hops), "complete": whole,
-             "since_ns": since_ns, "protocol": "UDP"}
+            {
+                "leg": leg,
+                "port": port,
+                "peer_port": FLOW_PORT,
+                "hops": list(hops),
+                "complete": whole,
+                "since_ns": since_ns,
+                "protocol": "UDP",
+            }
             for (leg, port), (hops, whole, since_ns) in found.items()
-        ]  # fmt: skip
+        ]
         return {"nic": nic, "peer": peer, "shard": self._shard, "traced_ns": now_ns, "ways": rows}

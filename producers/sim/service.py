@@ -136,8 +136,13 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
     notify = SystemdNotifier()
     notify.notify("READY=1")
     fleet = run.fleet
-    _log.info("%d NICs, %d links, %d flows, steps of %d us", fleet.nics, fleet.links, len(run.flows()),
-              settings.step_ns // 1000)  # fmt: skip
+    _log.info(
+        "%d NICs, %d links, %d flows, steps of %d us",
+        fleet.nics,
+        fleet.links,
+        len(run.flows()),
+        settings.step_ns // 1000,
+    )
     gc.freeze()  # paths and names stay for good: nothing to look through again and again
     pace = Pace(time.monotonic(), TICK_NS / 1e9)
     status_at = warn_at = told_at = 0.0
@@ -214,11 +219,18 @@ def _take_offsets(shard: str, readers: Readers) -> Take:
 def _outlet(settings: SimSettings) -> Outlet:
     """Return an outlet for a whole fleet's messages: they may wait some milliseconds to travel together."""
     client = kafka_client(settings.bootstrap)
-    producer = Producer({
-        **client, "partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 5,
-        "compression.type": "none", "message.timeout.ms": 0, "message.max.bytes": 4_000_000,
-        "queue.buffering.max.messages": 2 * _IN_FLIGHT,
-    })  # fmt: skip
+    producer = Producer(
+        {
+            **client,
+            "partitioner": "murmur2_random",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "none",
+            "message.timeout.ms": 0,
+            "message.max.bytes": 4_000_000,
+            "queue.buffering.max.messages": 2 * _IN_FLIGHT,
+        }
+    )
     return Outlet(client, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
 
 
@@ -252,11 +264,16 @@ class _Commands:
         run = self._run
         sent, answered, lost, _ = run.kernel.totals()
         return {
-            "nics": run.fleet.nics, "links": run.fleet.links, "now_ns": run.now_ns, "start_ns": run.start_ns,
-            "probes": {"sent": sent, "answered": answered, "lost": lost}, "flows": len(run.book.flows),
-            "jobs": run.job_state(), "contention": run.contention(),
+            "nics": run.fleet.nics,
+            "links": run.fleet.links,
+            "now_ns": run.now_ns,
+            "start_ns": run.start_ns,
+            "probes": {"sent": sent, "answered": answered, "lost": lost},
+            "flows": len(run.book.flows),
+            "jobs": run.job_state(),
+            "contention": run.contention(),
             "faults": [self._row(fault) for fault in run.faults if fault.end_ns is None],
-        }  # fmt: skip
+        }
 
     def _fault(self, request: Record) -> Record:
         return self._row(self._run.fault(_text(request, "line")))
@@ -268,10 +285,12 @@ class _Commands:
     def _row(self, fault: SimFault) -> Record:
         names = self._run.fleet.link_ids
         return {
-            "fault": fault.number, "line": str(fault.spec),
+            "fault": fault.number,
+            "line": str(fault.spec),
             "links": [names[link] for link in fault.target.links],
-            "begin_ns": fault.begin_ns, "end_ns": fault.end_ns,
-        }  # fmt: skip
+            "begin_ns": fault.begin_ns,
+            "end_ns": fault.end_ns,
+        }
 
 
 def _text(request: Record, key: str) -> str:

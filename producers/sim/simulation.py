@@ -57,7 +57,7 @@ _PROBE_KIND: Final = [
     for f in codec.raw_schema("LinkEvent")["fields"]
     if f["name"] == "kind"
     for symbol in f["type"]["symbols"]
-].index("PROBE")  # fmt: skip
+].index("PROBE")
 
 Record = dict[str, Any]
 Float64s = NDArray[np.float64]
@@ -115,9 +115,14 @@ class SimRun:
     """A fleet of `settings.nics` NICs from `start_ns` on. `tell`: the topics of which messages are wanted."""
 
     def __init__(
-        self, settings: SimSettings, *, start_ns: int = EPOCH_NS, tell: Collection[Topic] = EVERYTHING,
-        fleet: Fleet | None = None, traces_per_tick: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: SimSettings,
+        *,
+        start_ns: int = EPOCH_NS,
+        tell: Collection[Topic] = EVERYTHING,
+        fleet: Fleet | None = None,
+        traces_per_tick: int | None = None,
+    ) -> None:
         self.settings = s = settings
         self.fleet = fleet or fleet_of(s)
         self.start_ns = start_ns
@@ -127,12 +132,24 @@ class SimRun:
         step_ns = s.step_ns
         self._step_ns = step_ns
         self.kernel = Fluid(
-            rate_bps=f.rate_bps, delay_ns=f.delay_ns, buffer_bytes=f.buffer_bytes, kind=f.kind, nics=n,
-            start_ns=start_ns, step_ns=step_ns, packet_bytes=s.packet_bytes, probe_bytes=s.probe_bytes,
-            lossless=s.lossless, rate_pps=s.rate_pps, spacing_ns=s.spacing_ns, timeout_ns=s.timeout_ms * 1e6,
-            noise_ns=s.stamp_noise_ns, quantum_ns=s.stamp_step_ns, seed=s.seed,
+            rate_bps=f.rate_bps,
+            delay_ns=f.delay_ns,
+            buffer_bytes=f.buffer_bytes,
+            kind=f.kind,
+            nics=n,
+            start_ns=start_ns,
+            step_ns=step_ns,
+            packet_bytes=s.packet_bytes,
+            probe_bytes=s.probe_bytes,
+            lossless=s.lossless,
+            rate_pps=s.rate_pps,
+            spacing_ns=s.spacing_ns,
+            timeout_ns=s.timeout_ms * 1e6,
+            noise_ns=s.stamp_noise_ns,
+            quantum_ns=s.stamp_step_ns,
+            seed=s.seed,
             flowlet_ns=1e3 * s.flowlet_us,
-        )  # fmt: skip
+        )
         self.runs = self._rng.integers(1, 2**62, n).tolist()
         self.clocks = draw_clocks(s, n, start_ns)
         """Parameters of each NIC's clock, as `ClockSettings` and `TestClock` take them."""
@@ -207,10 +224,14 @@ class SimRun:
         self._evidence()
         for job, number, began, end in self.kernel.iterations():
             self._job_done[job] = (number + 1, round(end - began))
-            self._iterations.append({
-                "job": self.settings.jobs[job].name, "iteration": number,
-                "end_ns": self.start_ns + round(end), "time_ns": round(end - began),
-            })  # fmt: skip
+            self._iterations.append(
+                {
+                    "job": self.settings.jobs[job].name,
+                    "iteration": number,
+                    "end_ns": self.start_ns + round(end),
+                    "time_ns": round(end - began),
+                }
+            )
         self._flush()
         self._watch_queues()
         self._report_flows()
@@ -288,14 +309,26 @@ class SimRun:
                 continue
             host, device = split_nic(name)
             yield {
-                "nic": name, "host": host, "device": device, "shard": self.settings.shard,
-                "rail": int(f.nic_rail[nic]) if rails else None, "rack": f"rack{int(f.nic_rack[nic]) + 1}",
-                "addresses": [address_of(nic)], "probe_port": PROBE_PORT,
-                "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"), "stamp": "HARDWARE",
-                "speed_bps": int(f.rate_bps[2 * nic]), "mtu_bytes": 4200, "run": self.runs[nic],
-                "since_ns": self.start_ns, "announced_ns": now_ns, "capabilities": ["probe.udp"],
-                "path_ports": self.path_ports, "turn_ns": self.pace[0], "turn_shots": self.pace[1],
-            }  # fmt: skip
+                "nic": name,
+                "host": host,
+                "device": device,
+                "shard": self.settings.shard,
+                "rail": int(f.nic_rail[nic]) if rails else None,
+                "rack": f"rack{int(f.nic_rack[nic]) + 1}",
+                "addresses": [address_of(nic)],
+                "probe_port": PROBE_PORT,
+                "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"),
+                "stamp": "HARDWARE",
+                "speed_bps": int(f.rate_bps[2 * nic]),
+                "mtu_bytes": 4200,
+                "run": self.runs[nic],
+                "since_ns": self.start_ns,
+                "announced_ns": now_ns,
+                "capabilities": ["probe.udp"],
+                "path_ports": self.path_ports,
+                "turn_ns": self.pace[0],
+                "turn_shots": self.pace[1],
+            }
 
     @property
     def pace(self) -> tuple[int, int]:
@@ -337,16 +370,26 @@ class SimRun:
         for leg, groups in enumerate(self._pairs[nic, peer]):
             paths = self._legs[leg]
             for g in groups:
-                rows.append({
-                    "path": int(self._group[2][g]), "leg": ("REQUEST", "ANSWER")[leg],
-                    "hops": [names[link] for link in paths.of(g).tolist()], "found": "TRACED",
-                    "complete": bool(paths.reached[g]), "since_ns": int(self._since_ns[leg, g]),
-                    "changes": int(self._moves[leg, g]), "contradiction": None,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "path": int(self._group[2][g]),
+                        "leg": ("REQUEST", "ANSWER")[leg],
+                        "hops": [names[link] for link in paths.of(g).tolist()],
+                        "found": "TRACED",
+                        "complete": bool(paths.reached[g]),
+                        "since_ns": int(self._since_ns[leg, g]),
+                        "changes": int(self._moves[leg, g]),
+                        "contradiction": None,
+                    }
+                )
         return {
-            "nic": self.fleet.nic_ids[nic], "peer": self.fleet.nic_ids[peer], "shard": self.settings.shard,
-            "run": self.runs[nic], "traced_ns": self._system_ns(), "paths": rows,
-        }  # fmt: skip
+            "nic": self.fleet.nic_ids[nic],
+            "peer": self.fleet.nic_ids[peer],
+            "shard": self.settings.shard,
+            "run": self.runs[nic],
+            "traced_ns": self._system_ns(),
+            "paths": rows,
+        }
 
     def _retrace(self) -> None:
         """Note what moved since it was traced last: it is told from the next tick on."""
@@ -381,12 +424,22 @@ class SimRun:
 
     def _carrier_event(self, nic: int, carrier: bool) -> None:
         now_ns = self._system_ns()
-        self._put(LINKS, self.settings.shard, now_ns, {
-            "nic": self.fleet.nic_ids[nic], "shard": self.settings.shard, "run": self.runs[nic],
-            "event": self._events[nic], "kind": "CARRIER",
-            "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
-            "system_ns": now_ns, "interval_ns": 0, "carrier": carrier,
-        })  # fmt: skip
+        self._put(
+            LINKS,
+            self.settings.shard,
+            now_ns,
+            {
+                "nic": self.fleet.nic_ids[nic],
+                "shard": self.settings.shard,
+                "run": self.runs[nic],
+                "event": self._events[nic],
+                "kind": "CARRIER",
+                "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
+                "system_ns": now_ns,
+                "interval_ns": 0,
+                "carrier": carrier,
+            },
+        )
         self._events[nic] += 1
 
     # --- flows and jobs ---
@@ -410,8 +463,9 @@ class SimRun:
             ]
         self.kernel.add_job(
             [([n for pair in pairs for n in flows[pair]], size / job.connections) for pairs, size in phases],
-            job.compute_ms * 1e6, ends=ends,
-        )  # fmt: skip
+            job.compute_ms * 1e6,
+            ends=ends,
+        )
 
     def _port(self) -> int:
         return int(self._rng.integers(49_152, 65_536))
@@ -500,11 +554,21 @@ class SimRun:
             if self._states.dead.get(host * self.fleet.shape.nics_per_host):
                 return
             for begin in range(0, max(1, len(flows)), MAX_ELEMENTS):
-                self._put(FLOWS, self.fleet.node_ids[host], system_ns, self.book.report(
-                    host, flows[begin : begin + MAX_ELEMENTS], whole=whole and len(flows) <= MAX_ELEMENTS,
-                    now_ns=now_ns, system_ns=system_ns, shard=self.settings.shard,
-                    wait_ns=self._wait_ns, sums=sums,
-                ))  # fmt: skip
+                self._put(
+                    FLOWS,
+                    self.fleet.node_ids[host],
+                    system_ns,
+                    self.book.report(
+                        host,
+                        flows[begin : begin + MAX_ELEMENTS],
+                        whole=whole and len(flows) <= MAX_ELEMENTS,
+                        now_ns=now_ns,
+                        system_ns=system_ns,
+                        shard=self.settings.shard,
+                        wait_ns=self._wait_ns,
+                        sums=sums,
+                    ),
+                )
 
         for host, flows in changed.items():
             report(host, list(flows.values()), False)
@@ -522,9 +586,12 @@ class SimRun:
             self._now_out.append(Out(WAYS, key, system_ns, record, gone=record is None))
 
     def _look_at_flows(
-        self, sums: NDArray[np.float64], now_ns: float, system_ns: int,
+        self,
+        sums: NDArray[np.float64],
+        now_ns: float,
+        system_ns: int,
         changed: dict[int, dict[str, SimFlow]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Find the flows that go otherwise than was told, as a host's reporter does ten times a second; what
         came before goes into reports of its own, so that the change stands by itself."""
         before, then_ns = self._flows_looked
@@ -538,10 +605,21 @@ class SimRun:
         for host, flows in earlier.items():
             if not self._states.dead.get(host * self.fleet.shape.nics_per_host):
                 for begin in range(0, len(flows), MAX_ELEMENTS):
-                    self._put(FLOWS, self.fleet.node_ids[host], system_ns, self.book.report(
-                        host, flows[begin : begin + MAX_ELEMENTS], whole=False, now_ns=then_ns,
-                        system_ns=system_ns, shard=self.settings.shard, wait_ns=self._wait_ns, sums=before,
-                    ))  # fmt: skip
+                    self._put(
+                        FLOWS,
+                        self.fleet.node_ids[host],
+                        system_ns,
+                        self.book.report(
+                            host,
+                            flows[begin : begin + MAX_ELEMENTS],
+                            whole=False,
+                            now_ns=then_ns,
+                            system_ns=system_ns,
+                            shard=self.settings.shard,
+                            wait_ns=self._wait_ns,
+                            sums=before,
+                        ),
+                    )
 
     # --- faults ---
 
@@ -563,10 +641,12 @@ class SimRun:
         standing = [fault for fault in self.faults if fault.end_ns is None]
         text = None if which is None else str(which)
         found = [
-            fault for fault in standing
-            if text is None or text == str(fault.number)
+            fault
+            for fault in standing
+            if text is None
+            or text == str(fault.number)
             or (not text.isdecimal() and str(fault.spec) == str(parse_fault(text)))
-        ]  # fmt: skip
+        ]
         if not found and which is not None:
             here = ", ".join(str(fault.number) for fault in standing) or "none is"
             raise ValueError(f"fault {which!r}: expected one in force ({here})")
@@ -644,9 +724,12 @@ class SimRun:
     def _set_link(self, link: int) -> None:
         s = self._states
         self.kernel.set_link(
-            link, up=bool(s.up[link]), loss=float(s.loss[link]), share=float(s.share[link]),
+            link,
+            up=bool(s.up[link]),
+            loss=float(s.loss[link]),
+            share=float(s.share[link]),
             base_load=float(self._base_load[link]),
-        )  # fmt: skip
+        )
 
     def _apply(self) -> None:
         """Make links and NICs what the faults in force say; packets go around what switches see down."""
@@ -654,9 +737,7 @@ class SimRun:
         now = self._states = link_states(
             self.fleet, [(fault.spec, fault.target) for fault in self.faults if fault.on]
         )
-        differs = (
-            (before.up != now.up) | (before.loss != now.loss) | (before.share != now.share)
-        )  # fmt: skip
+        differs = (before.up != now.up) | (before.loss != now.loss) | (before.share != now.share)
         for link in np.flatnonzero(differs).tolist():
             self._set_link(link)
         for nic in before.dead.keys() | now.dead.keys():
@@ -687,9 +768,11 @@ class SimRun:
         for link in np.flatnonzero(self._hot == _OPEN_TICKS).tolist():
             if link not in self._contention:
                 self._contention[link] = {
-                    "link": self.fleet.link_ids[link], "kind": self._kind_of(link),
-                    "begin_ns": now_ns - _OPEN_TICKS * TICK_NS, "end_ns": None,
-                }  # fmt: skip
+                    "link": self.fleet.link_ids[link],
+                    "kind": self._kind_of(link),
+                    "begin_ns": now_ns - _OPEN_TICKS * TICK_NS,
+                    "end_ns": None,
+                }
         for link in [link for link in self._contention if self._cool[link] >= _CLOSE_TICKS]:
             ended = self._contention.pop(link)
             self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * TICK_NS})
@@ -719,30 +802,53 @@ class SimRun:
         s, names = self._states, self.fleet.link_ids
         wanted = np.flatnonzero((busy > 0) | (depth > 0) | ~s.up | (s.loss > 0) | (s.share < 1))
         rows = [
-            {"link": names[link], "up": up, "loss_rate": loss, "depth_mean_bytes": mean,
-             "depth_max_bytes": deepest, "utilisation": used}
+            {
+                "link": names[link],
+                "up": up,
+                "loss_rate": loss,
+                "depth_mean_bytes": mean,
+                "depth_max_bytes": deepest,
+                "utilisation": used,
+            }
             for link, up, loss, mean, deepest, used in zip(
-                wanted.tolist(), s.up[wanted].tolist(), s.loss[wanted].tolist(),
-                (depth + packet)[wanted].tolist(), (most + packet)[wanted].tolist(), busy[wanted].tolist(),
+                wanted.tolist(),
+                s.up[wanted].tolist(),
+                s.loss[wanted].tolist(),
+                (depth + packet)[wanted].tolist(),
+                (most + packet)[wanted].tolist(),
+                busy[wanted].tolist(),
                 strict=True,
             )
-        ]  # fmt: skip
+        ]
         faults = [
-            {"fault": fault.number, "line": str(fault.spec),
-             "links": [names[link] for link in fault.target.links],
-             "begin_ns": fault.begin_ns, "end_ns": fault.end_ns}
+            {
+                "fault": fault.number,
+                "line": str(fault.spec),
+                "links": [names[link] for link in fault.target.links],
+                "begin_ns": fault.begin_ns,
+                "end_ns": fault.end_ns,
+            }
             for fault in self.faults
             if fault.begin_ns < end_ns and (fault.end_ns is None or fault.end_ns >= begin_ns)
-        ]  # fmt: skip
+        ]
         parts = max(1, -(-len(rows) // MAX_ELEMENTS))
         for part in range(parts):
-            self._put(TRUTH, self.settings.shard, end_ns, {
-                "shard": self.settings.shard, "start_ns": begin_ns, "end_ns": end_ns,
-                "part": part, "parts": parts, "faults": [] if part else faults,
-                "links": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
-                "contention": [] if part else [*past, *self._contention.values()],
-                "jobs": [] if part else jobs,
-            })  # fmt: skip
+            self._put(
+                TRUTH,
+                self.settings.shard,
+                end_ns,
+                {
+                    "shard": self.settings.shard,
+                    "start_ns": begin_ns,
+                    "end_ns": end_ns,
+                    "part": part,
+                    "parts": parts,
+                    "faults": [] if part else faults,
+                    "links": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+                    "contention": [] if part else [*past, *self._contention.values()],
+                    "jobs": [] if part else jobs,
+                },
+            )
 
     def job_state(self) -> list[Record]:
         """Return name, NICs, iterations so far and the newest one's time (ns; None: none yet) of each job."""
@@ -760,9 +866,12 @@ def fleet_of(settings: SimSettings) -> Fleet:
     """Return the network of these settings. Raises ValueError where there is none of such a shape."""
     s = settings
     return Fleet.of(
-        s.nics, rate_bps=s.rate_bps, fabric_rate_bps=s.fabric_rate_bps, oversubscription=s.oversubscription,
+        s.nics,
+        rate_bps=s.rate_bps,
+        fabric_rate_bps=s.fabric_rate_bps,
+        oversubscription=s.oversubscription,
         seed=s.seed,
-    )  # fmt: skip
+    )
 
 
 def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[str, Any]]:
@@ -775,11 +884,17 @@ def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[st
     drift = rng.uniform(-s.clock_drift_max_ppb, s.clock_drift_max_ppb, nics).tolist()
     seed = rng.integers(0, 2**62, nics).tolist()
     return [
-        {"offset_ns": offset[i], "drift_ppb": drift[i], "epoch_ns": s.clock_epoch_ns or start_ns,
-         "seed": seed[i], "step_ns": 0, "step_at_ns": 0,
-         "wander_ppb_per_sqrt_s": s.clock_wander_ppb_per_sqrt_s}
+        {
+            "offset_ns": offset[i],
+            "drift_ppb": drift[i],
+            "epoch_ns": s.clock_epoch_ns or start_ns,
+            "seed": seed[i],
+            "step_ns": 0,
+            "step_at_ns": 0,
+            "wander_ppb_per_sqrt_s": s.clock_wander_ppb_per_sqrt_s,
+        }
         for i in range(nics)
-    ]  # fmt: skip
+    ]
 
 
 def topology_file(fleet: Fleet) -> TopologyFile:

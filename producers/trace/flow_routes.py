@@ -381,8 +381,12 @@ class NicWays:
             if of_leg >= LEG_MOST or (self._count >= self.settings.ways_most and not own):
                 if not self._warned:
                     self._warned = True
-                    _log.warning("%s: more ways than %d of the NIC or %d of a pair: some are not traced",
-                                 self.nic, self.settings.ways_most, LEG_MOST)  # fmt: skip
+                    _log.warning(
+                        "%s: more ways than %d of the NIC or %d of a pair: some are not traced",
+                        self.nic,
+                        self.settings.ways_most,
+                        LEG_MOST,
+                    )
                 return
             way = pair.ways[key] = _Way(shape, own=own)
             self._count += 1
@@ -517,10 +521,15 @@ class NicWays:
         if way.known is None:
             return
         named = name_path(
-            self.nic, key.peer, way.known.hops, way.known.reached,
+            self.nic,
+            key.peer,
+            way.known.hops,
+            way.known.reached,
             path=key.port if key.leg == DATA else key.peer_port,
-            peer_first_hop=pair.first_hop, topology=self.topology, link_prefix=self.settings.link_prefix,
-        )  # fmt: skip
+            peer_first_hop=pair.first_hop,
+            topology=self.topology,
+            link_prefix=self.settings.link_prefix,
+        )
         complete = named.complete and named.contradiction is None
         if (named.links, complete) != (way.links, way.complete):
             way.links, way.complete = named.links, complete
@@ -546,19 +555,28 @@ class NicWays:
         pair.said, pair.again_s = rows, now_s + ADD_S
         pair.said_s = now_s + self._random.uniform(0, REPUBLISH_S / 4)
         record = {
-            "nic": self.nic, "peer": peer, "shard": self.shard, "traced_ns": time.time_ns(), "ways": rows,
-        }  # fmt: skip
+            "nic": self.nic,
+            "peer": peer,
+            "shard": self.shard,
+            "traced_ns": time.time_ns(),
+            "ways": rows,
+        }
         self._put(WAYS.name, f"{self.nic}>{peer}", codec.encode(WAYS.record, record, self._registry))
 
     def _rows(self, pair: _Pair) -> list[Record]:
         return [
             {
-                "leg": key.leg, "port": key.port, "peer_port": key.peer_port, "hops": list(way.links),
-                "complete": way.complete, "since_ns": way.known.since_ns, "protocol": way.shape,
+                "leg": key.leg,
+                "port": key.port,
+                "peer_port": key.peer_port,
+                "hops": list(way.links),
+                "complete": way.complete,
+                "since_ns": way.known.since_ns,
+                "protocol": way.shape,
             }
             for key, way in sorted(pair.ways.items(), key=lambda item: item[0])
             if way.known is not None
-        ]  # fmt: skip
+        ]
 
     def _let_go(self, peer: str, pair: _Pair) -> None:
         for way in pair.ways.values():

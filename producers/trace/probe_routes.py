@@ -485,8 +485,15 @@ class PathWatch:
 
     def _moved(self, flow: Flow, before: tuple[Any, ...], known: Known, now_s: float) -> None:
         """A path moved: so have most that took a hop which it takes no more, and maybe others."""
-        _log.info("%s: %s port %d of %s goes %s, before %s", self.nic, flow.leg.lower(), flow.port, flow.peer,
-                  _hops_text(known.hops, known.reached), _hops_text(before[0], before[1]))  # fmt: skip
+        _log.info(
+            "%s: %s port %d of %s goes %s, before %s",
+            self.nic,
+            flow.leg.lower(),
+            flow.port,
+            flow.peer,
+            _hops_text(known.hops, known.reached),
+            _hops_text(before[0], before[1]),
+        )
         left = set(before[0]) - {None, *known.hops}
         rested = now_s - self._moved_s > ALL_REST_S
         for name, pair in self._pairs.items():
@@ -529,9 +536,13 @@ class PathWatch:
             pair.said, pair.said_s = rows, now_s + self._random.uniform(0, REPUBLISH_S / 4)
             pair.again_s = now_s + ADD_S
             record = {
-                "nic": self.nic, "peer": name, "shard": self.shard, "run": self.engine.run_id,
-                "traced_ns": time.time_ns(), "paths": rows,
-            }  # fmt: skip
+                "nic": self.nic,
+                "peer": name,
+                "shard": self.shard,
+                "run": self.engine.run_id,
+                "traced_ns": time.time_ns(),
+                "paths": rows,
+            }
             self._put(PATHS.name, f"{self.nic}>{name}", codec.encode(PATHS.record, record, self._registry))
 
     def _rows(self, name: str, pair: _Pair) -> list[Record]:
@@ -542,14 +553,27 @@ class PathWatch:
             if known is None:
                 continue
             named: NamedPath = name_path(
-                self.nic, name, known.hops, known.reached, path=port, peer_first_hop=pair.first_hop,
-                topology=self.source.topology, link_prefix=self.settings.link_prefix,
-            )  # fmt: skip
-            rows.append({
-                "path": port, "leg": leg, "hops": list(named.links), "found": named.found,
-                "complete": named.complete, "since_ns": known.since_ns, "changes": known.changes,
-                "contradiction": named.contradiction,
-            })  # fmt: skip
+                self.nic,
+                name,
+                known.hops,
+                known.reached,
+                path=port,
+                peer_first_hop=pair.first_hop,
+                topology=self.source.topology,
+                link_prefix=self.settings.link_prefix,
+            )
+            rows.append(
+                {
+                    "path": port,
+                    "leg": leg,
+                    "hops": list(named.links),
+                    "found": named.found,
+                    "complete": named.complete,
+                    "since_ns": known.since_ns,
+                    "changes": known.changes,
+                    "contradiction": named.contradiction,
+                }
+            )
         return rows
 
     def _check_file(self, now_s: float) -> None:
@@ -640,9 +664,15 @@ class PathWatch:
             if len(self._links) >= LINKS_MOST:
                 self._links.clear()
             named = name_path(
-                self.nic, name, hops, True, path=port, peer_first_hop=key[2],
-                topology=self.source.topology, link_prefix=self.settings.link_prefix,
-            )  # fmt: skip
+                self.nic,
+                name,
+                hops,
+                True,
+                path=port,
+                peer_first_hop=key[2],
+                topology=self.source.topology,
+                link_prefix=self.settings.link_prefix,
+            )
             links = self._links[key] = named.links if named.complete else ()
         return links
 

@@ -16,24 +16,50 @@ OTHER = ["h1:eth1>leaf1:h1", "leaf1:s1>spine1:l1", "spine1:l2>leaf2:s1", "leaf2:
 
 def flow(number: int = 1, **more: Any) -> dict[str, Any]:
     return {
-        "flow_id": f"h1/b/sock:{number}", "state": "OPEN", "nic": NIC, "peer": "h2/eth1",
-        "source_address": "10.0.0.1", "peer_address": "10.0.0.2", "source_port": 40_000 + number,
-        "peer_port": 5000, "protocol": "TCP", "hops": WAY, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
+        "flow_id": f"h1/b/sock:{number}",
+        "state": "OPEN",
+        "nic": NIC,
+        "peer": "h2/eth1",
+        "source_address": "10.0.0.1",
+        "peer_address": "10.0.0.2",
+        "source_port": 40_000 + number,
+        "peer_port": 5000,
+        "protocol": "TCP",
+        "hops": WAY,
+        "bytes_total": 1,
+        "interval_ns": 1,
+        "bytes": 1,
         "rate_bps": 1e6,
-    } | more  # fmt: skip
+    } | more
 
 
 def report(*flows: dict[str, Any], whole: bool = True) -> dict[str, Any]:
-    record = {"host": "h1", "boot": "b", "report": 1, "shard": "fabric", "system_ns": 1, "whole": whole,
-              "flows": list(flows)}  # fmt: skip
+    record = {
+        "host": "h1",
+        "boot": "b",
+        "report": 1,
+        "shard": "fabric",
+        "system_ns": 1,
+        "whole": whole,
+        "flows": list(flows),
+    }
     return codec.decode(codec.encode(FLOWS.record, record), FLOWS.record)
 
 
 def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
     taker = FlowTaker(NIC)
     assert taker.ways(0.0) == ()
-    taker.take(report(flow(1), flow(2), flow(3, peer="h3/eth1", hops=OTHER), flow(4, nic="h1/eth2"),
-                      flow(5, hops=[]), flow(6, peer="", hops=OTHER)), 0.0)  # fmt: skip
+    taker.take(
+        report(
+            flow(1),
+            flow(2),
+            flow(3, peer="h3/eth1", hops=OTHER),
+            flow(4, nic="h1/eth2"),
+            flow(5, hops=[]),
+            flow(6, peer="", hops=OTHER),
+        ),
+        0.0,
+    )
     assert taker.ways(0.0) == (FlowWay("h2/eth1", tuple(WAY)), FlowWay("h3/eth1", tuple(OTHER)))
     taker.take(report(flow(3, state="CLOSED"), whole=False), 0.5)
     assert taker.ways(0.5) == (FlowWay("h2/eth1", tuple(WAY)),), "changes leave the others"

@@ -132,8 +132,13 @@ def test_few_added_ports_serve_the_ways_that_no_port_in_use_goes():
     assert choose_spares([way(1, 3), way(1, 2)], known, candidates, [9330], [9320]) == [9330], "no room"
 
 
-@given(st.lists(ways, max_size=12), known_ports, st.dictionaries(
-    st.integers(9330, 9340), st.dictionaries(st.integers(1, 7), st.integers(1, 4)), max_size=8))  # fmt: skip
+@given(
+    st.lists(ways, max_size=12),
+    known_ports,
+    st.dictionaries(
+        st.integers(9330, 9340), st.dictionaries(st.integers(1, 7), st.integers(1, 4)), max_size=8
+    ),
+)
 def test_spare_ports_are_each_others_and_nobody_elses(wanted, known, found):
     candidates = {
         port: {f"h{peer}/e": way(peer, spine).links for peer, spine in of.items()}

@@ -82,19 +82,44 @@ def test_a_device_that_the_kernel_does_not_know_is_no_error():
 
 @pytest.mark.parametrize(
     "name",
-    ["rx_crc_errors", "carrier_down_count", "rx_symbol_err_phy", "rx_discards_phy", "link_down_events_phy",
-     "tx_errors_phy", "rx_out_of_buffer", "symbol_error", "link_downed", "port_rcv_errors",
-     "roce_adp_retrans", "rx_prio3_pause", "port_xmit_wait", "np_cnp_sent", "rx_fec_errors"],
-)  # fmt: skip
+    [
+        "rx_crc_errors",
+        "carrier_down_count",
+        "rx_symbol_err_phy",
+        "rx_discards_phy",
+        "link_down_events_phy",
+        "tx_errors_phy",
+        "rx_out_of_buffer",
+        "symbol_error",
+        "link_downed",
+        "port_rcv_errors",
+        "roce_adp_retrans",
+        "rx_prio3_pause",
+        "port_xmit_wait",
+        "np_cnp_sent",
+        "rx_fec_errors",
+    ],
+)
 def test_counters_of_a_links_health_matter(name):
     assert interesting(name)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["rx_packets", "tx_bytes", "rx3_wqe_err", "rx_queue_0_drops", "tx_queue_3_tx_timeouts", "ch0_events",
-     "interrupts", "rx_multicast_phy", "transferred", "port_rcv_data", "rx_xdp_drop"],
-)  # fmt: skip
+    [
+        "rx_packets",
+        "tx_bytes",
+        "rx3_wqe_err",
+        "rx_queue_0_drops",
+        "tx_queue_3_tx_timeouts",
+        "ch0_events",
+        "interrupts",
+        "rx_multicast_phy",
+        "transferred",
+        "port_rcv_data",
+        "rx_xdp_drop",
+    ],
+)
 def test_traffic_and_single_queues_do_not(name):
     assert not interesting(name)
 
@@ -121,8 +146,16 @@ def test_rdma_ports_are_found_by_their_own_name_and_by_the_network_device_beneat
 
 
 def test_counters_tell_what_grew_and_by_how_much(tmp_path):
-    port = make_rdma(tmp_path, "rxe0", "lo", symbol_error="5\n", link_downed="0", port_rcv_data="9",
-                     roce_slow_restart_cnps="1", port_rcv_errors="N/A (no PMA)")  # fmt: skip
+    port = make_rdma(
+        tmp_path,
+        "rxe0",
+        "lo",
+        symbol_error="5\n",
+        link_downed="0",
+        port_rcv_data="9",
+        roce_slow_restart_cnps="1",
+        port_rcv_errors="N/A (no PMA)",
+    )
     counters = Counters("lo", None, tmp_path)
     try:
         assert counters.grown() == {}, "what was there before is no news"

@@ -43,10 +43,21 @@ def book(**rules: Any) -> FlowBook:
 
 def tcp(sent: int, *, cookie: int = 7, peer: str = "10.0.0.2", **more: Any) -> TcpSocket:
     values: dict[str, Any] = {
-        "cookie": cookie, "source": "10.0.0.1", "source_port": 4000, "peer": peer, "peer_port": 80,
-        "bytes_sent": sent, "segments_sent": sent // 1000, "header_bytes": 66, "retransmits": 0,
-        "rtt_us": 250, "busy_us": 0, "receiver_limited_us": 0, "buffer_limited_us": 0, "rate_limit_bps": None,
-    }  # fmt: skip
+        "cookie": cookie,
+        "source": "10.0.0.1",
+        "source_port": 4000,
+        "peer": peer,
+        "peer_port": 80,
+        "bytes_sent": sent,
+        "segments_sent": sent // 1000,
+        "header_bytes": 66,
+        "retransmits": 0,
+        "rtt_us": 250,
+        "busy_us": 0,
+        "receiver_limited_us": 0,
+        "buffer_limited_us": 0,
+        "rate_limit_bps": None,
+    }
     return TcpSocket(**(values | more))
 
 
@@ -366,9 +377,17 @@ def test_addresses_follow_the_inventory():
 
 
 SAID = {
-    "protocol": "udp", "source_address": "127.0.0.1", "source_port": 5, "peer_address": "127.0.0.2",
-    "peer_port": 6, "job": "j", "tenant": None, "cookie": 3, "sent_bytes": 10, "at_ns": 11,
-}  # fmt: skip
+    "protocol": "udp",
+    "source_address": "127.0.0.1",
+    "source_port": 5,
+    "peer_address": "127.0.0.2",
+    "peer_port": 6,
+    "job": "j",
+    "tenant": None,
+    "cookie": 3,
+    "sent_bytes": 10,
+    "at_ns": 11,
+}
 
 
 @pytest.mark.parametrize(
@@ -393,7 +412,7 @@ SAID = {
         ({"can": "MOVE"}, "can 'MOVE': expected a list out of MOVE, PACE"),
         ({"can": ["MOVE", "FLY"]}, "can .*: expected a list out of MOVE, PACE"),
     ],
-)  # fmt: skip
+)
 def test_a_registration_that_cannot_be_is_refused_in_one_line(change, says):
     with pytest.raises(ValueError, match=says) as refused:
         parse_registration(json.dumps(SAID | change).encode())
@@ -407,9 +426,16 @@ def test_a_line_that_is_no_flow_is_refused(line):
 
 
 PAIR = {
-    "protocol": "roce", "source_address": "127.0.0.1", "source_port": 49441, "peer_address": "127.0.0.2",
-    "peer_port": 4791, "flow": "qp:rxe0:17:99", "sent_bytes": 10, "at_ns": 11, "can": ["MOVE"],
-}  # fmt: skip
+    "protocol": "roce",
+    "source_address": "127.0.0.1",
+    "source_port": 49441,
+    "peer_address": "127.0.0.2",
+    "peer_port": 4791,
+    "flow": "qp:rxe0:17:99",
+    "sent_bytes": 10,
+    "at_ns": 11,
+    "can": ["MOVE"],
+}
 
 
 def test_a_queue_pair_names_itself():
@@ -462,8 +488,9 @@ def test_queue_pairs_that_share_their_ports_are_flows_of_their_own():
     flows = book()
     flows.look([], [], {}, 100 * MS, [pair(49_441, 0, 90), pair(49_441, 5, 90, "qp:rxe0:18:100")])
     assert {flow["flow_id"]: flow["bytes_total"] for flow in told(flows)} == {
-        "a/boot/qp:rxe0:17:99": 0, "a/boot/qp:rxe0:18:100": 5,
-    }  # fmt: skip
+        "a/boot/qp:rxe0:17:99": 0,
+        "a/boot/qp:rxe0:18:100": 5,
+    }
 
 
 def served(registrations: Registrations, until: Any) -> None:
@@ -556,10 +583,15 @@ def test_a_flood_of_garbage_and_many_flows_that_end_at_once_hold_up_nothing(tmp_
         served(registrations, lambda: not registrations._clients)
     assert (len(registrations.flows), registrations.news) == (20_000, before)
     garbage = [
-        b"x\n", b"[" * 4000 + b"\n", b'{"a\\nb": 1}\n', b"5" * 4000 + b"\n", b"\xff\xfe\n", b'{"job": NaN}\n',
+        b"x\n",
+        b"[" * 4000 + b"\n",
+        b'{"a\\nb": 1}\n',
+        b"5" * 4000 + b"\n",
+        b"\xff\xfe\n",
+        b'{"job": NaN}\n',
         b'"' + b"x" * 8000 + b'"\n',
         json.dumps(SAID | {"peer_address": "fe80::1%" + "x" * 900}).encode() + b"\n",
-    ]  # fmt: skip
+    ]
     program = connect(tmp_path / "flows.sock", 5)
     for number in range(400):
         program.sendall(garbage[number % len(garbage)])
@@ -752,8 +784,11 @@ def test_the_service_publishes_by_host_and_stops_when_told(tmp_path, log, read):
     root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
         [sys.executable, "-c", _RUN, json.dumps([settings, [nic.model_dump(mode="json") for nic in HOSTS]])],
-        cwd=root, env=os.environ | {"PYTHONPATH": root}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": root},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         with connection() as (sender, receiver):
             cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]

@@ -64,9 +64,12 @@ def test_a_silent_nic_is_left_by_log_time_and_comes_back() -> None:
 def test_removed_mute_and_foreign_nics_are_no_peers() -> None:
     roster = Roster(silent_s=90)
     for name, change in {
-        "gone/e": {}, "mute/e": {"probe_port": 0}, "other/e": {"shard": "pod2"}, "bare/e": {"addresses": []},
+        "gone/e": {},
+        "mute/e": {"probe_port": 0},
+        "other/e": {"shard": "pod2"},
+        "bare/e": {"addresses": []},
         "here/e": {},
-    }.items():  # fmt: skip
+    }.items():
         roster.take(name, announced(name, **change), 1000)
     roster.take("gone/e", None, 1001)
     assert set(roster.alive("fabric")) == {"here/e"}

@@ -12,9 +12,17 @@ from schemas import codec
 from schemas.topics import LINKS
 
 WELL = Evidence(
-    clock_ns=5_000, system_ns=7_000, interval_ns=5_000_000, late_ns=0, queue_ns=0, missed_timers=0, stuck=0,
-    receive_drops=0, capped=0, ways=[],
-)  # fmt: skip
+    clock_ns=5_000,
+    system_ns=7_000,
+    interval_ns=5_000_000,
+    late_ns=0,
+    queue_ns=0,
+    missed_timers=0,
+    stuck=0,
+    receive_drops=0,
+    capped=0,
+    ways=[],
+)
 DEAD = WayNews("h2/eth1", 9320, 2, 0, 0, 0, 3, 40_000_000, 2_500_000, 60_000_000, 59_990_000, 2_000_000)
 ALIVE = WayNews("h2/eth1", 9321, 0, 4, 0, 0, 0, -1, -1, 900_000, 870_000, 2_000_000)
 
@@ -27,10 +35,19 @@ def test_losses_and_the_answers_beside_them_go_into_one_event_that_the_schema_ta
     assert (read["kind"], read["nic"], read["shard"], read["run"]) == ("PROBE", "h1/eth1", "fabric", 77)
     assert (read["clock_ns"], read["system_ns"], read["interval_ns"]) == (5_000, 7_000, 5_000_000)
     assert read["paths"][0] == {
-        "peer": "h2/eth1", "path": 9320, "lost": 2, "answered": 0, "late": 0, "held": 0, "in_a_row": 3,
-        "first_lost_age_ns": 40_000_000, "last_lost_age_ns": 2_500_000, "answered_age_ns": 60_000_000,
-        "arrived_age_ns": 59_990_000, "timeout_ns": 2_000_000,
-    }  # fmt: skip
+        "peer": "h2/eth1",
+        "path": 9320,
+        "lost": 2,
+        "answered": 0,
+        "late": 0,
+        "held": 0,
+        "in_a_row": 3,
+        "first_lost_age_ns": 40_000_000,
+        "last_lost_age_ns": 2_500_000,
+        "answered_age_ns": 60_000_000,
+        "arrived_age_ns": 59_990_000,
+        "timeout_ns": 2_000_000,
+    }
     assert read["paths"][1]["answered"] == 4
     assert read["trouble"] == []
 

@@ -225,12 +225,30 @@ def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_
 
     def tell(state: str) -> None:
         flow = {
-            "flow_id": "a/boot/sock:1", "state": state, "nic": "a/lo", "peer": "b/lo", "peer_port": 2,
-            "source_address": "127.0.0.1", "peer_address": "127.0.0.2", "source_port": 1, "protocol": "TCP",
-            "hops": way, "bytes_total": 10, "interval_ns": 1, "bytes": 10, "rate_bps": 1e6,
-        }  # fmt: skip
-        record = {"host": "a", "boot": "boot", "report": time.monotonic_ns(), "shard": "fabric",
-                  "system_ns": time.time_ns(), "whole": True, "flows": [flow]}  # fmt: skip
+            "flow_id": "a/boot/sock:1",
+            "state": state,
+            "nic": "a/lo",
+            "peer": "b/lo",
+            "peer_port": 2,
+            "source_address": "127.0.0.1",
+            "peer_address": "127.0.0.2",
+            "source_port": 1,
+            "protocol": "TCP",
+            "hops": way,
+            "bytes_total": 10,
+            "interval_ns": 1,
+            "bytes": 10,
+            "rate_bps": 1e6,
+        }
+        record = {
+            "host": "a",
+            "boot": "boot",
+            "report": time.monotonic_ns(),
+            "shard": "fabric",
+            "system_ns": time.time_ns(),
+            "whole": True,
+            "flows": [flow],
+        }
         producer.produce("fabric.flows", codec.encode("FlowReports", record), "a")
         producer.flush(5)
 

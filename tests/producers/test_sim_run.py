@@ -27,11 +27,16 @@ def by_topic(run, seconds):
 def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
     run = SimRun(
         settings(
-            load=0.3, flow_s=0.5, jobs=[JobSettings(name="train", nics=8)],
-            faults=("blackhole leaf1>spine1 after 300ms for 200ms", "down h1 after 500ms",
-                    "incast 5 h3/eth1"),
+            load=0.3,
+            flow_s=0.5,
+            jobs=[JobSettings(name="train", nics=8)],
+            faults=(
+                "blackhole leaf1>spine1 after 300ms for 200ms",
+                "down h1 after 500ms",
+                "incast 5 h3/eth1",
+            ),
         )
-    )  # fmt: skip
+    )
     found = by_topic(run, 1.2)
     assert set(found) == {PROBES, INVENTORY, PATHS, LINKS, FLOWS, WAYS, TRUTH}
     for outs in found.values():
@@ -63,11 +68,19 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
     peers = sorted({peer for out in found[PROBES] if out.key == nic for peer in out.columns().peers})[:3]
     clock = run.clocks[3]
     record = {
-        "nic": nic, "shard": "sim", "planned_ns": 0, "begin_ns": run.now_ns - 7_300_000, "turn_ns": 1e6,
-        "shots": 1, "clock_at_ns": EPOCH_NS, "offset_ns": -float(clock["offset_ns"]),
-        "drift_ppb": -float(clock["drift_ppb"]), "peers": [*peers, "nobody/eth1"], "peer": [0, 1, 2, 3],
+        "nic": nic,
+        "shard": "sim",
+        "planned_ns": 0,
+        "begin_ns": run.now_ns - 7_300_000,
+        "turn_ns": 1e6,
+        "shots": 1,
+        "clock_at_ns": EPOCH_NS,
+        "offset_ns": -float(clock["offset_ns"]),
+        "drift_ppb": -float(clock["drift_ppb"]),
+        "peers": [*peers, "nobody/eth1"],
+        "peer": [0, 1, 2, 3],
         "path": [9321, 9322, 9320, 9320],
-    }  # fmt: skip
+    }
     run.take_turns(codec.decode(codec.encode(TURNS.record, record), TURNS.record))
     begin_ns = run.now_ns
     probes = [out.columns() for out in by_topic(run, 0.5)[PROBES] if out.key == nic]
@@ -93,8 +106,15 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
 
 def test_idle_delays_are_those_of_the_links_and_clocks():
     """Without traffic and noise: stamps are the path's own delay on the NICs' own clocks."""
-    run = SimRun(settings(stamp_noise_ns=0, stamp_step_ns=1, clock_drift_max_ppb=200,
-                          clock_wander_ppb_per_sqrt_s=0, flush_ms=100))  # fmt: skip
+    run = SimRun(
+        settings(
+            stamp_noise_ns=0,
+            stamp_step_ns=1,
+            clock_drift_max_ppb=200,
+            clock_wander_ppb_per_sqrt_s=0,
+            flush_ms=100,
+        )
+    )
     fleet = run.fleet
     worst = 0.0
     for out in by_topic(run, 0.3)[PROBES]:
@@ -112,8 +132,11 @@ def test_idle_delays_are_those_of_the_links_and_clocks():
             theta = ahead[1] - ahead[0]
             base = [fleet.base_delay_ns(paths, run.settings.probe_bytes)[g] for paths in (there, back)]
             part = slice(int(columns.start[g]), int(columns.start[g + 1]))
-            worst = max(worst, np.abs(columns.forward[part] - theta - base[0]).max(),
-                        np.abs(columns.reverse[part] + theta - base[1]).max())  # fmt: skip
+            worst = max(
+                worst,
+                np.abs(columns.forward[part] - theta - base[0]).max(),
+                np.abs(columns.reverse[part] + theta - base[1]).max(),
+            )
         assert sizes.sum() == len(columns.sent)
     assert worst < 3  # rounding, and what clocks gain in 5 ms: their reading is taken for true time
 
@@ -236,10 +259,15 @@ def test_flow_reports_add_up_and_decisions_are_obeyed():
     one, other = run.flows()[:2]
     run.set_flow_rate(one.flow_id, 1e9)
     before = list(other.hops)
-    run.set_flow_path(other.flow_id, next(
-        port for port in range(50_000, 60_000)
-        if run.fleet.paths(other.source, other.destination, port, 4791).of(0).tolist() != other.links.tolist()
-    ))  # fmt: skip
+    run.set_flow_path(
+        other.flow_id,
+        next(
+            port
+            for port in range(50_000, 60_000)
+            if run.fleet.paths(other.source, other.destination, port, 4791).of(0).tolist()
+            != other.links.tolist()
+        ),
+    )
     by_topic(run, 1)
     rows = {row["flow_id"]: row for out in by_topic(run, 1)[FLOWS] for row in out.record()["flows"]}
     assert rows[one.flow_id]["rate_bps"] == pytest.approx(1e9, rel=1e-3)
@@ -277,10 +305,11 @@ def test_alltoall_moves_every_byte_between_every_two():
 
 def test_an_alltoall_within_rails_stays_within_them_and_apart_jobs_share_no_nic():
     jobs = [
-        JobSettings(name=name, kind="rail-alltoall", nics=128, bytes=1e8, compute_ms=0, placed="apart",
-                    connections=2)
+        JobSettings(
+            name=name, kind="rail-alltoall", nics=128, bytes=1e8, compute_ms=0, placed="apart", connections=2
+        )
         for name in ("a", "b")
-    ]  # fmt: skip
+    ]
     run = SimRun(settings(nics=256, rate_pps=0, jobs=jobs), tell=())
     nics = {name: {flow.source for flow in run.flows() if flow.job == name} for name in ("a", "b")}
     assert len(nics["a"]) == len(nics["b"]) == 128
@@ -317,6 +346,6 @@ def test_decisions_name_flows_that_are_open():
         (lambda: run.fault("grey 20% leaf99>spine1"), "expected a link such as leaf1>spine1"),
         (lambda: run.fault("incast 99 h1/eth1"), "incast 99: expected fewer senders"),
         (lambda: run.clear(7), "fault 7: expected one in force"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -38,11 +38,19 @@ class FakeEngine:
 def plan(**more: Any) -> dict[str, Any]:
     now_ns = time.monotonic_ns()
     record = {
-        "nic": "h1/eth1", "shard": "fabric", "planned_ns": 7, "begin_ns": now_ns - 3 * S, "turn_ns": 5e6,
-        "shots": 2, "clock_at_ns": now_ns + 5 * S + now_ns // 50_000, "offset_ns": -(5e9 + now_ns // 50_000),
-        "drift_ppb": -20_000.0, "peers": ["h2/eth1", "h3/eth1"], "peer": [0, 1, 1, 0],
+        "nic": "h1/eth1",
+        "shard": "fabric",
+        "planned_ns": 7,
+        "begin_ns": now_ns - 3 * S,
+        "turn_ns": 5e6,
+        "shots": 2,
+        "clock_at_ns": now_ns + 5 * S + now_ns // 50_000,
+        "offset_ns": -(5e9 + now_ns // 50_000),
+        "drift_ppb": -20_000.0,
+        "peers": ["h2/eth1", "h3/eth1"],
+        "peer": [0, 1, 1, 0],
         "path": [9320, 9321, 9320, 9321],
-    } | more  # fmt: skip
+    } | more
     return codec.decode(codec.encode(TURNS.record, record), TURNS.record)
 
 
@@ -80,11 +88,18 @@ def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
 @pytest.mark.parametrize(
     "bent",
     [
-        {"shots": 5}, {"shots": 3}, {"turn_ns": 4e6}, {"turn_ns": 1e300}, {"peer": [0, 1, 1]},
-        {"peer": [0, 1, 2, 0]}, {"peer": [0, 1, -1, 0]}, {"peer": [], "path": []}, {"offset_ns": 1e300},
+        {"shots": 5},
+        {"shots": 3},
+        {"turn_ns": 4e6},
+        {"turn_ns": 1e300},
+        {"peer": [0, 1, 1]},
+        {"peer": [0, 1, 2, 0]},
+        {"peer": [0, 1, -1, 0]},
+        {"peer": [], "path": []},
+        {"offset_ns": 1e300},
         {"drift_ppb": -1e300},
     ],
-)  # fmt: skip
+)
 def test_a_plan_that_would_send_faster_or_nowhere_is_refused_and_the_last_one_stands(bent: dict[str, Any]):
     turns, engine = taker()
     turns.take("h1/eth1", plan(), 0)

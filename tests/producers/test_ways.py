@@ -81,9 +81,15 @@ class Watched:
         self.puts: list[tuple[str, bytes | None]] = []
         self.roster = dict(RECORDS)
         self.ways = NicWays(
-            FlowSettings(socket="unused", **{"trace_pps": 100_000, **settings}), nic="a/e", shard="fabric",
-            address=A, roster=self.roster, tracers=self.networks, put=self.put, seed=1,
-        )  # fmt: skip
+            FlowSettings(socket="unused", **{"trace_pps": 100_000, **settings}),
+            nic="a/e",
+            shard="fabric",
+            address=A,
+            roster=self.roster,
+            tracers=self.networks,
+            put=self.put,
+            seed=1,
+        )
         self.now_s = 0.0
         self.book = WayBook()
 
@@ -103,9 +109,11 @@ class Watched:
     def links(self, sport: int, dport: int, shape: str = "UDP") -> tuple[str, ...]:
         spine = self.networks[shape].spine(sport, dport)
         return (
-            "a:e>10.1.0.0:a.e", f"10.2.2.{2 * spine}:ip>10.2.2.{2 * spine + 1}:ip",
-            f"10.2.3.{2 * spine}:ip>10.2.3.{2 * spine + 1}:ip", "10.1.0.2:b.e>b:e",
-        )  # fmt: skip
+            "a:e>10.1.0.0:a.e",
+            f"10.2.2.{2 * spine}:ip>10.2.2.{2 * spine + 1}:ip",
+            f"10.2.3.{2 * spine}:ip>10.2.3.{2 * spine + 1}:ip",
+            "10.1.0.2:b.e>b:e",
+        )
 
 
 def key(sport: int, dport: int = 80, protocol: str = "UDP") -> Any:
@@ -154,10 +162,17 @@ def test_flows_that_may_be_moved_have_their_other_ways_published():
 def test_what_a_peer_asks_for_is_answered_for():
     watched = Watched()
     rows = [
-        {"leg": "DATA", "port": port, "peer_port": 80, "hops": [], "complete": False, "since_ns": 1,
-         "protocol": "UDP"}
+        {
+            "leg": "DATA",
+            "port": port,
+            "peer_port": 80,
+            "hops": [],
+            "complete": False,
+            "since_ns": 1,
+            "protocol": "UDP",
+        }
         for port in (61_000, 61_001)
-    ]  # fmt: skip
+    ]
     others = [rows[0] | {"leg": "ACK", "port": 9}, rows[0] | {"peer_port": 4791}]
     watched.ways.hear("b/e", {"ways": [*rows, *others]}, watched.now_s)
     watched.run(2)
@@ -165,11 +180,13 @@ def test_what_a_peer_asks_for_is_answered_for():
     record = codec.decode(value, "FlowWays")
     assert name == "a/e>b/e"
     assert [(way["leg"], way["port"], way["peer_port"]) for way in record["ways"]] == [
-        ("ACK", 61_000, 80), ("ACK", 61_001, 80),
-    ]  # fmt: skip
+        ("ACK", 61_000, 80),
+        ("ACK", 61_001, 80),
+    ]
     assert [tuple(way["hops"]) for way in record["ways"]] == [
-        watched.links(80, 61_000), watched.links(80, 61_001),
-    ]  # fmt: skip
+        watched.links(80, 61_000),
+        watched.links(80, 61_001),
+    ]
 
 
 def test_a_queue_pair_goes_as_udp_does_and_nothing_ever_comes_to_its_peer():

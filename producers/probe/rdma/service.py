@@ -131,9 +131,13 @@ class _Prober:
     def record(self) -> dict[str, Any]:
         """Return the NIC's announcement as of now."""
         return nic_record(
-            self.nic, self.ready, run=self.run, since_ns=self.since_ns, announced_ns=time.time_ns(),
+            self.nic,
+            self.ready,
+            run=self.run,
+            since_ns=self.since_ns,
+            announced_ns=time.time_ns(),
             stamp_error_ns=self.stamp_error_ns,
-        )  # fmt: skip
+        )
 
     def meet(self, roster: Roster) -> int:
         """Choose the peers anew from who is alive; return how many there are."""

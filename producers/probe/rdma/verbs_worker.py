@@ -188,9 +188,11 @@ class _Device:
     def _open_stamped(self, depth: int) -> None:
         e, v = self._e, self._v
         flags = (
-            e.IBV_WC_EX_WITH_BYTE_LEN | e.IBV_WC_EX_WITH_SRC_QP | e.IBV_WC_EX_WITH_SLID
+            e.IBV_WC_EX_WITH_BYTE_LEN
+            | e.IBV_WC_EX_WITH_SRC_QP
+            | e.IBV_WC_EX_WITH_SLID
             | e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
-        )  # fmt: skip
+        )
         try:
             with _refusals("completion stamps"):
                 self._cq = v.CQEX(self.context, v.CqInitAttrEx(cqe=depth, wc_flags=flags))
@@ -240,11 +242,14 @@ class _Device:
         ]
         self._send_work = [
             v.SendWR(
-                wr_id=slot, num_sge=1, sg=[v.SGE(base + self._send_at + slot * _SLOT_BYTES, BYTES, key)],
-                opcode=e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED,
+                wr_id=slot,
+                num_sge=1,
+                sg=[v.SGE(base + self._send_at + slot * _SLOT_BYTES, BYTES, key)],
+                opcode=e.IBV_WR_SEND,
+                send_flags=e.IBV_SEND_SIGNALED,
             )
             for slot in range(_SENDS)
-        ]  # fmt: skip
+        ]
         for index, pair in enumerate(self._pairs):
             for slot in range(index * _RECEIVES, (index + 1) * _RECEIVES):
                 pair.post_recv(self._receive_work[slot])
@@ -341,13 +346,21 @@ def main() -> int:
         lines.say({"error": str(error)})
         return 2
     settings = AskerSettings(
-        rate_pps=first["rate_pps"], timeout_ns=first["timeout_ns"], answer_max_pps=first["answer_max_pps"],
-        max_age_ns=first["max_age_ns"], hardware=device.clock is not None,
-    )  # fmt: skip
+        rate_pps=first["rate_pps"],
+        timeout_ns=first["timeout_ns"],
+        answer_max_pps=first["answer_max_pps"],
+        max_age_ns=first["max_age_ns"],
+        hardware=device.clock is not None,
+    )
     asker = Asker(
-        first["nic"], first["run"], bytes.fromhex(first["key"]), device.own(), settings, first["seed"],
+        first["nic"],
+        first["run"],
+        bytes.fromhex(first["key"]),
+        device.own(),
+        settings,
+        first["seed"],
         time.monotonic_ns(),
-    )  # fmt: skip
+    )
     lines.say({"ready": _ready(device)})
     for each in rest:
         asker.set_peers(_peers(each), time.monotonic_ns())
@@ -411,13 +424,17 @@ def _next_flush(system_ns: int, every_ns: int) -> int:
 def _batch(device: _Device, asker: Asker, number: int) -> dict[str, Any]:
     now = device.now()
     return {
-        "number": number, "clock_ns": now.clock_ns, "system_ns": now.system_ns, "bound_ns": now.bound_ns,
-        "counters": asker.counters, "stamp_error_ns": _stamp_error(device, asker),
+        "number": number,
+        "clock_ns": now.clock_ns,
+        "system_ns": now.system_ns,
+        "bound_ns": now.bound_ns,
+        "counters": asker.counters,
+        "stamp_error_ns": _stamp_error(device, asker),
         "groups": [
             [peer, path, found.lost, found.no_t3, found.sent, found.forward, found.turnaround, found.reverse]
             for (peer, path), found in asker.drain().items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _stamp_error(device: _Device, asker: Asker) -> int:
@@ -428,12 +445,20 @@ def _stamp_error(device: _Device, asker: Asker) -> int:
 def _ready(device: _Device) -> dict[str, Any]:
     port, clock = device.port, device.clock
     return {
-        "device": port.device, "port": port.number, "gid": device.gid.value.hex(), "kind": device.gid.kind,
-        "lid": port.lid, "path_bits": port.path_bits, "speed_bps": port.speed_bps,
-        "numbers": [path.number for path in device.paths], "paths": [path.value for path in device.paths],
-        "sure": all(path.sure for path in device.paths), "hardware": clock is not None,
-        "tick_ns": 0 if clock is None else clock.tick_ns, "refused": device.refused,
-    }  # fmt: skip
+        "device": port.device,
+        "port": port.number,
+        "gid": device.gid.value.hex(),
+        "kind": device.gid.kind,
+        "lid": port.lid,
+        "path_bits": port.path_bits,
+        "speed_bps": port.speed_bps,
+        "numbers": [path.number for path in device.paths],
+        "paths": [path.value for path in device.paths],
+        "sure": all(path.sure for path in device.paths),
+        "hardware": clock is not None,
+        "tick_ns": 0 if clock is None else clock.tick_ns,
+        "refused": device.refused,
+    }
 
 
 def _peers(line: dict[str, Any]) -> list[UdPeer]:
@@ -481,10 +506,25 @@ def _pyverbs() -> tuple[Any, Any]:
     except ImportError as error:
         raise DeviceError(f"pyverbs: {error}") from None
     return enums, SimpleNamespace(
-        AH=AH, GID=GID, AHAttr=AHAttr, GlobalRoute=GlobalRoute, CQ=CQ, CQEX=CQEX, CompChannel=CompChannel,
-        CqInitAttrEx=CqInitAttrEx, Context=Context, MR=MR, PD=PD, QP=QP, QPAttr=QPAttr, QPCap=QPCap,
-        QPInitAttr=QPInitAttr, SGE=SGE, RecvWR=RecvWR, SendWR=SendWR,
-    )  # fmt: skip
+        AH=AH,
+        GID=GID,
+        AHAttr=AHAttr,
+        GlobalRoute=GlobalRoute,
+        CQ=CQ,
+        CQEX=CQEX,
+        CompChannel=CompChannel,
+        CqInitAttrEx=CqInitAttrEx,
+        Context=Context,
+        MR=MR,
+        PD=PD,
+        QP=QP,
+        QPAttr=QPAttr,
+        QPCap=QPCap,
+        QPInitAttr=QPInitAttr,
+        SGE=SGE,
+        RecvWR=RecvWR,
+        SendWR=SendWR,
+    )
 
 
 @contextlib.contextmanager

@@ -45,12 +45,23 @@ def opening(
 ) -> dict[str, Any]:
     """Return the first line that `edge` is told."""
     return {
-        "nic": nic, "device": device, "run": run, "key": key.hex(), "address": address, "port": port,
-        "paths": paths, "first_path_port": first_path_port, "rate_pps": rate_pps,
-        "answer_max_pps": answer_max_pps, "timeout_ns": int(timeout_ms * 1e6),
-        "max_age_ns": int(max_age_s * 1e9), "flush_ns": flush_ms * 1_000_000, "hardware": hardware,
-        "sysfs": str(sysfs), "seed": int.from_bytes(os.urandom(8), "big"),
-    }  # fmt: skip
+        "nic": nic,
+        "device": device,
+        "run": run,
+        "key": key.hex(),
+        "address": address,
+        "port": port,
+        "paths": paths,
+        "first_path_port": first_path_port,
+        "rate_pps": rate_pps,
+        "answer_max_pps": answer_max_pps,
+        "timeout_ns": int(timeout_ms * 1e6),
+        "max_age_ns": int(max_age_s * 1e9),
+        "flush_ns": flush_ms * 1_000_000,
+        "hardware": hardware,
+        "sysfs": str(sysfs),
+        "seed": int.from_bytes(os.urandom(8), "big"),
+    }
 
 
 class Edge:
@@ -60,8 +71,10 @@ class Edge:
         """Start it. Raises OSError where it cannot be."""
         self._process = subprocess.Popen(
             [python or sys.executable, str(Path(__file__).resolve().parent / "edge.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            close_fds=True,
+        )
         assert self._process.stdin is not None  # noqa: S101  # pipes were asked for
         assert self._process.stdout is not None  # noqa: S101
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()

@@ -10,9 +10,12 @@ from producers.probe.rdma.timestamps import TickClock, read_together
 
 
 @given(
-    st.integers(16, 64), st.integers(1000, 2_000_000), st.integers(0, 2**64 - 1),
-    st.lists(st.floats(0, 0.2), max_size=40), st.floats(0, 0.2),
-)  # fmt: skip
+    st.integers(16, 64),
+    st.integers(1000, 2_000_000),
+    st.integers(0, 2**64 - 1),
+    st.lists(st.floats(0, 0.2), max_size=40),
+    st.floats(0, 0.2),
+)
 def test_it_runs_on_over_every_wrap(bits: int, khz: int, start: int, steps: list[float], back: float) -> None:
     mask = (1 << bits) - 1
     clock = TickClock(mask, khz, start, 10**18)

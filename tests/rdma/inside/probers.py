@@ -68,6 +68,12 @@ class Probers:
 
 def _opening(nic: str) -> dict[str, Any]:
     return opening(
-        nic=f"guest/rxe_{nic}", device=f"rxe_{nic}", run=7, key=KEY, address=fabric.NICS[nic][0],
-        paths=PATHS, rate_pps=RATE_PPS, timeout_ms=TIMEOUT_MS,
-    )  # fmt: skip
+        nic=f"guest/rxe_{nic}",
+        device=f"rxe_{nic}",
+        run=7,
+        key=KEY,
+        address=fabric.NICS[nic][0],
+        paths=PATHS,
+        rate_pps=RATE_PPS,
+        timeout_ms=TIMEOUT_MS,
+    )
