@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fabrictime.commands.replay_alerts import LogReader, Span, read_all
-from fabrictime.web.units import seconds_text
+from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.topics import DECISIONS, ROUNDS
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISION_LOOKBACK_NS, read_from
-from streams.policy.replay import replay_cycles, earlier_decisions
+from streams.policy.replay import earlier_decisions, replay_cycles
 
 __all__ = ["Difference", "Replayed", "as_json", "compare", "lines_of", "main"]
 
