@@ -20,7 +20,7 @@ from schemas import codec
 from schemas.sanity import EPOCH_AHEAD_MS
 from schemas.topics import DECISIONS, ROUNDS, TOPICS
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import DECISIONS_BACK_NS, INPUTS, Made, PolicyFeed, read_from
+from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, Made, PolicyInputs, read_from
 from streams.policy.policy import Said
 from streams.runtime.assignment import Ownership, Tenure
 from streams.runtime.context import Room
@@ -68,7 +68,7 @@ class PolicyStage:
         numbers = {tp.partition for tp in tenure.tps}
         count = await partition_count(bootstrap, ROUNDS.name)
         began_ns = self.room.log_clock.now_ns(time.monotonic_ns())
-        since_s = DECISIONS_BACK_NS / S
+        since_s = DECISION_LOOKBACK_NS / S
         past = await read_tail(bootstrap, DECISIONS.name, None, registry, since_s=since_s)
         latest = began_ns // MS + EPOCH_AHEAD_MS  # actuators do not believe in later ones either
         past = [decision for decision in past if decision["epoch"] <= latest]
@@ -82,7 +82,7 @@ class PolicyStage:
         consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
         try:
             missing = await _seek(consumer, bootstrap, epoch)
-            feed = PolicyFeed(
+            feed = PolicyInputs(
                 epoch, [(tp.topic, tp.partition) for tp in consumer.assignment()],
                 lambda shard: (murmur2(shard.encode()) & 0x7FFFFFFF) % count in numbers,
                 default_shard=self.room.settings.default_shard, topology=self.room.topology,
@@ -99,7 +99,7 @@ class PolicyStage:
         finally:
             await consumer.stop()
 
-    async def _decide_on(self, feed: PolicyFeed, consumer: AIOKafkaConsumer) -> None:
+    async def _decide_on(self, feed: PolicyInputs, consumer: AIOKafkaConsumer) -> None:
         looked_s = 0.0
         while True:
             await self._read(feed, consumer, round(1000 * _left_s(feed, looked_s)))
@@ -116,7 +116,7 @@ class PolicyStage:
                 await (await send_reject(self.room, Refused(message), message.value, "solve", error))
             feed.refused.clear()
 
-    async def _read(self, feed: PolicyFeed, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
+    async def _read(self, feed: PolicyInputs, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
         for found in (await consumer.getmany(timeout_ms=wait_ms)).values():
             for message in found:
                 self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
@@ -146,7 +146,7 @@ class PolicyStage:
         return await self.room.send_raw(said.topic.name, said.key, value)
 
 
-def _left_s(feed: PolicyFeed, looked_s: float) -> float:
+def _left_s(feed: PolicyInputs, looked_s: float) -> float:
     """Return s until the next look."""
     if feed.hurries:
         return 0.0

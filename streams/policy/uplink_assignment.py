@@ -1,7 +1,7 @@
 """A lane for every NIC whose flows take turns: the way into the fabric that is its own while it sends.
 
 In: which NICs send in turns, the links that each could enter the fabric by, and which of its flows do. Out:
-`Lanes.of`: NIC to link. What is assigned stays while it can, so that flows move once. Pure.
+`UplinkAssignment.of`: NIC to link. What is assigned stays while it can, so that flows move once. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["Lanes", "Want"]
+__all__ = ["UplinkAssignment", "UplinkRequest"]
 
 FITS: Final = 1.02
 """Share of a link's rate up to which lanes are put on it."""
@@ -21,7 +21,7 @@ by all."""
 
 
 @dataclass(slots=True)
-class Want:
+class UplinkRequest:
     """What one NIC asks for."""
 
     bps: float
@@ -43,7 +43,7 @@ class Want:
 # Which NIC gets which link: one that all of its flows reach from a port that was traced, where most of them
 # are already, largest claims first, so that few have to move; who finds none free has another one moved on,
 # along an augmenting path (Kuhn 1955).
-class Lanes:
+class UplinkAssignment:
     """The lanes of one shard. `rate_of`: a directed link's bit/s, 0 where it is not known."""
 
     def __init__(self, rate_of: Callable[[str], int]) -> None:
@@ -54,7 +54,7 @@ class Lanes:
         """Return a NIC's lane, None where it has none."""
         return self._lanes.get(nic)
 
-    def assign(self, wants: Mapping[str, Want], draw: Callable[[str, str], int]) -> None:
+    def assign(self, wants: Mapping[str, UplinkRequest], draw: Callable[[str, str], int]) -> None:
         """Give each NIC a link of its own, as far as there are enough; those that have one keep it while
         nearly as many of their flows reach it as any other. `draw` breaks ties."""
         room: dict[str, float] = {}
@@ -115,6 +115,6 @@ class Lanes:
         self._lanes = lanes
 
 
-def _reached(want: Want, link: str, share: float) -> bool:
+def _reached(want: UplinkRequest, link: str, share: float) -> bool:
     """Whether a link is reached by so large a share of the flows that reach any."""
     return want.open[link] >= share * max(want.open.values())

@@ -22,7 +22,7 @@ from streams.runtime import assignment
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import PathBook
 from streams.settings import StreamSettings
-from tests.streams.agents.test_partitions import FakeRoom, Raw, settle
+from tests.streams.runtime.test_assignment import FakeRoom, Raw, settle
 
 START_NS = 1_700_000_000_000_000_000
 S = 1_000_000_000

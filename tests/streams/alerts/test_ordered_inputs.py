@@ -33,8 +33,8 @@ from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.links.health import ShardHealth
 from streams.runtime.flow_table import FlowTail
 from streams.runtime.route_table import PathBook
-from tests.streams.solve.test_alerts import RULE, T0, slow
-from tests.streams.solve.test_contention import queue
+from tests.streams.alerts.test_shard_alerts import RULE, T0, slow
+from tests.streams.contention.test_windows import queue
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000

@@ -18,7 +18,7 @@ from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ALERTS, CONFIG, DELAYS, FLAPS, INVENTORY, LINKS, REJECTS
-from tests.streams.solve.test_alerts import slow
+from tests.streams.alerts.test_shard_alerts import slow
 from tests.streams.test_pipeline import Log
 
 SETTINGS: dict[str, Any] = {"stages": ["links"], "session_timeout_s": 2}
