@@ -1,9 +1,9 @@
 """The README's picture, taken of the real page on a small fabric's figures.
 
-Written only where FABRICTIME_PAGE_PICTURE names the file, so that a test run leaves the tree as it is:
-FABRICTIME_PAGE_PICTURE=docs/live-page.png python -m pytest tests/page/test_picture.py
-With FABRICTIME_PAGE_TAB=delays it is of that tab, else of the tab Fabric.
-With FABRICTIME_PAGE_URL it shows the page that runs there, a real pipeline's, instead of filled figures.
+Written only where FABRICTIME_WEB_SCREENSHOT names the file, so that a test run leaves the tree as it is:
+FABRICTIME_WEB_SCREENSHOT=docs/live-page.png python -m pytest tests/fabrictime/web/test_screenshot.py
+With FABRICTIME_WEB_TAB=delays it is of that tab, else of the tab Fabric.
+With FABRICTIME_WEB_URL it shows the page that runs there, a real pipeline's, instead of filled figures.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
 HOSTS, RAILS, PATHS, SECONDS = 8, 2, 4, 240
-WANTED = os.environ.get("FABRICTIME_PAGE_PICTURE", "")
-RUNNING = os.environ.get("FABRICTIME_PAGE_URL")
-DELAYS = os.environ.get("FABRICTIME_PAGE_TAB") == "delays"
+WANTED = os.environ.get("FABRICTIME_WEB_SCREENSHOT", "")
+RUNNING = os.environ.get("FABRICTIME_WEB_URL")
+DELAYS = os.environ.get("FABRICTIME_WEB_TAB") == "delays"
 
 
 def save(browser: Any) -> None:
@@ -35,9 +35,9 @@ def save(browser: Any) -> None:
     assert browser.errors() == []
 
 
-@pytest.mark.skipif(RUNNING is None, reason="FABRICTIME_PAGE_URL names no running page")
+@pytest.mark.skipif(RUNNING is None, reason="FABRICTIME_WEB_URL names no running page")
 def test_picture_of_a_running_pipeline(browser: Any, until: Any) -> None:
-    """The page at FABRICTIME_PAGE_URL, its worst pair opened where the address names none."""
+    """The page at FABRICTIME_WEB_URL, its worst pair opened where the address names none."""
     browser.open(str(RUNNING))
     until("all is drawn", lambda: min(browser.frames("heat"), browser.frames("clock-chart")) >= 3)
     if "nic=" not in str(RUNNING):
@@ -155,7 +155,7 @@ def test_picture_of_the_fabric(
     save(browser)
 
 
-@pytest.mark.skipif(not DELAYS, reason="FABRICTIME_PAGE_TAB is not delays")
+@pytest.mark.skipif(not DELAYS, reason="FABRICTIME_WEB_TAB is not delays")
 @pytest.mark.timeout(240)
 def test_picture_of_the_live_page(
     new_server: Any, start_page: Callable[..., Any], browser: Any, until: Any

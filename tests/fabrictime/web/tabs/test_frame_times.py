@@ -1,6 +1,6 @@
 """How long the browser draws a fabric of a thousand NICs while everything changes. A measurement, no test:
 
-FABRICTIME_PAGE_FRAMES=1 python -m pytest -n0 -s tests/page/test_frame_times.py
+FABRICTIME_WEB_FRAME_TIMES=1 python -m pytest -n0 -s tests/fabrictime/web/tabs/test_frame_times.py
 It prints the times of drawing and the gaps between frames, which a loaded machine stretches, and the CPU that
 the page's process took for one tab.
 """
