@@ -23,7 +23,7 @@ from fabrictime.bench import Figure, Progress, Target, Value
 from fabrictime.bench._pipeline import embedded_log
 from native.core import ClockLine
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.windows import ContentionRules, ContentionWatch
@@ -144,7 +144,7 @@ class Run:
             ],
             "faults": list(_events(rng, seconds)),
         })  # fmt: skip
-        self.sim = SimRun(settings, tell=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
+        self.sim = Simulation(settings, tell=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
         fleet = self.sim.fleet
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
         self.members = {nic: Member(nic, nic.partition("/")[0], SHARD, nic) for nic in fleet.nic_ids}

@@ -35,7 +35,7 @@ from streams.runtime.global_tables import GlobalTable, Inventory
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
 
-__all__ = ["DECISIONS_BACK_NS", "INPUTS", "Made", "PolicyFeed", "read_from"]
+__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "Made", "PolicyInputs", "read_from"]
 
 Record = dict[str, Any]
 Place = tuple[str, int]
@@ -49,7 +49,7 @@ INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
 BACK_NS: Final = {CONTENTION.name: 10 * S, QUEUES.name: S, FLOWS.name: 30 * S, ACTIONS.name: 600 * S}
 """How far back a new owner reads the others: what actuators did by themselves while there was none counts."""
-DECISIONS_BACK_NS: Final = 600 * S
+DECISION_LOOKBACK_NS: Final = 600 * S
 """How far back decisions of earlier epochs count."""
 REGULAR: Final = frozenset({FLOWS.name, QUEUES.name})
 """Topics that always have news: those wait for the next look."""
@@ -97,7 +97,7 @@ class _Shard:
     rounds: list[Record] = field(default_factory=list)
 
 
-class PolicyFeed:
+class PolicyInputs:
     """The policies of the shards that `owned` says are ours. `places`: the partitions that are read;
     `decisions`: those of earlier epochs, in their order."""
 
@@ -191,7 +191,7 @@ class PolicyFeed:
                 for shard in self.shards.values():
                     shard.policy.take_contention(record)
         elif topic == QUEUES.name:
-            if any(shard.policy.heeds_queues for shard in self.shards.values()):
+            if any(shard.policy.needs_queues for shard in self.shards.values()):
                 record = self._decoded(message)
                 if record is not None and record["shard"] in self.shards:
                     self.shards[record["shard"]].policy.take_queues(record)

@@ -1,6 +1,6 @@
 """What a flow could take now: ways by how far their links can be relied on, each with a port that is free.
 
-In: `Wellness`, ports as they are taken, a seed. Out: `Options`: the grade of a way, other ways with a port of
+In: `PathHealth`, ports as they are taken, a seed. Out: `Options`: the grade of a way, other ways with a port of
 their own, a draw that breaks ties. Pure: the same inputs give the same.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from streams.policy.flow import Choices, Flow
-from streams.policy.path_health import WELL, State, Wellness
+from streams.policy.path_health import WELL, State, PathHealth
 from streams.runtime.flow_routes import FlowRoute
 
 __all__ = ["Options"]
@@ -19,7 +19,7 @@ __all__ = ["Options"]
 class Options:
     """The options of one shard's flows, as of the moment that `begin` was told."""
 
-    def __init__(self, shard: str, seed: int, wellness: Wellness) -> None:
+    def __init__(self, shard: str, seed: int, wellness: PathHealth) -> None:
         self.now_ns = 0
         self.touched: frozenset[str] = frozenset()
         """Links of which anything was said."""

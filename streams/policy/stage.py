@@ -1,7 +1,7 @@
 """Policy in Faust: what is seen of a shard's links, queues and flows in, what flows are to do out.
 
 In: the topics of streams/policy/inputs.py, read without a group. Out: `Decision`s, `Fallbacks`, and the
-`PolicyRounds` by which the log gives the same decisions again. The worker that owns a shard's partition of
+`PolicyCycles` by which the log gives the same decisions again. The worker that owns a shard's partition of
 `fabric.rounds` owns its policy, in an epoch of its own: what an earlier owner still says is older.
 """
 
@@ -18,9 +18,9 @@ from aiokafka.partitioner import murmur2
 
 from schemas import codec
 from schemas.sanity import EPOCH_AHEAD_MS
-from schemas.topics import DECISIONS, ROUNDS, TOPICS
+from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import DECISIONS_BACK_NS, INPUTS, Made, PolicyFeed, read_from
+from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, Made, PolicyInputs, read_from
 from streams.policy.policy import Said
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
@@ -61,14 +61,14 @@ class PolicyStage:
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
-        self.partitions = _Owned(context, "policy", ROUNDS, self._follow)
+        self.partitions = _Owned(context, "policy", POLICY_CYCLES, self._follow)
 
     async def _follow(self, generation: Generation) -> None:
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         numbers = {tp.partition for tp in generation.tps}
-        count = await partition_count(bootstrap, ROUNDS.name)
+        count = await partition_count(bootstrap, POLICY_CYCLES.name)
         began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
-        since_s = DECISIONS_BACK_NS / S
+        since_s = DECISION_LOOKBACK_NS / S
         past = await read_tail(bootstrap, DECISIONS.name, None, registry, since_s=since_s)
         latest = began_ns // MS + EPOCH_AHEAD_MS  # actuators do not believe in later ones either
         past = [decision for decision in past if decision["epoch"] <= latest]
@@ -82,7 +82,7 @@ class PolicyStage:
         consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
         try:
             missing = await _seek(consumer, bootstrap, epoch)
-            feed = PolicyFeed(
+            feed = PolicyInputs(
                 epoch, [(tp.topic, tp.partition) for tp in consumer.assignment()],
                 lambda shard: (murmur2(shard.encode()) & 0x7FFFFFFF) % count in numbers,
                 default_shard=self.context.settings.default_shard, topology=self.context.topology,
@@ -99,7 +99,7 @@ class PolicyStage:
         finally:
             await consumer.stop()
 
-    async def _decide_on(self, feed: PolicyFeed, consumer: AIOKafkaConsumer) -> None:
+    async def _decide_on(self, feed: PolicyInputs, consumer: AIOKafkaConsumer) -> None:
         looked_s = 0.0
         while True:
             await self._read(feed, consumer, round(1000 * _left_s(feed, looked_s)))
@@ -118,7 +118,7 @@ class PolicyStage:
                 )
             feed.refused.clear()
 
-    async def _read(self, feed: PolicyFeed, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
+    async def _read(self, feed: PolicyInputs, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
         for found in (await consumer.getmany(timeout_ms=wait_ms)).values():
             for message in found:
                 self.context.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
@@ -139,8 +139,8 @@ class PolicyStage:
                 log.info("policy: %s %s", said.record["action"], said.record["text"])
         sent += [await self._send(said) for said in made.fallbacks]
         for record in made.rounds:
-            value = codec.encode(ROUNDS.record, record, self.context.registry)
-            sent.append(await self.context.send_bytes(ROUNDS.name, record["shard"], value))
+            value = codec.encode(POLICY_CYCLES.record, record, self.context.registry)
+            sent.append(await self.context.send_bytes(POLICY_CYCLES.name, record["shard"], value))
         await asyncio.gather(*sent)
 
     async def _send(self, said: Said) -> Awaitable[Any]:
@@ -148,7 +148,7 @@ class PolicyStage:
         return await self.context.send_bytes(said.topic.name, said.key, value)
 
 
-def _left_s(feed: PolicyFeed, looked_s: float) -> float:
+def _left_s(feed: PolicyInputs, looked_s: float) -> float:
     """Return s until the next look."""
     if feed.hurries:
         return 0.0

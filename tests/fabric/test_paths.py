@@ -24,11 +24,11 @@ RAILS = FabricSettings(hosts=3, nics_per_host=2, leaves=4, spines=2, links_per_l
 
 
 class Watched:
-    """Probers of a fabric with a `PathWatch` each, and the book of what they published."""
+    """Probers of a fabric with a `ProbeRouteTracer` each, and the book of what they published."""
 
     def __init__(self, testbed: Testbed, probers: type, **settings: Any) -> None:
         from producers.settings import ProbeSettings
-        from producers.trace.probe_routes import PathWatch
+        from producers.trace.probe_routes import ProbeRouteTracer
         from streams.runtime.route_table import RouteTable
 
         self.fabric, self.truth = testbed.fabric, testbed.truth
@@ -41,7 +41,7 @@ class Watched:
         self.watches = {}
         for nic in self.fabric.nics():
             engine = self.fleet.engines[nic.nic]
-            self.watches[nic.nic] = PathWatch(
+            self.watches[nic.nic] = ProbeRouteTracer(
                 engine, ProbeSettings(**given), nic=nic.nic, shard="fabric", address=nic.address,
                 put=self.put, open_candidates=self.opener(nic) if "path_candidates" in settings else None,
             )  # fmt: skip
@@ -311,7 +311,7 @@ def test_ipv6_paths_are_traced_alike(inside):
         from fabrictime.testbed import userns
         from native.core.probe import Engine, Peer, open_sockets
         from producers.settings import ProbeSettings
-        from producers.trace.probe_routes import PathWatch
+        from producers.trace.probe_routes import ProbeRouteTracer
         from streams.runtime.route_table import RouteTable
 
         names = ["a", "r1", "r2", "b"]
@@ -368,7 +368,7 @@ def test_ipv6_paths_are_traced_alike(inside):
                 thread.start()
             engines["a"].set_peers([Peer("b/e", home["b"], PORT)])
             for name, engine in engines.items():
-                watches[name] = PathWatch(
+                watches[name] = ProbeRouteTracer(
                     engine, ProbeSettings(key_file="unused", paths=2), nic=f"{name}/e", shard="f",
                     address=home[name], put=lambda topic, key, value: book.take(key.encode(), value),
                 )  # fmt: skip

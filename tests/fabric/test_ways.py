@@ -42,11 +42,11 @@ class Reporting:
 
     def first_hop(self, nic: Any) -> str:
         """Return the address that a NIC's own router answers from."""
-        from producers.trace.sockets import open_tracers
+        from producers.trace.sockets import open_trace_sockets
 
         netns = next(each.netns for each in self.nics if each.host == nic.host)
         target = next(each.address for each in self.nics if each.host != nic.host)
-        tracer = open_tracers(nic.address, netns)["UDP"]
+        tracer = open_trace_sockets(nic.address, netns)["UDP"]
         end = time.monotonic() + 10
         while time.monotonic() < end:
             tracer.send(61_000, (target, 9), 1, 1)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
-from schemas.topics import WAYS
+from producers.sim.simulation import Simulation
+from schemas.topics import FLOW_ROUTES
 from streams.runtime.flow_routes import FlowRouteTable
 
 
-def fleet(**more: object) -> SimRun:
+def fleet(**more: object) -> Simulation:
     given = {"nics": 16, "rate_pps": 0, "flow_s": 1000, "load": 0.1, **more}
-    return SimRun(SimSettings.model_validate(given), tell=(WAYS,))
+    return Simulation(SimSettings.model_validate(given), tell=(FLOW_ROUTES,))
 
 
-def told(run: SimRun, book: FlowRouteTable, seconds: float) -> list[str]:
+def told(run: Simulation, book: FlowRouteTable, seconds: float) -> list[str]:
     keys = []
     for out in run.advance(seconds):
-        assert out.topic is WAYS
+        assert out.topic is FLOW_ROUTES
         book.take(out.key.encode(), out.value())
         keys.append(out.key)
     return keys
@@ -68,7 +68,7 @@ def test_ways_are_told_anew_when_a_switch_sees_a_link_down() -> None:
 
 
 def test_pairs_without_a_flow_make_room_for_others_and_are_taken_back() -> None:
-    run, book = fleet(flow_s=0.5, ways_pairs=20, flows_per_nic=1), FlowRouteTable()
+    run, book = fleet(flow_s=0.5, route_pairs=20, flows_per_nic=1), FlowRouteTable()
     told(run, book, 5)
     nics = run.fleet.nic_ids
     known = {(a, b) for a in nics for b in nics if a != b and book.of(a, b, 4791)}

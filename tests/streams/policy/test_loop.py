@@ -12,7 +12,7 @@ import pytest
 
 from actuators.applier import Answer, Applier, key_of, read_decision
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLAPS, FLOWS, LINKS, PATHS
@@ -38,7 +38,7 @@ def config(mode: str = "ACT", **more: Any) -> dict[str, dict[str, Any]]:
 class TracedWays:
     """What hosts would have traced before anything broke: each flow's ways from 64 other source ports."""
 
-    def __init__(self, run: SimRun) -> None:
+    def __init__(self, run: Simulation) -> None:
         self.fleet = run.fleet
         self.found: dict[tuple[str, str], dict[int, FlowRoute]] = {}
 
@@ -62,7 +62,7 @@ class TracedWays:
 class SimulatedHost:
     """One host's `Applier`, its flows those of the simulation itself, done at once."""
 
-    def __init__(self, host: str, run: SimRun) -> None:
+    def __init__(self, host: str, run: Simulation) -> None:
         self.host, self.run = host, run
         self.reports: list[dict[str, Any]] = []
         self.it = Applier(host, self, self.report, lambda: run.now_ns, lambda: run.now_ns)
@@ -105,7 +105,7 @@ class Loop:
         tell = (FLOWS, LINKS, PATHS) if real else (FLOWS,)
         quiet = {"nics": 64, "load": 0.0, "flow_s": 80_000, "step_us": 1000, "seed": seed,
                  "rate_pps": 1000 if real else 0}  # fmt: skip
-        self.run = SimRun(SimSettings(**{**quiet, **sim}), tell=tell)
+        self.run = Simulation(SimSettings(**{**quiet, **sim}), tell=tell)
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.ways = TracedWays(self.run)
