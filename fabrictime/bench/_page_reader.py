@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from fabrictime.web import contention_frames, fabric_frames
-from fabrictime.web.fabric_state import FabricState, Part
-from fabrictime.web.feed import Feed
-from fabrictime.web.live import PERIOD_S
+from fabrictime.state.fabric_state import FabricState, Part
+from fabrictime.web.fabric_consumer import Feed
+from fabrictime.web.live_fabric import PERIOD_S
+from fabrictime.web.tabs.contention import frames
+from fabrictime.web.tabs.fabric import frames as fabric_frames
 from schemas import codec
 from schemas.topics import FLOWS
 
@@ -210,7 +211,7 @@ class FeedReader:
     def _rows(self, now_ns: int) -> tuple[Named, ...]:
         if self._tab == "contention":
             return tuple(
-                Named(each["link"], contention_frames.KINDS.get(each["kind"], "not told"), each["text"])
+                Named(each["link"], frames.KINDS.get(each["kind"], "not told"), each["text"])
                 for each in self._state.open_contention(now_ns)
             )
         found = fabric_frames.worst_first(self._state, fabric_frames.drawn(self._state.plan()))

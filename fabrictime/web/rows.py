@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from nicegui.events import GenericEventArguments
 
-from fabrictime.web.quiet import Listing
+from fabrictime.web.widgets import Listing
 
 Row: TypeAlias = dict[str, Any]
 Cell: TypeAlias = str | list[tuple[str, str, str]]

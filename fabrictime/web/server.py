@@ -19,12 +19,12 @@ from typing import Any
 
 from sdnotify import SystemdNotifier
 
-from fabrictime.web.fabric_state import FabricState
-from fabrictime.web.feed import Feed
-from fabrictime.web.hub import THREADS, Hub, Snapshot
-from fabrictime.web.live import Live
+from fabrictime.state.fabric_state import FabricState
+from fabrictime.web.fabric_consumer import Feed
+from fabrictime.web.history_client import connect_http
+from fabrictime.web.live_fabric import Live
+from fabrictime.web.query_poller import THREADS, Hub, Snapshot
 from fabrictime.web.settings import PageSettings
-from fabrictime.web.source import connect_http
 from schemas import codec
 from schemas.topics import FLOWS
 
@@ -76,17 +76,28 @@ async def _serve(settings: PageSettings, listener: socket.socket) -> int:
 
     url = str(settings.history_url)
     history = connect_http(
-        url, settings.history_user, settings.history_token_file, settings.history_database,
-        settings.query_timeout_s, THREADS,
-    )  # fmt: skip
+        url,
+        settings.history_user,
+        settings.history_token_file,
+        settings.history_database,
+        settings.query_timeout_s,
+        THREADS,
+    )
     hub = Hub(settings.refresh_ms / 1000)
     live, feed = _feed(settings)
     app = _application(settings, hub, history, live)
     ready = asyncio.Event()
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, log_level="warning", server_header=False, date_header=False,
-        timeout_graceful_shutdown=1, ws_ping_interval=None, lifespan="on",
-    )  # fmt: skip
+        app,
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+        ws_ping_interval=None,
+        lifespan="on",
+    )
 
     class Server(uvicorn.Server):
         """Leaves signals to us: uvicorn would raise them again and hide our exit code."""
@@ -150,16 +161,16 @@ def _application(settings: PageSettings, hub: Hub, history: Any, live: Live | No
     from fastapi.responses import JSONResponse
     from nicegui import ui
 
-    from fabrictime.web.actions_view import ActionsChoice, ActionsPage
-    from fabrictime.web.alerts_view import AlertChoice, AlertsPage
-    from fabrictime.web.clock_view import ClockChoice, ClockPage
-    from fabrictime.web.contention_view import ContentionChoice, ContentionPage
-    from fabrictime.web.evidence import reader
-    from fabrictime.web.fabric_questions import FabricQuestions
-    from fabrictime.web.fabric_view import FabricChoice, FabricPage
-    from fabrictime.web.questions import Fleet, Questions
-    from fabrictime.web.tab import Site, Tab
-    from fabrictime.web.view import Choice, LivePage
+    from fabrictime.web.history_queries import Fleet, Questions
+    from fabrictime.web.tabs.actions.view import ActionsChoice, ActionsPage
+    from fabrictime.web.tabs.alerts.evidence import reader
+    from fabrictime.web.tabs.alerts.view import AlertChoice, AlertsPage
+    from fabrictime.web.tabs.base import Site, Tab
+    from fabrictime.web.tabs.clocks.view import ClockChoice, ClockPage
+    from fabrictime.web.tabs.contention.view import ContentionChoice, ContentionPage
+    from fabrictime.web.tabs.delays.view import Choice, LivePage
+    from fabrictime.web.tabs.fabric.queries import FabricQuestions
+    from fabrictime.web.tabs.fabric.view import FabricChoice, FabricPage
 
     questions = Questions(history)
     fabric = None if live is None else FabricQuestions(live.state, history)
@@ -245,9 +256,15 @@ def _application(settings: PageSettings, hub: Hub, history: Any, live: Live | No
 
     started_s = time.monotonic()
     ui.run_with(
-        app, title="fabrictime", dark=None, tailwind=False, show_welcome_message=False,
-        message_history_length=64, reconnect_timeout=5.0, favicon=_FAVICON,
-    )  # fmt: skip
+        app,
+        title="fabrictime",
+        dark=None,
+        tailwind=False,
+        show_welcome_message=False,
+        message_history_length=64,
+        reconnect_timeout=5.0,
+        favicon=_FAVICON,
+    )
     return _Guard(app, settings.host)
 
 
@@ -293,8 +310,9 @@ class _Guard:
             if message["type"] == "http.response.start":
                 present = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [
-                    *message["headers"], *((k, v) for k, v in HEADERS.items() if k not in present),
-                ]  # fmt: skip
+                    *message["headers"],
+                    *((k, v) for k, v in HEADERS.items() if k not in present),
+                ]
             await send(message)
 
         await self._app(scope, receive, with_headers)
