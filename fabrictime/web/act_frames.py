@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from fabrictime.web.act_state import MOVES, ActState, HeldBack, Record
+from fabrictime.web.act_state import MOVES, ActState, Record, SuppressedAction
 from fabrictime.web.fabric_frames import arrow
 from fabrictime.web.flow_trail import NO_EFFECT, SIDE_NS, Effect, Sample, effect
 from fabrictime.web.live_address import fabric_address
@@ -30,7 +30,7 @@ ANSWER_NS: Final = 1 * S
 
 OUTCOMES: Final = {
     "REVERTED": "undone again", "ENDED": "done, its time is over", "APPLIED": "done",
-    "REFLEX": "done by the host itself: its path was dead and no decision had come",
+    "LOCAL_REPAIR": "done by the host itself: its path was dead and no decision had come",
     "OBSERVED": "not done: the mode is OBSERVE", "FAILED": "failed",
     "LIMITED": "not done: its host had done as much as it may in a second",
     "NOT_ALLOWED": "not done: not allowed here",
@@ -41,7 +41,7 @@ OUTCOMES: Final = {
 }  # fmt: skip
 """Outcomes in words. Of several of one decision the one that stands first counts."""
 RANK: Final = {name: number for number, name in enumerate(OUTCOMES)}
-DONE: Final = frozenset({"REVERTED", "ENDED", "APPLIED", "REFLEX", "DUPLICATE"})
+DONE: Final = frozenset({"REVERTED", "ENDED", "APPLIED", "LOCAL_REPAIR", "DUPLICATE"})
 OPEN: Final = frozenset({"WAITING"})
 
 CAUSES: Final = {
@@ -54,8 +54,8 @@ CAUSES: Final = {
 WHYS: Final = {
     "PROTECTED": "its job is protected (protected_jobs)",
     "NOT_ALLOWED": "this action is not allowed (allowed_actions)",
-    "ACTIONS_PER_S": "its host takes as many actions a second as it may (most_actions_per_s)",
-    "MOVED_SHARE": "as many flows as may were moved within the minute (most_moved_share)",
+    "ACTIONS_PER_S": "its host takes as many actions a second as it may (max_actions_per_s)",
+    "MOVED_SHARE": "as many flows as may were moved within the minute (max_moved_share)",
     "NO_LIVING_PATH": "no other living path is known",
     "NO_BETTER_PATH": "no other path is better",
     "COOL_DOWN": "it was moved a short while ago and rests",
@@ -107,7 +107,7 @@ def deeds(state: ActState, now_ns: int, flow_id: str | None = None) -> list[Deed
         if flow_id is None or decision["flow_id"] == flow_id
     ]
     for name, reports in state.reports.items():
-        own = None if name in state.decisions else reports.get("REFLEX") or _first(reports)
+        own = None if name in state.decisions else reports.get("LOCAL_REPAIR") or _first(reports)
         if own is not None and (flow_id is None or own["flow_id"] == flow_id):
             found.append(_undecided(name, own, reports))
     found.sort(key=lambda each: (-each.at_ns, each.decision_id))
@@ -170,7 +170,7 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Deed
     return Deed(
         name, report["at_ns"] - report["took_ns"], report["host"], report["flow_id"], report["action"],
         report["from_path"], report["to_path"], report["rate_bps"],
-        "DOWN" if report["outcome"] == "REFLEX" else "UNKNOWN", "", report["detail"], report["outcome"],
+        "DOWN" if report["outcome"] == "LOCAL_REPAIR" else "UNKNOWN", "", report["detail"], report["outcome"],
         tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))), report["how"],
         report["took_ns"], report["at_ns"], report["detail"], None,
     )  # fmt: skip
@@ -205,10 +205,10 @@ def cause_text(kind: str, reason: str) -> str:
     return words
 
 
-def what_text(deed: Deed | HeldBack) -> str:
+def what_text(deed: Deed | SuppressedAction) -> str:
     """Return what is to be done, in words."""
     words = ACTIONS.get(deed.action, deed.action)
-    if isinstance(deed, HeldBack):
+    if isinstance(deed, SuppressedAction):
         return words
     if deed.action in MOVES:
         ports = [_port(deed.from_path), _port(deed.to_path)]
@@ -229,12 +229,12 @@ def took_text(deed: Deed) -> str:
     return f"{delay_text(deed.done_ns - deed.at_ns)}, {delay_text(deed.took_ns)} of it {deed.how or 'done'}"
 
 
-def held_text(held: HeldBack, now_ns: int) -> str:
+def held_text(held: SuppressedAction, now_ns: int) -> str:
     """Return why something is held back and for how long, in words."""
-    return f"{WHYS.get(held.why, held.why)}; for {seconds_text((now_ns - held.since_ns) / 1e9)}"
+    return f"{WHYS.get(held.cause, held.cause)}; for {seconds_text((now_ns - held.since_ns) / 1e9)}"
 
 
-def reason_of_held(held: HeldBack) -> str:
+def reason_of_held(held: SuppressedAction) -> str:
     """Return what called for what is held back: a reason's id says by its form what it names."""
     subject = subject_of(held.reason)
     if held.reason == held.flow_id:
@@ -323,7 +323,7 @@ def limits_used(state: ActState, now_ns: int) -> list[Used]:
             shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
             if record["action"] in MOVES and shard_of:
                 moved.setdefault(shard_of, set()).add(record["flow_id"])
-    share = state.limits("*").most_moved_share
+    share = state.limits("*").max_moved_share
     found = []
     for name in sorted({*state.shards, *moved}):
         shard = state.shards.get(name)
@@ -332,7 +332,7 @@ def limits_used(state: ActState, now_ns: int) -> list[Used]:
         found.append(Used(name, "flows moved within the minute", len(moved.get(name, ())), most))
     busy = [
         Used(host, "most actions within a second of the last minute", _densest(times),
-             state.limits(host).most_actions_per_s)
+             state.limits(host).max_actions_per_s)
         for host, times in recent.items()
     ]  # fmt: skip
     busy.sort(key=lambda each: (-each.share, each.name))
@@ -340,7 +340,7 @@ def limits_used(state: ActState, now_ns: int) -> list[Used]:
 
 
 def _reflexes(state: ActState) -> list[Record]:
-    return [reports["REFLEX"] for reports in state.reports.values() if "REFLEX" in reports]
+    return [reports["LOCAL_REPAIR"] for reports in state.reports.values() if "LOCAL_REPAIR" in reports]
 
 
 def _densest(times: list[int]) -> int:
@@ -384,7 +384,7 @@ def figures(deed: Deed) -> list[tuple[str, str]]:
     """Return a decision as names and values."""
     told = deed.effect
     rows = [
-        ("because", cause_text(deed.kind, deed.reason)), ("what", what_text(deed)),
+        ("detected_by", cause_text(deed.kind, deed.reason)), ("what", what_text(deed)),
         ("outcome", OUTCOMES.get(deed.outcome, deed.outcome) + (f": {deed.detail}" if deed.detail else "")),
         ("decided", f"{time_text(deed.at_ns)} UTC"), ("time taken", took_text(deed)),
         ("rate", before_after(told.before_bps, told.after_bps, bps_text)),

@@ -16,7 +16,7 @@ from nicegui.events import ValueChangeEventArguments
 
 from fabrictime.web import act_frames
 from fabrictime.web.act_frames import Deed, Paces
-from fabrictime.web.act_state import WATCHED_NS, HeldBack
+from fabrictime.web.act_state import WATCHED_NS, SuppressedAction
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.fabric_frames import arrow
 from fabrictime.web.fabric_questions import Around
@@ -112,7 +112,7 @@ class ActionsPage(LiveTab):
             self.note = text("", "ft-note", test="actions-note")
             self.empty = empty("", "actions-empty")
             self.table = table(
-                [("at", "at (UTC)", "left"), ("flow", "flow", "left"), ("cause", "because", "left"),
+                [("at", "at (UTC)", "left"), ("flow", "flow", "left"), ("cause", "detected_by", "left"),
                  ("what", "what", "left"), ("outcome", "outcome", "left"), ("took", "took", "right"),
                  ("rate", "rate before → after", "right"), ("delay", "round trip before → after", "right")],
                 "actions", self._on_row, {"outcome": _outcome_cell},
@@ -124,7 +124,7 @@ class ActionsPage(LiveTab):
             self.held_note = text("", "ft-note", test="held-note")
             self.held_empty = empty("", "held-empty")
             self.held = table(
-                [("flow", "flow", "left"), ("what", "would", "left"), ("reason", "because", "left"),
+                [("flow", "flow", "left"), ("what", "would", "left"), ("reason", "detected_by", "left"),
                  ("why", "held back, since", "left")],
                 "held", self._on_held,
             )  # fmt: skip
@@ -162,7 +162,7 @@ class ActionsPage(LiveTab):
             self.links = Chips().props("data-testid=act-links")
             self.of_flow_title = text("", "ft-sub-title", test="of-flow-title")
             self.of_flow = table(
-                [("at", "at (UTC)", "left"), ("cause", "because", "left"), ("what", "what", "left"),
+                [("at", "at (UTC)", "left"), ("cause", "detected_by", "left"), ("what", "what", "left"),
                  ("outcome", "outcome", "left")],
                 "of-flow", self._on_row, {"outcome": _outcome_cell},
             )  # fmt: skip
@@ -299,7 +299,7 @@ class ActionsPage(LiveTab):
         self.table.put([act_frames.row(deed) for deed in shown])
 
     def _show_held(
-        self, held: Sequence[HeldBack], policies: dict[str, tuple[int, bool]], now_ns: int
+        self, held: Sequence[SuppressedAction], policies: dict[str, tuple[int, bool]], now_ns: int
     ) -> None:
         note = ""
         late = [name for name, (at_ns, _) in policies.items() if now_ns - at_ns > 10 * act_frames.S]
@@ -317,9 +317,9 @@ class ActionsPage(LiveTab):
         )  # fmt: skip
         self.held_empty.set_visibility(not held)
         self.held.put([
-            {"id": f"{h.flow_id} {h.action} {h.why} {h.reason}", "flow": act_frames.flow_text(h.flow_id),
+            {"id": f"{h.flow_id} {h.action} {h.cause} {h.reason}", "flow": act_frames.flow_text(h.flow_id),
              "flow_id": h.flow_id, "what": act_frames.what_text(h), "reason": act_frames.reason_of_held(h),
-             "why": f"{act_frames.WHYS.get(h.why, h.why)}, since {act_frames.time_text(h.since_ns)}"}
+             "why": f"{act_frames.WHYS.get(h.cause, h.cause)}, since {act_frames.time_text(h.since_ns)}"}
             for h in held[:HELD_SHOWN]
         ])  # fmt: skip
 

@@ -67,7 +67,7 @@ class Crossings:
         """Take one PathMaps record: the pair's paths are those and no others."""
         path, answer, end, link = [], [], [], []
         for each in record["paths"]:
-            numbers = [number for hop in each["hops"] if (number := self._wires.number(hop)) is not None]
+            numbers = [number for hop in each["links"] if (number := self._wires.number(hop)) is not None]
             if not numbers:
                 continue
             link.extend(numbers)

@@ -27,12 +27,12 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     PATHS,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
     TOPICS,
 )
 
@@ -55,9 +55,9 @@ UNTOLD_NS: Final = 30_000_000_000
 """A contention window of which nothing was told for so long ended when its worker did, as far as is known."""
 
 _PARTS: Final[dict[str, Part]] = {
-    INVENTORY.name: "plan", PATHS.name: "paths", FLAPS.name: "health", QUEUES.name: "queues",
+    INVENTORY.name: "plan", PATHS.name: "paths", LINK_HEALTH.name: "health", QUEUES.name: "queues",
     CONTENTION.name: "contention", FLOWS.name: "flows", ALERTS.name: "alerts",
-    DECISIONS.name: "acts", ACTIONS.name: "acts", CONFIG.name: "acts", ROUNDS.name: "held",
+    DECISIONS.name: "acts", ACTIONS.name: "acts", CONFIG.name: "acts", POLICY_CYCLES.name: "held",
 }  # fmt: skip
 RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
 """Topic to the record that it carries, of all topics that the state takes."""
@@ -128,7 +128,7 @@ class FabricState:
                 self.crossings.forget(*_pair(key))
             else:
                 self.crossings.take(record)
-        elif topic == FLAPS.name:
+        elif topic == LINK_HEALTH.name:
             self._take_health(key, record)
         elif part in ("acts", "held"):
             self.acts.take(topic, key, record)

@@ -440,8 +440,8 @@ class FabricPage(LiveTab):
             if each["link"] in links and stands(each, self.live.now_ns())
         ]
         subject = self.state.subject_of(self._numbers[0])
-        if subject is not None and subject.record["others"]:
-            names = ", ".join(html.escape(arrow(each)) for each in subject.record["others"][:6])
+        if subject is not None and subject.record["candidates"]:
+            names = ", ".join(html.escape(arrow(each)) for each in subject.record["candidates"][:6])
             parts.append(f"It may as well be {names}: no path tells them apart.")
         return "".join(f"<p>{each}</p>" for each in parts[:12])
 

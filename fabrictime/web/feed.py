@@ -22,22 +22,22 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     PATHS,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
 )
 
 log = logging.getLogger(__name__)
 
 READS: Final = (
-    INVENTORY, PATHS, FLAPS, ALERTS, CONFIG, QUEUES, CONTENTION, FLOWS, DECISIONS, ACTIONS, ROUNDS,
+    INVENTORY, PATHS, LINK_HEALTH, ALERTS, CONFIG, QUEUES, CONTENTION, FLOWS, DECISIONS, ACTIONS, POLICY_CYCLES,
 )  # fmt: skip
 BACK_S: Final = {
     QUEUES.name: 65, CONTENTION.name: 3600, FLOWS.name: 12, DECISIONS.name: 3600, ACTIONS.name: 3600,
-    ROUNDS.name: 30,
+    POLICY_CYCLES.name: 30,
 }  # fmt: skip
 """How far back a topic is read at the start; the others from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)

@@ -83,5 +83,5 @@ class FlowShelf:
 def crossing(flows: Mapping[str, Flow], links: Collection[str]) -> list[Flow]:
     """Return the flows that cross one of the links, the heaviest first."""
     wanted = set(links)
-    found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["hops"])]
+    found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["links"])]
     return sorted(found, key=lambda flow: -flow["rate_bps"])

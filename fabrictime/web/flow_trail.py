@@ -128,7 +128,7 @@ class FlowTrail:
             if length_ns > 0 and (not kept or append_ns > kept[-1].end_ns):
                 kept.append(Sample(
                     append_ns - length_ns, append_ns, flow["rate_bps"], flow["rtt_ns"], flow["source_port"],
-                    flow["rate_limit_bps"], tuple(flow["hops"]),
+                    flow["rate_limit_bps"], tuple(flow["links"]),
                 ))  # fmt: skip
                 self._count += 1
             while kept and kept[0].end_ns < append_ns - self._kept_ns:

@@ -121,7 +121,7 @@ class Held(NamedTuple):
 
     flow_id: str
     action: str
-    why: str
+    cause: str
     """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH;
     COOL_DOWN; WAITING: was decided and not carried out, is decided again later; NOT_MOVABLE: its owner does
     not let it."""
@@ -251,14 +251,14 @@ class Policy:
             return
         f = self._flows.get(record["flow_id"])
         if f is None:
-            if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+            if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
                 self._reflex_unseen(record)
             return
         if record["action"] in ("PACE", "SLICE"):
             if record["epoch"] == self.epoch:
                 self._rates.take_action(record)
             return
-        if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+        if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
             # one from long before this owner says where a flow was, which may have moved since
             if record["at_ns"] > self.epoch * MS - EARLIER_NS or f.live.path == record["to_path"]:
                 self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
@@ -352,7 +352,7 @@ class Policy:
         queued = {
             link
             for window in self._standing()
-            for link in (window["link"], *window["others"])
+            for link in (window["link"], *window["candidates"])
         }  # fmt: skip
         self._ends = Counter(end for flow in live for end in (flow.nic, ">" + flow.peer))
         self._loads = Loads(self._rate_of)
@@ -562,7 +562,7 @@ class Policy:
                     for link in dict.fromkeys(f.links):
                         steady.setdefault(link, []).append(f)
         for window in windows:
-            names = (window["link"], *window["others"])
+            names = (window["link"], *window["candidates"])
             link = max(names, key=lambda name: (self._loads.share(name), name))
             crossing = steady.get(link, [])
             since_ns = max(self._troubled_since_ns(window), self._relieved_ns.get(link, 0))
@@ -636,7 +636,7 @@ class Policy:
         each with the id of its window, if any."""
         met = dict.fromkeys((link for link in sorted(self._slowed) if self._loads.share(link) > ENOUGH), "")
         for window in self._standing():
-            for link in (window["link"], *window["others"]):
+            for link in (window["link"], *window["candidates"]):
                 if window["kind"] == "COLLISION" and self._loads.share(link) > ENOUGH:
                     met[link] = window["window_id"]
         return met

@@ -1,8 +1,8 @@
 """Policy in Faust: what is seen of a shard's links, queues and flows in, what flows are to do out.
 
 In: the topics of streams/policy/inputs.py, read without a group. Out: `Decision`s, `Fallbacks`, and the
-`PolicyRounds` by which the log gives the same decisions again. The worker that owns a shard's partition of
-`fabric.rounds` owns its policy, in an epoch of its own: what an earlier owner still says is older.
+`PolicyCycles` by which the log gives the same decisions again. The worker that owns a shard's partition of
+`fabric.policy-cycles` owns its policy, in an epoch of its own: what an earlier owner still says is older.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiokafka.partitioner import murmur2
 
 from schemas import codec
 from schemas.sanity import EPOCH_AHEAD_MS
-from schemas.topics import DECISIONS, ROUNDS, TOPICS
+from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
 from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISIONS_BACK_NS, INPUTS, Made, PolicyFeed, read_from
 from streams.policy.policy import Said
@@ -61,12 +61,12 @@ class PolicyStage:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self.partitions = _Owned(room, "policy", ROUNDS, self._follow)
+        self.partitions = _Owned(room, "policy", POLICY_CYCLES, self._follow)
 
     async def _follow(self, tenure: Tenure) -> None:
         bootstrap, registry = self.room.settings.bootstrap, self.room.registry
         numbers = {tp.partition for tp in tenure.tps}
-        count = await partition_count(bootstrap, ROUNDS.name)
+        count = await partition_count(bootstrap, POLICY_CYCLES.name)
         began_ns = self.room.log_clock.now_ns(time.monotonic_ns())
         since_s = DECISIONS_BACK_NS / S
         past = await read_tail(bootstrap, DECISIONS.name, None, registry, since_s=since_s)
@@ -137,8 +137,8 @@ class PolicyStage:
                 log.info("policy: %s %s", said.record["action"], said.record["text"])
         sent += [await self._send(said) for said in made.fallbacks]
         for record in made.rounds:
-            value = codec.encode(ROUNDS.record, record, self.room.registry)
-            sent.append(await self.room.send_raw(ROUNDS.name, record["shard"], value))
+            value = codec.encode(POLICY_CYCLES.record, record, self.room.registry)
+            sent.append(await self.room.send_raw(POLICY_CYCLES.name, record["shard"], value))
         await asyncio.gather(*sent)
 
     async def _send(self, said: Said) -> Awaitable[Any]:

@@ -113,7 +113,7 @@ class PathBook:
         return len(self._pairs)
 
     def _line(self, path: codec.Record) -> PathLine:
-        hops = tuple(path["hops"])
+        hops = tuple(path["links"])
         links = self._names.get(hops)
         if links is None:
             for link in hops:

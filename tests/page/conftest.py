@@ -665,7 +665,7 @@ class FabricRecords:
             "nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": self.now_ns,
             "paths": [
                 {
-                    "path": 40_000 + k, "leg": leg, "hops": self.hops(nic, peer, k % self.spines + 1),
+                    "path": 40_000 + k, "leg": leg, "links": self.hops(nic, peer, k % self.spines + 1),
                     "found": "TRACED", "complete": True, "since_ns": self.now_ns, "changes": 0,
                 }
                 for k in range(ports)
@@ -680,7 +680,7 @@ class FabricRecords:
         return {
             "subject": subject, "kind": "LINK", "shard": "fabric", "seq": self._seq[subject], "state": state,
             "before": "UP", "links": [link, self.back(link)], "since_ns": self.now_ns,
-            "judged_ns": self.now_ns, "flaps_hour": 0, "flaps_total": 0, "because": "PROBES",
+            "evaluated_ns": self.now_ns, "flaps_hour": 0, "flaps_total": 0, "detected_by": "PROBES",
             "paths_dead": 4, "paths_living": 0, "probers": 2, "text": f"{link} is {state}", **fields,
         }  # fmt: skip
 
@@ -708,7 +708,7 @@ class FabricRecords:
         return {
             "flow_id": f"{nic.split('/')[0]}/boot/sock:{number}", "state": "OPEN", "nic": nic, "peer": peer,
             "source_address": "10.0.0.1", "peer_address": "10.0.0.2", "source_port": 50_000 + number,
-            "peer_port": 4791, "protocol": "ROCE", "hops": self.hops(nic, peer, spine), "job": None,
+            "peer_port": 4791, "protocol": "ROCE", "links": self.hops(nic, peer, spine), "job": None,
             "tenant": None, "bytes_total": 10**9, "interval_ns": SECOND_NS, "bytes": 10**7,
             "rate_bps": 8e7, **fields,
         }  # fmt: skip
@@ -764,14 +764,14 @@ class FabricRecords:
         self, first: int, held: list[tuple[str, str, str, str]] | None, **fields: Any
     ) -> dict[str, Any]:
         """One round of the policy; `held`: (flow, action, why, reason), None: as before."""
-        names = ("flow_id", "action", "why", "reason")
+        names = ("flow_id", "action", "cause", "reason")
         told = None if held is None else [dict(zip(names, each, strict=True)) for each in held]
         at_ns = fields.get("at_ns", self.now_ns)
         return {
-            "shard": "fabric", "epoch": 7, "first_round": first, "at_ns": at_ns, "inputs": [], "flows": 20,
+            "shard": "fabric", "epoch": 7, "first_cycle": first, "at_ns": at_ns, "inputs": [], "flows": 20,
             "movable": 18,
-            "rounds": [
-                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "held": told}
+            "cycles": [
+                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}
             ],
             **fields,
         }  # fmt: skip

@@ -44,7 +44,7 @@ def tell(state: FabricState, *given: tuple[str, str, dict[str, Any] | None], at_
 
 
 def health(state: FabricState, fabric: Any, link: str, what: str, **fields: Any) -> None:
-    tell(state, ("fabric.flaps", fabric.cable(link), fabric.health(link, what, **fields)))
+    tell(state, ("fabric.link-health", fabric.cable(link), fabric.health(link, what, **fields)))
 
 
 def of(state: FabricState, link: str) -> int:
@@ -81,7 +81,7 @@ def test_three_tiers_are_told_apart_and_hosts_without_a_rack_stand_by_their_leaf
     hops = ["h1:e>l1:1", "l1:2>s1:1", "s1:2>c1:1", "c1:2>s2:2", "s2:1>l2:2", "l2:1>h2:e"]
     maps = fabric.paths("h1/eth1", "h2/eth1", ports=1)
     for path in maps["paths"]:
-        path["hops"] = hops
+        path["links"] = hops
     for nic in ("h1/eth1", "h2/eth1"):
         tell(state, ("fabric.inventory", nic, fabric.nic(nic, rack=None, device="e")))
     tell(state, ("fabric.paths", "h1/eth1>h2/eth1", maps))
@@ -102,7 +102,7 @@ def test_a_cable_goes_when_no_path_crosses_it_any_more_unless_something_is_judge
     assert len(state.plan().cables) == 2 + 2
     health(state, fabric, fabric.up("leaf1", 3), "DOWN")
     assert len(state.plan().cables) == 2 + 3
-    tell(state, ("fabric.flaps", fabric.cable(fabric.up("leaf1", 3)), None))
+    tell(state, ("fabric.link-health", fabric.cable(fabric.up("leaf1", 3)), None))
     assert len(state.plan().cables) == 2 + 2
     tell(state, ("fabric.paths", f"{nic}>{peer}", None), ("fabric.inventory", peer, None))
     assert state.plan().cables == []
@@ -137,7 +137,7 @@ def test_states_are_kept_by_direction_and_an_older_record_changes_nothing(
     old = fabric.health(link, "DOWN")
     health(state, fabric, link, "GREY", links=[link])
     assert (state.state(of(state, link)), state.state(of(state, fabric.back(link)))) == (2, 1)
-    tell(state, ("fabric.flaps", fabric.cable(link), old))
+    tell(state, ("fabric.link-health", fabric.cable(link), old))
     assert state.counts() == {"UNKNOWN": 0, "UP": 23, "GREY": 1, "FLAPPING": 0, "DOWN": 0}
     health(state, fabric, link, "UP", before="GREY")
     assert state.counts()["UP"] == 24
@@ -146,11 +146,11 @@ def test_states_are_kept_by_direction_and_an_older_record_changes_nothing(
 def test_a_host_that_is_gone_marks_its_nics_alone(state: FabricState, fabric: Any) -> None:
     tell(state, *fabric.fleet())
     record = {**fabric.health("h2:x>y:z", "DOWN"), "kind": "HOST", "subject": "h2", "links": []}
-    tell(state, ("fabric.flaps", "h2", record))
+    tell(state, ("fabric.link-health", "h2", record))
     assert state.nic_state == {"h2/eth1": 4}
     frame = fabric_frames.look_frame(state, fabric_frames.drawn(state.plan()), 1)
     assert frame["nics"] == "04000000"
-    tell(state, ("fabric.flaps", "h2", {**record, "seq": 9, "state": "UP"}))
+    tell(state, ("fabric.link-health", "h2", {**record, "seq": 9, "state": "UP"}))
     assert state.nic_state == {"h2/eth1": 1}
 
 
@@ -234,7 +234,7 @@ def test_flows_are_those_of_the_newest_reports_and_closed_ones_go(state: FabricS
     assert fabric_frames.links_of_job(state.flows.flows(), "a", state) == set()
     tell(state, *fabric.fleet())
     lit = fabric_frames.links_of_job(state.flows.flows(), "a", state)
-    assert {state.wires.name(each) for each in lit} == set(one["hops"])
+    assert {state.wires.name(each) for each in lit} == set(one["links"])
     tell(state, ("fabric.flows", "h1", fabric.flows("h1", [])), at_ns=9 * S)
     assert state.flows.flows() == {}, "h3 has said nothing for 8 s"
 
@@ -282,8 +282,8 @@ def test_alerts_are_ordered_by_what_wants_a_person_first(fabric: Any) -> None:
 
 def test_evidence_is_the_record_that_carries_its_time_else_the_nearest_of_its_nic() -> None:
     found = [
-        (100, {"nic": "h1/eth1", "judged_ns": 7}), (205, {"nic": "h2/eth1"}), (230, {"nic": "h3/eth1"}),
-        (400, {"nic": "h1/eth1", "judged_ns": 200}),
+        (100, {"nic": "h1/eth1", "evaluated_ns": 7}), (205, {"nic": "h2/eth1"}), (230, {"nic": "h3/eth1"}),
+        (400, {"nic": "h1/eth1", "evaluated_ns": 200}),
     ]  # fmt: skip
     assert alert_frames.nearest(found, 200, "h3/eth1 lost 8") == found[3]
     assert alert_frames.nearest(found[:3], 200, "h3/eth1 lost 8") == found[2]
@@ -300,11 +300,11 @@ def test_a_cable_that_paths_left_is_drawn_while_it_is_in_trouble_and_no_longer(
     def drawn() -> bool:
         return any(state.wires.name(number) == link for number in state.plan().links)
 
-    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN")))
+    tell(state, ("fabric.link-health", cable, fabric.health(link, "DOWN")))
     assert drawn()
-    tell(state, ("fabric.flaps", cable, fabric.health(link, "UP", before="DOWN", seq=2)))
+    tell(state, ("fabric.link-health", cable, fabric.health(link, "UP", before="DOWN", seq=2)))
     assert not drawn(), "no path crosses it: it may have been moved"
-    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN", seq=3)))
+    tell(state, ("fabric.link-health", cable, fabric.health(link, "DOWN", seq=3)))
     assert drawn()
 
 

@@ -37,7 +37,7 @@ def test_what_stood_before_and_what_comes_are_both_read(
 ) -> None:
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
-    fabric.publish(*fabric.fleet(), ("fabric.flaps", fabric.cable(link), fabric.health(link, "DOWN")))
+    fabric.publish(*fabric.fleet(), ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN")))
     state, feed, said = follow()
     until("caught up", lambda: feed.status.caught_up)
     assert (len(state.nics), state.crossings.pairs, len(state.subjects)) == (8, 56, 1)
@@ -57,7 +57,7 @@ def test_what_stood_before_and_what_comes_are_both_read(
             == 1
         )
         assert state.queues.newest(state.wires.known(link) or 0) is not None
-    fabric.publish(("fabric.flaps", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
+    fabric.publish(("fabric.link-health", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
     until("gone", lambda: not state.subjects and len(state.nics) == 7)
 
 
@@ -71,7 +71,7 @@ def test_blocks_of_short_slots_are_skipped_and_what_is_no_record_is_counted(
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": log_address, "log_level": 0})
-    for topic in ("fabric.queues", "fabric.flaps", "fabric.flows", "fabric.inventory"):
+    for topic in ("fabric.queues", "fabric.link-health", "fabric.flows", "fabric.inventory"):
         producer.produce(topic, b"no record", b"key")
     producer.produce("fabric.queues", codec.encode("LinkQueues", block)[:14], b"key")
     assert producer.flush(20) == 0

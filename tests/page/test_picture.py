@@ -72,9 +72,9 @@ def test_picture_of_the_fabric(
     down = now - 1_500 * S
     cable = fabric.cable(grey)
     fabric.publish(
-        ("fabric.flaps", cable, fabric.health(grey, "DOWN", since_ns=down, text="dead")),
-        ("fabric.flaps", cable, fabric.health(grey, "UP", since_ns=down + 90 * S, before="DOWN")),
-        ("fabric.flaps", cable, fabric.health(
+        ("fabric.link-health", cable, fabric.health(grey, "DOWN", since_ns=down, text="dead")),
+        ("fabric.link-health", cable, fabric.health(grey, "UP", since_ns=down + 90 * S, before="DOWN")),
+        ("fabric.link-health", cable, fabric.health(
             grey, "GREY", links=[grey], since_ns=now - 240 * S, loss_rate=0.2, loss_rate_low=0.17,
             loss_rate_high=0.23, flaps_hour=1, flaps_total=1, flap_ns=[down], text=words, paths_dead=0,
             paths_living=12)),

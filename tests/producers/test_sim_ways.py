@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import SimRun
-from schemas.topics import WAYS
+from schemas.topics import FLOW_ROUTES
 from streams.runtime.flow_routes import WayBook
 
 
 def fleet(**more: object) -> SimRun:
     given = {"nics": 16, "rate_pps": 0, "flow_s": 1000, "load": 0.1, **more}
-    return SimRun(SimSettings.model_validate(given), tell=(WAYS,))
+    return SimRun(SimSettings.model_validate(given), tell=(FLOW_ROUTES,))
 
 
 def told(run: SimRun, book: WayBook, seconds: float) -> list[str]:
     keys = []
     for out in run.advance(seconds):
-        assert out.topic is WAYS
+        assert out.topic is FLOW_ROUTES
         book.take(out.key.encode(), out.value())
         keys.append(out.key)
     return keys
