@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.actions import decided, held_record
 from fabrictime.state import action_entries
-from fabrictime.state.action_state import HeldBack
+from fabrictime.state.action_state import SuppressedAction
 from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, stands
 from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
@@ -148,7 +148,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
 
 
 def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
-    number = state.wires.number(link)
+    number = state.cable_graph.number(link)
     subject = None if number is None else state.subject_of(number)
     queue = None if number is None else state.queues.newest(number)
     windows = [
@@ -335,7 +335,7 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def _held_lines(held: Sequence[HeldBack], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
+def _held_lines(held: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
     from rich.text import Text
 
     if held:

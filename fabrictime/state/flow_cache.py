@@ -19,7 +19,7 @@ Decode = Callable[[bytes], Mapping[str, Any]]
 Flow = Mapping[str, Any]
 
 
-class FlowShelf:
+class FlowCache:
     """Messages by host; `decode` makes a FlowReports record of one, or raises ValueError."""
 
     def __init__(self, decode: Decode) -> None:

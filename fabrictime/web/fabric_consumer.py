@@ -66,7 +66,7 @@ AGAIN_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class FeedStatus:
+class ConsumerStatus:
     """How the feed is. `error` is a line for people, None while the log answers."""
 
     error: str | None = None
@@ -75,7 +75,7 @@ class FeedStatus:
     unreadable: int = 0
 
 
-class Feed:
+class FabricConsumer:
     """Follows the topics until stopped. `changed(parts)` is called in the feed's thread, without the lock."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Feed:
         changed: Callable[[frozenset[Part]], None],
         registry: codec.Registry | None = None,
     ) -> None:
-        self.status = FeedStatus(error=f"asking the log at {bootstrap}")
+        self.status = ConsumerStatus(error=f"asking the log at {bootstrap}")
         self._bootstrap = bootstrap
         self._state = state
         self._changed = changed

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fabrictime.state import action_entries
-from fabrictime.state.action_state import ActState
-from fabrictime.state.flow_history import FlowTrail, Sample, effect
+from fabrictime.state.action_state import ActionState
+from fabrictime.state.flow_history import FlowHistory, Sample, effect
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, ROUNDS
 
@@ -18,8 +18,8 @@ FLOW = "h1/boot/sock:1"
 WINDOW = "fabric/leaf1:swp4>spine2:swp1/1760000000"
 
 
-def state() -> ActState:
-    return ActState(lambda value: codec.decode(value, FLOWS.record))
+def state() -> ActionState:
+    return ActionState(lambda value: codec.decode(value, FLOWS.record))
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_mode_says_who_changed_it_and_not_who_changed_something_else_later(made:
 
 
 def test_a_hosts_flows_are_followed_from_just_before_it_was_acted_on(made: Any) -> None:
-    trail = FlowTrail(lambda value: codec.decode(value, FLOWS.record))
+    trail = FlowHistory(lambda value: codec.decode(value, FLOWS.record))
     for second in range(30):
         trail.take(*flows(made, NOW + second * S, second))
     assert trail.of(FLOW) == []

@@ -9,7 +9,7 @@ import pytest
 from fabrictime.state import fabric_state, queue_history
 from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.state.flow_cache import FlowShelf
+from fabrictime.state.flow_cache import FlowCache
 from fabrictime.state.labels import arrow
 from fabrictime.state.link_index import Crossing
 from fabrictime.web.tabs.alerts import frames as alert_frames
@@ -52,7 +52,7 @@ def health(state: FabricState, fabric: Any, link: str, what: str, **fields: Any)
 
 
 def of(state: FabricState, link: str) -> int:
-    number = state.wires.known(link)
+    number = state.cable_graph.known(link)
     assert number is not None
     return number
 
@@ -74,8 +74,8 @@ def test_nothing_one_nic_and_a_fabric_are_drawn_with_their_tiers(state: FabricSt
     assert all(nic[4] >= 0 and plan.cables[nic[4]][0] == nic[1] for nic in plan.nics)
     for k, (low, port, high, far) in enumerate(plan.cables):
         up = f"{plan.nodes[low][0]}:{port}>{plan.nodes[high][0]}:{far}"
-        assert state.wires.name(plan.links[2 * k]) == up
-        assert state.wires.name(plan.links[2 * k + 1]) == fabric.back(up)
+        assert state.cable_graph.name(plan.links[2 * k]) == up
+        assert state.cable_graph.name(plan.links[2 * k + 1]) == fabric.back(up)
     assert state.plan() is plan
 
 
@@ -203,18 +203,18 @@ def test_a_link_of_unknown_rate_shows_delays_not_bytes(state: FabricState, fabri
 def test_paths_over_a_link_are_found_with_the_leg_that_they_are(state: FabricState, fabric: Any) -> None:
     tell(state, *fabric.fleet())
     link = fabric.up("leaf1", 2)
-    found = state.crossings.over(of(state, link))
+    found = state.link_index.over(of(state, link))
     near = {"h1/eth1", "h2/eth1"}
     assert {each.nic for each in found} == near
     assert {each.path for each in found} == {40_001}
     assert len(found) == 2 * 6 * 2
     assert {each.answer for each in found} == {False, True}
-    first = state.crossings.over(of(state, fabric.first("h1/eth1")))
+    first = state.link_index.over(of(state, fabric.first("h1/eth1")))
     assert len(first) == 7 * 4 * 2
-    hops = state.crossings.hops(Crossing("h1/eth1", "h8/eth1", 40_001, False))
-    assert [state.wires.name(each) for each in hops] == fabric.hops("h1/eth1", "h8/eth1", 2)
+    hops = state.link_index.hops(Crossing("h1/eth1", "h8/eth1", 40_001, False))
+    assert [state.cable_graph.name(each) for each in hops] == fabric.hops("h1/eth1", "h8/eth1", 2)
     tell(state, ("fabric.inventory", "h1/eth1", None))
-    assert {each.nic for each in state.crossings.over(of(state, link))} == {"h2/eth1"}
+    assert {each.nic for each in state.link_index.over(of(state, link))} == {"h2/eth1"}
 
 
 def test_pairs_beyond_the_bound_still_give_their_cables(
@@ -222,9 +222,9 @@ def test_pairs_beyond_the_bound_still_give_their_cables(
 ) -> None:
     monkeypatch.setattr("fabrictime.state.link_index.MOST_PAIRS", 3)
     tell(state, *fabric.fleet())
-    assert state.crossings.pairs == 3
-    assert state.crossings.left_out == 53
-    assert len(state.wires) == 2 * 24
+    assert state.link_index.pairs == 3
+    assert state.link_index.left_out == 53
+    assert len(state.cable_graph) == 2 * 24
 
 
 def test_flows_are_those_of_the_newest_reports_and_closed_ones_go(state: FabricState, fabric: Any) -> None:
@@ -238,7 +238,7 @@ def test_flows_are_those_of_the_newest_reports_and_closed_ones_go(state: FabricS
     assert fabric_frames.links_of_job(state.flows.flows(), "a", state) == set()
     tell(state, *fabric.fleet())
     lit = fabric_frames.links_of_job(state.flows.flows(), "a", state)
-    assert {state.wires.name(each) for each in lit} == set(one["hops"])
+    assert {state.cable_graph.name(each) for each in lit} == set(one["hops"])
     tell(state, ("fabric.flows", "h1", fabric.flows("h1", [])), at_ns=9 * S)
     assert state.flows.flows() == {}, "h3 has said nothing for 8 s"
 
@@ -306,7 +306,7 @@ def test_a_cable_that_paths_left_is_drawn_while_it_is_in_trouble_and_no_longer(
     cable = fabric.cable(link)
 
     def drawn() -> bool:
-        return any(state.wires.name(number) == link for number in state.plan().links)
+        return any(state.cable_graph.name(number) == link for number in state.plan().links)
 
     tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN")))
     assert drawn()
@@ -369,7 +369,7 @@ def test_contention_is_kept_for_an_hour_whether_it_was_told_to_close_or_not(
 
 def test_the_past_hour_shows_turns_and_flaps(state: FabricState, fabric: Any) -> None:
     link, now = fabric.up("leaf1", 1), fabric.now_ns
-    frame = fabric_frames.hour_frame(state, state.wires.number(link) or 0, now)
+    frame = fabric_frames.hour_frame(state, state.cable_graph.number(link) or 0, now)
     assert (frame["states"], frame["flaps"]) == ([], [])
     flaps = [now - 4_000 * S, now - 600 * S]
     health(state, fabric, link, "DOWN", since_ns=now - 600 * S, flap_ns=flaps)
@@ -382,7 +382,7 @@ def test_the_past_hour_shows_turns_and_flaps(state: FabricState, fabric: Any) ->
 
 @pytest.mark.parametrize("link", ["", "a", "a>b", "a:1>b", ":1>b:2", "a:1>b:2>c:3", "a:1<>b", "a:>"])
 def test_what_is_no_link_s_id_is_drawn_nowhere(state: FabricState, fabric: Any, link: str) -> None:
-    assert state.wires.number(link) is None
+    assert state.cable_graph.number(link) is None
     health(state, fabric, fabric.up("leaf1", 1), "DOWN", subject=link or "x", links=[link])
     tell(state, ("fabric.queues", "fabric", fabric.queues({link: {}})))
     assert state.plan().cables == []
@@ -394,7 +394,7 @@ def test_addresses_may_be_nodes() -> None:
 
 def test_reports_that_are_late_by_partition_are_old_and_no_harm() -> None:
     """The feed reads partitions one after the other: at its start, and after every hiccup of the log."""
-    shelf = FlowShelf(lambda value: {"whole": True, "flows": [{"flow_id": value.decode(), "state": "OPEN"}]})
+    shelf = FlowCache(lambda value: {"whole": True, "flows": [{"flow_id": value.decode(), "state": "OPEN"}]})
     shelf.take("h1", b"one", 100 * S)
     shelf.take("h2", b"two", 92 * S)
     assert set(shelf.flows()) == {"one"}

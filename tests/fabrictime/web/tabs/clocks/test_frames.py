@@ -9,7 +9,7 @@ import pytest
 
 from fabrictime.web.history_queries import MESH_NICS, ClockFleet, ClockLines, Mesh
 from fabrictime.web.tabs.clocks import frames
-from fabrictime.web.tabs.clocks.view import ClockChoice
+from fabrictime.web.tabs.clocks.view import ClocksChoice
 from fabrictime.web.tabs.delays.queries import (
     ClockPoint,
     ClockRow,
@@ -192,10 +192,10 @@ def test_no_mesh_and_one_nic_alone() -> None:
 
 
 def test_a_choice_comes_back_from_its_address_and_nonsense_falls_to_the_defaults() -> None:
-    choice = ClockChoice(60, "offset", ("h1/ptp0", "h2/ptp0"))
+    choice = ClocksChoice(60, "offset", ("h1/ptp0", "h2/ptp0"))
     assert choice.address() == "span=60&view=offset&clock=h1%2Fptp0&clock=h2%2Fptp0"
-    assert ClockChoice.parse({"span": "60", "view": "offset"}, ["h1/ptp0", "h2/ptp0"]) == choice
-    assert ClockChoice.parse({"span": "7", "view": "x"}, ["", ""]) == ClockChoice()
+    assert ClocksChoice.parse({"span": "60", "view": "offset"}, ["h1/ptp0", "h2/ptp0"]) == choice
+    assert ClocksChoice.parse({"span": "7", "view": "x"}, ["", ""]) == ClocksChoice()
     assert choice.toggled("h1/ptp0").clocks == ("h2/ptp0",)
-    full = ClockChoice(clocks=tuple(f"h{i}" for i in range(8)))
+    full = ClocksChoice(clocks=tuple(f"h{i}" for i in range(8)))
     assert full.toggled("new").clocks == (*(f"h{i}" for i in range(1, 8)), "new")
