@@ -34,7 +34,7 @@ from schemas.topics import (
     WAYS,
     Topic,
 )
-from streams.runtime.flow_routes import Links, Way, WayBook
+from streams.runtime.flow_routes import Links, FlowRoute, FlowRouteTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,7 +57,7 @@ class Seen:
         self.state = FabricState(
             lambda value: codec.decode(value, FLOWS.record, registry), round(since_s * S) + 60 * S
         )
-        self.ways = WayBook()
+        self.ways = FlowRouteTable()
         self.fallbacks: dict[str, Record] = {}
         self.unreadable = 0
         self._registry = registry
@@ -118,12 +118,12 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     held = [each for each in acts.held() if each.flow_id == flow_id]
     host = flow_id.partition("/")[0]
     limits = acts.limits(host)
-    own = Way(())
+    own = FlowRoute(())
     others: list[dict[str, Any]] = []
     if flow is not None:
         ways = seen.ways.of(flow["nic"], flow["peer"], flow["peer_port"])
         own = ways.get(flow["source_port"], own)
-        own = Way(tuple(flow["hops"]) or own.links, own.back)
+        own = FlowRoute(tuple(flow["hops"]) or own.links, own.reverse)
         others = _others(seen, flow, ways, own, now_ns)
     mode = acts.mode(host)
     return {
@@ -138,7 +138,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
         "protected": bool(flow is not None and flow["job"] in limits.protected_jobs),
         "allowed": sorted(limits.allowed),
         "takes": [_link(state, link, now_ns) for link in own.links],
-        "answers_take": [_link(state, link, now_ns) for link in own.back],
+        "answers_take": [_link(state, link, now_ns) for link in own.reverse],
         "could_take": others,
         "decisions": [action_entries.as_record(deed) for deed in deeds],
         "held": [held_record(each) for each in held],
@@ -166,7 +166,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _others(seen: Seen, flow: Record, ways: Mapping[int, Way], own: Way, now_ns: int) -> list[dict[str, Any]]:
+def _others(seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int) -> list[dict[str, Any]]:
     """The ways other than its own, each once with the ports that lead there: as policy ranks them, then the
     well ones."""
     told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})

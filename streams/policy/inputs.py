@@ -29,11 +29,11 @@ from schemas.topics import (
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
 from streams.policy.policy import Held, Policy, Rules, Said
-from streams.runtime.flow_routes import Way, WayBook
-from streams.runtime.flow_table import FlowTail, LiveFlow, LiveFlows
-from streams.runtime.global_tables import Fillable, Inventory
+from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
+from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
+from streams.runtime.global_tables import GlobalTable, Inventory
 from streams.runtime.live_config import LiveConfig
-from streams.runtime.route_table import PathBook, link_rate_bps
+from streams.runtime.route_table import RouteTable, link_rate_bps
 
 __all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "Made", "PolicyInputs", "read_from"]
 
@@ -126,8 +126,8 @@ class PolicyInputs:
         self._decisions = list(decisions)
         self._inventory = Inventory(default_shard)
         self._config = LiveConfig()
-        self._ways = WayBook()
-        self._tail = FlowTail(PathBook(), self._inventory.members.__contains__)
+        self._ways = FlowRouteTable()
+        self._tail = FlowTable(RouteTable(), self._inventory.members.__contains__)
         self._rates: dict[str, int] = {}
         self._positions = dict.fromkeys(self.places, 0)
         self._waiting: list[Message] = []
@@ -168,7 +168,7 @@ class PolicyInputs:
 
     def _take(self, message: Message) -> None:
         topic, key, value = message.topic, message.key, message.value
-        views: dict[str, Fillable] = {
+        views: dict[str, GlobalTable] = {
             CONFIG.name: self._config, INVENTORY.name: self._inventory, WAYS.name: self._ways,
             FLOWS.name: self._tail,
         }  # fmt: skip
@@ -228,7 +228,7 @@ class PolicyInputs:
             policy.take_contention(record)
         self.shards[name] = _Shard(policy, live)
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to way of a flow."""
         return self._ways.of(flow.nic, flow.peer, flow.peer_port)
 

@@ -25,7 +25,7 @@ from streams.policy.path_health import WELL, Grade, State, PathHealth
 from streams.policy.path_options import Options
 from streams.policy.rates import Rates, WantedRate
 from streams.policy.uplink_assignment import UplinkAssignment, UplinkRequest
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 
 __all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
@@ -103,7 +103,7 @@ class Rules:
 class Ways(Protocol):
     """What is asked of the paths that a flow could take."""
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to the links there and back, as traced for the flow's own ports; empty:
         unknown. The same object as before means that nothing changed."""
 
@@ -251,14 +251,14 @@ class Policy:
             return
         f = self._flows.get(record["flow_id"])
         if f is None:
-            if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+            if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
                 self._reflex_unseen(record)
             return
         if record["action"] in ("PACE", "SLICE"):
             if record["epoch"] == self.epoch:
                 self._rates.take_action(record)
             return
-        if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+        if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
             # one from long before this owner says where a flow was, which may have moved since
             if record["at_ns"] > self.epoch * MS - EARLIER_NS or f.live.path == record["to_path"]:
                 self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
@@ -373,7 +373,7 @@ class Policy:
                 f.path = flow.path if f.move is None else f.move.to_path
                 f.way = f.ways.get(f.path, NOWHERE)
                 if f.path == flow.path and flow.hops and flow.hops != f.way.links:
-                    f.way = Way(flow.hops, f.way.back)
+                    f.way = FlowRoute(flow.hops, f.way.reverse)
             while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
                 f.steered.popleft()
             if f.exclusive:
@@ -403,7 +403,7 @@ class Policy:
             for link in f.queues:
                 most[link] = max(most.get(link, 0.0), f.live.rate_bps)
         for f in self._flows.values():
-            held = f.live.sender_held or f.live.receiver_held
+            held = f.live.sender_limited or f.live.receiver_limited
             f.squeezed = (
                 bool(f.queues) and not held
                 and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
@@ -681,7 +681,7 @@ class Policy:
         """Return the ways that a flow could take by the link that they enter the fabric by."""
         known = self._entries.get(f.ends)
         if known is None or known[0] is not f.choices:
-            found: dict[str, list[tuple[Way, tuple[int, ...]]]] = {}
+            found: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
             for choice in f.choices:
                 if len(choice[0].links) > 2:
                     found.setdefault(choice[0].links[1], []).append(choice)

@@ -25,7 +25,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
         from producers.probe.schedule import ScheduleFollower, slot_of
         from producers.settings import ProbeSettings
         from producers.trace.probe_routes import ProbeRouteTracer
-        from streams.runtime.route_table import PathBook
+        from streams.runtime.route_table import RouteTable
 
         with Testbed(FabricSettings(hosts=4, leaves=2, spines=4)) as testbed:
             fabric, truth = testbed.fabric, testbed.truth
@@ -46,7 +46,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                     of.host, lambda: [open_socket(of.address, port) for port in ports]
                 )
 
-            book = PathBook()
+            book = RouteTable()
             watches = {
                 each.nic: ProbeRouteTracer(
                     fleet.engines[each.nic], settings, nic=each.nic, shard="fabric", address=each.address,

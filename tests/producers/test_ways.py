@@ -11,7 +11,7 @@ from producers.settings import FlowSettings
 from producers.trace.flow_routes import FlowRouteTracer, flow_candidate_ports
 from producers.trace.sockets import TraceReply
 from schemas import codec
-from streams.runtime.flow_routes import WayBook
+from streams.runtime.flow_routes import FlowRouteTable
 
 A, B = "10.0.0.1", "10.0.1.1"
 FIRST_HOP = {"a/e": "10.1.0.0", "b/e": "10.1.0.2"}
@@ -91,7 +91,7 @@ class Watched:
             seed=1,
         )
         self.now_s = 0.0
-        self.book = WayBook()
+        self.book = FlowRouteTable()
 
     def put(self, topic: str, key: str, value: bytes | None) -> None:
         self.puts.append((key, value))

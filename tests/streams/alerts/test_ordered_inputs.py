@@ -31,8 +31,8 @@ from schemas.topics import (
 from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
 from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.links.health import ShardHealth
-from streams.runtime.flow_table import FlowTail
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_table import FlowTable
+from streams.runtime.route_table import RouteTable
 from tests.streams.alerts.test_shard_alerts import RULE, T0, slow
 from tests.streams.contention.test_windows import queue
 
@@ -80,7 +80,7 @@ def judge(
     evidence: Iterable[Message], paths: Iterable[Message], seed: int | None
 ) -> list[tuple[int, str, Any]]:
     """What link health says of evidence; `seed`: its worker looks at the time now and then, in between."""
-    rng, book = random.Random(seed), PathBook()
+    rng, book = random.Random(seed), RouteTable()
     health = ShardHealth("fabric", source="fabric.links/0")
     said: list[tuple[int, str, Any]] = []
     now_ns = 0
@@ -178,7 +178,7 @@ def _delays(log: Log) -> None:
 
 
 def _queues(log: Log) -> None:
-    tail = FlowTail(PathBook(), lambda nic: True)
+    tail = FlowTable(RouteTable(), lambda nic: True)
     watch = ContentionWatch("fabric", tail.of("fabric"), lambda nic: True, lambda: 4, lambda _: 10**9)
     for second in range(HOUR_S):
         stands = any(second in each for each in QUEUED)

@@ -9,8 +9,8 @@ import pytest
 
 from schemas import codec
 from streams.contention.windows import ContentionRules, ContentionWatch, place_of
-from streams.runtime.flow_table import FlowTail, LiveFlows
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_table import FlowTable, LiveFlows
+from streams.runtime.route_table import RouteTable
 from streams.runtime.thresholds import THRESHOLDS, Thresholds
 
 MS = 1_000_000
@@ -58,8 +58,8 @@ class Shard:
     """A watch with its flows and paths, fed window by window."""
 
     def __init__(self, watch: ContentionWatch | None = None) -> None:
-        self.paths = PathBook()
-        self.tail = FlowTail(self.paths, NICS.__contains__)
+        self.paths = RouteTable()
+        self.tail = FlowTable(self.paths, NICS.__contains__)
         self.flows = self.tail.of("fabric")
         self.watch = watch or self.new()
         self.window = T0 // WINDOW
@@ -327,11 +327,11 @@ def test_a_flow_nobody_traced_counts_where_its_pairs_paths_agree():
         ],
     }  # fmt: skip
     shard.report(flow(1, 1, 5, 1000, []))
-    assert shard.flows.crossing(LAST) == []
+    assert shard.flows.flows_on(LAST) == []
     shard.paths.take(b"h1/eth1>h5/eth1", codec.encode("PathMaps", record))
     shard.flows.advance(shard.window * WINDOW)
-    assert [each.sure for each in shard.flows.crossing(LAST)] == [True]
-    (maybe,) = shard.flows.crossing(ways[0][1])
+    assert [each.sure for each in shard.flows.flows_on(LAST)] == [True]
+    (maybe,) = shard.flows.flows_on(ways[0][1])
     assert maybe.weight == 0.5
     (opened,) = shard.step(queue(ways[0][1], 80e3))
     assert opened["flows"] == []
@@ -490,7 +490,7 @@ def test_a_flow_that_cannot_be_is_left_out_and_told(change, says, caplog):
     }  # fmt: skip
     shard.tail.take(b"h1", codec.encode("FlowReports", record), None, shard.window * WINDOW)
     shard.flows.advance(shard.window * WINDOW)
-    assert [each.flow.flow_id[-1] for each in shard.flows.crossing(LAST)] == ["2", "7"]
+    assert [each.flow.flow_id[-1] for each in shard.flows.flows_on(LAST)] == ["2", "7"]
     assert shard.tail.refused == 2, "that one, and the id that came twice"
     assert says in caplog.text
 
@@ -516,10 +516,10 @@ def test_flows_show_as_of_a_moment_and_those_of_silent_hosts_go():
     }  # fmt: skip
     shard.tail.take(b"h1", codec.encode("FlowReports", record), None, at + WINDOW)
     shard.flows.advance(at + WINDOW - 1)
-    assert len(shard.flows.crossing(LAST)) == 1, "not before its time"
+    assert len(shard.flows.flows_on(LAST)) == 1, "not before its time"
     late = shard.tail.of("fabric")
     shard.flows.advance(at + WINDOW)
-    assert shard.flows.crossing(LAST) == late.crossing(LAST) == []
+    assert shard.flows.flows_on(LAST) == late.flows_on(LAST) == []
     shard.report(flow(1, 1, 5, 50, [LAST]))
     shard.flows.advance(at + WINDOW + 6 * 10**9)
     assert (shard.flows.count(), shard.flows.hosts()) == (0, set())

@@ -11,7 +11,7 @@ from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import TURNS
 from streams.links.probe_schedule import plan_shard, records_of
-from streams.runtime.route_table import PathBook, pair_key
+from streams.runtime.route_table import RouteTable, pair_key
 
 MS = 1_000_000
 T0 = 1_800_000_000 * 1000 * MS
@@ -24,7 +24,7 @@ def fleet() -> Fleet:
 
 
 @pytest.fixture(scope="module")
-def book(fleet: Fleet) -> PathBook:
+def book(fleet: Fleet) -> RouteTable:
     nic = np.repeat(np.arange(16), 5 * PORTS)
     peer = (nic + 1 + np.tile(np.repeat(np.arange(5), PORTS), 16) * 3) % 16
     port = 9320 + np.tile(np.arange(PORTS), 16 * 5)
@@ -52,11 +52,11 @@ def test_who_takes_no_turns_or_knows_no_path_gets_none_and_is_probed_all_the_sam
     assert plans.keys() == set(fleet.nic_ids) - {quiet}
     assert any(peer == quiet for plan in plans.values() for peer, _ in plan.ways)
     assert plan_shard({}, book) == {}
-    assert plan_shard(dict.fromkeys(fleet.nic_ids, (MS, 1)), PathBook()) == {}
+    assert plan_shard(dict.fromkeys(fleet.nic_ids, (MS, 1)), RouteTable()) == {}
 
 
 def test_paths_whose_links_are_not_known_are_probed_all_the_same():
-    book = PathBook()
+    book = RouteTable()
     for nic, peer in (("a/e", "b/e"), ("b/e", "a/e")):
         paths = [
             {"path": port, "leg": "REQUEST", "hops": [], "found": "UNKNOWN", "complete": False, "since_ns": 0,

@@ -11,7 +11,7 @@ from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.topics import CONFIG
 from streams.policy.policy import Policy
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 from tests.streams.policy.test_loop import health, window
 
@@ -67,8 +67,8 @@ class Turns:
             ))  # fmt: skip
         return found
 
-    def of(self, flow: LiveFlow) -> dict[int, Way]:
-        return {path: Way(self.links(flow.flow_id, path)) for path in range(100, 100 + 2 * SPINES)}
+    def of(self, flow: LiveFlow) -> dict[int, FlowRoute]:
+        return {path: FlowRoute(self.links(flow.flow_id, path)) for path in range(100, 100 + 2 * SPINES)}
 
     def advance(self, seconds: float) -> list[dict]:
         made = []
