@@ -123,7 +123,7 @@ class ActuatorSettings(BaseModel):
         description="Unix socket that the owners of flows come to, owner-only; without it 'control.sock' in"
         " $XDG_RUNTIME_DIR/fabrictime, or in /run/fabrictime; the programs find it in FABRICTIME_CONTROL",
     )
-    reflex_socket: Path | None = Field(
+    local_repair_socket: Path | None = Field(
         default=None,
         description="Unix socket on which probers tell which paths are dead, owner-only; without it"
         " 'reflex.sock' beside the control socket",
@@ -176,7 +176,7 @@ class ActuatorSettings(BaseModel):
     @property
     def reflex_path(self) -> Path:
         """Where words of probers come in."""
-        return self.reflex_socket or self.control_path.with_name("reflex.sock")
+        return self.local_repair_socket or self.control_path.with_name("reflex.sock")
 
     @property
     def acts_path(self) -> Path:

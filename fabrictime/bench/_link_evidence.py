@@ -23,7 +23,7 @@ FIRST_PORT: Final = 40_000
 
 
 class FleetPaths:
-    """The links of each probed path, as `streams.runtime.route_table.PathBook` tells them."""
+    """The links of each probed path, as `streams.runtime.route_table.RouteTable` tells them."""
 
     def __init__(self) -> None:
         self.version = 1

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.web.units import seconds_text
+from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.topics import ALERTS, LINK_HEALTH, Topic

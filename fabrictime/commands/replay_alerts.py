@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from fabrictime.commands.links import KINDS
-from fabrictime.web.units import seconds_text
+from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, Topic
 from schemas.topology import Topology

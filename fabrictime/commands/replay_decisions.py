@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fabrictime.commands.replay_alerts import LogReader, Span, read_all
-from fabrictime.web.units import seconds_text
+from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import DECISIONS_BACK_NS, read_from
-from streams.policy.replay import decide_again, earlier_decisions
+from streams.policy.inputs import DECISION_LOOKBACK_NS, read_from
+from streams.policy.replay import earlier_decisions, replay_cycles
 
 __all__ = ["Difference", "Replayed", "as_json", "compare", "lines_of", "main"]
 
@@ -101,7 +101,7 @@ def main(
         past = [
             (record, message.append_ns)
             for message, record in read_all(
-                bootstrap, DECISIONS, span.to_ns + AFTER_NS, registry, first_ns - DECISIONS_BACK_NS
+                bootstrap, DECISIONS, span.to_ns + AFTER_NS, registry, first_ns - DECISION_LOOKBACK_NS
             )
         ]
         told: dict[tuple[str, int], list[Record]] = defaultdict(list)
@@ -119,7 +119,7 @@ def main(
             log.close()
         taken = len(messages)
         for (shard, epoch), records in sorted(told.items()):
-            made = decide_again(
+            made = replay_cycles(
                 records, _of_epoch(messages, epoch), earlier_decisions(epoch, past),
                 default_shard=default_shard, topology=topology, registry=registry,
             )  # fmt: skip

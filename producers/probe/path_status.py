@@ -19,9 +19,9 @@ from typing import Any, Final
 from native.core.probe import WayNews
 from schemas import codec
 
-__all__ = ["DEAD_IN_A_ROW", "WordBook", "Words"]
+__all__ = ["DEAD_LOSS_STREAK", "PathStatusTracker", "PathStatusReporter"]
 
-DEAD_IN_A_ROW: Final = 3
+DEAD_LOSS_STREAK: Final = 3
 """Requests without an answer, one after the other, that make a path dead."""
 SOON_NS: Final = 5_000_000
 LATE_NS: Final = 40_000_000
@@ -50,11 +50,11 @@ class _Way:
 
     @property
     def dead(self) -> bool:
-        return self.in_a_row >= DEAD_IN_A_ROW
+        return self.in_a_row >= DEAD_LOSS_STREAK
 
 
 @dataclass(slots=True)
-class WordBook:
+class PathStatusTracker:
     """What is known of one NIC's paths, and when to tell it. Pure: it is told the time (ns, monotonic).
 
     A word holds the paths that lose and, for each link of theirs, the path across it that was answered last:
@@ -144,10 +144,10 @@ class WordBook:
         }
 
 
-class Words:
+class PathStatusReporter:
     """Tells the actuator at `path`."""
 
-    def __init__(self, path: Path, book: WordBook) -> None:
+    def __init__(self, path: Path, book: PathStatusTracker) -> None:
         self._path, self._book = path, book
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from producers.sim.topology import Fleet
 from producers.sim.workload import FLOW_PORT, SimFlow, address_of
-from producers.trace.flow_routes import ACK, DATA, candidate_ports
+from producers.trace.flow_routes import ACK, DATA, flow_candidate_ports
 
-__all__ = ["SimWays"]
+__all__ = ["SimFlowRoutes"]
 
 Record = dict[str, Any]
 Pair = tuple[int, int]
@@ -28,7 +28,7 @@ Hops = tuple[str, ...]
 _FIRST_PORT: Final = 61_000
 
 
-class SimWays:
+class SimFlowRoutes:
     """Every pair's ways. `count`: source ports tried for each; `most`: pairs that are told of."""
 
     def __init__(self, fleet: Fleet, shard: str, count: int, most: int) -> None:
@@ -133,7 +133,7 @@ class SimWays:
         if ports is None:
             return []
         source, peer = pair
-        tried = candidate_ports(address_of(source), address_of(peer), FLOW_PORT, self._count, _FIRST_PORT)
+        tried = flow_candidate_ports(address_of(source), address_of(peer), FLOW_PORT, self._count, _FIRST_PORT)
         return sorted({*ports, *tried})
 
     def _record(

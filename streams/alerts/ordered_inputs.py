@@ -264,7 +264,7 @@ class AlertsFeed:
         if found is None and self._owned(name):
             found = self.shards[name] = ShardAlerts(
                 name, self.config.thresholds(), self.wiring.cables_at,
-                lambda nic: groups_of(self._members.member(nic)), self.inventory.paces.get,
+                lambda nic: groups_of(self._members.member(nic)), self.inventory.probe_slots.get,
             )  # fmt: skip
             found.log_offset_ns = self._log_offset_ns
             found.recover(self._past, self._heard_from_ns)

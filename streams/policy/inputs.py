@@ -29,13 +29,13 @@ from schemas.topics import (
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
 from streams.policy.policy import Held, Policy, Rules, Said
-from streams.runtime.flow_routes import Way, WayBook
-from streams.runtime.flow_table import FlowTail, LiveFlow, LiveFlows
-from streams.runtime.global_tables import Fillable, Inventory
+from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
+from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
+from streams.runtime.global_tables import GlobalTable, Inventory
 from streams.runtime.live_config import LiveConfig
-from streams.runtime.route_table import PathBook, link_rate_bps
+from streams.runtime.route_table import RouteTable, link_rate_bps
 
-__all__ = ["DECISIONS_BACK_NS", "INPUTS", "Made", "PolicyFeed", "read_from"]
+__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "Made", "PolicyInputs", "read_from"]
 
 Record = dict[str, Any]
 Place = tuple[str, int]
@@ -49,7 +49,7 @@ INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
 BACK_NS: Final = {CONTENTION.name: 10 * S, QUEUES.name: S, FLOWS.name: 30 * S, ACTIONS.name: 600 * S}
 """How far back a new owner reads the others: what actuators did by themselves while there was none counts."""
-DECISIONS_BACK_NS: Final = 600 * S
+DECISION_LOOKBACK_NS: Final = 600 * S
 """How far back decisions of earlier epochs count."""
 REGULAR: Final = frozenset({FLOWS.name, QUEUES.name})
 """Topics that always have news: those wait for the next look."""
@@ -97,7 +97,7 @@ class _Shard:
     rounds: list[Record] = field(default_factory=list)
 
 
-class PolicyFeed:
+class PolicyInputs:
     """The policies of the shards that `owned` says are ours. `places`: the partitions that are read;
     `decisions`: those of earlier epochs, in their order."""
 
@@ -126,8 +126,8 @@ class PolicyFeed:
         self._decisions = list(decisions)
         self._inventory = Inventory(default_shard)
         self._config = LiveConfig()
-        self._ways = WayBook()
-        self._tail = FlowTail(PathBook(), self._inventory.members.__contains__)
+        self._ways = FlowRouteTable()
+        self._tail = FlowTable(RouteTable(), self._inventory.members.__contains__)
         self._rates: dict[str, int] = {}
         self._positions = dict.fromkeys(self.places, 0)
         self._waiting: list[Message] = []
@@ -168,7 +168,7 @@ class PolicyFeed:
 
     def _take(self, message: Message) -> None:
         topic, key, value = message.topic, message.key, message.value
-        views: dict[str, Fillable] = {
+        views: dict[str, GlobalTable] = {
             CONFIG.name: self._config, INVENTORY.name: self._inventory, FLOW_ROUTES.name: self._ways,
             FLOWS.name: self._tail,
         }  # fmt: skip
@@ -191,7 +191,7 @@ class PolicyFeed:
                 for shard in self.shards.values():
                     shard.policy.take_contention(record)
         elif topic == QUEUES.name:
-            if any(shard.policy.heeds_queues for shard in self.shards.values()):
+            if any(shard.policy.needs_queues for shard in self.shards.values()):
                 record = self._decoded(message)
                 if record is not None and record["shard"] in self.shards:
                     self.shards[record["shard"]].policy.take_queues(record)
@@ -228,7 +228,7 @@ class PolicyFeed:
             policy.take_contention(record)
         self.shards[name] = _Shard(policy, live)
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to way of a flow."""
         return self._ways.of(flow.nic, flow.peer, flow.peer_port)
 

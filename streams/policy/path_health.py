@@ -1,6 +1,6 @@
 """How far links can be relied on, as policy takes it: well, held down, lossy, dead.
 
-In: `LinkHealth` records. Out: `Wellness`, which grades a path by its worst link. A link that has healed is
+In: `LinkHealth` records. Out: `PathHealth`, which grades a path by its worst link. A link that has healed is
 held down for a while, twice as long with each time that it went bad within the hour: an old rule of routers
 (RFC 2439, route flap damping), here without its decay.
 """
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.ids import cable_id
 
-__all__ = ["Grade", "State", "Wellness"]
+__all__ = ["Grade", "State", "PathHealth"]
 
 SECOND_NS: Final = 1_000_000_000
 HOUR_NS: Final = 3600 * SECOND_NS
@@ -54,7 +54,7 @@ class _Subject:
     """When it went bad, within the past hour, ns."""
 
 
-class Wellness:
+class PathHealth:
     """The links, NICs and hosts of one shard."""
 
     def __init__(self, hold_down_ns: int, hold_down_most_ns: int) -> None:

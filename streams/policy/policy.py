@@ -21,11 +21,11 @@ from streams.policy.action_budget import Ledger
 from streams.policy.fallbacks import Ranks
 from streams.policy.flow import NOWHERE, Choices, Flow, Move, Past
 from streams.policy.loads import Links, Loads, Weight
-from streams.policy.path_health import WELL, Grade, State, Wellness
+from streams.policy.path_health import WELL, Grade, State, PathHealth
 from streams.policy.path_options import Options
 from streams.policy.rates import Rates, WantedRate
-from streams.policy.uplink_pinning import Lanes, Want
-from streams.runtime.flow_routes import Way
+from streams.policy.uplink_assignment import UplinkAssignment, UplinkRequest
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 
 __all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
@@ -103,7 +103,7 @@ class Rules:
 class Ways(Protocol):
     """What is asked of the paths that a flow could take."""
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to the links there and back, as traced for the flow's own ports; empty:
         unknown. The same object as before means that nothing changed."""
 
@@ -147,7 +147,7 @@ class Policy:
     ) -> None:  # fmt: skip
         self.shard, self.epoch = shard, epoch
         self.rules = rules or Rules()
-        self.wellness = Wellness(self.rules.hold_down_ns, self.rules.hold_down_most_ns)
+        self.wellness = PathHealth(self.rules.hold_down_ns, self.rules.hold_down_most_ns)
         self._live, self._ways, self._rate_of = flows, ways, rate_of
         self._options = Options(shard, seed, self.wellness)
         self._draw = self._options.draw
@@ -172,7 +172,7 @@ class Policy:
         """Flow that was not seen yet to the path it left by reflex, the one it took, and when."""
         self._hurried_version = 0
         self._rates = Rates(rate_of)
-        self._lanes = Lanes(rate_of)
+        self._lanes = UplinkAssignment(rate_of)
         self._turning: dict[str, float] = {}
         """NICs whose flows take turns, with the bit/s that each sends while it does."""
         self._slowed: set[str] = set()
@@ -222,7 +222,7 @@ class Policy:
             self._rates.take_contention(record)
 
     @property
-    def heeds_queues(self) -> bool:
+    def needs_queues(self) -> bool:
         """Whether `LinkQueues` matter now: an incast stands, or flows are held for one."""
         return bool(self._rates.held()) or any(
             window["kind"] == "INCAST" and window["state"] != "CLOSED" for window in self._windows.values()
@@ -373,7 +373,7 @@ class Policy:
                 f.path = flow.path if f.move is None else f.move.to_path
                 f.way = f.ways.get(f.path, NOWHERE)
                 if f.path == flow.path and flow.hops and flow.hops != f.way.links:
-                    f.way = Way(flow.hops, f.way.back)
+                    f.way = FlowRoute(flow.hops, f.way.reverse)
             while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
                 f.steered.popleft()
             if f.exclusive:
@@ -403,7 +403,7 @@ class Policy:
             for link in f.queues:
                 most[link] = max(most.get(link, 0.0), f.live.rate_bps)
         for f in self._flows.values():
-            held = f.live.sender_held or f.live.receiver_held
+            held = f.live.sender_limited or f.live.receiver_limited
             f.squeezed = (
                 bool(f.queues) and not held
                 and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
@@ -645,14 +645,14 @@ class Policy:
         """Give lanes to NICs; return the bit/s that each link carries at most once all flows go by theirs. A
         NIC with as many flows to each peer as there are links into the fabric needs none: it puts an even
         part of what it sends on each, for which fewer flows have to move."""
-        wants: dict[str, Want] = {}
+        wants: dict[str, UplinkRequest] = {}
         sizes: dict[str, Counter[tuple[str, str | None]]] = {}
         calm = self.wellness.calm
         for f in turning:
             nic = f.live.nic
             want = wants.get(nic)
             if want is None:
-                want, sizes[nic] = wants.setdefault(nic, Want(self._turning[nic])), Counter()
+                want, sizes[nic] = wants.setdefault(nic, UplinkRequest(self._turning[nic])), Counter()
             want.flows[f.links[1]] += 1
             sizes[nic][f.live.peer, f.live.job] += 1
             for link, ways in self._entries_of(f).items():
@@ -681,7 +681,7 @@ class Policy:
         """Return the ways that a flow could take by the link that they enter the fabric by."""
         known = self._entries.get(f.ends)
         if known is None or known[0] is not f.choices:
-            found: dict[str, list[tuple[Way, tuple[int, ...]]]] = {}
+            found: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
             for choice in f.choices:
                 if len(choice[0].links) > 2:
                     found.setdefault(choice[0].links[1], []).append(choice)

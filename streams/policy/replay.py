@@ -12,10 +12,10 @@ from typing import Any
 from schemas import codec
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import DECISIONS_BACK_NS, PolicyFeed
+from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs
 from streams.policy.policy import Rules
 
-__all__ = ["decide_again", "earlier_decisions"]
+__all__ = ["replay_cycles", "earlier_decisions"]
 
 Record = dict[str, Any]
 MS = 1_000_000
@@ -26,12 +26,12 @@ def earlier_decisions(epoch: int, decisions: Iterable[tuple[Record, int]]) -> li
     found = [
         decision
         for decision, append_ns in decisions
-        if decision["epoch"] < epoch and append_ns >= epoch * MS - DECISIONS_BACK_NS
+        if decision["epoch"] < epoch and append_ns >= epoch * MS - DECISION_LOOKBACK_NS
     ]
     return sorted(found, key=lambda decision: (decision["epoch"], decision["seq"]))
 
 
-def decide_again(
+def replay_cycles(
     rounds: Sequence[Record],
     messages: Iterable[Message],
     decisions: Iterable[Record] = (),
@@ -58,7 +58,7 @@ def decide_again(
             waiting[message.topic, message.partition].append(message)
     for of_place in waiting.values():
         of_place.sort(key=lambda message: -message.offset)
-    feed = PolicyFeed(
+    feed = PolicyInputs(
         epoch, places, shard.__eq__, default_shard=default_shard, topology=topology, registry=registry,
         decisions=decisions, rules=rules,
     )  # fmt: skip

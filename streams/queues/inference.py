@@ -20,9 +20,9 @@ from native.core.queues import QueueSolver
 from schemas.codec import BadRecord
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
-__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "sound_queueing"]
+__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "validate_queueing"]
 
 Record = dict[str, Any]
 
@@ -70,7 +70,7 @@ def knots_of(probes: float) -> int:
     return min(MOST_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
-def sound_queueing(record: Record, now_ns: int) -> Record:
+def validate_queueing(record: Record, now_ns: int) -> Record:
     """Return a decoded `PathQueueing` whose columns fit each other. Raises BadRecord for any other, and for
     one that is of another time than `now_ns`, fabric time."""
 
@@ -237,7 +237,7 @@ class ShardQueues:
         """Take bit/s over each link as flows report it, links as in paths."""
         self._flow_bps = bps
 
-    def take(self, record: Record, paths: PathBook) -> None:
+    def take(self, record: Record, paths: RouteTable) -> None:
         """Take a record of one of the shard's sources. What a source has told already is passed over."""
         source = self._sources.setdefault(record["source"], _Source())
         first, after = record["first_offset"], record["next_offset"]
@@ -279,7 +279,7 @@ class ShardQueues:
             )
         )
 
-    def _routes_of(self, record: Record, paths: PathBook) -> NDArray[np.int32]:
+    def _routes_of(self, record: Record, paths: RouteTable) -> NDArray[np.int32]:
         """Return the route of each row of a record, -1 where its links are not known."""
         nics = record["nics"]
         if len(self._nics) + len(nics) > MOST_NICS:
@@ -305,7 +305,7 @@ class ShardQueues:
             self.unknown_paths += int(np.count_nonzero(found[new] < 0))
         return found
 
-    def _route(self, nic: str, peer: str, path: int, way: int, paths: PathBook) -> int:
+    def _route(self, nic: str, peer: str, path: int, way: int, paths: RouteTable) -> int:
         # t1 and t3 are taken behind the sender's own queue: its port, the first link, is not in the delay
         sender = {1: nic, 2: peer}.get(way)
         out = paths.forward(nic, peer, path)[1:] if way in (1, 3) else ()

@@ -12,9 +12,9 @@ import pytest
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import LiveRecords
 from fabrictime.commands.pause import Heard, hold, resume
-from producers.sim.flow_endpoint import FlowOwner
+from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.limits import MOST_VERSION, Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
@@ -40,11 +40,11 @@ def decision(flow_id, to_path, **fields):
 @pytest.fixture
 def fleet(tmp_path, start_act, log):
     """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
-    run = SimRun(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), tell=())
+    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), tell=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
     act = start_act(*hosts)
-    owner = FlowOwner(tmp_path / "c.sock", run)
+    owner = SimFlowEndpoint(tmp_path / "c.sock", run)
 
     def until(condition, timeout_s=30):
         end = time.monotonic() + timeout_s

@@ -10,7 +10,7 @@ import pytest
 from actuators.local_repair import Links, Reflex
 from actuators.owned_sockets import receive_at, received
 from native.core.probe import WayNews
-from producers.probe.path_status import WordBook, Words
+from producers.probe.path_status import PathStatusTracker, PathStatusReporter
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, FALLBACKS
@@ -177,7 +177,7 @@ def news(peer="h2/eth1", port=9320, lost=0, answered=0, in_a_row=0, age_ms=0.0):
 
 
 def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
-    book = WordBook("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
     calm = [news(answered=3), news(port=9321, answered=2), news(port=9322, answered=2)]
     assert book.take(calm, 0)["paths"] == [], "nothing gets lost"
     assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
@@ -199,7 +199,7 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
 
 
 def test_what_goes_on_getting_lost_is_told_less_often():
-    book = WordBook("h1/eth1", 5, lambda peer, port: ["up"])
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up"])
     told = [ms for ms in range(2000) if book.take([news(lost=1, in_a_row=ms + 1)], ms * MS) is not None]
     assert told[:6] == [0, 5, 15, 35, 75, 115]
     assert len(told) < 60
@@ -211,7 +211,7 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
     names = [f"l{i}" for i in range(12)]
     ways = {(f"h{i}/eth1", port): rng.sample(names, 4) for i in range(2, 9) for port in (9320, 9321, 9322)}
     cut = set(rng.sample(names, rng.randrange(3)))
-    book = WordBook("h1/eth1", 5, lambda peer, port: ways[peer, port])
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ways[peer, port])
     links, lost = Links(), dict.fromkeys(ways, 0)
     every = {}
     for ms in range(0, 400, 5):
@@ -243,10 +243,10 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
 def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     receiver = receive_at(tmp_path / "reflex.sock", 4 << 20)
     names = [f"a-host-with-a-long-name-{number}/mlx5_bond_0" for number in range(6000)]
-    book = WordBook(
+    book = PathStatusTracker(
         "h1/eth1", 5, lambda peer, port: ["h1:eth1>leaf1:h1", "leaf1:s1>spine1:l1", f"spine1>{peer}"]
     )
-    words = Words(tmp_path / "reflex.sock", book)
+    words = PathStatusReporter(tmp_path / "reflex.sock", book)
     try:
         words.tell([news(peer=name, lost=3, in_a_row=3) for name in names])
         data = received(receiver, 1 << 20)
@@ -269,8 +269,8 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     owner = own("h1", sock_7=50_000)
     wait_for(lambda: "acts for" in act.said)
     log.down()
-    book = WordBook("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
-    words = Words(tmp_path / "reflex.sock", book)
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
+    words = PathStatusReporter(tmp_path / "reflex.sock", book)
     try:
 
         def told():

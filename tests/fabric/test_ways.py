@@ -28,10 +28,10 @@ class Reporting:
         from producers.flows.service import Addresses, FlowReporter
         from producers.settings import FlowSettings
         from schemas import codec
-        from streams.runtime.flow_routes import WayBook
+        from streams.runtime.flow_routes import FlowRouteTable
 
         self.testbed, self.codec = testbed, codec
-        self.book = WayBook()
+        self.book = FlowRouteTable()
         self.flows: dict[str, dict[str, Any]] = {}
         self.records: dict[str, dict[str, Any] | None] = {}
         self.settings = FlowSettings(socket=sockets, poll_ms=20, **settings)
@@ -42,11 +42,11 @@ class Reporting:
 
     def first_hop(self, nic: Any) -> str:
         """Return the address that a NIC's own router answers from."""
-        from producers.trace.sockets import open_tracers
+        from producers.trace.sockets import open_trace_sockets
 
         netns = next(each.netns for each in self.nics if each.host == nic.host)
         target = next(each.address for each in self.nics if each.host != nic.host)
-        tracer = open_tracers(nic.address, netns)["UDP"]
+        tracer = open_trace_sockets(nic.address, netns)["UDP"]
         end = time.monotonic() + 10
         while time.monotonic() < end:
             tracer.send(61_000, (target, 9), 1, 1)
@@ -184,11 +184,11 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
                 def ways() -> Any:
                     return reporting.book.of(a.nic, b.nic, dport)
 
-                reporting.until(lambda: len(ways()) == 33 and all(way.back for way in ways().values()))
+                reporting.until(lambda: len(ways()) == 33 and all(way.reverse for way in ways().values()))
                 wrong = [
                     port for port, way in ways().items()
                     if list(way.links) != truth.likely_path_of(a.nic, b.nic, port, dport)
-                    or list(way.back) != truth.likely_path_of(b.nic, a.nic, dport, port)
+                    or list(way.reverse) != truth.likely_path_of(b.nic, a.nic, dport, port)
                 ]  # fmt: skip
                 (before,) = reporting.flows.values()
                 other = next(port for port, way in ways().items() if list(way.links) != before["links"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from native.core.probe import Evidence, WayNews
-from producers.ports.link_events import LinkEvents, Pace, trouble_of
+from producers.ports.link_events import LinkEvents, EvidencePacer, trouble_of
 from schemas import codec
 from schemas.topics import LINKS
 
@@ -104,7 +104,7 @@ def test_a_short_wait_in_the_hosts_queue_is_no_trouble():
 
 
 def test_what_is_urgent_waits_for_the_least_gap_and_the_rest_by_how_well_all_is():
-    pace = Pace(0.005, 1.0, now=10.0)
+    pace = EvidencePacer(0.005, 1.0, now=10.0)
     assert pace.due(urgent=True) == pytest.approx(10.005)
     assert pace.due(urgent=False) == pytest.approx(11.0)
     pace.taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from producers.probe.schedule import TurnTaker, pace_of
+from producers.probe.schedule import ScheduleFollower, slot_of
 from producers.settings import ProbeSettings
 from schemas import codec
 from schemas.topics import PROBE_SCHEDULES
@@ -54,9 +54,9 @@ def plan(**more: Any) -> dict[str, Any]:
     return codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record)
 
 
-def taker() -> tuple[TurnTaker, FakeEngine]:
+def taker() -> tuple[ScheduleFollower, FakeEngine]:
     engine = FakeEngine()
-    return TurnTaker(engine, "h1/eth1", (5_000_000, 4)), engine  # type: ignore[arg-type]
+    return ScheduleFollower(engine, "h1/eth1", (5_000_000, 4)), engine  # type: ignore[arg-type]
 
 
 def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
@@ -128,9 +128,9 @@ def test_a_plan_of_another_age_is_let_go(bent: dict[str, Any]):
 def test_the_pace_makes_the_rate():
     common = {"bootstrap": "127.0.0.1:1", "key_file": "/nowhere"}
     settings = ProbeSettings.model_validate(common | {"rate_pps": 1000, "singles": 3, "spacing_ns": 20_000})
-    assert pace_of(settings) == (5_000_000, 4)
-    assert pace_of(settings.model_copy(update={"singles": 0, "spacing_ns": 0, "rate_pps": 4000})) == (
+    assert slot_of(settings) == (5_000_000, 4)
+    assert slot_of(settings.model_copy(update={"singles": 0, "spacing_ns": 0, "rate_pps": 4000})) == (
         250_000,
         1,
     )
-    assert pace_of(settings.model_copy(update={"turns": False})) == (0, 0)
+    assert slot_of(settings.model_copy(update={"turns": False})) == (0, 0)

@@ -21,8 +21,8 @@ from schemas.topics import (
     Topic,
 )
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import PolicyFeed, read_from
-from streams.policy.replay import decide_again, earlier_decisions
+from streams.policy.inputs import PolicyInputs, read_from
+from streams.policy.replay import replay_cycles, earlier_decisions
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -131,12 +131,12 @@ class Log:
             "flows": [], "flows_total": 0, "jobs": [], "links": [], "text": "",
         })  # fmt: skip
 
-    def offer_to(self, feed: PolicyFeed) -> None:
+    def offer_to(self, feed: PolicyInputs) -> None:
         for message in self.messages[self.read :]:
             feed.offer(message)
         self.read = len(self.messages)
 
-    def turn(self, feed: PolicyFeed, seconds: float = 0.1, outcome: str = "APPLIED") -> list[dict[str, Any]]:
+    def turn(self, feed: PolicyInputs, seconds: float = 0.1, outcome: str = "APPLIED") -> list[dict[str, Any]]:
         """One look, and a second one where links' health called for the first; actuators answer."""
         self.now_ns += round(seconds * S)
         self.offer_to(feed)
@@ -180,7 +180,7 @@ class Log:
 
 def again(log: Log, epoch: int) -> list[dict[str, Any]]:
     since = read_from(epoch)
-    return decide_again(
+    return replay_cycles(
         [record for record in log.rounds if record["epoch"] == epoch],
         [message for message in log.messages if message.append_ns >= since[message.topic]],
         earlier_decisions(epoch, log.decisions),
@@ -191,7 +191,7 @@ def of_epoch(log: Log, epoch: int) -> list[dict[str, Any]]:
     return [decision for decision, _ in log.decisions if decision["epoch"] == epoch]
 
 
-def busy(log: Log, feed: PolicyFeed) -> None:
+def busy(log: Log, feed: PolicyInputs) -> None:
     """A fault of each direction, healing, a config that changes, until flows are home again."""
     for source in range(HOSTS):
         for step in (1, 3):
@@ -215,7 +215,7 @@ def busy(log: Log, feed: PolicyFeed) -> None:
 
 
 def test_a_dead_link_either_way_is_left_at_once_by_data_and_answers() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     for source in range(HOSTS):
         log.open(source, (source + 1) % HOSTS, 6000 + source)
     for _ in range(3):
@@ -234,7 +234,7 @@ def test_a_dead_link_either_way_is_left_at_once_by_data_and_answers() -> None:
 
 
 def test_the_log_gives_the_same_decisions_again() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     busy(log, feed)
     made = of_epoch(log, EPOCH)
     assert {decision["action"] for decision in made} == {"REROUTE", "RESTORE"}
@@ -248,7 +248,7 @@ def test_the_log_gives_the_same_decisions_again() -> None:
 
 
 def test_rounds_that_are_not_there_are_named() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     busy(log, feed)
     del log.rounds[1]
     with pytest.raises(ValueError, match=r"s0, epoch \d+: rounds \d+ to \d+ are not in the log"):
@@ -256,7 +256,7 @@ def test_rounds_that_are_not_there_are_named() -> None:
 
 
 def test_a_new_owner_brings_flows_home_and_moves_nothing_else() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     flows = [log.open(source, (source + 1) % HOSTS, 6000 + source) for source in range(HOSTS)]
     home = dict(log.ports)
     for _ in range(3):
@@ -270,7 +270,7 @@ def test_a_new_owner_brings_flows_home_and_moves_nothing_else() -> None:
     log.report()
     epoch = log.now_ns // MS + 1
     log.now_ns, since = epoch * MS, read_from(epoch)
-    second = PolicyFeed(epoch, PLACES, decisions=earlier_decisions(epoch, log.decisions))
+    second = PolicyInputs(epoch, PLACES, decisions=earlier_decisions(epoch, log.decisions))
     log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
     log.read = 0
     for _ in range(20):
@@ -287,7 +287,7 @@ def test_a_new_owner_brings_flows_home_and_moves_nothing_else() -> None:
 
 
 def test_what_an_actuator_could_not_do_is_tried_at_once_over_another_port() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     flow = log.open(0, 1, 6000)
     for _ in range(3):
         log.report()
@@ -314,7 +314,7 @@ def reflex(log: Log, flow: str, from_path: int, to_path: int) -> None:
 
 
 def test_a_reflex_is_known_and_the_flow_goes_home_once_the_link_is_well() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     flow = log.open(0, 1, 6000)
     for _ in range(3):
         log.report()
@@ -342,7 +342,7 @@ def test_a_new_owner_knows_the_reflexes_of_the_time_without_one() -> None:
     log.report()
     epoch = log.now_ns // MS + 1
     log.now_ns = epoch * MS
-    feed, since = PolicyFeed(epoch, PLACES), read_from(epoch)
+    feed, since = PolicyInputs(epoch, PLACES), read_from(epoch)
     log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
     log.turn(feed, 0.02)
     log.report()
@@ -356,7 +356,7 @@ def test_a_new_owner_knows_the_reflexes_of_the_time_without_one() -> None:
 
 
 def test_a_flow_whose_owner_lets_nothing_be_done_stays_and_it_is_said() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     log.open(0, 1, 6000)
     log.report()
     message = log.messages.pop()
@@ -377,7 +377,7 @@ def test_a_flow_whose_owner_lets_nothing_be_done_stays_and_it_is_said() -> None:
 
 
 def test_bad_ways_and_actions_are_refused_and_told() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     for topic in (FLOW_ROUTES, ACTIONS):
         feed.offer(Message(T, topic.name, 0, 0, "x", b"nonsense"))
     feed.take()
@@ -389,7 +389,7 @@ def test_bad_ways_and_actions_are_refused_and_told() -> None:
 def test_connections_of_a_collective_spread_over_the_spines_one_each_and_then_rest() -> None:
     """An all-to-all sends to one peer at a time over four connections: mean rates look even long before steps
     are."""
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     log.rate_bps, log.mean_bps = RATE / 8, RATE / 28
     rng = random.Random(5)
     pairs = [(a, b) for a in range(HOSTS) for b in range(HOSTS) if leaf(a) != leaf(b)]
@@ -434,7 +434,7 @@ def test_connections_of_a_collective_spread_over_the_spines_one_each_and_then_re
 
 
 def test_what_is_held_back_is_told_again_for_who_begins_to_listen() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     log.open(0, 1, 6000)
     log.put(CONFIG, "*", {"host": "*", "version": 2, "at_ns": 0, "by": "t", "mode": "ACT",
                           "allowed_actions": ["PACE"]})  # fmt: skip

@@ -12,15 +12,15 @@ import pytest
 
 from actuators.applier import Answer, Applier, key_of, read_decision
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLOWS, LINK_HEALTH, LINKS, PATHS
 from streams.links.health import ShardHealth
 from streams.policy.policy import Policy, Rules
-from streams.runtime.flow_routes import Way
-from streams.runtime.flow_table import FlowTail, LiveFlow
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_routes import FlowRoute
+from streams.runtime.flow_table import FlowTable, LiveFlow
+from streams.runtime.route_table import RouteTable
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -38,11 +38,11 @@ def config(mode: str = "ACT", **more: Any) -> dict[str, dict[str, Any]]:
 class TracedWays:
     """What hosts would have traced before anything broke: each flow's ways from 64 other source ports."""
 
-    def __init__(self, run: SimRun) -> None:
+    def __init__(self, run: Simulation) -> None:
         self.fleet = run.fleet
-        self.found: dict[tuple[str, str], dict[int, Way]] = {}
+        self.found: dict[tuple[str, str], dict[int, FlowRoute]] = {}
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         pair = (flow.nic, flow.peer)
         if pair not in self.found:
             self.found[pair] = self.trace(pair, list(PORTS))
@@ -50,11 +50,11 @@ class TracedWays:
             self.found[pair] = self.found[pair] | self.trace(pair, [flow.path])
         return self.found[pair]
 
-    def trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, Way]:
+    def trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, FlowRoute]:
         nic, peer = (self.fleet.nic_index[name] for name in pair)
         found = self.fleet.paths([nic] * len(ports), [peer] * len(ports), ports, 4791)
         return {
-            port: Way(tuple(self.fleet.link_ids[link] for link in found.of(i)))
+            port: FlowRoute(tuple(self.fleet.link_ids[link] for link in found.of(i)))
             for i, port in enumerate(ports)
         }
 
@@ -62,7 +62,7 @@ class TracedWays:
 class SimulatedHost:
     """One host's `Applier`, its flows those of the simulation itself, done at once."""
 
-    def __init__(self, host: str, run: SimRun) -> None:
+    def __init__(self, host: str, run: Simulation) -> None:
         self.host, self.run = host, run
         self.reports: list[dict[str, Any]] = []
         self.it = Applier(host, self, self.report, lambda: run.now_ns, lambda: run.now_ns)
@@ -105,7 +105,7 @@ class Loop:
         tell = (FLOWS, LINKS, PATHS) if real else (FLOWS,)
         quiet = {"nics": 64, "load": 0.0, "flow_s": 80_000, "step_us": 1000, "seed": seed,
                  "rate_pps": 1000 if real else 0}  # fmt: skip
-        self.run = SimRun(SimSettings(**{**quiet, **sim}), tell=tell)
+        self.run = Simulation(SimSettings(**{**quiet, **sim}), tell=tell)
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.ways = TracedWays(self.run)
@@ -117,7 +117,7 @@ class Loop:
         for applier in self.appliers.values():
             applier.it.take_config(self.records)
         self.policy, self.live, self.tail = self.new_policy()
-        self.book = PathBook()
+        self.book = RouteTable()
         self.health = ShardHealth("sim") if real else None
         self.offset = 0
         self.every = every
@@ -134,7 +134,7 @@ class Loop:
         self.contended: Counter[str] = Counter()
 
     def new_policy(self):
-        tail = FlowTail(PathBook(), lambda nic: nic in self.fleet.nic_index)
+        tail = FlowTable(RouteTable(), lambda nic: nic in self.fleet.nic_index)
         live = tail.of("sim")
         policy = Policy("sim", 1, live, self.ways, self.rate.__getitem__, rules=self.rules)
         policy.take_config(self.records)
@@ -252,7 +252,7 @@ class Loop:
                 del self.windows[link]
 
 
-def feed(policy: Policy, live: Any, tail: FlowTail, kind: str, what: Any) -> None:
+def feed(policy: Policy, live: Any, tail: FlowTable, kind: str, what: Any) -> None:
     if kind == "flows":
         tail.take(what[0], what[1], append_ns=what[2])
     elif kind == "health":

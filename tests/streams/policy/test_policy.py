@@ -15,7 +15,7 @@ from schemas.ids import cable_id
 from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, LINK_HEALTH
 from streams.policy.action_budget import MINUTE_NS
 from streams.policy.policy import Policy
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 
 MS = 1_000_000
@@ -84,7 +84,7 @@ class World:
         ports = frozenset((*range(100, 108), flow.path))
         key = (flow.nic, flow.peer, self.shift, ports)
         return self.ways.setdefault(key, {
-            path: Way(links_of(flow.nic, flow.peer, (path + self.shift) % SPINES)) for path in sorted(ports)
+            path: FlowRoute(links_of(flow.nic, flow.peer, (path + self.shift) % SPINES)) for path in sorted(ports)
         })  # fmt: skip
 
     def health(self, link, state, kind="LINK", **more):
