@@ -226,7 +226,7 @@ class Hand:
                 data = received(self._words, _WORD_BYTES)
                 if data is None:
                     return
-                word = codec.decode(data, "ProberWord")
+                word = codec.decode(data, "PathStatusReport")
                 if word["nic"].partition("/")[0] not in self._reflexes:
                     raise ValueError(f"{word['nic']!r}: no NIC of a host that is served here")
                 self.links.take(word, time.monotonic_ns())

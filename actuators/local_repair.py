@@ -63,7 +63,7 @@ class Links:
         return self._dead
 
     def take(self, word: Mapping[str, Any], now_ns: int) -> None:
-        """Take a `ProberWord`; the newest of a NIC holds all that it has to say of what gets lost.
+        """Take a `PathStatusReport`; the newest of a NIC holds all that it has to say of what gets lost.
 
         Raises ValueError for one that was heard before, or of a prober too many.
         """
@@ -76,7 +76,7 @@ class Links:
 
         paths = [
             _Path(
-                row["in_a_row"], then(row["answered_age_ns"]), then(row["first_lost_age_ns"]),
+                row["loss_streak"], then(row["answered_age_ns"]), then(row["first_lost_age_ns"]),
                 then(row["last_lost_age_ns"]), (*row["links"], *row["back_links"]),
             )
             for row in word["paths"]
@@ -167,7 +167,7 @@ class Reflex:
             to_path = next(
                 (
                     other
-                    for other, its in zip(row["others"], row["other_links"], strict=False)
+                    for other, its in zip(row["other_paths"], row["other_links"], strict=False)
                     if other != path and its and dead.isdisjoint(its)
                 ),
                 None,
@@ -189,7 +189,7 @@ def _links_of(row: Mapping[str, Any], path: int) -> list[str] | None:
     """Return the links of a flow's path, None where they are not known."""
     if path == row["path"]:
         return list(row["links"]) or None
-    for other, links in zip(row["others"], row["other_links"], strict=False):
+    for other, links in zip(row["other_paths"], row["other_links"], strict=False):
         if other == path:
             return list(links) or None
     return None

@@ -138,7 +138,7 @@ class ProbeSettings(BaseModel):
     )
     turns: bool = Field(
         default=True,
-        description="probe when and where the solve stage says (fabric.turns), so that all NICs together look"
+        description="probe when and where the solve stage says (fabric.probe-schedules), so that all NICs together look"
         " at every link in even steps; else, and until it says, at random",
     )
     flow_pps: float = Field(

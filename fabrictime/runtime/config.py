@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fabrictime.history.settings import HistorySettings
     from fabrictime.log.settings import LogSettings
     from fabrictime.testbed.settings import FabricSettings
-    from fabrictime.web.settings import PageSettings
+    from fabrictime.web.settings import WebSettings
     from producers.probe.rdma.settings import RdmaProbeSettings
     from producers.settings import FlowSettings, ProbeSettings
     from producers.sim.settings import SimSettings
@@ -139,11 +139,11 @@ class Config:
         return self._room("actuators", ActuatorSettings)
 
     @cached_property
-    def page(self) -> PageSettings:
+    def page(self) -> WebSettings:
         """The live page."""
-        from fabrictime.web.settings import PageSettings
+        from fabrictime.web.settings import WebSettings
 
-        return self._room("page", PageSettings)
+        return self._room("page", WebSettings)
 
     @cached_property
     def fabric(self) -> FabricSettings:

@@ -424,7 +424,7 @@ class FlowTable:
             "source_port": source_port,
             "peer_port": peer_port,
             "protocol": protocol,
-            "hops": list(flow.hops),
+            "links": list(flow.hops),
             "job": flow.job,
             "tenant": flow.tenant,
             "bytes_total": until.frame_bytes,

@@ -37,7 +37,17 @@ from producers.settings import ClockSettings, NicSettings, ProbeSettings, flush_
 from producers.trace.probe_routes import ProbeRouteTracer
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, FLOWS, INVENTORY, LINKS, PROBES, TURNS, Topic
+from schemas.topics import (
+    CLOCK_FITS,
+    CLOCK_OFFSETS,
+    DELAYS,
+    FLOWS,
+    INVENTORY,
+    LINKS,
+    PROBE_SCHEDULES,
+    PROBES,
+    Topic,
+)
 
 __all__ = ["Prober", "main", "test_clock"]
 
@@ -222,7 +232,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     turns = ScheduleFollower(prober.engine, prober.name, prober.pace)
     views: dict[Topic, RecordHandler] = {INVENTORY: take}
     if settings.turns:
-        views[TURNS] = turns.take
+        views[PROBE_SCHEDULES] = turns.take
     reader = LookupReader(client, views, registry)
     aimer = FlowProber(prober.engine, settings, paths, turns, prober.name) if settings.flow_pps else None
     flows = None

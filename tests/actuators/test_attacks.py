@@ -50,7 +50,7 @@ def pace(seq, rate_bps=20_000_000, **fields):
 
 def config(host="*", version=1, mode="ACT", **fields):
     record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": mode, **fields}
-    return {"allowed_actions": EVERY, "most_actions_per_s": 1_000_000, **record}
+    return {"allowed_actions": EVERY, "max_actions_per_s": 1_000_000, **record}
 
 
 def configs(*records):
@@ -581,7 +581,7 @@ def word(nic="h1/eth1", monotonic_ns=10 * S, paths=()):
 
 def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refused():
     lost = {
-        "peer": "h2/eth1", "path": 1, "dead": True, "in_a_row": 5, "answered_age_ns": None,
+        "peer": "h2/eth1", "path": 1, "dead": True, "loss_streak": 5, "answered_age_ns": None,
         "first_lost_age_ns": S, "last_lost_age_ns": 0, "links": ["a>b"], "back_links": [],
     }  # fmt: skip
     links = Links()
@@ -603,12 +603,12 @@ def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refu
 def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path, wait_for):
     log.put(CONFIG.name, "*", config())
     path = {
-        "peer": "h2/eth1", "path": 1, "dead": True, "in_a_row": 2**31 - 1, "answered_age_ns": None,
+        "peer": "h2/eth1", "path": 1, "dead": True, "loss_streak": 2**31 - 1, "answered_age_ns": None,
         "first_lost_age_ns": 2**63 - 1, "last_lost_age_ns": 0, "links": ["a>b"], "back_links": [],
     }  # fmt: skip
-    row = {"flow_id": FLOW, "path": 50_000, "others": [], "links": ["a>b"], "other_links": []}
+    row = {"flow_id": FLOW, "path": 50_000, "other_paths": [], "links": ["a>b"], "other_links": []}
     for others in ([-5, 0, 70_000], [50_000]):
-        row["others"] += others
+        row["other_paths"] += others
         row["other_links"] += [["c>d"]] * len(others)
     fallbacks = {
         "host": "h1", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": 0, "config_version": 1, "flows": [row],
@@ -618,8 +618,8 @@ def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path
     owner = own("h1", sock_7=50_000)
     wait_for(lambda: "acts for" in act.said)
     now_ns = time.monotonic_ns()
-    sound = codec.encode("ProberWord", word(monotonic_ns=now_ns, paths=[path] * 400))
-    foreign = codec.encode("ProberWord", word("h9/eth1", now_ns, [path]))
+    sound = codec.encode("PathStatusReport", word(monotonic_ns=now_ns, paths=[path] * 400))
+    foreign = codec.encode("PathStatusReport", word("h9/eth1", now_ns, [path]))
     draw = random.Random(3)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as prober:
         for data in (b"", b"x" * 100_000, foreign, sound[:-3], sound + b"x", draw.randbytes(500), sound):

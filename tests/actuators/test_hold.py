@@ -176,7 +176,7 @@ def test_what_actuators_say_in_parts_and_those_that_ended():
 
 def test_limits_on_the_command_line():
     record = live_config.changed(None, "*", [
-        "mode=ACT", "allowed_actions=RESTORE,REROUTE", "most_actions_per_s=20", "most_moved_share=0.25",
+        "mode=ACT", "allowed_actions=RESTORE,REROUTE", "max_actions_per_s=20", "max_moved_share=0.25",
         "protected_jobs=a,b", "slice.red=20M:1.5G", "slice.blue=5M",
     ])  # fmt: skip
     assert Limits.of({"*": record}, "h1") == Limits(
@@ -187,20 +187,20 @@ def test_limits_on_the_command_line():
         {"tenant": "red", "guarantee_bps": 20_000_000, "ceiling_bps": 1_500_000_000},
     ]
     assert not live_config.too_wide(record)
-    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "most_moved_share"])
+    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "max_moved_share"])
     assert [name for name, _, _ in live_config.differences(record, back)] == [
-        "most_moved_share", "protected_jobs", "slice.red",
+        "max_moved_share", "protected_jobs", "slice.red",
     ]  # fmt: skip
-    for wrong in ("mode=YES", "allowed_actions=FLY", "most_actions_per_s=-1", "most_moved_share=2",
-                  "slice.red=9G:1G", "slice.=1", "slices=1", "most_moved_share=nan"):  # fmt: skip
+    for wrong in ("mode=YES", "allowed_actions=FLY", "max_actions_per_s=-1", "max_moved_share=2",
+                  "slice.red=9G:1G", "slice.=1", "slices=1", "max_moved_share=nan"):  # fmt: skip
         with pytest.raises(ValueError):
             live_config.changed(None, "*", [wrong])
     with pytest.raises(ValueError, match="alone"):
-        live_config.changed(None, "h1", ["most_moved_share=0.5"])
+        live_config.changed(None, "h1", ["max_moved_share=0.5"])
 
 
 def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is_not():
-    wide = live_config.changed(None, "*", ["mode=ACT", "most_actions_per_s=5000", "most_moved_share=1"])
+    wide = live_config.changed(None, "*", ["mode=ACT", "max_actions_per_s=5000", "max_moved_share=1"])
     assert len(live_config.too_wide(wide)) == 2
     assert not live_config.too_wide(live_config.changed(wide, "*", ["protected_jobs=a"]), wide)
     every = live_config.changed(None, "*", ["mode=ACT", f"allowed_actions={','.join(live_config.ACTIONS)}"])
@@ -220,7 +220,7 @@ def test_up_begins_to_act_where_nothing_is_said_yet_and_leaves_what_people_said(
     live_config.begin_acting(log.bootstrap, whole=True)
     records = LiveRecords(log.bootstrap).records
     limits = Limits.of(records, "h1")
-    assert (limits.act, limits.most_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
+    assert (limits.act, limits.max_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
     live = LiveRecords(log.bootstrap)
     live.publish(live_config.changed(live.records["*"], "*", ["mode=OBSERVE"]))
     live_config.begin_acting(log.bootstrap, whole=True)

@@ -67,7 +67,7 @@ class Told:
         flow = {
             "flow_id": f"h1/b/{KEY}", "state": "CLOSED" if gone else "OPEN", "nic": nic.nic, "peer": peer.nic,
             "source_address": nic.address, "peer_address": peer.address, "source_port": sport,
-            "peer_port": dport, "protocol": "TCP", "hops": [], "job": None, "tenant": None, "bytes_total": 0,
+            "peer_port": dport, "protocol": "TCP", "links": [], "job": None, "tenant": None, "bytes_total": 0,
             "interval_ns": S, "bytes": 0, "rate_bps": 0.0, "rtt_ns": None, "retransmits": 0,
             "busy_share": None, "receiver_limited_share": None, "sender_limited_share": None,
             "rate_limit_bps": None, "can": ["PACE"],

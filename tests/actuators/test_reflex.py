@@ -25,7 +25,7 @@ def path(links, in_a_row=0, answered_ms=None, lost_ms=None, first_ms=None, peer=
 
     first_ms = lost_ms if first_ms is None else first_ms
     return {
-        "peer": peer, "path": port, "dead": in_a_row >= 3, "in_a_row": in_a_row,
+        "peer": peer, "path": port, "dead": in_a_row >= 3, "loss_streak": in_a_row,
         "answered_age_ns": age_ns(answered_ms), "first_lost_age_ns": age_ns(first_ms),
         "last_lost_age_ns": age_ns(lost_ms), "links": links, "back_links": [],
     }  # fmt: skip
@@ -33,7 +33,7 @@ def path(links, in_a_row=0, answered_ms=None, lost_ms=None, first_ms=None, peer=
 
 def word(*paths, nic="h1/eth1", at_ns=0):
     record = {"nic": nic, "run": 1, "monotonic_ns": at_ns, "paths": list(paths)}
-    return codec.decode(codec.encode("ProberWord", record), "ProberWord")
+    return codec.decode(codec.encode("PathStatusReport", record), "PathStatusReport")
 
 
 def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up", "s2")),), seq=0, epoch=1):
@@ -41,7 +41,7 @@ def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up
         "host": flow_id.split("/")[0], "shard": "s", "epoch": epoch, "seq": seq, "at_ns": 0,
         "config_version": 1,
         "flows": [{
-            "flow_id": flow_id, "path": at, "others": [port for port, _ in others], "links": list(links),
+            "flow_id": flow_id, "path": at, "other_paths": [port for port, _ in others], "links": list(links),
             "other_links": [list(its) for _, its in others],
         }],
     }  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
     lost = book.take([news(lost=1, in_a_row=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
     row, other = lost["paths"]
-    assert (row["path"], row["in_a_row"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
+    assert (row["path"], row["loss_streak"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
     assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
     book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
@@ -192,7 +192,7 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     row, other = more["paths"]
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
     assert (row["links"], other["path"]) == (["up", "s1"], 9322)
-    codec.encode("ProberWord", more)
+    codec.encode("PathStatusReport", more)
     assert book.take([news(answered=1)], 31 * MS)["paths"] == [], "it lives again, at once"
     assert book.take([news(answered=1)], 1000 * MS) is None
     assert book.take([news(answered=1)], 1031 * MS)["paths"] == [], "it is still there"
@@ -228,7 +228,7 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
         last = book.take(said, ms * MS)
         if last is None:
             continue
-        links.take(codec.decode(codec.encode("ProberWord", last), "ProberWord"), ms * MS)
+        links.take(codec.decode(codec.encode("PathStatusReport", last), "PathStatusReport"), ms * MS)
         whole = Links()
         rows = []
         for (peer, port), row in every.items():
@@ -254,7 +254,7 @@ def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
         words.close()
         receiver.close()
     links = Links()
-    told = codec.decode(data, "ProberWord")
+    told = codec.decode(data, "PathStatusReport")
     links.take(told, told["monotonic_ns"])
     assert "h1:eth1>leaf1:h1" in links.dead
 
@@ -283,7 +283,7 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     assert owner.moves == [("sock:7", 50_001)]
     log.up()
     report = read(ACTIONS.name).until(len)[0]
-    assert report["outcome"] == "REFLEX"
+    assert report["outcome"] == "LOCAL_REPAIR"
     assert re.fullmatch(r"h1/reflex/\d+/1", report["decision_id"])
     assert (report["from_path"], report["to_path"], report["how"]) == (50_000, 50_001, "SOCKET")
     assert "s1" in report["detail"]

@@ -144,14 +144,14 @@ def test_what_is_held_back_stands_there_in_words_until_it_is_not(
     fabric.publish(
         ("fabric.config", "*", fabric.config(mode="OBSERVE")),
         ("fabric.config", "h2", fabric.config(host="h2", mode="ACT")),
-        ("fabric.rounds", "fabric", fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)])),
+        ("fabric.policy-cycles", "fabric", fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)])),
     )
     until("held", lambda: "its job is protected (protected_jobs)" in browser.text("held"))
     assert "a queue stands at leaf1:swp3 → spine1:swp1" in browser.text("held")
     until("counted", lambda: "1" in browser.text("kpi-held"))
     until("the mode", lambda: "Otherwise at h2: ACT" in browser.text("mode"))
-    fabric.publish(("fabric.rounds", "fabric", fabric.rounds(1, None, at_ns=time.time_ns())))
-    fabric.publish(("fabric.rounds", "fabric", fabric.rounds(2, [], at_ns=time.time_ns())))
+    fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(1, None, at_ns=time.time_ns())))
+    fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(2, [], at_ns=time.time_ns())))
     until("no more", lambda: browser.text("held-empty") == "Nothing is held back.")
     calm(browser, page)
 
