@@ -39,7 +39,11 @@ SPEECH = re.compile(
     r"\b(?:tell|tells|told|telling|say|says|said|saying|hear|hears|heard|hearing|ask|asks|asked|asking)\b",
     re.IGNORECASE,
 )
-HEADLESS = re.compile(r"^(?:What|Who|Whose|Of|That|Where)\s+(?!is\b|are\b|does\b|do\b)[a-z]")
+HEADLESS = re.compile(
+    r"^(?:What|Who|Whose|Whoever|Of)\s+[a-z]|^That\s+(?!is\b|was\b|are\b|can\b|may\b|does\b|makes?\b|keeps?\b|costs?\b)[a-z]"
+    r"|^Where\s+[a-z][^,]*$"
+)
+"""A sentence that begins with a relative clause instead of its subject; a question is none."""
 BRANCHES = (
     ast.If,
     ast.For,
