@@ -96,7 +96,7 @@ class ProbeSettings(BaseModel):
     topology_file: Path | None = Field(
         default=None, description="file with the fabric's names, cables and rates; none: names are addresses"
     )
-    reflex_socket: Path | None = Field(
+    path_status_socket: Path | None = Field(
         default=None,
         description="Unix socket of the host's actuator, told at once which paths are dead; none: it is not",
     )
@@ -290,7 +290,7 @@ class FlowSettings(BaseModel):
     changed_least_kbps: float = Field(
         default=1000.0, gt=0, le=1e9, description="kbit/s by which it must move besides"
     )
-    kernel_paces: bool = Field(
+    kernel_pacing: bool = Field(
         default=False,
         description="say of flows whose owner does not pace them that they can be: this host's actuator has"
         " the kernel do it (actuators.kernel_nics)",

@@ -120,7 +120,7 @@ class FlowReporter:
             settings.least_bytes,
             settings.changed_share,
             settings.changed_least_kbps * 1e3,
-            settings.kernel_paces,
+            settings.kernel_pacing,
         )
         try:
             for host in dict.fromkeys(nic.host for nic in nics):

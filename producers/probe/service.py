@@ -239,8 +239,8 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         outlet.put(LINKS.name, record["shard"], value, urgent=True)
 
     words: Words | None = None
-    if settings.reflex_socket is not None:
-        words = Words(settings.reflex_socket, WordBook(prober.name, prober.engine.run_id, paths.links_of))
+    if settings.path_status_socket is not None:
+        words = Words(settings.path_status_socket, WordBook(prober.name, prober.engine.run_id, paths.links_of))
     try:
         heard = None if words is None else words.tell
         reporter = LinkReporter(prober.engine, settings, nic, put_event, stopping.fd, heard)
