@@ -347,7 +347,7 @@ class Applier:
         self._note(flow)
 
         def answered(answer: Answer) -> None:
-            outcome = "FAILED" if answer.wrong else "REFLEX"
+            outcome = "FAILED" if answer.wrong else "LOCAL_REPAIR"
             if not answer.wrong:
                 self._moved(flow, before, answer.value, named)
             self._end(key, flow)
@@ -368,8 +368,8 @@ class Applier:
         self._forget_moves(self._clock_ns())
         most = limits.most_moves(flows)
         if key not in self._moved_lately and len(self._moved_lately) >= most:
-            return f"most_moved_share: {most} of {flows} flows may move within a minute"
-        return "" if self._within_cap() else f"most_actions_per_s {limits.most_actions_per_s}"
+            return f"max_moved_share: {most} of {flows} flows may move within a minute"
+        return "" if self._within_cap() else f"max_actions_per_s {limits.max_actions_per_s}"
 
     def _forget_moves(self, now_ns: int) -> None:
         while self._moved_lately:
@@ -394,7 +394,7 @@ class Applier:
             detail = (
                 "done before the actuator ended, told after it" if done else "the actuator ended meanwhile"
             )
-            record = {**record, "outcome": "REFLEX" if done else "FAILED", "to_path": path, "detail": detail}
+            record = {**record, "outcome": "LOCAL_REPAIR" if done else "FAILED", "to_path": path, "detail": detail}
         flow.reflexed = {**record, "at_ns": self._now_ns()}
         self._note(flow)
         self._report(flow.reflexed, None)
@@ -510,7 +510,7 @@ class Applier:
         now_ns = self._clock_ns()
         while self._lately and now_ns - self._lately[0] >= SECOND_NS:
             self._lately.popleft()
-        if len(self._lately) >= self.limits.most_actions_per_s:
+        if len(self._lately) >= self.limits.max_actions_per_s:
             return False
         self._lately.append(now_ns)
         return True

@@ -238,7 +238,7 @@ class FlowActuator:
                 data = received(self._status_socket, _STATUS_BYTES)
                 if data is None:
                     return
-                status = codec.decode(data, "ProberWord")
+                status = codec.decode(data, "PathStatusReport")
                 if status["nic"].partition("/")[0] not in self._repairs:
                     raise ValueError(f"{status['nic']!r}: no NIC of a host that is served here")
                 self.links.take(status, time.monotonic_ns())

@@ -230,7 +230,7 @@ class HostClock:
         if target is None or age_s > self.parameters.expires_s:
             return UNSYNCED
         published = self._published.get(target.source)
-        if published is not None and published.record.get("event") == "LIAR":
+        if published is not None and published.record.get("event") == "FALSETICKER":
             return UNSYNCED
         now_state = HOLDOVER if published is None else published.record["state"]
         late = age_s > self.parameters.holdover_after_s
@@ -269,7 +269,7 @@ class HostClock:
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
         """Return a clock's published line on the raw clock; None where its crossings do not tell."""
         local, clock = self._local.get(name), published.record
-        if local is None or clock["state"] == UNSYNCED or clock.get("event") == "LIAR":
+        if local is None or clock["state"] == UNSYNCED or clock.get("event") == "FALSETICKER":
             return None
         present = self._target
         if present is not None and present.source == name and present.window == published.window:
@@ -333,7 +333,7 @@ class HostClock:
         elsewhere = (
             target is not None and published.window == target.window and published.domain != target.domain
         )
-        if clock.get("event") == "LIAR" or age_s > p.expires_s or elsewhere:
+        if clock.get("event") == "FALSETICKER" or age_s > p.expires_s or elsewhere:
             state = UNSYNCED
         elif state == SYNCED and age_s > p.holdover_after_s:
             state = HOLDOVER

@@ -63,7 +63,7 @@ class DeadLinks:
         return self._dead
 
     def take(self, status: Mapping[str, Any], now_ns: int) -> None:
-        """Take a `ProberWord`; the newest of a NIC holds all that it has to say of what gets lost.
+        """Take a `PathStatusReport`; the newest of a NIC holds all that it has to say of what gets lost.
 
         Raises ValueError for one that was heard before, or of a prober too many.
         """
@@ -174,7 +174,7 @@ class LocalRepair:
             to_path = next(
                 (
                     other
-                    for other, its in zip(row["others"], row["other_links"], strict=False)
+                    for other, its in zip(row["other_paths"], row["other_links"], strict=False)
                     if other != path and its and dead.isdisjoint(its)
                 ),
                 None,
@@ -196,7 +196,7 @@ def _links_of(row: Mapping[str, Any], path: int) -> list[str] | None:
     """Return the links of a flow's path, None where they are not known."""
     if path == row["path"]:
         return list(row["links"]) or None
-    for other, links in zip(row["others"], row["other_links"], strict=False):
+    for other, links in zip(row["other_paths"], row["other_links"], strict=False):
         if other == path:
             return list(links) or None
     return None

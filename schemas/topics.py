@@ -96,13 +96,13 @@ PATHS: Final = Topic(
     Partitions.DATA, None, compacted=True,
     writers=("prober", "sim"), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
-TURNS: Final = Topic(
-    "fabric.turns", "NIC", "ProbeTurns", "when and where to each prober sends, so that all links are seen",
+PROBE_SCHEDULES: Final = Topic(
+    "fabric.probe-schedules", "NIC", "ProbeSchedule", "when and where to each prober sends, so that all links are seen",
     Partitions.DATA, HOUR_MS, compacted=True,
     writers=("solve",), readers=("prober", "sim"),
 )  # fmt: skip
-WAYS: Final = Topic(
-    "fabric.ways", "NIC>NIC", "FlowWays", "the links that flows take, and would from other source ports",
+FLOW_ROUTES: Final = Topic(
+    "fabric.flow-routes", "NIC>NIC", "FlowRoutes", "the links that flows take, and would from other source ports",
     Partitions.DATA, None, compacted=True,
     writers=("flows", "sim"), readers=("flows", "solve", "up"),
 )  # fmt: skip
@@ -111,8 +111,8 @@ LINKS: Final = Topic(
     Partitions.DATA, 7 * DAY_MS,
     writers=("prober", "sim"), readers=("solve", "page"),
 )  # fmt: skip
-FLAPS: Final = Topic(
-    "fabric.flaps", "link", "LinkHealth", "health of each cable, NIC and host: UP, GREY, FLAPPING, DOWN",
+LINK_HEALTH: Final = Topic(
+    "fabric.link-health", "link", "LinkHealth", "health of each cable, NIC and host: UP, GREY, FLAPPING, DOWN",
     Partitions.DATA, None, compacted=True,
     writers=("solve",), readers=("solve", "sink", "page", "up"),
 )  # fmt: skip
@@ -146,8 +146,8 @@ DECISIONS: Final = Topic(
     Partitions.DATA, 7 * DAY_MS,
     writers=("solve",), readers=("solve", "sink", "page", "up", "actuator"),
 )  # fmt: skip
-ROUNDS: Final = Topic(
-    "fabric.rounds", "shard", "PolicyRounds", "what policy had read when it decided, and what it held back",
+POLICY_CYCLES: Final = Topic(
+    "fabric.policy-cycles", "shard", "PolicyCycles", "what policy had read when it decided, and what it held back",
     Partitions.DATA, 7 * DAY_MS,
     writers=("solve",), readers=("solve", "page", "up"),
 )  # fmt: skip
@@ -185,8 +185,8 @@ REJECTS: Final = Topic(
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
     for topic in (
-        PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, TURNS, LINKS, FLAPS, PATH_QUEUEING,
-        QUEUES, FLOWS, WAYS, CONTENTION, ALERTS, DECISIONS, ROUNDS, FALLBACKS, ACTIONS, ACTUATORS,
+        PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, PROBE_SCHEDULES, LINKS, LINK_HEALTH, PATH_QUEUEING,
+        QUEUES, FLOWS, FLOW_ROUTES, CONTENTION, ALERTS, DECISIONS, POLICY_CYCLES, FALLBACKS, ACTIONS, ACTUATORS,
         CONFIG, TRUTH, REJECTS,
     )
 }  # fmt: skip

@@ -82,7 +82,7 @@ def _trials(
     took, lost = _regained(flows, faults, progress)
     if not took:
         return {key: Missing("no fault hit a flow") for key in KEYS}
-    reflexes = sum(action["outcome"] == "REFLEX" for action in watch.actions)
+    reflexes = sum(action["outcome"] == "LOCAL_REPAIR" for action in watch.actions)
     return {
         "reflex_failover_ms_p99": Figure(
             float(np.percentile(took, 99)),

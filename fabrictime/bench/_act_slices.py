@@ -139,7 +139,7 @@ def _seeds(
 def _names(watch: Watch, number: int) -> set[str]:
     """Return ids of a seed's flows, as far as their links are known."""
     jobs = (f"gold-{number}", f"greedy-{number}")
-    return {name for name, flow in watch.flows.items() if flow["job"] in jobs and flow["hops"]}
+    return {name for name, flow in watch.flows.items() if flow["job"] in jobs and flow["links"]}
 
 
 def _span(seconds: float) -> tuple[float, float]:

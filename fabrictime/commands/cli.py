@@ -562,7 +562,7 @@ def config_set(
         list[str] | None,
         typer.Argument(
             metavar="[NAME=VALUE]...",
-            help="Thresholds; mode, allowed_actions, most_actions_per_s, most_moved_share, protected_jobs, "
+            help="Thresholds; mode, allowed_actions, max_actions_per_s, max_moved_share, protected_jobs, "
             "slice.TENANT=20M:100M.",
         ),
     ] = None,

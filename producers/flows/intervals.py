@@ -18,7 +18,7 @@ from typing import Any, Final
 from producers.flows.socket_diag import TcpSocket
 from schemas.topics import MAX_ELEMENTS
 
-__all__ = ["FlowBook", "FlowRules", "Key", "Registration"]
+__all__ = ["FlowTable", "FlowRules", "Key", "Registration"]
 
 Record = dict[str, Any]
 Key = tuple[str, str, int, str, int]
@@ -173,7 +173,7 @@ class _Flow:
 
 
 @dataclass(slots=True)
-class FlowBook:
+class FlowTable:
     """One host's flows. `local` names its NICs by address, `nic_of` any NIC of the fleet."""
 
     host: str
@@ -424,7 +424,7 @@ class FlowBook:
             "source_port": source_port,
             "peer_port": peer_port,
             "protocol": protocol,
-            "hops": list(flow.hops),
+            "links": list(flow.hops),
             "job": flow.job,
             "tenant": flow.tenant,
             "bytes_total": until.frame_bytes,

@@ -20,14 +20,14 @@ from schemas import codec
 from schemas.sanity import sound_offsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
 from streams.clock.solver import ShardClocks, SolveParameters
-from streams.clock.validation import sound
-from streams.clock.window_barrier import CompleteWindow, WindowGate
+from streams.clock.validation import validate_fits
+from streams.clock.window_barrier import CompleteWindow, WindowBarrier
 from streams.links.probe_schedule_stage import TurnsKeeper
-from streams.runtime.assignment import Held, Message, Named, Partitions
-from streams.runtime.context import Room
+from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
+from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_tail
 
-__all__ = ["SolveStage"]
+__all__ = ["ClockStage"]
 
 log = logging.getLogger(__name__)
 
@@ -42,36 +42,36 @@ TAIL_WINDOWS: Final = 8
 @dataclass(slots=True)
 class _Shard:
     clocks: ShardClocks
-    gate: WindowGate
+    barrier: WindowBarrier
 
 
-_Part = Named[_Shard]
+_Part = KeyedState[_Shard]
 """What is kept of a partition."""
 
 
-class SolveStage:
+class ClockStage:
     """One worker's shards."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.window_ns = room.settings.window_ms * MS
-        self.partitions: Partitions[_Part] = Partitions(
-            room, "solve", CLOCK_FITS, start=self._start, recover=self._recover, take=self._take
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.window_ns = context.settings.window_ms * MS
+        self.partitions: Assignment[_Part] = Assignment(
+            context, "solve", CLOCK_FITS, start=self._start, recover=self._recover, take=self._take
         )
-        self._turns = TurnsKeeper(room, self._shards)
+        self._turns = TurnsKeeper(context, self._shards)
         self._come = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "solve")
 
     def _shards(self) -> list[str]:
         """Return the shards whose clocks are solved here."""
-        return [name for held in self.partitions for name in held.state]
+        return [name for partition in self.partitions for name in partition.state]
 
     def _start(self) -> None:
-        self.room.task("solve timer", self._solve_forever())
+        self.context.task("solve timer", self._solve_forever())
         self._turns.start()
 
-    async def _recover(self, taken: list[Held[_Part]]) -> None:
-        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
+    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
+        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         past = await read_tail(
             bootstrap, CLOCK_OFFSETS.name, TAIL_RECORDS, registry,
             lambda record, append_ns: sound_offsets(record, append_ns, self.window_ns)[0],
@@ -80,25 +80,25 @@ class SolveStage:
         sources = [f"{PROBES.name}/{number}" for number in range(count)]
         past_fits = await read_tail(
             bootstrap, CLOCK_FITS.name, TAIL_WINDOWS * count, registry,
-            lambda record, append_ns: sound(record, append_ns, self.window_ns)[0],
+            lambda record, append_ns: validate_fits(record, append_ns, self.window_ns)[0],
         )  # fmt: skip
-        for held in taken:
-            held.state = Named(partial(self._new_shard, past, past_fits, sources))
+        for partition in taken:
+            partition.state = KeyedState(partial(self._new_shard, past, past_fits, sources))
 
     async def _take(self, message: Message[_Part]) -> None:
         fits = await self.partitions.read(message, self._decode)
         if fits is None:
             return
-        shard = message.held.state[fits["shard"]]
-        if shard.gate.add(fits, message.offset, time.monotonic_ns(), message.offset):
+        shard = message.partition.state[fits["shard"]]
+        if shard.barrier.add(fits, message.offset, time.monotonic_ns(), message.offset):
             self._come.set()
         else:
             log.info("solve: %s of window %d came after its solve", fits["source"], fits["window"])
-            self.partitions.done(message.held, [message.offset])
+            self.partitions.done(message.partition, [message.offset])
 
     def _decode(self, message: Message[_Part], value: bytes) -> codec.Record:
-        fits = codec.decode(value, CLOCK_FITS.record, self.room.registry)
-        fits, left_out = sound(fits, message.append_ns, self.window_ns)
+        fits = codec.decode(value, CLOCK_FITS.record, self.context.registry)
+        fits, left_out = validate_fits(fits, message.append_ns, self.window_ns)
         if left_out:
             log.warning("solve: %s of window %d: %d elements no clock can have", fits["source"],
                         fits["window"], left_out)  # fmt: skip
@@ -107,11 +107,11 @@ class SolveStage:
     def _new_shard(
         self, past: list[codec.Record], past_fits: list[codec.Record], sources: list[str], name: str
     ) -> _Shard:
-        settings = self.room.settings.solve
+        settings = self.context.settings.solve
         clocks = ShardClocks(name, SolveParameters(**settings.model_dump(exclude={"grace_ms"})))
         clocks.recover(past)
         self._remember(clocks, past_fits)
-        return _Shard(clocks, WindowGate(sources, settings.grace_ms * MS, clocks.last_window))
+        return _Shard(clocks, WindowBarrier(sources, settings.grace_ms * MS, clocks.last_window))
 
     def _remember(self, clocks: ShardClocks, past_fits: list[codec.Record]) -> None:
         """Show the shard's new owner the fits of the windows before the last solved one."""
@@ -119,7 +119,7 @@ class SolveStage:
         for fits in past_fits:
             if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
                 windows.setdefault(fits["window"], []).append(fits)
-        clock_of = self.room.inventory.clock_of()
+        clock_of = self.context.inventory.clock_of()
         for window in sorted(windows)[-TAIL_WINDOWS:]:
             clocks.remember(window, self.window_ns, windows[window], clock_of)
 
@@ -128,28 +128,28 @@ class SolveStage:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._come.wait(), TICK_S)
             self._come.clear()
-            async with self.partitions.working:
-                for held in self.partitions:
-                    for shard in list(held.state.values()):
-                        for window in shard.gate.ready(time.monotonic_ns()):
-                            if not held.over:
-                                await self._solve(held, shard, window)
+            async with self.partitions.lock:
+                for partition in self.partitions:
+                    for shard in list(partition.state.values()):
+                        for window in shard.barrier.ready(time.monotonic_ns()):
+                            if not partition.revoking:
+                                await self._solve(partition, shard, window)
 
-    async def _solve(self, held: Held[_Part], shard: _Shard, window: CompleteWindow) -> None:
+    async def _solve(self, partition: PartitionState[_Part], shard: _Shard, window: CompleteWindow) -> None:
         if window.missing:
             log.info("solve: window %d without %s", window.window, ", ".join(window.missing))
-        clock_of, errors_ns = self.room.inventory.clock_of(), self.room.inventory.stamp_errors_ns()
+        clock_of, errors_ns = self.context.inventory.clock_of(), self.context.inventory.stamp_errors_ns()
 
         def work() -> list[tuple[str, bytes]]:
             records = shard.clocks.solve(
                 window.window, self.window_ns, window.fits, clock_of, stamp_error_ns=errors_ns
             )
             return [
-                (f"{r['shard']}/{r['part']}", codec.encode(CLOCK_OFFSETS.record, r, self.room.registry))
+                (f"{r['shard']}/{r['part']}", codec.encode(CLOCK_OFFSETS.record, r, self.context.registry))
                 for r in records
             ]
 
         encoded = await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        sent = [await self.partitions.send(held, CLOCK_OFFSETS, key, value) for key, value in encoded]
+        sent = [await self.partitions.send(partition, CLOCK_OFFSETS, key, value) for key, value in encoded]
         await asyncio.gather(*sent)
-        self.partitions.done(held, window.tokens)
+        self.partitions.done(partition, window.tokens)

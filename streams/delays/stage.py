@@ -25,13 +25,13 @@ from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.delays.records import Fitted, Member, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.windows import Range
-from streams.runtime.assignment import Held, Message, Partitions
+from streams.runtime.assignment import Assignment, Message, PartitionState
 from streams.runtime.columnar import encode_columnar
-from streams.runtime.context import Room
+from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import Inventory, read_tail
 from streams.settings import StreamSettings
 
-__all__ = ["MapStage", "recovered"]
+__all__ = ["DelayStage", "recovered"]
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Job:
-    held: Held[_Part]
+    partition: PartitionState[_Part]
     window: ClosedWindow
     lag_messages: int
     samples: int
@@ -106,18 +106,18 @@ def recovered(
     return sorted(ranges.values()), {nic: state for nic, (_, state) in states.items()}
 
 
-class MapStage:
+class DelayStage:
     """One worker's source partitions."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.settings: StreamSettings = room.settings
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.settings: StreamSettings = context.settings
         self.window_ns = self.settings.window_ms * MS
         self.silence_ns = self.settings.silence_ms * MS
         self.limit = JumpLimit(self.settings.clock_jump_us * 1000, self.settings.clock_jump_ppm)
-        self.partitions: Partitions[_Part] = Partitions(
-            room, "map", PROBES,
-            start=self._start, recover=self._recover, take=self._take, let_go=self._let_go,
+        self.partitions: Assignment[_Part] = Assignment(
+            context, "map", PROBES,
+            start=self._start, recover=self._recover, take=self._take, on_revoke=self._on_revoke,
         )  # fmt: skip
         self._jobs: list[_Job] = []
         self._job_came = asyncio.Event()
@@ -128,34 +128,34 @@ class MapStage:
         self._pool = ThreadPoolExecutor(1, "map")
 
     def _start(self) -> None:
-        self.room.task("map timer", self._tick_forever())
-        self.room.task("map publisher", self._publish_forever())
-        self.room.task("map queueing", self._queueing_forever())
+        self.context.task("map timer", self._tick_forever())
+        self.context.task("map publisher", self._publish_forever())
+        self.context.task("map queueing", self._queueing_forever())
 
-    def _let_go(self, _: list[Held[_Part]]) -> None:
+    def _on_revoke(self, _: list[PartitionState[_Part]]) -> None:
         """Drop what is not being published."""
         self._jobs.clear()
         self._waiting_samples = 0
         self._room_left.set()
 
-    async def _recover(self, taken: list[Held[_Part]]) -> None:
-        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
-        tail = TAIL_WINDOWS * max(8, len(taken)) * max(1, len(self.room.inventory.shards()))
+    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
+        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
+        tail = TAIL_WINDOWS * max(8, len(taken)) * max(1, len(self.context.inventory.shards()))
         records = await read_tail(bootstrap, CLOCK_FITS.name, tail, registry)
         floors = await read_tail(bootstrap, PATH_QUEUEING.name, TAIL_QUEUEING, registry)
         slot_ns = self.slot_ns()
-        for held in taken:
-            name = source_name(held.tp)
+        for partition in taken:
+            name = source_name(partition.tp)
             queueing = SourceQueueing(name, slot_ns)
             queueing.recover(floors)
-            ranges, states = recovered(records, name, held.next_offset)
+            ranges, states = recovered(records, name, partition.next_offset)
             source = Source(name, self.window_ns, self.silence_ns, ranges, states)
-            held.state = _Part(source, queueing, time.monotonic_ns())
+            partition.state = _Part(source, queueing, time.monotonic_ns())
 
     async def _take(self, message: Message[_Part]) -> None:
-        held, part, offset = message.held, message.held.state, message.offset
+        partition, part, offset = message.partition, message.partition.state, message.offset
         part.seen_ns = time.monotonic_ns()
-        self.room.log_clock.observe(message.append_ns, part.seen_ns)
+        self.context.log_clock.observe(message.append_ns, part.seen_ns)
         if message.value is None:
             closed = part.source.skip(message.append_ns, offset, offset)
         else:
@@ -163,17 +163,17 @@ class MapStage:
             try:
                 batch = self._decode(message.key, message.value)
             except (codec.BadRecord, BadBatch) as error:
-                await self.partitions.refuse(message, error, "map")
+                await self.partitions.reject(message, error, "map")
             closed = part.source.add(message.append_ns, offset, len(message.value), batch, offset)
             if batch is not None:
-                part.queueing.add(batch, message.append_ns, offset, self.room.offsets.lines())
+                part.queueing.add(batch, message.append_ns, offset, self.context.clocks.models())
                 self._batch_came.set()
         if closed:
-            self._enqueue(held, closed)
+            self._enqueue(partition, closed)
             await self._room_left.wait()
 
     def _decode(self, key: bytes | None, value: bytes) -> ProbeColumns:
-        batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.room.registry))
+        batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.context.registry))
         if key != batch.nic.encode():
             raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the batch's NIC {batch.nic!r}")
         return batch
@@ -182,20 +182,22 @@ class MapStage:
         while True:
             await asyncio.sleep(TICK_S)
             now_ns = time.monotonic_ns()
-            log_now_ns = self.room.log_clock.now_ns(now_ns)
-            for held in self.partitions:
-                quiet_ns = now_ns - held.state.seen_ns
+            log_now_ns = self.context.log_clock.now_ns(now_ns)
+            for partition in self.partitions:
+                quiet_ns = now_ns - partition.state.seen_ns
                 if quiet_ns < self.silence_ns:
                     continue
-                closed = held.state.source.tick(log_now_ns, quiet_ns, self.partitions.caught_up(held))
+                closed = partition.state.source.tick(
+                    log_now_ns, quiet_ns, self.partitions.caught_up(partition)
+                )
                 if closed:
-                    self._enqueue(held, closed)
+                    self._enqueue(partition, closed)
 
     def slot_ns(self) -> int:
         """Return ns of a slot of `PathQueueing`: as the settings say, else by the rate of the NICs."""
         if self.settings.queue_slot_us is not None:
             return self.settings.queue_slot_us * 1000 // SUB_SLOTS
-        return slot_ns_of(self.room.fastest_bps()) // SUB_SLOTS
+        return slot_ns_of(self.context.fastest_bps()) // SUB_SLOTS
 
     async def _queueing_forever(self) -> None:
         """Send what the paths' queueing is, soon and often; nothing is acknowledged by it."""
@@ -203,26 +205,31 @@ class MapStage:
             await self._batch_came.wait()
             await asyncio.sleep(QUEUEING_S)
             self._batch_came.clear()
-            for held in self.partitions:
-                if held.over or not held.state.queueing.waiting:
+            for partition in self.partitions:
+                if partition.revoking or not partition.state.queueing.waiting:
                     continue
-                records = held.state.queueing.take(_Members(self.room.inventory))
+                records = partition.state.queueing.take(_Members(self.context.inventory))
                 encoded = [
-                    (r["shard"], encode_columnar(PATH_QUEUEING.record, r, self.room.registry))
+                    (r["shard"], encode_columnar(PATH_QUEUEING.record, r, self.context.registry))
                     for r in records
                 ]
                 sent = [
-                    await self.partitions.send(held, PATH_QUEUEING, shard, value) for shard, value in encoded
+                    await self.partitions.send(partition, PATH_QUEUEING, shard, value)
+                    for shard, value in encoded
                 ]
                 await asyncio.gather(*sent)
 
-    def _enqueue(self, held: Held[_Part], closed: list[ClosedWindow]) -> None:
-        if held.over:
+    def _enqueue(self, partition: PartitionState[_Part], closed: list[ClosedWindow]) -> None:
+        if partition.revoking:
             return
-        highwater = self.room.highwater(held.tp)
-        lag = -1 if highwater is None or held.next_offset is None else max(0, highwater - held.next_offset)
+        highwater = self.context.highwater(partition.tp)
+        lag = (
+            -1
+            if highwater is None or partition.next_offset is None
+            else max(0, highwater - partition.next_offset)
+        )
         for window in closed:
-            job = _Job(held, window, lag, window.samples)
+            job = _Job(partition, window, lag, window.samples)
             self._jobs.append(job)
             self._waiting_samples += job.samples
             if window.duplicates:
@@ -237,28 +244,28 @@ class MapStage:
             self._job_came.clear()
             while self._jobs:
                 jobs, self._jobs = self._jobs, []
-                async with self.partitions.working:
+                async with self.partitions.lock:
                     await self._publish(jobs)
 
     async def _publish(self, jobs: list[_Job]) -> None:
         """Publish closed windows: the fits of all first, since the solver waits for them, then the delays."""
         loop = asyncio.get_running_loop()
         for job in jobs:
-            members = {nic: self.room.inventory.member(nic) for nic in job.window.nics}
+            members = {nic: self.context.inventory.member(nic) for nic in job.window.nics}
             for key, value in await loop.run_in_executor(
-                self._pool, self._encode_fits, job, members, self.room.inventory.shards()
+                self._pool, self._encode_fits, job, members, self.context.inventory.shards()
             ):
-                job.sent.append(await self.partitions.send(job.held, CLOCK_FITS, key, value))
+                job.sent.append(await self.partitions.send(job.partition, CLOCK_FITS, key, value))
             if job.fitted is not None:
-                job.held.state.queueing.learn(job.fitted.fits)
+                job.partition.state.queueing.learn(job.fitted.fits)
                 job.fitted = None
         for job in jobs:
             await self._publish_delays(job)
         for job in jobs:
             await asyncio.gather(*job.sent)
-            await self.partitions.told(job.held)
-            if not job.held.over:
-                self.partitions.done(job.held, job.window.tokens)
+            await self.partitions.flush(job.partition)
+            if not job.partition.revoking:
+                self.partitions.done(job.partition, job.window.tokens)
                 self._waiting_samples -= job.samples
                 if self._waiting_samples <= self.settings.held_samples:
                     self._room_left.set()
@@ -269,14 +276,14 @@ class MapStage:
         fitted = fit_window(job.window)
         job.fitted = fitted
         records = clock_fits(fitted, members, shards, self.window_ns, self.limit, job.lag_messages)
-        return [(r["shard"], codec.encode(CLOCK_FITS.record, r, self.room.registry)) for r in records]
+        return [(r["shard"], codec.encode(CLOCK_FITS.record, r, self.context.registry)) for r in records]
 
     async def _publish_delays(self, job: _Job) -> None:
-        offsets, window = self.room.offsets, job.window
-        lines = offsets.lines()
+        offsets, window = self.context.clocks, job.window
+        models = offsets.models()
         end_ns = (window.cut.window + 1) * self.window_ns
         work = [
-            (nic.samples, self.room.inventory.member(name), offsets.state_of(name, end_ns))
+            (nic.samples, self.context.inventory.member(name), offsets.state_of(name, end_ns))
             for name, nic in sorted(window.nics.items())
         ]
 
@@ -285,12 +292,12 @@ class MapStage:
                 (member.nic, head + body)
                 for samples, member, state in work
                 for body in path_delays(
-                    samples, member, window.cut.window, self.window_ns, lines, state, log_offset_ns
+                    samples, member, window.cut.window, self.window_ns, models, state, log_offset_ns
                 )
             ]
 
-        head = codec.header(DELAYS.record, self.room.registry)
+        head = codec.header(DELAYS.record, self.context.registry)
         log_offset_ns = offsets.log_offset_ns
         for key, value in await asyncio.get_running_loop().run_in_executor(self._pool, encode):
-            job.sent.append(await self.partitions.send(job.held, DELAYS, key, value))
+            job.sent.append(await self.partitions.send(job.partition, DELAYS, key, value))
         window.nics.clear()

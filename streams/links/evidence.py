@@ -1,6 +1,6 @@
 """What the probes of one shard have shown so far, by path, link and NIC, in arrays.
 
-In: `LinkEvent` records in the log's order, and the `PathBook`. Out: `Evidence`: when each link, NIC and path
+In: `LinkEvent` records in the log's order, and the `RouteTable`. Out: `Evidence`: when each link, NIC and path
 last carried an answer, the losses in a row of each path, and settled losses and answers of a sliding window.
 Links and NICs are both 'elements' of the paths that cross or end at them. Nothing is judged here.
 """
@@ -77,7 +77,7 @@ def _expect(right: bool, field: str, value: object, expected: str) -> None:
 
 
 class PathLinks(Protocol):
-    """Which links a path takes; `streams.runtime.route_table.PathBook` is one."""
+    """Which links a path takes; `streams.runtime.route_table.RouteTable` is one."""
 
     @property
     def version(self) -> int:
@@ -338,9 +338,9 @@ class Evidence:
         columns = np.array(
             [
                 (
-                    each["lost"], each["answered"], each["in_a_row"], each["first_lost_age_ns"],
+                    each["lost"], each["answered"], each["loss_streak"], each["first_lost_age_ns"],
                     each["last_lost_age_ns"], each["arrived_age_ns"], each["answered_age_ns"],
-                    each["timeout_ns"], each["late"], each["held"],
+                    each["timeout_ns"], each["late"], each["delayed"],
                 )
                 for each in event["paths"]
             ],

@@ -25,7 +25,7 @@ from streams.policy.path_health import WELL, Grade, State, PathHealth
 from streams.policy.path_options import Options
 from streams.policy.rates import Rates, WantedRate
 from streams.policy.uplink_assignment import UplinkAssignment, UplinkRequest
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 
 __all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
@@ -103,7 +103,7 @@ class Rules:
 class Ways(Protocol):
     """What is asked of the paths that a flow could take."""
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to the links there and back, as traced for the flow's own ports; empty:
         unknown. The same object as before means that nothing changed."""
 
@@ -121,7 +121,7 @@ class Held(NamedTuple):
 
     flow_id: str
     action: str
-    why: str
+    cause: str
     """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH;
     COOL_DOWN; WAITING: was decided and not carried out, is decided again later; NOT_MOVABLE: its owner does
     not let it."""
@@ -251,14 +251,14 @@ class Policy:
             return
         f = self._flows.get(record["flow_id"])
         if f is None:
-            if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+            if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
                 self._reflex_unseen(record)
             return
         if record["action"] in ("PACE", "SLICE"):
             if record["epoch"] == self.epoch:
                 self._rates.take_action(record)
             return
-        if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+        if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
             # one from long before this owner says where a flow was, which may have moved since
             if record["at_ns"] > self.epoch * MS - EARLIER_NS or f.live.path == record["to_path"]:
                 self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
@@ -352,7 +352,7 @@ class Policy:
         queued = {
             link
             for window in self._standing()
-            for link in (window["link"], *window["others"])
+            for link in (window["link"], *window["candidates"])
         }  # fmt: skip
         self._ends = Counter(end for flow in live for end in (flow.nic, ">" + flow.peer))
         self._loads = Loads(self._rate_of)
@@ -373,7 +373,7 @@ class Policy:
                 f.path = flow.path if f.move is None else f.move.to_path
                 f.way = f.ways.get(f.path, NOWHERE)
                 if f.path == flow.path and flow.hops and flow.hops != f.way.links:
-                    f.way = Way(flow.hops, f.way.back)
+                    f.way = FlowRoute(flow.hops, f.way.reverse)
             while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
                 f.steered.popleft()
             if f.exclusive:
@@ -403,7 +403,7 @@ class Policy:
             for link in f.queues:
                 most[link] = max(most.get(link, 0.0), f.live.rate_bps)
         for f in self._flows.values():
-            held = f.live.sender_held or f.live.receiver_held
+            held = f.live.sender_limited or f.live.receiver_limited
             f.squeezed = (
                 bool(f.queues) and not held
                 and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
@@ -562,7 +562,7 @@ class Policy:
                     for link in dict.fromkeys(f.links):
                         steady.setdefault(link, []).append(f)
         for window in windows:
-            names = (window["link"], *window["others"])
+            names = (window["link"], *window["candidates"])
             link = max(names, key=lambda name: (self._loads.share(name), name))
             crossing = steady.get(link, [])
             since_ns = max(self._troubled_since_ns(window), self._relieved_ns.get(link, 0))
@@ -636,7 +636,7 @@ class Policy:
         each with the id of its window, if any."""
         met = dict.fromkeys((link for link in sorted(self._slowed) if self._loads.share(link) > ENOUGH), "")
         for window in self._standing():
-            for link in (window["link"], *window["others"]):
+            for link in (window["link"], *window["candidates"]):
                 if window["kind"] == "COLLISION" and self._loads.share(link) > ENOUGH:
                     met[link] = window["window_id"]
         return met
@@ -681,7 +681,7 @@ class Policy:
         """Return the ways that a flow could take by the link that they enter the fabric by."""
         known = self._entries.get(f.ends)
         if known is None or known[0] is not f.choices:
-            found: dict[str, list[tuple[Way, tuple[int, ...]]]] = {}
+            found: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
             for choice in f.choices:
                 if len(choice[0].links) > 2:
                     found.setdefault(choice[0].links[1], []).append(choice)

@@ -18,11 +18,11 @@ from typing import Final
 
 from schemas import codec
 from schemas.topics import PATH_QUEUEING, QUEUES
-from streams.queues.inference import ShardQueues, sound_queueing
+from streams.queues.inference import ShardQueues, validate_queueing
 from streams.runtime.acks import pop_before
-from streams.runtime.assignment import Held, Message, Named, Partitions
+from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
 from streams.runtime.columnar import decode_columnar
-from streams.runtime.context import Room
+from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
 
 __all__ = ["QueuesStage"]
@@ -54,7 +54,7 @@ class _Shard:
 class _Part:
     """What is kept of a partition."""
 
-    shards: Named[_Shard]
+    shards: KeyedState[_Shard]
     kept: deque[tuple[int, int]] = field(default_factory=deque)
     """(when it was taken in ns, offset) of what is not acknowledged yet."""
 
@@ -62,11 +62,11 @@ class _Part:
 class QueuesStage:
     """One worker's shards."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.partitions: Partitions[_Part] = Partitions(
-            room, "queues", PATH_QUEUEING,
-            start=self._start, recover=self._recover, take=self._take, let_go=self._let_go,
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.partitions: Assignment[_Part] = Assignment(
+            context, "queues", PATH_QUEUEING,
+            start=self._start, recover=self._recover, take=self._take, on_revoke=self._on_revoke,
         )  # fmt: skip
         self._came = asyncio.Event()
         self._solving = asyncio.Lock()
@@ -77,35 +77,35 @@ class QueuesStage:
         self._told_s = -REPEAT_S
 
     def _start(self) -> None:
-        self.room.task("queues timer", self._tick_forever())
+        self.context.task("queues timer", self._tick_forever())
 
-    async def _recover(self, taken: list[Held[_Part]]) -> None:
-        for held in taken:
-            held.state = _Part(Named(self._new_shard))
+    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
+        for partition in taken:
+            partition.state = _Part(KeyedState(self._new_shard))
 
-    def _let_go(self, parts: list[Held[_Part]]) -> None:
-        for held in parts:
-            for shard in held.state.shards.values():
-                self.room.flows.forget(shard.flows)
+    def _on_revoke(self, parts: list[PartitionState[_Part]]) -> None:
+        for partition in parts:
+            for shard in partition.state.shards.values():
+                self.context.flows.forget(shard.flows)
 
     def _new_shard(self, name: str) -> _Shard:
-        return _Shard(ShardQueues(name, self.room.link_rate_bps), self.room.flows.of(name))
+        return _Shard(ShardQueues(name, self.context.link_rate_bps), self.context.flows.of(name))
 
     async def _take(self, message: Message[_Part]) -> None:
-        held, taken_ns = message.held, time.monotonic_ns()
-        if self.room.log_clock.now_ns(taken_ns) - message.append_ns > BEHIND_NS:
+        partition, taken_ns = message.partition, time.monotonic_ns()
+        if self.context.log_clock.now_ns(taken_ns) - message.append_ns > BEHIND_NS:
             self._pass_over()
-            self.partitions.done(held, [message.offset])
+            self.partitions.done(partition, [message.offset])
             return
         record = await self.partitions.read(message, self._decode)
         if record is None:
             return
         async with self._solving:
-            if held.over:
+            if partition.revoking:
                 return
-            shard = held.state.shards[record["shard"]]
-            shard.queues.take(record, self.room.paths)
-            held.state.kept.append((taken_ns, message.offset))
+            shard = partition.state.shards[record["shard"]]
+            shard.queues.take(record, self.context.routes)
+            partition.state.kept.append((taken_ns, message.offset))
             self._came.set()
             now_s = time.monotonic()
             if now_s - shard.flows_at_s >= FLOWS_S:
@@ -114,9 +114,9 @@ class QueuesStage:
                 shard.queues.set_flow_rates(shard.flows.rates_bps())
 
     def _decode(self, message: Message[_Part], value: bytes) -> codec.Record:
-        return sound_queueing(
-            decode_columnar(value, PATH_QUEUEING.record, self.room.registry),
-            message.append_ns + self.room.offsets.log_offset_ns,
+        return validate_queueing(
+            decode_columnar(value, PATH_QUEUEING.record, self.context.registry),
+            message.append_ns + self.context.clocks.log_offset_ns,
         )
 
     def _pass_over(self) -> None:
@@ -132,25 +132,25 @@ class QueuesStage:
                 await asyncio.wait_for(self._came.wait(), IDLE_S)
             await asyncio.sleep(TICK_S)
             self._came.clear()
-            for held in self.partitions:
+            for partition in self.partitions:
                 before_ns = time.monotonic_ns() - KEPT_NS
-                async with self.partitions.working:
-                    for shard in list(held.state.shards.values()):
-                        while shard.queues.ready() and not held.over:
-                            await self._solve(held, shard.queues)
-                self.partitions.done(held, pop_before(held.state.kept, before_ns))
+                async with self.partitions.lock:
+                    for shard in list(partition.state.shards.values()):
+                        while shard.queues.ready() and not partition.revoking:
+                            await self._solve(partition, shard.queues)
+                self.partitions.done(partition, pop_before(partition.state.kept, before_ns))
 
-    async def _solve(self, held: Held[_Part], shard: ShardQueues) -> None:
+    async def _solve(self, partition: PartitionState[_Part], shard: ShardQueues) -> None:
         loop = asyncio.get_running_loop()
 
         def work() -> list[tuple[str, bytes]]:
             records = shard.solve(time.time_ns())
             return [
-                (record["shard"], codec.encode(QUEUES.record, record, self.room.registry))
+                (record["shard"], codec.encode(QUEUES.record, record, self.context.registry))
                 for record in records
             ]
 
         async with self._solving:
             encoded = await loop.run_in_executor(self._pool, work)
-        sent = [await self.partitions.send(held, QUEUES, key, value) for key, value in encoded]
+        sent = [await self.partitions.send(partition, QUEUES, key, value) for key, value in encoded]
         await asyncio.gather(*sent)

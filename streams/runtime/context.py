@@ -1,6 +1,6 @@
 """What the agents of one worker share: views, the log's clock, sending with acknowledgement, giving up.
 
-In: the Faust app and its settings. Out: `Room`. An error that would lose or double anything ends the worker;
+In: the Faust app and its settings. Out: `WorkerContext`. An error that would lose or double anything ends the worker;
 the supervisor starts a new one, which goes on at the committed offsets.
 """
 
@@ -20,13 +20,13 @@ from faust.types import TP
 from schemas import codec
 from schemas.topology import Topology, TopologyError, TopologySource
 from streams.delays.windows import LogClock
-from streams.runtime.flow_table import FlowTail
-from streams.runtime.global_tables import OFFSETS_TAIL, Fillable, Inventory, Offsets, View
+from streams.runtime.flow_table import FlowTable
+from streams.runtime.global_tables import OFFSETS_TAIL, ClockTable, GlobalTable, GlobalTableReader, Inventory
 from streams.runtime.live_config import LiveConfig
-from streams.runtime.route_table import PathBook, link_rate_bps
+from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.settings import StreamSettings
 
-__all__ = ["Room"]
+__all__ = ["WorkerContext"]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ FLOWS_TAIL_S: Final = 30.0
 """s of flow reports that are read at the start: longer than a dead worker's partitions wait for a new one."""
 
 
-class Room:
+class WorkerContext:
     """One worker's shared state."""
 
     def __init__(
@@ -47,19 +47,19 @@ class Room:
         self.settings = settings
         self.registry = registry
         self.inventory = Inventory(settings.default_shard)
-        self.offsets = Offsets(self.inventory, settings.solve.holdover_s, settings.window_ms * 1_000_000)
-        self.paths = PathBook()
+        self.clocks = ClockTable(self.inventory, settings.solve.holdover_s, settings.window_ms * 1_000_000)
+        self.routes = RouteTable()
         self._topology = TopologySource(settings.topology_file)
         self.config = LiveConfig()
-        self.flows = FlowTail(self.paths, self.inventory.members.__contains__)
+        self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
         self.log_clock = LogClock(time.time_ns(), time.monotonic_ns())
         self.failed: str | None = None
         self._reads_flows = flows
         self.rejected = 0
         self.reject: Callable[[ConsumerRecord, codec.BadRecord], None] = lambda message, error: None
-        self.hear: Callable[[int, int, int, codec.Record], None] = lambda *message: None
+        self.evidence_tap: Callable[[int, int, int, codec.Record], None] = lambda *message: None
         """Told of the evidence that the links stage takes: partition, offset, append time, `LinkEvent`."""
-        self._views: list[View] = []
+        self._views: list[GlobalTableReader] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[Any] | None = None
 
@@ -86,21 +86,21 @@ class Room:
             except TopologyError as error:
                 log.error("%s; what it said before stays", error)
 
-    def start_views(self) -> None:
+    def start_tables(self) -> None:
         """Begin to fill the lookups; may be called more than once."""
         if self._views:
             return
-        views: tuple[tuple[Fillable, int | None, float | None], ...] = (
+        views: tuple[tuple[GlobalTable, int | None, float | None], ...] = (
             (self.inventory, None, None),
-            (self.offsets, OFFSETS_TAIL, None),
-            (self.paths, None, None),
+            (self.clocks, OFFSETS_TAIL, None),
+            (self.routes, None, None),
             (self.config, None, None),
             (self.flows, None, FLOWS_TAIL_S),
         )
         for view, tail, since_s in views:
             if view is self.flows and not self._reads_flows:
                 continue
-            filling = View(
+            filling = GlobalTableReader(
                 view,
                 self.settings.bootstrap,
                 lambda m, e: self.reject(m, e),
@@ -113,9 +113,9 @@ class Room:
         if self.settings.topology_file is not None:
             self.task("topology file", self._follow_topology())
 
-    async def views_caught_up(self) -> None:
+    async def tables_caught_up(self) -> None:
         """Wait until all lookups reached the end offsets seen at their start."""
-        self.start_views()
+        self.start_tables()
         for view in self._views:
             await view.caught_up.wait()
 
@@ -132,7 +132,7 @@ class Room:
             return
         error = task.exception()
         if error is not None:
-            self.give_up(f"{task.get_name()}: {type(error).__name__}: {error}", error)
+            self.abort(f"{task.get_name()}: {type(error).__name__}: {error}", error)
 
     async def stop(self) -> None:
         """Cancel what runs beside the agents."""
@@ -141,7 +141,7 @@ class Room:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def give_up(self, reason: str, error: BaseException | None = None) -> None:
+    def abort(self, reason: str, error: BaseException | None = None) -> None:
         """End this worker with an error; what it holds is unacknowledged and read again by its successor."""
         if self.failed is not None:
             return
@@ -154,9 +154,9 @@ class Room:
     async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
         """Hand a record to the producer; awaiting the result waits for the log's acknowledgement."""
         value = codec.encode(name, record, self.registry)
-        return await self.send_raw(topic, key, value)
+        return await self.send_bytes(topic, key, value)
 
-    async def send_raw(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
+    async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
         """Hand an encoded record to the producer; None takes the key back."""
         future = await self.app.producer.send(topic, key.encode(), value, None, None, None)
         return self._acknowledged(future)

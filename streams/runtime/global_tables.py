@@ -1,7 +1,7 @@
 """What every worker must know, as read-only views: the inventory, the newest clocks, the links of paths.
 
-In: whole compacted topics, read by consumers without a group. Out: `Inventory`, `Offsets`, and views of other
-modules that `View` fills alike.
+In: whole compacted topics, read by consumers without a group. Out: `Inventory`, `ClockTable`, and views of other
+modules that `GlobalTableReader` fills alike.
 A stage starts when its views have reached the end offsets seen at their start; the views themselves know no
 Kafka.
 """
@@ -25,10 +25,10 @@ from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED
 from streams.delays.records import Member
 
 __all__ = [
-    "Fillable",
+    "ClockTable",
+    "GlobalTable",
+    "GlobalTableReader",
     "Inventory",
-    "Offsets",
-    "View",
     "partition_count",
     "read_last",
     "read_tail",
@@ -38,7 +38,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-Refused = Callable[[ConsumerRecord, codec.BadRecord], None]
+OnRefused = Callable[[ConsumerRecord, codec.BadRecord], None]
 
 OFFSETS_TAIL: Final = 1000
 """Newest records of each partition of the offsets topic that are read at the start: some minutes at least.
@@ -62,7 +62,7 @@ class Inventory:
         self.members: dict[str, Member] = {}
         self.speeds_bps: dict[str, int] = {}
         """NIC to its port's rate, of those that say it."""
-        self.paces: dict[str, tuple[int, int]] = {}
+        self.probe_slots: dict[str, tuple[int, int]] = {}
         """NIC to (ns from one of its prober's turns to the next, paths in each), of those that take turns."""
         self._stamp_error_ns: dict[str, int] = {}
         self.version = 0
@@ -80,7 +80,7 @@ class Inventory:
             if name is not None and self.members.pop(name, None) is not None:
                 self._stamp_error_ns.pop(name, None)
                 self.speeds_bps.pop(name, None)
-                self.paces.pop(name, None)
+                self.probe_slots.pop(name, None)
                 self.version += 1
             return
         nic = codec.decode(value, "Nic", registry)
@@ -95,12 +95,12 @@ class Inventory:
         self._stamp_error_ns[nic["nic"]] = nic["stamp_error_ns"]
         takes = nic["turn_ns"] and nic["turn_shots"] and nic["probe_port"]
         pace = (nic["turn_ns"], nic["turn_shots"]) if takes else None
-        if self.paces.get(nic["nic"]) != pace:
+        if self.probe_slots.get(nic["nic"]) != pace:
             self.version += 1
             if pace is None:
-                del self.paces[nic["nic"]]
+                del self.probe_slots[nic["nic"]]
             else:
-                self.paces[nic["nic"]] = pace
+                self.probe_slots[nic["nic"]] = pace
 
     def member(self, nic: str) -> Member:
         """Return what is known of a NIC; an unknown one is of the default shard and a clock of its own."""
@@ -131,7 +131,7 @@ class Inventory:
 
 @dataclass(slots=True)
 class _Clock:
-    line: ClockLine
+    model: ClockLine
     state: str
     window: int
     end_log_ns: int
@@ -143,7 +143,7 @@ class _Shard:
     parts: dict[int, Record] = field(default_factory=dict)
 
 
-class Offsets:
+class ClockTable:
     """Clock to its newest line, and the newest records of each shard, from `ClockOffsets`."""
 
     topic: Final = CLOCK_OFFSETS.name
@@ -157,8 +157,8 @@ class Offsets:
         self._clocks: dict[str, _Clock] = {}
         self._shards: dict[str, _Shard] = {}
         self._previous: dict[str, _Shard] = {}
-        self._lines: dict[str, ClockLine] = {}
-        self._lines_of: tuple[int, int] = (-1, -1)
+        self._models: dict[str, ClockLine] = {}
+        self._models_version: tuple[int, int] = (-1, -1)
         self.version = 0
 
     def take(
@@ -191,8 +191,8 @@ class Offsets:
         for clock in record["clocks"]:
             known = self._clocks.get(clock["clock"])
             if known is None or known.window <= window:
-                line = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
-                self._clocks[clock["clock"]] = _Clock(line, clock["state"], window, end_log_ns)
+                model = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
+                self._clocks[clock["clock"]] = _Clock(model, clock["state"], window, end_log_ns)
         self.version += 1
 
     def newest(self, shard: str) -> list[Record]:
@@ -215,25 +215,25 @@ class Offsets:
             return UNSYNCED
         return SYNCED if found.state == SYNCED and age_ns < 10_000_000_000 else HOLDOVER
 
-    def lines(self) -> Mapping[str, ClockLine]:
+    def models(self) -> Mapping[str, ClockLine]:
         """Return NIC to clock line, of every NIC whose clock can be used."""
         version = (self.version, self._inventory.version)
-        if self._lines_of != version:
+        if self._models_version != version:
             newest = max((clock.end_log_ns for clock in self._clocks.values()), default=0)
             usable = {
-                name: clock.line
+                name: clock.model
                 for name, clock in self._clocks.items()
                 if clock.state != UNSYNCED and newest - clock.end_log_ns <= self._holdover_ns
             }
-            lines = dict(usable)
+            models = dict(usable)
             for nic, member in self._inventory.members.items():
                 if member.clock in usable:
-                    lines[nic] = usable[member.clock]
-            self._lines, self._lines_of = lines, version
-        return self._lines
+                    models[nic] = usable[member.clock]
+            self._models, self._models_version = models, version
+        return self._models
 
 
-class Fillable(Protocol):
+class GlobalTable(Protocol):
     """A view as a consumer fills it."""
 
     @property
@@ -250,14 +250,14 @@ class Fillable(Protocol):
         """Take one message that the log took at `append_ns`. Raises BadRecord."""
 
 
-class View:
+class GlobalTableReader:
     """Keeps one view filled from its topic until stopped."""
 
     def __init__(
         self,
-        view: Fillable,
+        view: GlobalTable,
         bootstrap: str,
-        refused: Refused,
+        refused: OnRefused,
         *,
         tail: int | None = None,
         since_s: float | None = None,

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import faust
 from faust.transport.drivers import aiokafka as driver
 
-__all__ = ["read_in_loop"]
+__all__ = ["run_consumer_in_loop"]
 
 
-def read_in_loop(app: faust.App) -> None:
+def run_consumer_in_loop(app: faust.App) -> None:
     """Let an app's consumer run in the loop that the app runs in."""
     app.transport = _Transport(app.conf.broker_consumer, app)
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from schemas import codec
 from schemas.topics import REJECTS
 from streams.alerts.ordered_inputs import Message
-from streams.runtime.context import Room
+from streams.runtime.context import WorkerContext
 
-__all__ = ["KEY_BYTES", "VALUE_BYTES", "Refused", "reject_record", "send_reject"]
+__all__ = ["KEY_BYTES", "VALUE_BYTES", "RejectedMessage", "reject_record", "send_reject"]
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ VALUE_BYTES: Final = 1024
 MS: Final = 1_000_000
 
 
-class Refused:
+class RejectedMessage:
     """A message of a feed, as `send_reject` names it."""
 
     def __init__(self, message: Message) -> None:
@@ -60,13 +60,13 @@ def reject_record(
 
 
 async def send_reject(
-    room: Room, message: Any, value: bytes | None, reader: str, error: Exception
+    context: WorkerContext, message: Any, value: bytes | None, reader: str, error: Exception
 ) -> Awaitable[Any]:
     """Send the `Reject` of a Faust or aiokafka message; awaiting the result waits for the acknowledgement.
 
     `error` is a `BadRecord` or `BadBatch`: its `reason` is a symbol of `Reject.reason`.
     """
-    room.rejected += 1
+    context.rejected += 1
     log.warning(
         "%s refused %s/%d offset %d: %s", reader, message.topic, message.partition, message.offset, error
     )
@@ -76,4 +76,4 @@ async def send_reject(
         message.topic, message.partition, message.offset, append_ns or time.time_ns(), message.key, value,
         reader, str(getattr(error, "reason", "OTHER")), str(error),
     )  # fmt: skip
-    return await room.send(REJECTS.name, message.topic, "Reject", record)
+    return await context.send(REJECTS.name, message.topic, "Reject", record)

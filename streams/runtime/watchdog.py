@@ -20,9 +20,9 @@ from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from streams.runtime.assignment import Ownership
-from streams.runtime.context import Room
+from streams.runtime.context import WorkerContext
 
-__all__ = ["PatientClock", "StallWatch", "watch"]
+__all__ = ["CpuTimeClock", "StallWatch", "watch"]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ BUSY_PACE: Final = 1 / 6
 TASKS: Final = Path("/proc/self/task")
 
 
-class PatientClock:
+class CpuTimeClock:
     """Seconds, of which those in which a thread of this process ran, or waited for a processor, count for
     `BUSY_PACE`; all of them where the kernel does not tell."""
 
@@ -83,23 +83,23 @@ class StallWatch:
         return stalled
 
 
-async def watch(room: Room, owned: Iterable[Ownership]) -> None:
+async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
     """Look once a second; returns after giving the worker up, else only by cancellation."""
-    watching = StallWatch(room.settings.stall_s)
-    clock = PatientClock()
+    watching = StallWatch(context.settings.stall_s)
+    clock = CpuTimeClock()
     rebalancing_since: float | None = None
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=room.settings.bootstrap, group_id=None, enable_auto_commit=False
+        bootstrap_servers=context.settings.bootstrap, group_id=None, enable_auto_commit=False
     )
     await consumer.start()
     try:
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = clock.now_s()
-            if room.app.rebalancing:
+            if context.app.rebalancing:
                 rebalancing_since = rebalancing_since or now_s
                 if now_s - rebalancing_since > REBALANCE_S:
-                    room.give_up(f"a rebalance has not ended for {REBALANCE_S:g} s")
+                    context.abort(f"a rebalance has not ended for {REBALANCE_S:g} s")
                     return
                 watching.look(now_s, {}, {})
                 continue
@@ -119,9 +119,9 @@ async def watch(room: Room, owned: Iterable[Ownership]) -> None:
                 continue
             ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
             for tp in watching.look(now_s, ends, positions):
-                room.give_up(
+                context.abort(
                     f"{tp.topic}/{tp.partition}: position {positions[tp]} stood still for "
-                    f"{room.settings.stall_s:g} s while the log reached {ends[tp]}"
+                    f"{context.settings.stall_s:g} s while the log reached {ends[tp]}"
                 )
                 return
     finally:

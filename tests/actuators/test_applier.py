@@ -176,7 +176,7 @@ def test_a_decision_is_applied_once_and_says_so():
         (decision(to_path=70_000), 0, None, "FAILED"),
         (decision(to_path=None), 0, None, "FAILED"),
         (decision(action="PACE"), 0, config(allowed_actions=["PACE"]), "FAILED"),
-        (decision(), 0, config(most_actions_per_s=0), "LIMITED"),
+        (decision(), 0, config(max_actions_per_s=0), "LIMITED"),
     ],
 )
 def test_what_is_not_to_be_done_is_not_done_and_has_its_line(given, now_ns, records, outcome):
@@ -250,7 +250,7 @@ def test_one_command_at_a_time_for_a_flow_and_a_slow_owner_holds_up_no_other():
 
 
 def test_no_more_actions_than_allowed_within_any_second():
-    host = Host(records=config(most_actions_per_s=2))
+    host = Host(records=config(max_actions_per_s=2))
     assert [host.take(decision(seq, to_path=51_000 + seq)) for seq in range(3)] == [
         "APPLIED",
         "APPLIED",
@@ -485,9 +485,9 @@ def test_decisions_wait_for_owners_to_come_back_after_a_start():
 
 
 def test_a_reflex_is_within_the_same_limits_and_policy_goes_before():
-    host = Host(records=config(most_actions_per_s=1))
+    host = Host(records=config(max_actions_per_s=1))
     assert host.it.repair(FLOW, 50_005, "path 50000 is dead")
-    assert host.reports[-1]["outcome"] == "REFLEX"
+    assert host.reports[-1]["outcome"] == "LOCAL_REPAIR"
     assert host.reports[-1]["to_path"] == 50_005
     assert re.fullmatch(r"h1/reflex/\d+/1", host.reports[-1]["decision_id"])
     host.clock_ns = 1
@@ -508,22 +508,22 @@ def many(**more):
 
 
 def test_no_more_flows_are_moved_by_reflex_within_a_minute_than_the_share_allows():
-    host = many(records=config(most_moved_share=0.3))
+    host = many(records=config(max_moved_share=0.3))
     moved = [host.it.repair(flow, 50_005, "path 50000 is dead", None, 10) for flow in OTHERS]
     assert sum(moved) == 3
     limited = [report for report in host.reports if report["outcome"] == "LIMITED"]
     assert len(limited) == 7
-    assert limited[0]["detail"].startswith("most_moved_share: 3 of 10 flows")
+    assert limited[0]["detail"].startswith("max_moved_share: 3 of 10 flows")
     assert not host.it.repair(OTHERS[9], 50_005, "", None, 10)
     assert len(host.reports) == 10, "told once, not with every look"
     host.clock_ns += 61 * S
     assert host.it.repair(OTHERS[9], 50_005, "", None, 10)
-    host = many(records=config(most_moved_share=0.0))
+    host = many(records=config(max_moved_share=0.0))
     assert not host.it.repair(OTHERS[0], 50_005, "", None, 10)
 
 
 def test_what_decisions_moved_counts_for_the_share_too():
-    host = many(records=config(most_moved_share=0.2))
+    host = many(records=config(max_moved_share=0.2))
     for seq, flow in enumerate(OTHERS[:2]):
         assert host.take(decision(seq, flow_id=flow)) == "APPLIED"
     assert not host.it.repair(OTHERS[2], 50_005, "", None, 10)
@@ -550,7 +550,7 @@ def test_killed_in_a_reflex_it_is_told_once_and_can_be_undone(tmp_path, done):
     host = after_a_kill(journal, flows, tmp_path)
     host.it.seen(KEY)
     host.it.seen(KEY)
-    assert [report["outcome"] for report in host.reports] == ["REFLEX" if done else "FAILED"]
+    assert [report["outcome"] for report in host.reports] == ["LOCAL_REPAIR" if done else "FAILED"]
     assert (host.reports[0]["from_path"], host.reports[0]["to_path"]) == (50_000, 50_005 if done else 50_000)
     assert host.it.in_force == done
     host.it.published(host.reports[0])
@@ -566,7 +566,7 @@ def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_resta
     published = host.reports[-1]
     again = after_a_kill(journal, flows, tmp_path)
     again.it.seen(KEY)
-    assert again.outcomes == [(published["decision_id"], "REFLEX")], "the log had not said that it has it"
+    assert again.outcomes == [(published["decision_id"], "LOCAL_REPAIR")], "the log had not said that it has it"
     again.it.published(again.reports[0])
     again = after_a_kill(Journal(tmp_path / "journal.jsonl"), flows, tmp_path)
     again.it.seen(KEY)
@@ -601,7 +601,7 @@ def test_a_rate_that_could_not_be_let_go_is_let_go_again():
 
 
 def test_of_one_flow_all_changes_of_its_rate_within_a_second_count_once():
-    host = Host(records=config(most_actions_per_s=2, allowed_actions=EVERY))
+    host = Host(records=config(max_actions_per_s=2, allowed_actions=EVERY))
     for seq in range(20):
         assert host.take(pace(seq, 10**9 + seq)) == "APPLIED"
     assert host.take(decision(20)) == "APPLIED", "room is left to lead it off a dead path"

@@ -62,7 +62,7 @@ def pace(seq, rate_bps=20_000_000, **fields):
 
 def config(host="*", version=1, mode="ACT", **fields):
     record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": mode, **fields}
-    return {"allowed_actions": EVERY, "most_actions_per_s": 1_000_000, **record}
+    return {"allowed_actions": EVERY, "max_actions_per_s": 1_000_000, **record}
 
 
 def configs(*records):
@@ -648,7 +648,7 @@ def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path
     }
     row = {"flow_id": FLOW, "path": 50_000, "others": [], "links": ["a>b"], "other_links": []}
     for others in ([-5, 0, 70_000], [50_000]):
-        row["others"] += others
+        row["other_paths"] += others
         row["other_links"] += [["c>d"]] * len(others)
     fallbacks = {
         "host": "h1",
@@ -664,8 +664,8 @@ def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path
     owner = own("h1", sock_7=50_000)
     wait_for(lambda: "acts for" in act.said)
     now_ns = time.monotonic_ns()
-    sound = codec.encode("ProberWord", word(monotonic_ns=now_ns, paths=[path] * 400))
-    foreign = codec.encode("ProberWord", word("h9/eth1", now_ns, [path]))
+    sound = codec.encode("PathStatusReport", word(monotonic_ns=now_ns, paths=[path] * 400))
+    foreign = codec.encode("PathStatusReport", word("h9/eth1", now_ns, [path]))
     draw = random.Random(3)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as prober:
         for data in (b"", b"x" * 100_000, foreign, sound[:-3], sound + b"x", draw.randbytes(500), sound):

@@ -12,9 +12,9 @@ import pytest
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import LiveRecords
 from fabrictime.commands.pause import Heard, hold, resume
-from producers.sim.flow_endpoint import FlowOwner
+from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.limits import MOST_VERSION, Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
@@ -52,11 +52,11 @@ def decision(flow_id, to_path, **fields):
 @pytest.fixture
 def fleet(tmp_path, start_act, log):
     """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
-    run = SimRun(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), set_listener=())
+    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), set_listener=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
     act = start_act(*hosts)
-    owner = FlowOwner(tmp_path / "c.sock", run)
+    owner = SimFlowEndpoint(tmp_path / "c.sock", run)
 
     def until(condition, timeout_s=30):
         end = time.monotonic() + timeout_s
@@ -206,8 +206,8 @@ def test_limits_on_the_command_line():
         [
             "mode=ACT",
             "allowed_actions=RESTORE,REROUTE",
-            "most_actions_per_s=20",
-            "most_moved_share=0.25",
+            "max_actions_per_s=20",
+            "max_moved_share=0.25",
             "protected_jobs=a,b",
             "slice.red=20M:1.5G",
             "slice.blue=5M",
@@ -221,30 +221,30 @@ def test_limits_on_the_command_line():
         {"tenant": "red", "guarantee_bps": 20_000_000, "ceiling_bps": 1_500_000_000},
     ]
     assert not live_config.too_wide(record)
-    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "most_moved_share"])
+    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "max_moved_share"])
     assert [name for name, _, _ in live_config.differences(record, back)] == [
-        "most_moved_share",
+        "max_moved_share",
         "protected_jobs",
         "slice.red",
     ]
     for wrong in (
         "mode=YES",
         "allowed_actions=FLY",
-        "most_actions_per_s=-1",
-        "most_moved_share=2",
+        "max_actions_per_s=-1",
+        "max_moved_share=2",
         "slice.red=9G:1G",
         "slice.=1",
         "slices=1",
-        "most_moved_share=nan",
+        "max_moved_share=nan",
     ):
         with pytest.raises(ValueError):
             live_config.changed(None, "*", [wrong])
     with pytest.raises(ValueError, match="alone"):
-        live_config.changed(None, "h1", ["most_moved_share=0.5"])
+        live_config.changed(None, "h1", ["max_moved_share=0.5"])
 
 
 def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is_not():
-    wide = live_config.changed(None, "*", ["mode=ACT", "most_actions_per_s=5000", "most_moved_share=1"])
+    wide = live_config.changed(None, "*", ["mode=ACT", "max_actions_per_s=5000", "max_moved_share=1"])
     assert len(live_config.too_wide(wide)) == 2
     assert not live_config.too_wide(live_config.changed(wide, "*", ["protected_jobs=a"]), wide)
     every = live_config.changed(None, "*", ["mode=ACT", f"allowed_actions={','.join(live_config.ACTIONS)}"])
@@ -266,7 +266,7 @@ def test_up_begins_to_act_where_nothing_is_said_yet_and_leaves_what_people_said(
     live_config.begin_acting(log.bootstrap, whole=True)
     records = LiveRecords(log.bootstrap).records
     limits = Limits.of(records, "h1")
-    assert (limits.act, limits.most_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
+    assert (limits.act, limits.max_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
     live = LiveRecords(log.bootstrap)
     live.publish(live_config.changed(live.records["*"], "*", ["mode=OBSERVE"]))
     live_config.begin_acting(log.bootstrap, whole=True)

@@ -209,7 +209,7 @@ def test_clock_that_is_only_held_is_better_than_none(sim):
 def test_liar_is_not_believed_nor_what_it_said_before(sim):
     host = sim.Host()
     host.run(6)
-    host.states["system"] = {"event": "LIAR"}
+    host.states["system"] = {"event": "FALSETICKER"}
     content = host.run(2)
     assert content.state == UNSYNCED
     assert content.clocks["system"].state == UNSYNCED
@@ -220,7 +220,7 @@ def test_liar_is_replaced_by_another_clock_of_the_host(sim):
     host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
     host.published = ["ptp0", "ptp1"]
     host.run(5)
-    host.states[host.contents[-1].source] = {"event": "LIAR"}
+    host.states[host.contents[-1].source] = {"event": "FALSETICKER"}
     liar = host.contents[-1].source
     content = host.run(2)
     assert content.state == SYNCED

@@ -10,7 +10,7 @@ import pytest
 from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.owned_sockets import receive_at, received
 from native.core.probe import WayNews
-from producers.probe.path_status import WordBook, Words
+from producers.probe.path_status import PathStatusTracker, PathStatusReporter
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, FALLBACKS
@@ -39,7 +39,7 @@ def path(links, in_a_row=0, answered_ms=None, lost_ms=None, first_ms=None, peer=
 
 def word(*paths, nic="h1/eth1", at_ns=0):
     record = {"nic": nic, "run": 1, "monotonic_ns": at_ns, "paths": list(paths)}
-    return codec.decode(codec.encode("ProberWord", record), "ProberWord")
+    return codec.decode(codec.encode("PathStatusReport", record), "PathStatusReport")
 
 
 def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up", "s2")),), seq=0, epoch=1):
@@ -190,13 +190,13 @@ def news(peer="h2/eth1", port=9320, lost=0, answered=0, in_a_row=0, age_ms=0.0):
 
 
 def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
-    book = WordBook("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
     calm = [news(answered=3), news(port=9321, answered=2), news(port=9322, answered=2)]
     assert book.take(calm, 0)["paths"] == [], "nothing gets lost"
     assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
     lost = book.take([news(lost=1, in_a_row=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
     row, other = lost["paths"]
-    assert (row["path"], row["in_a_row"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
+    assert (row["path"], row["loss_streak"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
     assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
     book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
@@ -205,14 +205,14 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     row, other = more["paths"]
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
     assert (row["links"], other["path"]) == (["up", "s1"], 9322)
-    codec.encode("ProberWord", more)
+    codec.encode("PathStatusReport", more)
     assert book.take([news(answered=1)], 31 * MS)["paths"] == [], "it lives again, at once"
     assert book.take([news(answered=1)], 1000 * MS) is None
     assert book.take([news(answered=1)], 1031 * MS)["paths"] == [], "it is still there"
 
 
 def test_what_goes_on_getting_lost_is_told_less_often():
-    book = WordBook("h1/eth1", 5, lambda peer, port: ["up"])
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up"])
     told = [ms for ms in range(2000) if book.take([news(lost=1, in_a_row=ms + 1)], ms * MS) is not None]
     assert told[:6] == [0, 5, 15, 35, 75, 115]
     assert len(told) < 60
@@ -224,7 +224,7 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
     names = [f"l{i}" for i in range(12)]
     ways = {(f"h{i}/eth1", port): rng.sample(names, 4) for i in range(2, 9) for port in (9320, 9321, 9322)}
     cut = set(rng.sample(names, rng.randrange(3)))
-    book = WordBook("h1/eth1", 5, lambda peer, port: ways[peer, port])
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ways[peer, port])
     links, lost = DeadLinks(), dict.fromkeys(ways, 0)
     every = {}
     for ms in range(0, 400, 5):
@@ -241,7 +241,7 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
         last = book.take(said, ms * MS)
         if last is None:
             continue
-        links.take(codec.decode(codec.encode("ProberWord", last), "ProberWord"), ms * MS)
+        links.take(codec.decode(codec.encode("PathStatusReport", last), "PathStatusReport"), ms * MS)
         whole = DeadLinks()
         rows = []
         for (peer, port), row in every.items():
@@ -256,18 +256,18 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
 def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     receiver = receive_at(tmp_path / "path-status.sock", 4 << 20)
     names = [f"a-host-with-a-long-name-{number}/mlx5_bond_0" for number in range(6000)]
-    book = WordBook(
+    book = PathStatusTracker(
         "h1/eth1", 5, lambda peer, port: ["h1:eth1>leaf1:h1", "leaf1:s1>spine1:l1", f"spine1>{peer}"]
     )
-    reporter = Words(tmp_path / "path-status.sock", book)
+    reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
-        reporter.tell([news(peer=name, lost=3, in_a_row=3) for name in names])
+        reporter.set_listener([news(peer=name, lost=3, in_a_row=3) for name in names])
         data = received(receiver, 1 << 20)
     finally:
         reporter.close()
         receiver.close()
     links = DeadLinks()
-    told = codec.decode(data, "ProberWord")
+    told = codec.decode(data, "PathStatusReport")
     links.take(told, told["monotonic_ns"])
     assert "h1:eth1>leaf1:h1" in links.dead
 
@@ -282,12 +282,12 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     owner = own("h1", sock_7=50_000)
     wait_for(lambda: "acts for" in act.said)
     log.down()
-    book = WordBook("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
-    reporter = Words(tmp_path / "path-status.sock", book)
+    book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
+    reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
 
         def told():
-            reporter.tell([news(lost=1, in_a_row=3), news(port=9321, answered=1)])
+            reporter.set_listener([news(lost=1, in_a_row=3), news(port=9321, answered=1)])
             return owner.moves
 
         wait_for(told)
@@ -296,7 +296,7 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     assert owner.moves == [("sock:7", 50_001)]
     log.up()
     report = read(ACTIONS.name).until(len)[0]
-    assert report["outcome"] == "REFLEX"
+    assert report["outcome"] == "LOCAL_REPAIR"
     assert re.fullmatch(r"h1/reflex/\d+/1", report["decision_id"])
     assert (report["from_path"], report["to_path"], report["how"]) == (50_000, 50_001, "SOCKET")
     assert "s1" in report["detail"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.runtime.acks import OrderedAcks
-from streams.runtime.watchdog import PatientClock, StallWatch
+from streams.runtime.watchdog import CpuTimeClock, StallWatch
 
 A, B = TP("t", 0), TP("t", 1)
 
@@ -67,7 +67,7 @@ def test_a_worker_without_a_processor_or_with_much_to_do_has_not_stalled(tmp_pat
             (tmp_path / str(number) / "schedstat").write_text(f"{ran_s * 1e9:.0f} {waited_s * 1e9:.0f} 7\n")
 
     threads((1, 0), (1, 0))
-    clock = PatientClock(tmp_path, lambda: now_s)
+    clock = CpuTimeClock(tmp_path, lambda: now_s)
     now_s += 12
     threads((1, 0), (1, 0))
     assert clock.now_s() == pytest.approx(12), "it slept"
@@ -78,5 +78,5 @@ def test_a_worker_without_a_processor_or_with_much_to_do_has_not_stalled(tmp_pat
     threads((9, 30), (17, 36))
     assert clock.now_s() == pytest.approx(16), "two did"
     now_s += 12
-    assert PatientClock(tmp_path / "nothing", lambda: now_s).now_s() == 0
+    assert CpuTimeClock(tmp_path / "nothing", lambda: now_s).now_s() == 0
     assert clock.now_s() == pytest.approx(28)
