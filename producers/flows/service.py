@@ -23,10 +23,10 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client
-from producers.flows.intervals import FlowTable, FlowRules, Key
-from producers.flows.registrations import Registrations
-from producers.flows.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics import LookupReader
+from producers.flows.service.intervals import FlowTable, FlowRules, Key
+from producers.flows.service.registrations import Registrations
+from producers.flows.service.socket_diag import SockDiag, TcpSocket
+from producers.inventory.nics.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
 from producers.trace.flow_routes import FlowRouteTracer, Put, Wanted
@@ -120,7 +120,7 @@ class FlowReporter:
             settings.least_bytes,
             settings.changed_share,
             settings.min_changed_kbps * 1e3,
-            settings.kernel_paces,
+            settings.kernel_pacing,
         )
         try:
             for host in dict.fromkeys(nic.host for nic in nics):

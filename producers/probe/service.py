@@ -24,9 +24,9 @@ from native.core import encode_probe_batch
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
 from producers.bounded_producer import Delivered, BoundedProducer, kafka_client
-from producers.inventory.nics import LookupReader, PeerTable, RecordHandler, addresses_of, nic_record
+from producers.inventory.nics.nics import LookupReader, PeerTable, RecordHandler, addresses_of, nic_record
 from producers.netns import in_netns
-from producers.ports.link_reporter import LinkReporter
+from producers.trace.source_ports.link_reporter import LinkReporter
 from producers.probe.flow_prober import FlowProber
 from producers.probe.keys import read_key
 from producers.probe.path_status import PathStatusTracker, PathStatusReporter

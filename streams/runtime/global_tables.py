@@ -93,8 +93,8 @@ class Inventory:
         else:
             self.speeds_bps.pop(nic["nic"], None)
         self._stamp_error_ns[nic["nic"]] = nic["stamp_error_ns"]
-        takes = nic["turn_ns"] and nic["turn_shots"] and nic["probe_port"]
-        pace = (nic["turn_ns"], nic["turn_shots"]) if takes else None
+        takes = nic["slot_ns"] and nic["slot_probes"] and nic["probe_port"]
+        pace = (nic["slot_ns"], nic["slot_probes"]) if takes else None
         if self.probe_slots.get(nic["nic"]) != pace:
             self.version += 1
             if pace is None:

@@ -30,17 +30,29 @@ def config(host="*", mode="ACT", **fields):
 def decision(flow_id, to_path, **fields):
     seq, now_ns = next(_seqs), time.time_ns()
     return {
-        "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": now_ns,
-        "host": flow_id.split("/")[0], "action": "REROUTE", "flow_id": flow_id, "from_path": None,
-        "to_path": to_path, "expires_at_ns": now_ns + 60 * S, "reason": {"kind": "DOWN", "id": "x/1"},
-        "config_version": 1, "signature": b"", "text": "", **fields,
-    }  # fmt: skip
+        "decision_id": f"s0/1/{seq}",
+        "shard": "s0",
+        "epoch": 1,
+        "seq": seq,
+        "at_ns": now_ns,
+        "host": flow_id.split("/")[0],
+        "action": "REROUTE",
+        "flow_id": flow_id,
+        "from_path": None,
+        "to_path": to_path,
+        "expires_at_ns": now_ns + 60 * S,
+        "reason": {"kind": "DOWN", "id": "x/1"},
+        "config_version": 1,
+        "signature": b"",
+        "text": "",
+        **fields,
+    }
 
 
 @pytest.fixture
 def fleet(tmp_path, start_act, log):
     """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
-    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), tell=())
+    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), set_listener=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
     act = start_act(*hosts)
@@ -155,10 +167,23 @@ def test_an_emergency_stop_can_be_written_whatever_version_a_record_claims():
 
 def test_what_actuators_say_in_parts_and_those_that_ended():
     def state(at_ns, mode, part=0, parts=1, ending=False, host="h1", version=2, reverting=0):
-        row = {"host": host, "mode": mode, "config_version": version, "flows": 1, "in_force": 0,
-               "reverting": reverting}  # fmt: skip
-        return {"actuator": "a", "run": 1, "at_ns": at_ns, "part": part, "parts": parts, "ending": ending,
-                "hosts": [row]}  # fmt: skip
+        row = {
+            "host": host,
+            "mode": mode,
+            "config_version": version,
+            "flows": 1,
+            "in_force": 0,
+            "reverting": reverting,
+        }
+        return {
+            "actuator": "a",
+            "run": 1,
+            "at_ns": at_ns,
+            "part": part,
+            "parts": parts,
+            "ending": ending,
+            "hosts": [row],
+        }
 
     records = {"*": {**live_config.PLAIN, **config(mode="OBSERVE"), "version": 2}}
     heard = Heard()
@@ -175,10 +200,19 @@ def test_what_actuators_say_in_parts_and_those_that_ended():
 
 
 def test_limits_on_the_command_line():
-    record = live_config.changed(None, "*", [
-        "mode=ACT", "allowed_actions=RESTORE,REROUTE", "max_actions_per_s=20", "max_moved_share=0.25",
-        "protected_jobs=a,b", "slice.red=20M:1.5G", "slice.blue=5M",
-    ])  # fmt: skip
+    record = live_config.changed(
+        None,
+        "*",
+        [
+            "mode=ACT",
+            "allowed_actions=RESTORE,REROUTE",
+            "max_actions_per_s=20",
+            "max_moved_share=0.25",
+            "protected_jobs=a,b",
+            "slice.red=20M:1.5G",
+            "slice.blue=5M",
+        ],
+    )
     assert Limits.of({"*": record}, "h1") == Limits(
         True, frozenset({"REROUTE", "RESTORE"}), 20, 0.25, frozenset({"a", "b"}), 0, 1
     )
@@ -189,10 +223,20 @@ def test_limits_on_the_command_line():
     assert not live_config.too_wide(record)
     back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "max_moved_share"])
     assert [name for name, _, _ in live_config.differences(record, back)] == [
-        "max_moved_share", "protected_jobs", "slice.red",
-    ]  # fmt: skip
-    for wrong in ("mode=YES", "allowed_actions=FLY", "max_actions_per_s=-1", "max_moved_share=2",
-                  "slice.red=9G:1G", "slice.=1", "slices=1", "max_moved_share=nan"):  # fmt: skip
+        "max_moved_share",
+        "protected_jobs",
+        "slice.red",
+    ]
+    for wrong in (
+        "mode=YES",
+        "allowed_actions=FLY",
+        "max_actions_per_s=-1",
+        "max_moved_share=2",
+        "slice.red=9G:1G",
+        "slice.=1",
+        "slices=1",
+        "max_moved_share=nan",
+    ):
         with pytest.raises(ValueError):
             live_config.changed(None, "*", [wrong])
     with pytest.raises(ValueError, match="alone"):
@@ -211,9 +255,11 @@ def test_a_file_says_all_that_is_set(tmp_path):
     record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_least_kb=20"])
     after = live_config.from_file(record, "*", {"mode": "OBSERVE", "allowed_actions": ["REROUTE"]})
     assert live_config.differences(record, after) == [
-        ("allowed_actions", None, ["REROUTE"]), ("contention_least_kb", 20.0, None),
-        ("mode", "ACT", "OBSERVE"), ("protected_jobs", ["a"], None),
-    ]  # fmt: skip
+        ("allowed_actions", None, ["REROUTE"]),
+        ("contention_least_kb", 20.0, None),
+        ("mode", "ACT", "OBSERVE"),
+        ("protected_jobs", ["a"], None),
+    ]
 
 
 def test_up_begins_to_act_where_nothing_is_said_yet_and_leaves_what_people_said(log):

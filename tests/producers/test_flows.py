@@ -88,7 +88,7 @@ def test_a_flow_is_told_of_at_once_with_the_rate_of_its_frames():
 
 @pytest.mark.parametrize(("kernel", "can"), [(False, ["MOVE"]), (True, ["MOVE", "PACE"])])
 def test_a_flow_whose_owner_does_not_pace_it_can_be_paced_where_the_kernel_does(kernel, can):
-    flows = book(kernel_paces=kernel)
+    flows = book(kernel_pacing=kernel)
     key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
     flows.look([], [], {}, 0)
     flows.look([tcp(10**6)], [], {key: Registration(can=("MOVE",))}, 100 * MS)
