@@ -257,9 +257,9 @@ def measure_python(name: str, text: str, denied: dict[str, str], figures: Figure
             found = complexity(node)
             if found > COMPLEX_ABOVE:
                 figures.complex_functions.append(f"{name}:{node.lineno} {node.name} {found}")
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and id(node) not in docs:
-            if isinstance(node.value.value, str):  # a documented constant or field
-                measure_prose(node.value.value, f"{name}:{node.lineno}", figures)
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and id(node) not in docs
+        if is_text and isinstance(node.value.value, str):  # a documented constant or field
+            measure_prose(node.value.value, f"{name}:{node.lineno}", figures)
     measure_prose(comments_of(text), name, figures)
     measure_names(names_of(tree) | {Path(name).stem}, name, denied, figures)
     figures.formatter_skips += (
