@@ -301,7 +301,7 @@ class FabricRecords:
         return {
             "shard": "fabric",
             "epoch": 7,
-            "first_round": first,
+            "first_cycle": first,
             "at_ns": at_ns,
             "inputs": [],
             "flows": 20,
