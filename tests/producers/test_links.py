@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from native.core.probe import Evidence, WayNews
+from native.core.probe import Evidence, PathEvidence
 from producers.ports.link_events import LinkEvents, EvidencePacer, trouble_of
 from schemas import codec
 from schemas.topics import LINKS
@@ -23,8 +23,8 @@ WELL = Evidence(
     capped=0,
     ways=[],
 )
-DEAD = WayNews("h2/eth1", 9320, 2, 0, 0, 0, 3, 40_000_000, 2_500_000, 60_000_000, 59_990_000, 2_000_000)
-ALIVE = WayNews("h2/eth1", 9321, 0, 4, 0, 0, 0, -1, -1, 900_000, 870_000, 2_000_000)
+DEAD = PathEvidence("h2/eth1", 9320, 2, 0, 0, 0, 3, 40_000_000, 2_500_000, 60_000_000, 59_990_000, 2_000_000)
+ALIVE = PathEvidence("h2/eth1", 9321, 0, 4, 0, 0, 0, -1, -1, 900_000, 870_000, 2_000_000)
 
 
 def test_losses_and_the_answers_beside_them_go_into_one_event_that_the_schema_takes():
