@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from actuators.endpoint_protocol import RATE_MOST
-from actuators.journal import NoJournal, Notes
+from actuators.endpoint_protocol import RATE_MAX_BPS
+from actuators.journal import NoJournal, StateStore
 from schemas import codec
 from schemas.limits import Limits
 from schemas.topics import DECISIONS
@@ -134,12 +134,18 @@ class _Flow:
     def state(self) -> Record:
         """Return what the next process needs to know."""
         return {
-            "flow_id": self.flow_id, "fence": list(self.fence), "outcome": self.outcome,
-            "intent": self.intent, "untold": self.untold, "first_path": self.first_path,
-            "set_path": self.set_path, "moved_ns": self.moved_ns, "moved_by": self.moved_by,
+            "flow_id": self.flow_id,
+            "fence": list(self.fence),
+            "outcome": self.outcome,
+            "intent": self.intent,
+            "untold": self.untold,
+            "first_path": self.first_path,
+            "set_path": self.set_path,
+            "moved_ns": self.moved_ns,
+            "moved_by": self.moved_by,
             "leases": {kind: asdict(lease) for kind, lease in self.leases.items()},
             "reflexed": self.reflexed,
-        }  # fmt: skip
+        }
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> _Flow:
@@ -166,14 +172,14 @@ class Applier:
         now_ns: Callable[[], int],
         clock_ns: Callable[[], int],
         *,
-        notes: Notes | None = None,
+        store: StateStore | None = None,
         states: Mapping[str, Mapping[str, Any]] | None = None,
         boot: str | None = None,
     ) -> None:
         self.host = host
         self.limits = Limits()
         self._effector, self._report, self._now_ns, self._clock_ns = effector, report, now_ns, clock_ns
-        self._notes: Notes = notes or NoJournal()
+        self._store: StateStore = store or NoJournal()
         self._boot = boot
         self._flows: dict[str, _Flow] = {}
         self._leased: dict[str, _Flow] = {}
@@ -232,7 +238,7 @@ class Applier:
                 del self._epochs[next(iter(self._epochs))]
             self._note_host()
 
-    def told(self, record: Mapping[str, Any]) -> None:
+    def published(self, record: Mapping[str, Any]) -> None:
         """Take that the log has a report."""
         flow = self._flows.get(key_of(record["flow_id"]))
         if flow is not None and flow.reflexed is not None and _same(flow.reflexed, record):
@@ -302,7 +308,7 @@ class Applier:
             for kind in list(flow.leases):
                 self._let_go(key, flow, kind, "REVERTED", detail)
 
-    def reflex(self, flow_id: str, to_path: int, detail: str, job: str | None = None, flows: int = 1) -> bool:
+    def repair(self, flow_id: str, to_path: int, detail: str, job: str | None = None, flows: int = 1) -> bool:
         """Move a flow of `job` without a decision, where limits allow it; return whether it is being done.
 
         `flows`: how many of this host could be moved so; of them no more than the share that may move within
@@ -325,9 +331,12 @@ class Applier:
         self._reflexes += 1
         named = {
             "decision_id": f"{self.host}/reflex/{self._now_ns() // 1_000_000}/{self._reflexes}",
-            "shard": "", "epoch": 0,
-            "seq": self._reflexes, "flow_id": flow_id, "action": "REROUTE",
-        }  # fmt: skip
+            "shard": "",
+            "epoch": 0,
+            "seq": self._reflexes,
+            "flow_id": flow_id,
+            "action": "REROUTE",
+        }
         self._note_host()
         if held:
             flow.refused_ns = began_ns
@@ -338,7 +347,7 @@ class Applier:
         self._note(flow)
 
         def answered(answer: Answer) -> None:
-            outcome = "FAILED" if answer.wrong else "REFLEX"
+            outcome = "FAILED" if answer.wrong else "LOCAL_REPAIR"
             if not answer.wrong:
                 self._moved(flow, before, answer.value, named)
             self._end(key, flow)
@@ -359,8 +368,8 @@ class Applier:
         self._forget_moves(self._clock_ns())
         most = limits.most_moves(flows)
         if key not in self._moved_lately and len(self._moved_lately) >= most:
-            return f"most_moved_share: {most} of {flows} flows may move within a minute"
-        return "" if self._within_cap() else f"most_actions_per_s {limits.most_actions_per_s}"
+            return f"max_moved_share: {most} of {flows} flows may move within a minute"
+        return "" if self._within_cap() else f"max_actions_per_s {limits.max_actions_per_s}"
 
     def _forget_moves(self, now_ns: int) -> None:
         while self._moved_lately:
@@ -385,7 +394,7 @@ class Applier:
             detail = (
                 "done before the actuator ended, told after it" if done else "the actuator ended meanwhile"
             )
-            record = {**record, "outcome": "REFLEX" if done else "FAILED", "to_path": path, "detail": detail}
+            record = {**record, "outcome": "LOCAL_REPAIR" if done else "FAILED", "to_path": path, "detail": detail}
         flow.reflexed = {**record, "at_ns": self._now_ns()}
         self._note(flow)
         self._report(flow.reflexed, None)
@@ -501,7 +510,7 @@ class Applier:
         now_ns = self._clock_ns()
         while self._lately and now_ns - self._lately[0] >= SECOND_NS:
             self._lately.popleft()
-        if len(self._lately) >= self.limits.most_actions_per_s:
+        if len(self._lately) >= self.limits.max_actions_per_s:
             return False
         self._lately.append(now_ns)
         return True
@@ -534,8 +543,8 @@ class Applier:
         action, rate_bps = decision["action"], decision["rate_bps"]
         kind = "PACE" if action == "UNPACE" else action
         wrong = ""
-        if action in RATES and not (rate_bps and rate_bps <= RATE_MOST):
-            wrong = f"rate_bps {rate_bps}: expected 1 to {RATE_MOST}"
+        if action in RATES and not (rate_bps and rate_bps <= RATE_MAX_BPS):
+            wrong = f"rate_bps {rate_bps}: expected 1 to {RATE_MAX_BPS}"
         elif action in RATES and decision["expires_at_ns"] > self._now_ns() + LEASE_MOST_NS:
             wrong = (
                 f"expires_at_ns {decision['expires_at_ns']}: above {LEASE_MOST_NS // SECOND_NS} s from now"
@@ -657,38 +666,67 @@ class Applier:
     # --- what is told and noted ---
 
     def _conclude(
-        self, key: str, flow: _Flow, decision: Record, outcome: str, before: int | None, detail: str,
-        token: Token, how: str = "", began_ns: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        key: str,
+        flow: _Flow,
+        decision: Record,
+        outcome: str,
+        before: int | None,
+        detail: str,
+        token: Token,
+        how: str = "",
+        began_ns: int | None = None,
+    ) -> None:
         """Note what came of a decision, then report it."""
         flow.fence, flow.outcome, flow.intent = _fence(decision), outcome, None
         record = self._record(_named(decision), outcome, before, detail, flow, how, began_ns)
         if outcome == "NO_FLOW" and not flow.in_force and not flow.waiting:
             self._flows.pop(key, None)
-            self._notes.note(self._name(flow), None)
+            self._store.save(self._name(flow), None)
         else:
             flow.untold, flow.again = record, False
             self._note(flow)
         self._report(record, token)
 
     def _say(
-        self, named: Record, outcome: str, before: int | None, detail: str, flow: _Flow | None, how: str = "",
-        began_ns: int | None = None, token: Token = None,
-    ) -> None:  # fmt: skip
+        self,
+        named: Record,
+        outcome: str,
+        before: int | None,
+        detail: str,
+        flow: _Flow | None,
+        how: str = "",
+        began_ns: int | None = None,
+        token: Token = None,
+    ) -> None:
         self._report(self._record(named, outcome, before, detail, flow, how, began_ns), token)
 
     def _record(
-        self, named: Record, outcome: str, before: int | None, detail: str, flow: _Flow | None, how: str,
+        self,
+        named: Record,
+        outcome: str,
+        before: int | None,
+        detail: str,
+        flow: _Flow | None,
+        how: str,
         began_ns: int | None,
-    ) -> Record:  # fmt: skip
+    ) -> Record:
         took_ns = 0 if began_ns is None else self._clock_ns() - began_ns
         path = self._effector.path_of(key_of(named["flow_id"])) if self._mine(named["flow_id"]) else None
         rate_bps = None if flow is None else flow.rate_bps
         return {
-            **named, "host": self.host, "at_ns": self._now_ns(), "outcome": outcome, "from_path": before,
-            "to_path": path, "rate_bps": rate_bps, "how": how, "took_ns": took_ns,
-            "config_version": self.limits.version, "detail": detail[:300],
-        }  # fmt: skip
+            **named,
+            "host": self.host,
+            "at_ns": self._now_ns(),
+            "outcome": outcome,
+            "from_path": before,
+            "to_path": path,
+            "rate_bps": rate_bps,
+            "how": how,
+            "took_ns": took_ns,
+            "config_version": self.limits.version,
+            "detail": detail[:300],
+        }
 
     def _intend(self, flow: _Flow, decision: Record, before: int | None) -> bool:
         """Note what is to be done; return whether that is kept, since else a kill would leave it behind."""
@@ -699,11 +737,11 @@ class Applier:
         return f"flow {flow.flow_id}"
 
     def _note(self, flow: _Flow) -> bool:
-        return self._notes.note(self._name(flow), flow.state())
+        return self._store.save(self._name(flow), flow.state())
 
     def _note_host(self) -> bool:
         state = {"epochs": self._epochs, "reverted_ns": self._reverted_ns, "reflexes": self._reflexes}
-        return self._notes.note(f"host {self.host}", state)
+        return self._store.save(f"host {self.host}", state)
 
     def _recall(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         for name, state in states.items():
@@ -718,7 +756,7 @@ class Applier:
 
     def _recall_flow(self, name: str, state: Mapping[str, Any]) -> None:
         if not self._mine(state["flow_id"]):
-            self._notes.note(name, None)  # of a former boot
+            self._store.save(name, None)  # of a former boot
             return
         flow = _Flow.of(state)
         key = key_of(flow.flow_id)
@@ -733,7 +771,7 @@ class Applier:
             if not flow.busy and not flow.waiting and self._effector.path_of(key) is None:
                 del self._flows[key]
                 self._leased.pop(key, None)
-                self._notes.note(self._name(flow), None)
+                self._store.save(self._name(flow), None)
         self._forget_from = max(_FORGOTTEN_MOST, 2 * len(self._flows))
 
     def _mine(self, flow_id: str) -> bool:

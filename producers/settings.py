@@ -1,7 +1,7 @@
 """Settings of the agents: `ProbeSettings` and `FlowSettings` for the fleet, `NicSettings` for one NIC.
 
 In: values of the application's configuration. Out: frozen models that `producers.probe.service.main` and
-`producers.flows.service.main` take.
+`producers.flows.service.service.main` take.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class ProbeSettings(BaseModel):
     )
     turns: bool = Field(
         default=True,
-        description="probe when and where the solve stage says (fabric.turns), so that all NICs together look"
+        description="probe when and where the solve stage says (fabric.probe-schedules), so that all NICs together look"
         " at every link in even steps; else, and until it says, at random",
     )
     flow_pps: float = Field(
@@ -290,7 +290,7 @@ class FlowSettings(BaseModel):
     min_changed_kbps: float = Field(
         default=1000.0, gt=0, le=1e9, description="kbit/s by which it must move besides"
     )
-    kernel_paces: bool = Field(
+    kernel_pacing: bool = Field(
         default=False,
         description="say of flows whose owner does not pace them that they can be: this host's actuator has"
         " the kernel do it (actuators.kernel_nics)",

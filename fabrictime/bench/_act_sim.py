@@ -167,7 +167,7 @@ class Loop:
         self._seen = LiveFlows(SHARD, RouteTable())
         self.policy = Policy(SHARD, 1, self.live, _Ways(run), rate.__getitem__)
         record = {
-            "host": "*", "version": 1, "at_ns": 0, "by": "bench", "most_moved_share": 1.0,
+            "host": "*", "version": 1, "at_ns": 0, "by": "bench", "max_moved_share": 1.0,
             "mode": "ACT" if self.act else "OBSERVE",
         }  # fmt: skip
         self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)})

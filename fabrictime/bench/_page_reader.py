@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from fabrictime.state.fabric_state import FabricState, Part
-from fabrictime.web.fabric_consumer import Feed
+from fabrictime.web.fabric_consumer import FabricConsumer
 from fabrictime.web.live_fabric import PERIOD_S
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.fabric import frames as fabric_frames
@@ -173,7 +173,7 @@ class FeedReader:
         self._seen: list[Sight] = []
         self._tab: Tab = "fabric"
         self._last: tuple[Named, ...] | None = None
-        self._feed = Feed(bootstrap, self._state, self._changed)
+        self._feed = FabricConsumer(bootstrap, self._state, self._changed)
         self._feed.start()
 
     def open(self, tab: Tab) -> None:
@@ -194,7 +194,7 @@ class FeedReader:
         """Return the cables that the tab Fabric would draw, by id."""
         with self._state.lock:
             links = self._state.plan().links
-            return {self._state.wires.cable(number) for number in links[::2]}
+            return {self._state.cable_graph.cable(number) for number in links[::2]}
 
     def close(self) -> None:
         """End the feed."""

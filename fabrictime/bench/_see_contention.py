@@ -229,9 +229,9 @@ class Run:
         told = self.told.get(made["window_id"])
         if told is None:
             told = self.told[made["window_id"]] = Told(
-                made["link"], made["others"], made["kind"], made["opened_ns"], at_ns, made["kind"]
+                made["link"], made["candidates"], made["kind"], made["opened_ns"], at_ns, made["kind"]
             )
-        told.kind, told.others = made["kind"], made["others"]
+        told.kind, told.others = made["kind"], made["candidates"]
         if made["state"] == "CLOSED":
             told.closed_ns, told.close_at_ns = made["closed_ns"], at_ns
 

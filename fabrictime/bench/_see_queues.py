@@ -237,7 +237,7 @@ def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -
         for pair, leg, paths in (((a, b), "REQUEST", there), ((b, a), "ANSWER", back)):
             hops = [ids[link] for link in paths.of(row)]
             records.setdefault(pair, []).append({
-                "path": entropy, "leg": leg, "hops": hops, "found": "TRACED", "complete": True, "since_ns": 0,
+                "path": entropy, "leg": leg, "links": hops, "found": "TRACED", "complete": True, "since_ns": 0,
                 "changes": 0, "contradiction": None,
             })  # fmt: skip
     for (a, b), maps in records.items():

@@ -22,7 +22,7 @@ from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.testbed.control import ControlClient
 from producers.local_socket import connect
 from schemas import codec
-from schemas.topics import FLOWS, WAYS
+from schemas.topics import FLOWS, FLOW_ROUTES
 from streams.runtime.flow_routes import FlowRouteTable
 
 __all__ = ["TARGETS", "measure_ways"]
@@ -70,7 +70,7 @@ class _Follower:
         known = self._consumer.list_topics(timeout=10).topics
         self._consumer.assign([
             TopicPartition(topic.name, number, OFFSET_BEGINNING)
-            for topic in (FLOWS, WAYS)
+            for topic in (FLOWS, FLOW_ROUTES)
             for number in known[topic.name].partitions
         ])  # fmt: skip
         self.book = FlowRouteTable()
@@ -93,14 +93,14 @@ class _Follower:
         self._consumer.close()
 
     def _take(self, message: Any) -> None:
-        if message.topic() == WAYS.name:
+        if message.topic() == FLOW_ROUTES.name:
             self.book.take(message.key(), message.value())
             return
         for flow in codec.decode(message.value(), FLOWS.record)["flows"]:
-            if flow["hops"]:
+            if flow["links"]:
                 key = (flow["protocol"], flow["nic"], flow["source_port"], flow["peer_port"])
                 first_s, _ = self.hops.get(key, (message.timestamp()[1] / 1e3, []))
-                self.hops[key] = (first_s, flow["hops"])
+                self.hops[key] = (first_s, flow["links"])
 
 
 def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) -> dict[str, Value]:

@@ -1,6 +1,6 @@
 """Decisions in the terminal: what was decided of late, why, what came of it, and what is held back.
 
-In: `fabric.decisions`, `fabric.actions`, `fabric.rounds` and `fabric.config`, straight from the log. Out: a
+In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log. Out: a
 table with the newest first, JSON, or lines as things happen. It needs neither history nor the page.
 """
 
@@ -14,12 +14,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.state import action_entries
-from fabrictime.state.action_entries import Deed
-from fabrictime.state.action_state import ActState, HeldBack
+from fabrictime.state.action_entries import ActionEntry
+from fabrictime.state.action_state import ActionState, SuppressedAction
 from fabrictime.state.recent import Recent, Taken
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, ROUNDS, TOPICS
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,7 +46,7 @@ class Acts:
     """What is decided and done, filled from messages."""
 
     def __init__(self, registry: codec.Registry | None = None) -> None:
-        self.state = ActState(lambda value: codec.decode(value, FLOWS.record, registry))
+        self.state = ActionState(lambda value: codec.decode(value, FLOWS.record, registry))
         self.unreadable = 0
         self._registry = registry
 
@@ -62,18 +62,18 @@ class Acts:
         self.state.take(taken.topic, taken.key, record)
         return record
 
-    def deeds(self, wanted: Wanted, now_ns: int) -> list[Deed]:
+    def deeds(self, wanted: Wanted, now_ns: int) -> list[ActionEntry]:
         """Return the wanted decisions, the newest first."""
         least = now_ns - round(wanted.since_s * 1e9)
         found = action_entries.deeds(self.state, now_ns)
         return [deed for deed in found if deed.at_ns >= least and _named(deed, wanted.patterns)]
 
-    def held(self, wanted: Wanted) -> list[HeldBack]:
+    def held(self, wanted: Wanted) -> list[SuppressedAction]:
         """Return what is held back, what is so for longest first."""
         return [each for each in self.state.held() if _named(each, wanted.patterns)]
 
 
-def _named(what: Deed | HeldBack, patterns: Sequence[str]) -> bool:
+def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
     names = (what.flow_id, action_entries.flow_text(what.flow_id), what.reason)
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
@@ -112,7 +112,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
         for taken in reader.catch_up():
             acts.take(taken)
         if wanted.as_json or not console.is_terminal:
-            shown: set[HeldBack] = set()
+            shown: set[SuppressedAction] = set()
             for deed in reversed(acts.deeds(wanted, time.time_ns())):
                 _print_deed(deed, wanted)
             while True:
@@ -136,7 +136,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
 
 def _reader(bootstrap: str, wanted: Wanted) -> Recent:
     back_s = wanted.since_s
-    return Recent(bootstrap, {CONFIG: None, DECISIONS: back_s, ACTIONS: back_s, ROUNDS: ROUNDS_BACK_S})
+    return Recent(bootstrap, {CONFIG: None, DECISIONS: back_s, ACTIONS: back_s, POLICY_CYCLES: ROUNDS_BACK_S})
 
 
 def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wanted) -> None:
@@ -149,7 +149,7 @@ def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wan
             _print_deed(deed, wanted)
 
 
-def _print_deed(deed: Deed, wanted: Wanted) -> None:
+def _print_deed(deed: ActionEntry, wanted: Wanted) -> None:
     if wanted.held:
         return
     print(
@@ -158,7 +158,7 @@ def _print_deed(deed: Deed, wanted: Wanted) -> None:
     )
 
 
-def _line(deed: Deed) -> str:
+def _line(deed: ActionEntry) -> str:
     took = "" if deed.done_ns is None else f" after {delay_text(deed.done_ns - deed.at_ns)}"
     more = f" ({deed.detail})" if deed.detail else ""
     return (
@@ -167,23 +167,23 @@ def _line(deed: Deed) -> str:
     )
 
 
-def _print_held(acts: Acts, wanted: Wanted, shown: set[HeldBack]) -> set[HeldBack]:
+def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set[SuppressedAction]:
     held = acts.held(wanted)
     for each in held:
         if each not in shown:
             print(
                 json.dumps(held_record(each), allow_nan=False) if wanted.as_json
                 else f"{action_entries.time_text(each.since_ns)} HELD {each.flow_id}: "
-                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.why, each.why)}",
+                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.cause, each.cause)}",
                 flush=True,
             )  # fmt: skip
     return set(held)
 
 
-def held_record(held: HeldBack) -> dict[str, Any]:
+def held_record(held: SuppressedAction) -> dict[str, Any]:
     """Return what is held back as plain values, for JSON."""
     return {
-        **held._asdict(), "why_text": action_entries.WHYS.get(held.why, held.why),
+        **held._asdict(), "why_text": action_entries.WHYS.get(held.cause, held.cause),
         "because": action_entries.reason_of_held(held),
     }  # fmt: skip
 
@@ -228,7 +228,7 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     return Group(*parts)
 
 
-def decided(deeds: Sequence[Deed], when: str, room: int, *, effects: bool = False) -> list[RenderableType]:
+def decided(deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False) -> list[RenderableType]:
     """Return decisions as rich prints them."""
     from rich.table import Table
     from rich.text import Text
@@ -260,7 +260,7 @@ def decided(deeds: Sequence[Deed], when: str, room: int, *, effects: bool = Fals
     return found
 
 
-def held_back(held: Sequence[HeldBack], state: ActState, now_ns: int, room: int) -> list[RenderableType]:
+def held_back(held: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int) -> list[RenderableType]:
     """Return what is held back as rich prints it."""
     from rich.table import Table
     from rich.text import Text

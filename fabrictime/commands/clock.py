@@ -623,7 +623,7 @@ _EVENT_FIGURE: Final[Mapping[str, Callable[[float], str]]] = {
     "STEP": lambda ns: f" {_signed_ns(ns)}",
     "MERGED": lambda ns: f" {_signed_ns(ns)}",
     "RATE_CHANGE": lambda ns: f" {ns:+,.1f} ppb",
-    "LIAR": lambda ns: f" {_ns(ns)} rms",
+    "FALSETICKER": lambda ns: f" {_ns(ns)} rms",
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.actions import decided, held_record
 from fabrictime.state import action_entries
-from fabrictime.state.action_state import HeldBack
+from fabrictime.state.action_state import SuppressedAction
 from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, stands
 from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
@@ -26,15 +26,15 @@ from schemas.topics import (
     CONTENTION,
     DECISIONS,
     FALLBACKS,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
-    WAYS,
     Topic,
 )
-from streams.runtime.flow_routes import Links, FlowRoute, FlowRouteTable
+from streams.runtime.flow_routes import FlowRoute, FlowRouteTable, Links
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,7 +67,7 @@ class Seen:
         try:
             if topic == FLOWS.name:
                 self.state.take_flows(key, value, append_ns)
-            elif topic == WAYS.name:
+            elif topic == FLOW_ROUTES.name:
                 self.ways.take(key.encode(), value, self._registry)
             elif topic == FALLBACKS.name:
                 if value is not None:
@@ -123,7 +123,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     if flow is not None:
         ways = seen.ways.of(flow["nic"], flow["peer"], flow["peer_port"])
         own = ways.get(flow["source_port"], own)
-        own = FlowRoute(tuple(flow["hops"]) or own.links, own.reverse)
+        own = FlowRoute(tuple(flow["links"]) or own.links, own.reverse)
         others = _others(seen, flow, ways, own, now_ns)
     mode = acts.mode(host)
     return {
@@ -148,12 +148,12 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
 
 
 def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
-    number = state.wires.number(link)
+    number = state.cable_graph.number(link)
     subject = None if number is None else state.subject_of(number)
     queue = None if number is None else state.queues.newest(number)
     windows = [
         each for each in state.contention.values()
-        if stands(each, now_ns) and (each["link"] == link or link in each["others"])
+        if stands(each, now_ns) and (each["link"] == link or link in each["other_paths"])
     ]  # fmt: skip
     record = None if subject is None else subject.record
     return {
@@ -171,7 +171,7 @@ def _others(seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRo
     well ones."""
     told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
     ranked: list[int] = next(
-        (each["others"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
+        (each["other_paths"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
     grouped: dict[Links, list[int]] = {}
     for port, way in ways.items():
@@ -186,7 +186,7 @@ def _others(seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRo
         ranks = [ranked.index(port) + 1 for port in ports if port in ranked]
         found.append({
             "rank": min(ranks, default=None), "ports": ports, "links": list(links),
-            "state": worst["state"], "because": worst["text"], "busiest": max(loads, default=None),
+            "state": worst["state"], "detected_by": worst["text"], "busiest": max(loads, default=None),
             "wait_ns": max(waits, default=None),
         })  # fmt: skip
     found.sort(
@@ -220,8 +220,8 @@ def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     """Read what the log says, and of the one flow that `text` names what its host reported; return its id.
     Raises ValueError as `main` does."""
     wanted: dict[Topic, float | None] = {
-        CONFIG: None, INVENTORY: None, FLAPS: None, WAYS: None, FALLBACKS: None, QUEUES: FLOWS_BACK_S,
-        CONTENTION: max(since_s, 60.0), DECISIONS: since_s, ACTIONS: since_s, ROUNDS: ROUNDS_BACK_S,
+        CONFIG: None, INVENTORY: None, LINK_HEALTH: None, FLOW_ROUTES: None, FALLBACKS: None, QUEUES: FLOWS_BACK_S,
+        CONTENTION: max(since_s, 60.0), DECISIONS: since_s, ACTIONS: since_s, POLICY_CYCLES: ROUNDS_BACK_S,
         FLOWS: FLOWS_BACK_S,
     }  # fmt: skip
     first = Recent(bootstrap, wanted)
@@ -325,7 +325,7 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     for each in ways[:SHOWN_WAYS]:
         ports = ", ".join(map(str, each["ports"][:3])) + (" …" if len(each["ports"]) > 3 else "")
         inner = each["links"][1:-1] or each["links"]
-        over = ", ".join(map(arrow, inner)) + (f": {each['because']}" if each["because"] else "")
+        over = ", ".join(map(arrow, inner)) + (f": {each['detected_by']}" if each["detected_by"] else "")
         busiest = "—" if each["busiest"] is None else percent_text(each["busiest"])
         table.add_row(
             Text("—" if each["rank"] is None else str(each["rank"])), Text(ports),
@@ -335,7 +335,7 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def _held_lines(held: Sequence[HeldBack], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
+def _held_lines(held: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
     from rich.text import Text
 
     if held:

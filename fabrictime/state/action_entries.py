@@ -1,6 +1,6 @@
 """Decisions as people read them: cause, what came of it, and how the flow fared before and after.
 
-In: an `ActState` (its lock held), health, contention and alerts that decisions answer. Out: `Deed`s, the
+In: an `ActionState` (its lock held), health, contention and alerts that decisions answer. Out: `ActionEntry`s, the
 newest first; words; what of the limits is used; the picture of one flow. Pure.
 """
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from fabrictime.state.action_state import MOVES, ActState, HeldBack, Record
+from fabrictime.state.action_state import MOVES, ActionState, Record, SuppressedAction
 from fabrictime.state.flow_history import NO_EFFECT, SIDE_NS, Effect, Sample, effect
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, delay_text, seconds_text
@@ -32,7 +32,7 @@ OUTCOMES: Final = {
     "REVERTED": "undone again",
     "ENDED": "done, its time is over",
     "APPLIED": "done",
-    "REFLEX": "done by the host itself: its path was dead and no decision had come",
+    "LOCAL_REPAIR": "done by the host itself: its path was dead and no decision had come",
     "OBSERVED": "not done: the mode is OBSERVE",
     "FAILED": "failed",
     "LIMITED": "not done: its host had done as much as it may in a second",
@@ -48,7 +48,7 @@ OUTCOMES: Final = {
 }
 """Outcomes in words. Of several of one decision the one that stands first counts."""
 RANK: Final = {name: number for number, name in enumerate(OUTCOMES)}
-DONE: Final = frozenset({"REVERTED", "ENDED", "APPLIED", "REFLEX", "DUPLICATE"})
+DONE: Final = frozenset({"REVERTED", "ENDED", "APPLIED", "LOCAL_REPAIR", "DUPLICATE"})
 OPEN: Final = frozenset({"WAITING"})
 
 CAUSES: Final = {
@@ -66,8 +66,8 @@ CAUSES: Final = {
 WHYS: Final = {
     "PROTECTED": "its job is protected (protected_jobs)",
     "NOT_ALLOWED": "this action is not allowed (allowed_actions)",
-    "ACTIONS_PER_S": "its host takes as many actions a second as it may (most_actions_per_s)",
-    "MOVED_SHARE": "as many flows as may were moved within the minute (most_moved_share)",
+    "ACTIONS_PER_S": "its host takes as many actions a second as it may (max_actions_per_s)",
+    "MOVED_SHARE": "as many flows as may were moved within the minute (max_moved_share)",
     "NO_LIVING_PATH": "no other living path is known",
     "NO_BETTER_PATH": "no other path is better",
     "COOL_DOWN": "it was moved a short while ago and rests",
@@ -85,7 +85,7 @@ ACTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class ActionEntry:
     """One decision and what came of it; or what an actuator did by itself."""
 
     decision_id: str
@@ -115,7 +115,7 @@ class Deed:
         return self.outcome in DONE
 
 
-def deeds(state: ActState, now_ns: int, flow_id: str | None = None) -> list[Deed]:
+def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
     """Return what was decided and done, of all flows or of one, the newest first."""
     found = [
         _deed(decision, state.reports.get(name, {}), now_ns)
@@ -123,14 +123,14 @@ def deeds(state: ActState, now_ns: int, flow_id: str | None = None) -> list[Deed
         if flow_id is None or decision["flow_id"] == flow_id
     ]
     for name, reports in state.reports.items():
-        own = None if name in state.decisions else reports.get("REFLEX") or _first(reports)
+        own = None if name in state.decisions else reports.get("LOCAL_REPAIR") or _first(reports)
         if own is not None and (flow_id is None or own["flow_id"] == flow_id):
             found.append(_undecided(name, own, reports))
     found.sort(key=lambda each: (-each.at_ns, each.decision_id))
     return found
 
 
-def with_effects(found: Iterable[Deed], state: ActState, now_ns: int, most: int = 1 << 30) -> list[Deed]:
+def with_effects(found: Iterable[ActionEntry], state: ActionState, now_ns: int, most: int = 1 << 30) -> list[ActionEntry]:
     """Return the first `most` deeds, each with how its flow fared around it, up to the next that moved it."""
     listed = list(found)
     turns: dict[str, list[int]] = {}
@@ -140,7 +140,7 @@ def with_effects(found: Iterable[Deed], state: ActState, now_ns: int, most: int 
     return [_with_effect(deed, state, turns.get(deed.flow_id, []), now_ns) for deed in listed[:most]]
 
 
-def _with_effect(deed: Deed, state: ActState, turns: Sequence[int], now_ns: int) -> Deed:
+def _with_effect(deed: ActionEntry, state: ActionState, turns: Sequence[int], now_ns: int) -> ActionEntry:
     if not deed.done or deed.done_ns is None:
         return deed
     known = state.effects.get(deed.decision_id)
@@ -160,7 +160,7 @@ def _first(reports: Mapping[str, Record]) -> Record | None:
     return min(reports.values(), key=lambda each: RANK.get(each["outcome"], len(RANK)), default=None)
 
 
-def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Deed:
+def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
     report = _first(reports)
     if report is not None:
         outcome = report["outcome"]
@@ -170,7 +170,7 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Deed:
         outcome = "UNANSWERED"
     # a lease that ended or an action that was undone was done once: how and how quickly says that report
     done = reports.get("APPLIED", report)
-    return Deed(
+    return ActionEntry(
         decision["decision_id"],
         decision["at_ns"],
         decision["host"],
@@ -192,9 +192,9 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Deed:
     )
 
 
-def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Deed:
+def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> ActionEntry:
     """A report on a decision that is not known here: taken by the host itself, or decided long ago."""
-    return Deed(
+    return ActionEntry(
         name,
         report["at_ns"] - report["took_ns"],
         report["host"],
@@ -203,7 +203,7 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Deed
         report["from_path"],
         report["to_path"],
         report["rate_bps"],
-        "DOWN" if report["outcome"] == "REFLEX" else "UNKNOWN",
+        "DOWN" if report["outcome"] == "LOCAL_REPAIR" else "UNKNOWN",
         "",
         report["detail"],
         report["outcome"],
@@ -245,10 +245,10 @@ def cause_text(kind: str, reason: str) -> str:
     return words
 
 
-def what_text(deed: Deed | HeldBack) -> str:
+def what_text(deed: ActionEntry | SuppressedAction) -> str:
     """Return what is to be done, in words."""
     words = ACTIONS.get(deed.action, deed.action)
-    if isinstance(deed, HeldBack):
+    if isinstance(deed, SuppressedAction):
         return words
     if deed.action in MOVES:
         ports = [_port(deed.from_path), _port(deed.to_path)]
@@ -260,7 +260,7 @@ def _port(path: int | None) -> str:
     return "?" if path is None else str(path)
 
 
-def took_text(deed: Deed) -> str:
+def took_text(deed: ActionEntry) -> str:
     """Return how long it took: from the decision until it was done, and the effector's part of it."""
     if deed.done_ns is None:
         return "—"
@@ -269,12 +269,12 @@ def took_text(deed: Deed) -> str:
     return f"{delay_text(deed.done_ns - deed.at_ns)}, {delay_text(deed.took_ns)} of it {deed.how or 'done'}"
 
 
-def held_text(held: HeldBack, now_ns: int) -> str:
+def held_text(held: SuppressedAction, now_ns: int) -> str:
     """Return why something is held back and for how long, in words."""
-    return f"{WHYS.get(held.why, held.why)}; for {seconds_text((now_ns - held.since_ns) / 1e9)}"
+    return f"{WHYS.get(held.cause, held.cause)}; for {seconds_text((now_ns - held.since_ns) / 1e9)}"
 
 
-def reason_of_held(held: HeldBack) -> str:
+def reason_of_held(held: SuppressedAction) -> str:
     """Return what called for what is held back: a reason's id says by its form what it names."""
     subject = subject_of(held.reason)
     if held.reason == held.flow_id:
@@ -316,7 +316,7 @@ def ways_on(kind: str, reason: str, alerts: Iterable[Record]) -> list[tuple[str,
 # ------------------------------------------------------------------------------------ mode, limits, counts
 
 
-def mode_text(state: ActState) -> str:
+def mode_text(state: ActionState) -> str:
     """Return the mode in force, by whom and since when."""
     mode = state.mode()
     words = "ACT: decisions are carried out" if mode.act else "OBSERVE: decisions are told, nothing is done"
@@ -349,7 +349,7 @@ class Used:
         return self.used / self.most if self.most else 1.0
 
 
-def limits_used(state: ActState, now_ns: int) -> list[Used]:
+def limits_used(state: ActionState, now_ns: int) -> list[Used]:
     """Return what of the limits is used: each shard's, and the busiest host's; as policy counts, that is by
     what was decided and by what hosts did themselves."""
     moved: dict[str, set[str]] = {}
@@ -360,7 +360,7 @@ def limits_used(state: ActState, now_ns: int) -> list[Used]:
             shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
             if record["action"] in MOVES and shard_of:
                 moved.setdefault(shard_of, set()).add(record["flow_id"])
-    share = state.limits("*").most_moved_share
+    share = state.limits("*").max_moved_share
     found = []
     for name in sorted({*state.shards, *moved}):
         shard = state.shards.get(name)
@@ -372,7 +372,7 @@ def limits_used(state: ActState, now_ns: int) -> list[Used]:
             host,
             "most actions within a second of the last minute",
             _densest(times),
-            state.limits(host).most_actions_per_s,
+            state.limits(host).max_actions_per_s,
         )
         for host, times in recent.items()
     ]
@@ -380,8 +380,8 @@ def limits_used(state: ActState, now_ns: int) -> list[Used]:
     return found + busy[:3]
 
 
-def _reflexes(state: ActState) -> list[Record]:
-    return [reports["REFLEX"] for reports in state.reports.values() if "REFLEX" in reports]
+def _reflexes(state: ActionState) -> list[Record]:
+    return [reports["LOCAL_REPAIR"] for reports in state.reports.values() if "LOCAL_REPAIR" in reports]
 
 
 def _densest(times: list[int]) -> int:
@@ -394,7 +394,7 @@ def _densest(times: list[int]) -> int:
     return most
 
 
-def counts(found: Iterable[Deed]) -> Counter[str]:
+def counts(found: Iterable[ActionEntry]) -> Counter[str]:
     """Return how many decisions came to what."""
     return Counter(deed.outcome for deed in found)
 
@@ -421,7 +421,7 @@ def only(text: str | None, flow_ids: Iterable[str]) -> str | None:
     return text if text in found else found.pop() if len(found) == 1 else None
 
 
-def figures(deed: Deed) -> list[tuple[str, str]]:
+def figures(deed: ActionEntry) -> list[tuple[str, str]]:
     """Return a decision as names and values."""
     told = deed.effect
     rows = [
@@ -450,7 +450,7 @@ def _told(value: float | None, text: Callable[[float], str]) -> str:
     return "?" if value is None else text(value)
 
 
-def row(deed: Deed) -> dict[str, Any]:
+def row(deed: ActionEntry) -> dict[str, Any]:
     """Return a decision's row."""
     return {
         "id": deed.decision_id,
@@ -468,7 +468,7 @@ def row(deed: Deed) -> dict[str, Any]:
     }
 
 
-def as_record(deed: Deed) -> dict[str, Any]:
+def as_record(deed: ActionEntry) -> dict[str, Any]:
     """Return a deed as plain values, for JSON."""
     return {
         **asdict(deed),
@@ -480,7 +480,7 @@ def as_record(deed: Deed) -> dict[str, Any]:
 
 
 def trail_frame(
-    samples: Sequence[Sample], found: Iterable[Deed], flow_id: str, now_ns: int, span_ns: int
+    samples: Sequence[Sample], found: Iterable[ActionEntry], flow_id: str, now_ns: int, span_ns: int
 ) -> dict[str, Any]:
     """Return one flow's last `span_ns` for the browser: rate and round trip, its path, and marks where it was
     acted on; times in ms. A gap in the reports is a null."""

@@ -1,7 +1,7 @@
 """What is decided for flows, what came of it, what is held back, and the mode in force.
 
-In: decoded Decision, ActionReport, PolicyRounds and ActuatorConfig records, FlowReports messages as they
-came. Out: `ActState`, read under the lock of who fills it. Bounded; pure: no Kafka, no clock.
+In: decoded Decision, ActionReport, PolicyCycles and ActuatorConfig records, FlowReports messages as they
+came. Out: `ActionState`, read under the lock of who fills it. Bounded; pure: no Kafka, no clock.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from fabrictime.state.flow_history import RAW_NS, Decode, Effect, FlowTrail
+from fabrictime.state.flow_history import RAW_NS, Decode, Effect, FlowHistory
 from schemas.limits import EVERYONE, Limits
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, ROUNDS
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 
-__all__ = ["WATCHED_NS", "ActState", "HeldBack", "Mode", "ShardHeld"]
+__all__ = ["WATCHED_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
 
 Record = Mapping[str, Any]
 
@@ -26,12 +26,12 @@ MOST_HELD: Final = 4_096
 MOVES: Final = frozenset({"REROUTE", "RESTORE"})
 
 
-class HeldBack(NamedTuple):
+class SuppressedAction(NamedTuple):
     """An action that was wanted and not taken, and since when that is so, fabric time."""
 
     flow_id: str
     action: str
-    why: str
+    cause: str
     reason: str
     since_ns: int
 
@@ -45,7 +45,7 @@ class Mode(NamedTuple):
 
 
 @dataclass(slots=True)
-class ShardHeld:
+class ShardPolicy:
     """A shard's policy as of its newest round. `held` None: not told yet since we listen."""
 
     epoch: int = -1
@@ -53,7 +53,7 @@ class ShardHeld:
     at_ns: int = 0
     flows: int = 0
     movable: int = 0
-    held: list[HeldBack] | None = None
+    held: list[SuppressedAction] | None = None
 
 
 @dataclass(slots=True)
@@ -65,15 +65,15 @@ class _Said:
     mode_ns: int = 0
 
 
-class ActState:
+class ActionState:
     """The newest of what is decided and done. Records come in each partition's order."""
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
-        self.trail = FlowTrail(decode_flows, raw_ns)
+        self.trail = FlowHistory(decode_flows, raw_ns)
         self.decisions: dict[str, Record] = {}
         self.reports: dict[str, dict[str, Record]] = {}
         """Decision to outcome to report."""
-        self.shards: dict[str, ShardHeld] = {}
+        self.shards: dict[str, ShardPolicy] = {}
         self.effects: dict[str, Effect] = {}
         """How flows fared around decisions, once that changes no more."""
         self._said: dict[str, _Said] = {}
@@ -96,14 +96,14 @@ class ActState:
             while len(self.reports) > KEPT:
                 del self.reports[next(iter(self.reports))]
             self.trail.watch(record["host"], record["at_ns"] + WATCHED_NS)
-        elif topic == ROUNDS.name:
+        elif topic == POLICY_CYCLES.name:
             self._take_rounds(record)
 
     def _name(self, report: Record) -> str:
         """Under which name a report is kept: an actuator that began anew counts its reflexes anew."""
         name = str(report["decision_id"])
-        known = self.reports.get(name, {}).get("REFLEX")
-        if report["outcome"] == "REFLEX" and known is not None and known["at_ns"] != report["at_ns"]:
+        known = self.reports.get(name, {}).get("LOCAL_REPAIR")
+        if report["outcome"] == "LOCAL_REPAIR" and known is not None and known["at_ns"] != report["at_ns"]:
             return f"{name} {report['at_ns']}"
         return name
 
@@ -117,17 +117,17 @@ class ActState:
             self._said[key] = _Said(record, record["by"], record["at_ns"])
 
     def _take_rounds(self, record: Record) -> None:
-        shard = self.shards.setdefault(record["shard"], ShardHeld())
-        place = (record["epoch"], record["first_round"])
+        shard = self.shards.setdefault(record["shard"], ShardPolicy())
+        place = (record["epoch"], record["first_cycle"])
         if place < (shard.epoch, shard.next_round):
             return  # of an owner that is no more, or read again
         if record["epoch"] != shard.epoch:
             shard.held = None
-        shard.epoch, shard.next_round = record["epoch"], record["first_round"] + len(record["rounds"])
+        shard.epoch, shard.next_round = record["epoch"], record["first_cycle"] + len(record["cycles"])
         shard.at_ns, shard.flows, shard.movable = record["at_ns"], record["flows"], record["movable"]
-        for each in record["rounds"]:
-            if each["held"] is not None:
-                shard.held = _held(each["held"], shard.held or [], each["now_ns"])
+        for each in record["cycles"]:
+            if each["suppressed"] is not None:
+                shard.held = _held(each["suppressed"], shard.held or [], each["now_ns"])
 
     def keep_effect(self, decision_id: str, effect: Effect) -> None:
         """Keep what a decision did to its flow: samples go, this stays."""
@@ -160,16 +160,16 @@ class ActState:
         act = self.mode().act
         return sorted(key for key in self._said if key != EVERYONE and self.mode(key).act != act)
 
-    def held(self) -> list[HeldBack]:
+    def held(self) -> list[SuppressedAction]:
         """Return what is held back now, of all shards, what is so for longest first."""
         found = [each for shard in self.shards.values() for each in shard.held or ()]
         return sorted(found, key=lambda each: (each.since_ns, each))
 
 
-def _held(told: list[Record], before: list[HeldBack], now_ns: int) -> list[HeldBack]:
+def _held(told: list[Record], before: list[SuppressedAction], now_ns: int) -> list[SuppressedAction]:
     since = {each[:4]: each.since_ns for each in before}
     found = []
     for each in told[:MOST_HELD]:
-        what = (each["flow_id"], each["action"], each["why"], each["reason"])
-        found.append(HeldBack(*what, since.get(what, now_ns)))
+        what = (each["flow_id"], each["action"], each["cause"], each["reason"])
+        found.append(SuppressedAction(*what, since.get(what, now_ns)))
     return found

@@ -63,7 +63,7 @@ def ends_of(link: str) -> tuple[End, End] | None:
     return End(node, port), End(far_node, far_port)
 
 
-class Wires:
+class CableGraph:
     """Cables by number: cable c carries link 2c from the end whose id sorts first, and link 2c + 1 back."""
 
     def __init__(self) -> None:

@@ -15,24 +15,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from fabrictime.state.action_state import ActState
-from fabrictime.state.cable_graph import Nic, Plan, Wires
-from fabrictime.state.flow_cache import Decode, FlowShelf
+from fabrictime.state.action_state import ActionState
+from fabrictime.state.cable_graph import CableGraph, Nic, Plan
+from fabrictime.state.flow_cache import Decode, FlowCache
 from fabrictime.state.flow_history import RAW_NS
-from fabrictime.state.link_index import Crossings
-from fabrictime.state.queue_history import FRESH_NS, QueueMinute
+from fabrictime.state.link_index import LinkIndex
+from fabrictime.state.queue_history import FRESH_NS, QueueHistory
 from schemas.topics import (
     ACTIONS,
     ALERTS,
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     PATHS,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
     TOPICS,
 )
 
@@ -57,7 +57,7 @@ UNTOLD_NS: Final = 30_000_000_000
 _PARTS: Final[dict[str, Part]] = {
     INVENTORY.name: "plan",
     PATHS.name: "paths",
-    FLAPS.name: "health",
+    LINK_HEALTH.name: "health",
     QUEUES.name: "queues",
     CONTENTION.name: "contention",
     FLOWS.name: "flows",
@@ -65,7 +65,7 @@ _PARTS: Final[dict[str, Part]] = {
     DECISIONS.name: "acts",
     ACTIONS.name: "acts",
     CONFIG.name: "acts",
-    ROUNDS.name: "held",
+    POLICY_CYCLES.name: "held",
 }
 RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
 """Topic to the record that it carries, of all topics that the state takes."""
@@ -102,11 +102,11 @@ class FabricState:
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.lock = threading.RLock()
-        self.wires = Wires()
-        self.crossings = Crossings(self.wires)
-        self.queues = QueueMinute(self.wires)
-        self.flows = FlowShelf(decode_flows)
-        self.acts = ActState(decode_flows, raw_ns)
+        self.cable_graph = CableGraph()
+        self.link_index = LinkIndex(self.cable_graph)
+        self.queues = QueueHistory(self.cable_graph)
+        self.flows = FlowCache(decode_flows)
+        self.acts = ActionState(decode_flows, raw_ns)
         self.nics: dict[str, Nic] = {}
         self.subjects: dict[str, Subject] = {}
         self.contention: dict[str, Record] = {}
@@ -127,16 +127,16 @@ class FabricState:
     def take(self, topic: str, key: str, record: Record | None, append_ns: int) -> Part:
         """Take one record (None: a tombstone of `key`); return the part of the state that it changed."""
         part = _PARTS[topic]
-        before = self.wires.version
+        before = self.cable_graph.version
         if topic == INVENTORY.name:
             if not self._take_nic(key, record):
                 return part
         elif topic == PATHS.name:
             if record is None:
-                self.crossings.forget(*_pair(key))
+                self.link_index.forget(*_pair(key))
             else:
-                self.crossings.take(record)
-        elif topic == FLAPS.name:
+                self.link_index.take(record)
+        elif topic == LINK_HEALTH.name:
             self._take_health(key, record)
         elif part in ("acts", "held"):
             self.acts.take(topic, key, record)
@@ -149,7 +149,7 @@ class FabricState:
         elif topic == ALERTS.name:
             self._take_alert(record)
         self._changed(part, topic, append_ns)
-        if self.wires.version != before:
+        if self.cable_graph.version != before:
             self.versions["plan"] += 1
         return part
 
@@ -170,7 +170,7 @@ class FabricState:
         if record is None:
             if self.nics.pop(key, None) is None:
                 return False
-            self.crossings.forget_nic(key)
+            self.link_index.forget_nic(key)
             self.nic_state.pop(key, None)
             return True
         nic = Nic(
@@ -205,11 +205,11 @@ class FabricState:
             subject.turns.append(Turn(record["since_ns"], state))
         subject.record = record
         if record["kind"] == "LINK":
-            named = [self.wires.number(link) for link in (record["links"] or [record["subject"]])]
+            named = [self.cable_graph.number(link) for link in (record["links"] or [record["subject"]])]
             numbers = {number for number in named if number is not None}
             if state == 1 or not record["links"]:
                 numbers |= {number ^ 1 for number in numbers}
-            if not all(self.crossings.crossed(number) for number in numbers):
+            if not all(self.link_index.crossed(number) for number in numbers):
                 self.versions["plan"] += 1  # drawn for its trouble alone
             subject.numbers = tuple(numbers)
             for number in numbers:
@@ -274,7 +274,7 @@ class FabricState:
         found = self.plan_if_known()
         if found is None:
             self._queues_pass_ns = None
-            found = self.wires.plan(self.nics.values(), self._drawn)
+            found = self.cable_graph.plan(self.nics.values(), self._drawn)
             self._plan = (self._plan_version(), found)
         return found
 
@@ -284,14 +284,14 @@ class FabricState:
 
     def _plan_version(self) -> tuple[int, int, int, bool]:
         passed = self._queues_pass_ns is not None and self.queues.newest_ns > self._queues_pass_ns
-        return self.wires.version, self.crossings.shape, self.versions["plan"], passed
+        return self.cable_graph.version, self.link_index.shape, self.versions["plan"], passed
 
     def _drawn(self, cable: int) -> bool:
         """A cable stands while a path crosses it, it is in trouble, or its queues are told."""
         up, down = 2 * cable, 2 * cable + 1
         if (
-            self.crossings.crossed(up)
-            or self.crossings.crossed(down)
+            self.link_index.crossed(up)
+            or self.link_index.crossed(down)
             or self.link_state.get(up, 0) > 1
             or self.link_state.get(down, 0) > 1
         ):
@@ -312,7 +312,7 @@ class FabricState:
 
     def subject_of(self, number: int) -> Subject | None:
         """Return what was judged of a link's cable."""
-        return self.subjects.get(self.wires.cable(number))
+        return self.subjects.get(self.cable_graph.cable(number))
 
     def standing(self) -> list[Record]:
         """Return the alerts that stand, the newest first."""

@@ -19,7 +19,7 @@ Decode = Callable[[bytes], Mapping[str, Any]]
 Flow = Mapping[str, Any]
 
 
-class FlowShelf:
+class FlowCache:
     """Messages by host; `decode` makes a FlowReports record of one, or raises ValueError."""
 
     def __init__(self, decode: Decode) -> None:
@@ -83,5 +83,5 @@ class FlowShelf:
 def crossing(flows: Mapping[str, Flow], links: Collection[str]) -> list[Flow]:
     """Return the flows that cross one of the links, the heaviest first."""
     wanted = set(links)
-    found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["hops"])]
+    found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["links"])]
     return sorted(found, key=lambda flow: -flow["rate_bps"])

@@ -51,7 +51,7 @@ class Effect(NamedTuple):
 NO_EFFECT: Final = Effect()
 
 
-class FlowTrail:
+class FlowHistory:
     """Samples of the flows of watched hosts; `decode` makes a FlowReports record, or raises ValueError."""
 
     def __init__(self, decode: Decode, raw_ns: int = RAW_NS) -> None:
@@ -134,7 +134,7 @@ class FlowTrail:
                         flow["rtt_ns"],
                         flow["source_port"],
                         flow["rate_limit_bps"],
-                        tuple(flow["hops"]),
+                        tuple(flow["links"]),
                     )
                 )
                 self._count += 1

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fabrictime.state.cable_graph import Wires
+from fabrictime.state.cable_graph import CableGraph
 
 MOST_PAIRS: Final = 65_536
 """Pairs whose paths are kept; of further ones the links alone are learned."""
@@ -40,15 +40,15 @@ class _Packed:
     link: _Int32s
 
 
-class Crossings:
+class LinkIndex:
     """The newest paths of every directed pair."""
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, cable_graph: CableGraph) -> None:
         self.version = 0
         self.shape = 0
         """Grows when a link gets its first path or loses its last one."""
         self.left_out = 0
-        self._wires = wires
+        self._wires = cable_graph
         self._pairs: dict[tuple[str, str], _Packed] = {}
         self._size = 0
         self._crossed: dict[int, int] = {}
@@ -67,7 +67,7 @@ class Crossings:
         """Take one PathMaps record: the pair's paths are those and no others."""
         path, answer, end, link = [], [], [], []
         for each in record["paths"]:
-            numbers = [number for hop in each["hops"] if (number := self._wires.number(hop)) is not None]
+            numbers = [number for hop in each["links"] if (number := self._wires.number(hop)) is not None]
             if not numbers:
                 continue
             link.extend(numbers)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fabrictime.state.cable_graph import Wires
+from fabrictime.state.cable_graph import CableGraph
 
 KEPT_NS: Final = 65_000_000_000
 MOST_POINTS: Final = 2_500_000
@@ -67,13 +67,13 @@ class _Window:
     figures: _Floats  # [5, N]: mean, most, bound, utilisation, its bound
 
 
-class QueueMinute:
+class QueueHistory:
     """All windows of the last minute, shard by shard."""
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, cable_graph: CableGraph) -> None:
         self.version = 0
         self.newest_ns = 0
-        self._wires = wires
+        self._wires = cable_graph
         self._windows: deque[_Window] = deque()
         self._points = 0
         self._newest: dict[int, Depth] = {}

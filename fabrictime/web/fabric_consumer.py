@@ -22,12 +22,12 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     PATHS,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
 )
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 READS: Final = (
     INVENTORY,
     PATHS,
-    FLAPS,
+    LINK_HEALTH,
     ALERTS,
     CONFIG,
     QUEUES,
@@ -43,7 +43,7 @@ READS: Final = (
     FLOWS,
     DECISIONS,
     ACTIONS,
-    ROUNDS,
+    POLICY_CYCLES,
 )
 BACK_S: Final = {
     QUEUES.name: 65,
@@ -51,7 +51,7 @@ BACK_S: Final = {
     FLOWS.name: 12,
     DECISIONS.name: 3600,
     ACTIONS.name: 3600,
-    ROUNDS.name: 30,
+    POLICY_CYCLES.name: 30,
 }
 """How far back a topic is read at the start; the others from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
@@ -66,7 +66,7 @@ AGAIN_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class FeedStatus:
+class ConsumerStatus:
     """How the feed is. `error` is a line for people, None while the log answers."""
 
     error: str | None = None
@@ -75,7 +75,7 @@ class FeedStatus:
     unreadable: int = 0
 
 
-class Feed:
+class FabricConsumer:
     """Follows the topics until stopped. `changed(parts)` is called in the feed's thread, without the lock."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Feed:
         changed: Callable[[frozenset[Part]], None],
         registry: codec.Registry | None = None,
     ) -> None:
-        self.status = FeedStatus(error=f"asking the log at {bootstrap}")
+        self.status = ConsumerStatus(error=f"asking the log at {bootstrap}")
         self._bootstrap = bootstrap
         self._state = state
         self._changed = changed

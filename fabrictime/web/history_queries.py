@@ -124,7 +124,7 @@ class Mesh:
     suspects: list[queries.SuspectRow]
 
 
-class Questions:
+class HistoryQueries:
     """Asks history for one part of the page at a time; safe to call from many threads.
 
     An answer is used again while the tables that it came from have not changed.
@@ -156,7 +156,7 @@ class Questions:
                 self._pulse_s = time.monotonic()
             return self._pulse
 
-    def heat(self, way: queries.Way, span_s: int) -> Heat:
+    def heat(self, way: queries.Direction, span_s: int) -> Heat:
         """Return every pair's delays of the span."""
         pulse = self.pulse()
         end_ns = pulse.delays_ns

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, get_args
 
 from fabrictime.state.fabric_state import FabricState, Part
-from fabrictime.web.fabric_consumer import FeedStatus
+from fabrictime.web.fabric_consumer import ConsumerStatus
 from fabrictime.web.tabs.fabric import frames
-from fabrictime.web.tabs.fabric.frames import Drawn, Glance
+from fabrictime.web.tabs.fabric.frames import Drawn, Summary
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ ALL: Final[frozenset[Part]] = frozenset(get_args(Part))
 Told = Callable[[frozenset[Part]], None]
 
 
-class Live:
+class LiveFabric:
     """The fabric's state and those who watch it. Runs in one event loop but for `changed`."""
 
-    def __init__(self, state: FabricState, status: Callable[[], FeedStatus], now: Callable[[], int]) -> None:
+    def __init__(self, state: FabricState, status: Callable[[], ConsumerStatus], now: Callable[[], int]) -> None:
         self.state = state
         self.now_ns = now
         self.plan_number = 0
@@ -47,10 +47,10 @@ class Live:
         self._told_s = self._verdicts_s = float("-inf")
         self._next_plan_s = 0.0
         self._look: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self._glance: tuple[tuple[Any, ...], Glance] | None = None
+        self._glance: tuple[tuple[Any, ...], Summary] | None = None
 
     @property
-    def status(self) -> FeedStatus:
+    def status(self) -> ConsumerStatus:
         """How the feed is."""
         return self._status()
 
@@ -79,13 +79,13 @@ class Live:
                 self._look = (key, frames.look_frame(self.state, self.shown, self.plan_number))
         return self._look[1]
 
-    def glance(self) -> Glance:
+    def summary(self) -> Summary:
         """Return the header's figures; made once for all tabs."""
         versions = self.state.versions
         key = (self.plan_number, *(versions[part] for part in ("health", "queues", "contention", "alerts")))
         if self._glance is None or self._glance[0] != key:
             with self.state.lock:
-                self._glance = (key, frames.glance(self.state, self.now_ns()))
+                self._glance = (key, frames.summary(self.state, self.now_ns()))
         return self._glance[1]
 
     def _note(self, parts: Iterable[Part]) -> None:

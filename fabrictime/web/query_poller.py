@@ -57,7 +57,7 @@ class View(Generic[T]):
     task: asyncio.Task[None] | None = None
 
 
-class Hub:
+class QueryPoller:
     """The views of this process."""
 
     def __init__(self, refresh_s: float) -> None:

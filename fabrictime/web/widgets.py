@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_changed: Final[WeakKeyDictionary[Client, dict[int, Quiet]]] = WeakKeyDictionary()
+_changed: Final[WeakKeyDictionary[Client, dict[int, IncrementalElement]]] = WeakKeyDictionary()
 """What each client is to be told of when this turn of the loop ends, by element, in the order of change."""
 PUT: Final = (
     "for (const [id, state] of {}) try {{ runMethod(id, 'put', [state]) }} catch (e) {{ console.error(e) }}"
 )
 
 
-class Quiet(Element):
+class IncrementalElement(Element):
     """An element whose component has a method `put` for what it shows, and says `ready` once it stands."""
 
     _ready = False
@@ -64,7 +64,7 @@ class Quiet(Element):
         self.update()
 
 
-class Words(Quiet, component="words.js"):
+class LiveText(IncrementalElement, component="words.js"):
     """A line of text, as `ui.label` is one."""
 
     def __init__(self, text: str = "") -> None:
@@ -88,7 +88,7 @@ class Words(Quiet, component="words.js"):
         return {**super().state(), "said": self.text, "title": self._props.get("title", "")}
 
 
-class Markup(Words):
+class Markup(LiveText):
     """HTML that changes; whoever writes it has escaped what came from elsewhere."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Markup(Words):
         self._props["html"] = True
 
 
-class Listing(Quiet, Generic[T]):
+class LiveList(IncrementalElement, Generic[T]):
     """One that shows a list, which its component alone is told of."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Listing(Quiet, Generic[T]):
                 self.update()
 
 
-class Chips(Listing[tuple[str, str, str]], component="chips.js"):
+class Chips(LiveList[tuple[str, str, str]], component="chips.js"):
     """A row of chips: (key, text, address); without an address it is a button, of which `on_pick` is told."""
 
     def __init__(self, on_pick: Callable[[str], None] | None = None) -> None:
@@ -124,7 +124,7 @@ class Chips(Listing[tuple[str, str, str]], component="chips.js"):
         return {"chips": self._shown}
 
 
-class Section(Quiet, component="section.js"):
+class Section(IncrementalElement, component="section.js"):
     """A part of the page that comes and goes with what is in it."""
 
 

@@ -1,7 +1,7 @@
 """The flow reporter of one host, or of several whose namespaces this process may enter.
 
 In: `FlowSettings`, the hosts' NICs, the inventory, what programs register. Out: `FlowReports` of each host:
-changes at once, everything each second, and `FlowWays`: which links they take and could take (`ways.py`).
+changes at once, everything each second, and `FlowRoutes`: which links they take and could take (`ways.py`).
 Only flows between NICs of the fleet are told of. Counters are the kernel's own for TCP; a UDP flow or a queue
 pair is told of where its sender registers it and counts.
 """
@@ -23,17 +23,17 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client
-from producers.flows.intervals import FlowTable, FlowRules, Key
-from producers.flows.registrations import Registrations
-from producers.flows.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics import LookupReader
+from producers.flows.service.intervals import FlowTable, FlowRules, Key
+from producers.flows.service.registrations import Registrations
+from producers.flows.service.socket_diag import SockDiag, TcpSocket
+from producers.inventory.nics.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
 from producers.trace.flow_routes import FlowRouteTracer, Put, Wanted
 from producers.trace.sockets import open_trace_sockets
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import FLOWS, INVENTORY, WAYS
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
 from schemas.topology import TopologyError, TopologySource
 
 __all__ = ["AddressTable", "FlowReporter", "boot_id", "main"]
@@ -120,7 +120,7 @@ class FlowReporter:
             settings.least_bytes,
             settings.changed_share,
             settings.min_changed_kbps * 1e3,
-            settings.kernel_paces,
+            settings.kernel_pacing,
         )
         try:
             for host in dict.fromkeys(nic.host for nic in nics):
@@ -187,7 +187,7 @@ class FlowReporter:
         return peer in self._ways or nic in self._ways
 
     def hear(self, pair: str, record: dict[str, Any] | None, append_ms: int) -> None:
-        """Take a message of `fabric.ways`: others' flows to us, and what an earlier run of this said."""
+        """Take a message of `fabric.flow-routes`: others' flows to us, and what an earlier run of this said."""
         nic, _, peer = pair.partition(">")
         now_s = time.monotonic()
         if peer in self._ways:
@@ -322,7 +322,7 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
         return 2
     readers = [LookupReader(client, {INVENTORY: reporter.meet}, registry)]
     if settings.trace:
-        readers.append(LookupReader(client, {WAYS: reporter.hear}, registry, only=reporter.asks))
+        readers.append(LookupReader(client, {FLOW_ROUTES: reporter.hear}, registry, only=reporter.asks))
     notify = SystemdNotifier()
     notify.notify("READY=1")
 

@@ -74,8 +74,8 @@ def nic_record(
         "capabilities": ["probe.udp", *capabilities],
         "path_ports": list(path_ports),
         "first_hop": first_hop,
-        "turn_ns": pace[0],
-        "turn_shots": pace[1],
+        "slot_ns": pace[0],
+        "slot_probes": pace[1],
         "ud": None,
         "stamp_error_ns": 0,
     }

@@ -136,5 +136,12 @@ def trouble_of(evidence: Evidence) -> list[str]:
     return [name for name, so in said if so]
 
 
+PATH_FIELDS: Final = (
+    "peer", "path", "lost", "answered", "late", "delayed", "loss_streak", "first_lost_age_ns", "last_lost_age_ns",
+    "answered_age_ns", "arrived_age_ns", "timeout_ns",
+)  # fmt: skip
+"""Fields of `PathEvidence`, in the order of the engine's tuples."""
+
+
 def _path(way: WayNews) -> Record:
-    return way._asdict()
+    return dict(zip(PATH_FIELDS, way, strict=True))

@@ -65,7 +65,7 @@ class LiveFlows:
             if name not in flows:
                 self._flows.pop(name, None)
         for name, flow in flows.items():
-            before, links = self._flows.get(name), tuple(flow["hops"])
+            before, links = self._flows.get(name), tuple(flow["links"])
             same = before is not None and (before.peer, before.port) == (flow["peer"], flow["source_port"])
             if before is not None and same and not links:
                 links = before.links  # a way that is broken just now is looked at all the more

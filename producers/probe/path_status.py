@@ -1,6 +1,6 @@
 """From a NIC's prober to the host's actuator, at once: which of its paths are dead, and which live.
 
-In: the probe engine's evidence, the links that its paths were traced over. Out: `ProberWord`s on the
+In: the probe engine's evidence, the links that its paths were traced over. Out: `PathStatusReport`s on the
 actuator's datagram socket, soon after a loss: who hears of all paths of a host knows sooner which link is
 dead than any one path does. Never blocks: nobody there, or one who does not read, is told the next time.
 """
@@ -70,7 +70,7 @@ class PathStatusTracker:
     """Between this word and the next while requests get lost; 0: none was lost by the last word."""
 
     def take(self, ways: Iterable[WayNews], now_ns: int) -> Record | None:
-        """Take what the engine saw; return the `ProberWord` that is due, None where none is."""
+        """Take what the engine saw; return the `PathStatusReport` that is due, None where none is."""
         for news in ways:
             way = self._ways.get((news.peer, news.path))
             if way is None:
@@ -135,7 +135,7 @@ class PathStatusTracker:
             "peer": peer,
             "path": path,
             "dead": way.dead,
-            "in_a_row": way.in_a_row,
+            "loss_streak": way.in_a_row,
             "answered_age_ns": age_ns(way.answered_ns),
             "first_lost_age_ns": age_ns(way.first_lost_ns),
             "last_lost_age_ns": age_ns(way.last_lost_ns),
@@ -159,7 +159,7 @@ class PathStatusReporter:
         word = self._book.take(ways, time.monotonic_ns())
         if word is None:
             return
-        data = codec.encode("ProberWord", word)
+        data = codec.encode("PathStatusReport", word)
         with contextlib.suppress(OSError):  # nobody there, or too much waits: the next word says it again
             directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:  # an address holds 107 bytes; paths here may be longer

@@ -1,6 +1,6 @@
 """Takes the turns that the solve stage lays for a NIC's prober: when to send, and where to.
 
-In: `ProbeTurns` of this NIC, the engine's clocks. Out: turns on the engine's own time. A plan that would have
+In: `ProbeSchedule` of this NIC, the engine's clocks. Out: turns on the engine's own time. A plan that would have
 it send faster than its settings say is refused.
 """
 
@@ -35,12 +35,12 @@ def slot_of(settings: ProbeSettings) -> tuple[int, int]:
 
 
 def schedule_error(record: Record, pace: tuple[int, int]) -> str:
-    """Return why a prober of that pace cannot take a `ProbeTurns`; empty where it can."""
-    count, shots = len(record["path"]), record["shots"]
+    """Return why a prober of that pace cannot take a `ProbeSchedule`; empty where it can."""
+    count, shots = len(record["path"]), record["probes_per_slot"]
     if not 1 <= shots <= pace[1]:
         return f"{shots} paths in a turn, expected 1 to {pace[1]}"
-    if not FASTER * pace[0] <= record["turn_ns"] <= 1e12:
-        return f"{record['turn_ns']} ns from turn to turn, expected {pace[0]} at least"
+    if not FASTER * pace[0] <= record["slot_ns"] <= 1e12:
+        return f"{record['slot_ns']} ns from turn to turn, expected {pace[0]} at least"
     if not 0 < count <= MOST_WAYS or count != len(record["peer"]) or count % shots:
         return f"{count} paths of {len(record['peer'])} peers, {shots} a turn, expected whole turns"
     if not (min(record["peer"]) >= 0 and max(record["peer"]) < len(record["peers"])):
@@ -51,12 +51,12 @@ def schedule_error(record: Record, pace: tuple[int, int]) -> str:
 
 
 def schedule_paths(record: Record) -> list[tuple[str, int]]:
-    """Return (peer, source port) of each shot of a round of a `ProbeTurns` that was not refused."""
+    """Return (peer, source port) of each shot of a round of a `ProbeSchedule` that was not refused."""
     return [(record["peers"][at], path) for at, path in zip(record["peer"], record["path"], strict=True)]
 
 
 def fabric_time_ns(record: Record, clock_ns: int) -> int:
-    """Return fabric time at a reading of the NIC's clock, by the line that a `ProbeTurns` carries."""
+    """Return fabric time at a reading of the NIC's clock, by the line that a `ProbeSchedule` carries."""
     since_ns = clock_ns - record["clock_at_ns"]
     offset_ns: float = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
     return clock_ns + round(offset_ns)
@@ -83,10 +83,10 @@ class ScheduleFollower:
         """Return (peer, source port) to looks a second of the plan that is followed; empty where none is."""
         if self._of is None or self._record is None:
             return {}
-        return schedule_rates_pps(self._ways, self._record["turn_ns"], self._record["shots"])
+        return schedule_rates_pps(self._ways, self._record["slot_ns"], self._record["probes_per_slot"])
 
     def take(self, nic: str, record: Record | None, append_ms: int) -> None:
-        """Take one message of `fabric.turns`; None: there is no plan any more."""
+        """Take one message of `fabric.probe-schedules`; None: there is no plan any more."""
         if nic != self.nic:
             return
         if record is not None:
@@ -121,4 +121,4 @@ class ScheduleFollower:
             self.engine.shift_turns(at_ns)
             return
         self._of = of
-        self.engine.set_turns(at_ns, record["turn_ns"], record["shots"], self._ways)
+        self.engine.set_turns(at_ns, record["slot_ns"], record["probes_per_slot"], self._ways)

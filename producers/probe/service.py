@@ -24,9 +24,9 @@ from native.core import encode_probe_batch
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
 from producers.bounded_producer import Delivered, BoundedProducer, kafka_client
-from producers.inventory.nics import LookupReader, PeerTable, RecordHandler, addresses_of, nic_record
+from producers.inventory.nics.nics import LookupReader, PeerTable, RecordHandler, addresses_of, nic_record
 from producers.netns import in_netns
-from producers.ports.link_reporter import LinkReporter
+from producers.trace.source_ports.link_reporter import LinkReporter
 from producers.probe.flow_prober import FlowProber
 from producers.probe.keys import read_key
 from producers.probe.path_status import PathStatusTracker, PathStatusReporter
@@ -37,7 +37,17 @@ from producers.settings import ClockSettings, NicSettings, ProbeSettings, flush_
 from producers.trace.probe_routes import ProbeRouteTracer
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, FLOWS, INVENTORY, LINKS, PROBES, TURNS, Topic
+from schemas.topics import (
+    CLOCK_FITS,
+    CLOCK_OFFSETS,
+    DELAYS,
+    FLOWS,
+    INVENTORY,
+    LINKS,
+    PROBE_SCHEDULES,
+    PROBES,
+    Topic,
+)
 
 __all__ = ["Prober", "main", "test_clock"]
 
@@ -222,7 +232,7 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
     turns = ScheduleFollower(prober.engine, prober.name, prober.pace)
     views: dict[Topic, RecordHandler] = {INVENTORY: take}
     if settings.turns:
-        views[TURNS] = turns.take
+        views[PROBE_SCHEDULES] = turns.take
     reader = LookupReader(client, views, registry)
     aimer = FlowProber(prober.engine, settings, paths, turns, prober.name) if settings.flow_pps else None
     flows = None

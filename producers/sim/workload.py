@@ -286,7 +286,7 @@ class SimFlowTable:
             "source_port": flow.port,
             "peer_port": FLOW_PORT,
             "protocol": "ROCE",
-            "hops": flow.hops,
+            "links": flow.hops,
             "job": flow.job,
             "tenant": flow.tenant,
             "bytes_total": int(sums[0] - flow.at_open[0]),

@@ -1,7 +1,7 @@
 """The links that flows take, and would take from other source ports: traced with the flows' own port pairs.
 
 In: one NIC's flows, the records of its peers, the inventory, the topology file. Out: the links of each flow,
-and `FlowWays` of each pair in `fabric.ways`: leg DATA of what this NIC sends, leg ACK of what it answers to
+and `FlowRoutes` of each pair in `fabric.flow-routes`: leg DATA of what this NIC sends, leg ACK of what it answers to
 peers.
 
 No trace packet ever comes to a peer, where somebody might take it for data: its TTL ends at the last router.
@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from producers.flows.intervals import Key
+from producers.flows.service.intervals import Key
 from producers.settings import FlowSettings
 from producers.trace.route_names import name_path
 from producers.trace.sockets import TraceSocket
-from producers.trace.tracer import TracedFlow, KnownRoute, Packet, Trace, Tracer
+from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow, Tracer
 from schemas import codec
-from schemas.topics import MAX_ELEMENTS, WAYS
+from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
 
 __all__ = ["FlowRouteTracer", "FlowRouteKey", "flow_candidate_ports"]
@@ -217,10 +217,10 @@ class FlowRouteTracer:
         """Take what another NIC says of its flows to this one: what is answered to them goes from here, but
         for RoCE: that goes from the answering queue pair's own port."""
         asked: dict[FlowRouteKey, str] = {}
-        for way in () if record is None else record["ways"]:
+        for way in () if record is None else record["routes"]:
             roce = way["peer_port"] == ROCE_PORT and shape_of(way["protocol"]) == "UDP"
             if way["leg"] == DATA and not roce and len(asked) < LEG_MOST:
-                asked[FlowRouteKey(ACK, peer, way["port"], way["peer_port"])] = way["protocol"]
+                asked[FlowRouteKey(ACK, peer, way["path"], way["peer_port"])] = way["protocol"]
         self._asked[peer] = (now_s, asked)
         self._take_asked(peer, now_s)
         if not asked:
@@ -230,7 +230,7 @@ class FlowRouteTracer:
         """Take what an earlier run of this NIC's reporter said, so that it is taken back once nobody asks."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = _Pair(now_s)
-            pair.said, pair.said_s = record["ways"], now_s
+            pair.said, pair.said_s = record["routes"], now_s
 
     def want(self, flows: Iterable[Wanted], now_s: float) -> None:
         """Take flows that this NIC sends now: peer, key, and whether they may be moved."""
@@ -559,17 +559,17 @@ class FlowRouteTracer:
             "peer": peer,
             "shard": self.shard,
             "traced_ns": time.time_ns(),
-            "ways": rows,
+            "routes": rows,
         }
-        self._put(WAYS.name, f"{self.nic}>{peer}", codec.encode(WAYS.record, record, self._registry))
+        self._put(FLOW_ROUTES.name, f"{self.nic}>{peer}", codec.encode(FLOW_ROUTES.record, record, self._registry))
 
     def _rows(self, pair: _Pair) -> list[Record]:
         return [
             {
                 "leg": key.leg,
-                "port": key.port,
+                "path": key.port,
                 "peer_port": key.peer_port,
-                "hops": list(way.links),
+                "links": list(way.links),
                 "complete": way.complete,
                 "since_ns": way.known.since_ns,
                 "protocol": way.shape,
@@ -585,7 +585,7 @@ class FlowRouteTracer:
             self._tracer.forget(pair.far_flow)
         del self._pairs[peer]
         if pair.said is not None:
-            self._put(WAYS.name, f"{self.nic}>{peer}", None)
+            self._put(FLOW_ROUTES.name, f"{self.nic}>{peer}", None)
 
 
 def _content(rows: Sequence[Record]) -> list[Record]:

@@ -226,7 +226,7 @@ class ProbeRouteTracer:
         rows = (pair.said or ()) if pair is not None else ()
         return next(
             (
-                row["hops"]
+                row["links"]
                 for row in rows
                 if row["path"] == port and row["leg"] == "REQUEST" and row["complete"]
             ),
@@ -236,7 +236,7 @@ class ProbeRouteTracer:
     def known(self) -> dict[PathKey, tuple[str, ...]]:
         """Return (peer, source port) to the links of requests, as they were last told, where whole."""
         return {
-            (name, row["path"]): tuple(row["hops"])
+            (name, row["path"]): tuple(row["links"])
             for name, pair in self._pairs.items()
             for row in pair.said or ()
             if row["leg"] == "REQUEST" and row["complete"]
@@ -566,7 +566,7 @@ class ProbeRouteTracer:
                 {
                     "path": port,
                     "leg": leg,
-                    "hops": list(named.links),
+                    "links": list(named.links),
                     "found": named.found,
                     "complete": named.complete,
                     "since_ns": known.since_ns,

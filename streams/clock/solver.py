@@ -477,7 +477,7 @@ class ShardClocks:
         track.doubts = 0
         track.provisional = track.provisional and not part.trust
         if lying:
-            event, event_ns, state, innovation = "LIAR", lying, UNSYNCED, None
+            event, event_ns, state, innovation = "FALSETICKER", lying, UNSYNCED, None
             track.p_offset = UNKNOWN_BOUND_NS**2
         if abs(track.drift_ppb) > RATE_LIMIT_PPB:
             state, innovation = UNSYNCED, None
@@ -558,7 +558,7 @@ class ShardClocks:
             old = before.get(name)
             if (
                 old is None
-                or track.event in ("STEP", "NEW", "MERGED", "LIAR")
+                or track.event in ("STEP", "NEW", "MERGED", "FALSETICKER")
                 or UNSYNCED in (old[5], track.state)
             ):
                 continue

@@ -664,7 +664,7 @@ class ContentionWatch:
             "flows_total": total,
             "jobs": sorted({flow["job"] for flow in flows if flow["job"] is not None}),
             "links": links,
-            "others": list(link.others[:MAX_FLOWS]),
+            "candidates": list(link.others[:MAX_FLOWS]),
         }
         unsure = sum(not each.sure for each in view.flows_on)
         record["text"] = _text(record, link.place, 0 if closing else unsure, lost=state == "LOST")
@@ -828,8 +828,8 @@ def _text(record: Record, place: Place, unsure: int, *, lost: bool) -> str:
         words.append(f"at most {_bytes(record['depth_peak_bytes'])}")
     elif record["depth_bytes"] > 0:
         words.append(f"{_bytes(record['depth_bytes'])} wait, {record['delay_ns'] / 1e3:.0f} us")
-    if record["others"]:
-        others = record["others"]
+    if record["candidates"]:
+        others = record["candidates"]
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         words.append(f"not told apart from {', '.join(others[:2])}{more}")
     return ", ".join(words)

@@ -338,9 +338,9 @@ class Evidence:
         columns = np.array(
             [
                 (
-                    each["lost"], each["answered"], each["in_a_row"], each["first_lost_age_ns"],
+                    each["lost"], each["answered"], each["loss_streak"], each["first_lost_age_ns"],
                     each["last_lost_age_ns"], each["arrived_age_ns"], each["answered_age_ns"],
-                    each["timeout_ns"], each["late"], each["held"],
+                    each["timeout_ns"], each["late"], each["delayed"],
                 )
                 for each in event["paths"]
             ],

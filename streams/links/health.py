@@ -98,7 +98,7 @@ class _Subject:
     before: str = "UP"
     seq: int = 0
     since_ns: int = 0
-    judged_ns: int = 0
+    evaluated_ns: int = 0
     dead: dict[int, int] = field(default_factory=dict)
     """Element to when it died."""
     reviving: dict[int, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class _Subject:
     grey_fine_ns: dict[int, int] = field(default_factory=dict)
     """Lossy element to since when it is fine again."""
     others: tuple[str, ...] = ()
-    because: str = "PROBES"
+    detected_by: str = "PROBES"
     flaps: deque[int] = field(default_factory=deque)
     flaps_total: int = 0
     links: tuple[str, ...] = ()
@@ -180,20 +180,20 @@ class ShardHealth:
                 continue
             s = _Subject(
                 record["subject"], record["kind"], record["state"], record["before"], record["seq"],
-                record["since_ns"] - self.log_offset_ns, record["judged_ns"] - self.log_offset_ns,
+                record["since_ns"] - self.log_offset_ns, record["evaluated_ns"] - self.log_offset_ns,
             )  # fmt: skip
-            s.others, s.because = tuple(record["others"]), record["because"]
+            s.others, s.detected_by = tuple(record["candidates"]), record["detected_by"]
             s.flaps, s.flaps_total = deque(record["flap_ns"]), record["flaps_total"]
             s.links, s.text = tuple(record["links"]), record["text"]
             s.counts = record["paths_dead"], record["paths_living"], record["probers"]
-            s.told_ns = s.judged_ns
+            s.told_ns = s.evaluated_ns
             if record["evidence_source"] == self.source:
                 s.reflected = record["evidence_offset"]
                 self._replay_to = max(self._replay_to, s.reflected)
             self.subjects[s.name] = s
-            self.now_ns = max(self.now_ns, s.judged_ns)
+            self.now_ns = max(self.now_ns, s.evaluated_ns)
             if s.state == "DOWN":
-                s.carrier_down = s.because in ("CARRIER", "VERBS")
+                s.carrier_down = s.detected_by in ("CARRIER", "VERBS")
                 self._mark_recovered(s)
             elif s.state == "GREY":
                 for link in s.links:
@@ -521,10 +521,10 @@ class ShardHealth:
         others: tuple[str, ...]
         if verdict == "PORT" and cables:
             s = self._subject(cables[0], "LINK")
-            others, because, why = (name,), "PROBES", f"{away}, though its agent is well"
+            others, detected_by, why = (name,), "PROBES", f"{away}, though its agent is well"
         elif verdict == "PORT":
             s = self._subject(name, "NIC")
-            others, because, why = (), "PROBES", f"{away}, though its agent is well"
+            others, detected_by, why = (), "PROBES", f"{away}, though its agent is well"
         else:
             host = _host(name)
             nics = self._nics_of(host)
@@ -534,24 +534,24 @@ class ShardHealth:
             if len(silent) == len(nics):
                 s, links = self._subject(host, "HOST"), [e for n in nics for e in evidence.links_of(n)]
                 cables = sorted({cable_id(evidence.names[link]) for link in links})
-                others, because = tuple(cables), "SILENCE"
+                others, detected_by = tuple(cables), "SILENCE"
                 why = f"no probe reaches {_n(len(nics), 'NIC')} of it, and nothing is heard of it"
                 life_ns = max(int(evidence.life_ns[n]) for n in nics)
             else:
                 s, nics = self._subject(name, "NIC"), [nic]
-                others, because, why = tuple(cables), "SILENCE", f"{away}, and nothing is heard of it"
+                others, detected_by, why = tuple(cables), "SILENCE", f"{away}, and nothing is heard of it"
         if self._blocked(s):
             return
         for each in (*nics, *links):
             self._mark(s, each, life_ns + 1)
-        self._died(s, now_ns, life_ns + 1, because, others, why)
+        self._died(s, now_ns, life_ns + 1, detected_by, others, why)
 
     def _nics_of(self, host: str) -> list[int]:
         evidence = self.evidence
         found = np.flatnonzero(evidence.is_nic & evidence.answers)
         return [int(n) for n in found if _host(evidence.names[n]) == host and self._known(evidence.names[n])]
 
-    def _port(self, nic: str, up: bool, at_ns: int, because: str) -> None:
+    def _port(self, nic: str, up: bool, at_ns: int, detected_by: str) -> None:
         """Take what a NIC's own port says."""
         evidence = self.evidence
         me = evidence.index[nic]
@@ -567,13 +567,13 @@ class ShardHealth:
             for element in list(s.dead):
                 self._clear(s, element)
             evidence.muted_ns[[me, *links]] = at_ns + MUTE_NS
-            self._settle(s, self.now_ns, at_ns, because)
+            self._settle(s, self.now_ns, at_ns, detected_by)
         else:
             s.carrier_down = True
             for element in (me, *links):
                 self._mark(s, element, at_ns)
-            what = "has no carrier" if because == "CARRIER" else "says that it is down"
-            self._died(s, self.now_ns, at_ns, because, (), f"the port {nic} {what}")
+            what = "has no carrier" if detected_by == "CARRIER" else "says that it is down"
+            self._died(s, self.now_ns, at_ns, detected_by, (), f"the port {nic} {what}")
 
     # ------------------------------------------------------------------------------------ back to life
 
@@ -758,16 +758,16 @@ class ShardHealth:
         return self._offset <= s.reflected and s.reflected >= 0
 
     def _died(
-        self, s: _Subject, now_ns: int, begin_ns: int, because: str, others: tuple[str, ...], why: str
+        self, s: _Subject, now_ns: int, begin_ns: int, detected_by: str, others: tuple[str, ...], why: str
     ) -> None:
         if s.state == "DOWN":
-            if because != "PROBES" and s.because == "PROBES":
-                s.because = because
+            if detected_by != "PROBES" and s.detected_by == "PROBES":
+                s.detected_by = detected_by
                 self._tell(s, now_ns)
             elif set(self._dead_links(s)) != set(s.links):
                 self._tell(s, now_ns)
             return
-        s.because, s.others = because, others
+        s.detected_by, s.others = detected_by, others
         flap_ns = begin_ns + self.log_offset_ns
         s.flaps.append(flap_ns)
         s.flaps_total += 1
@@ -781,7 +781,7 @@ class ShardHealth:
         )
         self._tell(s, now_ns)
 
-    def _settle(self, s: _Subject, now_ns: int, since_ns: int, because: str) -> None:
+    def _settle(self, s: _Subject, now_ns: int, since_ns: int, detected_by: str) -> None:
         """Set the state that follows from what is known of a subject that did not die now."""
         if s.dead or s.carrier_down:
             self._tell(s, now_ns)
@@ -797,7 +797,7 @@ class ShardHealth:
         if state != "GREY":
             s.others = ()
         was, was_ns = s.state, s.since_ns
-        s.because = because
+        s.detected_by = detected_by
         self._change(s, state, since_ns, now_ns)
         called = self._called(s)
         if state == "FLAPPING":
@@ -815,7 +815,7 @@ class ShardHealth:
     def _change(self, s: _Subject, state: str, since_ns: int, now_ns: int) -> None:
         s.before, s.state = s.state, state
         s.seq += 1
-        s.since_ns, s.judged_ns = since_ns, now_ns
+        s.since_ns, s.evaluated_ns = since_ns, now_ns
 
     def _forget_flaps(self, s: _Subject, now_ns: int) -> None:
         hour_ago_ns = now_ns + self.log_offset_ns - HOUR_NS
@@ -834,9 +834,9 @@ class ShardHealth:
                 continue
             self._forget_flaps(s, now_ns)
             if s.state == "FLAPPING" and len(s.flaps) <= self.thresholds["flaps_max"]:
-                self._settle(s, now_ns, now_ns, s.because)
+                self._settle(s, now_ns, now_ns, s.detected_by)
             elif s.state == "UP" and len(s.flaps) > self.thresholds["flaps_max"]:
-                self._settle(s, now_ns, s.since_ns, s.because)
+                self._settle(s, now_ns, s.since_ns, s.detected_by)
             away_ns = now_ns - s.since_ns if s.state == "DOWN" else 0
             if s.kind != "LINK" and away_ns > forget_ns:
                 self._forget(s)
@@ -918,13 +918,13 @@ class ShardHealth:
         s.told_ns = now_ns
         self._out.append((s.name, {
             "subject": s.name, "kind": s.kind, "shard": self.shard, "seq": s.seq, "state": s.state,
-            "before": s.before, "links": list(s.links), "others": list(s.others),
-            "since_ns": s.since_ns + self.log_offset_ns, "judged_ns": s.judged_ns + self.log_offset_ns,
+            "before": s.before, "links": list(s.links), "candidates": list(s.others),
+            "since_ns": s.since_ns + self.log_offset_ns, "evaluated_ns": s.evaluated_ns + self.log_offset_ns,
             "loss_rate": None if loss is None else loss.rate,
             "loss_rate_low": None if loss is None else loss.low,
             "loss_rate_high": None if loss is None else loss.high,
             "flaps_hour": len(s.flaps), "flaps_total": s.flaps_total, "flap_ns": list(s.flaps),
-            "because": s.because, "paths_dead": s.counts[0], "paths_living": s.counts[1],
+            "detected_by": s.detected_by, "paths_dead": s.counts[0], "paths_living": s.counts[1],
             "probers": s.counts[2], "evidence_source": self.source, "evidence_offset": self._offset,
             "text": s.text[:500],
         }))  # fmt: skip

@@ -1,6 +1,6 @@
 """Link health in Faust: evidence about links in, what is UP, GREY, FLAPPING or DOWN out; one writer a shard.
 
-In: `fabric.links`, and the links of paths as a lookup. Out: `LinkHealth` on `fabric.flaps`, at once. Evidence
+In: `fabric.links`, and the links of paths as a lookup. Out: `LinkHealth` on `fabric.link-health`, at once. Evidence
 is acknowledged when what it led to is, and some seconds later: a new owner goes on from the last record of
 each subject and that much evidence, of which it counts nothing twice.
 """
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from schemas import codec
-from schemas.topics import FLAPS, LINKS
+from schemas.topics import LINK_HEALTH, LINKS
 from streams.links.evidence import sound_event
 from streams.links.health import Change, ShardHealth
 from streams.runtime.acks import pop_before
@@ -62,7 +62,7 @@ class LinksStage:
         self.context.task("links acknowledgement", self._acknowledge_forever())
 
     async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
-        last = await read_last(self.context.settings.bootstrap, FLAPS, self.context.registry)
+        last = await read_last(self.context.settings.bootstrap, LINK_HEALTH, self.context.registry)
         past = [record for record, _ in last.values()]
         for partition in taken:
             partition.state = _Part(KeyedState(partial(self._new_shard, partition, past)))
@@ -118,10 +118,10 @@ class LinksStage:
 
     async def _publish(self, partition: PartitionState[_Part], changes: list[Change]) -> None:
         for subject, record in changes:
-            if record is not None and record["seq"] and record["judged_ns"] >= partition.state.newest_ns:
+            if record is not None and record["seq"] and record["evaluated_ns"] >= partition.state.newest_ns:
                 log.info("links: %s", record["text"])
-            value = None if record is None else codec.encode(FLAPS.record, record, self.context.registry)
-            await self.partitions.publish(partition, FLAPS, subject, value)
+            value = None if record is None else codec.encode(LINK_HEALTH.record, record, self.context.registry)
+            await self.partitions.publish(partition, LINK_HEALTH, subject, value)
 
     async def _tick_forever(self) -> None:
         while True:

@@ -245,7 +245,7 @@ class Pacing:
         for _, window in sorted(self._windows.items()):
             if window["kind"] == "INCAST":
                 peers = {flow["peer"] for flow in window["flows"]}
-                for link in (window["link"], *window["links"], *window["others"]):
+                for link in (window["link"], *window["links"], *window["candidates"]):
                     nic = _receiver_of(link)
                     if nic in peers or (not peers and link == window["link"]):
                         found.setdefault(nic, (link, window["window_id"]))

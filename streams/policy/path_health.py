@@ -103,11 +103,11 @@ class PathHealth:
         if was_bad and not bad:
             times = max(record["flaps_hour"], len(s.spells), 1)
             s.held_until_ns = since_ns + min(self._hold_ns << min(times - 1, 30), self._hold_most_ns)
-        if (state, tuple(record["links"]), tuple(record["others"])) != (was, s.links, s.others):
+        if (state, tuple(record["links"]), tuple(record["candidates"])) != (was, s.links, s.others):
             self.version += 1
-            self._changed.update(s.links, record["links"], _either_way((*s.others, *record["others"])))
-        self._suspect(subject, s.others, tuple(record["others"]) if bad else ())
-        s.others = tuple(record["others"]) if bad else ()
+            self._changed.update(s.links, record["links"], _either_way((*s.others, *record["candidates"])))
+        self._suspect(subject, s.others, tuple(record["candidates"]) if bad else ())
+        s.others = tuple(record["candidates"]) if bad else ()
         s.state, s.seq, s.loss = state, record["seq"], record["loss_rate"] or 0.0
         if record["kind"] in ("NIC", "HOST"):
             self._hosts[subject] = subject

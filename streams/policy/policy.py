@@ -121,7 +121,7 @@ class Held(NamedTuple):
 
     flow_id: str
     action: str
-    why: str
+    cause: str
     """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH;
     COOL_DOWN; WAITING: was decided and not carried out, is decided again later; NOT_MOVABLE: its owner does
     not let it."""
@@ -352,7 +352,7 @@ class Policy:
         queued = {
             link
             for window in self._standing()
-            for link in (window["link"], *window["others"])
+            for link in (window["link"], *window["candidates"])
         }  # fmt: skip
         self._ends = Counter(end for flow in live for end in (flow.nic, ">" + flow.peer))
         self._loads = Loads(self._rate_of)
@@ -562,7 +562,7 @@ class Policy:
                     for link in dict.fromkeys(f.links):
                         steady.setdefault(link, []).append(f)
         for window in windows:
-            names = (window["link"], *window["others"])
+            names = (window["link"], *window["candidates"])
             link = max(names, key=lambda name: (self._loads.share(name), name))
             crossing = steady.get(link, [])
             since_ns = max(self._troubled_since_ns(window), self._relieved_ns.get(link, 0))
@@ -636,7 +636,7 @@ class Policy:
         each with the id of its window, if any."""
         met = dict.fromkeys((link for link in sorted(self._slowed) if self._loads.share(link) > ENOUGH), "")
         for window in self._standing():
-            for link in (window["link"], *window["others"]):
+            for link in (window["link"], *window["candidates"]):
                 if window["kind"] == "COLLISION" and self._loads.share(link) > ENOUGH:
                     met[link] = window["window_id"]
         return met

@@ -1,6 +1,6 @@
 """One epoch of a shard's policy again, from the log.
 
-In: the epoch's `PolicyRounds`, the messages of its inputs, the `Decision`s of earlier epochs. Out: the
+In: the epoch's `PolicyCycles`, the messages of its inputs, the `Decision`s of earlier epochs. Out: the
 decisions that it made, which are those that it published, in OBSERVE as in ACT. Pure.
 """
 
@@ -41,11 +41,11 @@ def replay_cycles(
     registry: codec.Registry | None = None,
     rules: Rules | None = None,
 ) -> list[Record]:
-    """Return the decisions of one shard and epoch. `rounds`: its `PolicyRounds` from the first on.
+    """Return the decisions of one shard and epoch. `rounds`: its `PolicyCycles` from the first on.
 
     Raises ValueError where a record of them is missing, so that nothing can be said of what follows.
     """
-    told = sorted(rounds, key=lambda record: record["first_round"])
+    told = sorted(rounds, key=lambda record: record["first_cycle"])
     if not told:
         return []
     shard, epoch = told[0]["shard"], told[0]["epoch"]
@@ -66,11 +66,11 @@ def replay_cycles(
     made: list[Record] = []
     number = 0
     for record in told:
-        if record["first_round"] != number:
+        if record["first_cycle"] != number:
             raise ValueError(
-                f"{shard}, epoch {epoch}: rounds {number} to {record['first_round'] - 1} are not in the log"
+                f"{shard}, epoch {epoch}: rounds {number} to {record['first_cycle'] - 1} are not in the log"
             )
-        for each in record["rounds"]:
+        for each in record["cycles"]:
             positions = (
                 [at + step for at, step in zip(positions, each["positions"], strict=True)]
                 if each["positions"]

@@ -2,7 +2,7 @@
 
 In: the topics of streams/policy/inputs.py, read without a group. Out: `Decision`s, `Fallbacks`, and the
 `PolicyCycles` by which the log gives the same decisions again. The worker that owns a shard's partition of
-`fabric.rounds` owns its policy, in an epoch of its own: what an earlier owner still says is older.
+`fabric.policy-cycles` owns its policy, in an epoch of its own: what an earlier owner still says is older.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which links a flow takes, and would take from other source ports, as a read-only view.
 
-In: the whole compacted topic `fabric.ways`: each host traces what its own NICs send, data of its flows and
+In: the whole compacted topic `fabric.flow-routes`: each host traces what its own NICs send, data of its flows and
 what it answers to others'. Out: `FlowRouteTable`, which joins the two directions. Knows no Kafka.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from schemas import codec
 from schemas.sanity import MAX_NS
-from schemas.topics import WAYS
+from schemas.topics import FLOW_ROUTES
 from streams.runtime.route_table import split_pair
 
 __all__ = ["NO_ROUTES", "FlowRoute", "FlowRouteTable"]
@@ -38,9 +38,9 @@ NO_ROUTES: Final[Mapping[int, FlowRoute]] = {}
 
 
 class FlowRouteTable:
-    """Directed pair and destination port to source port to way, from `FlowWays` records."""
+    """Directed pair and destination port to source port to way, from `FlowRoutes` records."""
 
-    topic: Final = WAYS.name
+    topic: Final = FLOW_ROUTES.name
 
     def __init__(self) -> None:
         self.version = 0
@@ -62,17 +62,17 @@ class FlowRouteTable:
             if key is not None:
                 self._put(*_ends(key.decode("utf-8", "replace")), {})
             return
-        record = codec.decode(value, WAYS.record, registry)
+        record = codec.decode(value, FLOW_ROUTES.record, registry)
         traced = {}
-        for way in record["ways"]:
-            if way["complete"] and way["hops"]:
-                links = tuple(way["hops"])
+        for way in record["routes"]:
+            if way["complete"] and way["links"]:
+                links = tuple(way["links"])
                 for link in links:
                     if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
                         raise codec.BadRecord(
-                            "OUT_OF_RANGE", f"FlowWays.hops: {link!r}, expected node:port>node:port"
+                            "OUT_OF_RANGE", f"FlowRoutes.hops: {link!r}, expected node:port>node:port"
                         )
-                traced[way["leg"], way["peer_port"], way["port"]] = self._names.setdefault(links, links)
+                traced[way["leg"], way["peer_port"], way["path"]] = self._names.setdefault(links, links)
         self._put(record["nic"], record["peer"], traced)
 
     def _put(self, nic: str, peer: str, traced: dict[tuple[str, int, int], Links]) -> None:

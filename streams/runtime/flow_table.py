@@ -135,7 +135,7 @@ def _wrong(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
         value = flow[share]
         if value is not None and not 0 <= value <= 1:
             return f"{name}: {share} {value}, expected 0 to 1"
-    for link in flow["hops"]:
+    for link in flow["links"]:
         if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
             return f"{name}: hops {link!r}, expected node:port>node:port"
     return None
@@ -155,7 +155,7 @@ def _flow(element: Record, system_ns: int) -> LiveFlow:
         rate_bps,
         (element["receiver_limited_share"] or 0.0) > HELD,
         not allowed and (sender or 0.0) - idle > HELD,
-        tuple(element["hops"]),
+        tuple(element["links"]),
         element["source_port"],
         element["rtt_ns"],
         element["peer_port"],

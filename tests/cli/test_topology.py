@@ -22,7 +22,7 @@ def nic(name: str, rail: int | None = None, **more: Any) -> dict[str, Any]:
 
 def put(book: RouteTable, start: str, goal: str, *ways: tuple[str, ...], **more: Any) -> None:
     paths = [
-        {"path": 9320 + at, "leg": "REQUEST", "hops": list(way), "found": "TRACED", "complete": True,
+        {"path": 9320 + at, "leg": "REQUEST", "links": list(way), "found": "TRACED", "complete": True,
          "since_ns": 1, "changes": 0, "contradiction": None, **more}
         for at, way in enumerate(ways)
     ]  # fmt: skip

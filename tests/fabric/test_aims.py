@@ -82,7 +82,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                     "whole": True,
                     "flows": [
                         {"flow_id": f"f{port}{peer}", "state": "OPEN", "nic": nic.nic, "peer": peer,
-                         "source_port": port, "hops": list(links), "rate_bps": 1e6}
+                         "source_port": port, "links": list(links), "rate_bps": 1e6}
                         for (peer, links), port in live.items()
                     ],
                 }  # fmt: skip

@@ -164,26 +164,26 @@ def test_what_a_peer_asks_for_is_answered_for():
     rows = [
         {
             "leg": "DATA",
-            "port": port,
+            "path": port,
             "peer_port": 80,
-            "hops": [],
+            "links": [],
             "complete": False,
             "since_ns": 1,
             "protocol": "UDP",
         }
         for port in (61_000, 61_001)
     ]
-    others = [rows[0] | {"leg": "ACK", "port": 9}, rows[0] | {"peer_port": 4791}]
-    watched.ways.hear("b/e", {"ways": [*rows, *others]}, watched.now_s)
+    others = [rows[0] | {"leg": "ACK", "path": 9}, rows[0] | {"peer_port": 4791}]
+    watched.ways.hear("b/e", {"routes": [*rows, *others]}, watched.now_s)
     watched.run(2)
     (name, value) = watched.puts[-1]
-    record = codec.decode(value, "FlowWays")
+    record = codec.decode(value, "FlowRoutes")
     assert name == "a/e>b/e"
-    assert [(way["leg"], way["port"], way["peer_port"]) for way in record["ways"]] == [
+    assert [(way["leg"], way["path"], way["peer_port"]) for way in record["routes"]] == [
         ("ACK", 61_000, 80),
         ("ACK", 61_001, 80),
     ]
-    assert [tuple(way["hops"]) for way in record["ways"]] == [
+    assert [tuple(way["links"]) for way in record["routes"]] == [
         watched.links(80, 61_000),
         watched.links(80, 61_001),
     ]
@@ -237,7 +237,7 @@ def test_ways_are_taken_back_when_their_flows_are_long_gone():
 
 def test_what_an_earlier_run_said_is_taken_back_where_nobody_wants_it_any_more():
     watched = Watched(routes_keep_s=5)
-    watched.ways.remember("b/e", {"ways": [{"leg": "DATA"}]}, watched.now_s)
+    watched.ways.remember("b/e", {"routes": [{"leg": "DATA"}]}, watched.now_s)
     watched.run(20)
     assert watched.puts == [("a/e>b/e", None)]
 

@@ -1,6 +1,6 @@
 """What both pages of a tab share: its header and banner, how it follows the hub, and small elements.
 
-In: the process's `Site`. Out: `Tab`, which `view.LivePage` and `clock_view.ClockPage` fill.
+In: the process's `AppContext`. Out: `Tab`, which `view.DelaysTab` and `clock_view.ClocksTab` fill.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.units import count_text, seconds_text
 from fabrictime.web.history_client import HistoryEmpty
-from fabrictime.web.history_queries import Fleet, Questions, step_ns_of
-from fabrictime.web.live_fabric import Live
-from fabrictime.web.query_poller import Hub, Snapshot
-from fabrictime.web.settings import PageSettings
+from fabrictime.web.history_queries import Fleet, HistoryQueries, step_ns_of
+from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.query_poller import QueryPoller, Snapshot
+from fabrictime.web.settings import WebSettings
 from fabrictime.web.tabs.alerts.evidence import Evidence
-from fabrictime.web.tabs.fabric.queries import FabricQuestions
-from fabrictime.web.widgets import Section, Words
+from fabrictime.web.tabs.fabric.queries import LinkQueries
+from fabrictime.web.widgets import LiveText, Section
 
 LINE_SPANS = {60: "1 min", 600: "10 min", 3600: "1 h"}
 PAGES = {
@@ -39,14 +39,14 @@ CSS = (Path(__file__).parent.parent / "page.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class AppContext:
     """What all tabs share."""
 
-    settings: PageSettings
-    hub: Hub
-    questions: Questions
-    live: Live | None = None
-    fabric: FabricQuestions | None = None
+    settings: WebSettings
+    hub: QueryPoller
+    questions: HistoryQueries
+    live: LiveFabric | None = None
+    fabric: LinkQueries | None = None
     evidence: Evidence | None = None
     tabs: set[int] = field(default_factory=set)
 
@@ -56,7 +56,7 @@ class Tab(ABC):
 
     address = "/"
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AppContext) -> None:
         self.site = site
         self._ends: dict[str, Callable[[], None]] = {}
         self._fleet: Snapshot[Fleet] = Snapshot()
@@ -98,7 +98,7 @@ class Tab(ABC):
                             with link:
                                 self.badge = text("", "ft-badge", test="badge")
                                 self.badge.set_visibility(False)
-            self.kpis: dict[str, tuple[Words, Words]] = {}
+            self.kpis: dict[str, tuple[LiveText, LiveText]] = {}
             for key, title in kpis:
                 with ui.element("div").classes("ft-kpi").props(f"data-testid=kpi-{key}"):
                     text(title, "ft-kpi-title")
@@ -109,7 +109,7 @@ class Tab(ABC):
     def _on_live(self, parts: frozenset[Part]) -> None:
         live = self.site.live
         if live is not None and "alerts" in parts:
-            standing = live.glance().standing
+            standing = live.summary().standing
             critical = any(alert["severity"] == "CRITICAL" for alert in standing)
             self.badge.set_text(count_text(len(standing)))
             self.badge.set_visibility(bool(standing))
@@ -182,9 +182,9 @@ def card(classes: str) -> Any:
     return ui.element("section").classes(f"ft-card {classes}")
 
 
-def text(content: str, classes: str, test: str | None = None) -> Words:
+def text(content: str, classes: str, test: str | None = None) -> LiveText:
     """Return a line of text; `test` is the name by which tests find it."""
-    made = Words(content).classes(classes)
+    made = LiveText(content).classes(classes)
     return made.props(f"data-testid={test}") if test else made
 
 

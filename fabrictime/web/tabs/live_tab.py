@@ -1,6 +1,6 @@
 """What the tabs of the fabric share: header figures and banner from the live feed, not from history.
 
-In: the process's `Site`. Out: `LiveTab`, which the tabs Fabric, Contention and Alerts fill.
+In: the process's `AppContext`. Out: `LiveTab`, which the tabs Fabric, Contention and Alerts fill.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.units import bytes_text, count_text, counted, delay_text, seconds_text
-from fabrictime.web.live_fabric import Live
-from fabrictime.web.rows import Cell, Row, Rows
+from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.rows import Cell, LiveTable, Row
 from fabrictime.web.tabs.base import Tab, text
-from fabrictime.web.widgets import Words
+from fabrictime.web.widgets import LiveText
 
 KPIS: Final = (
     ("cables", "cables UP"),
@@ -34,7 +34,7 @@ class LiveTab(Tab):
     """A tab that is filled from the topics."""
 
     @property
-    def live(self) -> Live:
+    def live(self) -> LiveFabric:
         """The live state; only where there is one."""
         assert self.site.live is not None  # noqa: S101 - `start_live` calls nobody without one
         return self.site.live
@@ -58,7 +58,7 @@ class LiveTab(Tab):
         self.on_live(parts)
 
     def _show_kpis(self) -> None:
-        seen = self.live.glance()
+        seen = self.live.summary()
         counts, opened, standing = seen.cables, seen.contention, seen.standing
         known = sum(counts.values())
         trouble = {name: counts[name] for name in ("DOWN", "FLAPPING", "GREY") if counts[name]}
@@ -106,7 +106,7 @@ class LiveTab(Tab):
                 said, kind = f"{status.error}. What you see is the last state.", "bad"
             elif status.missing:
                 said, kind = f"Topics that the log does not have: {', '.join(status.missing)}.", "bad"
-            elif not live.state.nics and not len(live.state.wires):
+            elif not live.state.nics and not len(live.state.cable_graph):
                 said, kind = "No NICs yet: waiting for a prober to announce itself.", "wait"
             elif not status.caught_up:
                 said, kind = "Reading what the log keeps …", "wait"
@@ -122,9 +122,9 @@ def table(
     test: str,
     on_pick: Callable[[Row], None] | None = None,
     cells: Mapping[str, Callable[[Row], Cell]] | None = None,
-) -> Rows:
+) -> LiveTable:
     """Return a table of (name, label, align); a column named `state` shows it in its colour."""
-    made = Rows(columns, {"state": _state_cell, **(cells or {})}, on_pick)
+    made = LiveTable(columns, {"state": _state_cell, **(cells or {})}, on_pick)
     return made.classes("ft-table ft-list").props(f"data-testid={test}")
 
 
@@ -132,6 +132,6 @@ def _state_cell(row: Row) -> Cell:
     return [(f"ft-pill ft-{row['state']}", row["state"], "")]
 
 
-def empty(words: str, test: str) -> Words:
+def empty(words: str, test: str) -> LiveText:
     """Return a line that says what is needed where there is nothing yet."""
     return text(words, "ft-nothing", test=test)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fabrictime.state import action_entries
-from fabrictime.state.action_state import ActState
-from fabrictime.state.flow_history import FlowTrail, Sample, effect
+from fabrictime.state.action_state import ActionState
+from fabrictime.state.flow_history import FlowHistory, Sample, effect
 from schemas import codec
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, ROUNDS
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES
 
 S = 1_000_000_000
 NOW = 1_760_000_000 * S
@@ -18,8 +18,8 @@ FLOW = "h1/boot/sock:1"
 WINDOW = "fabric/leaf1:swp4>spine2:swp1/1760000000"
 
 
-def state() -> ActState:
-    return ActState(lambda value: codec.decode(value, FLOWS.record))
+def state() -> ActionState:
+    return ActionState(lambda value: codec.decode(value, FLOWS.record))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_came_of_a_decision_is_the_report_that_says_most(made: Any) -> None
             report = made.action(decision, outcome)
             acts.take(ACTIONS.name, "h1", report)
             acts.take(ACTIONS.name, "h1", report)  # read again
-    alone = made.action(made.decision(9, flow, WINDOW), "REFLEX", decision_id="h1/reflex/1")
+    alone = made.action(made.decision(9, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/1")
     acts.take(ACTIONS.name, "h1", alone)
     found = {deed.decision_id: deed for deed in action_entries.deeds(acts, NOW + S)}
     assert [found[f"fabric/7/{n}"].outcome for n in range(5)] == [
@@ -91,10 +91,10 @@ def test_what_came_of_a_decision_is_the_report_that_says_most(made: Any) -> None
 
 def test_reflexes_of_an_actuator_that_began_anew_are_others(made: Any) -> None:
     acts = state()
-    acts.take(ROUNDS.name, "fabric", made.rounds(0, []))
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(0, []))
     flow = made.flow(1, "h1/eth1", "h5/eth1")
     for at_ns in (NOW, NOW, NOW + S):  # the first twice: read again
-        reflex = made.action(made.decision(0, flow, WINDOW), "REFLEX", decision_id="h1/reflex/0", shard="")
+        reflex = made.action(made.decision(0, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/0", shard="")
         acts.take(ACTIONS.name, "h1", {**reflex, "at_ns": at_ns})
     found = action_entries.deeds(acts, NOW + 2 * S)
     assert [deed.done_ns for deed in found] == [NOW + S, NOW]
@@ -121,20 +121,20 @@ def test_causes_lead_to_the_tab_that_shows_them(made: Any) -> None:
 def test_held_back_is_told_as_of_the_newest_round_and_since_when(made: Any) -> None:
     acts = state()
     one, two = (FLOW, "REROUTE", "PROTECTED", WINDOW), ("h2/b/sock:2", "RESTORE", "COOL_DOWN", "h5/eth0/3")
-    acts.take(ROUNDS.name, "fabric", made.rounds(0, None))
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(0, None))
     assert acts.shards["fabric"].held is None, "not told yet"
-    acts.take(ROUNDS.name, "fabric", made.rounds(1, [one], at_ns=NOW))
-    acts.take(ROUNDS.name, "fabric", made.rounds(2, [two, one], at_ns=NOW + S))
-    acts.take(ROUNDS.name, "fabric", made.rounds(3, None, at_ns=NOW + 2 * S))
-    acts.take(ROUNDS.name, "fabric", made.rounds(1, [], at_ns=NOW))  # read again
-    acts.take(ROUNDS.name, "fabric", made.rounds(9, [], epoch=6))  # of an owner that is no more
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(1, [one], at_ns=NOW))
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(2, [two, one], at_ns=NOW + S))
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(3, None, at_ns=NOW + 2 * S))
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(1, [], at_ns=NOW))  # read again
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(9, [], epoch=6))  # of an owner that is no more
     assert [(each.flow_id, each.since_ns) for each in acts.held()] == [(FLOW, NOW), (two[0], NOW + S)]
     told = [action_entries.reason_of_held(each) for each in acts.held()]
     assert told == ["a queue stands at leaf1:swp4 → spine2:swp1", "h5/eth0 healed"]
     assert action_entries.held_text(acts.held()[0], NOW + 4 * S) == (
         "its job is protected (protected_jobs); for 4.0 s"
     )
-    acts.take(ROUNDS.name, "fabric", made.rounds(0, None, epoch=8))
+    acts.take(POLICY_CYCLES.name, "fabric", made.rounds(0, None, epoch=8))
     assert acts.held() == [], "a new owner has not told yet"
 
 
@@ -154,7 +154,7 @@ def test_mode_says_who_changed_it_and_not_who_changed_something_else_later(made:
 
 
 def test_a_hosts_flows_are_followed_from_just_before_it_was_acted_on(made: Any) -> None:
-    trail = FlowTrail(lambda value: codec.decode(value, FLOWS.record))
+    trail = FlowHistory(lambda value: codec.decode(value, FLOWS.record))
     for second in range(30):
         trail.take(*flows(made, NOW + second * S, second))
     assert trail.of(FLOW) == []

@@ -9,7 +9,7 @@ import pytest
 from fabrictime.state import fabric_state, queue_history
 from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.state.flow_cache import FlowShelf
+from fabrictime.state.flow_cache import FlowCache
 from fabrictime.state.labels import arrow
 from fabrictime.state.link_index import Crossing
 from fabrictime.web.tabs.alerts import frames as alert_frames
@@ -48,11 +48,11 @@ def tell(state: FabricState, *given: tuple[str, str, dict[str, Any] | None], at_
 
 
 def health(state: FabricState, fabric: Any, link: str, what: str, **fields: Any) -> None:
-    tell(state, ("fabric.flaps", fabric.cable(link), fabric.health(link, what, **fields)))
+    tell(state, ("fabric.link-health", fabric.cable(link), fabric.health(link, what, **fields)))
 
 
 def of(state: FabricState, link: str) -> int:
-    number = state.wires.known(link)
+    number = state.cable_graph.known(link)
     assert number is not None
     return number
 
@@ -74,8 +74,8 @@ def test_nothing_one_nic_and_a_fabric_are_drawn_with_their_tiers(state: FabricSt
     assert all(nic[4] >= 0 and plan.cables[nic[4]][0] == nic[1] for nic in plan.nics)
     for k, (low, port, high, far) in enumerate(plan.cables):
         up = f"{plan.nodes[low][0]}:{port}>{plan.nodes[high][0]}:{far}"
-        assert state.wires.name(plan.links[2 * k]) == up
-        assert state.wires.name(plan.links[2 * k + 1]) == fabric.back(up)
+        assert state.cable_graph.name(plan.links[2 * k]) == up
+        assert state.cable_graph.name(plan.links[2 * k + 1]) == fabric.back(up)
     assert state.plan() is plan
 
 
@@ -85,7 +85,7 @@ def test_three_tiers_are_told_apart_and_hosts_without_a_rack_stand_by_their_leaf
     hops = ["h1:e>l1:1", "l1:2>s1:1", "s1:2>c1:1", "c1:2>s2:2", "s2:1>l2:2", "l2:1>h2:e"]
     maps = fabric.paths("h1/eth1", "h2/eth1", ports=1)
     for path in maps["paths"]:
-        path["hops"] = hops
+        path["links"] = hops
     for nic in ("h1/eth1", "h2/eth1"):
         tell(state, ("fabric.inventory", nic, fabric.nic(nic, rack=None, device="e")))
     tell(state, ("fabric.paths", "h1/eth1>h2/eth1", maps))
@@ -106,7 +106,7 @@ def test_a_cable_goes_when_no_path_crosses_it_any_more_unless_something_is_judge
     assert len(state.plan().cables) == 2 + 2
     health(state, fabric, fabric.up("leaf1", 3), "DOWN")
     assert len(state.plan().cables) == 2 + 3
-    tell(state, ("fabric.flaps", fabric.cable(fabric.up("leaf1", 3)), None))
+    tell(state, ("fabric.link-health", fabric.cable(fabric.up("leaf1", 3)), None))
     assert len(state.plan().cables) == 2 + 2
     tell(state, ("fabric.paths", f"{nic}>{peer}", None), ("fabric.inventory", peer, None))
     assert state.plan().cables == []
@@ -141,7 +141,7 @@ def test_states_are_kept_by_direction_and_an_older_record_changes_nothing(
     old = fabric.health(link, "DOWN")
     health(state, fabric, link, "GREY", links=[link])
     assert (state.state(of(state, link)), state.state(of(state, fabric.back(link)))) == (2, 1)
-    tell(state, ("fabric.flaps", fabric.cable(link), old))
+    tell(state, ("fabric.link-health", fabric.cable(link), old))
     assert state.counts() == {"UNKNOWN": 0, "UP": 23, "GREY": 1, "FLAPPING": 0, "DOWN": 0}
     health(state, fabric, link, "UP", before="GREY")
     assert state.counts()["UP"] == 24
@@ -150,11 +150,11 @@ def test_states_are_kept_by_direction_and_an_older_record_changes_nothing(
 def test_a_host_that_is_gone_marks_its_nics_alone(state: FabricState, fabric: Any) -> None:
     tell(state, *fabric.fleet())
     record = {**fabric.health("h2:x>y:z", "DOWN"), "kind": "HOST", "subject": "h2", "links": []}
-    tell(state, ("fabric.flaps", "h2", record))
+    tell(state, ("fabric.link-health", "h2", record))
     assert state.nic_state == {"h2/eth1": 4}
     frame = fabric_frames.look_frame(state, fabric_frames.drawn(state.plan()), 1)
     assert frame["nics"] == "04000000"
-    tell(state, ("fabric.flaps", "h2", {**record, "seq": 9, "state": "UP"}))
+    tell(state, ("fabric.link-health", "h2", {**record, "seq": 9, "state": "UP"}))
     assert state.nic_state == {"h2/eth1": 1}
 
 
@@ -203,18 +203,18 @@ def test_a_link_of_unknown_rate_shows_delays_not_bytes(state: FabricState, fabri
 def test_paths_over_a_link_are_found_with_the_leg_that_they_are(state: FabricState, fabric: Any) -> None:
     tell(state, *fabric.fleet())
     link = fabric.up("leaf1", 2)
-    found = state.crossings.over(of(state, link))
+    found = state.link_index.over(of(state, link))
     near = {"h1/eth1", "h2/eth1"}
     assert {each.nic for each in found} == near
     assert {each.path for each in found} == {40_001}
     assert len(found) == 2 * 6 * 2
     assert {each.answer for each in found} == {False, True}
-    first = state.crossings.over(of(state, fabric.first("h1/eth1")))
+    first = state.link_index.over(of(state, fabric.first("h1/eth1")))
     assert len(first) == 7 * 4 * 2
-    hops = state.crossings.hops(Crossing("h1/eth1", "h8/eth1", 40_001, False))
-    assert [state.wires.name(each) for each in hops] == fabric.hops("h1/eth1", "h8/eth1", 2)
+    hops = state.link_index.hops(Crossing("h1/eth1", "h8/eth1", 40_001, False))
+    assert [state.cable_graph.name(each) for each in hops] == fabric.hops("h1/eth1", "h8/eth1", 2)
     tell(state, ("fabric.inventory", "h1/eth1", None))
-    assert {each.nic for each in state.crossings.over(of(state, link))} == {"h2/eth1"}
+    assert {each.nic for each in state.link_index.over(of(state, link))} == {"h2/eth1"}
 
 
 def test_pairs_beyond_the_bound_still_give_their_cables(
@@ -222,9 +222,9 @@ def test_pairs_beyond_the_bound_still_give_their_cables(
 ) -> None:
     monkeypatch.setattr("fabrictime.state.link_index.MOST_PAIRS", 3)
     tell(state, *fabric.fleet())
-    assert state.crossings.pairs == 3
-    assert state.crossings.left_out == 53
-    assert len(state.wires) == 2 * 24
+    assert state.link_index.pairs == 3
+    assert state.link_index.left_out == 53
+    assert len(state.cable_graph) == 2 * 24
 
 
 def test_flows_are_those_of_the_newest_reports_and_closed_ones_go(state: FabricState, fabric: Any) -> None:
@@ -238,7 +238,7 @@ def test_flows_are_those_of_the_newest_reports_and_closed_ones_go(state: FabricS
     assert fabric_frames.links_of_job(state.flows.flows(), "a", state) == set()
     tell(state, *fabric.fleet())
     lit = fabric_frames.links_of_job(state.flows.flows(), "a", state)
-    assert {state.wires.name(each) for each in lit} == set(one["hops"])
+    assert {state.cable_graph.name(each) for each in lit} == set(one["links"])
     tell(state, ("fabric.flows", "h1", fabric.flows("h1", [])), at_ns=9 * S)
     assert state.flows.flows() == {}, "h3 has said nothing for 8 s"
 
@@ -288,10 +288,10 @@ def test_alerts_are_ordered_by_what_wants_a_person_first(fabric: Any) -> None:
 
 def test_evidence_is_the_record_that_carries_its_time_else_the_nearest_of_its_nic() -> None:
     found = [
-        (100, {"nic": "h1/eth1", "judged_ns": 7}),
+        (100, {"nic": "h1/eth1", "evaluated_ns": 7}),
         (205, {"nic": "h2/eth1"}),
         (230, {"nic": "h3/eth1"}),
-        (400, {"nic": "h1/eth1", "judged_ns": 200}),
+        (400, {"nic": "h1/eth1", "evaluated_ns": 200}),
     ]
     assert alert_frames.nearest(found, 200, "h3/eth1 lost 8") == found[3]
     assert alert_frames.nearest(found[:3], 200, "h3/eth1 lost 8") == found[2]
@@ -306,13 +306,13 @@ def test_a_cable_that_paths_left_is_drawn_while_it_is_in_trouble_and_no_longer(
     cable = fabric.cable(link)
 
     def drawn() -> bool:
-        return any(state.wires.name(number) == link for number in state.plan().links)
+        return any(state.cable_graph.name(number) == link for number in state.plan().links)
 
-    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN")))
+    tell(state, ("fabric.link-health", cable, fabric.health(link, "DOWN")))
     assert drawn()
-    tell(state, ("fabric.flaps", cable, fabric.health(link, "UP", before="DOWN", seq=2)))
+    tell(state, ("fabric.link-health", cable, fabric.health(link, "UP", before="DOWN", seq=2)))
     assert not drawn(), "no path crosses it: it may have been moved"
-    tell(state, ("fabric.flaps", cable, fabric.health(link, "DOWN", seq=3)))
+    tell(state, ("fabric.link-health", cable, fabric.health(link, "DOWN", seq=3)))
     assert drawn()
 
 
@@ -369,7 +369,7 @@ def test_contention_is_kept_for_an_hour_whether_it_was_told_to_close_or_not(
 
 def test_the_past_hour_shows_turns_and_flaps(state: FabricState, fabric: Any) -> None:
     link, now = fabric.up("leaf1", 1), fabric.now_ns
-    frame = fabric_frames.hour_frame(state, state.wires.number(link) or 0, now)
+    frame = fabric_frames.hour_frame(state, state.cable_graph.number(link) or 0, now)
     assert (frame["states"], frame["flaps"]) == ([], [])
     flaps = [now - 4_000 * S, now - 600 * S]
     health(state, fabric, link, "DOWN", since_ns=now - 600 * S, flap_ns=flaps)
@@ -382,7 +382,7 @@ def test_the_past_hour_shows_turns_and_flaps(state: FabricState, fabric: Any) ->
 
 @pytest.mark.parametrize("link", ["", "a", "a>b", "a:1>b", ":1>b:2", "a:1>b:2>c:3", "a:1<>b", "a:>"])
 def test_what_is_no_link_s_id_is_drawn_nowhere(state: FabricState, fabric: Any, link: str) -> None:
-    assert state.wires.number(link) is None
+    assert state.cable_graph.number(link) is None
     health(state, fabric, fabric.up("leaf1", 1), "DOWN", subject=link or "x", links=[link])
     tell(state, ("fabric.queues", "fabric", fabric.queues({link: {}})))
     assert state.plan().cables == []
@@ -394,7 +394,7 @@ def test_addresses_may_be_nodes() -> None:
 
 def test_reports_that_are_late_by_partition_are_old_and_no_harm() -> None:
     """The feed reads partitions one after the other: at its start, and after every hiccup of the log."""
-    shelf = FlowShelf(lambda value: {"whole": True, "flows": [{"flow_id": value.decode(), "state": "OPEN"}]})
+    shelf = FlowCache(lambda value: {"whole": True, "flows": [{"flow_id": value.decode(), "state": "OPEN"}]})
     shelf.take("h1", b"one", 100 * S)
     shelf.take("h2", b"two", 92 * S)
     assert set(shelf.flows()) == {"one"}

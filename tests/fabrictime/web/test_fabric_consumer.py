@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.fabric_consumer import Feed
+from fabrictime.web.fabric_consumer import FabricConsumer
 from schemas import codec
 
 S = 1_000_000_000
 
 
 @pytest.fixture
-def follow(log_address: str) -> Iterator[Callable[..., tuple[FabricState, Feed, list[Any]]]]:
+def follow(log_address: str) -> Iterator[Callable[..., tuple[FabricState, FabricConsumer, list[Any]]]]:
     """Starts feeds that end with the test; what they say stands in the list."""
-    feeds: list[Feed] = []
+    feeds: list[FabricConsumer] = []
 
-    def start(bootstrap: str = log_address) -> tuple[FabricState, Feed, list[Any]]:
+    def start(bootstrap: str = log_address) -> tuple[FabricState, FabricConsumer, list[Any]]:
         state = FabricState(lambda value: codec.decode(value, "FlowReports"))
         said: list[Any] = []
-        feeds.append(Feed(bootstrap, state, said.append))
+        feeds.append(FabricConsumer(bootstrap, state, said.append))
         feeds[-1].start()
         return state, feeds[-1], said
 
@@ -37,10 +37,10 @@ def test_what_stood_before_and_what_comes_are_both_read(
 ) -> None:
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
-    fabric.publish(*fabric.fleet(), ("fabric.flaps", fabric.cable(link), fabric.health(link, "DOWN")))
+    fabric.publish(*fabric.fleet(), ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN")))
     state, feed, said = follow()
     until("caught up", lambda: feed.status.caught_up)
-    assert (len(state.nics), state.crossings.pairs, len(state.subjects)) == (8, 56, 1)
+    assert (len(state.nics), state.link_index.pairs, len(state.subjects)) == (8, 56, 1)
     assert feed.status.error is None
     fabric.publish(
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9.0}})),
@@ -56,8 +56,8 @@ def test_what_stood_before_and_what_comes_are_both_read(
             == len(state.flows.flows())
             == 1
         )
-        assert state.queues.newest(state.wires.known(link) or 0) is not None
-    fabric.publish(("fabric.flaps", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
+        assert state.queues.newest(state.cable_graph.known(link) or 0) is not None
+    fabric.publish(("fabric.link-health", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
     until("gone", lambda: not state.subjects and len(state.nics) == 7)
 
 
@@ -71,7 +71,7 @@ def test_blocks_of_short_slots_are_skipped_and_what_is_no_record_is_counted(
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": log_address, "log_level": 0})
-    for topic in ("fabric.queues", "fabric.flaps", "fabric.flows", "fabric.inventory"):
+    for topic in ("fabric.queues", "fabric.link-health", "fabric.flows", "fabric.inventory"):
         producer.produce(topic, b"no record", b"key")
     producer.produce("fabric.queues", codec.encode("LinkQueues", block)[:14], b"key")
     assert producer.flush(20) == 0

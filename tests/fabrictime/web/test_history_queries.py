@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fabrictime.web import history_queries as module
-from fabrictime.web.history_queries import Questions
+from fabrictime.web.history_queries import HistoryQueries
 
 S = 1_000_000_000
 T = time.time_ns() // S * S - 100 * S
@@ -35,7 +35,7 @@ def asked(filled: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_an_empty_history_gives_empty_views(asked: Any) -> None:
-    questions = Questions(asked)
+    questions = HistoryQueries(asked)
     fleet = questions.fleet()
     assert (fleet.nics, fleet.worst, fleet.delays_age_s, fleet.samples_per_s) == ([], [], None, 0.0)
     assert questions.heat("forward", 10).pairs == []
@@ -47,7 +47,7 @@ def test_an_empty_history_gives_empty_views(asked: Any) -> None:
 
 def test_nothing_new_in_history_costs_one_question_of_metadata(filled: Any, asked: Any) -> None:
     filled.delays(T, {("a/e", "b/e"): {0: {}}})
-    questions = Questions(asked)
+    questions = HistoryQueries(asked)
     first = questions.heat("forward", 10)
     asked.asked.clear()
     assert questions.heat("forward", 10) is first
@@ -61,7 +61,7 @@ def test_nothing_new_in_history_costs_one_question_of_metadata(filled: Any, aske
 def test_ages_go_on_while_history_stands_still(filled: Any, asked: Any) -> None:
     filled.delays(T, {("a/e", "b/e"): {0: {}}})
     now_ns = T + 3 * S
-    questions = Questions(asked, lambda: now_ns)
+    questions = HistoryQueries(asked, lambda: now_ns)
     assert questions.fleet().delays_age_s == 2.0
     now_ns = T + 61 * S
     assert questions.fleet().delays_age_s == 60.0
@@ -69,10 +69,10 @@ def test_ages_go_on_while_history_stands_still(filled: Any, asked: Any) -> None:
 
 def test_many_clocks_come_as_a_distribution_and_few_as_lines(filled: Any, asked: Any) -> None:
     filled.clocks(T, {f"h{i}/system": {} for i in range(module.CLOCK_LINES)})
-    few = Questions(asked).clock_lines(60)
+    few = HistoryQueries(asked).clock_lines(60)
     assert (len(few.points), few.spread) == (module.CLOCK_LINES, [])
     filled.clocks(T, {"h99/system": {}})
-    many = Questions(asked).clock_lines(60)
+    many = HistoryQueries(asked).clock_lines(60)
     assert (many.points, many.spread[0].clocks) == ([], module.CLOCK_LINES + 1)
 
 
@@ -82,7 +82,7 @@ def test_the_pipeline_is_judged_on_all_its_parts(filled: Any, asked: Any) -> Non
     filled.pipeline(T, {"fabric.probes/0": {"lag_messages": 5}})
     filled.nic_windows(T, {"a/e": {"lost": 3}})
     filled.rejects([{"append_ns": T}, {"append_ns": T - 700 * S, "offset": 1}])
-    rows = Questions(asked, lambda: T + 2 * S).pipeline()
+    rows = HistoryQueries(asked, lambda: T + 2 * S).pipeline()
     assert rows is not None
     assert (rows.flow_now.samples, rows.probers_now.lost, rows.lags[0].lag_messages) == (5_000, 3, 5)
     assert (rows.latency.p99_ms, rows.delays_age_s, rows.clocks_age_s, rows.rejects_recent) == (180, 1, 1, 1)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.fabric_consumer import FeedStatus
-from fabrictime.web.live_fabric import PERIOD_S, Live
+from fabrictime.web.fabric_consumer import ConsumerStatus
+from fabrictime.web.live_fabric import PERIOD_S, LiveFabric
 from schemas import codec
 
 
@@ -59,9 +59,9 @@ class Loop:
         self.now = end
 
 
-def made() -> Live:
+def made() -> LiveFabric:
     state = FabricState(lambda value: codec.decode(value, "FlowReports"))
-    return Live(state, lambda: FeedStatus(caught_up=True), time.time_ns)
+    return LiveFabric(state, lambda: ConsumerStatus(caught_up=True), time.time_ns)
 
 
 class Watched:

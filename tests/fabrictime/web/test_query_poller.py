@@ -13,12 +13,12 @@ import pytest
 
 from fabrictime.web import query_poller as hub_module
 from fabrictime.web.history_client import HistoryDown
-from fabrictime.web.query_poller import Hub, Snapshot
+from fabrictime.web.query_poller import QueryPoller, Snapshot
 
 
 @pytest.fixture
-async def hub() -> AsyncIterator[Hub]:
-    made = Hub(refresh_s=0.02)
+async def hub() -> AsyncIterator[QueryPoller]:
+    made = QueryPoller(refresh_s=0.02)
     yield made
     await made.close()
 
@@ -30,7 +30,7 @@ async def reached(condition: Any, deadline_s: float = 10.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_ten_viewers_cost_one_query_loop(hub: Hub) -> None:
+async def test_ten_viewers_cost_one_query_loop(hub: QueryPoller) -> None:
     calls = 0
 
     def fetch() -> int:
@@ -48,7 +48,7 @@ async def test_ten_viewers_cost_one_query_loop(hub: Hub) -> None:
     assert hub.views == 1
 
 
-async def test_a_late_viewer_gets_the_last_answer_at_once(hub: Hub) -> None:
+async def test_a_late_viewer_gets_the_last_answer_at_once(hub: QueryPoller) -> None:
     first: list[Any] = []
     hub.subscribe("view", lambda: "answer", lambda s: first.append(s.value))
     await reached(lambda: first)
@@ -57,7 +57,7 @@ async def test_a_late_viewer_gets_the_last_answer_at_once(hub: Hub) -> None:
     assert late == ["answer"]
 
 
-async def test_slow_queries_do_not_pile_up_and_leave_history_time(hub: Hub) -> None:
+async def test_slow_queries_do_not_pile_up_and_leave_history_time(hub: QueryPoller) -> None:
     running, most, spans = 0, 0, []
     lock = threading.Lock()
 
@@ -79,7 +79,7 @@ async def test_slow_queries_do_not_pile_up_and_leave_history_time(hub: Hub) -> N
     assert min(pauses) >= 0.05 * (1 / hub_module.BUSY_SHARE - 1) * 0.9
 
 
-async def test_a_view_nobody_watches_is_dropped(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_view_nobody_watches_is_dropped(hub: QueryPoller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "LINGER_S", 0.05)
     seen: list[Any] = []
     end = hub.subscribe("view", lambda: 1, seen.append)
@@ -93,7 +93,7 @@ async def test_a_view_nobody_watches_is_dropped(hub: Hub, monkeypatch: pytest.Mo
     assert hub.views == 1
 
 
-async def test_a_failure_keeps_the_last_value_and_says_since_when(hub: Hub) -> None:
+async def test_a_failure_keeps_the_last_value_and_says_since_when(hub: QueryPoller) -> None:
     up = True
 
     def fetch() -> str:
@@ -114,7 +114,7 @@ async def test_a_failure_keeps_the_last_value_and_says_since_when(hub: Hub) -> N
     assert seen[-1].failing_s is None
 
 
-async def test_a_broken_view_or_viewer_stops_nobody_else(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_view_or_viewer_stops_nobody_else(hub: QueryPoller, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise ZeroDivisionError("a bug")
 

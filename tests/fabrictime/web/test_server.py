@@ -17,7 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from fabrictime.web.history_client import HistoryDown, HistoryRefused, connect_http
-from fabrictime.web.settings import PageSettings
+from fabrictime.web.settings import WebSettings
 
 
 class Nowhere:
@@ -103,7 +103,7 @@ def test_it_tells_the_supervisor_when_it_listens(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(path))
         notify.settimeout(30)
-        settings = PageSettings(port=0, history_url=Nowhere(tmp_path).url)  # type: ignore[arg-type]
+        settings = WebSettings(port=0, history_url=Nowhere(tmp_path).url)  # type: ignore[arg-type]
         code = (
             "import sys; from fabrictime.web.server import main; from fabrictime.web.settings import *;"
             "sys.exit(main(PageSettings.model_validate_json(sys.argv[1])))"
@@ -122,7 +122,7 @@ def test_it_tells_the_supervisor_when_it_listens(tmp_path: Path) -> None:
 def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from fabrictime.web.server import main
 
-    assert main(PageSettings(port=lonely.port)) == 1
+    assert main(WebSettings(port=lonely.port)) == 1
     assert capfd.readouterr().err.strip() == (
         f"fabrictime page: page.port {lonely.port} on 127.0.0.1: Address already in use, expected a free port"
     )
@@ -131,7 +131,7 @@ def test_a_taken_port_is_one_line(lonely: Any, tmp_path: Path, capfd: pytest.Cap
 def test_settings_refuse_what_they_do_not_know() -> None:
     for wrong in ({"port": 70_000}, {"refresh_ms": 1}, {"history_url": "ftp://x"}, {"colour": "red"}):
         with pytest.raises(ValidationError):
-            PageSettings.model_validate(wrong)
+            WebSettings.model_validate(wrong)
 
 
 def test_history_that_is_away_refuses_or_lacks_a_token_is_told_apart(

@@ -22,8 +22,8 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DELAYS,
-    FLAPS,
     INVENTORY,
+    LINK_HEALTH,
     LINKS,
     PATHS,
     Topic,
@@ -123,7 +123,7 @@ def hour() -> Log:
     _delays(log)
     _queues(log)
     for at_ns, subject, record in judge(log.of(LINKS), log.of(PATHS), seed=1):
-        log.put(FLAPS, subject, at_ns + 2 * MS, record)
+        log.put(LINK_HEALTH, subject, at_ns + 2 * MS, record)
     log.messages.sort()
     return log
 
@@ -262,9 +262,9 @@ def test_the_hour_has_alerts_of_every_kind_each_raised_once_and_most_cleared() -
 def test_link_health_is_the_same_however_often_its_worker_looks_at_the_time() -> None:
     log = hour()
     evidence, paths = log.of(LINKS), log.of(PATHS)
-    told = [(m.key, m.value) for m in log.of(FLAPS)]
+    told = [(m.key, m.value) for m in log.of(LINK_HEALTH)]
     again = [
-        (subject, None if record is None else codec.encode(FLAPS.record, record))
+        (subject, None if record is None else codec.encode(LINK_HEALTH.record, record))
         for _, subject, record in judge(evidence, paths, seed=None)
     ]
     assert sorted(again, key=repr) == sorted(told, key=repr)
@@ -320,7 +320,7 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
             break
         if message.append_ns >= since[message.topic]:
             feed.offer(message)
-        elif message.topic == FLAPS.name:
+        elif message.topic == LINK_HEALTH.name:
             last[message.key] = message
     for message in last.values():
         feed.offer(message)

@@ -50,7 +50,7 @@ def flow(name: int, source: int, to: int, rate: float, hops: list[str], **more: 
         "flow_id": f"h{source}/boot/sock:{name}", "state": "OPEN", "nic": f"h{source}/eth1",
         "peer": f"h{to}/eth1", "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2,
         "protocol": "UDP", "bytes_total": 0, "interval_ns": 0, "bytes": 0, "rate_bps": rate * 1e6,
-        "hops": hops, **more,
+        "links": hops, **more,
     }  # fmt: skip
 
 
@@ -321,7 +321,7 @@ def test_a_flow_nobody_traced_counts_where_its_pairs_paths_agree():
     record = {
         "nic": "h1/eth1", "peer": "h5/eth1", "shard": "fabric", "run": 1, "traced_ns": 1,
         "paths": [
-            {"path": n, "leg": "REQUEST", "hops": hops, "found": "TRACED", "complete": True, "since_ns": 1,
+            {"path": n, "leg": "REQUEST", "links": hops, "found": "TRACED", "complete": True, "since_ns": 1,
              "changes": 0, "contradiction": None}
             for n, hops in enumerate(ways)
         ],
@@ -343,7 +343,7 @@ def test_links_that_cannot_be_told_apart_are_one_window_that_says_so():
     shard.report(flow(1, 1, 5, 600, [SPINE]), flow(2, 2, 6, 600, [SPINE]))
     alike = [queue(SPINE, 12e3, group=3), queue(DOWN, 11e3, group=3)]
     (opened,) = shard.step(*alike)
-    assert (opened["link"], opened["others"]) == (SPINE, [DOWN])
+    assert (opened["link"], opened["candidates"]) == (SPINE, [DOWN])
     assert opened["depth_bytes"] == pytest.approx(23e3)
     assert f"not told apart from {DOWN}" in opened["text"]
     shard.step(queue(SPINE, 5e3, group=1), queue(DOWN, 18e3, group=1))
@@ -477,7 +477,7 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
         ({"rate_bps": -5.0}, "rate_bps -5.0"),
         ({"rate_bps": 1e300}, "rate_bps 1e+300"),
         ({"busy_share": 1.5}, "busy_share 1.5"),
-        ({"hops": ["leaf1"]}, "hops 'leaf1'"),
+        ({"links": ["leaf1"]}, "hops 'leaf1'"),
     ],
 )  # fmt: skip
 def test_a_flow_that_cannot_be_is_left_out_and_told(change, says, caplog):

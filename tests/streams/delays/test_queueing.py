@@ -51,7 +51,7 @@ def told(source):
             (int(when[n]), int(record["count"][n]), float(record["mean_ns"][n]))
             for n in range(end - cells, end)
         ]
-        for way, cells, end in zip(record["way"], record["cells"], ends, strict=True)
+        for way, cells, end in zip(record["direction"], record["cells"], ends, strict=True)
     }
 
 

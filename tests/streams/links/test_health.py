@@ -15,7 +15,7 @@ from native.core import ClockLine
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import FLAPS
+from schemas.topics import LINK_HEALTH
 from streams.links import health
 from streams.links.cover import losses_needed
 from streams.links.health import Change, ShardHealth
@@ -55,7 +55,7 @@ class Watched:
     def _keep(self, changes: list[Change]) -> None:
         for subject, record in changes:
             if record is not None:
-                codec.encode(FLAPS.record, record)
+                codec.encode(LINK_HEALTH.record, record)
                 assert record["subject"] == subject
             self.changes.append((self.probes.now_ns, (subject, record)))
 
@@ -147,7 +147,7 @@ def test_a_dead_link_inside_is_named_at_once_and_no_other(seed: int) -> None:
     assert at_ns - began < 60 * MS
     assert record is not None
     assert record["links"] == [it.fleet.link_ids[link]]
-    assert record["others"] == []
+    assert record["candidates"] == []
     assert abs(record["since_ns"] - began) < 15 * MS
     assert record["text"].startswith("leaf1 to spine2 is down since ")
     assert (record["flaps_total"], record["flaps_hour"], record["seq"]) == (1, 1, 1)
@@ -164,7 +164,7 @@ def test_of_two_leaves_the_cables_of_a_path_are_named_together_and_not_waited_fo
     at_ns, (subject, record) = it.changes[0]
     assert at_ns - began < 60 * MS, "what no path tells apart is the same after any wait"
     assert record is not None
-    assert {subject, *record["others"]} == {it.cable("leaf1", "spine2"), it.cable("leaf2", "spine2")}
+    assert {subject, *record["candidates"]} == {it.cable("leaf1", "spine2"), it.cable("leaf2", "spine2")}
     it.run(300 * MS)
     assert it.said("DOWN") == {subject}
 
@@ -206,8 +206,8 @@ def test_a_nic_cut_off_is_its_own_cable_where_its_agent_still_speaks() -> None:
     cable = it.cable("leaf3", "h6")
     assert it.said("DOWN") == {cable}
     record = it.last(cable)
-    assert record["others"] == ["h6/eth1"]
-    assert record["because"] == "PROBES"
+    assert record["candidates"] == ["h6/eth1"]
+    assert record["detected_by"] == "PROBES"
     it.probes.down[:] = False
     it.run(600 * MS, until=lambda: it.state(cable) == "UP")
 
@@ -220,8 +220,8 @@ def test_a_host_that_vanishes_is_one_host_no_link_and_is_forgotten() -> None:
     assert it.changes == []
     it.run(2000 * MS)
     assert [(s, r["kind"], r["state"]) for _, (s, r) in it.changes if r] == [("h4", "HOST", "DOWN")]
-    assert it.last("h4")["because"] == "SILENCE"
-    assert it.last("h4")["others"] == [it.cable("h4", "leaf2")]
+    assert it.last("h4")["detected_by"] == "SILENCE"
+    assert it.last("h4")["candidates"] == [it.cable("h4", "leaf2")]
     it.run(14 * S)
     assert it.state("h4") is None
     assert it.said("DOWN") == {"h4"}
@@ -291,7 +291,7 @@ def test_a_carrier_speaks_first_and_at_once_both_ways() -> None:
     it.port("h1/eth1", False)
     cable = it.cable("h1", "leaf1")
     assert it.state(cable) == "DOWN"
-    assert it.last(cable)["because"] == "CARRIER"
+    assert it.last(cable)["detected_by"] == "CARRIER"
     it.run(500 * MS)
     assert it.said("DOWN") == {cable}
     it.port("h1/eth1", True)
@@ -335,7 +335,7 @@ def test_what_was_lost_while_a_host_came_late_is_never_counted_however_old_it_is
     evidence = it.health.evidence
     nic = it.fleet.nic_index["h3/eth1"]
     template = next(e for _, e in it.log if e["nic"] == "h3/eth1" and e["paths"])
-    path = {**template["paths"][0], "lost": 7, "answered": 30, "in_a_row": 0, "first_lost_age_ns": -1}
+    path = {**template["paths"][0], "lost": 7, "answered": 30, "loss_streak": 0, "first_lost_age_ns": -1}
     began_ns = it.probes.now_ns + after_ms * MS
     late = {
         **template, "event": int(it.probes._event[nic]), "clock_ns": began_ns + int(it.probes._clock[nic]),
@@ -425,7 +425,7 @@ def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
     it.run(1500 * MS)
     cable = it.cable("h3", "leaf2")
     assert it.said("GREY") == {cable}
-    assert it.last(cable)["others"] == ["h3/eth1"]
+    assert it.last(cable)["candidates"] == ["h3/eth1"]
     assert it.said("DOWN") == set()
 
 
@@ -761,7 +761,7 @@ def test_a_link_over_which_answers_were_held_up_must_be_silent_for_longer(
     whole = it.health.take
 
     def take(event: Any, *rest: Any) -> list[Change]:
-        paths = [{**path, "held": min(1, path["answered"])} for path in event["paths"]]
+        paths = [{**path, "delayed": min(1, path["answered"])} for path in event["paths"]]
         return whole({**event, "paths": paths}, *rest)
 
     with monkeypatch.context() as held:
@@ -787,7 +787,7 @@ def test_where_held_answers_storm_in_a_link_beside_them_must_be_silent_for_longe
 
     def held_elsewhere(event: Any, append_ns: int, book: Any, *rest: Any) -> list[Change]:
         paths = [
-            {**p, "held": min(many, p["answered"])
+            {**p, "delayed": min(many, p["answered"])
              if name not in {*book.forward(event["nic"], p["peer"], p["path"]),
                              *book.reverse(event["nic"], p["peer"], p["path"])} else 0}
             for p in event["paths"]

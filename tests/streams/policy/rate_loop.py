@@ -174,7 +174,7 @@ class RateLoop:
                 "update": 0 if known is None else known["update"] + 1, "updated_ns": now_ns,
                 "kind": standing.get(link, known["kind"] if known else ""), "flows": flows,
                 "state": "OPENED" if known is None else "UPDATED" if link in standing else "CLOSED",
-                "delay_ns": float(self.depths[-1][i]) * 8e9 / self.rate[link], "links": [], "others": [],
+                "delay_ns": float(self.depths[-1][i]) * 8e9 / self.rate[link], "links": [], "candidates": [],
             }  # fmt: skip
             self.windows[link] = record
             self.at(now_ns + 30 * MS, lambda r=record: self.rates.take_contention(r))

@@ -15,7 +15,7 @@ from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLAPS, FLOWS, LINKS, PATHS
+from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLOWS, LINK_HEALTH, LINKS, PATHS
 from streams.links.health import ShardHealth
 from streams.policy.policy import Policy, Rules
 from streams.runtime.flow_routes import FlowRoute
@@ -30,7 +30,7 @@ PORTS = range(50_000, 50_064)
 
 
 def config(mode: str = "ACT", **more: Any) -> dict[str, dict[str, Any]]:
-    record = {"host": "*", "version": 1, "at_ns": 0, "by": "test", "mode": mode, "most_moved_share": 1.0}
+    record = {"host": "*", "version": 1, "at_ns": 0, "by": "test", "mode": mode, "max_moved_share": 1.0}
     name = "ActuatorConfig"
     return {"*": codec.decode(codec.encode(name, record | more), name)}
 
@@ -264,10 +264,10 @@ def feed(policy: Policy, live: Any, tail: FlowTable, kind: str, what: Any) -> No
 def health(link: str, state: str, seq: int, at_ns: int, loss: float = 0.0, **more: Any) -> dict[str, Any]:
     record = {
         "subject": cable_id(link), "kind": "LINK", "shard": "sim", "seq": seq, "state": state, "before": "UP",
-        "links": [link], "since_ns": at_ns, "judged_ns": at_ns, "loss_rate": loss or None, "flaps_hour": 0,
-        "flaps_total": 0, "because": "PROBES", "text": "", **more,
+        "links": [link], "since_ns": at_ns, "evaluated_ns": at_ns, "loss_rate": loss or None, "flaps_hour": 0,
+        "flaps_total": 0, "detected_by": "PROBES", "text": "", **more,
     }  # fmt: skip
-    return codec.decode(codec.encode(FLAPS.record, record), FLAPS.record)
+    return codec.decode(codec.encode(LINK_HEALTH.record, record), LINK_HEALTH.record)
 
 
 def window(
@@ -339,7 +339,7 @@ def test_failures_in_a_row_are_survived_while_one_path_lives() -> None:
     loop.run.fault("blackhole leaf1>spine8")
     loop.advance(0.5)
     assert len(loop.decisions) == before, "with no living path there is nowhere to go"
-    assert {h.flow_id for h in loop.held if h.why == "NO_LIVING_PATH"} == loop.flows_over(last)
+    assert {h.flow_id for h in loop.held if h.cause == "NO_LIVING_PATH"} == loop.flows_over(last)
 
 
 def test_a_flow_that_just_moved_moves_again_when_its_new_path_dies_before_any_report() -> None:
@@ -494,9 +494,9 @@ def test_fallbacks_name_living_ways_that_leave_the_present_one() -> None:
     for name, each in ranked.items():
         assert each["path"] == flows[name].path
         ways = loop.ways.of(flows[name])
-        for other in each["others"]:
+        for other in each["other_paths"]:
             assert not dead & set(ways[other].links)
-        assert set(ways[each["others"][0]].links) & set(flows[name].hops) == {
+        assert set(ways[each["other_paths"][0]].links) & set(flows[name].hops) == {
             flows[name].hops[0],
             flows[name].hops[-1],
         }

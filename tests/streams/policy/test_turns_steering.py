@@ -43,7 +43,7 @@ class Turns:
         self.decisions: list[dict] = []
         self.held: list = []
         self.policy = Policy("sim", 1, self, self, lambda link: LINE)
-        record = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "most_moved_share": 1.0}
+        record = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "max_moved_share": 1.0}
         record = codec.decode(codec.encode(CONFIG.record, record | config), CONFIG.record)
         self.policy.take_config({"*": record})
 
@@ -148,12 +148,12 @@ def test_no_lane_leads_over_what_is_not_well():
 
 
 def test_limits_hold_for_lanes_as_for_all():
-    t = Turns(most_actions_per_s=1)
+    t = Turns(max_actions_per_s=1)
     made = t.advance(2.05)
     per_host = Counter(d["host"] for d in made)
     assert per_host
     assert max(per_host.values()) <= 2
-    assert "ACTIONS_PER_S" in {held.why for held in t.held}
+    assert "ACTIONS_PER_S" in {held.cause for held in t.held}
 
 
 def small(seed: int, *, act: bool) -> Loop:

@@ -39,9 +39,9 @@ def test_who_takes_turns_is_known_until_it_says_goodbye() -> None:
     view = Inventory("fabric")
     versions = []
     for more in (
-        {}, {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"probe_port": 9319},
+        {}, {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"probe_port": 9319},
         {"probe_port": 9319},
-        {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"turn_ns": 5_000_000, "turn_shots": 4},
+        {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"slot_ns": 5_000_000, "slot_probes": 4},
     ):  # fmt: skip
         view.take(b"a/e0", nic("a/e0", "a/system", **more))
         versions.append((view.version, view.probe_slots.get("a/e0")))

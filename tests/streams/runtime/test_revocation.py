@@ -13,7 +13,7 @@ import pytest
 from faust.types import TP
 
 from schemas import codec
-from schemas.topics import FLAPS, LINKS, PATH_QUEUEING, PROBES, QUEUES, REJECTS
+from schemas.topics import LINK_HEALTH, LINKS, PATH_QUEUEING, PROBES, QUEUES, REJECTS
 from streams.alerts.stage import AlertsStage
 from streams.delays import stage as map
 from streams.links import stage as links
@@ -116,7 +116,7 @@ async def test_evidence_is_not_acknowledged_before_what_it_led_to_could_be_sent(
     context.space.set()
     await giving
     await asyncio.sleep(0.05)
-    assert set(context.topics()) == {FLAPS.name}
+    assert set(context.topics()) == {LINK_HEALTH.name}
     assert not raw.acked
     context.log_takes.set()
     await asyncio.wait_for(raw.acknowledged.wait(), 10)
@@ -139,7 +139,7 @@ async def test_evidence_that_waits_for_its_turn_does_not_grow_old(
     assert (giving.done(), raw.acked) == (False, False)
     context.space.set()
     await asyncio.wait_for(raw.acknowledged.wait(), 10)
-    assert set(context.topics()) == {FLAPS.name}
+    assert set(context.topics()) == {LINK_HEALTH.name}
 
 
 async def test_evidence_that_waited_for_its_turn_when_its_partition_went_is_its_next_owners(

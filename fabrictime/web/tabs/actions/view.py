@@ -1,6 +1,6 @@
 """The tab Actions: what was decided, why, what came of it, what was held back; and one flow in depth.
 
-In: the process's `Site` and the tab's choices, which stand in its address. No query, no maths here.
+In: the process's `AppContext` and the tab's choices, which stand in its address. No query, no maths here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from nicegui import ui
 from nicegui.events import ValueChangeEventArguments
 
 from fabrictime.state import action_entries
-from fabrictime.state.action_entries import Deed, Paces
-from fabrictime.state.action_state import WATCHED_NS, HeldBack
+from fabrictime.state.action_entries import ActionEntry, Paces
+from fabrictime.state.action_state import WATCHED_NS, SuppressedAction
 from fabrictime.state.fabric_state import Part, cleared
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, count_text, delay_text
@@ -24,7 +24,7 @@ from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.rows import Cell, Row
-from fabrictime.web.tabs.base import CSS, Site, card, part, replace_address, text, toggle
+from fabrictime.web.tabs.base import CSS, AppContext, card, part, replace_address, text, toggle
 from fabrictime.web.tabs.fabric.queries import Around
 from fabrictime.web.tabs.live_tab import LiveTab, empty, table
 from fabrictime.web.widgets import Chips
@@ -73,12 +73,12 @@ class ActionsChoice:
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
-class ActionsPage(LiveTab):
+class ActionsTab(LiveTab):
     """All decisions, and one flow with what was done to it."""
 
     address = "/actions"
 
-    def __init__(self, site: Site, choice: ActionsChoice) -> None:
+    def __init__(self, site: AppContext, choice: ActionsChoice) -> None:
         super().__init__(site)
         self.choice = choice
         self._around_of = ""
@@ -119,7 +119,7 @@ class ActionsPage(LiveTab):
                 [
                     ("at", "at (UTC)", "left"),
                     ("flow", "flow", "left"),
-                    ("cause", "because", "left"),
+                    ("cause", "detected_by", "left"),
                     ("what", "what", "left"),
                     ("outcome", "outcome", "left"),
                     ("took", "took", "right"),
@@ -140,7 +140,7 @@ class ActionsPage(LiveTab):
                 [
                     ("flow", "flow", "left"),
                     ("what", "would", "left"),
-                    ("reason", "because", "left"),
+                    ("reason", "detected_by", "left"),
                     ("why", "held back, since", "left"),
                 ],
                 "held",
@@ -187,7 +187,7 @@ class ActionsPage(LiveTab):
             self.of_flow = table(
                 [
                     ("at", "at (UTC)", "left"),
-                    ("cause", "because", "left"),
+                    ("cause", "detected_by", "left"),
                     ("what", "what", "left"),
                     ("outcome", "outcome", "left"),
                 ],
@@ -294,7 +294,7 @@ class ActionsPage(LiveTab):
         )
         self._show_flow(flow_id, chosen, [d for d in every if d.flow_id == flow_id], samples, alerts, now_ns)
 
-    def _find(self, every: Sequence[Deed], shown: Sequence[Deed], flow_id: str | None) -> Deed | None:
+    def _find(self, every: Sequence[ActionEntry], shown: Sequence[ActionEntry], flow_id: str | None) -> ActionEntry | None:
         if self.choice.decision is not None:
             return next((deed for deed in every if deed.decision_id == self.choice.decision), None)
         if flow_id is not None:
@@ -306,7 +306,7 @@ class ActionsPage(LiveTab):
         self.mode.classes(remove="ft-ok ft-wait", add="ft-ok" if act else "ft-wait")
         self._kpi("mode", "ACT" if act else "OBSERVE", "not everywhere" if apart else "everywhere")
 
-    def _show_figures(self, every: list[Deed], held: int, used: Sequence[action_entries.Used]) -> None:
+    def _show_figures(self, every: list[ActionEntry], held: int, used: Sequence[action_entries.Used]) -> None:
         counted = action_entries.counts(every)
         reasons = {deed.kind for deed in every}
         self._kpi(
@@ -325,7 +325,7 @@ class ActionsPage(LiveTab):
         else:
             self._kpi("moved", "—", "policy has not told of a round")
 
-    def _show_list(self, every: Sequence[Deed], listed: Sequence[Deed], shown: Sequence[Deed]) -> None:
+    def _show_list(self, every: Sequence[ActionEntry], listed: Sequence[ActionEntry], shown: Sequence[ActionEntry]) -> None:
         self.empty.set_text(
             "No decision of this flow within the last hour."
             if self.choice.flow is not None
@@ -341,7 +341,7 @@ class ActionsPage(LiveTab):
         self.table.put([action_entries.row(deed) for deed in shown])
 
     def _show_held(
-        self, held: Sequence[HeldBack], policies: dict[str, tuple[int, bool]], now_ns: int
+        self, held: Sequence[SuppressedAction], policies: dict[str, tuple[int, bool]], now_ns: int
     ) -> None:
         note = ""
         late = [name for name, (at_ns, _) in policies.items() if now_ns - at_ns > 10 * action_entries.S]
@@ -363,12 +363,12 @@ class ActionsPage(LiveTab):
         self.held.put(
             [
                 {
-                    "id": f"{h.flow_id} {h.action} {h.why} {h.reason}",
+                    "id": f"{h.flow_id} {h.action} {h.cause} {h.reason}",
                     "flow": action_entries.flow_text(h.flow_id),
                     "flow_id": h.flow_id,
                     "what": action_entries.what_text(h),
                     "reason": action_entries.reason_of_held(h),
-                    "why": f"{action_entries.WHYS.get(h.why, h.why)}, since {action_entries.time_text(h.since_ns)}",
+                    "why": f"{action_entries.WHYS.get(h.cause, h.cause)}, since {action_entries.time_text(h.since_ns)}",
                 }
                 for h in held[:HELD_SHOWN]
             ]
@@ -412,8 +412,8 @@ class ActionsPage(LiveTab):
     def _show_flow(
         self,
         flow_id: str | None,
-        deed: Deed | None,
-        of_flow: list[Deed],
+        deed: ActionEntry | None,
+        of_flow: list[ActionEntry],
         samples: Any,
         alerts: Any,
         now_ns: int,
@@ -466,7 +466,7 @@ class ActionsPage(LiveTab):
         self.of_flow_title.set_text(f"All decisions of this flow: {len(of_flow)}" if of_flow else "")
         self.of_flow.put([action_entries.row(each) for each in of_flow[:LISTED]])
 
-    def _follow_around(self, deed: Deed | None) -> Around | None:
+    def _follow_around(self, deed: ActionEntry | None) -> Around | None:
         """Ask history what probes said of the links that the flow left and took; return what it answered."""
         questions = self.site.fabric
         moved = deed is not None and deed.done_ns is not None and bool(deed.effect.left or deed.effect.took)

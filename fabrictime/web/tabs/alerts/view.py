@@ -1,6 +1,6 @@
 """The tab Alerts: what stands and what was cleared, and one alert with the evidence that it stands on.
 
-In: the process's `Site` and the tab's choices, which stand in its address. No query, no maths here.
+In: the process's `AppContext` and the tab's choices, which stand in its address. No query, no maths here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.rows import Cell, Row
 from fabrictime.web.tabs.alerts import frames
 from fabrictime.web.tabs.alerts.frames import Shown
-from fabrictime.web.tabs.base import CSS, Site, card, part, replace_address, text, toggle
+from fabrictime.web.tabs.base import CSS, AppContext, card, part, replace_address, text, toggle
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab, empty, table
 from fabrictime.web.widgets import Chips
 
@@ -31,32 +31,32 @@ ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class AlertChoice:
+class AlertsChoice:
     """What a tab shows; wrong values in its address fall back to the defaults."""
 
     listed: Listed = "all"
     alert: str | None = None
 
     @staticmethod
-    def parse(query: dict[str, str]) -> AlertChoice:
+    def parse(query: dict[str, str]) -> AlertsChoice:
         """Return the choice that an address's query stands for."""
-        choice = AlertChoice(alert=query.get("alert") or None)
+        choice = AlertsChoice(alert=query.get("alert") or None)
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
         return choice
 
     def address(self) -> str:
         """Return the query that brings this choice back; defaults are left out."""
-        default = asdict(AlertChoice())
+        default = asdict(AlertsChoice())
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
-class AlertsPage(LiveTab):
+class AlertsTab(LiveTab):
     """All alerts, and one of them in depth."""
 
     address = "/alerts"
 
-    def __init__(self, site: Site, choice: AlertChoice) -> None:
+    def __init__(self, site: AppContext, choice: AlertsChoice) -> None:
         super().__init__(site)
         self.choice = choice
         self._evidence_shown: tuple[str, int] = ("", -1)

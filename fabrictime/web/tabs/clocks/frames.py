@@ -33,12 +33,12 @@ NIC_LABELS = 40
 
 
 def event_text(event: str, event_ns: float) -> str:
-    """Return an event with its figure: 'STEP +1.00 ms', 'LIAR 250 ns rms'."""
+    """Return an event with its figure: 'STEP +1.00 ms', 'FALSETICKER 250 ns rms'."""
     if event in ("STEP", "MERGED"):
         return f"{event} {signed_delay_text(event_ns)}"
     if event == "RATE_CHANGE":
         return f"RATE_CHANGE {event_ns:+,.0f} ppb"
-    return f"LIAR {delay_text(event_ns)} rms" if event == "LIAR" else event
+    return f"FALSETICKER {delay_text(event_ns)} rms" if event == "FALSETICKER" else event
 
 
 def _axis(start_ns: int, end_ns: int, step_ns: int, known: Iterable[int]) -> tuple[list[int], dict[int, int]]:

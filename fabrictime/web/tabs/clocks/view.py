@@ -1,6 +1,6 @@
 """The page of clocks: how far each is off, how well that is known, and which pairs contradict the mesh.
 
-In: the process's `Site` and the tab's choices, which stand in its address. No query, no maths here.
+In: the process's `AppContext` and the tab's choices, which stand in its address. No query, no maths here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import (
     CSS,
     LINE_SPANS,
-    Site,
+    AppContext,
     Tab,
     card,
     column,
@@ -53,7 +53,7 @@ _STATE_CELL = (
 
 
 @dataclass(frozen=True, slots=True)
-class ClockChoice:
+class ClocksChoice:
     """What a tab shows; wrong values in its address fall back to the defaults."""
 
     span: int = 600
@@ -61,9 +61,9 @@ class ClockChoice:
     clocks: tuple[str, ...] = ()
 
     @staticmethod
-    def parse(query: dict[str, str], clocks: Sequence[str]) -> ClockChoice:
+    def parse(query: dict[str, str], clocks: Sequence[str]) -> ClocksChoice:
         """Return the choice that an address's query stands for; `clocks` are its values of `clock`."""
-        choice = ClockChoice(clocks=tuple(dict.fromkeys(filter(None, clocks)))[:MOST_CHOSEN])
+        choice = ClocksChoice(clocks=tuple(dict.fromkeys(filter(None, clocks)))[:MOST_CHOSEN])
         span = query.get("span", "")
         if span.isdecimal() and int(span) in LINE_SPANS:
             choice = replace(choice, span=int(span))
@@ -73,7 +73,7 @@ class ClockChoice:
 
     def address(self) -> str:
         """Return the query that brings this choice back; defaults are left out."""
-        default = ClockChoice()
+        default = ClocksChoice()
         pairs: list[tuple[str, Any]] = [
             (name, getattr(self, name))
             for name in ("span", "view")
@@ -81,19 +81,19 @@ class ClockChoice:
         ]
         return urlencode([*pairs, *(("clock", name) for name in self.clocks)])
 
-    def toggled(self, clock: str) -> ClockChoice:
+    def toggled(self, clock: str) -> ClocksChoice:
         """Return the choice with one clock more or less; the first goes where there are too many."""
         if clock in self.clocks:
             return replace(self, clocks=tuple(name for name in self.clocks if name != clock))
         return replace(self, clocks=(*self.clocks, clock)[-MOST_CHOSEN:])
 
 
-class ClockPage(Tab):
+class ClocksTab(Tab):
     """The page of clocks: bounds, offsets, the mesh, residuals, states and events."""
 
     address = "/clocks"
 
-    def __init__(self, site: Site, choice: ClockChoice) -> None:
+    def __init__(self, site: AppContext, choice: ClocksChoice) -> None:
         super().__init__(site)
         self.choice = choice
         self._rows: list[ClockRow] = []
@@ -239,7 +239,7 @@ class ClockPage(Tab):
 
     # ----------------------------------------------------------------------------------------------- choices
 
-    def _choose(self, choice: ClockChoice) -> None:
+    def _choose(self, choice: ClocksChoice) -> None:
         self.choice = choice
         address = choice.address()
         replace_address(f"{self.address}?{address}" if address else self.address)
@@ -539,4 +539,4 @@ def _clock_row(row: ClockRow) -> dict[str, Any]:
     }
 
 
-__all__: Sequence[str] = ("ClockChoice", "ClockPage")
+__all__: Sequence[str] = ("ClocksChoice", "ClocksTab")

@@ -1,6 +1,6 @@
 """The tab Contention: where queues stand and stood, as bars over time, and one such window in depth.
 
-In: the process's `Site` and the tab's choices, which stand in its address. No query, no maths here.
+In: the process's `AppContext` and the tab's choices, which stand in its address. No query, no maths here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fabrictime.state.units import bps_text, bytes_text, count_text, counted, de
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.rows import Cell, Row
-from fabrictime.web.tabs.base import CSS, Site, card, part, replace_address, text, toggle
+from fabrictime.web.tabs.base import CSS, AppContext, card, part, replace_address, text, toggle
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab, empty, table
 from fabrictime.web.widgets import Chips
@@ -49,12 +49,12 @@ class ContentionChoice:
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
-class ContentionPage(LiveTab):
+class ContentionTab(LiveTab):
     """Contention over time, link by link."""
 
     address = "/contention"
 
-    def __init__(self, site: Site, choice: ContentionChoice) -> None:
+    def __init__(self, site: AppContext, choice: ContentionChoice) -> None:
         super().__init__(site)
         self.choice = choice
         self._drawn: tuple[int, list[tuple[Any, ...]]] = 0, []
@@ -263,8 +263,8 @@ def _figures(window: Record, now_ns: int) -> list[dict[str, Any]]:
         ("severity", f"{bytes_text(window['over_byte_s'])}·s over the threshold"),
         ("link's rate", bps_text(window["rate_bps"]) if window["rate_bps"] else "not known"),
     ]
-    if window["others"]:
-        rows.append(("or as well", ", ".join(arrow(link) for link in window["others"][:8])))
+    if window["candidates"]:
+        rows.append(("or as well", ", ".join(arrow(link) for link in window["candidates"][:8])))
     if window["links"]:
         rows.append(("standing still", ", ".join(arrow(link) for link in window["links"][:8])))
     return [{"id": name, "name": name, "value": value} for name, value in rows]

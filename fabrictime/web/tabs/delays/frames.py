@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fabrictime.web.history_queries import ClockLines, Series
-from fabrictime.web.tabs.delays.queries import NicRow, PairRow, Way
+from fabrictime.web.tabs.delays.queries import Direction, NicRow, PairRow
 from schemas.ids import natural
 
 Metric = Literal["p50", "p99", "loss"]
@@ -84,7 +84,7 @@ class HeatMatrix:
 
     level: Level
     metric: Metric
-    way: Way
+    way: Direction
     rows: list[dict[str, Any]]
     cols: list[dict[str, Any]]
     names: list[str]
@@ -101,7 +101,7 @@ def heat_matrix(
     pairs: Sequence[PairRow],
     fleet: Sequence[Place],
     metric: Metric,
-    way: Way,
+    way: Direction,
     level: Level,
     scope: Scope | None = None,
 ) -> HeatMatrix:

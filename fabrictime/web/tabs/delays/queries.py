@@ -15,7 +15,7 @@ from fabrictime.web.history_client import History
 from schemas import tables
 from schemas.sanity import MAX_NS
 
-Way = Literal["forward", "reverse"]
+Direction = Literal["forward", "reverse"]
 
 SECOND_NS = 1_000_000_000
 
@@ -66,7 +66,7 @@ class WorstRow:
     nic: str
     peer: str
     path: int
-    way: Way
+    way: Direction
     p50_ns: float
     p99_ns: float
     bound_ns: float | None
@@ -336,7 +336,7 @@ def inventory(history: History) -> list[NicRow]:
     ]
 
 
-def pair_delays(history: History, way: Way, span_ns: int, newest_ns: int) -> list[PairRow]:
+def pair_delays(history: History, way: Direction, span_ns: int, newest_ns: int) -> list[PairRow]:
     """Return every (nic, peer) with a window in the `span_ns` before `newest_ns` (a window's end).
 
     Spans up to a second take each NIC's own newest windows instead (at most 3 s old): the windows of one

@@ -1,6 +1,6 @@
 """One tab of the live page: lays it out and fills it from the hub's snapshots. No query, no maths here.
 
-In: the process's `Site` and the tab's choices, which stand in its address so that a link shows the same.
+In: the process's `AppContext` and the tab's choices, which stand in its address so that a link shows the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ from fabrictime.state.units import count_text, delay_text, percent_text, rate_te
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.history_queries import CLOCK_LINES, ClockLines, Fleet, Heat, Series
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.tabs.base import CSS, LINE_SPANS, Site, Tab, card, column, line_every_s, replace_address
+from fabrictime.web.tabs.base import (
+    CSS,
+    LINE_SPANS,
+    AppContext,
+    Tab,
+    card,
+    column,
+    line_every_s,
+    replace_address,
+)
 from fabrictime.web.tabs.base import text as _text
 from fabrictime.web.tabs.base import toggle as _toggle
 from fabrictime.web.tabs.delays import frames, pipeline_health
-from fabrictime.web.tabs.delays.queries import ClockRow, NicRow, RejectRow, Way
-from fabrictime.web.widgets import Words
+from fabrictime.web.tabs.delays.queries import ClockRow, Direction, NicRow, RejectRow
+from fabrictime.web.widgets import LiveText
 from schemas.ids import natural
 
 ClockView = Literal["wander", "offset", "bound"]
@@ -44,11 +53,11 @@ REJECTS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DelaysChoice:
     """What a tab shows; wrong values in its address fall back to the defaults."""
 
     metric: frames.Metric = "p99"
-    way: Way = "forward"
+    way: Direction = "forward"
     span: int = 10
     nic: str | None = None
     peer: str | None = None
@@ -58,12 +67,12 @@ class Choice:
     clock_span: int = 600
 
     @staticmethod
-    def parse(query: dict[str, str]) -> Choice:
+    def parse(query: dict[str, str]) -> DelaysChoice:
         """Return the choice that an address's query stands for."""
-        choice = Choice()
+        choice = DelaysChoice()
         for name, allowed in (
             ("metric", get_args(frames.Metric)),
-            ("way", get_args(Way)),
+            ("way", get_args(Direction)),
             ("clock_view", get_args(ClockView)),
         ):
             if query.get(name) in allowed:
@@ -78,14 +87,14 @@ class Choice:
 
     def address(self) -> str:
         """Return the query that brings this choice back; defaults are left out."""
-        default = asdict(Choice())
+        default = asdict(DelaysChoice())
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
-class LivePage(Tab):
+class DelaysTab(Tab):
     """The page of delays: heat map, a pair's series, clocks, pipeline."""
 
-    def __init__(self, site: Site, choice: Choice) -> None:
+    def __init__(self, site: AppContext, choice: DelaysChoice) -> None:
         super().__init__(site)
         self.choice = choice
         self.scope: frames.Scope | None = None
@@ -223,7 +232,7 @@ class LivePage(Tab):
             with ui.element("div").classes("ft-head"):
                 _text("Pipeline", "ft-title")
                 self.health_word = _text("", "ft-word", test="health-word")
-            self.checks: list[tuple[Any, Words, Words, Words]] = []
+            self.checks: list[tuple[Any, LiveText, LiveText, LiveText]] = []
             self.health_rows = ui.element("div").classes("ft-checks").props("data-testid=health")
             self.health_empty = _text("Waiting for the first window.", "ft-empty")
 
@@ -572,4 +581,4 @@ def _reject_row(row: RejectRow) -> dict[str, Any]:
     }
 
 
-__all__: Sequence[str] = ("Choice", "LivePage", "Site")
+__all__: Sequence[str] = ("AppContext", "DelaysChoice", "DelaysTab")

@@ -89,7 +89,7 @@ def choice_frame(
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class Summary:
     """What every header says of the fabric."""
 
     cables: Mapping[str, int]
@@ -100,16 +100,16 @@ class Glance:
     standing: list[Record]
 
 
-def glance(state: FabricState, now_ns: int) -> Glance:
+def summary(state: FabricState, now_ns: int) -> Summary:
     """Return the header's figures."""
     found = max(
         state.queues.all_newest().items(), key=lambda each: each[1].delay_ns(each[1].mean_bytes), default=None
     )
-    return Glance(
+    return Summary(
         state.counts(),
         len(state.nics),
         len({nic.host for nic in state.nics.values()}),
-        None if found is None else (state.wires.name(found[0]), found[1]),
+        None if found is None else (state.cable_graph.name(found[0]), found[1]),
         list(state.open_contention(now_ns)),
         state.standing(),
     )
@@ -139,12 +139,12 @@ def side(state: FabricState, number: int) -> Side:
     """Return one direction's figures."""
     told = state.queues.newest(number)
     return Side(
-        state.wires.name(number),
+        state.cable_graph.name(number),
         STATES[state.state(number)],
         "—" if told is None else depth_text(told, told.mean_bytes),
         "—" if told is None else depth_text(told, told.most_bytes),
         "—" if told is None else load_text(told),
-        state.crossings.crossed(number),
+        state.link_index.crossed(number),
     )
 
 
@@ -172,7 +172,7 @@ def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
     least, now = (now_ns - HOUR_NS) // 1_000_000, now_ns // 1_000_000
     subject = state.subject_of(number)
     if subject is None:
-        return {"id": state.wires.cable(number), "from": least, "to": now, "states": [], "flaps": []}
+        return {"id": state.cable_graph.cable(number), "from": least, "to": now, "states": [], "flaps": []}
     turns = [(turn.since_ns // 1_000_000, turn.state) for turn in subject.turns]
     first = STATES.index(subject.record["before"]) if subject.record["before"] in STATES else 0
     if len(turns) > 1:
@@ -184,7 +184,7 @@ def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
         if end > least and end > begin
     ]
     return {
-        "id": state.wires.cable(number),
+        "id": state.cable_graph.cable(number),
         "from": least,
         "to": now,
         "states": states,
@@ -199,7 +199,7 @@ def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
         series = state.queues.series(each)
         ways.append(
             {
-                "name": arrow(state.wires.name(each)),
+                "name": arrow(state.cable_graph.name(each)),
                 "t": [at // 1_000_000 for at in series.at_ns],
                 "mean": [round(v) for v in series.mean_bytes],
                 "most": [round(v) for v in series.most_bytes],
@@ -207,7 +207,7 @@ def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
             }
         )
     end = state.queues.newest_ns // 1_000_000
-    return {"id": state.wires.cable(number), "from": end - 60_000, "to": end, "ways": ways}
+    return {"id": state.cable_graph.cable(number), "from": end - 60_000, "to": end, "ways": ways}
 
 
 # ------------------------------------------------------------------------------------------------- lists
@@ -238,8 +238,8 @@ def deepest(state: FabricState, shown: Drawn, metric: LinkMetric) -> list[dict[s
     found.sort(key=lambda row: (-row[0], row[1]))
     return [
         {
-            "id": state.wires.name(number),
-            "what": arrow(state.wires.name(number)),
+            "id": state.cable_graph.name(number),
+            "what": arrow(state.cable_graph.name(number)),
             "depth": delay_text(told.delay_ns(told.mean_bytes))
             if not told.rate_bps
             else bytes_text(told.mean_bytes),
@@ -272,7 +272,7 @@ def of_node(state: FabricState, shown: Drawn, node: str) -> list[dict[str, Any]]
                 0.0 if told is None else -told.mean_bytes,
                 k,
                 {
-                    "id": state.wires.name(out),
+                    "id": state.cable_graph.name(out),
                     "port": port,
                     "far": far,
                     "state": STATES[worst],
@@ -288,5 +288,5 @@ def of_node(state: FabricState, shown: Drawn, node: str) -> list[dict[str, Any]]
 
 def links_of_job(flows: Mapping[str, Record], job: str, state: FabricState) -> set[int]:
     """Return the links that a job's flows cross."""
-    found = {state.wires.known(hop) for flow in flows.values() if flow["job"] == job for hop in flow["hops"]}
+    found = {state.cable_graph.known(hop) for flow in flows.values() if flow["job"] == job for hop in flow["links"]}
     return {number for number in found if number is not None}

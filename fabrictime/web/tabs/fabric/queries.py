@@ -62,7 +62,7 @@ class Around:
     after_ns: float | None
 
 
-class FabricQuestions:
+class LinkQueries:
     """Questions about links."""
 
     def __init__(self, state: FabricState, history: History) -> None:
@@ -72,9 +72,9 @@ class FabricQuestions:
     def over(self, numbers: Sequence[int], now_ns: int) -> Over:
         """Return what crosses any of some links (both ways of a cable, say)."""
         with self._state.lock:
-            found = list(dict.fromkeys(each for n in numbers for each in self._state.crossings.over(n)))
+            found = list(dict.fromkeys(each for n in numbers for each in self._state.link_index.over(n)))
             flows = self._state.flows.flows()
-            names = [self._state.wires.name(number) for number in numbers]
+            names = [self._state.cable_graph.name(number) for number in numbers]
         paths, trouble = self._delays(found, now_ns)
         crossing = flow_cache.crossing(flows, names)
         jobs: dict[str, float] = {}
@@ -109,8 +109,8 @@ class FabricQuestions:
 
     def _over_links(self, links: Sequence[str], from_ns: int, to_ns: int) -> float | None:
         with self._state.lock:
-            numbers = [number for link in links if (number := self._state.wires.known(link)) is not None]
-            found = sorted({each for n in numbers for each in self._state.crossings.over(n)})
+            numbers = [number for link in links if (number := self._state.cable_graph.known(link)) is not None]
+            found = sorted({each for n in numbers for each in self._state.link_index.over(n)})
         asked = found[:: max(1, -(-len(found) // ASKED))]
         if not asked:
             return None

@@ -1,6 +1,6 @@
 """The tab Fabric: the drawn topology, and what is known of the link, node or job that was chosen.
 
-In: the process's `Site` and the tab's choices, which stand in its address. No query, no maths here.
+In: the process's `AppContext` and the tab's choices, which stand in its address. No query, no maths here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from nicegui import ui
 
 from fabrictime.state.fabric_state import STATES, Part, stands
 from fabrictime.state.labels import arrow
-from fabrictime.state.queue_history import QueueMinute
+from fabrictime.state.queue_history import QueueHistory
 from fabrictime.state.units import bps_text, count_text, counted, delay_text, percent_text
 from fabrictime.web.chart import FabricMap, LiveChart
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.rows import Cell, Row
-from fabrictime.web.tabs.base import CSS, Site, card, part, replace_address, text, toggle
+from fabrictime.web.tabs.base import CSS, AppContext, card, part, replace_address, text, toggle
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import LinkMetric
 from fabrictime.web.tabs.fabric.queries import Over
@@ -60,12 +60,12 @@ class FabricChoice:
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
-class FabricPage(LiveTab):
+class FabricTab(LiveTab):
     """The topology, and a link in depth: health, queues, paths, flows, jobs."""
 
     address = "/fabric"
 
-    def __init__(self, site: Site, choice: FabricChoice) -> None:
+    def __init__(self, site: AppContext, choice: FabricChoice) -> None:
         super().__init__(site)
         self.choice = choice
         self._numbers: list[int] = []
@@ -222,11 +222,11 @@ class FabricPage(LiveTab):
         if what == "none":
             self._clear()
         elif what == "cable" and 0 <= k < len(shown.cables):
-            self._choose_link(live.state.wires.name(shown.links[2 * k]))
+            self._choose_link(live.state.cable_graph.name(shown.links[2 * k]))
         elif what == "nic" and 0 <= k < len(shown.nics):
             cable = shown.nics[k][4]
             if cable >= 0:
-                self._choose_link(live.state.wires.name(shown.links[2 * cable]))
+                self._choose_link(live.state.cable_graph.name(shown.links[2 * cable]))
         elif what == "node" and (name := frames.node_at(shown, k)) is not None:
             self._choose(link=None, node=name)
             self._open()
@@ -234,7 +234,7 @@ class FabricPage(LiveTab):
     def _on_link_row(self, row: Row) -> None:
         link = row["id"]
         with self.state.lock:
-            known = self.state.wires.known(link)
+            known = self.state.cable_graph.known(link)
         if known is not None:
             self._choose_link(link)
         else:  # a NIC or a host: its node
@@ -272,7 +272,7 @@ class FabricPage(LiveTab):
         """Show the part of the panel that the choice asks for, and follow what it needs."""
         choice = self.choice
         with self.state.lock:
-            number = None if choice.link is None else self.state.wires.known(choice.link)
+            number = None if choice.link is None else self.state.cable_graph.known(choice.link)
         self._numbers = [] if number is None else [number & ~1, number | 1]
         linked = choice.link is not None
         self.overview.set_visibility(not linked and choice.node is None)
@@ -331,8 +331,8 @@ class FabricPage(LiveTab):
         with live.state.lock:
             self._show_map_note()
             if choice.link is not None:
-                if not self._numbers and live.state.wires.known(choice.link) is not None:
-                    number = live.state.wires.known(choice.link) or 0
+                if not self._numbers and live.state.cable_graph.known(choice.link) is not None:
+                    number = live.state.cable_graph.known(choice.link) or 0
                     self._numbers = [number & ~1, number | 1]
                     self._follow_over()
                 self._show_link()
@@ -348,9 +348,9 @@ class FabricPage(LiveTab):
         elif not plan.cables:
             note = "No paths traced yet: cables appear with the first paths that probers trace."
         else:
-            pairs = counted(state.crossings.pairs, "pair")
+            pairs = counted(state.link_index.pairs, "pair")
             note = f"{counted(len(plan.cables), 'cable')}; paths of {pairs} traced"
-            if state.crossings.left_out or plan.refused:
+            if state.link_index.left_out or plan.refused:
                 note += "; more than fits here is left out"
             if self.choice.metric != "state":
                 note += " · each half of a cable is the queue of the port at its end"
@@ -397,7 +397,7 @@ class FabricPage(LiveTab):
             self.link_figures.set_text("")
             self.about.set_text("")
             return
-        cable = state.wires.cable(self._numbers[0])
+        cable = state.cable_graph.cable(self._numbers[0])
         self.link_title.set_text(arrow(cable))
         subject = state.subject_of(self._numbers[0])
         worst = STATES[max(state.state(number) for number in self._numbers)]
@@ -413,7 +413,7 @@ class FabricPage(LiveTab):
         self._show_minute(state.queues)
         self.about.set_text(self._about(cable))
 
-    def _show_minute(self, queues: QueueMinute) -> None:
+    def _show_minute(self, queues: QueueHistory) -> None:
         told = any(queues.newest(number) is not None for number in self._numbers)
         self.minute_empty.set_visibility(not told)
         self.minute.set_visibility(told)
@@ -452,7 +452,7 @@ class FabricPage(LiveTab):
 
     def _about(self, cable: str) -> str:
         """Alerts and contention of the cable as HTML, everything from records escaped."""
-        links = {self.state.wires.name(number) for number in self._numbers} | {cable}
+        links = {self.state.cable_graph.name(number) for number in self._numbers} | {cable}
         parts = [
             f"<a href='/alerts?{urlencode({'alert': alert['alert_id']})}'>alert</a> "
             f"{html.escape(alert['text'])}"
@@ -466,8 +466,8 @@ class FabricPage(LiveTab):
             if each["link"] in links and stands(each, self.live.now_ns())
         ]
         subject = self.state.subject_of(self._numbers[0])
-        if subject is not None and subject.record["others"]:
-            names = ", ".join(html.escape(arrow(each)) for each in subject.record["others"][:6])
+        if subject is not None and subject.record["candidates"]:
+            names = ", ".join(html.escape(arrow(each)) for each in subject.record["candidates"][:6])
             parts.append(f"It may as well be {names}: no path tells them apart.")
         return "".join(f"<p>{each}</p>" for each in parts[:12])
 

@@ -9,7 +9,7 @@ import pytest
 
 from fabrictime.web.history_queries import MESH_NICS, ClockFleet, ClockLines, Mesh
 from fabrictime.web.tabs.clocks import frames
-from fabrictime.web.tabs.clocks.view import ClockChoice
+from fabrictime.web.tabs.clocks.view import ClocksChoice
 from fabrictime.web.tabs.delays.queries import (
     ClockPoint,
     ClockRow,
@@ -100,14 +100,14 @@ def test_offsets_carry_their_bound_and_wander_stands_over_the_fleet_s() -> None:
 def test_events_of_the_drawn_clocks_are_marks() -> None:
     events = [
         EventRow(T + 2 * S, "a/ptp0", "s0", "STEP", 1_500.0, "SYNCED"),
-        EventRow(T + S, "b/ptp0", "s0", "LIAR", 250.0, "UNSYNCED"),
+        EventRow(T + S, "b/ptp0", "s0", "FALSETICKER", 250.0, "UNSYNCED"),
         EventRow(T - 30 * S, "a/ptp0", "s0", "NEW", 0.0, "SYNCED"),
     ]
     drawn = lines(ClockPoint("a/ptp0", T, 0.0, 9.0, "SYNCED"))
     frame = frames.bounds_frame(fleet(2, events=events), drawn)
     assert [(mark["clock"], mark["text"]) for mark in frame["marks"]] == [("a/ptp0", "STEP +1.50 µs")]
     assert frames.event_text("RATE_CHANGE", -1_234.5) == "RATE_CHANGE -1,234 ppb"
-    assert frames.event_text("LIAR", 250.0) == "LIAR 250 ns rms"
+    assert frames.event_text("FALSETICKER", 250.0) == "FALSETICKER 250 ns rms"
     assert frames.event_text("MERGED", -2e6) == "MERGED -2.00 ms"
     assert frames.event_text("NEW", 0.0) == "NEW"
 
@@ -192,10 +192,10 @@ def test_no_mesh_and_one_nic_alone() -> None:
 
 
 def test_a_choice_comes_back_from_its_address_and_nonsense_falls_to_the_defaults() -> None:
-    choice = ClockChoice(60, "offset", ("h1/ptp0", "h2/ptp0"))
+    choice = ClocksChoice(60, "offset", ("h1/ptp0", "h2/ptp0"))
     assert choice.address() == "span=60&view=offset&clock=h1%2Fptp0&clock=h2%2Fptp0"
-    assert ClockChoice.parse({"span": "60", "view": "offset"}, ["h1/ptp0", "h2/ptp0"]) == choice
-    assert ClockChoice.parse({"span": "7", "view": "x"}, ["", ""]) == ClockChoice()
+    assert ClocksChoice.parse({"span": "60", "view": "offset"}, ["h1/ptp0", "h2/ptp0"]) == choice
+    assert ClocksChoice.parse({"span": "7", "view": "x"}, ["", ""]) == ClocksChoice()
     assert choice.toggled("h1/ptp0").clocks == ("h2/ptp0",)
-    full = ClockChoice(clocks=tuple(f"h{i}" for i in range(8)))
+    full = ClocksChoice(clocks=tuple(f"h{i}" for i in range(8)))
     assert full.toggled("new").clocks == (*(f"h{i}" for i in range(1, 8)), "new")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.tabs.fabric.queries import Around, FabricQuestions
+from fabrictime.web.tabs.fabric.queries import Around, LinkQueries
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, PATHS
 
@@ -17,7 +17,7 @@ T = time.time_ns() // S * S - 100 * S
 
 
 @pytest.fixture
-def questions(records: Any, filled: Any) -> FabricQuestions:
+def questions(records: Any, filled: Any) -> LinkQueries:
     """Eight NICs whose port k takes spine k + 1; from T on spine 1 is 50 us slower, spine 2 quicker."""
     fabric = records()
     state = FabricState(lambda value: codec.decode(value, FLOWS.record))
@@ -32,11 +32,11 @@ def questions(records: Any, filled: Any) -> FabricQuestions:
             for k in range(4)
         }
         filled.delays(T + second * S, dict.fromkeys(pairs, paths))
-    return FabricQuestions(state, filled.history)
+    return LinkQueries(state, filled.history)
 
 
 def test_probes_over_links_left_and_taken_are_told_before_and_after(
-    questions: FabricQuestions, records: Any
+    questions: LinkQueries, records: Any
 ) -> None:
     left, took = records().up("leaf1", 1), records().up("leaf1", 2)
     found = questions.around([left], [took], T, T)
