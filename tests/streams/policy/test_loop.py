@@ -17,7 +17,8 @@ from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLAPS, FLOWS, LINKS, PATHS
 from streams.links.health import ShardHealth
-from streams.policy.policy import Policy, Rules
+from streams.policy.policy import Policy
+from streams.policy.rules import Rules
 from streams.runtime.flow_routes import Way
 from streams.runtime.flow_table import FlowTail, LiveFlow
 from streams.runtime.route_table import PathBook
@@ -199,7 +200,7 @@ class Loop:
         self.inputs.append(("decide", now_ns))
         self.live.advance(now_ns)
         found = self.policy.decide(now_ns)
-        self.held = found.held
+        self.held = found.suppressed
         made = []
         for said in (*found.decisions, *found.fallbacks):
             value = codec.encode(said.topic.record, said.record)
@@ -339,7 +340,7 @@ def test_failures_in_a_row_are_survived_while_one_path_lives() -> None:
     loop.run.fault("blackhole leaf1>spine8")
     loop.advance(0.5)
     assert len(loop.decisions) == before, "with no living path there is nowhere to go"
-    assert {h.flow_id for h in loop.held if h.why == "NO_LIVING_PATH"} == loop.flows_over(last)
+    assert {h.flow_id for h in loop.held if h.cause == "NO_LIVING_PATH"} == loop.flows_over(last)
 
 
 def test_a_flow_that_just_moved_moves_again_when_its_new_path_dies_before_any_report() -> None:

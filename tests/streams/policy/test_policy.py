@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, FLAPS
-from streams.policy.action_budget import MINUTE_NS
+from streams.policy.action_budget import NS_PER_MINUTE
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import Way
 from streams.runtime.flow_table import LiveFlow
@@ -125,7 +125,7 @@ class World:
             self.decisions.append(said.record)
             if self.obey:
                 self.paths[said.record["flow_id"]] = said.record["to_path"]
-        self.held = found.held
+        self.held = found.suppressed
         return [said.record for said in found.decisions]
 
     def crossing(self, link):
@@ -175,7 +175,7 @@ def test_whatever_happens_nothing_moves_onto_what_is_dead_and_no_limit_is_passed
     for d in w.decisions:
         since = [o for o in w.decisions if d["at_ns"] <= o["at_ns"] < d["at_ns"] + S]
         assert sum(o["host"] == d["host"] for o in since) <= most
-        minute = [o for o in w.decisions if d["at_ns"] <= o["at_ns"] < d["at_ns"] + MINUTE_NS]
+        minute = [o for o in w.decisions if d["at_ns"] <= o["at_ns"] < d["at_ns"] + NS_PER_MINUTE]
         assert len({o["flow_id"] for o in minute}) <= allowed
 
 
@@ -220,7 +220,7 @@ def test_a_lossy_path_is_taken_only_from_a_dead_one():
     for spine in range(SPINES):
         w.health(f"leaf1:u{spine}>spine{spine}:p1", "GREY")
     assert w.decide() == []
-    assert {h.why for h in w.held} == {"NO_BETTER_PATH"}
+    assert {h.cause for h in w.held} == {"NO_BETTER_PATH"}
     w.health("leaf1:u1>spine1:p1", "DOWN")
     assert {d["reason"]["kind"] for d in w.decide()} == {"DOWN"}
 
@@ -239,7 +239,7 @@ def test_what_is_held_back_says_why(limits, why):
     w.decide()
     w.health("leaf1:u1>spine1:p1", "DOWN")
     assert w.decide() == []
-    assert {(h.flow_id, h.why) for h in w.held} == {(name, why) for name in w.crossing("leaf1:u1>spine1:p1")}
+    assert {(h.flow_id, h.cause) for h in w.held} == {(name, why) for name in w.crossing("leaf1:u1>spine1:p1")}
 
 
 def test_a_dead_receiver_moves_nothing():
@@ -247,7 +247,7 @@ def test_a_dead_receiver_moves_nothing():
     w.decide()
     w.health("h5/eth1", "DOWN", kind="NIC")
     assert w.decide() == []
-    assert {h.why for h in w.held} == {"NO_LIVING_PATH"}
+    assert {h.cause for h in w.held} == {"NO_LIVING_PATH"}
     assert {h.flow_id for h in w.held} == {name for name, ends in w.ends.items() if "h5/eth1" in ends}
 
 
@@ -281,7 +281,7 @@ def test_a_collision_that_no_path_has_room_for_is_left_alone():
     assert len(w.crossing(link)) > 1
     w.window(link, opened_ns=w.now_ns)
     assert w.decide() == []
-    assert {h.why for h in w.held} == {"NO_BETTER_PATH"}
+    assert {h.cause for h in w.held} == {"NO_BETTER_PATH"}
 
 
 def test_an_incast_moves_nothing():
@@ -316,7 +316,7 @@ def tried_long(link):
     it.health(link, "DOWN")
     for _ in range(200):
         it.decide(500 * MS)
-    assert any(held.why == "WAITING" for held in it.held)
+    assert any(held.cause == "WAITING" for held in it.held)
     return it
 
 
@@ -330,7 +330,7 @@ def test_what_was_tried_for_one_dead_link_delays_nothing_for_another():
         it.health(links_of(end, "h5/eth1", 0)[0], "GREY")
     it.decide()
     for name in hit:
-        assert not any(held.flow_id == name and held.why == "WAITING" for held in it.held)
+        assert not any(held.flow_id == name and held.cause == "WAITING" for held in it.held)
 
 
 def test_a_new_config_lets_what_waits_be_tried_at_once():
@@ -435,7 +435,7 @@ def test_what_was_only_observed_does_not_rest_once_a_config_lets_it_be_done():
         return {each["flow_id"] for each in it.decide(100 * MS)}
 
     def resting():
-        return {held.flow_id for held in it.held if held.why == "COOL_DOWN"} & it.crossing(link)
+        return {held.flow_id for held in it.held if held.cause == "COOL_DOWN"} & it.crossing(link)
 
     rounds = [round_()]
     while rounds[-1] or not resting():

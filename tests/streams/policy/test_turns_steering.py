@@ -75,7 +75,7 @@ class Turns:
         for _ in range(round(seconds * 10)):
             self.now_ns += 100 * MS
             found = self.policy.decide(self.now_ns)
-            self.held = found.held
+            self.held = found.suppressed
             for said in found.decisions:
                 self.paths[said.record["flow_id"]] = said.record["to_path"]
                 made.append(said.record)
@@ -153,7 +153,7 @@ def test_limits_hold_for_lanes_as_for_all():
     per_host = Counter(d["host"] for d in made)
     assert per_host
     assert max(per_host.values()) <= 2
-    assert "ACTIONS_PER_S" in {held.why for held in t.held}
+    assert "ACTIONS_PER_S" in {held.cause for held in t.held}
 
 
 def small(seed: int, *, act: bool) -> Loop:
