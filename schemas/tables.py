@@ -50,7 +50,8 @@ DEDUPLICATION_WINDOW: Final = 1000
 
 _STATE: Final = "Enum8('UNSYNCED' = 0, 'HOLDOVER' = 1, 'SYNCED' = 2)"
 _EVENT: Final = (
-    "Enum8('NONE' = 0, 'NEW' = 1, 'STEP' = 2, 'RATE_CHANGE' = 3, 'FALSETICKER' = 4, 'MERGED' = 5) CODEC(ZSTD(1))"
+    "Enum8('NONE' = 0, 'NEW' = 1, 'STEP' = 2, 'RATE_CHANGE' = 3, 'FALSETICKER' = 4, 'MERGED' = 5) "
+    "CODEC(ZSTD(1))"
 )
 _STAMP: Final = "Enum8('UNKNOWN' = 0, 'HARDWARE' = 1, 'KERNEL' = 2, 'USER' = 3)"
 _TIME: Final = "DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))"
@@ -440,19 +441,19 @@ def create_rollup_view(database: str = DATABASE) -> str:
     A few buckets a row: joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
     """
     kept = "nic, peer, window, part"
-    buckets = {direction: f"arraySort(arrayDistinct(g_{direction}_bucket))" for direction in DIRECTIONS}
+    buckets = {side: f"arraySort(arrayDistinct(g_{side}_bucket))" for side in DIRECTIONS}
     counts = {
-        direction: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{direction}_bucket, g_{direction}_count), "
-        + f"{buckets[direction]})"
-        for direction in DIRECTIONS
+        side: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{side}_bucket, g_{side}_count), "
+        + f"{buckets[side]})"
+        for side in DIRECTIONS
     }
     histograms = ",\n".join(
-        f"  {buckets[direction]} AS {direction}_bucket,\n  {counts[direction]} AS {direction}_bucket_count" for direction in DIRECTIONS
+        f"  {buckets[side]} AS {side}_bucket,\n  {counts[side]} AS {side}_bucket_count" for side in DIRECTIONS
     )
     joined = ",\n".join(
-        f"    groupArrayArray({direction}_bucket) AS g_{direction}_bucket, "
-        f"groupArrayArray({direction}_bucket_count) AS g_{direction}_count"
-        for direction in DIRECTIONS
+        f"    groupArrayArray({side}_bucket) AS g_{side}_bucket, "
+        f"groupArrayArray({side}_bucket_count) AS g_{side}_count"
+        for side in DIRECTIONS
     )
     return (
         f"CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.{ROLLUP_VIEW} TO {database}.{DELAYS_1S} AS\n"

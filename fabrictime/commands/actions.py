@@ -174,7 +174,7 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
             print(
                 json.dumps(held_record(each), allow_nan=False) if wanted.as_json
                 else f"{action_entries.time_text(each.since_ns)} HELD {each.flow_id}: "
-                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.why, each.why)}",
+                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.cause, each.cause)}",
                 flush=True,
             )  # fmt: skip
     return set(held)
@@ -183,7 +183,7 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
 def held_record(held: SuppressedAction) -> dict[str, Any]:
     """Return what is held back as plain values, for JSON."""
     return {
-        **held._asdict(), "why_text": action_entries.WHYS.get(held.why, held.why),
+        **held._asdict(), "why_text": action_entries.WHYS.get(held.cause, held.cause),
         "because": action_entries.reason_of_held(held),
     }  # fmt: skip
 

@@ -110,7 +110,7 @@ def _version(wanted: bool) -> None:
         except PackageNotFoundError:  # a checkout: its own file knows
             import tomllib
 
-            project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+            project = Path(__file__).resolve().parents[2] / "pyproject.toml"
             typer.echo(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
         raise typer.Exit
 

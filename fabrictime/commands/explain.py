@@ -34,7 +34,7 @@ from schemas.topics import (
     QUEUES,
     Topic,
 )
-from streams.runtime.flow_routes import Links, FlowRoute, FlowRouteTable
+from streams.runtime.flow_routes import FlowRoute, FlowRouteTable, Links
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,7 +123,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     if flow is not None:
         ways = seen.ways.of(flow["nic"], flow["peer"], flow["peer_port"])
         own = ways.get(flow["source_port"], own)
-        own = FlowRoute(tuple(flow["hops"]) or own.links, own.reverse)
+        own = FlowRoute(tuple(flow["links"]) or own.links, own.reverse)
         others = _others(seen, flow, ways, own, now_ns)
     mode = acts.mode(host)
     return {

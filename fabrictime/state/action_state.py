@@ -170,6 +170,6 @@ def _held(told: list[Record], before: list[SuppressedAction], now_ns: int) -> li
     since = {each[:4]: each.since_ns for each in before}
     found = []
     for each in told[:MOST_HELD]:
-        what = (each["flow_id"], each["action"], each["why"], each["reason"])
+        what = (each["flow_id"], each["action"], each["cause"], each["reason"])
         found.append(SuppressedAction(*what, since.get(what, now_ns)))
     return found

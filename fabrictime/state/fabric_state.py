@@ -57,7 +57,7 @@ UNTOLD_NS: Final = 30_000_000_000
 _PARTS: Final[dict[str, Part]] = {
     INVENTORY.name: "plan",
     PATHS.name: "paths",
-    FLAPS.name: "health",
+    LINK_HEALTH.name: "health",
     QUEUES.name: "queues",
     CONTENTION.name: "contention",
     FLOWS.name: "flows",
@@ -65,7 +65,7 @@ _PARTS: Final[dict[str, Part]] = {
     DECISIONS.name: "acts",
     ACTIONS.name: "acts",
     CONFIG.name: "acts",
-    ROUNDS.name: "held",
+    POLICY_CYCLES.name: "held",
 }
 RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
 """Topic to the record that it carries, of all topics that the state takes."""
@@ -136,7 +136,7 @@ class FabricState:
                 self.link_index.forget(*_pair(key))
             else:
                 self.link_index.take(record)
-        elif topic == FLAPS.name:
+        elif topic == LINK_HEALTH.name:
             self._take_health(key, record)
         elif part in ("acts", "held"):
             self.acts.take(topic, key, record)

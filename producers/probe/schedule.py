@@ -36,7 +36,7 @@ def slot_of(settings: ProbeSettings) -> tuple[int, int]:
 
 def schedule_error(record: Record, pace: tuple[int, int]) -> str:
     """Return why a prober of that pace cannot take a `ProbeSchedule`; empty where it can."""
-    count, shots = len(record["path"]), record["shots"]
+    count, shots = len(record["path"]), record["probes_per_slot"]
     if not 1 <= shots <= pace[1]:
         return f"{shots} paths in a turn, expected 1 to {pace[1]}"
     if not FASTER * pace[0] <= record["slot_ns"] <= 1e12:
@@ -83,7 +83,7 @@ class ScheduleFollower:
         """Return (peer, source port) to looks a second of the plan that is followed; empty where none is."""
         if self._of is None or self._record is None:
             return {}
-        return schedule_rates_pps(self._ways, self._record["turn_ns"], self._record["shots"])
+        return schedule_rates_pps(self._ways, self._record["slot_ns"], self._record["probes_per_slot"])
 
     def take(self, nic: str, record: Record | None, append_ms: int) -> None:
         """Take one message of `fabric.probe-schedules`; None: there is no plan any more."""

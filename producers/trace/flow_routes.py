@@ -22,7 +22,7 @@ from producers.flows.service.intervals import Key
 from producers.settings import FlowSettings
 from producers.trace.route_names import name_path
 from producers.trace.sockets import TraceSocket
-from producers.trace.tracer import TracedFlow, KnownRoute, Packet, Trace, Tracer
+from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow, Tracer
 from schemas import codec
 from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
@@ -217,10 +217,10 @@ class FlowRouteTracer:
         """Take what another NIC says of its flows to this one: what is answered to them goes from here, but
         for RoCE: that goes from the answering queue pair's own port."""
         asked: dict[FlowRouteKey, str] = {}
-        for way in () if record is None else record["ways"]:
+        for way in () if record is None else record["routes"]:
             roce = way["peer_port"] == ROCE_PORT and shape_of(way["protocol"]) == "UDP"
             if way["leg"] == DATA and not roce and len(asked) < LEG_MOST:
-                asked[FlowRouteKey(ACK, peer, way["port"], way["peer_port"])] = way["protocol"]
+                asked[FlowRouteKey(ACK, peer, way["path"], way["peer_port"])] = way["protocol"]
         self._asked[peer] = (now_s, asked)
         self._take_asked(peer, now_s)
         if not asked:

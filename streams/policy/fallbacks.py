@@ -111,7 +111,7 @@ class Ranks:
             others = [path for path in f.others[2] if path in f.ways] if f.others is not None else []
             if others:
                 ranked.append({
-                    "flow_id": f.live.flow_id, "path": f.path, "others": others,
+                    "flow_id": f.live.flow_id, "path": f.path, "other_paths": others,
                     "links": list(f.way.all_links),
                     "other_links": [list(f.ways[path].all_links) for path in others],
                     "job": f.live.job,

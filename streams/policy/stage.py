@@ -2,7 +2,7 @@
 
 In: the topics of streams/policy/inputs.py, read without a group. Out: `Decision`s, `Fallbacks`, and the
 `PolicyCycles` by which the log gives the same decisions again. The worker that owns a shard's partition of
-`fabric.rounds` owns its policy, in an epoch of its own: what an earlier owner still says is older.
+`fabric.policy-cycles` owns its policy, in an epoch of its own: what an earlier owner still says is older.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, Made, PolicyInpu
 from streams.policy.policy import Said
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust_compat import set_read_ahead
 from streams.runtime.global_tables import partition_count, read_tail
 from streams.runtime.rejects import RejectedMessage, send_reject
 
@@ -79,7 +80,7 @@ class PolicyStage:
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )  # fmt: skip
         await consumer.start()
-        consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
+        set_read_ahead(consumer, READ_AHEAD_S)
         try:
             missing = await _seek(consumer, bootstrap, epoch)
             feed = PolicyInputs(

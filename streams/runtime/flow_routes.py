@@ -1,6 +1,6 @@
 """Which links a flow takes, and would take from other source ports, as a read-only view.
 
-In: the whole compacted topic `fabric.ways`: each host traces what its own NICs send, data of its flows and
+In: the whole compacted topic `fabric.flow-routes`: each host traces what its own NICs send, data of its flows and
 what it answers to others'. Out: `FlowRouteTable`, which joins the two directions. Knows no Kafka.
 """
 

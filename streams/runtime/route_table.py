@@ -113,7 +113,7 @@ class RouteTable:
         return len(self._pairs)
 
     def _route(self, path: codec.Record) -> Route:
-        hops = tuple(path["hops"])
+        hops = tuple(path["links"])
         links = self._names.get(hops)
         if links is None:
             for link in hops:

@@ -205,7 +205,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     health = {
         "subject": CABLE, "kind": "LINK", "shard": "fabric", "seq": 4, "state": "DOWN", "before": "UP",
         "links": [WAY[1][1], ">".join(reversed(WAY[1][1].split(">")))], "since_ns": now, "evaluated_ns": now,
-        "flaps_hour": 1, "flaps_total": 1, "because": "PROBES", "text": "leaf1 to spine1 is DOWN",
+        "flaps_hour": 1, "flaps_total": 1, "detected_by": "PROBES", "text": "leaf1 to spine1 is DOWN",
     }  # fmt: skip
     queue = {
         "link": WAY[2][1], "rate_bps": 10**9, "depth_mean_bytes": 60_000.0, "depth_max_bytes": 9e4,

@@ -96,7 +96,7 @@ class FabricRecords:
                 {
                     "path": 40_000 + k,
                     "leg": leg,
-                    "hops": self.hops(nic, peer, k % self.spines + 1),
+                    "links": self.hops(nic, peer, k % self.spines + 1),
                     "found": "TRACED",
                     "complete": True,
                     "since_ns": self.now_ns,
@@ -120,10 +120,10 @@ class FabricRecords:
             "before": "UP",
             "links": [link, self.back(link)],
             "since_ns": self.now_ns,
-            "judged_ns": self.now_ns,
+            "evaluated_ns": self.now_ns,
             "flaps_hour": 0,
             "flaps_total": 0,
-            "because": "PROBES",
+            "detected_by": "PROBES",
             "paths_dead": 4,
             "paths_living": 0,
             "probers": 2,
@@ -179,7 +179,7 @@ class FabricRecords:
             "source_port": 50_000 + number,
             "peer_port": 4791,
             "protocol": "ROCE",
-            "hops": self.hops(nic, peer, spine),
+            "links": self.hops(nic, peer, spine),
             "job": None,
             "tenant": None,
             "bytes_total": 10**9,
@@ -295,18 +295,18 @@ class FabricRecords:
         self, first: int, held: list[tuple[str, str, str, str]] | None, **fields: Any
     ) -> dict[str, Any]:
         """One round of the policy; `held`: (flow, action, why, reason), None: as before."""
-        names = ("flow_id", "action", "why", "reason")
+        names = ("flow_id", "action", "cause", "reason")
         told = None if held is None else [dict(zip(names, each, strict=True)) for each in held]
         at_ns = fields.get("at_ns", self.now_ns)
         return {
             "shard": "fabric",
             "epoch": 7,
-            "first_round": first,
+            "first_cycle": first,
             "at_ns": at_ns,
             "inputs": [],
             "flows": 20,
             "movable": 18,
-            "rounds": [{"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "held": told}],
+            "cycles": [{"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}],
             **fields,
         }
 

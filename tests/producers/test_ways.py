@@ -237,7 +237,7 @@ def test_ways_are_taken_back_when_their_flows_are_long_gone():
 
 def test_what_an_earlier_run_said_is_taken_back_where_nobody_wants_it_any_more():
     watched = Watched(routes_keep_s=5)
-    watched.ways.remember("b/e", {"ways": [{"leg": "DATA"}]}, watched.now_s)
+    watched.ways.remember("b/e", {"routes": [{"leg": "DATA"}]}, watched.now_s)
     watched.run(20)
     assert watched.puts == [("a/e>b/e", None)]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 if __name__ == "__main__":  # by its path, not as a part of the package: what lies beside it is no library
-    sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[2])]
+    sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[3])]
 
 from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_paths, read_ports, target_lid
 from producers.probe.rdma.packets import BYTES, GRH_BYTES, Address, is_mapped, q_key, source_gid

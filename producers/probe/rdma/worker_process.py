@@ -70,7 +70,7 @@ class WorkerProcess:
     def __init__(self, first: dict[str, Any], python: str | None = None) -> None:
         """Start it. Raises OSError where it cannot be."""
         self._process = subprocess.Popen(
-            [python or sys.executable, str(Path(__file__).resolve().parent / "edge.py")],
+            [python or sys.executable, str(Path(__file__).resolve().parent / "verbs_worker.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             close_fds=True,

@@ -238,7 +238,7 @@ def test_flows_are_those_of_the_newest_reports_and_closed_ones_go(state: FabricS
     assert fabric_frames.links_of_job(state.flows.flows(), "a", state) == set()
     tell(state, *fabric.fleet())
     lit = fabric_frames.links_of_job(state.flows.flows(), "a", state)
-    assert {state.cable_graph.name(each) for each in lit} == set(one["hops"])
+    assert {state.cable_graph.name(each) for each in lit} == set(one["links"])
     tell(state, ("fabric.flows", "h1", fabric.flows("h1", [])), at_ns=9 * S)
     assert state.flows.flows() == {}, "h3 has said nothing for 8 s"
 

@@ -57,7 +57,7 @@ def test_what_stood_before_and_what_comes_are_both_read(
             == 1
         )
         assert state.queues.newest(state.cable_graph.known(link) or 0) is not None
-    fabric.publish(("fabric.flaps", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
+    fabric.publish(("fabric.link-health", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
     until("gone", lambda: not state.subjects and len(state.nics) == 7)
 
 

@@ -363,12 +363,12 @@ class ActionsTab(LiveTab):
         self.held.put(
             [
                 {
-                    "id": f"{h.flow_id} {h.action} {h.why} {h.reason}",
+                    "id": f"{h.flow_id} {h.action} {h.cause} {h.reason}",
                     "flow": action_entries.flow_text(h.flow_id),
                     "flow_id": h.flow_id,
                     "what": action_entries.what_text(h),
                     "reason": action_entries.reason_of_held(h),
-                    "why": f"{action_entries.WHYS.get(h.why, h.why)}, since {action_entries.time_text(h.since_ns)}",
+                    "why": f"{action_entries.WHYS.get(h.cause, h.cause)}, since {action_entries.time_text(h.since_ns)}",
                 }
                 for h in held[:HELD_SHOWN]
             ]

@@ -263,8 +263,8 @@ def _figures(window: Record, now_ns: int) -> list[dict[str, Any]]:
         ("severity", f"{bytes_text(window['over_byte_s'])}·s over the threshold"),
         ("link's rate", bps_text(window["rate_bps"]) if window["rate_bps"] else "not known"),
     ]
-    if window["others"]:
-        rows.append(("or as well", ", ".join(arrow(link) for link in window["others"][:8])))
+    if window["candidates"]:
+        rows.append(("or as well", ", ".join(arrow(link) for link in window["candidates"][:8])))
     if window["links"]:
         rows.append(("standing still", ", ".join(arrow(link) for link in window["links"][:8])))
     return [{"id": name, "name": name, "value": value} for name, value in rows]
