@@ -27,7 +27,7 @@ THRESHOLDS_HEAD = """# Thresholds
 
 Generated from `streams/runtime/thresholds.py` by `tools/reference_docs.py`.
 
-`fabrictime config set NAME=VALUE` changes a threshold in every running stage at once. `--unset NAME` restores its
+`fabrictime config set NAME=VALUE` changes a threshold in every running stage. `--unset NAME` restores its
 default, and `fabrictime config diff` lists the changes. The unit is part of the name.
 
 | threshold | default | range | meaning |

@@ -36,8 +36,8 @@ from streams.alerts.shard_alerts import ShardAlerts
 from streams.delays.latency_slo import groups_of
 from streams.links.evidence import sound_event
 from streams.links.wiring import Wiring
-from streams.runtime.global_tables import Inventory
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.tables import Inventory
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["MAIN", "AlertsFeed", "Message", "read_from"]

@@ -14,7 +14,6 @@ the reference's, which takes a second window to know. Where parts meet, the one 
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,7 +179,7 @@ class ShardClocks:
         window_ns: int,
         fits: Sequence[Mapping[str, Any]],
         clock_of: Mapping[str, str],
-        solved_ns: int | None = None,
+        solved_ns: int = 0,
         stamp_error_ns: Mapping[str, int] | None = None,
     ) -> list[Record]:
         """Return the `ClockOffsets` of a window from all its `ClockFits`.
@@ -230,7 +229,7 @@ class ShardClocks:
         self._tie_knots(before, start_ns + self.log_offset_ns)
         for nic in taken.nics:
             self._reads[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
-        return self._records(window, window_ns, fits, solved_ns or time.time_ns())
+        return self._records(window, window_ns, fits, solved_ns)
 
     def _gather(self, fits: Sequence[Mapping[str, Any]], clock_of: Mapping[str, str]) -> _Window:
         nics: dict[str, Record] = {}

@@ -1,8 +1,8 @@
 """What the probes of one shard have shown so far, by path, link and NIC, in arrays.
 
-In: `LinkEvent` records in the log's order, and the `RouteTable`. Out: `Evidence`: when each link, NIC and path
-last carried an answer, the losses in a row of each path, and settled losses and answers of a sliding window.
-Links and NICs are both 'elements' of the paths that cross or end at them. Nothing is judged here.
+In: `LinkEvent` records in the log's order, and the `RouteTable`. Out: `Evidence`: when each link, NIC and
+path last carried an answer, the losses in a row of each path, and settled losses and answers of a sliding
+window. Links and NICs are both 'elements' of the paths that cross or end at them. Nothing is judged here.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ from streams.alerts.ordered_inputs import Message
 from streams.policy.policy import Held, Policy, Rules, Said
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
 from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
-from streams.runtime.global_tables import GlobalTable, Inventory
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.tables import GlobalTable, Inventory
 
 __all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "Made", "PolicyInputs", "read_from"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from streams.policy.pacing_feedback import PacingFeedback, PacingFeedbackRules, FeedbackTable
+from streams.policy.pacing_feedback import FeedbackTable, PacingFeedback, PacingFeedbackRules
 from streams.policy.rate_target import Peak, Target
 from streams.runtime.flow_table import LiveFlow
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from streams.runtime.flow_table import LiveFlow
 
-__all__ = ["PacingFeedback", "PacingFeedbackRules", "FeedbackTable", "Intake"]
+__all__ = ["FeedbackTable", "Intake", "PacingFeedback", "PacingFeedbackRules"]
 
 MS: Final = 1_000_000
 S: Final = 1_000 * MS

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.ids import cable_id
 
-__all__ = ["Grade", "State", "PathHealth"]
+__all__ = ["Grade", "PathHealth", "State"]
 
 SECOND_NS: Final = 1_000_000_000
 HOUR_NS: Final = 3600 * SECOND_NS

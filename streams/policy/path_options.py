@@ -1,7 +1,7 @@
 """What a flow could take now: ways by how far their links can be relied on, each with a port that is free.
 
-In: `PathHealth`, ports as they are taken, a seed. Out: `Options`: the grade of a way, other ways with a port of
-their own, a draw that breaks ties. Pure: the same inputs give the same.
+In: `PathHealth`, ports as they are taken, a seed. Out: `Options`: the grade of a way, other ways with a port
+of their own, a draw that breaks ties. Pure: the same inputs give the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from streams.policy.flow import Choices, Flow
-from streams.policy.path_health import WELL, State, PathHealth
+from streams.policy.path_health import WELL, PathHealth, State
 from streams.runtime.flow_routes import FlowRoute
 
 __all__ = ["Options"]

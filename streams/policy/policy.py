@@ -21,7 +21,7 @@ from streams.policy.action_budget import Ledger
 from streams.policy.fallbacks import Ranks
 from streams.policy.flow import NOWHERE, Choices, Flow, Move, Past
 from streams.policy.loads import Links, Loads, Weight
-from streams.policy.path_health import WELL, Grade, State, PathHealth
+from streams.policy.path_health import WELL, Grade, PathHealth, State
 from streams.policy.path_options import Options
 from streams.policy.rates import Rates, WantedRate
 from streams.policy.uplink_assignment import UplinkAssignment, UplinkRequest

@@ -15,7 +15,7 @@ from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs
 from streams.policy.policy import Rules
 
-__all__ = ["replay_cycles", "earlier_decisions"]
+__all__ = ["earlier_decisions", "replay_cycles"]
 
 Record = dict[str, Any]
 MS = 1_000_000

@@ -24,6 +24,7 @@ from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, Made, PolicyInpu
 from streams.policy.policy import Said
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust_compat import set_read_ahead
 from streams.runtime.global_tables import partition_count, read_tail
 from streams.runtime.rejects import RejectedMessage, send_reject
 
@@ -79,7 +80,7 @@ class PolicyStage:
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )  # fmt: skip
         await consumer.start()
-        consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
+        set_read_ahead(consumer, READ_AHEAD_S)
         try:
             missing = await _seek(consumer, bootstrap, epoch)
             feed = PolicyInputs(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams.policy.pacing_feedback import PacingFeedback, PacingFeedbackRules, FeedbackTable
+from streams.policy.pacing_feedback import FeedbackTable, PacingFeedback, PacingFeedbackRules
 from tests.streams.policy.rate_loop import RateLoop
 from tests.streams.policy.turns_loop import MS, S, TurnsLoop
 

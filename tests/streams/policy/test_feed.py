@@ -22,7 +22,7 @@ from schemas.topics import (
 )
 from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import PolicyInputs, read_from
-from streams.policy.replay import replay_cycles, earlier_decisions
+from streams.policy.replay import earlier_decisions, replay_cycles
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actuators.applier import Answer, Applier, key_of, read_decision
+from actuators.applier import Applier, read_decision
+from actuators.effectors.base import Answer
+from actuators.flow_state import key_of
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas import codec
@@ -78,7 +80,7 @@ class SimulatedHost:
     def can(self, key: str) -> frozenset[str]:
         return frozenset({"MOVE", "PACE"})
 
-    def order(self, key: str, verb: str, value: int, answer: Any) -> None:
+    def execute(self, key: str, verb: str, value: int, answer: Any) -> None:
         flow_id = self.flow(key).flow_id
         if verb == "MOVE":
             self.run.set_flow_path(flow_id, value)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas import codec
-from streams.runtime.global_tables import ClockTable, Inventory
+from streams.runtime.tables import ClockTable, Inventory
 from streams.settings import StreamSettings
 
 S = 1_000_000_000
