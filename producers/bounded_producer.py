@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
-__all__ = ["Outlet", "kafka_client"]
+__all__ = ["BoundedProducer", "kafka_client"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class _Producer(Protocol):
     def purge(self) -> None: ...
 
 
-class Outlet:
+class BoundedProducer:
     """A bounded queue before a Kafka producer. `most_messages` and `most_bytes` bound what waits."""
 
     def __init__(
@@ -58,16 +58,18 @@ class Outlet:
         producer: _Producer | None = None,
         in_flight: int = _IN_FLIGHT,
     ) -> None:
-        self._producer: _Producer = producer or Producer({
-            **config,
-            "partitioner": "murmur2_random",
-            "enable.idempotence": True,
-            "compression.type": compression,
-            "linger.ms": 0,
-            "message.timeout.ms": 0,
-            "message.max.bytes": 4_000_000,
-            "queue.buffering.max.messages": 1000,
-        })  # fmt: skip
+        self._producer: _Producer = producer or Producer(
+            {
+                **config,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "compression.type": compression,
+                "linger.ms": 0,
+                "message.timeout.ms": 0,
+                "message.max.bytes": 4_000_000,
+                "queue.buffering.max.messages": 1000,
+            }
+        )
         self._urgent: deque[_Message] = deque()
         self._waiting: deque[_Message] = deque()
         self._waiting_bytes = 0

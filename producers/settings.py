@@ -1,7 +1,7 @@
 """Settings of the agents: `ProbeSettings` and `FlowSettings` for the fleet, `NicSettings` for one NIC.
 
 In: values of the application's configuration. Out: frozen models that `producers.probe.service.main` and
-`producers.flows.service.main` take.
+`producers.flows.service.service.main` take.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class ProbeSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
-        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        default="127.0.0.1:19092",
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
-    )  # fmt: skip
+    )
     schema_registry_url: str | None = Field(
         default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
     )
@@ -54,31 +55,39 @@ class ProbeSettings(BaseModel):
     )
     paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, a source port each")
     path_candidates: int = Field(
-        default=64, ge=0, le=1024,
+        default=64,
+        ge=0,
+        le=1024,
         description="source ports from first_path_port on that are traced to choose the paths' from, so that"
         " they go over every spine; at most `paths`: none are looked for",
-    )  # fmt: skip
+    )
     trace: bool = Field(
         default=True, description="trace which links probes take; without it the topology file alone tells"
     )
     trace_pps: float = Field(
-        default=1000, ge=1, le=100_000,
+        default=1000,
+        ge=1,
+        le=100_000,
         description="trace packets a second that a NIC sends at most: switches answer few",
-    )  # fmt: skip
+    )
     trace_max_hops: int = Field(
         default=8, ge=1, le=64, description="links of the longest path that is traced"
     )
-    look_switch_pps: float = Field(
-        default=64, ge=0, le=100_000,
+    uplink_check_switch_pps: float = Field(
+        default=64,
+        ge=0,
+        le=100_000,
         description="packets a second that a switch where ways turn is asked to answer at most, by all NICs"
         " together, so that paths are seen to move where switches lead them elsewhere and lose nothing;"
         " 0: none, and the next trace tells",
-    )  # fmt: skip
+    )
     retrace_s: float = Field(
-        default=60, ge=0.5, le=86_400,
+        default=60,
+        ge=0.5,
+        le=86_400,
         description="s between two traces of a path that shows no sign of having moved, give or take a"
         " quarter",
-    )  # fmt: skip
+    )
     link_prefix: Literal[31, 30, 0] = Field(
         default=31,
         description="length of the IPv4 prefix that both ends of a cable share (31 also for IPv6 /127, 30 for"
@@ -87,7 +96,7 @@ class ProbeSettings(BaseModel):
     topology_file: Path | None = Field(
         default=None, description="file with the fabric's names, cables and rates; none: names are addresses"
     )
-    reflex_socket: Path | None = Field(
+    local_repair_socket: Path | None = Field(
         default=None,
         description="Unix socket of the host's actuator, told at once which paths are dead; none: it is not",
     )
@@ -108,47 +117,61 @@ class ProbeSettings(BaseModel):
         description="cap on packets a second that a NIC asks; slows, never stops",
     )
     answer_max_pps: float = Field(
-        default=100_000, ge=1, le=1_000_000,
+        default=100_000,
+        ge=1,
+        le=1_000_000,
         description="cap on packets a second that a NIC answers; slows, never stops",
-    )  # fmt: skip
+    )
     spacing_ns: int = Field(
-        default=20_000, ge=0, le=10_000_000,
+        default=20_000,
+        ge=0,
+        le=10_000_000,
         description="ns between the two probes of a coded pair, best below one full packet's time on the"
         " slowest link; 0: single probes",
-    )  # fmt: skip
+    )
     singles: int = Field(
-        default=3, ge=0, le=8,
+        default=3,
+        ge=0,
+        le=8,
         description="single probes that go out along with each coded pair, to all peers and paths in turn:"
         " many looks at many paths for few wakings",
-    )  # fmt: skip
+    )
     turns: bool = Field(
         default=True,
-        description="probe when and where the solve stage says (fabric.turns), so that all NICs together look"
+        description="probe when and where the solve stage says (fabric.probe-schedules), so that all NICs together look"
         " at every link in even steps; else, and until it says, at random",
-    )  # fmt: skip
+    )
     flow_pps: float = Field(
-        default=500, ge=0, le=1_000_000,
+        default=500,
+        ge=0,
+        le=1_000_000,
         description="single probes a second, on top of rate_pps, that a NIC sends at most for the ways of its"
         " own live flows, so that each is crossed every flow_gap_ms; 0: none",
-    )  # fmt: skip
+    )
     flow_gap_ms: float = Field(
-        default=5, ge=1, le=10_000,
+        default=5,
+        ge=1,
+        le=10_000,
         description="ms from probe to probe on the way of a live flow; where flow_pps does not suffice, as"
         " few more for all",
-    )  # fmt: skip
+    )
     flow_paths: int = Field(
-        default=4, ge=0, le=63,
+        default=4,
+        ge=0,
+        le=63,
         description="source ports beside `paths` for flows' ways that none of these goes, probed for them"
         " alone; 64 in all at most",
-    )  # fmt: skip
+    )
     timeout_ms: float = Field(
         default=100, ge=1, le=10_000, description="ms after which a request without a reply is lost"
     )
     overdue_ms: float = Field(
-        default=2, ge=0.1, le=10_000,
+        default=2,
+        ge=0.1,
+        le=10_000,
         description="least ms after which a request may be told lost to fabric.links already, four times its"
         " path's 99th percentile where that is more",
-    )  # fmt: skip
+    )
     evidence_ms: float = Field(
         default=5, ge=1, le=1000, description="least ms between two tellings of new losses to fabric.links"
     )
@@ -156,9 +179,11 @@ class ProbeSettings(BaseModel):
         default=1000, ge=10, le=60_000, description="ms between two tellings while nothing is lost"
     )
     starved_ms: float = Field(
-        default=5, ge=0.1, le=10_000,
+        default=5,
+        ge=0.1,
+        le=10_000,
         description="ms that the prober's thread, or an answer of it, comes late for it to be called starved",
-    )  # fmt: skip
+    )
     counters_s: float = Field(
         default=1, ge=0.1, le=3600, description="s between two readings of the port's error counters"
     )
@@ -168,9 +193,11 @@ class ProbeSettings(BaseModel):
         " with Debian's python3-pyverbs; none: this one",
     )
     flush_ms: int | None = Field(
-        default=None, ge=10, le=10_000,
+        default=None,
+        ge=10,
+        le=10_000,
         description=f"ms between two batches; not set: {SOON_MS} up to {FEW_NICS} NICs, else {LATER_MS}",
-    )  # fmt: skip
+    )
     window_ms: int = Field(
         default=1000,
         ge=100,
@@ -202,10 +229,12 @@ class ProbeSettings(BaseModel):
         description="s of log time without an announcement after which a peer is left",
     )
     max_age_s: float = Field(
-        default=300, ge=1, le=31_536_000,
+        default=300,
+        ge=1,
+        le=31_536_000,
         description="s that an asker's system clock may differ from ours, so all hosts' must agree within it:"
         " a request from further away is a replay and gets no answer",
-    )  # fmt: skip
+    )
     hardware_stamps: bool = Field(default=True, description="take a NIC's own stamps where it offers them")
 
     @property
@@ -234,29 +263,34 @@ class FlowSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
-        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        default="127.0.0.1:19092",
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
-    )  # fmt: skip
+    )
     schema_registry_url: str | None = Field(
         default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
     )
     socket: Path = Field(description="Unix socket where programs say whose their flows are; made owner-only")
     poll_ms: int = Field(
-        default=100, ge=10, le=10_000,
+        default=100,
+        ge=10,
+        le=10_000,
         description="ms between two looks at the flows, so what a change is told late by",
-    )  # fmt: skip
+    )
     whole_ms: int = Field(default=1000, ge=100, le=60_000, description="ms between two reports of all flows")
     least_bytes: int = Field(
-        default=65_536, ge=0, le=2**40,
+        default=65_536,
+        ge=0,
+        le=2**40,
         description="bytes of payload that a flow nobody registered must have sent to be reported",
-    )  # fmt: skip
+    )
     changed_share: float = Field(
         default=0.25, gt=0, le=100, description="share by which a rate must move to be reported at once"
     )
-    changed_least_kbps: float = Field(
+    min_changed_kbps: float = Field(
         default=1000.0, gt=0, le=1e9, description="kbit/s by which it must move besides"
     )
-    kernel_paces: bool = Field(
+    kernel_pacing: bool = Field(
         default=False,
         description="say of flows whose owner does not pace them that they can be: this host's actuator has"
         " the kernel do it (actuators.kernel_nics)",
@@ -266,39 +300,47 @@ class FlowSettings(BaseModel):
         description="trace which links flows take with their own ports, and would take from others",
     )
     trace_pps: float = Field(
-        default=1000, ge=1, le=100_000,
+        default=1000,
+        ge=1,
+        le=100_000,
         description="trace packets a second that a NIC sends for flows at most, beside the prober's own",
-    )  # fmt: skip
+    )
     trace_max_hops: int = Field(
         default=8, ge=1, le=64, description="links of the longest path that is traced"
     )
     retrace_own_s: float = Field(
-        default=2, ge=0.1, le=86_400,
+        default=2,
+        ge=0.1,
+        le=86_400,
         description="s between two traces of a live flow's way that shows no sign of having moved; longer"
         " where there are more than half of trace_pps allows",
-    )  # fmt: skip
+    )
     retrace_s: float = Field(
         default=60, ge=0.5, le=86_400, description="the same of ways that flows would take from other ports"
     )
-    udp_tells_tcp: bool = Field(
+    trace_tcp_with_udp: bool = Field(
         default=False,
         description="trace TCP flows by UDP packets: right only where no switch hashes the protocol. Without"
         " CAP_NET_RAW, TCP flows are traced only so",
     )
     ways: int = Field(
-        default=32, ge=0, le=1024,
+        default=32,
+        ge=0,
+        le=1024,
         description="source ports traced for the flows of a NIC to a peer's port that may be moved; 8 times"
         " the number of spines sees each several times",
-    )  # fmt: skip
-    first_way_port: int = Field(
-        default=61_000, ge=1024, le=65_535,
+    )
+    first_candidate_port: int = Field(
+        default=61_000,
+        ge=1024,
+        le=65_535,
         description="source ports that flows may be moved to are this one to 65535: none that the kernel"
         " gives away by itself (net.ipv4.ip_local_port_range ends before)",
-    )  # fmt: skip
-    ways_most: int = Field(
+    )
+    max_routes: int = Field(
         default=16_384, ge=1, le=1_000_000, description="ways that are traced for a NIC at most"
     )
-    ways_keep_s: float = Field(
+    routes_keep_s: float = Field(
         default=300,
         ge=1,
         le=86_400,
@@ -312,9 +354,11 @@ class FlowSettings(BaseModel):
         default=None, description="file with the fabric's names, cables and rates; none: names are addresses"
     )
     queue_messages: int = Field(
-        default=600, ge=10, le=1_000_000,
+        default=600,
+        ge=10,
+        le=1_000_000,
         description="messages that wait while the log is down; then the oldest go",
-    )  # fmt: skip
+    )
     queue_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1 << 20, le=1 << 32, description="bytes of those messages together"
     )
@@ -356,9 +400,10 @@ class NicSettings(BaseModel):
         default=None, description="path of the network namespace; none: the process's own"
     )
     rdma_device: str | None = Field(
-        default=None, pattern=_ID_PART,
+        default=None,
+        pattern=_ID_PART,
         description="the RDMA device on that interface, probed over its own datagrams too; none: it is found",
-    )  # fmt: skip
+    )
     shard: str = Field(
         default="fabric", pattern=r"^[^\s/]{1,64}$", description="the shard that solves for it"
     )

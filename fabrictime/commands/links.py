@@ -1,6 +1,6 @@
 """Links and alerts in the terminal: what is down, lossy or flapping, and what people should know.
 
-In: `fabric.flaps` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON, lines
+In: `fabric.link-health` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON, lines
 as things happen, or a verdict for scripts. It needs neither history nor the page.
 """
 
@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.web.units import seconds_text
+from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
-from schemas.topics import ALERTS, FLAPS, Topic
+from schemas.topics import ALERTS, LINK_HEALTH, Topic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,7 +50,7 @@ class Board:
         """Take one record of the topic, None: the key was taken back. Return whether it is news."""
         if record is None:
             gone = [name for name, r in self._records.items() if r["subject"] == key]
-            for name in gone if self.kind.topic is FLAPS else ():
+            for name in gone if self.kind.topic is LINK_HEALTH else ():
                 del self._records[name]
             return bool(gone)
         name, number = record[self.kind.identity], record[self.kind.number]
@@ -100,10 +100,10 @@ def _loss(record: Record) -> str:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "links": Kind(
-        FLAPS, "subject", "seq",
+        LINK_HEALTH, "subject", "seq",
         lambda r: r["state"] != "UP",
         lambda r: (_STATES.index(r["state"]), -r["since_ns"], natural(r["subject"])),
-        lambda r: f"{_at(r['judged_ns'])} {r['state']} {r['text']}",
+        lambda r: f"{_at(r['evaluated_ns'])} {r['state']} {r['text']}",
         (
             ("state", lambda r: r["state"]),
             ("subject", lambda r: r["subject"]),
@@ -111,7 +111,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             ("flaps", lambda r: f"{r['flaps_hour']} in 1 h"),
             ("loss", _loss),
             ("paths dead / living", lambda r: f"{r['paths_dead']} / {r['paths_living']}"),
-            ("or", lambda r: ", ".join(r["others"]) or "-"),
+            ("or", lambda r: ", ".join(r["candidates"]) or "-"),
             ("what", lambda r: r["text"]),
         ),
         "no link, NIC or host is known to be anything but UP",
@@ -185,7 +185,7 @@ class Reader:
                 if wrong is not None:
                     if wrong.code() == KafkaError._PARTITION_EOF:
                         open_.discard(message.partition())
-                elif self.board.kind.topic is FLAPS:
+                elif self.board.kind.topic is LINK_HEALTH:
                     kept[message.key()] = message
                 else:  # alerts of one subject are several
                     self._take(message)
@@ -321,6 +321,6 @@ def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
         parts.append(Text(f"and {len(rows) - len(shown):,} more, no worse than these", "dim"))
     if board.unreadable:
         parts.append(Text(f"{board.unreadable:,} records could not be read", "yellow"))
-    oldest_s = time.time() - min(row.get("judged_ns", row.get("updated_ns", 0)) for row in rows) / 1e9
+    oldest_s = time.time() - min(row.get("evaluated_ns", row.get("updated_ns", 0)) for row in rows) / 1e9
     parts.append(Text(f"the oldest of these was judged {seconds_text(max(0.0, oldest_s))} ago", "dim"))
     return Group(*parts)

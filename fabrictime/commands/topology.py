@@ -34,7 +34,7 @@ from schemas.topology import (
     split_end,
 )
 from streams.links.wiring import Groups, Misfit, address_of, by_name, is_address, misfits_of
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -122,7 +122,7 @@ class Picture:
 
 
 def picture_of(
-    book: PathBook,
+    book: RouteTable,
     nics: Mapping[str, Mapping[str, Any]],
     topology: Topology | None = None,
     unreadable: int = 0,
@@ -300,7 +300,7 @@ class Reader:
         """Connect. Raises ValueError where the log or a topic is not there."""
         from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-        self.book = PathBook()
+        self.book = RouteTable()
         self.unreadable = 0
         self._nics: dict[str, tuple[dict[str, Any], int]] = {}
         self._bootstrap, self._registry = bootstrap, registry

@@ -7,12 +7,12 @@
 #define FT_CLOCK_MEMORY 256 /* seconds of the random walk kept at hand */
 
 typedef struct {
-  int64_t offset_ns, epoch_ns, step_ns, step_at_ns;
-  double drift_ppb, wander; /* wander: ppb per square root of a second */
-  uint64_t seed;
-  /* the walk so far: y[k % MEMORY] is its rate (ppb) at second k, x[...] its offset (ns); `known` is the last k */
-  int64_t known;
-  double y[FT_CLOCK_MEMORY], x[FT_CLOCK_MEMORY];
+    int64_t offset_ns, epoch_ns, step_ns, step_at_ns;
+    double drift_ppb, wander; /* wander: ppb per square root of a second */
+    uint64_t seed;
+    /* the walk so far: y[k % MEMORY] is its rate (ppb) at second k, x[...] its offset (ns); `known` is the last k */
+    int64_t known;
+    double y[FT_CLOCK_MEMORY], x[FT_CLOCK_MEMORY];
 } ft_clock;
 
 #define FT_CLOCK_MAX_S (366LL * 86400)

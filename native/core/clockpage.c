@@ -6,68 +6,71 @@
 #include <errno.h>
 #include <time.h>
 
-static int64_t ns_of(const struct timespec *t) { return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec; }
+static int64_t ns_of(const struct timespec *t) {
+    return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
+}
 
 int64_t ft_page_raw_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC_RAW, &t);
-  return ns_of(&t);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+    return ns_of(&t);
 }
 
 int ft_page_cross(int clock, int tries, int64_t *before_ns, int64_t *clock_ns, int64_t *after_ns) {
-  struct timespec before, read, after;
-  int64_t best = INT64_MAX;
-  for (int i = 0; i < tries; i++) {
-    clock_gettime(CLOCK_MONOTONIC_RAW, &before);
-    if (clock_gettime(clock, &read)) return errno;
-    clock_gettime(CLOCK_MONOTONIC_RAW, &after);
-    int64_t took = ns_of(&after) - ns_of(&before);
-    if (took >= best) continue;
-    best = took;
-    *before_ns = ns_of(&before), *clock_ns = ns_of(&read), *after_ns = ns_of(&after);
-  }
-  return 0;
+    struct timespec before, read, after;
+    int64_t best = INT64_MAX;
+    for (int i = 0; i < tries; i++) {
+        clock_gettime(CLOCK_MONOTONIC_RAW, &before);
+        if (clock_gettime(clock, &read)) return errno;
+        clock_gettime(CLOCK_MONOTONIC_RAW, &after);
+        int64_t took = ns_of(&after) - ns_of(&before);
+        if (took >= best) continue;
+        best = took;
+        *before_ns = ns_of(&before), *clock_ns = ns_of(&read), *after_ns = ns_of(&after);
+    }
+    return 0;
 }
 
 static void fill(uint64_t *to, const uint64_t *from, size_t words) {
-  for (size_t i = 0; i < words; i++) __atomic_store_n(to + i, from[i], __ATOMIC_RELAXED);
+    for (size_t i = 0; i < words; i++) __atomic_store_n(to + i, from[i], __ATOMIC_RELAXED);
 }
 
-uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t words, uint64_t *to, int *whole) {
-  uint64_t begun = 0;
-  for (int tries = 0; tries < 1000; tries++) {
-    begun = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
-    const uint64_t *from = copies + (begun & 1) * words;
-    for (size_t i = 0; i < words; i++) to[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    *whole = __atomic_load_n(sequence, __ATOMIC_RELAXED) == begun;
-    if (*whole) break;
-  }
-  return begun;
+uint64_t ft_page_read(const uint64_t *sequence, const uint64_t *copies, size_t words, uint64_t *to,
+                      int *whole) {
+    uint64_t begun = 0;
+    for (int tries = 0; tries < 1000; tries++) {
+        begun = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
+        const uint64_t *from = copies + (begun & 1) * words;
+        for (size_t i = 0; i < words; i++) to[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        *whole = __atomic_load_n(sequence, __ATOMIC_RELAXED) == begun;
+        if (*whole) break;
+    }
+    return begun;
 }
 
-int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t words, const uint64_t *from, int64_t from_raw_ns,
-                  int64_t latest_raw_ns) {
-  uint64_t begun = __atomic_load_n(sequence, __ATOMIC_RELAXED);
-  if (begun & 1) { /* a writer died here: copy 1 is what readers have */
-    begun++;
-    for (size_t i = 0; i < words; i++) __atomic_store_n(copies + i, copies[words + i], __ATOMIC_RELAXED);
-    __atomic_store_n(sequence, begun, __ATOMIC_RELEASE);
+int ft_page_write(uint64_t *sequence, uint64_t *copies, size_t words, const uint64_t *from,
+                  int64_t from_raw_ns, int64_t latest_raw_ns) {
+    uint64_t begun = __atomic_load_n(sequence, __ATOMIC_RELAXED);
+    if (begun & 1) { /* a writer died here: copy 1 is what readers have */
+        begun++;
+        for (size_t i = 0; i < words; i++) __atomic_store_n(copies + i, copies[words + i], __ATOMIC_RELAXED);
+        __atomic_store_n(sequence, begun, __ATOMIC_RELEASE);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+    } else { /* or here: copy 1 may be half-written, and is what readers are about to be given */
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        for (size_t i = 0; i < words; i++) __atomic_store_n(copies + words + i, copies[i], __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(sequence, begun + 1, __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-  } else { /* or here: copy 1 may be half-written, and is what readers are about to be given */
+    fill(copies, from, words);
+    int64_t now;
+    while ((now = ft_page_raw_ns()) < from_raw_ns) {
+    }
+    int stands = now <= latest_raw_ns;
+    if (!stands) fill(copies, copies + words, words);
+    __atomic_store_n(sequence, begun + 2, __ATOMIC_RELEASE);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    for (size_t i = 0; i < words; i++) __atomic_store_n(copies + words + i, copies[i], __ATOMIC_RELAXED);
-  }
-  __atomic_store_n(sequence, begun + 1, __ATOMIC_RELEASE);
-  __atomic_thread_fence(__ATOMIC_RELEASE);
-  fill(copies, from, words);
-  int64_t now;
-  while ((now = ft_page_raw_ns()) < from_raw_ns) {
-  }
-  int stands = now <= latest_raw_ns;
-  if (!stands) fill(copies, copies + words, words);
-  __atomic_store_n(sequence, begun + 2, __ATOMIC_RELEASE);
-  __atomic_thread_fence(__ATOMIC_RELEASE);
-  if (stands) fill(copies + words, from, words);
-  return stands;
+    if (stands) fill(copies + words, from, words);
+    return stands;
 }

@@ -22,20 +22,18 @@ struct reader {
     int64_t group;
 };
 
-static enum ft_bad bad(struct reader *r, enum ft_bad what, enum ft_field field, int64_t value, int64_t expected)
-{
+static enum ft_bad bad(struct reader *r, enum ft_bad what, enum ft_field field, int64_t value,
+                       int64_t expected) {
     *r->fault = (struct ft_fault){what, field, r->group, value, expected, r->p - r->begin};
     return what;
 }
 
-static inline int64_t unzigzag(uint64_t u)
-{
+static inline int64_t unzigzag(uint64_t u) {
     return (int64_t)((u >> 1) ^ (0 - (u & 1)));
 }
 
 /* Byte by byte, bounds checked. Returns the next position, or NULL with *what set. */
-static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t *out, enum ft_bad *what)
-{
+static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t *out, enum ft_bad *what) {
     uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
         if (p == end) {
@@ -43,8 +41,7 @@ static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t
             return NULL;
         }
         uint8_t byte = *p++;
-        if (shift == 63 && byte > 1)
-            break;
+        if (shift == 63 && byte > 1) break;
         value |= (uint64_t)(byte & 0x7f) << shift;
         if (byte < 0x80) {
             *out = value;
@@ -58,65 +55,50 @@ static const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end, uint64_t
 #define TOP_BITS UINT64_C(0x8080808080808080)
 
 /* Close the gaps in eight bytes of seven bits each. */
-static inline uint64_t gather7(uint64_t w)
-{
+static inline uint64_t gather7(uint64_t w) {
     w = (w & UINT64_C(0x007f007f007f007f)) | ((w & UINT64_C(0x7f007f007f007f00)) >> 1);
     w = (w & UINT64_C(0x00003fff00003fff)) | ((w & UINT64_C(0x3fff00003fff0000)) >> 2);
     return (w & UINT64_C(0x000000000fffffff)) | ((w & UINT64_C(0x0fffffff00000000)) >> 4);
 }
 
-static enum ft_bad read_long(struct reader *r, enum ft_field field, int64_t *out)
-{
+static enum ft_bad read_long(struct reader *r, enum ft_field field, int64_t *out) {
     uint64_t u;
     enum ft_bad what = FT_OK;
     const uint8_t *next = varint_slow(r->p, r->end, &u, &what);
-    if (next == NULL)
-        return bad(r, what, field, 0, 0);
+    if (next == NULL) return bad(r, what, field, 0, 0);
     r->p = next;
     *out = unzigzag(u);
     return FT_OK;
 }
 
 /* An int field within [least, most]. */
-static enum ft_bad read_int(struct reader *r, enum ft_field field, int64_t least, int64_t most, int32_t *out)
-{
+static enum ft_bad read_int(struct reader *r, enum ft_field field, int64_t least, int64_t most,
+                            int32_t *out) {
     int64_t value;
     enum ft_bad what = read_long(r, field, &value);
-    if (what != FT_OK)
-        return what;
-    if (value < least)
-        return bad(r, FT_BELOW, field, value, least);
-    if (value > most)
-        return bad(r, FT_ABOVE, field, value, most);
+    if (what != FT_OK) return what;
+    if (value < least) return bad(r, FT_BELOW, field, value, least);
+    if (value > most) return bad(r, FT_ABOVE, field, value, most);
     *out = (int32_t)value;
     return FT_OK;
 }
 
 /* A clock's reading: bounded as stamps are, so that sums and differences of two keep within 64 bits. */
-static enum ft_bad read_clock(struct reader *r, enum ft_field field, int64_t *out)
-{
+static enum ft_bad read_clock(struct reader *r, enum ft_field field, int64_t *out) {
     enum ft_bad what = read_long(r, field, out);
-    if (what != FT_OK)
-        return what;
-    if (*out < -FT_MAX_NS)
-        return bad(r, FT_BELOW, field, *out, -FT_MAX_NS);
-    if (*out > FT_MAX_NS)
-        return bad(r, FT_ABOVE, field, *out, FT_MAX_NS);
+    if (what != FT_OK) return what;
+    if (*out < -FT_MAX_NS) return bad(r, FT_BELOW, field, *out, -FT_MAX_NS);
+    if (*out > FT_MAX_NS) return bad(r, FT_ABOVE, field, *out, FT_MAX_NS);
     return FT_OK;
 }
 
-static enum ft_bad read_name(struct reader *r, enum ft_field field, struct ft_span *out)
-{
+static enum ft_bad read_name(struct reader *r, enum ft_field field, struct ft_span *out) {
     int64_t bytes;
     enum ft_bad what = read_long(r, field, &bytes);
-    if (what != FT_OK)
-        return what;
-    if (bytes < 0)
-        return bad(r, FT_BELOW, field, bytes, 0);
-    if (bytes > 4 * FT_MAX_NAME_CHARS)
-        return bad(r, FT_NAME_LONG, field, bytes, FT_MAX_NAME_CHARS);
-    if (bytes > r->end - r->p)
-        return bad(r, FT_TRUNCATED, field, bytes, r->end - r->p);
+    if (what != FT_OK) return what;
+    if (bytes < 0) return bad(r, FT_BELOW, field, bytes, 0);
+    if (bytes > 4 * FT_MAX_NAME_CHARS) return bad(r, FT_NAME_LONG, field, bytes, FT_MAX_NAME_CHARS);
+    if (bytes > r->end - r->p) return bad(r, FT_TRUNCATED, field, bytes, r->end - r->p);
     *out = (struct ft_span){r->p, bytes};
     r->p += bytes;
     return FT_OK;
@@ -125,36 +107,28 @@ static enum ft_bad read_name(struct reader *r, enum ft_field field, struct ft_sp
 /* The head of an array block: *count elements (0: the array's end), and where the block has to end if it
  * says so, else NULL. Each element takes `least` bytes or more: a greater count cannot be true. */
 static enum ft_bad read_block(struct reader *r, enum ft_field field, int64_t least, int64_t *count,
-                              const uint8_t **block_end)
-{
+                              const uint8_t **block_end) {
     int64_t n, size;
     enum ft_bad what = read_long(r, field, &n);
-    if (what != FT_OK)
-        return what;
+    if (what != FT_OK) return what;
     *block_end = NULL;
     if (n < 0) {
-        if (n == INT64_MIN)
-            return bad(r, FT_BELOW, field, n, -FT_MAX_NS);
+        if (n == INT64_MIN) return bad(r, FT_BELOW, field, n, -FT_MAX_NS);
         n = -n;
         what = read_long(r, field, &size);
-        if (what != FT_OK)
-            return what;
-        if (size < 0)
-            return bad(r, FT_BELOW, field, size, 0);
-        if (size > r->end - r->p)
-            return bad(r, FT_TRUNCATED, field, size, r->end - r->p);
+        if (what != FT_OK) return what;
+        if (size < 0) return bad(r, FT_BELOW, field, size, 0);
+        if (size > r->end - r->p) return bad(r, FT_TRUNCATED, field, size, r->end - r->p);
         *block_end = r->p + size;
     }
-    if (n > (r->end - r->p) / least)
-        return bad(r, FT_TRUNCATED, field, n, (r->end - r->p) / least);
+    if (n > (r->end - r->p) / least) return bad(r, FT_TRUNCATED, field, n, (r->end - r->p) / least);
     *count = n;
     return FT_OK;
 }
 
 /* n longs to out[0..n); with `stamps`, running sums that go on from *sum. */
-static inline enum ft_bad read_longs(struct reader *r, enum ft_field field, int64_t n, int64_t *out, int stamps,
-                                     int64_t *sum)
-{
+static inline enum ft_bad read_longs(struct reader *r, enum ft_field field, int64_t n, int64_t *out,
+                                     int stamps, int64_t *sum) {
     const uint8_t *p = r->p, *end = r->end;
     int64_t total = *sum;
     for (int64_t i = 0; i < n; i++) {
@@ -187,7 +161,8 @@ static inline enum ft_bad read_longs(struct reader *r, enum ft_field field, int6
             total += value;
             if (__builtin_expect(total > FT_MAX_NS || total < -FT_MAX_NS, 0)) {
                 r->p = p;
-                return bad(r, total < 0 ? FT_BELOW : FT_ABOVE, field, total, total < 0 ? -FT_MAX_NS : FT_MAX_NS);
+                return bad(r, total < 0 ? FT_BELOW : FT_ABOVE, field, total,
+                           total < 0 ? -FT_MAX_NS : FT_MAX_NS);
             }
             value = total;
         }
@@ -198,37 +173,30 @@ static inline enum ft_bad read_longs(struct reader *r, enum ft_field field, int6
     return FT_OK;
 }
 
-static int grow(void **array, int64_t room, size_t element)
-{
+static int grow(void **array, int64_t room, size_t element) {
     void *moved = realloc(*array, (size_t)room * element);
-    if (moved == NULL)
-        return 0;
+    if (moved == NULL) return 0;
     *array = moved;
     return 1;
 }
 
-static int more_samples(struct ft_batch *b, int64_t wanted)
-{
-    if (wanted <= b->sample_room)
-        return 1;
+static int more_samples(struct ft_batch *b, int64_t wanted) {
+    if (wanted <= b->sample_room) return 1;
     int64_t room = b->sample_room + b->sample_room / 2;
-    if (room < wanted)
-        room = wanted;
+    if (room < wanted) room = wanted;
     for (int c = 0; c < 4; c++)
-        if (!grow((void **)&b->column[c], room, sizeof(int64_t)))
-            return 0;
+        if (!grow((void **)&b->column[c], room, sizeof(int64_t))) return 0;
     b->sample_room = room;
     return 1;
 }
 
-static int more_groups(struct ft_batch *b, int64_t wanted)
-{
-    if (wanted <= b->group_room)
-        return 1;
+static int more_groups(struct ft_batch *b, int64_t wanted) {
+    if (wanted <= b->group_room) return 1;
     int64_t room = b->group_room * 2 > wanted ? b->group_room * 2 : wanted;
     if (!grow((void **)&b->peer, room, sizeof *b->peer) || !grow((void **)&b->path, room, sizeof *b->path) ||
         !grow((void **)&b->spacing_ns, room, sizeof *b->spacing_ns) ||
-        !grow((void **)&b->lost, room, sizeof *b->lost) || !grow((void **)&b->no_t3, room, sizeof *b->no_t3) ||
+        !grow((void **)&b->lost, room, sizeof *b->lost) ||
+        !grow((void **)&b->no_t3, room, sizeof *b->no_t3) ||
         !grow((void **)&b->start, room + 1, sizeof *b->start))
         return 0;
     b->group_room = room;
@@ -236,8 +204,7 @@ static int more_groups(struct ft_batch *b, int64_t wanted)
 }
 
 /* One array of longs into column c from sample `first` on; *count is the number of its elements. */
-static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64_t first, int64_t *count)
-{
+static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64_t first, int64_t *count) {
     enum ft_field field = (enum ft_field)(FT_SENT + c);
     int64_t total = 0, sum = 0, n;
     const uint8_t *block_end;
@@ -245,34 +212,27 @@ static enum ft_bad read_array(struct reader *r, struct ft_batch *b, int c, int64
     for (;;) {
         /* each sample of `sent` still needs an element in three further arrays */
         what = read_block(r, field, c == 0 ? 4 : 1, &n, &block_end);
-        if (what != FT_OK)
-            return what;
-        if (n == 0)
-            break;
+        if (what != FT_OK) return what;
+        if (n == 0) break;
         if (c == 0) {
             if (first + total + n > FT_MAX_SAMPLES)
                 return bad(r, FT_MANY_SAMPLES, field, first + total + n, FT_MAX_SAMPLES);
-            if (!more_samples(b, first + total + n))
-                return bad(r, FT_NO_MEMORY, field, first + total + n, 0);
+            if (!more_samples(b, first + total + n)) return bad(r, FT_NO_MEMORY, field, first + total + n, 0);
         } else if (total + n > *count) {
             return bad(r, FT_LENGTHS, field, total + n, *count);
         }
         int64_t *out = b->column[c] + first + total;
         what = c == 0 ? read_longs(r, field, n, out, 1, &sum) : read_longs(r, field, n, out, 0, &sum);
-        if (what != FT_OK)
-            return what;
-        if (block_end != NULL && r->p != block_end)
-            return bad(r, FT_BLOCK_SIZE, field, r->p - block_end, 0);
+        if (what != FT_OK) return what;
+        if (block_end != NULL && r->p != block_end) return bad(r, FT_BLOCK_SIZE, field, r->p - block_end, 0);
         total += n;
     }
-    if (c != 0 && total != *count)
-        return bad(r, FT_LENGTHS, field, total, *count);
+    if (c != 0 && total != *count) return bad(r, FT_LENGTHS, field, total, *count);
     *count = total;
     return FT_OK;
 }
 
-static enum ft_bad read_group(struct reader *r, struct ft_batch *b)
-{
+static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
     int64_t g = b->groups, first = b->samples, count = 0;
     enum ft_bad what;
     r->group = g;
@@ -281,10 +241,8 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b)
         (what = read_int(r, FT_SPACING_NS, 0, INT32_MAX, &b->spacing_ns[g])) != FT_OK)
         return what;
     for (int c = 0; c < 4; c++)
-        if ((what = read_array(r, b, c, first, &count)) != FT_OK)
-            return what;
-    if (b->spacing_ns[g] > 0 && count % 2 != 0)
-        return bad(r, FT_ODD, FT_SENT, count, 0);
+        if ((what = read_array(r, b, c, first, &count)) != FT_OK) return what;
+    if (b->spacing_ns[g] > 0 && count % 2 != 0) return bad(r, FT_ODD, FT_SENT, count, 0);
     if ((what = read_int(r, FT_LOST, 0, INT32_MAX, &b->lost[g])) != FT_OK ||
         (what = read_int(r, FT_NO_T3, 0, INT32_MAX, &b->no_t3[g])) != FT_OK)
         return what;
@@ -298,62 +256,50 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b)
 /* Least bytes of a group: nine fields of one byte. */
 #define LEAST_GROUP 9
 
-static enum ft_bad read_batch(struct reader *r, struct ft_batch *b)
-{
+static enum ft_bad read_batch(struct reader *r, struct ft_batch *b) {
     enum ft_bad what;
     int64_t n;
     const uint8_t *block_end;
     if ((what = read_name(r, FT_NIC, &b->nic)) != FT_OK || (what = read_long(r, FT_RUN, &b->run)) != FT_OK ||
         (what = read_long(r, FT_BATCH, &b->batch)) != FT_OK)
         return what;
-    if (b->batch < 0)
-        return bad(r, FT_BELOW, FT_BATCH, b->batch, 0);
+    if (b->batch < 0) return bad(r, FT_BELOW, FT_BATCH, b->batch, 0);
     if ((what = read_clock(r, FT_CLOCK_NS, &b->clock_ns)) != FT_OK ||
         (what = read_clock(r, FT_SYSTEM_NS, &b->system_ns)) != FT_OK)
         return what;
-    if (!more_groups(b, 1))
-        return bad(r, FT_NO_MEMORY, FT_SAMPLES, 1, 0);
+    if (!more_groups(b, 1)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, 1, 0);
     b->start[0] = 0;
     for (;;) {
         what = read_block(r, FT_SAMPLES, LEAST_GROUP, &n, &block_end);
-        if (what != FT_OK)
-            return what;
-        if (n == 0)
-            break;
+        if (what != FT_OK) return what;
+        if (n == 0) break;
         if (b->groups + n > FT_MAX_GROUPS)
             return bad(r, FT_MANY_GROUPS, FT_SAMPLES, b->groups + n, FT_MAX_GROUPS);
-        if (!more_groups(b, b->groups + n))
-            return bad(r, FT_NO_MEMORY, FT_SAMPLES, b->groups + n, 0);
+        if (!more_groups(b, b->groups + n)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, b->groups + n, 0);
         for (int64_t i = 0; i < n; i++)
-            if ((what = read_group(r, b)) != FT_OK)
-                return what;
+            if ((what = read_group(r, b)) != FT_OK) return what;
         if (block_end != NULL && r->p != block_end)
             return bad(r, FT_BLOCK_SIZE, FT_SAMPLES, r->p - block_end, 0);
     }
-    if (r->p != r->end)
-        return bad(r, FT_TRAILING, FT_END, r->end - r->p, 0);
+    if (r->p != r->end) return bad(r, FT_TRAILING, FT_END, r->end - r->p, 0);
     return FT_OK;
 }
 
-enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batch *batch, struct ft_fault *fault)
-{
+enum ft_bad ft_decode(const uint8_t *data, int64_t size, struct ft_batch *batch, struct ft_fault *fault) {
     struct reader r = {data, data, data + size, fault, -1};
     memset(batch, 0, sizeof *batch);
     /* A usual sample takes 12 to 16 bytes: start with what that makes, no more than four bytes each allow. */
-    if (!more_samples(batch, size / 12 + 16))
-        return bad(&r, FT_NO_MEMORY, FT_SAMPLES, size / 12, 0);
+    if (!more_samples(batch, size / 12 + 16)) return bad(&r, FT_NO_MEMORY, FT_SAMPLES, size / 12, 0);
     return read_batch(&r, batch);
 }
 
-void ft_batch_free(struct ft_batch *batch)
-{
+void ft_batch_free(struct ft_batch *batch) {
     free(batch->peer);
     free(batch->path);
     free(batch->spacing_ns);
     free(batch->lost);
     free(batch->no_t3);
     free(batch->start);
-    for (int c = 0; c < 4; c++)
-        free(batch->column[c]);
+    for (int c = 0; c < 4; c++) free(batch->column[c]);
     memset(batch, 0, sizeof *batch);
 }

@@ -6,32 +6,46 @@
 #include <stdint.h>
 
 /* Largest batch that is taken: what the largest message (4 MiB) can hold at 4 bytes a sample. */
-#define FT_MAX_SAMPLES (1 << 20)
-#define FT_MAX_GROUPS 65536
+#define FT_MAX_SAMPLES    (1 << 20)
+#define FT_MAX_GROUPS     65536
 #define FT_MAX_NAME_CHARS 512
-#define FT_MAX_PATH 65535
+#define FT_MAX_PATH       65535
 /* Stamps and differences are held within +-2^62 ns (146 years), so that a sum of two never wraps. */
 #define FT_MAX_NS ((int64_t)1 << 62)
 
 enum ft_bad {
     FT_OK = 0,
-    FT_TRUNCATED,      /* the bytes end in mid-record */
-    FT_VARINT,         /* more than 10 bytes, or more than 64 bits */
-    FT_BELOW,          /* value below what the field allows */
-    FT_ABOVE,          /* value above what the field allows */
+    FT_TRUNCATED, /* the bytes end in mid-record */
+    FT_VARINT,    /* more than 10 bytes, or more than 64 bits */
+    FT_BELOW,     /* value below what the field allows */
+    FT_ABOVE,     /* value above what the field allows */
     FT_NAME_LONG,
     FT_MANY_GROUPS,
     FT_MANY_SAMPLES,
-    FT_BLOCK_SIZE,     /* a block is not as long as it says */
-    FT_LENGTHS,        /* arrays of one group differ in length */
-    FT_ODD,            /* coded pairs, but an odd count */
+    FT_BLOCK_SIZE, /* a block is not as long as it says */
+    FT_LENGTHS,    /* arrays of one group differ in length */
+    FT_ODD,        /* coded pairs, but an odd count */
     FT_TRAILING,
     FT_NO_MEMORY,
 };
 
 enum ft_field {
-    FT_NIC, FT_RUN, FT_BATCH, FT_CLOCK_NS, FT_SYSTEM_NS, FT_SAMPLES, FT_PEER, FT_PATH, FT_SPACING_NS,
-    FT_SENT, FT_FORWARD, FT_TURNAROUND, FT_REVERSE, FT_LOST, FT_NO_T3, FT_END,
+    FT_NIC,
+    FT_RUN,
+    FT_BATCH,
+    FT_CLOCK_NS,
+    FT_SYSTEM_NS,
+    FT_SAMPLES,
+    FT_PEER,
+    FT_PATH,
+    FT_SPACING_NS,
+    FT_SENT,
+    FT_FORWARD,
+    FT_TURNAROUND,
+    FT_REVERSE,
+    FT_LOST,
+    FT_NO_T3,
+    FT_END,
 };
 
 /* Where a name stands in the message. */

@@ -9,123 +9,126 @@
 #include "losses.h"
 #include "siphash.h"
 
-#define FT_NO_STAMP INT64_MIN
+#define FT_NO_STAMP  INT64_MIN
 #define FT_MAX_PATHS 64
 #define FT_MAX_PEERS 1024
 
 /* name, what it counts */
-#define FT_COUNTERS(X)                                                                     \
-  X(requests_sent)       /* requests that the kernel took */                               \
-  X(replies_received)    /* first replies to our requests */                               \
-  X(samples)             /* probes with all four stamps */                                 \
-  X(pairs)               /* coded pairs kept */                                            \
-  X(pairs_demoted)       /* complete pairs whose real spacing was too far from the set one */ \
-  X(lost)                /* requests without a reply in time */                            \
-  X(overdue)             /* requests told lost before that time was over */                \
-  X(taken_back)          /* of these, answered in time after all */                        \
-  X(stuck)               /* requests that never left this host: told as no loss */         \
-  X(aimed)               /* requests sent for aims */                                      \
-  X(signs)               /* requests sent to hear whether a peer lives that owes an answer */ \
-  X(no_t3)               /* replies without sound stamps */                                \
-  X(no_t1)               /* requests whose own send stamp never came: never left the host */ \
-  X(late)                /* replies after the verdict */                                   \
-  X(duplicates)          /* replies and follow-ups that were there already */              \
-  X(stale_run)           /* answers to another run */                                      \
-  X(collects_sent)       /* packets that ask for follow-ups */                             \
-  X(followups_received)                                                                    \
-  X(requests_received)                                                                     \
-  X(replies_sent)                                                                          \
-  X(collects_received)                                                                     \
-  X(followups_sent)                                                                        \
-  X(malformed)           /* packets that are none of ours: magic, version, kind, length */ \
-  X(bad_mac)             /* strangers, other keys, other addresses */                      \
-  X(wrong_nic)           /* meant for another NIC than this */                             \
-  X(stale_time)          /* requests further from our system clock than allowed: replays */ \
-  X(no_rx_stamp)         /* packets that came without a receive stamp */                   \
-  X(unknown_stamp)       /* transmit stamps that belong to nothing we remember */          \
-  X(send_errors)         /* packets that the kernel refused for want of room */            \
-  X(unreachable)         /* requests that the kernel could not route: counted as lost */   \
-  X(rx_queue_drops)      /* packets that our full socket buffers lost */                   \
-  X(overflow_samples)    /* samples that nobody drained in time */                         \
-  X(table_full)          /* shots put off since the state table was full */                \
-  X(missed_timers)       /* shots skipped since this thread got no processor in time */    \
-  X(starved)             /* times that this thread, or its answer, came late */            \
-  X(capped)              /* shots put off by the rate cap */                               \
-  X(answers_capped)      /* times that answering waited for the rate cap */                \
-  X(throttled)           /* times that the rate was lowered since the thread fell behind */ \
-  X(traces_received)     /* traces of others that came all the way to us */                \
-  X(traces_answered)                                                                       \
-  X(icmp_errors)         /* errors that the network sent back for our packets, traces' among them */ \
-  X(trace_hits_dropped)  /* answers to our traces that nobody took in time */              \
-  X(wakeups)                                                                               \
-  X(bytes_asked)         /* payload of authentic requests and collects received */         \
-  X(bytes_answered)      /* payload of replies and follow-ups sent */
+#define FT_COUNTERS(X)                                                                                       \
+    X(requests_sent)    /* requests that the kernel took */                                                  \
+    X(replies_received) /* first replies to our requests */                                                  \
+    X(samples)          /* probes with all four stamps */                                                    \
+    X(pairs)            /* coded pairs kept */                                                               \
+    X(pairs_demoted)    /* complete pairs whose real spacing was too far from the set one */                 \
+    X(lost)             /* requests without a reply in time */                                               \
+    X(overdue)          /* requests told lost before that time was over */                                   \
+    X(taken_back)       /* of these, answered in time after all */                                           \
+    X(stuck)            /* requests that never left this host: told as no loss */                            \
+    X(aimed)            /* requests sent for aims */                                                         \
+    X(signs)            /* requests sent to hear whether a peer lives that owes an answer */                 \
+    X(no_t3)            /* replies without sound stamps */                                                   \
+    X(no_t1)            /* requests whose own send stamp never came: never left the host */                  \
+    X(late)             /* replies after the verdict */                                                      \
+    X(duplicates)       /* replies and follow-ups that were there already */                                 \
+    X(stale_run)        /* answers to another run */                                                         \
+    X(collects_sent)    /* packets that ask for follow-ups */                                                \
+    X(followups_received)                                                                                    \
+    X(requests_received)                                                                                     \
+    X(replies_sent)                                                                                          \
+    X(collects_received)                                                                                     \
+    X(followups_sent)                                                                                        \
+    X(malformed)        /* packets that are none of ours: magic, version, kind, length */                    \
+    X(bad_mac)          /* strangers, other keys, other addresses */                                         \
+    X(wrong_nic)        /* meant for another NIC than this */                                                \
+    X(stale_time)       /* requests further from our system clock than allowed: replays */                   \
+    X(no_rx_stamp)      /* packets that came without a receive stamp */                                      \
+    X(unknown_stamp)    /* transmit stamps that belong to nothing we remember */                             \
+    X(send_errors)      /* packets that the kernel refused for want of room */                               \
+    X(unreachable)      /* requests that the kernel could not route: counted as lost */                      \
+    X(rx_queue_drops)   /* packets that our full socket buffers lost */                                      \
+    X(overflow_samples) /* samples that nobody drained in time */                                            \
+    X(table_full)       /* shots put off since the state table was full */                                   \
+    X(missed_timers)    /* shots skipped since this thread got no processor in time */                       \
+    X(starved)          /* times that this thread, or its answer, came late */                               \
+    X(capped)           /* shots put off by the rate cap */                                                  \
+    X(answers_capped)   /* times that answering waited for the rate cap */                                   \
+    X(throttled)        /* times that the rate was lowered since the thread fell behind */                   \
+    X(traces_received)  /* traces of others that came all the way to us */                                   \
+    X(traces_answered)                                                                                       \
+    X(icmp_errors)        /* errors that the network sent back for our packets, traces' among them */        \
+    X(trace_hits_dropped) /* answers to our traces that nobody took in time */                               \
+    X(wakeups)                                                                                               \
+    X(bytes_asked)    /* payload of authentic requests and collects received */                              \
+    X(bytes_answered) /* payload of replies and follow-ups sent */
 
 typedef struct {
 #define X(name) uint64_t name;
-  FT_COUNTERS(X)
+    FT_COUNTERS(X)
 #undef X
 } ft_counters;
 
 typedef struct {
-  int max_peers, paths;
-  int spare; /* of the paths, the last so many: only aims use them */
-  int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns;
-  double rate_pps, max_pps, answer_max_pps;
-  uint64_t run, seed;
-  uint32_t nic_hash;
-  uint32_t singles; /* probes that go along with each shot, one a way in turn; 0: two shots share a waking */
-  ft_key key;
-  int hardware; /* take raw hardware stamps */
-  uint32_t table_shots, out_samples, reply_ring;
+    int max_peers, paths;
+    int spare; /* of the paths, the last so many: only aims use them */
+    int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns;
+    double rate_pps, max_pps, answer_max_pps;
+    uint64_t run, seed;
+    uint32_t nic_hash;
+    uint32_t
+        singles; /* probes that go along with each shot, one a way in turn; 0: two shots share a waking */
+    ft_key key;
+    int hardware; /* take raw hardware stamps */
+    uint32_t table_shots, out_samples, reply_ring;
 } ft_config;
 
 /* Turns: when to send, and where to. Turn k begins at `at_ns` + k * `length_ns` (monotonic clock); its probes go out
  * together within its first half, to the ways [k % count * shots ...] of `way`: peer slot * paths + path, -1: any. */
 typedef struct {
-  int64_t at_ns;
-  double length_ns;
-  uint32_t count, shots;
-  int32_t *way; /* [count * shots], the engine's own from then on */
+    int64_t at_ns;
+    double length_ns;
+    uint32_t count, shots;
+    int32_t *way; /* [count * shots], the engine's own from then on */
 } ft_turns;
 
 typedef struct {
-  uint32_t group; /* ((peer * paths) + path) * 2 + (1 for a coded pair) */
-  uint32_t order;
-  int64_t sent, forward, turnaround, reverse;
+    uint32_t group; /* ((peer * paths) + path) * 2 + (1 for a coded pair) */
+    uint32_t order;
+    int64_t sent, forward, turnaround, reverse;
 } ft_sample;
 
 typedef struct {
-  ft_sample *samples;
-  uint32_t count;
-  uint32_t *lost, *no_t3; /* by group */
-  int64_t clock_ns, system_ns;
+    ft_sample *samples;
+    uint32_t count;
+    uint32_t *lost, *no_t3; /* by group */
+    int64_t clock_ns, system_ns;
 } ft_output;
 
 /* What came back for a trace: an ICMP error from a hop, or the far end's word that it arrived. */
 typedef struct {
-  int arrived;   /* 1: the far end answered; 0: ICMP */
-  int path;      /* the socket that sent: a path's index, -1: the responder */
-  int type, code;
-  struct sockaddr_storage target, hop; /* what was traced; who speaks */
-  int size;
-  uint8_t data[40]; /* as much of the trace packet as came back */
+    int arrived; /* 1: the far end answered; 0: ICMP */
+    int path;    /* the socket that sent: a path's index, -1: the responder */
+    int type, code;
+    struct sockaddr_storage target, hop; /* what was traced; who speaks */
+    int size;
+    uint8_t data[40]; /* as much of the trace packet as came back */
 } ft_trace_hit;
 
 /* Who asks us, for tracing the answers' way. */
 typedef struct {
-  struct sockaddr_storage address;
-  int64_t asked_ns, traced_ns, probed_ns; /* monotonic: the last of any, trace that arrived, probe; 0: never */
+    struct sockaddr_storage address;
+    int64_t asked_ns, traced_ns,
+        probed_ns; /* monotonic: the last of any, trace that arrived, probe; 0: never */
 } ft_asker;
 
 enum { FT_TRACE_BYTES = 40, FT_TRACE_HITS = 1024, FT_ASKERS = 4096 };
 
 /* What goes with the losses of an interval: whose fault they may be. */
 typedef struct {
-  int64_t clock_ns, system_ns, interval_ns;
-  int64_t late_ns;  /* longest that the thread, or an answer of it, came later than meant; 0 below starved_ns */
-  int64_t queue_ns; /* longest that a request waited in the host's own queue */
-  uint64_t missed_timers, stuck, receive_drops, capped;
+    int64_t clock_ns, system_ns, interval_ns;
+    int64_t
+        late_ns; /* longest that the thread, or an answer of it, came later than meant; 0 below starved_ns */
+    int64_t queue_ns; /* longest that a request waited in the host's own queue */
+    uint64_t missed_timers, stuck, receive_drops, capped;
 } ft_trouble;
 
 typedef struct ft_engine ft_engine;
@@ -140,7 +143,7 @@ void ft_engine_unlock(ft_engine *e);
 void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *address, uint32_t nic_hash);
 void ft_engine_clear_peer(ft_engine *e, int slot);
 void ft_engine_set_rate(ft_engine *e, double rate_pps);
-void ft_engine_set_turns(ft_engine *e, ft_turns turns); /* count 0: exponential gaps and random ways again */
+void ft_engine_set_turns(ft_engine *e, ft_turns turns);  /* count 0: exponential gaps and random ways again */
 void ft_engine_shift_turns(ft_engine *e, int64_t at_ns); /* the same turns, from another time on */
 /* Ways that are to be looked at more often than turns or chance have it: single probes on top, in turns of their own. A
  * way of -1, or one that is gone, sends nothing. count 0: none */
@@ -152,7 +155,8 @@ int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most); /* takes t
 int ft_engine_askers(ft_engine *e, ft_asker *into, int most);         /* of the last ASKED_NS */
 /* write a trace packet of FT_TRACE_BYTES */
 void ft_engine_trace_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
-                            const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq, uint32_t ttl);
+                            const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
+                            uint32_t ttl);
 /* whether these bytes are a peer's answer to our trace, sent to `own` */
 int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_storage *from,
                         const struct sockaddr_storage *own);
@@ -170,6 +174,7 @@ int ft_engine_groups(ft_engine *e);
 void ft_engine_scatter(ft_engine *e, ft_output *out, int64_t *start, int64_t *sent, int64_t *forward,
                        int64_t *turnaround, int64_t *reverse);
 /* one packet through the parser, as if it had come from `from` on path socket `path` (-1: the responder) */
-void ft_engine_feed(ft_engine *e, int path, const uint8_t *data, int size, const struct sockaddr_storage *from);
+void ft_engine_feed(ft_engine *e, int path, const uint8_t *data, int size,
+                    const struct sockaddr_storage *from);
 
 #endif

@@ -41,49 +41,46 @@
 #include <math.h>
 #include <string.h>
 
-#define BINS 16
-#define BIN_SAMPLES 8        /* of the poorer direction, in the mean */
-#define LEAST_POINTS 4       /* for a line */
-#define SPAN_MOST_NS 60e9    /* stamps further from the median than this are of another clock */
-#define STEP_MOST_NS 1e9     /* the same for clock differences */
-#define RTT_MOST_NS 10e9
-#define SLOPE_MOST 1e-3
-#define NO_SLOPE_PPB 1e6
-#define UNTRUSTED_NS 1e9
+#define BINS           16
+#define BIN_SAMPLES    8    /* of the poorer direction, in the mean */
+#define LEAST_POINTS   4    /* for a line */
+#define SPAN_MOST_NS   60e9 /* stamps further from the median than this are of another clock */
+#define STEP_MOST_NS   1e9  /* the same for clock differences */
+#define RTT_MOST_NS    10e9
+#define SLOPE_MOST     1e-3
+#define NO_SLOPE_PPB   1e6
+#define UNTRUSTED_NS   1e9
 #define LEAST_SIGMA_NS 0.5
-#define PROBED 31            /* samples that the medians are taken of */
-#define STEP_SURE 6.0        /* standard errors */
-#define STEP_DOUBT 4.0
-#define HILL 16              /* readings on a floor that make a hill */
-#define HILL_SIGMAS 2.5
-#define BATCHES 8
-#define HILL_SHRINK 1.0476   /* standard deviation of a normal over that of its part within 2.5 of them */
-#define ROUNDS 24            /* of mean shift */
-#define CAP 24               /* times its foot's height: what is looked at for a hill */
-#define CLIMB_MOST 2.5       /* times what is usual */
-#define ROUNDED 1.3          /* times rounding's own width: that of hills without a shape */
-#define ALIKE 1.6            /* widths of the two hills, one over the other */
-#define UNLIKE 3.0
-#define SHAPE_LEAST -2       /* of one hill, where the other's makes up for it */
-#define LOWEST 8             /* readings whose heights tell how well a floor is known */
-#define WRONG 3              /* wrong stamps a direction that a window may hold */
-#define WRONG_GAPS 10.0
+#define PROBED         31  /* samples that the medians are taken of */
+#define STEP_SURE      6.0 /* standard errors */
+#define STEP_DOUBT     4.0
+#define HILL           16 /* readings on a floor that make a hill */
+#define HILL_SIGMAS    2.5
+#define BATCHES        8
+#define HILL_SHRINK    1.0476 /* standard deviation of a normal over that of its part within 2.5 of them */
+#define ROUNDS         24     /* of mean shift */
+#define CAP            24     /* times its foot's height: what is looked at for a hill */
+#define CLIMB_MOST     2.5    /* times what is usual */
+#define ROUNDED        1.3    /* times rounding's own width: that of hills without a shape */
+#define ALIKE          1.6    /* widths of the two hills, one over the other */
+#define UNLIKE         3.0
+#define SHAPE_LEAST    -2 /* of one hill, where the other's makes up for it */
+#define LOWEST         8  /* readings whose heights tell how well a floor is known */
+#define WRONG          3  /* wrong stamps a direction that a window may hold */
+#define WRONG_GAPS     10.0
 #define CORNERS_SIGMAS 6.0
-#define CORNERS_LEAST 100e-9 /* slope either way within which corners are handed on */
-#define CORNERS_FREE 100e-6  /* the same without a line */
+#define CORNERS_LEAST  100e-9 /* slope either way within which corners are handed on */
+#define CORNERS_FREE   100e-6 /* the same without a line */
 
-static double half_trip(double rtt)
-{
+static double half_trip(double rtt) {
     return rtt / 2 > LEAST_SIGMA_NS ? rtt / 2 : LEAST_SIGMA_NS;
 }
 
-static void sort_longs(int64_t *v, int n)
-{
+static void sort_longs(int64_t *v, int n) {
     for (int i = 1; i < n; i++) {
         int64_t value = v[i];
         int j = i;
-        for (; j > 0 && v[j - 1] > value; j--)
-            v[j] = v[j - 1];
+        for (; j > 0 && v[j - 1] > value; j--) v[j] = v[j - 1];
         v[j] = value;
     }
 }
@@ -93,8 +90,7 @@ struct bases {
     double grain; /* the noise that rounding alone makes, of a one-way reading */
 };
 
-static uint64_t common_divisor(uint64_t a, uint64_t b)
-{
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
     while (b) {
         uint64_t rest = a % b;
         a = b, b = rest;
@@ -102,21 +98,18 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-static uint64_t distance(int64_t a, int64_t b)
-{
+static uint64_t distance(int64_t a, int64_t b) {
     return a > b ? (uint64_t)a - (uint64_t)b : (uint64_t)b - (uint64_t)a;
 }
 
 /* Medians of up to PROBED samples spread over the chain. Where both clocks count in the same steps their
  * differences are multiples of it, and a reading bears two roundings: step / sqrt(6) rms. Between clocks that
  * hardly drift apart these take only two values, whose mean is right and of which neither is. */
-static struct bases bases_of(const struct ft_window *w, const struct ft_chain *chain)
-{
+static struct bases bases_of(const struct ft_window *w, const struct ft_chain *chain) {
     int64_t sent[PROBED], forward[PROBED], reverse[PROBED];
     int64_t every = chain->samples / PROBED + 1, skip = every / 2;
     int n = 0;
-    if (skip >= chain->samples)
-        skip = 0;
+    if (skip >= chain->samples) skip = 0;
     for (int64_t at = chain->first; at >= 0; at = w->pieces[at].next_of_peer) {
         const struct ft_piece *p = &w->pieces[at];
         for (; skip < p->n && n < PROBED; skip += every, n++) {
@@ -145,12 +138,10 @@ struct minima {
 };
 
 static void minima_of(const struct ft_cloud *c, double slope, double from, double per_bin, int bins,
-                      struct minima *out)
-{
+                      struct minima *out) {
     double begin = HUGE_VAL, end = -HUGE_VAL, low = HUGE_VAL, at = 0;
     int k = 0;
-    for (int j = 0; j < bins; j++)
-        out->y[j] = HUGE_VAL;
+    for (int j = 0; j < bins; j++) out->y[j] = HUGE_VAL;
     for (int64_t i = 0; i < c->n; i++) {
         double x = c->x[i], y = c->y[i] - slope * x;
         if (!(x >= begin && x < end)) { /* samples come in runs of one bin */
@@ -161,8 +152,7 @@ static void minima_of(const struct ft_cloud *c, double slope, double from, doubl
             end = k < bins - 1 ? from + (k + 1) / per_bin : HUGE_VAL;
             low = out->y[k], at = out->x[k];
         }
-        if (y < low)
-            low = y, at = x;
+        if (y < low) low = y, at = x;
     }
     out->y[k] = low, out->x[k] = at;
 }
@@ -174,37 +164,32 @@ struct points {
 };
 
 static void points_of(const struct ft_cloud *f, const struct ft_cloud *r, double slope, double from,
-                      double per_bin, int bins, struct points *out)
-{
+                      double per_bin, int bins, struct points *out) {
     struct minima lf, lr;
     minima_of(f, slope, from, per_bin, bins, &lf);
     minima_of(r, -slope, from, per_bin, bins, &lr);
     out->n = 0;
     for (int k = 0; k < bins; k++) {
-        if (lf.y[k] == HUGE_VAL || lr.y[k] == HUGE_VAL)
-            continue;
+        if (lf.y[k] == HUGE_VAL || lr.y[k] == HUGE_VAL) continue;
         out->x[out->n] = (lf.x[k] + lr.x[k]) / 2;
         out->theta[out->n] = (lf.y[k] - lr.y[k]) / 2;
         out->trip[out->n++] = lf.y[k] + lr.y[k];
     }
 }
 
-static double median(double *values, int n)
-{
+static double median(double *values, int n) {
     return ft_select(values, n, n / 2);
 }
 
 /* Height of each point's trip above a quiet one's: the `rank`-th lowest. The least is never used: a step's
  * bin takes each direction from another side. Returns the noise that trips betray: half their quartiles'
  * distance. */
-static double excess_of(const struct points *p, int rank, double grain, double excess[BINS])
-{
+static double excess_of(const struct points *p, int rank, double grain, double excess[BINS]) {
     double sorted[BINS];
     memcpy(sorted, p->trip, (size_t)p->n * sizeof *sorted);
     double quiet = ft_select(sorted, p->n, rank);
     double low = ft_select(sorted, p->n, p->n / 4), high = ft_select(sorted, p->n, 3 * p->n / 4);
-    for (int k = 0; k < p->n; k++)
-        excess[k] = p->trip[k] > quiet ? p->trip[k] - quiet : 0;
+    for (int k = 0; k < p->n; k++) excess[k] = p->trip[k] > quiet ? p->trip[k] - quiet : 0;
     double s0 = (high - low) / 2;
     return fmax(s0, fmax(grain / 2, LEAST_SIGMA_NS));
 }
@@ -212,8 +197,7 @@ static double excess_of(const struct points *p, int rank, double grain, double e
 /* Range of the points where some jump between neighbours is more than their usual scatter and their excess
  * explain; 0 where none is. The rate between neighbours (its median, in *rate) is taken out of both: unlike a
  * line's slope it does not follow a step. */
-static double step_of(const struct points *p, const double excess[BINS], double s0, double *rate)
-{
+static double step_of(const struct points *p, const double excess[BINS], double s0, double *rate) {
     double rates[BINS], sizes[BINS], least = p->theta[0], most = least;
     int n = p->n - 1, found = 0;
     for (int k = 0; k < n; k++) {
@@ -238,13 +222,11 @@ static double step_of(const struct points *p, const double excess[BINS], double 
 /* A step too small to stand out between neighbours: the line that may step once, by least squares, over the
  * straight one. Takes the split that explains most; its size, and in *sureness how many of its standard errors
  * that is. (Straight through 16 points, the best of 13 splits reaches 4 in 2 % and 6 in 0.1 % of windows.) */
-static double small_step_of(const struct points *p, const double excess[BINS], double s0, double *sureness)
-{
+static double small_step_of(const struct points *p, const double excess[BINS], double s0, double *sureness) {
     double w[BINS], x[BINS], y[BINS], sw = 0, sx = 0, sy = 0, sxx = 0, sxy = 0, rest = 0, best = 0, size = 0;
     int split = 0;
     *sureness = 0;
-    if (p->n < 6)
-        return 0;
+    if (p->n < 6) return 0;
     for (int k = 0; k < p->n; k++) {
         w[k] = 1 / (s0 * s0 + excess[k] * excess[k] / 4);
         sw += w[k], sx += w[k] * p->x[k], sy += w[k] * p->theta[k];
@@ -253,8 +235,7 @@ static double small_step_of(const struct points *p, const double excess[BINS], d
         x[k] = p->x[k] - sx / sw, y[k] = p->theta[k] - sy / sw;
         sxx += w[k] * x[k] * x[k], sxy += w[k] * x[k] * y[k];
     }
-    if (!(sxx > 0))
-        return 0;
+    if (!(sxx > 0)) return 0;
     for (int k = 0; k < p->n; k++) {
         y[k] -= sxy / sxx * x[k];
         rest += w[k] * y[k] * y[k];
@@ -264,30 +245,25 @@ static double small_step_of(const struct points *p, const double excess[BINS], d
     for (int k = 0; k < p->n - 2; k++) {
         later -= w[k], later_x -= w[k] * x[k], later_y -= w[k] * y[k];
         double own = later - later * later / sw - later_x * later_x / sxx;
-        if (k < 1 || !(own > 1e-6 * sw))
-            continue;
+        if (k < 1 || !(own > 1e-6 * sw)) continue;
         double explained = later_y * later_y / own;
-        if (explained > best)
-            best = explained, size = fabs(later_y / own), split = k + 1;
+        if (explained > best) best = explained, size = fabs(later_y / own), split = k + 1;
     }
     /* a step leaves trips as they were; a queue that comes or goes lengthens them by twice what theta moves */
     double trips[BINS];
     memcpy(trips, p->trip, (size_t)p->n * sizeof *trips);
-    if (split > 0 && fabs(median(trips + split, p->n - split) - median(trips, split)) > size)
-        return 0;
+    if (split > 0 && fabs(median(trips + split, p->n - split) - median(trips, split)) > size) return 0;
     *sureness = sqrt(best / fmax((rest - best) / (p->n - 3), 1));
     return size;
 }
 
-static double add_bases(int64_t a, int64_t b)
-{
+static double add_bases(int64_t a, int64_t b) {
     __extension__ typedef __int128 wide;
     return (double)((wide)a + (wide)b);
 }
 
 /* (a - b) / 2: its whole part; the rest of 0, 0.5 or -0.5 in *rest. */
-static double half_difference(int64_t a, int64_t b, double *rest)
-{
+static double half_difference(int64_t a, int64_t b, double *rest) {
     __extension__ typedef __int128 wide;
     wide d = (wide)a - (wide)b;
     *rest = (double)(int)(d % 2) / 2;
@@ -302,8 +278,8 @@ struct hill {
 };
 
 /* The `most` least heights above the line, ascending; returns how many there are. */
-FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double floor, int most, double *least)
-{
+FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double floor, int most,
+                                  double *least) {
     const int step = 4 * FT_LANES;
     int n = 0;
     double bar = HUGE_VAL;
@@ -313,19 +289,15 @@ FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double
             ft_whole any = {0};
             for (int64_t j = i; j < end; j += FT_LANES)
                 any |= FT_LOAD(c->y + j) - slope * FT_LOAD(c->x + j) - floor < bar;
-            if (!FT_ANY(any))
-                continue;
+            if (!FT_ANY(any)) continue;
         }
         for (int64_t j = i; j < end; j++) {
             double h = c->y[j] - slope * c->x[j] - floor;
-            if (h >= bar)
-                continue;
+            if (h >= bar) continue;
             int k = n < most ? n++ : most - 1;
-            for (; k > 0 && least[k - 1] > h; k--)
-                least[k] = least[k - 1];
+            for (; k > 0 && least[k - 1] > h; k--) least[k] = least[k - 1];
             least[k] = h;
-            if (n == most)
-                bar = least[most - 1];
+            if (n == most) bar = least[most - 1];
         }
     }
     return n;
@@ -338,8 +310,8 @@ struct readings {
 };
 
 /* Take the readings up to `cap` above the line. */
-static void take_below(const struct ft_cloud *c, double slope, double floor, double cap, struct readings *out)
-{
+static void take_below(const struct ft_cloud *c, double slope, double floor, double cap,
+                       struct readings *out) {
     int64_t n = 0;
     for (int64_t i = 0; i < c->n; i++) {
         double x = c->x[i], h = c->y[i] - slope * x - floor;
@@ -347,8 +319,7 @@ static void take_below(const struct ft_cloud *c, double slope, double floor, dou
         out->x[n] = x;
         n += h <= cap;
     }
-    for (int k = 0; k < FT_LANES; k++)
-        out->h[n + k] = HUGE_VAL, out->x[n + k] = 0;
+    for (int k = 0; k < FT_LANES; k++) out->h[n + k] = HUGE_VAL, out->x[n + k] = 0;
     out->n = n;
 }
 
@@ -358,8 +329,7 @@ struct powers {
     double n, one, two, three, above;
 };
 
-FT_WIDE static struct powers powers_of(const struct readings *r, double middle, double width, int all)
-{
+FT_WIDE static struct powers powers_of(const struct readings *r, double middle, double width, int all) {
     ft_wide one = {0}, two = {0}, three = {0};
     ft_whole n = {0}, above = {0};
     double scale = 1 / width;
@@ -380,39 +350,34 @@ FT_WIDE static struct powers powers_of(const struct readings *r, double middle, 
 
 /* How much higher than its eighth-lowest reading the middle of a hill of n normal ones stands, within some
  * percent; what stands much higher is the heap of what queued, not its foot. */
-static double climb(double n)
-{
+static double climb(double n) {
     return 1 + log(fmax(n / 12, 1));
 }
 
 /* Find the hill by mean shift from the bottom. `readings` takes what may belong to it. Returns 0 where there is
  * none. */
 static int find_hill(const struct ft_cloud *c, double slope, double floor, const double *least, double grain,
-                     struct readings *readings, struct hill *hill)
-{
+                     struct readings *readings, struct hill *hill) {
     double start = fmax(least[LOWEST - 1], grain);
     double middle = start, width = start / 1.5, cap = 0, most = CLIMB_MOST * start * climb((double)c->n);
     for (int round = 0; round < ROUNDS; round++) {
-        if (middle + 3 * HILL_SIGMAS * width > cap) { /* at first, and where the foot was finer than the hill */
+        if (middle + 3 * HILL_SIGMAS * width >
+            cap) { /* at first, and where the foot was finer than the hill */
             cap = CAP * fmax(middle, width);
             take_below(c, slope, floor, cap, readings);
         }
         struct powers p = powers_of(readings, middle, width, 0);
-        if (p.n < HILL)
-            return 0;
+        if (p.n < HILL) return 0;
         double shift = p.one / p.n, variance = p.two / p.n - shift * shift;
         double next = fmax(HILL_SHRINK * sqrt(fmax(variance, 0)) * width, grain);
         middle += shift * width;
         int still = fabs(shift) < 0.02 && fabs(next - width) < 0.02 * width;
         width = next;
-        if (still)
-            break;
-        if (middle > most)
-            return 0;
+        if (still) break;
+        if (middle > most) return 0;
     }
     struct powers p = powers_of(readings, middle, width, 1);
-    if (p.n < HILL || p.n < 2 * p.above)
-        return 0;
+    if (p.n < HILL || p.n < 2 * p.above) return 0;
     /* Noise is symmetric and its lowest of n readings stands far below the middle, some sqrt(2 ln n) widths where
      * it is normal and 2.4 where it comes from rounding. The heap of what queued, or was late, has a steep near
      * edge and a tail above. Either sign alone is weak for a few dozen readings: they are weighed together, each
@@ -422,8 +387,7 @@ static int find_hill(const struct ft_cloud *c, double slope, double floor, const
     double usual = fmin(0.65 * sqrt(2 * log(p.n)) - 0.15, 1.95);
     double shape = (deep - usual) / 0.2 - (skew - 0.2 * sqrt(p.n / 6)) / 0.6;
     int lumpy = grain > LEAST_SIGMA_NS && width <= ROUNDED * grain;
-    if (lumpy)
-        shape = fmax(shape, 0.1); /* a few steps of the clock have no shape */
+    if (lumpy) shape = fmax(shape, 0.1); /* a few steps of the clock have no shape */
     /* The mean of what lies within k widths of itself, iterated, follows the readings at both edges as well (the
      * "Huber skip"): its standard error is that of a mean times sqrt(t) / (t - k * e), t = 0.9 the variance that a
      * normal has inside, e what density the edge has beyond the normal's, here the upper one's of the band. */
@@ -446,8 +410,8 @@ struct sums {
     double n, x, h, xx, xh, hh;
 };
 
-FT_WIDE static struct sums sums_of(const struct readings *r, const struct hill *hill, double turn, double about)
-{
+FT_WIDE static struct sums sums_of(const struct readings *r, const struct hill *hill, double turn,
+                                   double about) {
     ft_wide x1 = {0}, h1 = {0}, xx = {0}, xh = {0}, hh = {0};
     ft_whole n = {0};
     double reach = HILL_SIGMAS * hill->width, middle = hill->middle;
@@ -480,29 +444,25 @@ struct batches {
 };
 
 static void batches_of(const struct readings *r, const struct hill *hill, double turn, double from, double to,
-                       struct batches *out)
-{
+                       struct batches *out) {
     double per_ns = BATCHES / (to - from), reach = HILL_SIGMAS * hill->width;
     *out = (struct batches){0};
     for (int64_t i = 0; i < r->n; i++) {
         double off = r->h[i] - turn * r->x[i] - hill->middle;
-        if (fabs(off) > reach)
-            continue;
+        if (fabs(off) > reach) continue;
         int k = (int)((r->x[i] - from) * per_ns);
         k = k < BATCHES ? k : BATCHES - 1;
         out->n[k]++;
         out->h[k] += off;
     }
-    for (int k = 0; k < BATCHES; k++)
-        out->h[k] /= fmax(out->n[k], 1);
+    for (int k = 0; k < BATCHES; k++) out->h[k] /= fmax(out->n[k], 1);
 }
 
 /* How many times larger the standard errors are than those of independent readings: by the method of batch
  * means, what the line leaves of theta in each part of the window, against what its number of readings explains.
  * A clock that wanders and delays that come in spells show so. What is expected counts as three parts more. */
 static double spells_of(const struct readings *of_f, const struct readings *of_r, const struct hill *on_f,
-                        const struct hill *on_r, double turn, double from, double to)
-{
+                        const struct hill *on_r, double turn, double from, double to) {
     struct batches f, r;
     double squares = 0;
     int parts = 0;
@@ -510,8 +470,7 @@ static double spells_of(const struct readings *of_f, const struct readings *of_r
     batches_of(of_r, on_r, -turn, from, to, &r);
     double vf = pow(on_f->slack * on_f->width, 2), vr = pow(on_r->slack * on_r->width, 2);
     for (int k = 0; k < BATCHES; k++) {
-        if (f.n[k] == 0 || r.n[k] == 0)
-            continue;
+        if (f.n[k] == 0 || r.n[k] == 0) continue;
         double off = f.h[k] - r.h[k];
         squares += off * off / (vf / f.n[k] + vr / r.n[k]);
         parts++;
@@ -521,9 +480,9 @@ static double spells_of(const struct readings *of_f, const struct readings *of_r
 
 /* Least squares through both hills, one slope and two heights; returns 0 where there are no hills. `room` holds
  * twice both clouds, and lanes. */
-static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, struct ft_gap gap, double from, double to,
-                         const double *least_f, const double *least_r, double grain, double *room, struct line *line)
-{
+static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, struct ft_gap gap, double from,
+                         double to, const double *least_f, const double *least_r, double grain, double *room,
+                         struct line *line) {
     int64_t nf = f->n + FT_LANES, nr = r->n + FT_LANES;
     struct readings of_f = {room, room + nf, 0}, of_r = {room + 2 * nf, room + 2 * nf + nr, 0};
     struct hill on_f, on_r;
@@ -535,15 +494,13 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
      * may settle, if they are alike. Where the one is much wider it is no noise. */
     double wider = fmax(on_f.width, on_r.width) / fmin(on_f.width, on_r.width);
     double least_shape = fmin(on_f.shape, on_r.shape), shapes = on_f.shape + on_r.shape;
-    if (!(shapes > 0 && least_shape > (wider < ALIKE ? SHAPE_LEAST : 0) && wider < UNLIKE))
-        return 0;
+    if (!(shapes > 0 && least_shape > (wider < ALIKE ? SHAPE_LEAST : 0) && wider < UNLIKE)) return 0;
     struct sums a = {0}, b = {0};
     double information = 0;
     for (int round = 0; round < 3; round++) {
         a = sums_of(&of_f, &on_f, turn, about);
         b = sums_of(&of_r, &on_r, -turn, about);
-        if (a.n < HILL || b.n < HILL || !(a.xx > 0) || !(b.xx > 0))
-            return 0;
+        if (a.n < HILL || b.n < HILL || !(a.xx > 0) || !(b.xx > 0)) return 0;
         on_f.width = fmax(HILL_SHRINK * sqrt(a.hh / a.n), grain);
         on_r.width = fmax(HILL_SHRINK * sqrt(b.hh / b.n), grain);
         double wf = 1 / (on_f.width * on_f.width), wr = 1 / (on_r.width * on_r.width);
@@ -555,7 +512,8 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
         turn += more;
     }
     double slope = gap.slope + turn;
-    double floor_f = gap.forward + on_f.middle + slope * a.x, floor_r = gap.reverse + on_r.middle - slope * b.x;
+    double floor_f = gap.forward + on_f.middle + slope * a.x,
+           floor_r = gap.reverse + on_r.middle - slope * b.x;
     double variance_f = on_f.slack * on_f.slack * on_f.width * on_f.width / a.n;
     double variance_r = on_r.slack * on_r.slack * on_r.width * on_r.width / b.n;
     /* queues lift both floors, theta only by half of what the one is lifted more; on a few steps of the clocks
@@ -580,8 +538,7 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
  * above the path's own by about as much, which both directions share unless one is much busier. Rounding puts it
  * up to a step too low: on both sides alike, as far as drift carries the readings across several steps. */
 static struct line through_gap(struct ft_gap gap, double from, double to, const double *least_f,
-                               const double *least_r, double grain)
-{
+                               const double *least_r, double grain) {
     double f = least_f[LOWEST - 1], r = least_r[LOWEST - 1], at = (from + to) / 2;
     double rounding = grain * fmin(0.5, 0.12 + 2.5 * grain / (fabs(gap.slope) * (to - from)));
     double busier = 0.6 * fmax(fabs(f - r) - (f + r) / 4, 0);
@@ -601,14 +558,12 @@ static struct line through_gap(struct ft_gap gap, double from, double to, const 
 /* Leave out wrong stamps below all others: up to WRONG readings of which the highest stands WRONG_GAPS times
  * as far below the next one as the six above that stand apart. (Spacings of an honest floor are alike: a
  * chance of 1e-6.) Returns how many were left out; `least` takes the lowest heights. */
-static int without_wrong(struct ft_cloud *c, double slope, double floor, double least[LOWEST + WRONG])
-{
+static int without_wrong(struct ft_cloud *c, double slope, double floor, double least[LOWEST + WRONG]) {
     int n = lowest_heights(c, slope, floor, LOWEST + WRONG, least), wrong = 0;
     for (int k = 1; k <= WRONG && k + LOWEST <= n; k++)
         if (least[k] - least[k - 1] > WRONG_GAPS * fmax(least[k + LOWEST - 2] - least[k], LEAST_SIGMA_NS))
             wrong = k;
-    if (!wrong)
-        return 0;
+    if (!wrong) return 0;
     double bar = least[wrong];
     int64_t k = 0;
     for (int64_t i = 0; i < c->n; i++) {
@@ -621,8 +576,7 @@ static int without_wrong(struct ft_cloud *c, double slope, double floor, double 
 }
 
 static int hand_on(const struct ft_cloud *c, double sign, const struct line *line, double around, double half,
-                   double whole, double *room, int64_t after_ns[FT_CORNERS], double delay_ns[FT_CORNERS])
-{
+                   double whole, double *room, int64_t after_ns[FT_CORNERS], double delay_ns[FT_CORNERS]) {
     double x[FT_CORNERS], y[FT_CORNERS];
     int n = ft_corners(c, sign * line->slope, around, room, x, y);
     for (int k = 0; k < n; k++) {
@@ -640,14 +594,13 @@ struct gathered {
 };
 
 /* Whole numbers of less than 2^51 as doubles: they are put into the low bits of 1.5 * 2^52. */
-#define MAGIC 0x4338000000000000
+#define MAGIC       0x4338000000000000
 #define REAL(whole) ((ft_wide)((whole) + MAGIC) - 6755399441055744.0)
 
 /* Append the usable of `n` samples to both clouds, which have room for lanes beyond. Differences are taken modulo
  * 2^64, so that a counter may wrap. */
 FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, double base_trip,
-                           struct gathered *out)
-{
+                           struct gathered *out) {
     int64_t rest[4][FT_LANES];
     const int64_t span = (int64_t)SPAN_MOST_NS, most = (int64_t)STEP_MOST_NS;
     double *fx = out->f.x, *fy = out->f.y, *rx = out->r.x, *ry = out->r.y;
@@ -700,31 +653,29 @@ FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, d
     }
 }
 
-int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit *fit)
-{
+int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit *fit) {
     int64_t n = chain->samples;
-    if (n == 0)
-        return 0;
+    if (n == 0) return 0;
     int64_t each = n + FT_LANES;
     double *scratch = ft_window_scratch(w, 8 * each);
-    if (scratch == NULL)
-        return -1;
+    if (scratch == NULL) return -1;
     double *room = scratch + 4 * each;
 
     struct bases base = bases_of(w, chain);
     double base_trip = add_bases(base.forward, base.reverse), base_rest;
     double base_theta = half_difference(base.forward, base.reverse, &base_rest);
-    struct gathered all = {{scratch, scratch + each, 0}, {scratch + 2 * each, scratch + 3 * each, 0},
-                           HUGE_VAL, -HUGE_VAL, HUGE_VAL};
+    struct gathered all = {{scratch, scratch + each, 0},
+                           {scratch + 2 * each, scratch + 3 * each, 0},
+                           HUGE_VAL,
+                           -HUGE_VAL,
+                           HUGE_VAL};
     for (int64_t at = chain->first; at >= 0; at = w->pieces[at].next_of_peer)
         gather(&w->pieces[at], &base, base_trip, &all);
     struct ft_cloud f = all.f, r = all.r;
-    if (f.n == 0)
-        return 0;
+    if (f.n == 0) return 0;
     double from = all.from, to = all.to, trip_least = all.trip_least;
     int64_t best = 0;
-    while (best < f.n - 1 && f.y[best] + r.y[best] + base_trip > trip_least)
-        best++;
+    while (best < f.n - 1 && f.y[best] + r.y[best] + base_trip > trip_least) best++;
     int64_t left_out = n - f.n, accepted = f.n;
     double best_x = f.x[best], best_theta = (f.y[best] - r.y[best]) / 2;
 
@@ -736,7 +687,8 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         struct points p;
         double excess[BINS], least_f[LOWEST + WRONG], least_r[LOWEST + WRONG];
         struct ft_gap gap = ft_widest_gap(&f, &r, SLOPE_MOST, room);
-        if (without_wrong(&f, gap.slope, gap.forward, least_f) + without_wrong(&r, -gap.slope, gap.reverse, least_r)) {
+        if (without_wrong(&f, gap.slope, gap.forward, least_f) +
+            without_wrong(&r, -gap.slope, gap.reverse, least_r)) {
             gap = ft_widest_gap(&f, &r, SLOPE_MOST, room);
             lowest_heights(&f, gap.slope, gap.forward, LOWEST, least_f);
             lowest_heights(&r, -gap.slope, gap.reverse, LOWEST, least_r);
@@ -748,13 +700,11 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
             double sureness, small = small_step_of(&p, excess, s0, &sureness);
             excess_of(&p, 1, base.grain, excess); /* a queue that came with most of the window is no step */
             step = step_of(&p, excess, s0, &rate);
-            if (step == 0 && sureness > STEP_SURE)
-                step = small;
+            if (step == 0 && sureness > STEP_SURE) step = small;
             if (step > 0) {
                 line = through_gap(gap, from, to, least_f, least_r, base.grain);
                 line.theta = 0;
-                for (int i = 0; i < p.n; i++)
-                    line.theta += p.theta[i] / p.n;
+                for (int i = 0; i < p.n; i++) line.theta += p.theta[i] / p.n;
                 line.theta += gap.slope * line.at;
                 line.sigma = step > line.sigma ? step : line.sigma;
                 line.slope = fabs(gap.slope + rate) <= SLOPE_MOST ? gap.slope + rate : 0;
@@ -762,7 +712,8 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
             } else {
                 struct line hills;
                 line = through_gap(gap, from, to, least_f, least_r, base.grain);
-                if (through_hills(&f, &r, gap, from, to, least_f, least_r, base.grain, room, &hills) && hills.sigma < line.sigma) {
+                if (through_hills(&f, &r, gap, from, to, least_f, least_r, base.grain, room, &hills) &&
+                    hills.sigma < line.sigma) {
                     line = hills;
                     accepted = line.used;
                 } else {
@@ -781,8 +732,11 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         }
     }
     if (few) {
-        line = (struct line){.at = best_x, .theta = best_theta, .sigma = half_trip(trip_least),
-                             .slope_sigma = NO_SLOPE_PPB * 1e-9, .margin = 0};
+        line = (struct line){.at = best_x,
+                             .theta = best_theta,
+                             .sigma = half_trip(trip_least),
+                             .slope_sigma = NO_SLOPE_PPB * 1e-9,
+                             .margin = 0};
         if (wrong_slope > 0)
             line.sigma = fmax(line.sigma, wrong_slope * (to - from));
         else
@@ -808,10 +762,10 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         .accepted = accepted,
     };
     if (around > 0) {
-        fit->forward_corners = hand_on(&f, 1, &line, around, base_trip / 2, whole, room, fit->forward_after_ns,
-                                       fit->forward_delay_ns);
-        fit->reverse_corners = hand_on(&r, -1, &line, around, base_trip / 2, whole, room, fit->reverse_after_ns,
-                                       fit->reverse_delay_ns);
+        fit->forward_corners = hand_on(&f, 1, &line, around, base_trip / 2, whole, room,
+                                       fit->forward_after_ns, fit->forward_delay_ns);
+        fit->reverse_corners = hand_on(&r, -1, &line, around, base_trip / 2, whole, room,
+                                       fit->reverse_after_ns, fit->reverse_delay_ns);
     }
     return 1;
 }

@@ -44,457 +44,479 @@ static const double FIRST_NS = 2.5e6, LEAST_NS = 1e3;
 static const double UP[2] = {2.6912344723, 1.2189624}, DOWN[2] = {0.9900498337, 0.9980019987};
 
 typedef struct {
-  int64_t sent;
-  uint32_t way, next, prev;
-  uint8_t state, told;
+    int64_t sent;
+    uint32_t way, next, prev;
+    uint8_t state, told;
 } request;
 
 typedef struct {
-  double network, whole; /* ns, running p99 */
-  uint16_t networks, wholes, touched;
-  uint32_t lost, answered, late, held, in_a_row, overdue;
-  int64_t last_lost, answered_sent, arrived;
-  int64_t slow, slow_until; /* least time-out, since the network held an answer up */
-  int64_t tail[TAIL]; /* when the newest of those in a row were sent, a ring */
-  int64_t first_lost;
+    double network, whole; /* ns, running p99 */
+    uint16_t networks, wholes, touched;
+    uint32_t lost, answered, late, held, in_a_row, overdue;
+    int64_t last_lost, answered_sent, arrived;
+    int64_t slow, slow_until; /* least time-out, since the network held an answer up */
+    int64_t tail[TAIL];       /* when the newest of those in a row were sent, a ring */
+    int64_t first_lost;
 } way_state;
 
 typedef struct {
-  int64_t since, answered_sent, newest_sent;
-  int64_t sign_at;                 /* when it was asked for a sign last */
-  uint8_t used, signs, sign_waits; /* signs: asked for since it answered */
+    int64_t since, answered_sent, newest_sent;
+    int64_t sign_at;                 /* when it was asked for a sign last */
+    uint8_t used, signs, sign_waits; /* signs: asked for since it answered */
 } peer_state;
 
 struct ft_losses {
-  uint32_t peers, paths, slots, waiting, overdue;
-  int64_t least, most, cursor; /* ticks before it have been judged */
-  int64_t due;
-  request *requests; /* slots, then the heads of the wheel's rings, then that of OVERDUE */
-  way_state *ways;
-  peer_state *of;
-  uint32_t *touched, touches;
-  uint32_t *silent, silents; /* peers of which a sign is wanted */
-  uint32_t credit;           /* for signs, each COST */
-  int urgent;
-  ft_losses_counts counts;
+    uint32_t peers, paths, slots, waiting, overdue;
+    int64_t least, most, cursor; /* ticks before it have been judged */
+    int64_t due;
+    request *requests; /* slots, then the heads of the wheel's rings, then that of OVERDUE */
+    way_state *ways;
+    peer_state *of;
+    uint32_t *touched, touches;
+    uint32_t *silent, silents; /* peers of which a sign is wanted */
+    uint32_t credit;           /* for signs, each COST */
+    int urgent;
+    ft_losses_counts counts;
 };
 
 static const int64_t NONE = INT64_MIN;
 
 static void learn(double *quantile, uint16_t *seen, int64_t ns) {
-  int slow = *seen >= LEARNED;
-  double x = (double)ns;
-  *quantile *= x > *quantile ? UP[slow] : DOWN[slow];
-  if (*quantile < LEAST_NS) *quantile = LEAST_NS;
-  if (*quantile > 1e11) *quantile = 1e11;
-  if (!slow) ++*seen;
+    int slow = *seen >= LEARNED;
+    double x = (double)ns;
+    *quantile *= x > *quantile ? UP[slow] : DOWN[slow];
+    if (*quantile < LEAST_NS) *quantile = LEAST_NS;
+    if (*quantile > 1e11) *quantile = 1e11;
+    if (!slow) ++*seen;
 }
 
 static int64_t within(const ft_losses *l, double p99) {
-  double t = 4 * p99;
-  return t <= (double)l->least ? l->least : t >= (double)l->most ? l->most : (int64_t)t;
+    double t = 4 * p99;
+    return t <= (double)l->least ? l->least : t >= (double)l->most ? l->most : (int64_t)t;
 }
 
 static int64_t network_timeout(const ft_losses *l, const way_state *w) {
-  int64_t t = within(l, w->network);
-  return t > w->slow ? t : w->slow;
+    int64_t t = within(l, w->network);
+    return t > w->slow ? t : w->slow;
 }
 
 static int64_t whole_timeout(const ft_losses *l, const way_state *w) {
-  int64_t network = network_timeout(l, w), whole = within(l, w->whole);
-  return whole > network ? whole : network;
+    int64_t network = network_timeout(l, w), whole = within(l, w->whole);
+    return whole > network ? whole : network;
 }
 
 /* --- the wheel ---------------------------------------------------------------------------------------------- */
 
 static void unlink_request(ft_losses *l, uint32_t slot) {
-  request *r = &l->requests[slot];
-  if (r->state == IDLE) return;
-  l->requests[r->prev].next = r->next;
-  l->requests[r->next].prev = r->prev;
-  if (r->state == OVERDUE) {
-    l->overdue--;
-    l->ways[r->way].overdue--;
-  } else {
-    l->waiting--;
-  }
+    request *r = &l->requests[slot];
+    if (r->state == IDLE) return;
+    l->requests[r->prev].next = r->next;
+    l->requests[r->next].prev = r->prev;
+    if (r->state == OVERDUE) {
+        l->overdue--;
+        l->ways[r->way].overdue--;
+    } else {
+        l->waiting--;
+    }
 }
 
 static void link_at(ft_losses *l, uint32_t slot, uint32_t head, int state) {
-  request *r = &l->requests[slot], *h = &l->requests[head];
-  r->prev = h->prev;
-  r->next = head;
-  l->requests[h->prev].next = slot;
-  h->prev = slot;
-  r->state = (uint8_t)state;
-  if (state == OVERDUE) {
-    l->overdue++;
-    l->ways[r->way].overdue++;
-  } else {
-    l->waiting++;
-  }
+    request *r = &l->requests[slot], *h = &l->requests[head];
+    r->prev = h->prev;
+    r->next = head;
+    l->requests[h->prev].next = slot;
+    h->prev = slot;
+    r->state = (uint8_t)state;
+    if (state == OVERDUE) {
+        l->overdue++;
+        l->ways[r->way].overdue++;
+    } else {
+        l->waiting++;
+    }
 }
 
 /* Look at it again once `at` has passed, or at the wheel's end where that is further. */
 static void link_due(ft_losses *l, uint32_t slot, int64_t at, int state) {
-  int64_t tick = at / TICK + 1;
-  if (tick < l->cursor) tick = l->cursor;
-  if (tick >= l->cursor + WHEEL) tick = l->cursor + WHEEL - 1;
-  link_at(l, slot, l->slots + (uint32_t)(tick % WHEEL), state);
-  if (tick * TICK < l->due) l->due = tick * TICK;
+    int64_t tick = at / TICK + 1;
+    if (tick < l->cursor) tick = l->cursor;
+    if (tick >= l->cursor + WHEEL) tick = l->cursor + WHEEL - 1;
+    link_at(l, slot, l->slots + (uint32_t)(tick % WHEEL), state);
+    if (tick * TICK < l->due) l->due = tick * TICK;
 }
 
 static void find_due(ft_losses *l) {
-  l->due = FT_NEVER;
-  if (!l->waiting) return;
-  for (int64_t tick = l->cursor; tick < l->cursor + WHEEL; tick++) {
-    uint32_t head = l->slots + (uint32_t)(tick % WHEEL);
-    if (l->requests[head].next == head) continue;
-    l->due = tick * TICK;
-    return;
-  }
+    l->due = FT_NEVER;
+    if (!l->waiting) return;
+    for (int64_t tick = l->cursor; tick < l->cursor + WHEEL; tick++) {
+        uint32_t head = l->slots + (uint32_t)(tick % WHEEL);
+        if (l->requests[head].next == head) continue;
+        l->due = tick * TICK;
+        return;
+    }
 }
 
 /* --- life --------------------------------------------------------------------------------------------------- */
 
 static void forget(way_state *w) {
-  *w = (way_state){.network = FIRST_NS, .whole = FIRST_NS, .touched = w->touched, .overdue = w->overdue};
-  w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
+    *w = (way_state){.network = FIRST_NS, .whole = FIRST_NS, .touched = w->touched, .overdue = w->overdue};
+    w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
 }
 
 ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t least, int64_t most) {
-  ft_losses *l = calloc(1, sizeof *l);
-  if (!l) return NULL;
-  size_t ways = (size_t)peers * paths, nodes = (size_t)slots + WHEEL + 1;
-  l->peers = peers;
-  l->paths = paths;
-  l->slots = slots;
-  l->least = least;
-  l->most = most;
-  l->due = FT_NEVER;
-  l->credit = COST * BURST;
-  l->requests = calloc(nodes, sizeof *l->requests);
-  l->ways = calloc(ways, sizeof *l->ways);
-  l->of = calloc(peers, sizeof *l->of);
-  l->touched = calloc(ways, sizeof *l->touched);
-  l->silent = calloc(peers, sizeof *l->silent);
-  if (!l->requests || !l->ways || !l->of || !l->touched || !l->silent) {
-    ft_losses_free(l);
-    return NULL;
-  }
-  for (size_t i = slots; i < nodes; i++) l->requests[i].next = l->requests[i].prev = (uint32_t)i;
-  for (size_t i = 0; i < ways; i++) forget(&l->ways[i]);
-  return l;
+    ft_losses *l = calloc(1, sizeof *l);
+    if (!l) return NULL;
+    size_t ways = (size_t)peers * paths, nodes = (size_t)slots + WHEEL + 1;
+    l->peers = peers;
+    l->paths = paths;
+    l->slots = slots;
+    l->least = least;
+    l->most = most;
+    l->due = FT_NEVER;
+    l->credit = COST * BURST;
+    l->requests = calloc(nodes, sizeof *l->requests);
+    l->ways = calloc(ways, sizeof *l->ways);
+    l->of = calloc(peers, sizeof *l->of);
+    l->touched = calloc(ways, sizeof *l->touched);
+    l->silent = calloc(peers, sizeof *l->silent);
+    if (!l->requests || !l->ways || !l->of || !l->touched || !l->silent) {
+        ft_losses_free(l);
+        return NULL;
+    }
+    for (size_t i = slots; i < nodes; i++) l->requests[i].next = l->requests[i].prev = (uint32_t)i;
+    for (size_t i = 0; i < ways; i++) forget(&l->ways[i]);
+    return l;
 }
 
 void ft_losses_free(ft_losses *l) {
-  if (!l) return;
-  free(l->requests);
-  free(l->ways);
-  free(l->of);
-  free(l->touched);
-  free(l->silent);
-  free(l);
+    if (!l) return;
+    free(l->requests);
+    free(l->ways);
+    free(l->of);
+    free(l->touched);
+    free(l->silent);
+    free(l);
 }
 
 void ft_losses_meet(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
-  l->of[peer] = (peer_state){
-      .since = now, .answered_sent = NONE, .newest_sent = NONE, .used = 1, .sign_waits = l->of[peer].sign_waits};
-  for (uint32_t p = 0; p < l->paths; p++) {
-    way_state *w = &l->ways[peer * l->paths + p];
-    if (fresh) forget(w);
-    w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
-    w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
-  }
+    l->of[peer] = (peer_state){.since = now,
+                               .answered_sent = NONE,
+                               .newest_sent = NONE,
+                               .used = 1,
+                               .sign_waits = l->of[peer].sign_waits};
+    for (uint32_t p = 0; p < l->paths; p++) {
+        way_state *w = &l->ways[peer * l->paths + p];
+        if (fresh) forget(w);
+        w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
+        w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
+    }
 }
 
 void ft_losses_leave(ft_losses *l, uint32_t peer) {
-  l->of[peer].used = 0;
-  for (uint32_t p = 0; p < l->paths; p++) {
-    way_state *w = &l->ways[peer * l->paths + p];
-    w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
-  }
+    l->of[peer].used = 0;
+    for (uint32_t p = 0; p < l->paths; p++) {
+        way_state *w = &l->ways[peer * l->paths + p];
+        w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
+    }
 }
 
 void ft_losses_new_path(ft_losses *l, uint32_t path) {
-  for (uint32_t p = 0; p < l->peers; p++) forget(&l->ways[p * l->paths + path]);
+    for (uint32_t p = 0; p < l->peers; p++) forget(&l->ways[p * l->paths + path]);
 }
 
 static int counts(const ft_losses *l, const request *r) {
-  const peer_state *peer = &l->of[r->way / l->paths];
-  return peer->used && r->sent >= peer->since;
+    const peer_state *peer = &l->of[r->way / l->paths];
+    return peer->used && r->sent >= peer->since;
 }
 
 static void touch(ft_losses *l, uint32_t way) {
-  if (l->ways[way].touched) return;
-  l->ways[way].touched = 1;
-  l->touched[l->touches++] = way;
+    if (l->ways[way].touched) return;
+    l->ways[way].touched = 1;
+    l->touched[l->touches++] = way;
 }
 
 /* --- what happens to a request ------------------------------------------------------------------------------ */
 
 void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t way, int64_t now) {
-  unlink_request(l, slot);
-  request *r = &l->requests[slot];
-  way_state *w = &l->ways[way];
-  if (w->slow && now >= w->slow_until) w->slow = 0;
-  r->sent = now;
-  r->way = way;
-  r->told = 0;
-  l->of[way / l->paths].newest_sent = now;
-  if (l->credit < COST * BURST) l->credit++;
-  if (!l->waiting) {
-    l->due = FT_NEVER;
-    if (now / TICK > l->cursor) l->cursor = now / TICK;
-  }
-  link_due(l, slot, now + network_timeout(l, w), ASKED);
+    unlink_request(l, slot);
+    request *r = &l->requests[slot];
+    way_state *w = &l->ways[way];
+    if (w->slow && now >= w->slow_until) w->slow = 0;
+    r->sent = now;
+    r->way = way;
+    r->told = 0;
+    l->of[way / l->paths].newest_sent = now;
+    if (l->credit < COST * BURST) l->credit++;
+    if (!l->waiting) {
+        l->due = FT_NEVER;
+        if (now / TICK > l->cursor) l->cursor = now / TICK;
+    }
+    link_due(l, slot, now + network_timeout(l, w), ASKED);
 }
 
-int64_t ft_losses_sent_at(const ft_losses *l, uint32_t slot) { return l->requests[slot].sent; }
+int64_t ft_losses_sent_at(const ft_losses *l, uint32_t slot) {
+    return l->requests[slot].sent;
+}
 
 void ft_losses_left(ft_losses *l, uint32_t slot, int64_t at) {
-  request *r = &l->requests[slot];
-  if (r->state != ASKED) return;
-  if (at > r->sent && counts(l, r)) r->sent = at; /* never into the time of another peer */
-  r->state = LEFT;
+    request *r = &l->requests[slot];
+    if (r->state != ASKED) return;
+    if (at > r->sent && counts(l, r)) r->sent = at; /* never into the time of another peer */
+    r->state = LEFT;
 }
 
 /* One that left at `sent` is answered: who left before it counts no more among those lost in a row. */
 static int cut_row(way_state *w, int64_t sent) {
-  if (!w->in_a_row || sent < w->first_lost) return 0;
-  uint32_t kept = w->in_a_row < TAIL ? w->in_a_row : TAIL, left = 0;
-  int64_t later[TAIL], first = FT_NEVER;
-  for (uint32_t i = 0; i < kept; i++) {
-    int64_t lost = w->tail[(w->in_a_row - 1 - i) % TAIL];
-    if (lost <= sent) continue;
-    if (lost < first) first = lost;
-    later[left++] = lost;
-  }
-  for (uint32_t i = 0; i < left; i++) w->tail[i] = later[left - 1 - i];
-  w->in_a_row = left;
-  w->first_lost = left ? first : NONE;
-  return 1;
+    if (!w->in_a_row || sent < w->first_lost) return 0;
+    uint32_t kept = w->in_a_row < TAIL ? w->in_a_row : TAIL, left = 0;
+    int64_t later[TAIL], first = FT_NEVER;
+    for (uint32_t i = 0; i < kept; i++) {
+        int64_t lost = w->tail[(w->in_a_row - 1 - i) % TAIL];
+        if (lost <= sent) continue;
+        if (lost < first) first = lost;
+        later[left++] = lost;
+    }
+    for (uint32_t i = 0; i < left; i++) w->tail[i] = later[left - 1 - i];
+    w->in_a_row = left;
+    w->first_lost = left ? first : NONE;
+    return 1;
 }
 
 int ft_losses_answered(ft_losses *l, uint32_t slot, int64_t at, int64_t round) {
-  request *r = &l->requests[slot];
-  way_state *w = &l->ways[r->way];
-  peer_state *peer = &l->of[r->way / l->paths];
-  int told = r->told;
-  unlink_request(l, slot);
-  r->state = IDLE;
-  r->told = 0;
-  learn(&w->whole, &w->wholes, round);
-  if (!counts(l, r)) return told;
-  touch(l, r->way);
-  w->answered++;
-  if (at > w->arrived) w->arrived = at;
-  if (r->sent > w->answered_sent) w->answered_sent = r->sent;
-  if (r->sent > peer->answered_sent) peer->answered_sent = r->sent;
-  peer->signs = 0;
-  if (told) {
-    w->late++;
-    l->counts.taken_back++;
-  }
-  if (cut_row(w, r->sent)) l->urgent = 1;
-  return told;
+    request *r = &l->requests[slot];
+    way_state *w = &l->ways[r->way];
+    peer_state *peer = &l->of[r->way / l->paths];
+    int told = r->told;
+    unlink_request(l, slot);
+    r->state = IDLE;
+    r->told = 0;
+    learn(&w->whole, &w->wholes, round);
+    if (!counts(l, r)) return told;
+    touch(l, r->way);
+    w->answered++;
+    if (at > w->arrived) w->arrived = at;
+    if (r->sent > w->answered_sent) w->answered_sent = r->sent;
+    if (r->sent > peer->answered_sent) peer->answered_sent = r->sent;
+    peer->signs = 0;
+    if (told) {
+        w->late++;
+        l->counts.taken_back++;
+    }
+    if (cut_row(w, r->sent)) l->urgent = 1;
+    return told;
 }
 
 void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at) {
-  request *r = &l->requests[slot];
-  way_state *w = &l->ways[r->way];
-  if (counts(l, r) && at > w->arrived) w->arrived = at;
+    request *r = &l->requests[slot];
+    way_state *w = &l->ways[r->way];
+    if (counts(l, r) && at > w->arrived) w->arrived = at;
 }
 
 void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns, int told) {
-  way_state *w = &l->ways[way];
-  int patient = w->slow && w->arrived < w->slow_until;
-  if ((told || patient) && ns > within(l, w->network) && l->of[way / l->paths].used) {
-    int64_t slow = ns < l->most / 4 ? 2 * ns : l->most / 2;
-    w->held++;
-    if (!patient || slow > w->slow) w->slow = slow;
-    if (slow >= w->slow / 2) w->slow_until = w->arrived + HELD_NS;
-    touch(l, way);
-  }
-  learn(&w->network, &w->networks, ns);
+    way_state *w = &l->ways[way];
+    int patient = w->slow && w->arrived < w->slow_until;
+    if ((told || patient) && ns > within(l, w->network) && l->of[way / l->paths].used) {
+        int64_t slow = ns < l->most / 4 ? 2 * ns : l->most / 2;
+        w->held++;
+        if (!patient || slow > w->slow) w->slow = slow;
+        if (slow >= w->slow / 2) w->slow_until = w->arrived + HELD_NS;
+        touch(l, way);
+    }
+    learn(&w->network, &w->networks, ns);
 }
 
 void ft_losses_unsent(ft_losses *l, uint32_t slot, int refused) {
-  unlink_request(l, slot);
-  l->requests[slot].state = IDLE;
-  l->counts.stuck += (uint64_t)refused;
+    unlink_request(l, slot);
+    l->requests[slot].state = IDLE;
+    l->counts.stuck += (uint64_t)refused;
 }
 
-int ft_losses_told(const ft_losses *l, uint32_t slot) { return l->requests[slot].told; }
+int ft_losses_told(const ft_losses *l, uint32_t slot) {
+    return l->requests[slot].told;
+}
 
 static void tell(ft_losses *l, request *r) {
-  way_state *w = &l->ways[r->way];
-  r->told = 1;
-  touch(l, r->way);
-  w->lost++;
-  if (r->sent > w->last_lost) w->last_lost = r->sent;
-  if (r->sent > w->answered_sent) {
-    w->tail[w->in_a_row % TAIL] = r->sent;
-    if (!w->in_a_row++ || r->sent < w->first_lost) w->first_lost = r->sent;
-  }
-  if (w->in_a_row <= TELL_ROW) l->urgent = 1;
+    way_state *w = &l->ways[r->way];
+    r->told = 1;
+    touch(l, r->way);
+    w->lost++;
+    if (r->sent > w->last_lost) w->last_lost = r->sent;
+    if (r->sent > w->answered_sent) {
+        w->tail[w->in_a_row % TAIL] = r->sent;
+        if (!w->in_a_row++ || r->sent < w->first_lost) w->first_lost = r->sent;
+    }
+    if (w->in_a_row <= TELL_ROW) l->urgent = 1;
 }
 
 void ft_losses_over(ft_losses *l, uint32_t slot) {
-  request *r = &l->requests[slot];
-  if (r->state == ASKED) l->counts.stuck += (uint64_t)counts(l, r);
-  else if (r->state != IDLE && counts(l, r)) tell(l, r);
-  unlink_request(l, slot);
-  r->state = IDLE;
-  r->told = 0;
+    request *r = &l->requests[slot];
+    if (r->state == ASKED)
+        l->counts.stuck += (uint64_t)counts(l, r);
+    else if (r->state != IDLE && counts(l, r))
+        tell(l, r);
+    unlink_request(l, slot);
+    r->state = IDLE;
+    r->told = 0;
 }
 
 /* Whether it is lost at `now`; if not, when to look again. */
 static int lost_by(const ft_losses *l, const request *r, int64_t now, int64_t *again) {
-  const way_state *w = &l->ways[r->way];
-  int64_t network = network_timeout(l, w), whole = r->sent + whole_timeout(l, w);
-  if (r->sent + network > now) {
-    *again = r->sent + network;
-    return 0;
-  }
-  *again = whole;
-  return now >= whole || l->of[r->way / l->paths].answered_sent >= r->sent + network / 2;
+    const way_state *w = &l->ways[r->way];
+    int64_t network = network_timeout(l, w), whole = r->sent + whole_timeout(l, w);
+    if (r->sent + network > now) {
+        *again = r->sent + network;
+        return 0;
+    }
+    *again = whole;
+    return now >= whole || l->of[r->way / l->paths].answered_sent >= r->sent + network / 2;
 }
 
 /* A request is overdue: ask its peer for a sign, unless one that left late enough after it is under way. */
 static void want_sign(ft_losses *l, const request *r, int64_t now) {
-  const way_state *w = &l->ways[r->way];
-  uint32_t number = r->way / l->paths;
-  peer_state *peer = &l->of[number];
-  int64_t network = network_timeout(l, w);
-  if (l->credit < COST || peer->sign_waits || w->in_a_row >= TELL_ROW) return;
-  if (peer->newest_sent >= r->sent + network / 2) return;
-  if (peer->signs && (peer->signs == SIGNS || now < peer->sign_at + (network << peer->signs))) return;
-  peer->sign_waits = 1;
-  l->silent[l->silents++] = number;
+    const way_state *w = &l->ways[r->way];
+    uint32_t number = r->way / l->paths;
+    peer_state *peer = &l->of[number];
+    int64_t network = network_timeout(l, w);
+    if (l->credit < COST || peer->sign_waits || w->in_a_row >= TELL_ROW) return;
+    if (peer->newest_sent >= r->sent + network / 2) return;
+    if (peer->signs && (peer->signs == SIGNS || now < peer->sign_at + (network << peer->signs))) return;
+    peer->sign_waits = 1;
+    l->silent[l->silents++] = number;
 }
 
 static void judge_one(ft_losses *l, uint32_t slot, int64_t now) {
-  request *r = &l->requests[slot];
-  int state = r->state;
-  int64_t again;
-  unlink_request(l, slot);
-  r->state = IDLE;
-  if (!counts(l, r)) return;
-  if (state == ASKED) { /* still here, as far as we know */
-    link_due(l, slot, now + network_timeout(l, &l->ways[r->way]), ASKED);
-  } else if (lost_by(l, r, now, &again)) {
-    tell(l, r);
-    l->counts.told++;
-  } else if (state == OVERDUE || again > r->sent + network_timeout(l, &l->ways[r->way])) {
-    link_at(l, slot, l->slots + WHEEL, OVERDUE);
-    want_sign(l, r, now);
-  } else {
-    link_due(l, slot, again, LEFT);
-  }
+    request *r = &l->requests[slot];
+    int state = r->state;
+    int64_t again;
+    unlink_request(l, slot);
+    r->state = IDLE;
+    if (!counts(l, r)) return;
+    if (state == ASKED) { /* still here, as far as we know */
+        link_due(l, slot, now + network_timeout(l, &l->ways[r->way]), ASKED);
+    } else if (lost_by(l, r, now, &again)) {
+        tell(l, r);
+        l->counts.told++;
+    } else if (state == OVERDUE || again > r->sent + network_timeout(l, &l->ways[r->way])) {
+        link_at(l, slot, l->slots + WHEEL, OVERDUE);
+        want_sign(l, r, now);
+    } else {
+        link_due(l, slot, again, LEFT);
+    }
 }
 
 void ft_losses_judge(ft_losses *l, int64_t now) {
-  uint32_t head = l->slots + WHEEL;
-  for (uint32_t slot = l->requests[head].next, left = l->overdue; left; left--) {
-    uint32_t next = l->requests[slot].next; /* who still waits goes to the end */
-    judge_one(l, slot, now);
-    slot = next;
-  }
-  int64_t end = now / TICK;
-  if (l->waiting && l->due <= now) {
-    int64_t from = l->due / TICK;
-    if (end - from >= WHEEL) from = end - WHEEL + 1;
-    for (int64_t tick = from; tick <= end; tick++) {
-      uint32_t ring = l->slots + (uint32_t)(tick % WHEEL), first = l->requests[ring].next;
-      if (first == ring) continue;
-      /* out of the wheel first: what is put back must not be met again in this turn */
-      uint32_t last = l->requests[ring].prev;
-      l->requests[ring].next = l->requests[ring].prev = ring;
-      l->requests[last].next = first;
-      l->requests[first].prev = last;
-      l->cursor = tick + 1;
-      for (uint32_t slot = first;;) {
-        uint32_t next = l->requests[slot].next;
-        int end_of_ring = slot == last;
+    uint32_t head = l->slots + WHEEL;
+    for (uint32_t slot = l->requests[head].next, left = l->overdue; left; left--) {
+        uint32_t next = l->requests[slot].next; /* who still waits goes to the end */
         judge_one(l, slot, now);
-        if (end_of_ring) break;
         slot = next;
-      }
     }
-  }
-  if (end + 1 > l->cursor) l->cursor = end + 1;
-  find_due(l);
+    int64_t end = now / TICK;
+    if (l->waiting && l->due <= now) {
+        int64_t from = l->due / TICK;
+        if (end - from >= WHEEL) from = end - WHEEL + 1;
+        for (int64_t tick = from; tick <= end; tick++) {
+            uint32_t ring = l->slots + (uint32_t)(tick % WHEEL), first = l->requests[ring].next;
+            if (first == ring) continue;
+            /* out of the wheel first: what is put back must not be met again in this turn */
+            uint32_t last = l->requests[ring].prev;
+            l->requests[ring].next = l->requests[ring].prev = ring;
+            l->requests[last].next = first;
+            l->requests[first].prev = last;
+            l->cursor = tick + 1;
+            for (uint32_t slot = first;;) {
+                uint32_t next = l->requests[slot].next;
+                int end_of_ring = slot == last;
+                judge_one(l, slot, now);
+                if (end_of_ring) break;
+                slot = next;
+            }
+        }
+    }
+    if (end + 1 > l->cursor) l->cursor = end + 1;
+    find_due(l);
 }
 
 int64_t ft_losses_due(const ft_losses *l, int *waits) {
-  *waits = l->overdue > 0;
-  return l->waiting ? l->due : FT_NEVER;
+    *waits = l->overdue > 0;
+    return l->waiting ? l->due : FT_NEVER;
 }
 
-uint32_t ft_losses_silent(const ft_losses *l) { return l->silents; }
+uint32_t ft_losses_silent(const ft_losses *l) {
+    return l->silents;
+}
 
 /* The path that the peer answered over last, of those over which nothing is waited for; -1: none of late. */
 static int64_t living_way(const ft_losses *l, uint32_t peer, int64_t now) {
-  int64_t found = -1, newest = now - LIVES_NS;
-  for (uint32_t way = peer * l->paths; way < (peer + 1) * l->paths; way++) {
-    const way_state *w = &l->ways[way];
-    if (w->overdue || w->in_a_row || w->arrived == NONE || w->arrived <= newest) continue;
-    newest = w->arrived;
-    found = way;
-  }
-  return found;
+    int64_t found = -1, newest = now - LIVES_NS;
+    for (uint32_t way = peer * l->paths; way < (peer + 1) * l->paths; way++) {
+        const way_state *w = &l->ways[way];
+        if (w->overdue || w->in_a_row || w->arrived == NONE || w->arrived <= newest) continue;
+        newest = w->arrived;
+        found = way;
+    }
+    return found;
 }
 
 uint32_t ft_losses_ask(ft_losses *l, int64_t now, uint32_t *ways, uint32_t most) {
-  uint32_t n = 0, kept = 0;
-  for (uint32_t i = 0; i < l->silents; i++) {
-    uint32_t number = l->silent[i];
-    peer_state *peer = &l->of[number];
-    if (n == most) {
-      l->silent[kept++] = number;
-      continue;
+    uint32_t n = 0, kept = 0;
+    for (uint32_t i = 0; i < l->silents; i++) {
+        uint32_t number = l->silent[i];
+        peer_state *peer = &l->of[number];
+        if (n == most) {
+            l->silent[kept++] = number;
+            continue;
+        }
+        peer->sign_waits = 0;
+        int64_t way = peer->used ? living_way(l, number, now) : -1;
+        if (way < 0 || l->credit < COST) continue;
+        l->credit -= COST;
+        peer->sign_at = now;
+        peer->signs++;
+        ways[n++] = (uint32_t)way;
     }
-    peer->sign_waits = 0;
-    int64_t way = peer->used ? living_way(l, number, now) : -1;
-    if (way < 0 || l->credit < COST) continue;
-    l->credit -= COST;
-    peer->sign_at = now;
-    peer->signs++;
-    ways[n++] = (uint32_t)way;
-  }
-  l->silents = kept;
-  return n;
+    l->silents = kept;
+    return n;
 }
 
 /* --- what is told ------------------------------------------------------------------------------------------- */
 
-int ft_losses_urgent(const ft_losses *l) { return l->urgent; }
-
-static int64_t age(int64_t now, int64_t at) { return at == NONE ? -1 : at > now ? 0 : now - at; }
-
-uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_way_news *news, uint32_t most) {
-  uint32_t n = 0, kept = 0;
-  l->urgent = 0;
-  for (uint32_t i = 0; i < l->touches; i++) {
-    uint32_t way = l->touched[i];
-    way_state *w = &l->ways[way];
-    if (n == most) {
-      l->touched[kept++] = way;
-      continue;
-    }
-    w->touched = 0;
-    if (!w->lost && !w->answered && !w->held) continue; /* its peer has left */
-    news[n++] = (ft_way_news){
-        .way = way, .lost = w->lost, .answered = w->answered, .late = w->late, .held = w->held,
-        .in_a_row = w->in_a_row,
-        .first_lost_age = w->in_a_row ? age(now, w->first_lost) : -1, .last_lost_age = age(now, w->last_lost),
-        .answered_age = age(now, w->answered_sent), .arrived_age = age(now, w->arrived),
-        .timeout = network_timeout(l, w)};
-    w->lost = w->answered = w->late = w->held = 0;
-  }
-  l->touches = kept;
-  return n;
+int ft_losses_urgent(const ft_losses *l) {
+    return l->urgent;
 }
 
-ft_losses_counts ft_losses_counted(const ft_losses *l) { return l->counts; }
+static int64_t age(int64_t now, int64_t at) {
+    return at == NONE ? -1 : at > now ? 0 : now - at;
+}
+
+uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_way_news *news, uint32_t most) {
+    uint32_t n = 0, kept = 0;
+    l->urgent = 0;
+    for (uint32_t i = 0; i < l->touches; i++) {
+        uint32_t way = l->touched[i];
+        way_state *w = &l->ways[way];
+        if (n == most) {
+            l->touched[kept++] = way;
+            continue;
+        }
+        w->touched = 0;
+        if (!w->lost && !w->answered && !w->held) continue; /* its peer has left */
+        news[n++] = (ft_way_news){.way = way,
+                                  .lost = w->lost,
+                                  .answered = w->answered,
+                                  .late = w->late,
+                                  .held = w->held,
+                                  .in_a_row = w->in_a_row,
+                                  .first_lost_age = w->in_a_row ? age(now, w->first_lost) : -1,
+                                  .last_lost_age = age(now, w->last_lost),
+                                  .answered_age = age(now, w->answered_sent),
+                                  .arrived_age = age(now, w->arrived),
+                                  .timeout = network_timeout(l, w)};
+        w->lost = w->answered = w->late = w->held = 0;
+    }
+    l->touches = kept;
+    return n;
+}
+
+ft_losses_counts ft_losses_counted(const ft_losses *l) {
+    return l->counts;
+}

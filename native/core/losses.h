@@ -10,8 +10,8 @@ typedef struct ft_losses ft_losses;
 
 /* What is known of one way, a peer and a path, since the last take; ages in ns before it, -1: none. */
 typedef struct {
-  uint32_t way, lost, answered, late, held, in_a_row;
-  int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout;
+    uint32_t way, lost, answered, late, held, in_a_row;
+    int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout;
 } ft_way_news;
 
 /* `slots` requests can be under way at once. `least`, `most`: ns, bounds of a time-out. NULL: no memory. */
@@ -59,8 +59,8 @@ int ft_losses_urgent(const ft_losses *l);
 uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_way_news *news, uint32_t most);
 
 typedef struct {
-  uint64_t told, taken_back; /* told lost before the last time-out; of these, answered after all */
-  uint64_t stuck;            /* never left the host */
+    uint64_t told, taken_back; /* told lost before the last time-out; of these, answered after all */
+    uint64_t stuck;            /* never left the host */
 } ft_losses_counts;
 ft_losses_counts ft_losses_counted(const ft_losses *l);
 

@@ -24,14 +24,13 @@
 
 #include <math.h>
 
-#define STEPS_MOST 200
+#define STEPS_MOST  200
 #define FIRST_REACH 2e-5 /* where a second slope is tried: quartz against quartz */
-#define FARTHER 8
-#define ROUNDING 1e-6    /* of values, which are sums of some 1e9 with 53 bits */
+#define FARTHER     8
+#define ROUNDING    1e-6 /* of values, which are sums of some 1e9 with 53 bits */
 
 /* Least of y - b x over n points. */
-FT_WIDE static double least_of(const double *x, const double *y, int64_t n, double b)
-{
+FT_WIDE static double least_of(const double *x, const double *y, int64_t n, double b) {
     ft_wide least = FT_ALL(HUGE_VAL), other = least;
     double low = HUGE_VAL;
     int64_t i = 0;
@@ -46,24 +45,20 @@ FT_WIDE static double least_of(const double *x, const double *y, int64_t n, doub
         double v = y[i] - b * x[i];
         low = v < low ? v : low;
     }
-    for (int k = 0; k < FT_LANES; k++)
-        low = least[k] < low ? least[k] : low;
+    for (int k = 0; k < FT_LANES; k++) low = least[k] < low ? least[k] : low;
     return low;
 }
 
 /* The first point with y - b x <= value; n where there is none. */
-FT_WIDE static int64_t first_below(const double *x, const double *y, int64_t n, double b, double value)
-{
+FT_WIDE static int64_t first_below(const double *x, const double *y, int64_t n, double b, double value) {
     int64_t i = 0;
     for (; i + 4 * FT_LANES <= n; i += 4 * FT_LANES) {
         ft_whole any = {0};
         for (int k = 0; k < 4 * FT_LANES; k += FT_LANES)
             any |= FT_LOAD(y + i + k) - b * FT_LOAD(x + i + k) <= value;
-        if (FT_ANY(any))
-            break;
+        if (FT_ANY(any)) break;
     }
-    while (i < n && !(y[i] - b * x[i] <= value))
-        i++;
+    while (i < n && !(y[i] - b * x[i] <= value)) i++;
     return i;
 }
 
@@ -72,8 +67,7 @@ struct touch {
     double at, x, y, value;
 };
 
-static struct touch touch_of(const struct ft_cloud *c, double b)
-{
+static struct touch touch_of(const struct ft_cloud *c, double b) {
     double value = least_of(c->x, c->y, c->n, b);
     int64_t i = first_below(c->x, c->y, c->n, b, value);
     if (i == c->n) /* a compiler that rounds the two loops differently */
@@ -81,16 +75,14 @@ static struct touch touch_of(const struct ft_cloud *c, double b)
     return (struct touch){b, c->x[i], c->y[i], value};
 }
 
-double ft_support(const struct ft_cloud *c, double slope)
-{
+double ft_support(const struct ft_cloud *c, double slope) {
     return least_of(c->x, c->y, c->n, slope);
 }
 
 /* Copy the points on or below the chord of two touching points to `x`, `y`, which may be the cloud's own
  * places; returns their number. */
 static int64_t below_chord(const struct ft_cloud *c, const struct touch *a, const struct touch *b, double *x,
-                           double *y)
-{
+                           double *y) {
     int64_t n = 0;
     if (a->x == b->x) {
         x[0] = a->x, y[0] = fmin(a->y, b->y);
@@ -102,15 +94,13 @@ static int64_t below_chord(const struct ft_cloud *c, const struct touch *a, cons
     int64_t i = 0;
     for (;;) { /* nearly all are above: skip to the next that is not */
         i += first_below(cx + i, cy + i, c->n - i, slope, limit);
-        if (i >= c->n)
-            return n;
+        if (i >= c->n) return n;
         x[n] = cx[i], y[n] = cy[i];
         n++, i++;
     }
 }
 
-struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, double most, double *room)
-{
+struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, double most, double *room) {
     /* a cut: m(b) <= value + rise * (b - at) */
     struct cut {
         double at, value, rise;
@@ -124,11 +114,9 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
     for (int step = 0; step < STEPS_MOST; step++) {
         struct touch on_f = touch_of(&cf, b), on_r = touch_of(&cr, -b);
         double value = on_f.value + on_r.value;
-        if (value > best.forward + best.reverse)
-            best = (struct ft_gap){b, on_f.value, on_r.value};
+        if (value > best.forward + best.reverse) best = (struct ft_gap){b, on_f.value, on_r.value};
         double rise = on_r.x - on_f.x;
-        if (rise == 0)
-            break;
+        if (rise == 0) break;
         struct cut now = {b, value, rise, on_f, on_r};
         if (rise > 0)
             low = now, have_low = 1;
@@ -136,7 +124,8 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
             high = now, have_high = 1;
         double next;
         if (have_low && have_high) {
-            next = (high.value - high.rise * high.at - low.value + low.rise * low.at) / (low.rise - high.rise);
+            next =
+                (high.value - high.rise * high.at - low.value + low.rise * low.at) / (low.rise - high.rise);
             double crossing = low.value + low.rise * (next - low.at);
             if (crossing - (best.forward + best.reverse) <= ROUNDING || !(next > low.at && next < high.at))
                 break;
@@ -147,23 +136,21 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
             next = fmin(reach, most) * (rise > 0 ? 1 : -1);
             reach *= FARTHER;
         }
-        if (next == b)
-            break;
+        if (next == b) break;
         b = next;
     }
     return best;
 }
 
 int ft_corners(const struct ft_cloud *c, double slope, double around, double *room, double x[FT_CORNERS],
-               double y[FT_CORNERS])
-{
+               double y[FT_CORNERS]) {
     /* what can be lowest in between lies below one of the chords of three touching points */
-    struct touch from = touch_of(c, slope - around), middle = touch_of(c, slope), to = touch_of(c, slope + around);
+    struct touch from = touch_of(c, slope - around), middle = touch_of(c, slope),
+                 to = touch_of(c, slope + around);
     double *kx = room, *kh = room + 2 * c->n;
     int64_t n = below_chord(c, &from, &middle, kx, kh);
     n += below_chord(c, &middle, &to, kx + n, kh + n);
-    for (int64_t i = 0; i < n; i++)
-        kh[i] -= slope * kx[i];
+    for (int64_t i = 0; i < n; i++) kh[i] -= slope * kx[i];
     /* Shell's sort by x, then by height: a handful, mostly in order */
     for (int64_t gap = n / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11)
         for (int64_t i = gap; i < n; i++) {
@@ -176,9 +163,9 @@ int ft_corners(const struct ft_cloud *c, double slope, double around, double *ro
     /* lower hull, left to right (Andrew 1979) */
     int64_t k = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (k && kx[k - 1] == kx[i])
-            continue;
-        while (k >= 2 && (kh[k - 1] - kh[k - 2]) * (kx[i] - kx[k - 1]) >= (kh[i] - kh[k - 1]) * (kx[k - 1] - kx[k - 2]))
+        if (k && kx[k - 1] == kx[i]) continue;
+        while (k >= 2 &&
+               (kh[k - 1] - kh[k - 2]) * (kx[i] - kx[k - 1]) >= (kh[i] - kh[k - 1]) * (kx[k - 1] - kx[k - 2]))
             k--;
         kx[k] = kx[i], kh[k] = kh[i];
         k++;
@@ -186,8 +173,7 @@ int ft_corners(const struct ft_cloud *c, double slope, double around, double *ro
     /* of more than are wanted, those about the lowest */
     int64_t first = 0, last = k - 1, lowest_at = 0;
     for (int64_t i = 0; i < k; i++)
-        if (kh[i] < kh[lowest_at])
-            lowest_at = i;
+        if (kh[i] < kh[lowest_at]) lowest_at = i;
     while (last - first + 1 > FT_CORNERS) {
         if (lowest_at - first > last - lowest_at)
             first++;

@@ -10,8 +10,7 @@
  * that share in the last third of the steps: smooth errors, those of a long chain, hardly show in the gradient.
  * Returns the steps taken, or -1 where those that a part of that size is given did not get it there. */
 static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restrict r, const double *ask,
-                   double tolerance, double least, double settled, CG_REAL *restrict room)
-{
+                   double tolerance, double least, double settled, CG_REAL *restrict room) {
     enum { K = CG_COLUMNS };
     const int64_t n = part->n;
     const int32_t *restrict b = part->b;
@@ -22,11 +21,9 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
 
     /* The constant, which gradients find last, is solved for apart; r and p stay at right angles to it. What r sums
      * to beyond `ask` is rounding. */
-    for (int c = 0; c < K; c++)
-        sum[c] = 0;
+    for (int c = 0; c < K; c++) sum[c] = 0;
     for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < K; c++)
-            sum[c] += r[i * K + c];
+        for (int c = 0; c < K; c++) sum[c] += r[i * K + c];
     for (int c = 0; c < K; c++) {
         sum[c] = (sum[c] - (anchored ? ask[c] : 0)) / part->whole;
         step[c] = anchored ? ask[c] / part->hold : 0;
@@ -36,12 +33,10 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
             x[i * K + c] = (CG_REAL)step[c];
             r[i * K + c] -= (CG_REAL)(sum[c] / inverse[i] + ground[i] * step[c]);
         }
-    for (int c = 0; c < K; c++)
-        rz[c] = turn[c] = step[c] = 0;
+    for (int c = 0; c < K; c++) rz[c] = first[c] = turn[c] = step[c] = 0;
     for (int steps = 0;; steps++) {
         double next[K], lean[K], size = 0;
-        for (int c = 0; c < K; c++)
-            next[c] = lean[c] = 0;
+        for (int c = 0; c < K; c++) next[c] = lean[c] = 0;
         for (int64_t i = 0; i < n; i++) {
             CG_REAL each = (CG_REAL)inverse[i], held = (CG_REAL)ground[i];
             const CG_REAL *p = room + 2 * i * K, *q = p + K; /* p and q = (L + P) p of a node side by side */
@@ -72,8 +67,7 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
         }
         if (settled > 0 && steps > 3)
             going |= grown[steps] - grown[steps - steps / 3] > settled * grown[steps];
-        if (!going || steps == most)
-            return going ? -1 : steps;
+        if (!going || steps == most) return going ? -1 : steps;
         for (int64_t i = 0; i < n; i++) {
             CG_REAL *p = room + 2 * i * K, *q = p + K, held = (CG_REAL)ground[i], each = (CG_REAL)inverse[i];
             for (int c = 0; c < K; c++) {
@@ -81,8 +75,7 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
                 q[c] = held * p[c];
             }
         }
-        for (int c = 0; c < K; c++)
-            sum[c] = 0;
+        for (int c = 0; c < K; c++) sum[c] = 0;
         for (int64_t i = 0, e = 0; i < n; i++) {
             CG_REAL *p = room + 2 * i * K, *q = p + K, own[K], squares[K];
             for (int c = 0; c < K; c++) {
@@ -105,18 +98,15 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
                 sum[c] += squares[c];
             }
         }
-        for (int c = 0; c < K; c++)
-            step[c] = sum[c] > 0 ? rz[c] / sum[c] : 0;
+        for (int c = 0; c < K; c++) step[c] = sum[c] > 0 ? rz[c] / sum[c] : 0;
     }
 }
 
 #ifdef CG_DRAWN
 /* Sums of squares of the even and the odd columns of a node. */
-static inline void CG_SQUARES(const CG_REAL *x, double *even, double *odd)
-{
+static inline void CG_SQUARES(const CG_REAL *x, double *even, double *odd) {
     CG_REAL sums[2] = {0, 0};
-    for (int c = 0; c < CG_COLUMNS; c++)
-        sums[c & 1] += x[c] * x[c];
+    for (int c = 0; c < CG_COLUMNS; c++) sums[c & 1] += x[c] * x[c];
     *even = sums[0];
     *odd = sums[1];
 }
@@ -125,23 +115,20 @@ static inline void CG_SQUARES(const CG_REAL *x, double *even, double *odd)
  * E(u^2) = 1 / L_ii is exact (a control variate); exact as well is what all nodes have in common, 1 / sum(P), and
  * for an edge's ends E((u_b - u_a)^2) = 1 / L_aa + 1 / L_bb + 2 w / (L_aa L_bb). More batches of draws where much
  * comes from farther away than a node's own edges. Returns 0 without memory. */
-static int CG_DRAWN(struct mesh *m, struct part *part, double *variance)
-{
+static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
     enum { K = CG_COLUMNS };
     const int64_t n = part->n, low = part->lowest;
-    double *odd = doubles(n), *leverage = m->of->leverage;
-    CG_REAL *x = room_of(n * K, 4 * sizeof *x), *r = x + n * K, sign[256][8];
+    double *odd = ft_mesh_doubles(n), *leverage = m->of->leverage;
+    CG_REAL *x = ft_mesh_room_of(n * K, 4 * sizeof *x), *r = x + n * K, sign[256][8];
     if (x == NULL || odd == NULL) {
         free(x);
         free(odd);
         return 0;
     }
     for (int i = 0; i < 256; i++)
-        for (int c = 0; c < 8; c++)
-            sign[i][c] = (i >> c & 1) ? 1 : -1;
+        for (int c = 0; c < 8; c++) sign[i][c] = (i >> c & 1) ? 1 : -1;
     uint64_t seed = 1;
-    for (int64_t i = 0; i < n; i++)
-        variance[i] = odd[i] = 0;
+    for (int64_t i = 0; i < n; i++) variance[i] = odd[i] = 0;
     int batches = 1, settled = 1;
     for (int batch = 0; batch < batches; batch++) {
         double ask[K];
@@ -166,8 +153,7 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance)
                     own[c] += noise;
                 }
             }
-            for (int c = 0; c < K; c++)
-                r[i * K + c] -= own[c];
+            for (int c = 0; c < K; c++) r[i * K + c] -= own[c];
         }
         for (int64_t i = 0; i < n; i++) {
             double even, other, inverse = part->inverse[i];
@@ -180,21 +166,19 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance)
                 __builtin_prefetch(r + (m->b[e + AHEAD] - low) * K);
                 const CG_REAL *ra = r + i * K, *rb = r + (m->b[e] - low) * K;
                 CG_REAL ib = (CG_REAL)part->inverse[m->b[e] - low], sum = 0;
-                for (int c = 0; c < K; c++)
-                    sum += (rb[c] * ib - ra[c] * ia) * (rb[c] * ib - ra[c] * ia);
+                for (int c = 0; c < K; c++) sum += (rb[c] * ib - ra[c] * ia) * (rb[c] * ib - ra[c] * ia);
                 double *share = leverage + m->edge[e];
                 *share = (batch ? *share : 0) - m->w[e] * sum;
             }
-        int steps = CG_NAME(part, x, r, ask, part->wide ? WIDE_TOLERANCE : DRAW_TOLERANCE, 0, DRAW_TOLERANCE, r + n * K);
+        int steps = CG_NAME(part, x, r, ask, part->wide ? WIDE_TOLERANCE : DRAW_TOLERANCE, 0, DRAW_TOLERANCE,
+                            r + n * K);
         if (!(part->hold > 0)) {
             double mean[K];
             memset(mean, 0, sizeof mean);
             for (int64_t i = 0; i < n; i++)
-                for (int c = 0; c < K; c++)
-                    mean[c] += x[i * K + c] / (part->inverse[i] * part->whole);
+                for (int c = 0; c < K; c++) mean[c] += x[i * K + c] / (part->inverse[i] * part->whole);
             for (int64_t i = 0; i < n; i++)
-                for (int c = 0; c < K; c++)
-                    x[i * K + c] -= (CG_REAL)mean[c];
+                for (int c = 0; c < K; c++) x[i * K + c] -= (CG_REAL)mean[c];
         }
         double all = 0, common[2] = {0, 0};
         for (int c = 0; part->hold > 0 && c < K; c++)
@@ -214,8 +198,7 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance)
                 __builtin_prefetch(x + (m->b[e + AHEAD] - low) * K);
                 const CG_REAL *xa = x + i * K, *xb = x + (m->b[e] - low) * K;
                 CG_REAL sum = 0;
-                for (int c = 0; c < K; c++)
-                    sum += (xb[c] - xa[c]) * (xb[c] - xa[c]);
+                for (int c = 0; c < K; c++) sum += (xb[c] - xa[c]) * (xb[c] - xa[c]);
                 leverage[m->edge[e]] += m->w[e] * sum;
             }
     }
@@ -231,8 +214,7 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance)
         odd[i] = odd[i] * 2 * each + part->inverse[i];
     }
     calm(m, part, variance, odd);
-    for (int64_t i = 0; part->hold > 0 && i < n; i++)
-        variance[i] += 1 / part->hold;
+    for (int64_t i = 0; part->hold > 0 && i < n; i++) variance[i] += 1 / part->hold;
     free(x);
     free(odd);
     return settled || bound_by_tree(m, part, variance);

@@ -61,7 +61,8 @@ enum { EVEN, COARSE }; /* what the first estimate's weights and steps are known 
 
 static const float NU = 1, COARSE_SHARE = 0.1F, WALK = 0.035F, MOST_WALK = 0.5F, LOOSE = 100, EVEN_GRAINS = 5;
 static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.02F, FREE = 1e-18F;
-static const float STILL = 0.3F, TINY = 0.003F; /* of a packet's time: moves at rest, and those not worth the while */
+static const float STILL = 0.3F,
+                   TINY = 0.003F; /* of a packet's time: moves at rest, and those not worth the while */
 static const float LEAST_GRAIN_NS = 1e-3F;
 
 struct seen {
@@ -77,53 +78,55 @@ typedef struct {
     int64_t rows, links; /* cell = (row + 1) * links + number of the link */
     int32_t *active;     /* [links] as the caller numbers them */
     int32_t *from;       /* [observations + 1] first hop of each */
-    int32_t *hop;        /* links, as numbered here, that each observation sees, one observation after another */
-    float *mean;         /* [links] */
-    int32_t *start;      /* [cells + 1] */
-    int32_t *member;     /* observations of each cell */
-    float *grain, *x, *s2, *pull, *weight, *lean, *give; /* [cells]; pull: 1/p, between a row and the one before;
+    int32_t *hop;    /* links, as numbered here, that each observation sees, one observation after another */
+    float *mean;     /* [links] */
+    int32_t *start;  /* [cells + 1] */
+    int32_t *member; /* observations of each cell */
+    float *grain, *x, *s2, *pull, *weight, *lean,
+        *give; /* [cells]; pull: 1/p, between a row and the one before;
                                                           * weight: sum of w; give: 1 / (weight and pulls) */
     struct look {
         float x, var;
-    } *look;             /* [cells] what an observation finds there */
+    } *look; /* [cells] what an observation finds there */
     int32_t *awake;
-    uint8_t *moved;      /* [cells] */
-    float *w, *push;     /* [observations] weight, and what is left over times it: apart, since sweeps mostly look */
+    uint8_t *moved; /* [cells] */
+    float *w,
+        *push; /* [observations] weight, and what is left over times it: apart, since sweeps mostly look */
     struct doubt *doubt; /* [observations] */
 } coarse;
 
 /* The knots that are not still, and those beside them. All of a link's knots in a coarse slot stand together. */
 typedef struct {
-    int64_t rows, per;    /* knots, and of them in a coarse slot */
+    int64_t rows, per; /* knots, and of them in a coarse slot */
     int32_t n_live, n_cells, n_runs, n_hot;
-    int32_t *run;         /* [n_runs] coarse cells whose knots are live */
+    int32_t *run; /* [n_runs] coarse cells whose knots are live */
     struct ends {
         int32_t first, last;
-    } *ends;              /* [coarse cells] first and last knot; of still ones if beside a live one, else -1 */
-    uint8_t *near;        /* [coarse cells] it or the next one is live */
+    } *ends;       /* [coarse cells] first and last knot; of still ones if beside a live one, else -1 */
+    uint8_t *near; /* [coarse cells] it or the next one is live */
     struct cell {
         float x, pull, give, lean, grain;
         int32_t before, after; /* cells of the knots before and after */
         int32_t from;          /* its first member */
-    } *cell;              /* live ones, in the order of slots, links, time; then the others */
-    float *s2, *weight;   /* [n_cells] */
+    } *cell;                   /* live ones, in the order of slots, links, time; then the others */
+    float *s2, *weight;        /* [n_cells] */
     struct member {
         int32_t i;
         float share;
-    } *member;            /* observations of each cell, and the cell's share in what they see */
+    } *member; /* observations of each cell, and the cell's share in what they see */
     struct hop {
         int32_t cell, after;
         float late;
-    } *hop;               /* of each observation, those between knots that are not both still */
+    } *hop; /* of each observation, those between knots that are not both still */
     struct hot {
         float delay, var, count;
-        int32_t from;     /* its first hop */
-    } *hot;               /* [n_hot + 1] observations with such hops; delay and variance without the still ones */
+        int32_t from; /* its first hop */
+    } *hot;           /* [n_hot + 1] observations with such hops; delay and variance without the still ones */
     struct seen *o;
-    struct doubt *doubt;  /* [n_hot] */
+    struct doubt *doubt; /* [n_hot] */
     int32_t *awake;
-    uint8_t *moved;       /* [n_live] */
-    float *row;           /* knots of two coarse slots, and two */
+    uint8_t *moved; /* [n_live] */
+    float *row;     /* knots of two coarse slots, and two */
 } fine;
 
 struct rooms {
@@ -131,14 +134,12 @@ struct rooms {
     int used, short_of;
 };
 
-static inline float larger(float a, float b)
-{
+static inline float larger(float a, float b) {
     return a > b ? a : b;
 }
 
 /* Return the next of the rooms, with space for n elements, as the call before left it; NULL without memory. */
-static void *need(struct rooms *rooms, int64_t n, size_t size)
-{
+static void *need(struct rooms *rooms, int64_t n, size_t size) {
     struct ft_queue_room *room = &rooms->room[rooms->used++];
     size_t bytes = (size_t)(n + 1) * size;
     if (room->bytes < bytes) {
@@ -151,34 +152,29 @@ static void *need(struct rooms *rooms, int64_t n, size_t size)
 }
 
 /* First observation of a coarse slot; of the one behind the last: how many there are. */
-static inline int64_t begin_of(const struct ft_queue_slots *s, int64_t row)
-{
+static inline int64_t begin_of(const struct ft_queue_slots *s, int64_t row) {
     return s->slot_start[row * s->merge < s->slots ? row * s->merge : s->slots];
 }
 
 /* Variance of one probe around the slot's mean, by the queue that it crosses. */
-static inline float unrest(float grain, float x)
-{
+static inline float unrest(float grain, float x) {
     return ROUGH * x * x + 0.667F * grain * x;
 }
 
 /* Number the links that are crossed, and copy each observation's out of its route: passes over all of them read
  * straight on, which no list of lists allows. Returns 0 without memory. */
-static int number_links(const struct ft_queues *q, const struct ft_queue_slots *s, struct rooms *rooms, coarse *k)
-{
+static int number_links(const struct ft_queues *q, const struct ft_queue_slots *s, struct rooms *rooms,
+                        coarse *k) {
     int32_t *number = need(rooms, q->links, sizeof *number);
     k->active = need(rooms, q->links, sizeof *k->active);
     k->from = need(rooms, s->observations + 1, sizeof *k->from);
-    if (rooms->short_of)
-        return 0;
+    if (rooms->short_of) return 0;
     int64_t hops = 0;
     for (int64_t i = 0; i < s->observations; i++)
         hops += q->route_start[s->route[i] + 1] - q->route_start[s->route[i]];
-    if (hops > INT32_MAX)
-        return 0;
+    if (hops > INT32_MAX) return 0;
     k->hop = need(rooms, hops, sizeof *k->hop);
-    if (rooms->short_of)
-        return 0;
+    if (rooms->short_of) return 0;
     memset(number, 0xff, (size_t)q->links * sizeof *number);
     hops = 0;
     for (int64_t i = 0; i < s->observations; i++) {
@@ -197,8 +193,7 @@ static int number_links(const struct ft_queues *q, const struct ft_queue_slots *
 }
 
 /* Add up, or fill in, which observations each cell has. `start`: [cells + 1], shifted by one. */
-static void list_members(const struct ft_queue_slots *s, coarse *k, int32_t *start, int fill)
-{
+static void list_members(const struct ft_queue_slots *s, coarse *k, int32_t *start, int fill) {
     for (int64_t row = 0; row < k->rows; row++) {
         int32_t *of = &start[(row + 1) * k->links];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++)
@@ -212,16 +207,13 @@ static void list_members(const struct ft_queue_slots *s, coarse *k, int32_t *sta
 }
 
 /* Lay out the cells of the first estimate. Returns 0 without memory. */
-static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k)
-{
+static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k) {
     struct rooms rooms = {.room = q->room[0]};
     memset(k, 0, sizeof *k);
     k->rows = (s->slots + s->merge - 1) / s->merge;
-    if (!number_links(q, s, &rooms, k))
-        return 0;
+    if (!number_links(q, s, &rooms, k)) return 0;
     int64_t cells = (k->rows + 2) * k->links;
-    if (cells > INT32_MAX || s->observations > INT32_MAX)
-        return 0;
+    if (cells > INT32_MAX || s->observations > INT32_MAX) return 0;
     k->mean = need(&rooms, k->links, sizeof *k->mean);
     k->start = need(&rooms, cells + 1, sizeof *k->start);
     k->grain = need(&rooms, cells, sizeof *k->grain);
@@ -237,16 +229,13 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     k->w = need(&rooms, s->observations, sizeof *k->w);
     k->push = need(&rooms, s->observations, sizeof *k->push);
     k->doubt = need(&rooms, s->observations, sizeof *k->doubt);
-    if (rooms.short_of)
-        return 0;
+    if (rooms.short_of) return 0;
     memset(k->start, 0, (size_t)(cells + 2) * sizeof *k->start);
     int32_t *start = k->start + 1; /* counting sort: counts, then ends, shifted by one */
     list_members(s, k, start, 0);
-    for (int64_t c = 0; c < cells; c++)
-        start[c + 1] += start[c];
+    for (int64_t c = 0; c < cells; c++) start[c + 1] += start[c];
     k->member = need(&rooms, start[cells], sizeof *k->member);
-    if (rooms.short_of)
-        return 0;
+    if (rooms.short_of) return 0;
     list_members(s, k, start, 1);
     for (int64_t a = 0; a < k->links; a++) {
         k->grain[a] = larger((float)q->packet_ns[k->active[a]], LEAST_GRAIN_NS);
@@ -261,8 +250,7 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
 }
 
 /* Renew what is left over of the observations, their weights, and the steps. */
-static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how)
-{
+static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how) {
     int64_t wide = k->links, end = (k->rows + 1) * wide;
     for (int64_t c = wide; c < end; c++) {
         float own = EVEN_GRAINS * k->grain[c];
@@ -280,8 +268,7 @@ static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots 
                 sum += look[*h].x;
             }
             float w = (float)s->count[i] / var;
-            for (const int32_t *h = hop; h < last; h++)
-                weight[*h] += w;
+            for (const int32_t *h = hop; h < last; h++) weight[*h] += w;
             k->w[i] = w;
             k->push[i] = w * ((float)s->delay_ns[i] - sum);
         }
@@ -292,20 +279,18 @@ static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots 
         float lean = (alone < 1 ? alone : 1) / (x + k->mean[a] + grain);
         k->lean[c] = k->weight[c] == 0 ? 0 : how == EVEN ? 0.01F / grain : lean;
         float step = x - before, base = grain + COARSE_SHARE * (x + before);
-        k->pull[c] = how == EVEN ? 1 / (LOOSE * LOOSE * grain * grain) : (NU + 1) / (NU * base * base + step * step);
+        k->pull[c] =
+            how == EVEN ? 1 / (LOOSE * LOOSE * grain * grain) : (NU + 1) / (NU * base * base + step * step);
     }
     for (int64_t a = 0; a < wide; a++) {
         k->pull[end + a] = 0;
-        if (!q->seen)
-            k->pull[wide + a] = FREE;
+        if (!q->seen) k->pull[wide + a] = FREE;
     }
-    for (int64_t c = wide; c < end; c++)
-        k->give[c] = 1 / (k->weight[c] + k->pull[c] + k->pull[c + wide]);
+    for (int64_t c = wide; c < end; c++) k->give[c] = 1 / (k->weight[c] + k->pull[c] + k->pull[c + wide]);
 }
 
 /* Settle one cell. Returns whether it moved by more than it may at rest. */
-static inline int settle_coarse(coarse *k, int64_t c)
-{
+static inline int settle_coarse(coarse *k, int64_t c) {
     int64_t wide = k->links;
     const int32_t *from = &k->member[k->start[c]], *to = &k->member[k->start[c + 1]], *m = from;
     float old = k->x[c], sum = -k->lean[c], other = 0;
@@ -314,32 +299,26 @@ static inline int settle_coarse(coarse *k, int64_t c)
         sum += k->push[m[0]];
         other += k->push[m[1]];
     }
-    if (m < to)
-        sum += k->push[*m];
+    if (m < to) sum += k->push[*m];
     float x = old + (sum + other) * k->give[c];
     x = x > 0 ? x : 0;
     float step = x - old;
-    if (fabsf(step) <= TINY * k->grain[c])
-        return 0;
+    if (fabsf(step) <= TINY * k->grain[c]) return 0;
     k->x[c] = x;
-    for (m = from; m < to; m++)
-        k->push[*m] -= step * k->w[*m];
+    for (m = from; m < to; m++) k->push[*m] -= step * k->w[*m];
     return fabsf(step) > STILL * (k->grain[c] + 0.1F * x);
 }
 
 /* Where to go on after a sweep that left `awake` cells: of `LAZY` sweeps only one looks at cells that have come to
  * rest, and where all have, all are looked at once more. */
-static int next_sweep(int sweep, int32_t awake, int most)
-{
-    if (awake)
-        return sweep + 1;
+static int next_sweep(int sweep, int32_t awake, int most) {
+    if (awake) return sweep + 1;
     return sweep % LAZY ? sweep + LAZY - sweep % LAZY : most;
 }
 
 /* Sweep forwards and backwards in time. */
 static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how,
-                           int64_t *sweeps)
-{
+                           int64_t *sweeps) {
     int32_t first = (int32_t)k->links, all = (int32_t)(k->rows * k->links), n_awake = 0;
     int most = (s->sweeps + 2) / 3;
     weigh_coarse(q, s, k, how);
@@ -359,8 +338,7 @@ static void descend_coarse(const struct ft_queues *q, const struct ft_queue_slot
     }
 }
 
-static void errors_coarse(const struct ft_queue_slots *s, coarse *k)
-{
+static void errors_coarse(const struct ft_queue_slots *s, coarse *k) {
     int64_t wide = k->links, end = (k->rows + 1) * wide;
     for (int64_t c = 0, a = 0; c < end + wide; c++, a = a + 1 < wide ? a + 1 : 0) {
         float most = c < wide ? k->grain[c] : k->x[c] + k->mean[a] + k->grain[c];
@@ -370,8 +348,7 @@ static void errors_coarse(const struct ft_queue_slots *s, coarse *k)
         const float *s2 = &k->s2[(row + 1) * wide];
         for (int64_t i = begin_of(s, row); i < begin_of(s, row + 1); i++) {
             float least = 1 / k->w[i], rest = least;
-            for (int32_t h = k->from[i]; h < k->from[i + 1]; h++)
-                rest += s2[k->hop[h]];
+            for (int32_t h = k->from[i]; h < k->from[i + 1]; h++) rest += s2[k->hop[h]];
             k->doubt[i] = (struct doubt){least, rest};
         }
     }
@@ -389,55 +366,45 @@ static void errors_coarse(const struct ft_queue_slots *s, coarse *k)
 
 /* Solve in slots `merge` times as long, where each link has probes enough to stand alone. Returns 0 without
  * memory. */
-static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int64_t *sweeps)
-{
-    if (!lay_coarse(q, s, k))
-        return 0;
+static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int64_t *sweeps) {
+    if (!lay_coarse(q, s, k)) return 0;
     descend_coarse(q, s, k, EVEN, sweeps);
     descend_coarse(q, s, k, COARSE, sweeps);
     errors_coarse(s, k);
     return 1;
 }
 
-static float pull_of(const struct ft_queue_slots *s, float grain, float deepest)
-{
+static float pull_of(const struct ft_queue_slots *s, float grain, float deepest) {
     float walk = WALK * sqrtf((float)s->slot_ns / ((float)s->knots * grain));
     float scale = grain + (walk < MOST_WALK ? walk : MOST_WALK) * deepest;
     return 1 / (scale * scale);
 }
 
 /* The deepest of a coarse cell and the ones before and after. */
-static inline float deepest_near(const coarse *first, int64_t c)
-{
+static inline float deepest_near(const coarse *first, int64_t c) {
     float most = first->x[c];
-    if (c >= 2 * first->links)
-        most = larger(most, first->x[c - first->links]);
-    if (c < first->rows * first->links)
-        most = larger(most, first->x[c + first->links]);
+    if (c >= 2 * first->links) most = larger(most, first->x[c - first->links]);
+    if (c < first->rows * first->links) most = larger(most, first->x[c + first->links]);
     return most;
 }
 
 /* Knots of a coarse slot; the last one has the knot behind it too. */
-static inline int32_t knots_in(const coarse *first, const fine *k, int64_t row)
-{
+static inline int32_t knots_in(const coarse *first, const fine *k, int64_t row) {
     return (int32_t)(row + 1 < first->rows ? k->per : k->rows - row * k->per);
 }
 
-static inline int is_live(const fine *k, int64_t c)
-{
+static inline int is_live(const fine *k, int64_t c) {
     return k->ends[c].first >= 0 && k->ends[c].first < k->n_live;
 }
 
 /* Number the knots: first those of coarse cells with anything a packet deep nearby, then still ones beside them, as
  * the first estimate has them. Returns 0 without memory. */
-static int number_knots(const coarse *first, struct rooms *rooms, fine *k)
-{
+static int number_knots(const coarse *first, struct rooms *rooms, fine *k) {
     int64_t wide = first->links, all = (first->rows + 2) * wide, to = all - wide, live = 0;
     k->run = need(rooms, all, sizeof *k->run);
     k->ends = need(rooms, all, sizeof *k->ends);
     k->near = need(rooms, all, 1);
-    if (rooms->short_of)
-        return 0;
+    if (rooms->short_of) return 0;
     memset(k->ends, 0xff, (size_t)all * sizeof *k->ends);
     memset(k->near, 0, (size_t)all);
     for (int64_t row = 0, c = wide; row < first->rows; row++)
@@ -447,8 +414,7 @@ static int number_knots(const coarse *first, struct rooms *rooms, fine *k)
                 live += knots_in(first, k, row);
                 k->near[c] = k->near[c - wide] = 1;
             }
-    if (live + 2 * k->n_runs + 1 > INT32_MAX)
-        return 0;
+    if (live + 2 * k->n_runs + 1 > INT32_MAX) return 0;
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t c = k->run[n];
         k->ends[c].first = k->n_live;
@@ -458,18 +424,16 @@ static int number_knots(const coarse *first, struct rooms *rooms, fine *k)
     k->n_cells = k->n_live;
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t c = k->run[n];
-        if (!is_live(k, c - wide))
-            k->ends[c - wide].last = k->n_cells++;
-        if (c + wide < to && !is_live(k, c + wide))
-            k->ends[c + wide].first = k->n_cells++;
+        if (!is_live(k, c - wide)) k->ends[c - wide].last = k->n_cells++;
+        if (c + wide < to && !is_live(k, c + wide)) k->ends[c + wide].first = k->n_cells++;
     }
     return 1;
 }
 
 /* Join the knots of each live coarse cell to each other and to those beside them, and begin with what the first
  * estimate says. */
-static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k)
-{
+static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first,
+                      fine *k) {
     int64_t wide = first->links, to = (first->rows + 1) * wide;
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t c = k->run[n];
@@ -500,8 +464,7 @@ static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s,
 }
 
 /* List the observations that see live knots, and where between which: a probe has waited in the queues before. */
-static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine *k)
-{
+static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine *k) {
     int64_t wide = first->links;
     double knots_per_ns = s->knots / s->slot_ns;
     int32_t hops = 0;
@@ -513,10 +476,8 @@ static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine
             const int32_t *hop = &first->hop[first->from[i]];
             int64_t n = first->from[i + 1] - first->from[i];
             int any = 0;
-            for (int64_t j = 0; j < n; j++)
-                any |= near[hop[j]];
-            if (!any)
-                continue;
+            for (int64_t j = 0; j < n; j++) any |= near[hop[j]];
+            if (!any) continue;
             float noise = (float)s->noise_ns[i];
             struct hot hot = {(float)s->delay_ns[i], 1 + noise * noise, (float)s->count[i], hops};
             double when = ((double)t + s->at[i]) * s->knots;
@@ -526,11 +487,9 @@ static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine
                 int64_t row = when < (double)(k->rows - 2) ? (int64_t)when : k->rows - 2;
                 float late = when < (double)(row + 1) ? (float)(when - (double)row) : 1;
                 when += waits[a] * knots_per_ns;
-                while (row >= (at + 1) * k->per)
-                    at++;
+                while (row >= (at + 1) * k->per) at++;
                 int64_t c = (at + 1) * wide + a, after = c;
-                if (row + 1 == (at + 1) * k->per && at + 1 < first->rows)
-                    after += wide;
+                if (row + 1 == (at + 1) * k->per && at + 1 < first->rows) after += wide;
                 int live = is_live(k, c);
                 if (!live && !is_live(k, after)) {
                     float own = first->x[c] + late * (first->x[after] - first->x[c]);
@@ -539,26 +498,23 @@ static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine
                     continue;
                 }
                 int32_t cell = live ? k->ends[c].first + (int32_t)(row - at * k->per) : k->ends[c].last;
-                k->hop[hops++] = (struct hop){cell, live && cell < k->ends[c].last ? cell + 1 : k->ends[after].first,
-                                              late};
+                k->hop[hops++] = (struct hop){
+                    cell, live && cell < k->ends[c].last ? cell + 1 : k->ends[after].first, late};
             }
-            if (hops > hot.from)
-                k->hot[k->n_hot++] = hot;
+            if (hops > hot.from) k->hot[k->n_hot++] = hot;
         }
     }
     k->hot[k->n_hot].from = hops;
 }
 
 /* Lay out the knots, `s->knots` a slot and one behind the last. Returns 0 without memory. */
-static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k)
-{
+static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k) {
     struct rooms rooms = {.room = q->room[1]};
     int64_t most_hops = first->start[(first->rows + 2) * first->links];
     memset(k, 0, sizeof *k);
     k->rows = s->slots * s->knots + 1;
     k->per = (int64_t)s->knots * s->merge;
-    if (2 * most_hops > INT32_MAX || !number_knots(first, &rooms, k))
-        return 0;
+    if (2 * most_hops > INT32_MAX || !number_knots(first, &rooms, k)) return 0;
     k->cell = need(&rooms, k->n_cells + 1, sizeof *k->cell);
     k->s2 = need(&rooms, k->n_cells + 1, sizeof *k->s2);
     k->weight = need(&rooms, k->n_cells, sizeof *k->weight);
@@ -570,17 +526,16 @@ static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const c
     k->awake = need(&rooms, k->n_live, sizeof *k->awake);
     k->moved = need(&rooms, k->n_live, 1);
     k->row = need(&rooms, 2 * k->per + 2, sizeof *k->row);
-    if (rooms.short_of)
-        return 0;
+    if (rooms.short_of) return 0;
     lay_knots(q, s, first, k);
     place_hops(s, first, k);
     int32_t hops = k->hot[k->n_hot].from, from = 0;
-    for (int32_t h = 0; h < hops; h++) { /* counting sort: counts, then ends, then, filled from behind, beginnings */
+    for (int32_t h = 0; h < hops;
+         h++) { /* counting sort: counts, then ends, then, filled from behind, beginnings */
         k->cell[k->hop[h].cell].from++;
         k->cell[k->hop[h].after].from++;
     }
-    for (int32_t c = 0; c <= k->n_cells; c++)
-        from = k->cell[c].from += from;
+    for (int32_t c = 0; c <= k->n_cells; c++) from = k->cell[c].from += from;
     for (int32_t i = k->n_hot - 1; i >= 0; i--)
         for (int32_t h = k->hot[i].from; h < k->hot[i + 1].from; h++) {
             struct hop hop = k->hop[h];
@@ -591,8 +546,7 @@ static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const c
 }
 
 /* Renew what is left over of the observations, and their weights. */
-static void weigh_fine(const struct ft_queue_slots *s, const coarse *first, fine *k)
-{
+static void weigh_fine(const struct ft_queue_slots *s, const coarse *first, fine *k) {
     memset(k->weight, 0, (size_t)k->n_cells * sizeof *k->weight);
     for (int32_t i = 0; i < k->n_hot; i++) {
         const struct hop *from = &k->hop[k->hot[i].from], *to = &k->hop[k->hot[i + 1].from];
@@ -623,28 +577,23 @@ static void weigh_fine(const struct ft_queue_slots *s, const coarse *first, fine
 }
 
 /* Settle one knot. Returns whether it moved by more than it may at rest. */
-static inline int settle_fine(fine *k, int32_t c)
-{
+static inline int settle_fine(fine *k, int32_t c) {
     struct cell *own = &k->cell[c];
     const struct cell *before = &k->cell[own->before], *after = &k->cell[own->after];
     const struct member *from = &k->member[own->from], *to = &k->member[own[1].from];
     float old = own->x, sum = own->pull * (before->x - old) + after->pull * (after->x - old) - own->lean;
-    for (const struct member *m = from; m < to; m++)
-        sum += k->o[m->i].w * k->o[m->i].r * m->share;
+    for (const struct member *m = from; m < to; m++) sum += k->o[m->i].w * k->o[m->i].r * m->share;
     float x = old + sum * own->give;
     x = x > 0 ? x : 0;
     float step = x - old;
-    if (fabsf(step) <= TINY * own->grain)
-        return 0;
+    if (fabsf(step) <= TINY * own->grain) return 0;
     own->x = x;
-    for (const struct member *m = from; m < to; m++)
-        k->o[m->i].r -= step * m->share;
+    for (const struct member *m = from; m < to; m++) k->o[m->i].r -= step * m->share;
     return fabsf(step) > STILL * (own->grain + 0.1F * x);
 }
 
 /* Sweep forwards and backwards in time. */
-static void descend_fine(const struct ft_queue_slots *s, const coarse *first, fine *k, int64_t *sweeps)
-{
+static void descend_fine(const struct ft_queue_slots *s, const coarse *first, fine *k, int64_t *sweeps) {
     int32_t n_awake = 0;
     weigh_fine(s, first, k);
     for (int sweep = 0; sweep < s->sweeps; ++*sweeps, sweep = next_sweep(sweep, n_awake, s->sweeps)) {
@@ -664,22 +613,20 @@ static void descend_fine(const struct ft_queue_slots *s, const coarse *first, fi
 }
 
 /* Copy so many knots of a coarse cell, from its `skip`th on. */
-static float *copy_knots(const coarse *first, const fine *k, int64_t c, int64_t skip, int64_t knots, float *to)
-{
+static float *copy_knots(const coarse *first, const fine *k, int64_t c, int64_t skip, int64_t knots,
+                         float *to) {
     for (int64_t n = skip; n < skip + knots; n++)
         *to++ = is_live(k, c) ? k->cell[k->ends[c].first + n].x : first->x[c];
     return to;
 }
 
 /* Take the steps' scale from what was found within half a coarse slot. */
-static void renew_pull(const struct ft_queue_slots *s, const coarse *first, fine *k)
-{
+static void renew_pull(const struct ft_queue_slots *s, const coarse *first, fine *k) {
     int64_t wide = first->links, near = (k->per + 1) / 2;
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t c = k->run[n], row = c / wide - 1, knots = knots_in(first, k, row), own = row ? near : 0;
         float *end = k->row;
-        if (row)
-            end = copy_knots(first, k, c - wide, k->per - near, near, end);
+        if (row) end = copy_knots(first, k, c - wide, k->per - near, near, end);
         end = copy_knots(first, k, c, 0, knots, end);
         if (row + 1 < first->rows) {
             int64_t after = knots_in(first, k, row + 1);
@@ -688,15 +635,13 @@ static void renew_pull(const struct ft_queue_slots *s, const coarse *first, fine
         for (int64_t at = row ? 0 : 1; at < knots; at++) { /* the first of all hangs on the call before */
             const float *x = &k->row[own + at < near ? 0 : own + at - near], *last = &k->row[own + at + near];
             float most = 0;
-            for (; x <= last && x < end; x++)
-                most = larger(most, *x);
+            for (; x <= last && x < end; x++) most = larger(most, *x);
             k->cell[k->ends[c].first + at].pull = pull_of(s, first->grain[c], most);
         }
     }
 }
 
-static void errors_fine(const coarse *first, fine *k)
-{
+static void errors_fine(const coarse *first, fine *k) {
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t c = k->run[n], a = c % first->links;
         for (int32_t at = k->ends[c].first; at <= k->ends[c].last; at++) {
@@ -704,15 +649,15 @@ static void errors_fine(const coarse *first, fine *k)
             k->cell[at].lean = 1 / (most * most); /* what is known without a probe */
             k->s2[at] = most * most;
         }
-        if (c < 2 * first->links)
-            k->s2[k->cell[k->ends[c].first].before] = first->grain[a] * first->grain[a];
+        if (c < 2 * first->links) k->s2[k->cell[k->ends[c].first].before] = first->grain[a] * first->grain[a];
     }
     for (int round = 0; round < SIGMA_ROUNDS; round++) {
         for (int32_t i = 0; i < k->n_hot; i++) {
             float least = 1 / k->o[i].w, rest = least;
             for (int32_t h = k->hot[i].from; h < k->hot[i + 1].from; h++) {
                 float late = k->hop[h].late;
-                rest += (1 - late) * (1 - late) * k->s2[k->hop[h].cell] + late * late * k->s2[k->hop[h].after];
+                rest +=
+                    (1 - late) * (1 - late) * k->s2[k->hop[h].cell] + late * late * k->s2[k->hop[h].after];
             }
             k->doubt[i] = (struct doubt){least, rest};
         }
@@ -732,16 +677,14 @@ static void errors_fine(const coarse *first, fine *k)
 }
 
 /* Learn where each link's queue usually stands, and where it stands now. */
-static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, const fine *k)
-{
+static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, const fine *k) {
     int64_t wide = first->links;
     double gain = 1 - pow(1 - FORGET, (double)s->slots / s->merge);
     for (int64_t a = 0; a < wide; a++) {
         double sum = 0;
         for (int64_t row = 0; row < first->rows; row++) {
             int64_t c = (row + 1) * wide + a;
-            if (!is_live(k, c))
-                sum += (double)first->x[c] * knots_in(first, k, row);
+            if (!is_live(k, c)) sum += (double)first->x[c] * knots_in(first, k, row);
             for (int32_t at = k->ends[c].first; is_live(k, c) && at <= k->ends[c].last; at++)
                 sum += k->cell[at].x;
         }
@@ -753,9 +696,8 @@ static void learn(struct ft_queues *q, const struct ft_queue_slots *s, const coa
 }
 
 /* Tell one slot of a link: the mean of straight lines between knots. */
-static void tell(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k, int64_t t,
-                 int64_t a)
-{
+static void tell(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k,
+                 int64_t t, int64_t a) {
     float x = 0, s2 = 0;
     for (int n = 0; n <= s->knots; n++) {
         int64_t at = t * s->knots + n, row = at / k->per < first->rows ? at / k->per : first->rows - 1;
@@ -769,8 +711,8 @@ static void tell(const struct ft_queues *q, struct ft_queue_slots *s, const coar
 }
 
 /* Tell all slots: as the first estimate has it, and more closely where knots are live. */
-static void tell_all(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first, const fine *k)
-{
+static void tell_all(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first,
+                     const fine *k) {
     int64_t wide = first->links;
     for (int64_t t = 0; t < s->slots; t++)
         for (int64_t a = 0, c = (t / s->merge + 1) * wide; a < wide; a++, c++) {
@@ -779,22 +721,20 @@ static void tell_all(const struct ft_queues *q, struct ft_queue_slots *s, const 
         }
     for (int32_t n = 0; n < k->n_runs; n++) {
         int64_t a = k->run[n] % wide, t = (k->run[n] / wide - 1) * s->merge, end = t + s->merge;
-        for (t = t ? t - 1 : 0; t < end && t < s->slots; t++) /* the slot before ends at this one's first knot */
+        for (t = t ? t - 1 : 0; t < end && t < s->slots;
+             t++) /* the slot before ends at this one's first knot */
             tell(q, s, first, k, t, a);
     }
 }
 
-int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s)
-{
+int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s) {
     coarse first;
     fine k;
     s->sweeps_done = 0;
     memset(s->queue_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
     memset(s->sigma_ns, 0, (size_t)(s->slots * q->links) * sizeof(double));
-    if (!s->slots)
-        return 1;
-    if (!solve_coarse(q, s, &first, &s->sweeps_done) || !lay_fine(q, s, &first, &k))
-        return 0;
+    if (!s->slots) return 1;
+    if (!solve_coarse(q, s, &first, &s->sweeps_done) || !lay_fine(q, s, &first, &k)) return 0;
     for (int round = 0; round < s->rounds; round++) {
         descend_fine(s, &first, &k, &s->sweeps_done);
         renew_pull(s, &first, &k);
@@ -806,8 +746,6 @@ int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s)
     return 1;
 }
 
-void ft_queues_free(struct ft_queues *q)
-{
-    for (int n = 0; n < 2 * FT_QUEUE_ROOMS; n++)
-        free(q->room[n / FT_QUEUE_ROOMS][n % FT_QUEUE_ROOMS].at);
+void ft_queues_free(struct ft_queues *q) {
+    for (int n = 0; n < 2 * FT_QUEUE_ROOMS; n++) free(q->room[n / FT_QUEUE_ROOMS][n % FT_QUEUE_ROOMS].at);
 }

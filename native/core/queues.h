@@ -18,9 +18,9 @@ struct ft_queues {
     const int32_t *route_link;  /* links of each route, each at most once in a route */
     const double *packet_ns;    /* [links] time of a full packet: the grain of a queue */
     /* carried from call to call, [links] */
-    double *last_ns;  /* queue at the end of the last call */
-    double *mean_ns;  /* its mean over some time: scale of what it may be */
-    int64_t seen;     /* slots so far */
+    double *last_ns; /* queue at the end of the last call */
+    double *mean_ns; /* its mean over some time: scale of what it may be */
+    int64_t seen;    /* slots so far */
     /* memory kept for the next call: of the first estimate, and of the knots; all 0 at first */
     struct ft_queue_room room[2][FT_QUEUE_ROOMS];
 };
@@ -28,12 +28,12 @@ struct ft_queues {
 struct ft_queue_slots {
     /* in: observations in the order of their slots; all checked before */
     int64_t slots, observations;
-    const int64_t *slot_start;  /* [slots + 1] */
-    const int32_t *route;       /* [observations] */
-    const double *at;           /* mean time of its probes within the slot, 0 to 1 */
-    const double *count;        /* probes behind it */
-    const double *delay_ns;     /* their mean delay above the route's floor */
-    const double *noise_ns;     /* standard deviation of one probe's error by stamps and clocks */
+    const int64_t *slot_start; /* [slots + 1] */
+    const int32_t *route;      /* [observations] */
+    const double *at;          /* mean time of its probes within the slot, 0 to 1 */
+    const double *count;       /* probes behind it */
+    const double *delay_ns;    /* their mean delay above the route's floor */
+    const double *noise_ns;    /* standard deviation of one probe's error by stamps and clocks */
     double slot_ns;
     int rounds, sweeps, merge; /* merge: slots that the first estimate takes together */
     int knots;                 /* in a slot, at least 1 */

@@ -17,11 +17,9 @@
 #include <math.h>
 #include <string.h>
 
-int ft_bucket(double ns)
-{
+int ft_bucket(double ns) {
     uint64_t bits;
-    if (!(ns >= 1))
-        return 0;
+    if (!(ns >= 1)) return 0;
     memcpy(&bits, &ns, sizeof bits);
     /* exponent and the two highest bits of the mantissa are 4 * (1023 + log2) + those bits */
     uint64_t bucket = (bits >> 50) - 4 * 1023;
@@ -29,18 +27,15 @@ int ft_bucket(double ns)
 }
 
 /* Differences of stamps wrap as the machine does: absurd stamps give absurd delays, never undefined ones. */
-static inline int64_t plus(int64_t a, int64_t b)
-{
+static inline int64_t plus(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-static inline int64_t minus(int64_t a, int64_t b)
-{
+static inline int64_t minus(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a - (uint64_t)b);
 }
 
-static void three(double *values, int64_t n, double least, double out[3])
-{
+static void three(double *values, int64_t n, double least, double out[3]) {
     int64_t median = (n + 1) / 2 - 1, high = (99 * n + 99) / 100 - 1;
     out[0] = least;
     out[1] = ft_select(values, n, median);
@@ -48,19 +43,15 @@ static void three(double *values, int64_t n, double least, double out[3])
 }
 
 int ft_reduce(struct ft_window *w, const struct ft_row *row, const struct ft_line *prober,
-              const struct ft_line *peer, struct ft_delays *out)
-{
+              const struct ft_line *peer, struct ft_delays *out) {
     int64_t n = row->chain.samples, k = 0;
     int both = prober->known && peer->known;
     memset(out, 0, sizeof *out);
-    for (int i = 0; i < 3; i++)
-        out->forward[i] = out->reverse[i] = out->rtt[i] = NAN;
+    for (int i = 0; i < 3; i++) out->forward[i] = out->reverse[i] = out->rtt[i] = NAN;
     out->bound_ns = both ? prober->bound_ns + peer->bound_ns : NAN;
-    if (n == 0)
-        return 1;
+    if (n == 0) return 1;
     double *rtt = ft_window_scratch(w, 3 * n);
-    if (rtt == NULL)
-        return 0;
+    if (rtt == NULL) return 0;
     double *forward = rtt + n, *reverse = forward + n;
     double rtt_least = INFINITY, forward_least = INFINITY, reverse_least = INFINITY;
 
@@ -81,9 +72,9 @@ int ft_reduce(struct ft_window *w, const struct ft_row *row, const struct ft_lin
             for (int64_t i = 0; i < piece->n; i++) {
                 int64_t t1 = piece->sent[i], t2 = plus(t1, piece->forward[i]);
                 int64_t t3 = plus(t2, piece->turnaround[i]), t4 = plus(t3, piece->reverse[i]);
-                double there = (double)plus(piece->forward[i], whole) +
-                               (rest + rate_q * (double)minus(t2, peer->at_ns) -
-                                rate_p * (double)minus(t1, prober->at_ns));
+                double there =
+                    (double)plus(piece->forward[i], whole) + (rest + rate_q * (double)minus(t2, peer->at_ns) -
+                                                              rate_p * (double)minus(t1, prober->at_ns));
                 double back = (double)minus(piece->reverse[i], whole) -
                               (rest + rate_q * (double)minus(t3, peer->at_ns) -
                                rate_p * (double)minus(t4, prober->at_ns));

@@ -7,8 +7,7 @@
 /* The k-th smallest (from 0) of n finite values, which are reordered: values[0..k) <= result <= the rest.
  * Selection by partitions without a branch on the values (Lomuto's, each value moved whether or not it is
  * less): what is random to a branch predictor costs no more than what is sorted. */
-static inline double ft_select(double *values, int64_t n, int64_t k)
-{
+static inline double ft_select(double *values, int64_t n, int64_t k) {
     int64_t low = 0, high = n - 1;
     while (high - low > 12) {
         double a = values[low], b = values[low + (high - low) / 2], c = values[high];
@@ -31,16 +30,14 @@ static inline double ft_select(double *values, int64_t n, int64_t k)
                 values[less] = v;
                 less += v == pivot;
             }
-            if (k < less)
-                return pivot;
+            if (k < less) return pivot;
             low = less;
         }
     }
     for (int64_t i = low + 1; i <= high; i++) {
         double v = values[i];
         int64_t j = i;
-        for (; j > low && values[j - 1] > v; j--)
-            values[j] = values[j - 1];
+        for (; j > low && values[j - 1] > v; j--) values[j] = values[j - 1];
         values[j] = v;
     }
     return values[k];

@@ -37,23 +37,19 @@ struct turn {
     int32_t nic;
 };
 
-static int in_order(const void *a, const void *b)
-{
+static int in_order(const void *a, const void *b) {
     const struct turn *x = a, *y = b;
-    if (x->phase != y->phase)
-        return x->phase < y->phase ? -1 : 1;
+    if (x->phase != y->phase) return x->phase < y->phase ? -1 : 1;
     return x->nic < y->nic ? -1 : x->nic > y->nic;
 }
 
-static inline double squared(double gap)
-{
+static inline double squared(double gap) {
     gap = gap < MOST ? gap : MOST;
     return gap * gap;
 }
 
 /* Mean looks at a link in a turn: the length of each NIC's ways, over the links that any crosses. */
-static double looks_a_turn(const struct ft_turns *t, uint8_t *crossed)
-{
+static double looks_a_turn(const struct ft_turns *t, uint8_t *crossed) {
     double looks = 0, links = 0;
     for (int32_t n = 0; n < t->nics; n++) {
         int64_t first = t->way_start[n], end = t->way_start[n + 1];
@@ -73,8 +69,7 @@ struct memory {
 };
 
 /* The way that a NIC takes now. */
-static int64_t choose(const struct ft_turns *t, struct memory *m, int32_t nic, double now)
-{
+static int64_t choose(const struct ft_turns *t, struct memory *m, int32_t nic, double now) {
     int64_t first = t->way_start[nic], end = t->way_start[nic + 1], best = first;
     double per_age = (double)t->shots / (double)(end - first), most = -1;
     for (int64_t w = first; w < end; w++) {
@@ -88,13 +83,11 @@ static int64_t choose(const struct ft_turns *t, struct memory *m, int32_t nic, d
         }
     }
     m->taken[best] = now;
-    for (int64_t h = t->hop_start[best]; h < t->hop_start[best + 1]; h++)
-        m->looked[t->hop[h]] = now;
+    for (int64_t h = t->hop_start[best]; h < t->hop_start[best + 1]; h++) m->looked[t->hop[h]] = now;
     return best - first;
 }
 
-int ft_turns_plan(struct ft_turns *t)
-{
+int ft_turns_plan(struct ft_turns *t) {
     int64_t ways = t->way_start[t->nics];
     struct memory m = {.draws = t->seed};
     m.looked = malloc((size_t)(t->links + 1) * sizeof *m.looked);
@@ -104,13 +97,10 @@ int ft_turns_plan(struct ft_turns *t)
     int done = m.looked != NULL && m.taken != NULL && crossed != NULL && order != NULL;
     if (done) {
         m.per_gap = looks_a_turn(t, crossed);
-        for (int32_t n = 0; n < t->nics; n++)
-            order[n] = (struct turn){t->phase[n], n};
+        for (int32_t n = 0; n < t->nics; n++) order[n] = (struct turn){t->phase[n], n};
         qsort(order, (size_t)t->nics, sizeof *order, in_order);
-        for (int32_t l = 0; l < t->links; l++)
-            m.looked[l] = LONG_AGO;
-        for (int64_t w = 0; w < ways; w++)
-            m.taken[w] = LONG_AGO;
+        for (int32_t l = 0; l < t->links; l++) m.looked[l] = LONG_AGO;
+        for (int64_t w = 0; w < ways; w++) m.taken[w] = LONG_AGO;
     }
     for (int32_t turn = 0; done && turn < RUNS * t->turns; turn++)
         for (int32_t at = 0; at < t->nics; at++) {

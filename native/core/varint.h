@@ -4,8 +4,7 @@
 
 #include <stdint.h>
 
-static inline uint8_t *ft_put_varint(uint8_t *out, int64_t value)
-{
+static inline uint8_t *ft_put_varint(uint8_t *out, int64_t value) {
     uint64_t left = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
     while (left >= 0x80) {
         *out++ = (uint8_t)(left | 0x80);

@@ -4,57 +4,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int grow(void **array, int64_t *room, int64_t wanted, size_t element)
-{
-    if (wanted <= *room)
-        return 1;
+static int grow(void **array, int64_t *room, int64_t wanted, size_t element) {
+    if (wanted <= *room) return 1;
     int64_t larger = *room * 2 > wanted ? *room * 2 : wanted + 16;
     void *moved = realloc(*array, (size_t)larger * element);
-    if (moved == NULL)
-        return 0;
+    if (moved == NULL) return 0;
     *array = moved;
     *room = larger;
     return 1;
 }
 
-static uint64_t hash(int32_t peer, int32_t path)
-{
+static uint64_t hash(int32_t peer, int32_t path) {
     uint64_t key = ((uint64_t)(uint32_t)peer << 32) | (uint32_t)path;
     key *= UINT64_C(0x9e3779b97f4a7c15);
     return key ^ (key >> 32);
 }
 
-static void place(struct ft_window *w, int64_t row)
-{
+static void place(struct ft_window *w, int64_t row) {
     uint64_t mask = (uint64_t)w->n_slots - 1, slot = hash(w->rows[row].peer, w->rows[row].path) & mask;
-    while (w->slots[slot])
-        slot = (slot + 1) & mask;
+    while (w->slots[slot]) slot = (slot + 1) & mask;
     w->slots[slot] = row + 1;
 }
 
 /* The row of (peer, path), made where it is new; -1 without memory. */
-static int64_t row_of(struct ft_window *w, int32_t peer, int32_t path)
-{
+static int64_t row_of(struct ft_window *w, int32_t peer, int32_t path) {
     if (w->n_slots) {
         uint64_t mask = (uint64_t)w->n_slots - 1;
         for (uint64_t slot = hash(peer, path) & mask; w->slots[slot]; slot = (slot + 1) & mask) {
             const struct ft_row *row = &w->rows[w->slots[slot] - 1];
-            if (row->peer == peer && row->path == path)
-                return w->slots[slot] - 1;
+            if (row->peer == peer && row->path == path) return w->slots[slot] - 1;
         }
     }
-    if (!grow((void **)&w->rows, &w->row_room, w->n_rows + 1, sizeof *w->rows))
-        return -1;
+    if (!grow((void **)&w->rows, &w->row_room, w->n_rows + 1, sizeof *w->rows)) return -1;
     if (2 * (w->n_rows + 1) > w->n_slots) {
         int64_t n = w->n_slots ? 2 * w->n_slots : 128;
         int64_t *slots = calloc((size_t)n, sizeof *slots);
-        if (slots == NULL)
-            return -1;
+        if (slots == NULL) return -1;
         free(w->slots);
         w->slots = slots;
         w->n_slots = n;
-        for (int64_t r = 0; r < w->n_rows; r++)
-            place(w, r);
+        for (int64_t r = 0; r < w->n_rows; r++) place(w, r);
     }
     w->rows[w->n_rows] = (struct ft_row){peer, path, 0, 0, {-1, -1, 0}};
     place(w, w->n_rows);
@@ -62,21 +51,17 @@ static int64_t row_of(struct ft_window *w, int32_t peer, int32_t path)
 }
 
 int ft_window_add(struct ft_window *w, int32_t peer, int32_t path, struct ft_piece piece, int32_t lost,
-                  int32_t no_t3)
-{
+                  int32_t no_t3) {
     if (!grow((void **)&w->peers, &w->peer_room, peer + 1, sizeof *w->peers) ||
         !grow((void **)&w->pieces, &w->piece_room, w->n_pieces + 1, sizeof *w->pieces))
         return 0;
-    while (w->n_peers <= peer)
-        w->peers[w->n_peers++] = (struct ft_chain){-1, -1, 0};
+    while (w->n_peers <= peer) w->peers[w->n_peers++] = (struct ft_chain){-1, -1, 0};
     int64_t r = row_of(w, peer, path);
-    if (r < 0)
-        return 0;
+    if (r < 0) return 0;
     struct ft_row *row = &w->rows[r];
     row->lost += lost;
     row->no_t3 += no_t3;
-    if (piece.n == 0)
-        return 1;
+    if (piece.n == 0) return 1;
     int64_t at = w->n_pieces++;
     piece.next_of_peer = piece.next_of_row = -1;
     w->pieces[at] = piece;
@@ -97,8 +82,7 @@ int ft_window_add(struct ft_window *w, int32_t peer, int32_t path, struct ft_pie
     return 1;
 }
 
-void ft_window_free(struct ft_window *w)
-{
+void ft_window_free(struct ft_window *w) {
     free(w->pieces);
     free(w->rows);
     free(w->peers);
@@ -107,7 +91,6 @@ void ft_window_free(struct ft_window *w)
     memset(w, 0, sizeof *w);
 }
 
-double *ft_window_scratch(struct ft_window *w, int64_t n)
-{
+double *ft_window_scratch(struct ft_window *w, int64_t n) {
     return grow((void **)&w->scratch, &w->scratch_room, n, sizeof *w->scratch) ? w->scratch : NULL;
 }

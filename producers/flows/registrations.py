@@ -45,9 +45,21 @@ _VERBS: Final = ("MOVE", "PACE")
 _SOCKET: Final = re.compile(r"sock:[1-9][0-9]{0,19}")
 _QUEUE_PAIR: Final = re.compile(r"qp:[!-.0-9;-~]{1,64}:[0-9]{1,10}:[0-9]{1,20}")
 _FIELDS: Final = {
-    "protocol", "source_address", "source_port", "peer_address", "peer_port", "job", "tenant", "cookie",
-    "sent_bytes", "at_ns", "rate_limit_bps", "flow", "can", "closed",
-}  # fmt: skip
+    "protocol",
+    "source_address",
+    "source_port",
+    "peer_address",
+    "peer_port",
+    "job",
+    "tenant",
+    "cookie",
+    "sent_bytes",
+    "at_ns",
+    "rate_limit_bps",
+    "flow",
+    "can",
+    "closed",
+}
 
 
 def parse_registration(line: bytes) -> tuple[Key, Registration]:
@@ -68,9 +80,11 @@ def parse_registration(line: bytes) -> tuple[Key, Registration]:
         return ("ROCE", "", 0, "", 0), Registration(flow=flow, closed=True)
     key = (
         protocol.upper(),
-        _address(said, "source_address"), _whole(said, "source_port", 1, 65535),
-        _address(said, "peer_address"), _whole(said, "peer_port", 1, 65535),
-    )  # fmt: skip
+        _address(said, "source_address"),
+        _whole(said, "source_port", 1, 65535),
+        _address(said, "peer_address"),
+        _whole(said, "peer_port", 1, 65535),
+    )
     found = Registration(_name(said, "job"), _name(said, "tenant"), flow=flow, can=_verbs(said))
     if protocol == "udp" or said.get("cookie") is not None:
         found.cookie = _whole(said, "cookie", 1, 2**64 - 1)

@@ -15,19 +15,36 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["EVENTS", "VerbsWatch", "main"]
+__all__ = ["EVENTS", "VerbsEventReader", "main"]
 
 EVENTS = (
-    "CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR",
-    "DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR",
-    "SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL",
-)  # fmt: skip
+    "CQ_ERR",
+    "QP_FATAL",
+    "QP_REQ_ERR",
+    "QP_ACCESS_ERR",
+    "COMM_EST",
+    "SQ_DRAINED",
+    "PATH_MIG",
+    "PATH_MIG_ERR",
+    "DEVICE_FATAL",
+    "PORT_ACTIVE",
+    "PORT_ERR",
+    "LID_CHANGE",
+    "PKEY_CHANGE",
+    "SM_CHANGE",
+    "SRQ_ERR",
+    "SRQ_LIMIT_REACHED",
+    "QP_LAST_WQE_REACHED",
+    "CLIENT_REREGISTER",
+    "GID_CHANGE",
+    "WQ_FATAL",
+)
 """Names of enum ibv_event_type, in its order."""
 
 END_S = 2.0
 
 
-class VerbsWatch:
+class VerbsEventReader:
     """Waits for a device's events in a process of its own. `fileno` is to be waited on; `read` never
     blocks."""
 
@@ -36,8 +53,11 @@ class VerbsWatch:
         self.device = device
         self._process = subprocess.Popen(
             [python or sys.executable, str(Path(__file__).resolve()), device],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            close_fds=True,
+        )
         assert self._process.stdout is not None  # noqa: S101  # a pipe was asked for
         self._out = self._process.stdout.fileno()
         os.set_blocking(self._out, False)

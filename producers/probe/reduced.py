@@ -131,25 +131,42 @@ class Reducer:
     def _clock_fits(self, fits: PairFits) -> list[Record]:
         start_ns = self._window * self._window_ns
         nic = {
-            "nic": self._nic, "clock": self._clock, "batches": self._batches,
-            "samples": self._samples.samples, "lost": self._lost, "lost_batches": 0, "restarts": 0,
+            "nic": self._nic,
+            "clock": self._clock,
+            "batches": self._batches,
+            "samples": self._samples.samples,
+            "lost": self._lost,
+            "lost_batches": 0,
+            "restarts": 0,
             "clock_jump_ns": self._step_ns,
-            "clock_ns": self._last[0], "system_ns": self._last[1], **self._end,
-        }  # fmt: skip
+            "clock_ns": self._last[0],
+            "system_ns": self._last[1],
+            **self._end,
+        }
         pairs = fits.records(self._nic)
         parts = max(1, -(-len(pairs) // MAX_ELEMENTS))
         return [
             {
-                "shard": self._shard, "source": self._nic, "window": self._window,
-                "window_start_ns": start_ns, "window_end_ns": start_ns + self._window_ns, "part": part,
-                "parts": parts, "first_offset": -1, "next_offset": -1,
-                "lag_messages": -1, "messages": 0, "bytes": 0,
-                "samples": 0 if part else self._samples.samples, "late": 0, "rejected": 0,
+                "shard": self._shard,
+                "source": self._nic,
+                "window": self._window,
+                "window_start_ns": start_ns,
+                "window_end_ns": start_ns + self._window_ns,
+                "part": part,
+                "parts": parts,
+                "first_offset": -1,
+                "next_offset": -1,
+                "lag_messages": -1,
+                "messages": 0,
+                "bytes": 0,
+                "samples": 0 if part else self._samples.samples,
+                "late": 0,
+                "rejected": 0,
                 "nics": [] if part else [nic],
                 "pairs": pairs[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
             }
             for part in range(parts)
-        ]  # fmt: skip
+        ]
 
     def _path_delays(self, columns: PathDelayColumns, start_ns: int) -> list[Record]:
         offset_ns = self._view.log_offset_ns
@@ -158,25 +175,39 @@ class Reducer:
         parts = -(-len(rows) // MAX_ELEMENTS)
         return [
             {
-                "nic": self._nic, "shard": self._shard, "window": self._window, "part": part, "parts": parts,
+                "nic": self._nic,
+                "shard": self._shard,
+                "window": self._window,
+                "part": part,
+                "parts": parts,
                 "window_start_ns": start_ns + offset_ns,
                 "window_end_ns": start_ns + self._window_ns + offset_ns,
-                "state": state, "paths": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+                "state": state,
+                "paths": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
             }
             for part in range(parts)
-        ]  # fmt: skip
+        ]
 
 
 _COUNTS: Final = ("path", "count", "lost", "no_t3")
 _FIGURES: Final = (
-    "forward_min_ns", "forward_p50_ns", "forward_p99_ns",
-    "reverse_min_ns", "reverse_p50_ns", "reverse_p99_ns",
-    "rtt_min_ns", "rtt_p50_ns", "rtt_p99_ns", "bound_ns",
-)  # fmt: skip
+    "forward_min_ns",
+    "forward_p50_ns",
+    "forward_p99_ns",
+    "reverse_min_ns",
+    "reverse_p50_ns",
+    "reverse_p99_ns",
+    "rtt_min_ns",
+    "rtt_p50_ns",
+    "rtt_p99_ns",
+    "bound_ns",
+)
 _BUCKETS: Final = (
-    ("forward_bucket_start", "forward_bucket"), ("forward_bucket_start", "forward_bucket_count"),
-    ("reverse_bucket_start", "reverse_bucket"), ("reverse_bucket_start", "reverse_bucket_count"),
-)  # fmt: skip
+    ("forward_bucket_start", "forward_bucket"),
+    ("forward_bucket_start", "forward_bucket_count"),
+    ("reverse_bucket_start", "reverse_bucket"),
+    ("reverse_bucket_start", "reverse_bucket_count"),
+)
 
 
 def _rows(columns: PathDelayColumns) -> list[Record]:

@@ -60,9 +60,10 @@ class SimSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
-        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        default="127.0.0.1:19092",
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
-    )  # fmt: skip
+    )
     schema_registry_url: str | None = Field(
         default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
     )
@@ -107,20 +108,27 @@ class SimSettings(BaseModel):
         default=100, ge=1, le=300, description="ms after which a request without a reply is lost"
     )
     flush_ms: int | None = Field(
-        default=None, ge=10, le=10_000, multiple_of=10,
+        default=None,
+        ge=10,
+        le=10_000,
+        multiple_of=10,
         description="ms between two batches of a NIC; not set: by their number, as real ones",
-    )  # fmt: skip
+    )
     retrace_s: float = Field(
         default=1.0, ge=0.01, le=3600, description="s after which agents have traced a path that moved"
     )
     ways: int = Field(
-        default=32, ge=0, le=1024,
+        default=32,
+        ge=0,
+        le=1024,
         description="source ports whose ways are told of each pair of NICs with flows, as real reporters do",
-    )  # fmt: skip
-    ways_pairs: int = Field(
-        default=1024, ge=0, le=1_000_000,
+    )
+    route_pairs: int = Field(
+        default=1024,
+        ge=0,
+        le=1_000_000,
         description="pairs whose ways are told at most, those that have flows before others",
-    )  # fmt: skip
+    )
     announce_s: float = Field(default=30, ge=0.1, le=30, description="s between two announcements of a NIC")
     load: float = Field(
         default=0.2, ge=0, le=1, description="share of its line rate that every NIC sends besides the jobs"
@@ -130,18 +138,22 @@ class SimSettings(BaseModel):
         default=30, gt=0, le=86_400, description="mean s until such a flow ends and another begins"
     )
     flowlet_us: float = Field(
-        default=0, ge=0, le=1e6,
+        default=0,
+        ge=0,
+        le=1e6,
         description="us without data after which switches lead a flow anywhere; 0: it keeps its way (ECMP)",
-    )  # fmt: skip
+    )
     jobs: tuple[JobSettings, ...] = Field(default=(), description="jobs; [[sim.jobs]] a table each")
     faults: tuple[str, ...] = Field(
         default=(),
         description='faults, as in "grey 20% leaf1>spine2 after 5s for 10s"; live: `fabrictime sim fault`',
     )
     step_us: int | None = Field(
-        default=None, ge=10, le=10_000,
+        default=None,
+        ge=10,
+        le=10_000,
         description="us in a step of flows and queues; none: 100, and 200 above 256 NICs",
-    )  # fmt: skip
+    )
     lossless: bool = Field(
         default=True,
         description="whether what exceeds a buffer waits at its sender, as under priority flow control; else "

@@ -1,6 +1,6 @@
 """The simulated fleet as one object: what every agent of it would publish, in order of time. Knows no Kafka.
 
-In: `SimSettings`, faults by name, calls of an actuator. Out: `Out`s, a message each: `Nic`, `PathMaps`,
+In: `SimSettings`, faults by name, calls of an actuator. Out: `SimMessage`s, a message each: `Nic`, `PathMaps`,
 `ProbeBatch`, `LinkEvent`, `FlowReports`, and `FabricTruth`. The same settings and calls give the same
 messages, byte for byte.
 """
@@ -21,25 +21,25 @@ from numpy.typing import ArrayLike, NDArray
 from native.core import ProbeColumns, decode_probe_batch
 from native.sim.fluid import Fluid
 from producers.probe.peers import choose_peers, hashes_of
-from producers.probe.schedule import fabric_ns, refusal, ways_of
+from producers.probe.schedule import fabric_time_ns, schedule_error, schedule_paths
 from producers.settings import flush_ms_of
 from producers.sim.fault_grammar import FaultSpec, parse_fault
 from producers.sim.faults import Target, link_states, resolve
-from producers.sim.flow_routes import SimWays
+from producers.sim.flow_routes import SimFlowRoutes
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Paths
-from producers.sim.workload import FlowBook, SimFlow, address_of, job_members, job_phases
+from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
 from schemas import codec
-from schemas.ids import clock_id, split_nic
-from schemas.topics import FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, WAYS, Topic
+from schemas.ids import clock_id, nic_parts
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
-__all__ = ["EVERYTHING", "TICK_NS", "Out", "SimFault", "SimRun", "draw_clocks", "fleet_of", "topology_file"]
+__all__ = ["EVERYTHING", "TICK_NS", "SimMessage", "SimFault", "Simulation", "draw_clocks", "fleet_of", "topology_file"]
 
 TICK_NS: Final = 10_000_000
 """What is published is gathered so often; times within are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000
-EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, WAYS, TRUTH)
+EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
 
 _SECOND_NS: Final = 1_000_000_000
 _FLOW_TICKS: Final = 10
@@ -57,14 +57,14 @@ _PROBE_KIND: Final = [
     for f in codec.raw_schema("LinkEvent")["fields"]
     if f["name"] == "kind"
     for symbol in f["type"]["symbols"]
-].index("PROBE")  # fmt: skip
+].index("PROBE")
 
 Record = dict[str, Any]
 Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Out:
+class SimMessage:
     """One message: `at_ns` is fabric time, ns since the Unix epoch. It has a record, or an Avro body, or
     where it is `gone` none, which takes its key back."""
 
@@ -111,13 +111,18 @@ class SimFault:
     """Of a flap: (went down, came back)."""
 
 
-class SimRun:
+class Simulation:
     """A fleet of `settings.nics` NICs from `start_ns` on. `tell`: the topics of which messages are wanted."""
 
     def __init__(
-        self, settings: SimSettings, *, start_ns: int = EPOCH_NS, tell: Collection[Topic] = EVERYTHING,
-        fleet: Fleet | None = None, traces_per_tick: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: SimSettings,
+        *,
+        start_ns: int = EPOCH_NS,
+        tell: Collection[Topic] = EVERYTHING,
+        fleet: Fleet | None = None,
+        traces_per_tick: int | None = None,
+    ) -> None:
         self.settings = s = settings
         self.fleet = fleet or fleet_of(s)
         self.start_ns = start_ns
@@ -127,12 +132,24 @@ class SimRun:
         step_ns = s.step_ns
         self._step_ns = step_ns
         self.kernel = Fluid(
-            rate_bps=f.rate_bps, delay_ns=f.delay_ns, buffer_bytes=f.buffer_bytes, kind=f.kind, nics=n,
-            start_ns=start_ns, step_ns=step_ns, packet_bytes=s.packet_bytes, probe_bytes=s.probe_bytes,
-            lossless=s.lossless, rate_pps=s.rate_pps, spacing_ns=s.spacing_ns, timeout_ns=s.timeout_ms * 1e6,
-            noise_ns=s.stamp_noise_ns, quantum_ns=s.stamp_step_ns, seed=s.seed,
+            rate_bps=f.rate_bps,
+            delay_ns=f.delay_ns,
+            buffer_bytes=f.buffer_bytes,
+            kind=f.kind,
+            nics=n,
+            start_ns=start_ns,
+            step_ns=step_ns,
+            packet_bytes=s.packet_bytes,
+            probe_bytes=s.probe_bytes,
+            lossless=s.lossless,
+            rate_pps=s.rate_pps,
+            spacing_ns=s.spacing_ns,
+            timeout_ns=s.timeout_ms * 1e6,
+            noise_ns=s.stamp_noise_ns,
+            quantum_ns=s.stamp_step_ns,
+            seed=s.seed,
             flowlet_ns=1e3 * s.flowlet_us,
-        )  # fmt: skip
+        )
         self.runs = self._rng.integers(1, 2**62, n).tolist()
         self.clocks = draw_clocks(s, n, start_ns)
         """Parameters of each NIC's clock, as `ClockSettings` and `TestClock` take them."""
@@ -142,8 +159,8 @@ class SimRun:
         boots = [f"{a:08x}{b:08x}" for a, b in self._rng.integers(0, 2**32, (f.shape.hosts, 2)).tolist()]
         self._boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
-        self.book = FlowBook(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
-        self._ways = SimWays(f, s.shard, s.ways, s.ways_pairs)
+        self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
+        self._ways = SimFlowRoutes(f, s.shard, s.ways, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)
@@ -152,7 +169,7 @@ class SimRun:
         self._tick = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._queued = 0
-        self._now_out: list[Out] = []
+        self._now_out: list[SimMessage] = []
         self._changed: dict[int, dict[str, SimFlow]] = defaultdict(dict)
         self.faults: list[SimFault] = []
         self._traces_per_tick = traces_per_tick
@@ -182,7 +199,7 @@ class SimRun:
         """Fabric time, ns since the Unix epoch: all before has been told."""
         return self.start_ns + self._tick * TICK_NS
 
-    def advance(self, seconds: float) -> Iterator[Out]:
+    def advance(self, seconds: float) -> Iterator[SimMessage]:
         """Yield what the next `seconds` bring, in order of time within each tick of 10 ms.
 
         Truth comes at whole seconds since the start, what is lost at once.
@@ -190,7 +207,7 @@ class SimRun:
         for _ in range(max(1, round(seconds * 1e9 / TICK_NS))):
             yield from self.tick()
 
-    def tick(self) -> list[Out]:
+    def tick(self) -> list[SimMessage]:
         """Return what the next 10 ms bring, in order of time."""
         begin, until = self._tick * TICK_NS, (self._tick + 1) * TICK_NS
         self._now_out = []
@@ -207,10 +224,14 @@ class SimRun:
         self._evidence()
         for job, number, began, end in self.kernel.iterations():
             self._job_done[job] = (number + 1, round(end - began))
-            self._iterations.append({
-                "job": self.settings.jobs[job].name, "iteration": number,
-                "end_ns": self.start_ns + round(end), "time_ns": round(end - began),
-            })  # fmt: skip
+            self._iterations.append(
+                {
+                    "job": self.settings.jobs[job].name,
+                    "iteration": number,
+                    "end_ns": self.start_ns + round(end),
+                    "time_ns": round(end - began),
+                }
+            )
         self._flush()
         self._watch_queues()
         self._report_flows()
@@ -236,7 +257,7 @@ class SimRun:
         self, topic: Topic, key: str, at_ns: int, record: Record | None = None, body: bytes | None = None
     ) -> None:
         if topic.name in self._tell:
-            self._now_out.append(Out(topic, key, at_ns, record, body))
+            self._now_out.append(SimMessage(topic, key, at_ns, record, body))
 
     # --- NICs, paths, probes ---
 
@@ -286,16 +307,28 @@ class SimRun:
         for nic, name in enumerate(f.nic_ids):
             if self._states.dead.get(nic):
                 continue
-            host, device = split_nic(name)
+            host, device = nic_parts(name)
             yield {
-                "nic": name, "host": host, "device": device, "shard": self.settings.shard,
-                "rail": int(f.nic_rail[nic]) if rails else None, "rack": f"rack{int(f.nic_rack[nic]) + 1}",
-                "addresses": [address_of(nic)], "probe_port": PROBE_PORT,
-                "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"), "stamp": "HARDWARE",
-                "speed_bps": int(f.rate_bps[2 * nic]), "mtu_bytes": 4200, "run": self.runs[nic],
-                "since_ns": self.start_ns, "announced_ns": now_ns, "capabilities": ["probe.udp"],
-                "path_ports": self.path_ports, "turn_ns": self.pace[0], "turn_shots": self.pace[1],
-            }  # fmt: skip
+                "nic": name,
+                "host": host,
+                "device": device,
+                "shard": self.settings.shard,
+                "rail": int(f.nic_rail[nic]) if rails else None,
+                "rack": f"rack{int(f.nic_rack[nic]) + 1}",
+                "addresses": [address_of(nic)],
+                "probe_port": PROBE_PORT,
+                "clock": clock_id(host, f"ptp{int(f.nic_device[nic])}"),
+                "stamp": "HARDWARE",
+                "speed_bps": int(f.rate_bps[2 * nic]),
+                "mtu_bytes": 4200,
+                "run": self.runs[nic],
+                "since_ns": self.start_ns,
+                "announced_ns": now_ns,
+                "capabilities": ["probe.udp"],
+                "path_ports": self.path_ports,
+                "slot_ns": self.pace[0],
+                "slot_probes": self.pace[1],
+            }
 
     @property
     def pace(self) -> tuple[int, int]:
@@ -306,21 +339,21 @@ class SimRun:
         return round(1e9 * probes / self.settings.rate_pps), 1
 
     def take_turns(self, record: Record) -> None:
-        """Let a NIC of the fleet probe as a `ProbeTurns` says, on its own clock; pass over other fleets.
+        """Let a NIC of the fleet probe as a `ProbeSchedule` says, on its own clock; pass over other fleets.
         Raises ValueError, one line, for what no prober takes."""
         nic = self.fleet.nic_index.get(record["nic"])
         if nic is None:
             return
-        why = refusal(record, self.pace)
+        why = schedule_error(record, self.pace)
         if why:
             raise ValueError(f"turns of {record['nic']}: {why}")
         first, end = np.searchsorted(self._group[0], [nic, nic + 1]).tolist()
         groups = zip(self._group[1][first:end].tolist(), self._group[2][first:end].tolist(), strict=True)
         at = {(self.fleet.nic_ids[peer], port): number for number, (peer, port) in enumerate(groups)}
         now_ns = self.kernel.now_ns
-        since_ns = fabric_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
-        ways = [at.get(way, -1) for way in ways_of(record)]
-        self.kernel.set_turns(nic, now_ns - since_ns, record["turn_ns"], ways)
+        since_ns = fabric_time_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
+        ways = [at.get(way, -1) for way in schedule_paths(record)]
+        self.kernel.set_turns(nic, now_ns - since_ns, record["slot_ns"], ways)
 
     def _trace(self) -> None:
         """Tell the paths that were not told yet, or not since they moved."""
@@ -337,16 +370,26 @@ class SimRun:
         for leg, groups in enumerate(self._pairs[nic, peer]):
             paths = self._legs[leg]
             for g in groups:
-                rows.append({
-                    "path": int(self._group[2][g]), "leg": ("REQUEST", "ANSWER")[leg],
-                    "hops": [names[link] for link in paths.of(g).tolist()], "found": "TRACED",
-                    "complete": bool(paths.reached[g]), "since_ns": int(self._since_ns[leg, g]),
-                    "changes": int(self._moves[leg, g]), "contradiction": None,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "path": int(self._group[2][g]),
+                        "leg": ("REQUEST", "ANSWER")[leg],
+                        "links": [names[link] for link in paths.of(g).tolist()],
+                        "found": "TRACED",
+                        "complete": bool(paths.reached[g]),
+                        "since_ns": int(self._since_ns[leg, g]),
+                        "changes": int(self._moves[leg, g]),
+                        "contradiction": None,
+                    }
+                )
         return {
-            "nic": self.fleet.nic_ids[nic], "peer": self.fleet.nic_ids[peer], "shard": self.settings.shard,
-            "run": self.runs[nic], "traced_ns": self._system_ns(), "paths": rows,
-        }  # fmt: skip
+            "nic": self.fleet.nic_ids[nic],
+            "peer": self.fleet.nic_ids[peer],
+            "shard": self.settings.shard,
+            "run": self.runs[nic],
+            "traced_ns": self._system_ns(),
+            "paths": rows,
+        }
 
     def _retrace(self) -> None:
         """Note what moved since it was traced last: it is told from the next tick on."""
@@ -381,12 +424,22 @@ class SimRun:
 
     def _carrier_event(self, nic: int, carrier: bool) -> None:
         now_ns = self._system_ns()
-        self._put(LINKS, self.settings.shard, now_ns, {
-            "nic": self.fleet.nic_ids[nic], "shard": self.settings.shard, "run": self.runs[nic],
-            "event": self._events[nic], "kind": "CARRIER",
-            "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
-            "system_ns": now_ns, "interval_ns": 0, "carrier": carrier,
-        })  # fmt: skip
+        self._put(
+            LINKS,
+            self.settings.shard,
+            now_ns,
+            {
+                "nic": self.fleet.nic_ids[nic],
+                "shard": self.settings.shard,
+                "run": self.runs[nic],
+                "event": self._events[nic],
+                "kind": "CARRIER",
+                "clock_ns": self.kernel.clock_ns(nic, self.kernel.now_ns),
+                "system_ns": now_ns,
+                "interval_ns": 0,
+                "carrier": carrier,
+            },
+        )
         self._events[nic] += 1
 
     # --- flows and jobs ---
@@ -410,8 +463,9 @@ class SimRun:
             ]
         self.kernel.add_job(
             [([n for pair in pairs for n in flows[pair]], size / job.connections) for pairs, size in phases],
-            job.compute_ms * 1e6, ends=ends,
-        )  # fmt: skip
+            job.compute_ms * 1e6,
+            ends=ends,
+        )
 
     def _port(self) -> int:
         return int(self._rng.integers(49_152, 65_536))
@@ -500,11 +554,21 @@ class SimRun:
             if self._states.dead.get(host * self.fleet.shape.nics_per_host):
                 return
             for begin in range(0, max(1, len(flows)), MAX_ELEMENTS):
-                self._put(FLOWS, self.fleet.node_ids[host], system_ns, self.book.report(
-                    host, flows[begin : begin + MAX_ELEMENTS], whole=whole and len(flows) <= MAX_ELEMENTS,
-                    now_ns=now_ns, system_ns=system_ns, shard=self.settings.shard,
-                    wait_ns=self._wait_ns, sums=sums,
-                ))  # fmt: skip
+                self._put(
+                    FLOWS,
+                    self.fleet.node_ids[host],
+                    system_ns,
+                    self.book.report(
+                        host,
+                        flows[begin : begin + MAX_ELEMENTS],
+                        whole=whole and len(flows) <= MAX_ELEMENTS,
+                        now_ns=now_ns,
+                        system_ns=system_ns,
+                        shard=self.settings.shard,
+                        wait_ns=self._wait_ns,
+                        sums=sums,
+                    ),
+                )
 
         for host, flows in changed.items():
             report(host, list(flows.values()), False)
@@ -513,18 +577,21 @@ class SimRun:
 
     def _tell_ways(self) -> None:
         """Tell, a few at a time, which links flows could take."""
-        if WAYS.name not in self._tell:
+        if FLOW_ROUTES.name not in self._tell:
             return
         if self._tick % _WAYS_TICKS == 1:
             self._ways.follow(self.book.flows.values())
         system_ns = self._system_ns()
         for key, record in self._ways.take(_WAYS_PER_TICK, self._living(), system_ns, self._states.dead):
-            self._now_out.append(Out(WAYS, key, system_ns, record, gone=record is None))
+            self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
 
     def _look_at_flows(
-        self, sums: NDArray[np.float64], now_ns: float, system_ns: int,
+        self,
+        sums: NDArray[np.float64],
+        now_ns: float,
+        system_ns: int,
         changed: dict[int, dict[str, SimFlow]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Find the flows that go otherwise than was told, as a host's reporter does ten times a second; what
         came before goes into reports of its own, so that the change stands by itself."""
         before, then_ns = self._flows_looked
@@ -538,10 +605,21 @@ class SimRun:
         for host, flows in earlier.items():
             if not self._states.dead.get(host * self.fleet.shape.nics_per_host):
                 for begin in range(0, len(flows), MAX_ELEMENTS):
-                    self._put(FLOWS, self.fleet.node_ids[host], system_ns, self.book.report(
-                        host, flows[begin : begin + MAX_ELEMENTS], whole=False, now_ns=then_ns,
-                        system_ns=system_ns, shard=self.settings.shard, wait_ns=self._wait_ns, sums=before,
-                    ))  # fmt: skip
+                    self._put(
+                        FLOWS,
+                        self.fleet.node_ids[host],
+                        system_ns,
+                        self.book.report(
+                            host,
+                            flows[begin : begin + MAX_ELEMENTS],
+                            whole=False,
+                            now_ns=then_ns,
+                            system_ns=system_ns,
+                            shard=self.settings.shard,
+                            wait_ns=self._wait_ns,
+                            sums=before,
+                        ),
+                    )
 
     # --- faults ---
 
@@ -563,10 +641,12 @@ class SimRun:
         standing = [fault for fault in self.faults if fault.end_ns is None]
         text = None if which is None else str(which)
         found = [
-            fault for fault in standing
-            if text is None or text == str(fault.number)
+            fault
+            for fault in standing
+            if text is None
+            or text == str(fault.number)
             or (not text.isdecimal() and str(fault.spec) == str(parse_fault(text)))
-        ]  # fmt: skip
+        ]
         if not found and which is not None:
             here = ", ".join(str(fault.number) for fault in standing) or "none is"
             raise ValueError(f"fault {which!r}: expected one in force ({here})")
@@ -644,9 +724,12 @@ class SimRun:
     def _set_link(self, link: int) -> None:
         s = self._states
         self.kernel.set_link(
-            link, up=bool(s.up[link]), loss=float(s.loss[link]), share=float(s.share[link]),
+            link,
+            up=bool(s.up[link]),
+            loss=float(s.loss[link]),
+            share=float(s.share[link]),
             base_load=float(self._base_load[link]),
-        )  # fmt: skip
+        )
 
     def _apply(self) -> None:
         """Make links and NICs what the faults in force say; packets go around what switches see down."""
@@ -654,9 +737,7 @@ class SimRun:
         now = self._states = link_states(
             self.fleet, [(fault.spec, fault.target) for fault in self.faults if fault.on]
         )
-        differs = (
-            (before.up != now.up) | (before.loss != now.loss) | (before.share != now.share)
-        )  # fmt: skip
+        differs = (before.up != now.up) | (before.loss != now.loss) | (before.share != now.share)
         for link in np.flatnonzero(differs).tolist():
             self._set_link(link)
         for nic in before.dead.keys() | now.dead.keys():
@@ -687,9 +768,11 @@ class SimRun:
         for link in np.flatnonzero(self._hot == _OPEN_TICKS).tolist():
             if link not in self._contention:
                 self._contention[link] = {
-                    "link": self.fleet.link_ids[link], "kind": self._kind_of(link),
-                    "begin_ns": now_ns - _OPEN_TICKS * TICK_NS, "end_ns": None,
-                }  # fmt: skip
+                    "link": self.fleet.link_ids[link],
+                    "kind": self._kind_of(link),
+                    "begin_ns": now_ns - _OPEN_TICKS * TICK_NS,
+                    "end_ns": None,
+                }
         for link in [link for link in self._contention if self._cool[link] >= _CLOSE_TICKS]:
             ended = self._contention.pop(link)
             self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * TICK_NS})
@@ -719,30 +802,53 @@ class SimRun:
         s, names = self._states, self.fleet.link_ids
         wanted = np.flatnonzero((busy > 0) | (depth > 0) | ~s.up | (s.loss > 0) | (s.share < 1))
         rows = [
-            {"link": names[link], "up": up, "loss_rate": loss, "depth_mean_bytes": mean,
-             "depth_max_bytes": deepest, "utilisation": used}
+            {
+                "link": names[link],
+                "up": up,
+                "loss_rate": loss,
+                "depth_mean_bytes": mean,
+                "depth_max_bytes": deepest,
+                "utilisation": used,
+            }
             for link, up, loss, mean, deepest, used in zip(
-                wanted.tolist(), s.up[wanted].tolist(), s.loss[wanted].tolist(),
-                (depth + packet)[wanted].tolist(), (most + packet)[wanted].tolist(), busy[wanted].tolist(),
+                wanted.tolist(),
+                s.up[wanted].tolist(),
+                s.loss[wanted].tolist(),
+                (depth + packet)[wanted].tolist(),
+                (most + packet)[wanted].tolist(),
+                busy[wanted].tolist(),
                 strict=True,
             )
-        ]  # fmt: skip
+        ]
         faults = [
-            {"fault": fault.number, "line": str(fault.spec),
-             "links": [names[link] for link in fault.target.links],
-             "begin_ns": fault.begin_ns, "end_ns": fault.end_ns}
+            {
+                "fault": fault.number,
+                "line": str(fault.spec),
+                "links": [names[link] for link in fault.target.links],
+                "begin_ns": fault.begin_ns,
+                "end_ns": fault.end_ns,
+            }
             for fault in self.faults
             if fault.begin_ns < end_ns and (fault.end_ns is None or fault.end_ns >= begin_ns)
-        ]  # fmt: skip
+        ]
         parts = max(1, -(-len(rows) // MAX_ELEMENTS))
         for part in range(parts):
-            self._put(TRUTH, self.settings.shard, end_ns, {
-                "shard": self.settings.shard, "start_ns": begin_ns, "end_ns": end_ns,
-                "part": part, "parts": parts, "faults": [] if part else faults,
-                "links": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
-                "contention": [] if part else [*past, *self._contention.values()],
-                "jobs": [] if part else jobs,
-            })  # fmt: skip
+            self._put(
+                TRUTH,
+                self.settings.shard,
+                end_ns,
+                {
+                    "shard": self.settings.shard,
+                    "start_ns": begin_ns,
+                    "end_ns": end_ns,
+                    "part": part,
+                    "parts": parts,
+                    "faults": [] if part else faults,
+                    "links": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+                    "contention": [] if part else [*past, *self._contention.values()],
+                    "jobs": [] if part else jobs,
+                },
+            )
 
     def job_state(self) -> list[Record]:
         """Return name, NICs, iterations so far and the newest one's time (ns; None: none yet) of each job."""
@@ -760,9 +866,12 @@ def fleet_of(settings: SimSettings) -> Fleet:
     """Return the network of these settings. Raises ValueError where there is none of such a shape."""
     s = settings
     return Fleet.of(
-        s.nics, rate_bps=s.rate_bps, fabric_rate_bps=s.fabric_rate_bps, oversubscription=s.oversubscription,
+        s.nics,
+        rate_bps=s.rate_bps,
+        fabric_rate_bps=s.fabric_rate_bps,
+        oversubscription=s.oversubscription,
         seed=s.seed,
-    )  # fmt: skip
+    )
 
 
 def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[str, Any]]:
@@ -775,11 +884,17 @@ def draw_clocks(settings: SimSettings, nics: int, start_ns: int) -> list[dict[st
     drift = rng.uniform(-s.clock_drift_max_ppb, s.clock_drift_max_ppb, nics).tolist()
     seed = rng.integers(0, 2**62, nics).tolist()
     return [
-        {"offset_ns": offset[i], "drift_ppb": drift[i], "epoch_ns": s.clock_epoch_ns or start_ns,
-         "seed": seed[i], "step_ns": 0, "step_at_ns": 0,
-         "wander_ppb_per_sqrt_s": s.clock_wander_ppb_per_sqrt_s}
+        {
+            "offset_ns": offset[i],
+            "drift_ppb": drift[i],
+            "epoch_ns": s.clock_epoch_ns or start_ns,
+            "seed": seed[i],
+            "step_ns": 0,
+            "step_at_ns": 0,
+            "wander_ppb_per_sqrt_s": s.clock_wander_ppb_per_sqrt_s,
+        }
         for i in range(nics)
-    ]  # fmt: skip
+    ]
 
 
 def topology_file(fleet: Fleet) -> TopologyFile:

@@ -100,13 +100,29 @@ class Shape:
     """Of a NIC's own queue."""
 
     def __post_init__(self) -> None:
-        for name in ("hosts", "hosts_per_rack", "spines", "nics_per_host", "rails", "cables",
-                     "host_rate_bps", "fabric_rate_bps", "core_rate_bps", "buffer_bytes",
-                     "host_buffer_bytes"):  # fmt: skip
+        for name in (
+            "hosts",
+            "hosts_per_rack",
+            "spines",
+            "nics_per_host",
+            "rails",
+            "cables",
+            "host_rate_bps",
+            "fabric_rate_bps",
+            "core_rate_bps",
+            "buffer_bytes",
+            "host_buffer_bytes",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected at least 1")
-        for name in ("racks_per_pod", "cores", "switching_ns", "host_cable_ns", "fabric_cable_ns",
-                     "core_cable_ns"):  # fmt: skip
+        for name in (
+            "racks_per_pod",
+            "cores",
+            "switching_ns",
+            "host_cable_ns",
+            "fabric_cable_ns",
+            "core_cable_ns",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
         if self.nics_per_host % self.rails:
@@ -287,12 +303,19 @@ class Fleet:
             cores = max(1, math.ceil(pod_leaves / oversubscription - 1e-9))
         return cls(
             Shape(
-                hosts=nics // nics_per_host, hosts_per_rack=hosts_per_rack, spines=spines,
-                nics_per_host=nics_per_host, rails=rails, racks_per_pod=racks_per_pod, cores=cores,
-                host_rate_bps=rate_bps, fabric_rate_bps=fabric_rate_bps, core_rate_bps=fabric_rate_bps,
+                hosts=nics // nics_per_host,
+                hosts_per_rack=hosts_per_rack,
+                spines=spines,
+                nics_per_host=nics_per_host,
+                rails=rails,
+                racks_per_pod=racks_per_pod,
+                cores=cores,
+                host_rate_bps=rate_bps,
+                fabric_rate_bps=fabric_rate_bps,
+                core_rate_bps=fabric_rate_bps,
             ),
             seed,
-        )  # fmt: skip
+        )
 
     def paths(
         self,
@@ -320,8 +343,12 @@ class Fleet:
             raise ValueError(f"src, dst and ports: {error}") from None
         if a.ndim != 1:
             raise ValueError(f"src, dst and ports: {a.ndim} dimensions, expected 1")
-        for name, part, end in (("src", a, self.nics), ("dst", b, self.nics),
-                                ("src_port", sport, 1 << 16), ("dst_port", dport, 1 << 16)):  # fmt: skip
+        for name, part, end in (
+            ("src", a, self.nics),
+            ("dst", b, self.nics),
+            ("src_port", sport, 1 << 16),
+            ("dst_port", dport, 1 << 16),
+        ):
             wrong = (part < 0) | (part >= end)
             if wrong.any():
                 raise ValueError(f"{name} {part[wrong][0]}: expected 0 to {end - 1}")
@@ -343,9 +370,14 @@ class Fleet:
         """Flows that still have a way."""
 
         def choose(
-            at: Int64s, column: int, node: Int64s, first: Int64s, width: int, way: int,
+            at: Int64s,
+            column: int,
+            node: Int64s,
+            first: Int64s,
+            width: int,
+            way: int,
             usable: Callable[[Int64s], Bools] | None = None,
-        ) -> None:  # fmt: skip
+        ) -> None:
             """Of flows `at`, take one of `width` cables from `first` on, by the hash of `node`."""
             state = down if way else up
             at, node, first = at[on[at]], node[on[at]], first[on[at]]
@@ -368,24 +400,45 @@ class Fleet:
         far = np.flatnonzero(leaf_a != leaf_b)
         pod_a, pod_b = self._leaf_pod[leaf_a], self._leaf_pod[leaf_b]
         choose(
-            far, 1, self.first_leaf + leaf_a[far], self._first_up + leaf_a[far] * self._uplinks,
-            self._uplinks, 0,
+            far,
+            1,
+            self.first_leaf + leaf_a[far],
+            self._first_up + leaf_a[far] * self._uplinks,
+            self._uplinks,
+            0,
             (lambda at: ways.uplinks(leaf_a[at], pod_a[at], leaf_b[at], pod_b[at])) if ways else None,
-        )  # fmt: skip
+        )
         plane = np.maximum(hops[:, 1] // 2 - self._first_up, 0) % self._uplinks // s.cables
         if s.cores:
             over = far[pod_a[far] != pod_b[far]]
             spine = pod_a[over] * s.spines + plane[over]
             choose(
-                over, 2, self.first_spine + spine, self._first_top + spine * s.cores, s.cores, 0,
+                over,
+                2,
+                self.first_spine + spine,
+                self._first_top + spine * s.cores,
+                s.cores,
+                0,
                 (lambda at: ways.cores(pod_a[at], pod_b[at], plane[at])) if ways else None,
-            )  # fmt: skip
+            )
             core = np.maximum(hops[over, 2] // 2 - self._first_top, 0) % s.cores
             below = pod_b[over] * s.spines + plane[over]
-            choose(over, 3, self.first_core + plane[over] * s.cores + core,
-                   self._first_top + below * s.cores + core, 1, 1)  # fmt: skip
-        choose(far, 4, self.first_spine + pod_b[far] * s.spines + plane[far],
-               self._first_up + leaf_b[far] * self._uplinks + plane[far] * s.cables, s.cables, 1)  # fmt: skip
+            choose(
+                over,
+                3,
+                self.first_core + plane[over] * s.cores + core,
+                self._first_top + below * s.cores + core,
+                1,
+                1,
+            )
+        choose(
+            far,
+            4,
+            self.first_spine + pod_b[far] * s.spines + plane[far],
+            self._first_up + leaf_b[far] * self._uplinks + plane[far] * s.cables,
+            s.cables,
+            1,
+        )
         choose(every, 5, self.first_leaf + leaf_b, b, 1, 1)
         taken = hops >= 0
         start = np.concatenate([[0], np.cumsum(taken.sum(axis=1))])
@@ -481,13 +534,22 @@ class Fleet:
     def link_ids(self) -> list[str]:
         """[L]: `node:port>node:port`."""
         names, host_ends = self.node_ids, self.shape.hosts
-        ends = zip(self.link_from.tolist(), self.port_from.tolist(), self.link_to.tolist(),
-                   self.port_to.tolist(), strict=True)  # fmt: skip
+        ends = zip(
+            self.link_from.tolist(),
+            self.port_from.tolist(),
+            self.link_to.tolist(),
+            self.port_to.tolist(),
+            strict=True,
+        )
         return [
-            link_id(names[a], f"{'eth' if a < host_ends else 'swp'}{p}",
-                    names[b], f"{'eth' if b < host_ends else 'swp'}{q}")
+            link_id(
+                names[a],
+                f"{'eth' if a < host_ends else 'swp'}{p}",
+                names[b],
+                f"{'eth' if b < host_ends else 'swp'}{q}",
+            )
             for a, p, b, q in ends
-        ]  # fmt: skip
+        ]
 
     @cached_property
     def nic_index(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """What the simulated fleet's NICs send: jobs in phases, other traffic, and a book of every flow.
 
-In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and `FlowBook`,
+In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and `SimFlowTable`,
 which gives flows to the kernel and makes `FlowReports` of what the kernel says about them.
 """
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from native.sim.fluid import Fluid
 from producers.sim.settings import JobSettings
 from producers.sim.topology import Fleet
-from schemas.ids import split_nic
+from schemas.ids import nic_parts
 
-__all__ = ["FLOW_PORT", "FlowBook", "SimFlow", "address_of", "job_members", "job_phases"]
+__all__ = ["FLOW_PORT", "SimFlowTable", "SimFlow", "address_of", "job_members", "job_phases"]
 
 FLOW_PORT: Final = 4791
 """RoCEv2's UDP port: with a flow's source port it decides its way."""
@@ -125,12 +125,12 @@ class SimFlow:
     opened: bool = True
 
 
-class FlowBook:
+class SimFlowTable:
     """Every flow of the fleet, and the kernel's side of it."""
 
     def __init__(
         self, fleet: Fleet, kernel: Fluid, boots: Sequence[str], step_ns: int, *, flowlets: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._fleet, self._kernel, self._boots, self._step_ns = fleet, kernel, boots, step_ns
         self._flowlets = flowlets
         self.flows: dict[str, SimFlow] = {}
@@ -142,18 +142,34 @@ class FlowBook:
         self._slow: set[int] = set()
 
     def open(
-        self, source: int, destination: int, port: int, *, job: str | None = None, tenant: str | None = None,
-        demand_bps: float | None = None, living: NDArray[np.bool_] | None = None, endless: bool = True,
-    ) -> SimFlow:  # fmt: skip
+        self,
+        source: int,
+        destination: int,
+        port: int,
+        *,
+        job: str | None = None,
+        tenant: str | None = None,
+        demand_bps: float | None = None,
+        living: NDArray[np.bool_] | None = None,
+        endless: bool = True,
+    ) -> SimFlow:
         """Open a flow; `endless`: it begins to send at once, else the kernel's job says when."""
         kernel, fleet = self._kernel, self._fleet
         free = self._free.get(source)
         number = free.pop() if free else kernel.add_flow(source, float(fleet.rate_bps[2 * source]))
         self._queue_pairs += 1
-        host, device = split_nic(fleet.nic_ids[source])
+        host, device = nic_parts(fleet.nic_ids[source])
         boot = self._boots[int(fleet.nic_host[source])]
-        flow = SimFlow(number, f"{host}/{boot}/qp:{device}:{self._queue_pairs}:1", source, destination, port,
-                       job, tenant, demand_bps=demand_bps)  # fmt: skip
+        flow = SimFlow(
+            number,
+            f"{host}/{boot}/qp:{device}:{self._queue_pairs}:1",
+            source,
+            destination,
+            port,
+            job,
+            tenant,
+            demand_bps=demand_bps,
+        )
         sums = kernel.flow_sums_of(number)
         flow.at_open, flow.at_report, flow.reported_ns = sums, sums, kernel.now_ns
         self.lead(flow, living)
@@ -181,9 +197,12 @@ class FlowBook:
         if not flows:
             return []
         found = self._fleet.paths(
-            [flow.source for flow in flows], [flow.destination for flow in flows],
-            [flow.port for flow in flows], FLOW_PORT, living,
-        )  # fmt: skip
+            [flow.source for flow in flows],
+            [flow.destination for flow in flows],
+            [flow.port for flow in flows],
+            FLOW_PORT,
+            living,
+        )
         moved = []
         names = self._fleet.link_ids
         for i, flow in enumerate(flows):
@@ -220,18 +239,30 @@ class FlowBook:
         ]
 
     def report(
-        self, host: int, flows: Sequence[SimFlow], *, whole: bool, now_ns: float, system_ns: int, shard: str,
-        wait_ns: Float64s, sums: Float64s | None = None,
-    ) -> Record:  # fmt: skip
+        self,
+        host: int,
+        flows: Sequence[SimFlow],
+        *,
+        whole: bool,
+        now_ns: float,
+        system_ns: int,
+        shard: str,
+        wait_ns: Float64s,
+        sums: Float64s | None = None,
+    ) -> Record:
         """Return the `FlowReports` of a host. `wait_ns` [L]: how long packets waited at each link lately."""
         if sums is None:
             sums = self._kernel.flow_sums()[0]
         self._reports[host] += 1
         return {
-            "host": self._fleet.node_ids[host], "boot": self._boots[host], "report": self._reports[host] - 1,
-            "shard": shard, "system_ns": system_ns, "whole": whole,
+            "host": self._fleet.node_ids[host],
+            "boot": self._boots[host],
+            "report": self._reports[host] - 1,
+            "shard": shard,
+            "system_ns": system_ns,
+            "whole": whole,
             "flows": [self._row(flow, now_ns, wait_ns, sums[flow.number], whole) for flow in flows],
-        }  # fmt: skip
+        }
 
     def _row(self, flow: SimFlow, now_ns: float, wait_ns: Float64s, sums: Float64s, whole: bool) -> Record:
         interval_ns = now_ns - flow.reported_ns
@@ -246,20 +277,30 @@ class FlowBook:
             busy *= min(1.0, max(2 * unmet, rate_bps / float(self._fleet.rate_bps[2 * flow.source])))
         base_ns = 2 * float(self._fleet.delay_ns[links].sum())
         row: Record = {
-            "flow_id": flow.flow_id, "state": "OPEN" if flow.opened else "CLOSED",
-            "nic": self._fleet.nic_ids[flow.source], "peer": self._fleet.nic_ids[flow.destination],
-            "source_address": address_of(flow.source), "peer_address": address_of(flow.destination),
-            "source_port": flow.port, "peer_port": FLOW_PORT, "protocol": "ROCE", "hops": flow.hops,
-            "job": flow.job, "tenant": flow.tenant, "bytes_total": int(sums[0] - flow.at_open[0]),
-            "interval_ns": int(interval_ns), "bytes": int(sent),
+            "flow_id": flow.flow_id,
+            "state": "OPEN" if flow.opened else "CLOSED",
+            "nic": self._fleet.nic_ids[flow.source],
+            "peer": self._fleet.nic_ids[flow.destination],
+            "source_address": address_of(flow.source),
+            "peer_address": address_of(flow.destination),
+            "source_port": flow.port,
+            "peer_port": FLOW_PORT,
+            "protocol": "ROCE",
+            "links": flow.hops,
+            "job": flow.job,
+            "tenant": flow.tenant,
+            "bytes_total": int(sums[0] - flow.at_open[0]),
+            "interval_ns": int(interval_ns),
+            "bytes": int(sent),
             "rate_bps": rate_bps,
-            "rtt_ns": int(base_ns + float(wait_ns[links].sum())), "retransmits": int(since[1] / 4096),
+            "rtt_ns": int(base_ns + float(wait_ns[links].sum())),
+            "retransmits": int(since[1] / 4096),
             "busy_share": busy,
             "receiver_limited_share": min(1.0, float(since[4]) / steps),
             "sender_limited_share": min(1.0, float(since[3]) / steps),
             "rate_limit_bps": None if flow.limit_bps is None else int(flow.limit_bps),
             "can": ["MOVE", "PACE"],
-        }  # fmt: skip
+        }
         flow.at_report, flow.reported_ns = sums.copy(), now_ns
         flow.told_bps, flow.told_held = row["rate_bps"], _held(row)
         return row

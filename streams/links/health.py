@@ -125,7 +125,7 @@ class ShardHealth:
                 continue
             s = table.recover(record)
             self._replay_to = max(self._replay_to, s.recovered_offset)
-            table.now_ns = max(table.now_ns, s.judged_ns)
+            table.now_ns = max(table.now_ns, s.evaluated_ns)
 
     def ingest(
         self, event: Mapping[str, Any], append_ns: int, routes: Routes, offset: int = -1
@@ -287,9 +287,9 @@ class ShardHealth:
         table, max_flaps = self._table, self.thresholds["flaps_max"]
         table.age_flaps(s, now_ns)
         if s.state == "FLAPPING" and len(s.flaps) <= max_flaps:
-            table.settle(s, now_ns, now_ns, s.because)
+            table.settle(s, now_ns, now_ns, s.detected_by)
         elif s.state == "UP" and len(s.flaps) > max_flaps:
-            table.settle(s, now_ns, s.since_ns, s.because)
+            table.settle(s, now_ns, s.since_ns, s.detected_by)
         forget_ns = self.thresholds.ns("forget_s")
         away_ns = now_ns - s.since_ns if s.state == "DOWN" else 0
         if s.kind != "LINK" and away_ns > forget_ns:

@@ -34,7 +34,7 @@ class Ledger:
         """Return what forbids one more action on a flow now, None where nothing does. `flows`: how many
         there are; `urgent`: it may use what is reserved."""
         recent = self._recent(host, now_ns)
-        if len(recent) >= limits.most_actions_per_s:
+        if len(recent) >= limits.max_actions_per_s:
             return "ACTIONS_PER_S"
         self._forget(now_ns)
         if flow_id in self._moved:
@@ -47,7 +47,7 @@ class Ledger:
         a second count once: a rate follows its queue."""
         if self._rated.get(flow_id, -SECOND_NS) > now_ns - SECOND_NS:
             return None
-        return "ACTIONS_PER_S" if len(self._recent(host, now_ns)) >= limits.most_actions_per_s else None
+        return "ACTIONS_PER_S" if len(self._recent(host, now_ns)) >= limits.max_actions_per_s else None
 
     def note_rate(self, flow_id: str, host: str, now_ns: int) -> None:
         """Count that a flow is held to another rate."""

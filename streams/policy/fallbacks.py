@@ -77,7 +77,7 @@ class Ranks:
             return True
         links = said if choices is f.choices else self._options.touched
         return bool(links) and not all(
-            links.isdisjoint(way.links) and links.isdisjoint(way.back) for way, _ in f.choices
+            links.isdisjoint(way.links) and links.isdisjoint(way.reverse) for way, _ in f.choices
         )
 
     def _due_hosts(self, of_host: Mapping[str, Sized]) -> set[str]:
@@ -111,9 +111,9 @@ class Ranks:
             others = [path for path in f.others[2] if path in f.ways] if f.others is not None else []
             if others:
                 ranked.append({
-                    "flow_id": f.live.flow_id, "path": f.path, "others": others,
-                    "links": list(f.way.both),
-                    "other_links": [list(f.ways[path].both) for path in others],
+                    "flow_id": f.live.flow_id, "path": f.path, "other_paths": others,
+                    "links": list(f.way.all_links),
+                    "other_links": [list(f.ways[path].all_links) for path in others],
                     "job": f.live.job,
                 })  # fmt: skip
         ranked.sort(key=lambda each: each["flow_id"])
@@ -129,9 +129,9 @@ class Ranks:
     def _others(self, f: Flow) -> list[int]:
         """Return a flow's other living paths: well ones first, then those that share least with its own."""
         if f.elsewhere is None or f.elsewhere[0] is not f.way or f.elsewhere[1] is not f.choices:
-            own, links = frozenset(f.way.both), f.links
+            own, links = frozenset(f.way.all_links), f.links
             f.elsewhere = f.way, f.choices, [
-                (way, paths, len(own.intersection(way.both)),
+                (way, paths, len(own.intersection(way.all_links)),
                  tuple(each for each in way.links if each not in links))
                 for way, paths in f.choices if way != f.way
             ]  # fmt: skip

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from streams.policy.loads import Demand, Links, Weight
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 
 __all__ = ["NOWHERE", "Choices", "Flow", "Move", "Past"]
 
-Choices = tuple[tuple[Way, tuple[int, ...]], ...]
+Choices = tuple[tuple[FlowRoute, tuple[int, ...]], ...]
 """Ways that differ, each with the entropy values that lead there."""
 
 
@@ -40,7 +40,7 @@ class Past(NamedTuple):
     """When, ns, and from which path."""
 
 
-NOWHERE: Final = Way(())
+NOWHERE: Final = FlowRoute(())
 NO_WEIGHT: Final = Weight("", ("", None), 0.0, 0.0)
 
 
@@ -51,10 +51,10 @@ class Flow:
     live: LiveFlow
     since_ns: int = 0
     """When it was first seen."""
-    ways: Mapping[int, Way] = field(default_factory=dict)
+    ways: Mapping[int, FlowRoute] = field(default_factory=dict)
     choices: Choices = ()
     path: int = 0
-    way: Way = NOWHERE
+    way: FlowRoute = NOWHERE
     demand: Demand = field(default_factory=Demand)
     bps: float = 0.0
     """What it would send."""
@@ -80,7 +80,7 @@ class Flow:
     """How many of those, the newest, no report has shown yet."""
     avoid: dict[int, int] = field(default_factory=dict)
     """Paths that could not be taken, and until when, ns, they are not tried again."""
-    elsewhere: tuple[Way, Choices, list[tuple[Way, tuple[int, ...], int, Links]]] | None = None
+    elsewhere: tuple[FlowRoute, Choices, list[tuple[FlowRoute, tuple[int, ...], int, Links]]] | None = None
     """Its way, its choices, and of each of these that is another: the way, its ports, how many links it has
     in common with its own, and those of its data that are new."""
     others: tuple[int, Choices, list[int]] | None = None

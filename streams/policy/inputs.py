@@ -1,7 +1,7 @@
 """Inputs of the policies of a worker's shards, round by round, so that the log gives the same rounds again.
 
 In: messages of `INPUTS` in any order, and when to look. Out: `Made`: decisions and fallbacks to publish; and
-`PolicyRounds`, which name for every round how far each input had been read and by which time was decided.
+`PolicyCycles`, which name for every round how far each input had been read and by which time was decided.
 What was read between two rounds is taken in the order (topic as in `INPUTS`, partition, offset). The topology
 file alone is not in the log. Pure.
 """
@@ -17,25 +17,25 @@ from schemas.topics import (
     ACTIONS,
     CONFIG,
     CONTENTION,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     MAX_ELEMENTS,
     QUEUES,
     TOPICS,
-    WAYS,
     Topic,
 )
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
 from streams.policy.policy import Held, Policy, Rules, Said
-from streams.runtime.flow_routes import Way, WayBook
-from streams.runtime.flow_table import FlowTail, LiveFlow, LiveFlows
-from streams.runtime.global_tables import Fillable, Inventory
+from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
+from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
 from streams.runtime.live_config import LiveConfig
-from streams.runtime.route_table import PathBook, link_rate_bps
+from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.tables import GlobalTable, Inventory
 
-__all__ = ["DECISIONS_BACK_NS", "INPUTS", "Made", "PolicyFeed", "read_from"]
+__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "Made", "PolicyInputs", "read_from"]
 
 Record = dict[str, Any]
 Place = tuple[str, int]
@@ -43,17 +43,17 @@ Place = tuple[str, int]
 
 S: Final = 1_000_000_000
 MS: Final = 1_000_000
-WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, WAYS, FLAPS)
+WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH)
 """Topics that are read from their beginning."""
 INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
 BACK_NS: Final = {CONTENTION.name: 10 * S, QUEUES.name: S, FLOWS.name: 30 * S, ACTIONS.name: 600 * S}
 """How far back a new owner reads the others: what actuators did by themselves while there was none counts."""
-DECISIONS_BACK_NS: Final = 600 * S
+DECISION_LOOKBACK_NS: Final = 600 * S
 """How far back decisions of earlier epochs count."""
 REGULAR: Final = frozenset({FLOWS.name, QUEUES.name})
 """Topics that always have news: those wait for the next look."""
-REJECTED: Final = frozenset({WAYS.name, ACTIONS.name})
+REJECTED: Final = frozenset({FLOW_ROUTES.name, ACTIONS.name})
 """Topics whose bad messages nobody else rejects."""
 ROUNDS_MOST: Final = 64
 TELL_NS: Final = 250 * MS
@@ -77,7 +77,7 @@ class Made:
     decisions: list[Said]
     fallbacks: list[Said]
     rounds: list[Record]
-    """`PolicyRounds` to publish."""
+    """`PolicyCycles` to publish."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class _Shard:
     rounds: list[Record] = field(default_factory=list)
 
 
-class PolicyFeed:
+class PolicyInputs:
     """The policies of the shards that `owned` says are ours. `places`: the partitions that are read;
     `decisions`: those of earlier epochs, in their order."""
 
@@ -126,8 +126,8 @@ class PolicyFeed:
         self._decisions = list(decisions)
         self._inventory = Inventory(default_shard)
         self._config = LiveConfig()
-        self._ways = WayBook()
-        self._tail = FlowTail(PathBook(), self._inventory.members.__contains__)
+        self._ways = FlowRouteTable()
+        self._tail = FlowTable(RouteTable(), self._inventory.members.__contains__)
         self._rates: dict[str, int] = {}
         self._positions = dict.fromkeys(self.places, 0)
         self._waiting: list[Message] = []
@@ -150,7 +150,7 @@ class PolicyFeed:
     def offer(self, message: Message) -> None:
         """Take a message of `INPUTS` in; it counts from the next `take` on."""
         self._waiting.append(message)
-        self.urgent = self.urgent or message.topic == FLAPS.name
+        self.urgent = self.urgent or message.topic == LINK_HEALTH.name
         self.news = self.news or message.topic not in REGULAR
 
     def take(self) -> None:
@@ -168,8 +168,8 @@ class PolicyFeed:
 
     def _take(self, message: Message) -> None:
         topic, key, value = message.topic, message.key, message.value
-        views: dict[str, Fillable] = {
-            CONFIG.name: self._config, INVENTORY.name: self._inventory, WAYS.name: self._ways,
+        views: dict[str, GlobalTable] = {
+            CONFIG.name: self._config, INVENTORY.name: self._inventory, FLOW_ROUTES.name: self._ways,
             FLOWS.name: self._tail,
         }  # fmt: skip
         if topic in views:
@@ -182,7 +182,7 @@ class PolicyFeed:
                 shard.policy.take_config(self._config.all())
         elif topic == INVENTORY.name:
             self._rates.clear()
-        elif topic == FLAPS.name:
+        elif topic == LINK_HEALTH.name:
             self._take_health(key, self._decoded(message))
         elif topic == CONTENTION.name:
             record = self._decoded(message)
@@ -191,7 +191,7 @@ class PolicyFeed:
                 for shard in self.shards.values():
                     shard.policy.take_contention(record)
         elif topic == QUEUES.name:
-            if any(shard.policy.heeds_queues for shard in self.shards.values()):
+            if any(shard.policy.needs_queues for shard in self.shards.values()):
                 record = self._decoded(message)
                 if record is not None and record["shard"] in self.shards:
                     self.shards[record["shard"]].policy.take_queues(record)
@@ -228,7 +228,7 @@ class PolicyFeed:
             policy.take_contention(record)
         self.shards[name] = _Shard(policy, live)
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to way of a flow."""
         return self._ways.of(flow.nic, flow.peer, flow.peer_port)
 
@@ -279,7 +279,7 @@ class PolicyFeed:
         shard.rounds.append({
             "now_ns": now_ns, "flows_ns": flows_ns, "positions": steps if any(steps) else [],
             "decisions": decisions,
-            "held": None if held is None else [each._asdict() for each in held[:MAX_ELEMENTS]],
+            "suppressed": None if held is None else [each._asdict() for each in held[:MAX_ELEMENTS]],
         })  # fmt: skip
         shard.number += 1
 
@@ -287,7 +287,7 @@ class PolicyFeed:
         rounds, shard.rounds, shard.told_ns = shard.rounds, [], now_ns
         flows, movable = shard.policy.counts()
         return {
-            "shard": name, "epoch": self.epoch, "first_round": shard.number - len(rounds), "at_ns": now_ns,
+            "shard": name, "epoch": self.epoch, "first_cycle": shard.number - len(rounds), "at_ns": now_ns,
             "inputs": [f"{topic}/{partition}" for topic, partition in self.places], "flows": flows,
-            "movable": movable, "rounds": rounds,
+            "movable": movable, "cycles": rounds,
         }  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from streams.policy.pacing_feedback import Effect, EffectRules, Effects
+from streams.policy.pacing_feedback import FeedbackTable, PacingFeedback, PacingFeedbackRules
 from streams.policy.rate_target import Peak, Target
 from streams.runtime.flow_table import LiveFlow
 
@@ -104,7 +104,7 @@ class _Receiver:
     rate_bps: int
     window_id: str
     share: float
-    effect: Effect
+    effect: PacingFeedback
     clock_ns: int = 0
     """Runs while somebody sends: what was so in the last round is so after a pause."""
     pace_bps: float = 0.0
@@ -151,10 +151,10 @@ class Pacing:
 
     def __init__(
         self, rate_of: Callable[[str], int], rules: PacingRules | None = None,
-        effect: EffectRules | None = None,
+        effect: PacingFeedbackRules | None = None,
     ) -> None:  # fmt: skip
         self.rules = rules or PacingRules()
-        self._effects = Effects(effect)
+        self._effects = FeedbackTable(effect)
         self._rate_of = rate_of
         self._windows: dict[str, Record] = {}
         self._receivers: dict[str, _Receiver] = {}
@@ -245,7 +245,7 @@ class Pacing:
         for _, window in sorted(self._windows.items()):
             if window["kind"] == "INCAST":
                 peers = {flow["peer"] for flow in window["flows"]}
-                for link in (window["link"], *window["links"], *window["others"]):
+                for link in (window["link"], *window["links"], *window["candidates"]):
                     nic = _receiver_of(link)
                     if nic in peers or (not peers and link == window["link"]):
                         found.setdefault(nic, (link, window["window_id"]))

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from streams.runtime.flow_table import LiveFlow
 
-__all__ = ["Effect", "EffectRules", "Effects", "Intake"]
+__all__ = ["FeedbackTable", "Intake", "PacingFeedback", "PacingFeedbackRules"]
 
 MS: Final = 1_000_000
 S: Final = 1_000 * MS
 
 
 @dataclass(frozen=True, slots=True)
-class EffectRules:
+class PacingFeedbackRules:
     """When a pace is too tight, and what is done then."""
 
     sample_ns: int = 100 * MS
@@ -81,7 +81,7 @@ class Seen(NamedTuple):
 class Intake:
     """What one NIC took in of late."""
 
-    def __init__(self, rules: EffectRules) -> None:
+    def __init__(self, rules: PacingFeedbackRules) -> None:
         self._rules = rules
         self._seen: deque[tuple[int, float]] = deque()
 
@@ -135,10 +135,10 @@ class _Trial:
 # does. With k flows of n sending at once at p each it is k p, which grows with p as long as p is what holds
 # them back: so p is raised, `turns` over an even split, until as much comes in as came in unpaced.
 @dataclass(slots=True)
-class Effect:
+class PacingFeedback:
     """One receiver that is paced. `before_bps`: what it took in unpaced, 0 where nobody knows."""
 
-    rules: EffectRules
+    rules: PacingFeedbackRules
     intake: Intake
     rate_bps: int
     begun_ns: int
@@ -283,11 +283,11 @@ class Effect:
             self._queues.clear()
 
 
-class Effects:
+class FeedbackTable:
     """All receivers of one shard: what they take in, and what was learnt of them."""
 
-    def __init__(self, rules: EffectRules | None = None) -> None:
-        self.rules = rules or EffectRules()
+    def __init__(self, rules: PacingFeedbackRules | None = None) -> None:
+        self.rules = rules or PacingFeedbackRules()
         self._intakes: dict[str, Intake] = {}
         self._learnt: dict[str, _Learnt] = {}
         self._sampled_ns: int | None = None
@@ -315,18 +315,18 @@ class Effects:
         learnt = self._learnt.get(nic)
         return learnt is not None and now_ns < learnt.until_ns
 
-    def begin(self, nic: str, rate_bps: int, flows: int, now_ns: int) -> Effect:
+    def begin(self, nic: str, rate_bps: int, flows: int, now_ns: int) -> PacingFeedback:
         """Return the effect of pacing a receiver, with `flows`, from now on."""
         rules, intake = self.rules, self.intake(nic)
         seen = intake.since(now_ns - 2 * rules.window_ns, rules.idle_share * rate_bps)
         before_bps = seen.bps if seen.long_ns >= rules.window_ns else 0.0
-        effect = Effect(rules, intake, rate_bps, now_ns, before_bps)
+        effect = PacingFeedback(rules, intake, rate_bps, now_ns, before_bps)
         learnt = self._learnt.get(nic)
         if learnt is not None and learnt.crowd and now_ns - learnt.at_ns < rules.keep_ns:
             effect.turns = max(1.0, flows / learnt.crowd)
         return effect
 
-    def end(self, nic: str, effect: Effect, flows: int, now_ns: int) -> None:
+    def end(self, nic: str, effect: PacingFeedback, flows: int, now_ns: int) -> None:
         """Keep what was learnt of a receiver that is let go."""
         self._learnt = {
             name: each for name, each in self._learnt.items()

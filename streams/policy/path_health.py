@@ -1,6 +1,6 @@
 """How far links can be relied on, as policy takes it: well, held down, lossy, dead.
 
-In: `LinkHealth` records. Out: `Wellness`, which grades a path by its worst link. A link that has healed is
+In: `LinkHealth` records. Out: `PathHealth`, which grades a path by its worst link. A link that has healed is
 held down for a while, twice as long with each time that it went bad within the hour: an old rule of routers
 (RFC 2439, route flap damping), here without its decay.
 """
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.ids import cable_id
 
-__all__ = ["Grade", "State", "Wellness"]
+__all__ = ["Grade", "PathHealth", "State"]
 
 SECOND_NS: Final = 1_000_000_000
 HOUR_NS: Final = 3600 * SECOND_NS
@@ -54,7 +54,7 @@ class _Subject:
     """When it went bad, within the past hour, ns."""
 
 
-class Wellness:
+class PathHealth:
     """The links, NICs and hosts of one shard."""
 
     def __init__(self, hold_down_ns: int, hold_down_most_ns: int) -> None:
@@ -103,11 +103,11 @@ class Wellness:
         if was_bad and not bad:
             times = max(record["flaps_hour"], len(s.spells), 1)
             s.held_until_ns = since_ns + min(self._hold_ns << min(times - 1, 30), self._hold_most_ns)
-        if (state, tuple(record["links"]), tuple(record["others"])) != (was, s.links, s.others):
+        if (state, tuple(record["links"]), tuple(record["candidates"])) != (was, s.links, s.others):
             self.version += 1
-            self._changed.update(s.links, record["links"], _either_way((*s.others, *record["others"])))
-        self._suspect(subject, s.others, tuple(record["others"]) if bad else ())
-        s.others = tuple(record["others"]) if bad else ()
+            self._changed.update(s.links, record["links"], _either_way((*s.others, *record["candidates"])))
+        self._suspect(subject, s.others, tuple(record["candidates"]) if bad else ())
+        s.others = tuple(record["candidates"]) if bad else ()
         s.state, s.seq, s.loss = state, record["seq"], record["loss_rate"] or 0.0
         if record["kind"] in ("NIC", "HOST"):
             self._hosts[subject] = subject

@@ -21,11 +21,11 @@ from streams.policy.action_budget import Ledger
 from streams.policy.fallbacks import Ranks
 from streams.policy.flow import NOWHERE, Choices, Flow, Move, Past
 from streams.policy.loads import Links, Loads, Weight
-from streams.policy.path_health import WELL, Grade, State, Wellness
+from streams.policy.path_health import WELL, Grade, PathHealth, State
 from streams.policy.path_options import Options
 from streams.policy.rates import Rates, WantedRate
-from streams.policy.uplink_pinning import Lanes, Want
-from streams.runtime.flow_routes import Way
+from streams.policy.uplink_assignment import UplinkAssignment, UplinkRequest
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 
 __all__ = ["Held", "Policy", "Round", "Rules", "Said", "Ways"]
@@ -103,7 +103,7 @@ class Rules:
 class Ways(Protocol):
     """What is asked of the paths that a flow could take."""
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to the links there and back, as traced for the flow's own ports; empty:
         unknown. The same object as before means that nothing changed."""
 
@@ -121,7 +121,7 @@ class Held(NamedTuple):
 
     flow_id: str
     action: str
-    why: str
+    cause: str
     """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH;
     COOL_DOWN; WAITING: was decided and not carried out, is decided again later; NOT_MOVABLE: its owner does
     not let it."""
@@ -147,7 +147,7 @@ class Policy:
     ) -> None:  # fmt: skip
         self.shard, self.epoch = shard, epoch
         self.rules = rules or Rules()
-        self.wellness = Wellness(self.rules.hold_down_ns, self.rules.hold_down_most_ns)
+        self.wellness = PathHealth(self.rules.hold_down_ns, self.rules.hold_down_most_ns)
         self._live, self._ways, self._rate_of = flows, ways, rate_of
         self._options = Options(shard, seed, self.wellness)
         self._draw = self._options.draw
@@ -172,7 +172,7 @@ class Policy:
         """Flow that was not seen yet to the path it left by reflex, the one it took, and when."""
         self._hurried_version = 0
         self._rates = Rates(rate_of)
-        self._lanes = Lanes(rate_of)
+        self._lanes = UplinkAssignment(rate_of)
         self._turning: dict[str, float] = {}
         """NICs whose flows take turns, with the bit/s that each sends while it does."""
         self._slowed: set[str] = set()
@@ -222,7 +222,7 @@ class Policy:
             self._rates.take_contention(record)
 
     @property
-    def heeds_queues(self) -> bool:
+    def needs_queues(self) -> bool:
         """Whether `LinkQueues` matter now: an incast stands, or flows are held for one."""
         return bool(self._rates.held()) or any(
             window["kind"] == "INCAST" and window["state"] != "CLOSED" for window in self._windows.values()
@@ -251,14 +251,14 @@ class Policy:
             return
         f = self._flows.get(record["flow_id"])
         if f is None:
-            if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+            if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
                 self._reflex_unseen(record)
             return
         if record["action"] in ("PACE", "SLICE"):
             if record["epoch"] == self.epoch:
                 self._rates.take_action(record)
             return
-        if record["outcome"] == "REFLEX" and None not in (record["from_path"], record["to_path"]):
+        if record["outcome"] == "LOCAL_REPAIR" and None not in (record["from_path"], record["to_path"]):
             # one from long before this owner says where a flow was, which may have moved since
             if record["at_ns"] > self.epoch * MS - EARLIER_NS or f.live.path == record["to_path"]:
                 self._reflex(f, record["from_path"], record["to_path"], record["at_ns"])
@@ -352,7 +352,7 @@ class Policy:
         queued = {
             link
             for window in self._standing()
-            for link in (window["link"], *window["others"])
+            for link in (window["link"], *window["candidates"])
         }  # fmt: skip
         self._ends = Counter(end for flow in live for end in (flow.nic, ">" + flow.peer))
         self._loads = Loads(self._rate_of)
@@ -373,7 +373,7 @@ class Policy:
                 f.path = flow.path if f.move is None else f.move.to_path
                 f.way = f.ways.get(f.path, NOWHERE)
                 if f.path == flow.path and flow.hops and flow.hops != f.way.links:
-                    f.way = Way(flow.hops, f.way.back)
+                    f.way = FlowRoute(flow.hops, f.way.reverse)
             while f.steered and f.steered[0][0] <= self._now_ns - STEERED_NS:
                 f.steered.popleft()
             if f.exclusive:
@@ -403,7 +403,7 @@ class Policy:
             for link in f.queues:
                 most[link] = max(most.get(link, 0.0), f.live.rate_bps)
         for f in self._flows.values():
-            held = f.live.sender_held or f.live.receiver_held
+            held = f.live.sender_limited or f.live.receiver_limited
             f.squeezed = (
                 bool(f.queues) and not held
                 and any(f.live.rate_bps >= EVEN * most[link] > 0 for link in f.queues)
@@ -562,7 +562,7 @@ class Policy:
                     for link in dict.fromkeys(f.links):
                         steady.setdefault(link, []).append(f)
         for window in windows:
-            names = (window["link"], *window["others"])
+            names = (window["link"], *window["candidates"])
             link = max(names, key=lambda name: (self._loads.share(name), name))
             crossing = steady.get(link, [])
             since_ns = max(self._troubled_since_ns(window), self._relieved_ns.get(link, 0))
@@ -636,7 +636,7 @@ class Policy:
         each with the id of its window, if any."""
         met = dict.fromkeys((link for link in sorted(self._slowed) if self._loads.share(link) > ENOUGH), "")
         for window in self._standing():
-            for link in (window["link"], *window["others"]):
+            for link in (window["link"], *window["candidates"]):
                 if window["kind"] == "COLLISION" and self._loads.share(link) > ENOUGH:
                     met[link] = window["window_id"]
         return met
@@ -645,14 +645,14 @@ class Policy:
         """Give lanes to NICs; return the bit/s that each link carries at most once all flows go by theirs. A
         NIC with as many flows to each peer as there are links into the fabric needs none: it puts an even
         part of what it sends on each, for which fewer flows have to move."""
-        wants: dict[str, Want] = {}
+        wants: dict[str, UplinkRequest] = {}
         sizes: dict[str, Counter[tuple[str, str | None]]] = {}
         calm = self.wellness.calm
         for f in turning:
             nic = f.live.nic
             want = wants.get(nic)
             if want is None:
-                want, sizes[nic] = wants.setdefault(nic, Want(self._turning[nic])), Counter()
+                want, sizes[nic] = wants.setdefault(nic, UplinkRequest(self._turning[nic])), Counter()
             want.flows[f.links[1]] += 1
             sizes[nic][f.live.peer, f.live.job] += 1
             for link, ways in self._entries_of(f).items():
@@ -681,7 +681,7 @@ class Policy:
         """Return the ways that a flow could take by the link that they enter the fabric by."""
         known = self._entries.get(f.ends)
         if known is None or known[0] is not f.choices:
-            found: dict[str, list[tuple[Way, tuple[int, ...]]]] = {}
+            found: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
             for choice in f.choices:
                 if len(choice[0].links) > 2:
                     found.setdefault(choice[0].links[1], []).append(choice)

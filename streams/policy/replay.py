@@ -1,6 +1,6 @@
 """One epoch of a shard's policy again, from the log.
 
-In: the epoch's `PolicyRounds`, the messages of its inputs, the `Decision`s of earlier epochs. Out: the
+In: the epoch's `PolicyCycles`, the messages of its inputs, the `Decision`s of earlier epochs. Out: the
 decisions that it made, which are those that it published, in OBSERVE as in ACT. Pure.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 from schemas import codec
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import DECISIONS_BACK_NS, PolicyFeed
+from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs
 from streams.policy.policy import Rules
 
-__all__ = ["decide_again", "earlier_decisions"]
+__all__ = ["earlier_decisions", "replay_cycles"]
 
 Record = dict[str, Any]
 MS = 1_000_000
@@ -26,12 +26,12 @@ def earlier_decisions(epoch: int, decisions: Iterable[tuple[Record, int]]) -> li
     found = [
         decision
         for decision, append_ns in decisions
-        if decision["epoch"] < epoch and append_ns >= epoch * MS - DECISIONS_BACK_NS
+        if decision["epoch"] < epoch and append_ns >= epoch * MS - DECISION_LOOKBACK_NS
     ]
     return sorted(found, key=lambda decision: (decision["epoch"], decision["seq"]))
 
 
-def decide_again(
+def replay_cycles(
     rounds: Sequence[Record],
     messages: Iterable[Message],
     decisions: Iterable[Record] = (),
@@ -41,11 +41,11 @@ def decide_again(
     registry: codec.Registry | None = None,
     rules: Rules | None = None,
 ) -> list[Record]:
-    """Return the decisions of one shard and epoch. `rounds`: its `PolicyRounds` from the first on.
+    """Return the decisions of one shard and epoch. `rounds`: its `PolicyCycles` from the first on.
 
     Raises ValueError where a record of them is missing, so that nothing can be said of what follows.
     """
-    told = sorted(rounds, key=lambda record: record["first_round"])
+    told = sorted(rounds, key=lambda record: record["first_cycle"])
     if not told:
         return []
     shard, epoch = told[0]["shard"], told[0]["epoch"]
@@ -58,7 +58,7 @@ def decide_again(
             waiting[message.topic, message.partition].append(message)
     for of_place in waiting.values():
         of_place.sort(key=lambda message: -message.offset)
-    feed = PolicyFeed(
+    feed = PolicyInputs(
         epoch, places, shard.__eq__, default_shard=default_shard, topology=topology, registry=registry,
         decisions=decisions, rules=rules,
     )  # fmt: skip
@@ -66,11 +66,11 @@ def decide_again(
     made: list[Record] = []
     number = 0
     for record in told:
-        if record["first_round"] != number:
+        if record["first_cycle"] != number:
             raise ValueError(
-                f"{shard}, epoch {epoch}: rounds {number} to {record['first_round'] - 1} are not in the log"
+                f"{shard}, epoch {epoch}: rounds {number} to {record['first_cycle'] - 1} are not in the log"
             )
-        for each in record["rounds"]:
+        for each in record["cycles"]:
             positions = (
                 [at + step for at, step in zip(positions, each["positions"], strict=True)]
                 if each["positions"]

@@ -1,8 +1,8 @@
 """Policy in Faust: what is seen of a shard's links, queues and flows in, what flows are to do out.
 
 In: the topics of streams/policy/inputs.py, read without a group. Out: `Decision`s, `Fallbacks`, and the
-`PolicyRounds` by which the log gives the same decisions again. The worker that owns a shard's partition of
-`fabric.rounds` owns its policy, in an epoch of its own: what an earlier owner still says is older.
+`PolicyCycles` by which the log gives the same decisions again. The worker that owns a shard's partition of
+`fabric.policy-cycles` owns its policy, in an epoch of its own: what an earlier owner still says is older.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from aiokafka.partitioner import murmur2
 
 from schemas import codec
 from schemas.sanity import EPOCH_AHEAD_MS
-from schemas.topics import DECISIONS, ROUNDS, TOPICS
+from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import DECISIONS_BACK_NS, INPUTS, Made, PolicyFeed, read_from
+from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, Made, PolicyInputs, read_from
 from streams.policy.policy import Said
-from streams.runtime.assignment import Ownership, Tenure
-from streams.runtime.context import Room
+from streams.runtime.assignment import Generation, Ownership
+from streams.runtime.context import WorkerContext
+from streams.runtime.faust_compat import set_read_ahead
 from streams.runtime.global_tables import partition_count, read_tail
-from streams.runtime.rejects import Refused, send_reject
+from streams.runtime.rejects import RejectedMessage, send_reject
 
 __all__ = ["PolicyStage"]
 
@@ -46,10 +47,10 @@ class _Owned(Ownership):
 
     def register(self) -> None:
         """Put the reader on the app."""
-        topic = self.room.app.topic(
+        topic = self.context.app.topic(
             self.topic.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
         )
-        self.room.app.agent(topic, name=self.stage)(self._drain)
+        self.context.app.agent(topic, name=self.stage)(self._drain)
 
     async def _drain(self, stream: Any) -> None:
         async for _ in stream:
@@ -59,16 +60,16 @@ class _Owned(Ownership):
 class PolicyStage:
     """The policies of one worker's shards."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.partitions = _Owned(room, "policy", ROUNDS, self._follow)
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.partitions = _Owned(context, "policy", POLICY_CYCLES, self._follow)
 
-    async def _follow(self, tenure: Tenure) -> None:
-        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
-        numbers = {tp.partition for tp in tenure.tps}
-        count = await partition_count(bootstrap, ROUNDS.name)
-        began_ns = self.room.log_clock.now_ns(time.monotonic_ns())
-        since_s = DECISIONS_BACK_NS / S
+    async def _follow(self, generation: Generation) -> None:
+        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
+        numbers = {tp.partition for tp in generation.tps}
+        count = await partition_count(bootstrap, POLICY_CYCLES.name)
+        began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
+        since_s = DECISION_LOOKBACK_NS / S
         past = await read_tail(bootstrap, DECISIONS.name, None, registry, since_s=since_s)
         latest = began_ns // MS + EPOCH_AHEAD_MS  # actuators do not believe in later ones either
         past = [decision for decision in past if decision["epoch"] <= latest]
@@ -79,13 +80,13 @@ class PolicyStage:
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )  # fmt: skip
         await consumer.start()
-        consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
+        set_read_ahead(consumer, READ_AHEAD_S)
         try:
             missing = await _seek(consumer, bootstrap, epoch)
-            feed = PolicyFeed(
+            feed = PolicyInputs(
                 epoch, [(tp.topic, tp.partition) for tp in consumer.assignment()],
                 lambda shard: (murmur2(shard.encode()) & 0x7FFFFFFF) % count in numbers,
-                default_shard=self.room.settings.default_shard, topology=self.room.topology,
+                default_shard=self.context.settings.default_shard, topology=self.context.topology,
                 registry=registry, decisions=past,
             )  # fmt: skip
             while missing:
@@ -93,13 +94,13 @@ class PolicyStage:
                 for tp in list(missing):
                     if await consumer.position(tp) >= missing[tp]:
                         del missing[tp]
-            tenure.known.set()
+            generation.recovered.set()
             log.info("policy: epoch %d", epoch)
             await self._decide_on(feed, consumer)
         finally:
             await consumer.stop()
 
-    async def _decide_on(self, feed: PolicyFeed, consumer: AIOKafkaConsumer) -> None:
+    async def _decide_on(self, feed: PolicyInputs, consumer: AIOKafkaConsumer) -> None:
         looked_s = 0.0
         while True:
             await self._read(feed, consumer, round(1000 * _left_s(feed, looked_s)))
@@ -107,19 +108,21 @@ class PolicyStage:
                 continue
             looked_s = time.monotonic()
             feed.take()
-            feed.topology = self.room.topology
-            log_ns = self.room.log_clock.now_ns(time.monotonic_ns())
-            now_ns = log_ns + self.room.offsets.log_offset_ns
+            feed.topology = self.context.topology
+            log_ns = self.context.log_clock.now_ns(time.monotonic_ns())
+            now_ns = log_ns + self.context.clocks.log_offset_ns
             for name in sorted(feed.shards):
                 await self._publish(feed.round(name, now_ns, log_ns))
             for message, error in feed.refused:
-                await (await send_reject(self.room, Refused(message), message.value, "solve", error))
+                await (
+                    await send_reject(self.context, RejectedMessage(message), message.value, "solve", error)
+                )
             feed.refused.clear()
 
-    async def _read(self, feed: PolicyFeed, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
+    async def _read(self, feed: PolicyInputs, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
         for found in (await consumer.getmany(timeout_ms=wait_ms)).values():
             for message in found:
-                self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
+                self.context.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
                 key = (message.key or b"").decode("utf-8", "replace")
                 feed.offer(
                     Message(
@@ -137,16 +140,16 @@ class PolicyStage:
                 log.info("policy: %s %s", said.record["action"], said.record["text"])
         sent += [await self._send(said) for said in made.fallbacks]
         for record in made.rounds:
-            value = codec.encode(ROUNDS.record, record, self.room.registry)
-            sent.append(await self.room.send_raw(ROUNDS.name, record["shard"], value))
+            value = codec.encode(POLICY_CYCLES.record, record, self.context.registry)
+            sent.append(await self.context.send_bytes(POLICY_CYCLES.name, record["shard"], value))
         await asyncio.gather(*sent)
 
     async def _send(self, said: Said) -> Awaitable[Any]:
-        value = codec.encode(said.topic.record, said.record, self.room.registry)
-        return await self.room.send_raw(said.topic.name, said.key, value)
+        value = codec.encode(said.topic.record, said.record, self.context.registry)
+        return await self.context.send_bytes(said.topic.name, said.key, value)
 
 
-def _left_s(feed: PolicyFeed, looked_s: float) -> float:
+def _left_s(feed: PolicyInputs, looked_s: float) -> float:
     """Return s until the next look."""
     if feed.hurries:
         return 0.0

@@ -11,36 +11,32 @@
 
 static uint64_t state = 5;
 
-static uint64_t chance(uint64_t below)
-{
+static uint64_t chance(uint64_t below) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
     return below ? state % below : state;
 }
 
-static int64_t number(int bits)
-{
+static int64_t number(int bits) {
     return (int64_t)chance(0) >> (64 - bits);
 }
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
-            exit(1); \
-        } \
+#define CHECK(what)                                                                                          \
+    do {                                                                                                     \
+        if (!(what)) {                                                                                       \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #what);                                               \
+            exit(1);                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 /* A batch of `groups` groups; returns its length. */
-static int64_t write_batch(uint8_t *out, int groups, int per)
-{
+static int64_t write_batch(uint8_t *out, int groups, int per) {
     uint8_t *p = ft_put_long(out, 3);
     int64_t values[64];
     memcpy(p, "a/b", 3);
     p += 3;
-    for (int i = 0; i < 4; i++)
-        p = ft_put_long(p, i == 1 ? 7 : number(63));
+    for (int i = 0; i < 4; i++) p = ft_put_long(p, i == 1 ? 7 : number(63));
     p = ft_put_long(p, groups);
     for (int g = 0; g < groups; g++) {
         p = ft_put_long(p, 1);
@@ -48,8 +44,7 @@ static int64_t write_batch(uint8_t *out, int groups, int per)
         p = ft_put_long(p, 40000 + g);
         p = ft_put_long(p, g % 2 * 500);
         for (int c = 0; c < 4; c++) {
-            for (int i = 0; i < per; i++)
-                values[i] = number(c == 0 ? 60 : 10 + 8 * c);
+            for (int i = 0; i < per; i++) values[i] = number(c == 0 ? 60 : 10 + 8 * c);
             p = c == 0 ? ft_put_stamps(p, values, per) : ft_put_array(p, values, per);
             CHECK(p != NULL);
         }
@@ -59,8 +54,7 @@ static int64_t write_batch(uint8_t *out, int groups, int per)
     return ft_put_long(p, 0) - out;
 }
 
-static void digest(const struct ft_batch *b)
-{
+static void digest(const struct ft_batch *b) {
     struct ft_window w;
     struct ft_pair_fit fit;
     struct ft_delays delays;
@@ -68,22 +62,24 @@ static void digest(const struct ft_batch *b)
     memset(&w, 0, sizeof w);
     for (int64_t g = 0; g < b->groups; g++) {
         int64_t i = b->start[g];
-        struct ft_piece piece = {.sent = b->column[0] + i, .forward = b->column[1] + i,
-                                 .turnaround = b->column[2] + i, .reverse = b->column[3] + i,
-                                 .n = b->start[g + 1] - i, .spacing_ns = b->spacing_ns[g]};
+        struct ft_piece piece = {.sent = b->column[0] + i,
+                                 .forward = b->column[1] + i,
+                                 .turnaround = b->column[2] + i,
+                                 .reverse = b->column[3] + i,
+                                 .n = b->start[g + 1] - i,
+                                 .spacing_ns = b->spacing_ns[g]};
         CHECK(ft_window_add(&w, (int32_t)(g / 2), b->path[g], piece, b->lost[g], b->no_t3[g]));
     }
     for (int64_t i = 0; i < w.n_peers; i++)
         if (ft_fit(&w, &w.peers[i], &fit) > 0)
-            CHECK(isfinite(fit.offset_ns) && isfinite(fit.drift_ppb) && fit.sigma_ns > 0 && fit.rtt_min_ns >= 0);
-    for (int64_t r = 0; r < w.n_rows; r++)
-        CHECK(ft_reduce(&w, &w.rows[r], &line, &line, &delays));
+            CHECK(isfinite(fit.offset_ns) && isfinite(fit.drift_ppb) && fit.sigma_ns > 0 &&
+                  fit.rtt_min_ns >= 0);
+    for (int64_t r = 0; r < w.n_rows; r++) CHECK(ft_reduce(&w, &w.rows[r], &line, &line, &delays));
     ft_window_free(&w);
 }
 
 /* Decodes a copy that ends where its memory ends. Returns whether it was a batch. */
-static int try_decode(const uint8_t *bytes, int64_t size)
-{
+static int try_decode(const uint8_t *bytes, int64_t size) {
     struct ft_batch b;
     struct ft_fault fault;
     uint8_t *exact = malloc((size_t)size + !size);
@@ -101,17 +97,14 @@ static int try_decode(const uint8_t *bytes, int64_t size)
     return good;
 }
 
-static void fuzz_decode(void)
-{
+static void fuzz_decode(void) {
     static uint8_t body[1 << 16], mutated[1 << 16];
     int read = 0;
     int64_t size = write_batch(body, 6, 12);
     CHECK(try_decode(body, size));
-    for (int64_t n = 0; n < size; n++)
-        CHECK(!try_decode(body, n));
+    for (int64_t n = 0; n < size; n++) CHECK(!try_decode(body, n));
     for (int round = 0; round < 30000; round++) {
-        if (round % 1000 == 0)
-            size = write_batch(body, 1 + (int)chance(8), 2 * (int)chance(20));
+        if (round % 1000 == 0) size = write_batch(body, 1 + (int)chance(8), 2 * (int)chance(20));
         memcpy(mutated, body, (size_t)size);
         for (uint64_t k = 0, n = 1 + chance(4); k < n; k++) {
             static const uint8_t hard[] = {0, 1, 127, 128, 255};
@@ -122,14 +115,12 @@ static void fuzz_decode(void)
     CHECK(read > 100);
     for (int round = 0; round < 20000; round++) {
         int64_t n = (int64_t)chance(80);
-        for (int64_t i = 0; i < n; i++)
-            mutated[i] = (uint8_t)chance(chance(2) ? 4 : 256);
+        for (int64_t i = 0; i < n; i++) mutated[i] = (uint8_t)chance(chance(2) ? 4 : 256);
         try_decode(mutated, n);
     }
 }
 
-static void fuzz_window(void)
-{
+static void fuzz_window(void) {
     for (int round = 0; round < 3000; round++) {
         int64_t n = 1 + (int64_t)chance(120), start[2] = {0, n};
         struct ft_batch b = {.groups = 1, .samples = n, .start = start};
@@ -143,25 +134,38 @@ static void fuzz_window(void)
                 b.column[c][i] = chance(50) ? number(bits) : (chance(2) ? INT64_MIN : INT64_MAX);
         }
         digest(&b);
-        for (int c = 0; c < 4; c++)
-            free(b.column[c]);
+        for (int c = 0; c < 4; c++) free(b.column[c]);
     }
 }
 
-static void fuzz_mesh(void)
-{
+static void fuzz_mesh(void) {
     for (int round = 0; round < 300; round++) {
-        int64_t nodes = 1 + (int64_t)chance(round % 20 ? 30 : 300), edges = (int64_t)chance(4 * (uint64_t)nodes);
+        int64_t nodes = 1 + (int64_t)chance(round % 20 ? 30 : 300),
+                edges = (int64_t)chance(4 * (uint64_t)nodes);
         size_t n = (size_t)nodes, e = (size_t)edges + 1;
         int32_t *a = malloc(e * sizeof *a), *b = malloc(e * sizeof *b), *part = malloc(n * sizeof *part);
         double *of_edges = malloc(5 * e * sizeof *of_edges), *of_nodes = malloc(9 * n * sizeof *of_nodes);
         double *value = of_edges, *sigma = value + e, *prior = of_nodes, *prior_sigma = prior + n;
         double *x = prior_sigma + n, *x_sigma = x + n;
-        struct ft_mesh mesh = {
-            .nodes = nodes, .edges = edges, .a = a, .b = b, .value = value, .sigma = sigma, .robust = round % 7 > 0,
-            .want_sigma = round % 5 > 0, .x = x, .x_sigma = x_sigma, .component = part, .residual = sigma + e,
-            .weight = sigma + 2 * e, .leverage = sigma + 3 * e, .prior_residual = x + 2 * n,
-            .prior_weight = x + 3 * n, .contradiction = x + 4 * n, .scale = x + 5 * n, .dof = x + 6 * n};
+        struct ft_mesh mesh = {.nodes = nodes,
+                               .edges = edges,
+                               .a = a,
+                               .b = b,
+                               .value = value,
+                               .sigma = sigma,
+                               .robust = round % 7 > 0,
+                               .want_sigma = round % 5 > 0,
+                               .x = x,
+                               .x_sigma = x_sigma,
+                               .component = part,
+                               .residual = sigma + e,
+                               .weight = sigma + 2 * e,
+                               .leverage = sigma + 3 * e,
+                               .prior_residual = x + 2 * n,
+                               .prior_weight = x + 3 * n,
+                               .contradiction = x + 4 * n,
+                               .scale = x + 5 * n,
+                               .dof = x + 6 * n};
         int bits = 1 + (int)chance(60), spread = 1 + (int)chance(40);
         for (int64_t i = 0; i < edges; i++) {
             a[i] = (int32_t)chance((uint64_t)nodes);
@@ -186,8 +190,7 @@ static void fuzz_mesh(void)
     }
 }
 
-int main(void)
-{
+int main(void) {
     fuzz_decode();
     fuzz_window();
     fuzz_mesh();

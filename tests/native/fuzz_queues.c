@@ -8,39 +8,33 @@
 
 static uint64_t state = 88172645463325252u;
 
-static uint64_t draw(void)
-{
+static uint64_t draw(void) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
     return state;
 }
 
-static int64_t below(int64_t n)
-{
+static int64_t below(int64_t n) {
     return (int64_t)(draw() % (uint64_t)n);
 }
 
-static double share(void)
-{
+static double share(void) {
     return (double)(draw() >> 11) / 9007199254740992.0;
 }
 
 /* Routes over `links` links, each at most once in a route, some routes empty. */
-static void lay_routes(struct ft_queues *q, int64_t *start, int32_t *link)
-{
+static void lay_routes(struct ft_queues *q, int64_t *start, int32_t *link) {
     int64_t at = 0;
     for (int64_t route = 0; route < q->routes; route++) {
         start[route] = at;
         for (int32_t l = 0; l < q->links; l++)
-            if (!below(3))
-                link[at++] = l;
+            if (!below(3)) link[at++] = l;
     }
     start[q->routes] = at;
 }
 
-static int solve(struct ft_queues *q, double scale)
-{
+static int solve(struct ft_queues *q, double scale) {
     struct ft_queue_slots s;
     memset(&s, 0, sizeof s);
     s.slots = below(9);
@@ -82,8 +76,7 @@ static int solve(struct ft_queues *q, double scale)
     return bad;
 }
 
-int main(void)
-{
+int main(void) {
     for (int trial = 0; trial < 1500; trial++) {
         struct ft_queues q;
         memset(&q, 0, sizeof q);

@@ -78,10 +78,15 @@ class Reader:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.record = TOPICS[topic].record
-        self.consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest",
-            "enable.auto.commit": False, "log_level": 0,
-        })  # fmt: skip
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "test",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
         found = self.consumer.list_topics(topic, timeout=10).topics[topic].partitions
         self.consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
         self.records: list[dict[str, Any]] = []
@@ -157,9 +162,14 @@ def start_prober(log: Log, key_file: Path) -> Iterator[Callable[..., Process]]:
         pid = os.getpid()
         address = f"127.{pid // 250 % 125 + 126}.{pid % 250 + 1}.{next(_numbers)}"
         common = {
-            "bootstrap": log.bootstrap, "key_file": str(key_file), "udp_port": 0, "first_path_port": 0,
-            "rate_pps": 400, "announce_s": 1, "paths": 2,
-        }  # fmt: skip
+            "bootstrap": log.bootstrap,
+            "key_file": str(key_file),
+            "udp_port": 0,
+            "first_path_port": 0,
+            "rate_pps": 400,
+            "announce_s": 1,
+            "paths": 2,
+        }
         made.append(
             Process(common | settings, {"host": host, "device": "lo", "address": address} | (nic or {}))
         )

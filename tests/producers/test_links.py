@@ -7,14 +7,22 @@ from dataclasses import replace
 import pytest
 
 from native.core.probe import Evidence, WayNews
-from producers.ports.link_events import LinkEvents, Pace, trouble_of
+from producers.ports.link_events import LinkEvents, EvidencePacer, trouble_of
 from schemas import codec
 from schemas.topics import LINKS
 
 WELL = Evidence(
-    clock_ns=5_000, system_ns=7_000, interval_ns=5_000_000, late_ns=0, queue_ns=0, missed_timers=0, stuck=0,
-    receive_drops=0, capped=0, ways=[],
-)  # fmt: skip
+    clock_ns=5_000,
+    system_ns=7_000,
+    interval_ns=5_000_000,
+    late_ns=0,
+    queue_ns=0,
+    missed_timers=0,
+    stuck=0,
+    receive_drops=0,
+    capped=0,
+    ways=[],
+)
 DEAD = WayNews("h2/eth1", 9320, 2, 0, 0, 0, 3, 40_000_000, 2_500_000, 60_000_000, 59_990_000, 2_000_000)
 ALIVE = WayNews("h2/eth1", 9321, 0, 4, 0, 0, 0, -1, -1, 900_000, 870_000, 2_000_000)
 
@@ -27,10 +35,19 @@ def test_losses_and_the_answers_beside_them_go_into_one_event_that_the_schema_ta
     assert (read["kind"], read["nic"], read["shard"], read["run"]) == ("PROBE", "h1/eth1", "fabric", 77)
     assert (read["clock_ns"], read["system_ns"], read["interval_ns"]) == (5_000, 7_000, 5_000_000)
     assert read["paths"][0] == {
-        "peer": "h2/eth1", "path": 9320, "lost": 2, "answered": 0, "late": 0, "held": 0, "in_a_row": 3,
-        "first_lost_age_ns": 40_000_000, "last_lost_age_ns": 2_500_000, "answered_age_ns": 60_000_000,
-        "arrived_age_ns": 59_990_000, "timeout_ns": 2_000_000,
-    }  # fmt: skip
+        "peer": "h2/eth1",
+        "path": 9320,
+        "lost": 2,
+        "answered": 0,
+        "late": 0,
+        "delayed": 0,
+        "loss_streak": 3,
+        "first_lost_age_ns": 40_000_000,
+        "last_lost_age_ns": 2_500_000,
+        "answered_age_ns": 60_000_000,
+        "arrived_age_ns": 59_990_000,
+        "timeout_ns": 2_000_000,
+    }
     assert read["paths"][1]["answered"] == 4
     assert read["trouble"] == []
 
@@ -87,7 +104,7 @@ def test_a_short_wait_in_the_hosts_queue_is_no_trouble():
 
 
 def test_what_is_urgent_waits_for_the_least_gap_and_the_rest_by_how_well_all_is():
-    pace = Pace(0.005, 1.0, now=10.0)
+    pace = EvidencePacer(0.005, 1.0, now=10.0)
     assert pace.due(urgent=True) == pytest.approx(10.005)
     assert pace.due(urgent=False) == pytest.approx(11.0)
     pace.taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from native.core.columns import ProbeColumns
-from producers.trace.path_changes import FloorWatch
+from producers.trace.path_changes import PathChangeDetector
 from producers.trace.route_names import name_path, partner_of
 from producers.trace.sockets import error_of
 from producers.trace.source_ports import candidates_for, choose_ports, coverage_of
-from producers.trace.tracer import Flow, Known, Trace, Tracer
-from producers.trace.uplinks import Allowance, pause_s, ways_up
+from producers.trace.tracer import TracedFlow, KnownRoute, Trace, Tracer
+from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas.topology import Topology, TopologyFile
 
-FLOW = Flow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)
+FLOW = TracedFlow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)
 HOPS = ("10.0.1.1", "10.9.0.1", "10.9.0.2")
 
 
@@ -79,7 +79,7 @@ def test_a_silent_hop_is_asked_again_and_then_stays_unknown() -> None:
 
 def test_lost_packets_are_made_good() -> None:
     tracer, network, rng = Tracer(1000, 8), Network(), random.Random(5)
-    first: set[tuple[Flow, int]] = set()
+    first: set[tuple[TracedFlow, int]] = set()
 
     def lose(packet: Any) -> bool:
         fresh = (packet.flow, packet.ttl) not in first
@@ -136,7 +136,7 @@ def test_an_answer_of_nobodys_trace_changes_nothing() -> None:
 
 
 def test_a_change_is_believed_when_two_traces_agree() -> None:
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     moved = Trace(FLOW, (HOPS[0], "10.9.0.9", HOPS[2]), True)
     assert known.take(moved, 2)
     assert known.hops == HOPS
@@ -148,7 +148,7 @@ def test_a_change_is_believed_when_two_traces_agree() -> None:
 
 def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_whole() -> None:
     other = (HOPS[0], "10.9.9.1", "10.9.9.2")
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     assert known.take(Trace(FLOW, (HOPS[0], None, other[2]), True), 2, expected=True), "not whole: once more"
     assert known.take(Trace(FLOW, other[:2], False), 2, expected=True)
     assert known.hops == HOPS
@@ -158,14 +158,14 @@ def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_who
 
 def test_a_path_that_died_stays_what_it_was() -> None:
     """Whoever looks for the dead link needs the way as it was."""
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     for cut in ((), HOPS[:1], (HOPS[0], None)):
         assert not known.take(Trace(FLOW, cut, False), 2)
     assert (known.hops, known.reached, known.changes) == (HOPS, True, 0)
 
 
 def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -> None:
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     quiet = Trace(FLOW, (HOPS[0], None, HOPS[2]), True)
     for _ in range(2):
         known.take(quiet, 2)
@@ -180,16 +180,18 @@ def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -
 
 
 def test_ways_up_end_where_they_turn_and_only_there_are_looked_at() -> None:
-    found = ways_up([
-        ("two tiers", ("leaf1", "spine1", "leaf2")),
-        ("the same way", ("leaf1", "spine1", "leaf3")),
-        ("another spine", ("leaf1", "spine2", "leaf2")),
-        ("three tiers", ("leaf1", "agg1", "core1", "agg3", "leaf7")),
-        ("silent leaf", (None, "spine3", "leaf2")),
-        ("silent spine", ("leaf1", None, "leaf2")),
-        ("below one switch", ("leaf1",)),
-        ("no hops", ()),
-    ])  # fmt: skip
+    found = uplink_routes(
+        [
+            ("two tiers", ("leaf1", "spine1", "leaf2")),
+            ("the same way", ("leaf1", "spine1", "leaf3")),
+            ("another spine", ("leaf1", "spine2", "leaf2")),
+            ("three tiers", ("leaf1", "agg1", "core1", "agg3", "leaf7")),
+            ("silent leaf", (None, "spine3", "leaf2")),
+            ("silent spine", ("leaf1", None, "leaf2")),
+            ("below one switch", ("leaf1",)),
+            ("no hops", ()),
+        ]
+    )
     assert found == {
         ("leaf1", "spine1"): ["two tiers", "the same way"],
         ("leaf1", "spine2"): ["another spine"],
@@ -237,7 +239,7 @@ def test_an_error_that_may_be_of_a_look_or_of_a_whole_trace_is_nobodys() -> None
 
 
 def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_goes_is_no_such_thing() -> None:
-    again, paths = Allowance(5.0, 4), 56
+    again, paths = TokenBucket(5.0, 4), 56
     assert all(again.take(paths, 100.0) for _ in range(40)), "the paths over a spine, twice each"
     taken = sum(again.take(paths, 101 + n / 1000) for n in range(60_000))
     assert taken <= paths * (4 + 60 / 5) + 1
@@ -246,7 +248,7 @@ def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_go
 
 
 def test_a_look_that_ends_early_is_other_only_where_it_differs() -> None:
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     assert not known.other_than(HOPS[:2])
     assert not known.other_than((HOPS[0], None))
     assert not known.other_than(())
@@ -258,8 +260,11 @@ def test_both_directions_of_a_cable_are_one_cable_without_any_file() -> None:
     out = name_path("a/e0", "b/e1", there, True, path=1, peer_first_hop="10.0.2.0")
     back = name_path("b/e1", "a/e0", again, True, path=1, peer_first_hop="10.0.0.0")
     assert out.links == (
-        "a:e0>10.0.0.0:a.e0", "10.9.0.0:ip>10.9.0.1:ip", "10.9.0.3:ip>10.9.0.2:ip", "10.0.2.0:b.e1>b:e1",
-    )  # fmt: skip
+        "a:e0>10.0.0.0:a.e0",
+        "10.9.0.0:ip>10.9.0.1:ip",
+        "10.9.0.3:ip>10.9.0.2:ip",
+        "10.0.2.0:b.e1>b:e1",
+    )
     assert (out.complete, out.found) == (True, "TRACED")
     assert back.links == tuple(">".join(reversed(link.split(">"))) for link in reversed(out.links))
 
@@ -274,10 +279,14 @@ def test_ipv6_addresses_make_ids_that_come_apart_at_colons() -> None:
 @pytest.mark.parametrize(
     ("address", "prefix", "partner"),
     [
-        ("10.0.0.0", 31, "10.0.0.1"), ("10.0.0.3", 31, "10.0.0.2"), ("10.0.0.1", 30, "10.0.0.2"),
-        ("10.0.0.4", 30, None), ("10.0.0.9", 0, None), ("fd00::1", 31, "fd00::"),
+        ("10.0.0.0", 31, "10.0.0.1"),
+        ("10.0.0.3", 31, "10.0.0.2"),
+        ("10.0.0.1", 30, "10.0.0.2"),
+        ("10.0.0.4", 30, None),
+        ("10.0.0.9", 0, None),
+        ("fd00::1", 31, "fd00::"),
     ],
-)  # fmt: skip
+)
 def test_the_other_address_of_a_cable(address: str, prefix: Any, partner: str | None) -> None:
     assert partner_of(address, prefix) == partner
 
@@ -290,23 +299,37 @@ def test_until_a_peer_says_its_first_hop_its_cable_is_not_guessed() -> None:
 
 def fabric(**more: Any) -> Topology:
     """Two leaves, two spines, one host on each leaf; 10.1.x.y: leaf x's port y, 10.2.x.y: spine x's."""
-    return Topology(TopologyFile.model_validate({
-        "nodes": [
-            {"name": "l1", "kind": "leaf",
-             "ports": {"h": ["10.1.1.0"], "s1": ["10.1.1.1"], "s2": ["10.1.1.2"]}},
-            {"name": "l2", "kind": "leaf",
-             "ports": {"h": ["10.1.2.0"], "s1": ["10.1.2.1"], "s2": ["10.1.2.2"]}},
-            {"name": "s1", "kind": "spine", "ports": {"l1": ["10.2.1.1"], "l2": ["10.2.1.2"]}},
-            {"name": "s2", "kind": "spine", "ports": {"l1": ["10.2.2.1"], "l2": ["10.2.2.2"]}},
-            {"name": "a", "kind": "host"}, {"name": "b", "kind": "host"},
-        ],
-        "links": [
-            {"ends": ["a:e0", "l1:h"], "rate_bps": 100}, {"ends": ["b:e1", "l2:h"], "rate_bps": 100},
-            {"ends": ["l1:s1", "s1:l1"], "rate_bps": 400}, {"ends": ["l1:s2", "s2:l1"], "rate_bps": 400},
-            {"ends": ["l2:s1", "s1:l2"], "rate_bps": 400}, {"ends": ["l2:s2", "s2:l2"], "rate_bps": 400},
-        ],
-        **more,
-    }))  # fmt: skip
+    return Topology(
+        TopologyFile.model_validate(
+            {
+                "nodes": [
+                    {
+                        "name": "l1",
+                        "kind": "leaf",
+                        "ports": {"h": ["10.1.1.0"], "s1": ["10.1.1.1"], "s2": ["10.1.1.2"]},
+                    },
+                    {
+                        "name": "l2",
+                        "kind": "leaf",
+                        "ports": {"h": ["10.1.2.0"], "s1": ["10.1.2.1"], "s2": ["10.1.2.2"]},
+                    },
+                    {"name": "s1", "kind": "spine", "ports": {"l1": ["10.2.1.1"], "l2": ["10.2.1.2"]}},
+                    {"name": "s2", "kind": "spine", "ports": {"l1": ["10.2.2.1"], "l2": ["10.2.2.2"]}},
+                    {"name": "a", "kind": "host"},
+                    {"name": "b", "kind": "host"},
+                ],
+                "links": [
+                    {"ends": ["a:e0", "l1:h"], "rate_bps": 100},
+                    {"ends": ["b:e1", "l2:h"], "rate_bps": 100},
+                    {"ends": ["l1:s1", "s1:l1"], "rate_bps": 400},
+                    {"ends": ["l1:s2", "s2:l1"], "rate_bps": 400},
+                    {"ends": ["l2:s1", "s1:l2"], "rate_bps": 400},
+                    {"ends": ["l2:s2", "s2:l2"], "rate_bps": 400},
+                ],
+                **more,
+            }
+        )
+    )
 
 
 WAY = ("a:e0>l1:h", "l1:s1>s1:l1", "s1:l2>l2:s1", "l2:h>b:e1")
@@ -365,9 +388,12 @@ def test_names_never_fail_whatever_answers() -> None:
     for _ in range(3000):
         hops = tuple(rng.choice(pool) for _ in range(rng.randrange(7)))
         found = named(
-            hops, rng.random() < 0.5, topology=rng.choice([fabric(), Topology()]),
-            link_prefix=rng.choice([31, 30, 0]), peer_first_hop=rng.choice(["10.1.2.0", "9.9.9.9", None]),
-        )  # fmt: skip
+            hops,
+            rng.random() < 0.5,
+            topology=rng.choice([fabric(), Topology()]),
+            link_prefix=rng.choice([31, 30, 0]),
+            peer_first_hop=rng.choice(["10.1.2.0", "9.9.9.9", None]),
+        )
         if found.complete:
             assert found.links[0].startswith("a:e0>")
             assert found.links[-1].endswith(">b:e1")
@@ -425,15 +451,27 @@ def batch(rtt_ns: int | None, lost: int = 0, path: int = 9320) -> ProbeColumns:
     count = 0 if rtt_ns is None else 3
     half = np.full(count, (rtt_ns or 0) // 2, np.int64)
     return ProbeColumns(
-        nic="a/e", run=1, batch=0, clock_ns=0, system_ns=0, peers=["b/e"], path=np.array([path], np.int32),
-        spacing_ns=np.array([0], np.int32), lost=np.array([lost], np.int32), no_t3=np.array([0], np.int32),
-        start=np.array([0, count], np.int64), sent=half, forward=half, turnaround=half, reverse=half,
-    )  # fmt: skip
+        nic="a/e",
+        run=1,
+        batch=0,
+        clock_ns=0,
+        system_ns=0,
+        peers=["b/e"],
+        path=np.array([path], np.int32),
+        spacing_ns=np.array([0], np.int32),
+        lost=np.array([lost], np.int32),
+        no_t3=np.array([0], np.int32),
+        start=np.array([0, count], np.int64),
+        sent=half,
+        forward=half,
+        turnaround=half,
+        reverse=half,
+    )
 
 
 def watched(*figures: tuple[int | None, int]) -> list[int]:
     """Return at which second a path was said to have moved."""
-    watch, rng = FloorWatch(), random.Random(2)
+    watch, rng = PathChangeDetector(), random.Random(2)
     told = []
     for second, (rtt_ns, lost) in enumerate(figures):
         for tenth in range(10):

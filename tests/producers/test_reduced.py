@@ -24,14 +24,22 @@ def batch(
     """`count` samples as coded pairs to one peer over one path: 5 us each way, evenly in 100 ms."""
     sent = at_ns + np.arange(count, dtype=np.int64) // 2 * 5_000_000 + np.arange(count) % 2 * 20_000
     columns = ProbeColumns(
-        nic="a/e", run=5, batch=number, clock_ns=at_ns + 100_000_000, system_ns=at_ns + 100_000_000,
+        nic="a/e",
+        run=5,
+        batch=number,
+        clock_ns=at_ns + 100_000_000,
+        system_ns=at_ns + 100_000_000,
         peers=["b/e"],
-        path=np.array([9320], np.int32), spacing_ns=np.array([20_000], np.int32),
+        path=np.array([9320], np.int32),
+        spacing_ns=np.array([20_000], np.int32),
         lost=np.array([1], np.int32),
-        no_t3=np.array([0], np.int32), start=np.array([0, count], np.int64), sent=sent,
-        forward=np.full(count, 5000 + offset_ns, np.int64), turnaround=np.full(count, 10_000, np.int64),
+        no_t3=np.array([0], np.int32),
+        start=np.array([0, count], np.int64),
+        sent=sent,
+        forward=np.full(count, 5000 + offset_ns, np.int64),
+        turnaround=np.full(count, 10_000, np.int64),
         reverse=np.full(count, 5000 - offset_ns, np.int64),
-    )  # fmt: skip
+    )
     for name, value in change.items():
         setattr(columns, name, value)
     return columns
@@ -43,11 +51,14 @@ def offsets(window: int, state: str = "SYNCED", log_offset_ns: int = 77) -> dict
         for name, offset in (("a/system", 0.0), ("b/e", -3_000_000.0))
     ]
     return {
-        "window": window, "part": 0, "parts": 1,
+        "window": window,
+        "part": 0,
+        "parts": 1,
         "window_start_ns": window * WINDOW_NS + log_offset_ns,
         "window_end_ns": (window + 1) * WINDOW_NS + log_offset_ns,
-        "log_offset_ns": log_offset_ns, "clocks": clocks,
-    }  # fmt: skip
+        "log_offset_ns": log_offset_ns,
+        "clocks": clocks,
+    }
 
 
 CLOCKS = {"b/e": "b/e"}
@@ -92,11 +103,13 @@ def test_one_way_delays_come_with_known_clocks() -> None:
 @pytest.mark.parametrize(
     ("state", "windows_ago", "expected"),
     [
-        ("SYNCED", 1, "SYNCED"), ("HOLDOVER", 1, "HOLDOVER"), ("SYNCED", 20, "HOLDOVER"),
+        ("SYNCED", 1, "SYNCED"),
+        ("HOLDOVER", 1, "HOLDOVER"),
+        ("SYNCED", 20, "HOLDOVER"),
         ("SYNCED", 90, "UNSYNCED"),
         ("UNSYNCED", 1, "UNSYNCED"),
     ],
-)  # fmt: skip
+)
 def test_how_far_a_clock_is_trusted(state: str, windows_ago: int, expected: str) -> None:
     view = ClockView()
     view.take(offsets(100 - windows_ago, state))

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from native.core.probe import TestClock
 from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.fault_grammar import parse_fault
-from producers.sim.service import Pace, Readers
+from producers.sim.service import RealTimePacer, WorkerProgress
 from producers.sim.settings import SimSettings, parse_fleet
-from producers.sim.simulation import SimRun, draw_clocks
+from producers.sim.simulation import Simulation, draw_clocks
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
 
@@ -36,11 +36,17 @@ sys.exit(main(SimSettings(**json.loads(sys.argv[1])), Path(sys.argv[2])))
 @pytest.mark.parametrize(
     "line",
     [
-        "down leaf1>spine2", "blackhole h1", "grey 20% leaf1<>spine2 seed 7 for 10s",
-        "flap 9 leaf1>spine2 every 0.4s after 5s", "dead h3", "incast 16 h1/eth1 for 2s",
-        "slow-receiver 30% h1/eth1", "slow-sender 5% h1/eth1 after 1s for 2s", "pause-storm h2/eth1",
+        "down leaf1>spine2",
+        "blackhole h1",
+        "grey 20% leaf1<>spine2 seed 7 for 10s",
+        "flap 9 leaf1>spine2 every 0.4s after 5s",
+        "dead h3",
+        "incast 16 h1/eth1 for 2s",
+        "slow-receiver 30% h1/eth1",
+        "slow-sender 5% h1/eth1 after 1s for 2s",
+        "pause-storm h2/eth1",
     ],
-)  # fmt: skip
+)
 def test_a_fault_says_itself_again(line):
     assert str(parse_fault(line)) == line
     assert parse_fault(str(parse_fault(line))) == parse_fault(line)
@@ -49,11 +55,21 @@ def test_a_fault_says_itself_again(line):
 @pytest.mark.parametrize(
     "line",
     [
-        "", "down", "grey leaf1>spine2", "grey 0% h1", "grey 100% h1", "flap 0 h1", "flap h1",
+        "",
+        "down",
+        "grey leaf1>spine2",
+        "grey 0% h1",
+        "grey 100% h1",
+        "flap 0 h1",
+        "flap h1",
         "incast h1/eth1",
-        "down h1 for ever", "down h1 every 2s", "flap 3 h1 for 2s", "explode h1", "grey 20% h1 now",
+        "down h1 for ever",
+        "down h1 every 2s",
+        "flap 3 h1 for 2s",
+        "explode h1",
+        "grey 20% h1 now",
     ],
-)  # fmt: skip
+)
 def test_a_fault_that_makes_no_sense_is_refused_in_one_line(line):
     with pytest.raises(ValueError) as caught:
         parse_fault(line)
@@ -71,7 +87,9 @@ def test_fleet_as_people_write_it():
     settings = SimSettings(**given)
     assert (settings.nics, settings.load) == (64, 0.3)
     assert [(job.name, job.kind, job.nics) for job in settings.jobs] == [
-        ("train", "allreduce", 32), ("alltoall-2", "alltoall", 8)]  # fmt: skip
+        ("train", "allreduce", 32),
+        ("alltoall-2", "alltoall", 8),
+    ]
     assert settings.faults == ("grey 20% leaf1>spine2 after 5s",)
 
 
@@ -107,7 +125,7 @@ def test_settings_that_do_not_fit_are_refused(given):
 
 def test_clocks_are_those_that_a_reader_can_compute_again():
     settings = SimSettings(nics=4, stamp_noise_ns=0, stamp_step_ns=1)
-    run = SimRun(settings, start_ns=10**18)
+    run = Simulation(settings, start_ns=10**18)
     list(run.advance(0.5))
     for nic, clock in enumerate(draw_clocks(settings, 4, 10**18)):
         for at_ns in (0, 123_456_789, 5 * 10**9):
@@ -115,7 +133,7 @@ def test_clocks_are_those_that_a_reader_can_compute_again():
 
 
 def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:
-    readers = Readers(start_s=100.0)
+    readers = WorkerProgress(start_s=100.0)
     readers.solved(90.0, 101.0)
     assert not readers.late(120.0, 120.0), "nobody has solved a window of this fleet"
     readers.solved(104.0, 107.0)
@@ -130,7 +148,7 @@ def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:
 
 
 def test_time_that_was_waited_is_given_up() -> None:
-    pace = Pace(0.0, 0.01)
+    pace = RealTimePacer(0.0, 0.01)
     pace.held(3.01)
     assert (pace.wait_s(3.01), pace.ticks) == (0.0, 0)
     assert pace.lost_s == pytest.approx(3.0)
@@ -140,7 +158,7 @@ def test_time_that_was_waited_is_given_up() -> None:
 
 
 def test_pace_waits_says_how_far_it_is_behind_and_lets_go():
-    pace = Pace(0.0, 0.01)
+    pace = RealTimePacer(0.0, 0.01)
     assert pace.wait_s(0.0) == pytest.approx(0.01)
     now_s = 0.0
     for _ in range(1000):  # as quick as real time
@@ -160,10 +178,15 @@ class Topics:
     """What topics hold, by name, decoded as any stranger would."""
 
     def __init__(self, bootstrap, names):
-        self.consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest",
-            "enable.auto.commit": False, "log_level": 0,
-        })  # fmt: skip
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "test",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
         self.found = {name: [] for name in names}
         self.keys = {name: set() for name in names}
         known = self.consumer.list_topics(timeout=10).topics
@@ -182,13 +205,20 @@ class Topics:
 
 def test_service_publishes_what_agents_would_and_takes_faults(log, tmp_path):
     path = socket_path(tmp_path)
-    settings = {"bootstrap": log.bootstrap, "nics": 8, "load": 0.1, "rate_pps": 500,
-                "jobs": [{"name": "train", "nics": 4}]}  # fmt: skip
+    settings = {
+        "bootstrap": log.bootstrap,
+        "nics": 8,
+        "load": 0.1,
+        "rate_pps": 500,
+        "jobs": [{"name": "train", "nics": 4}],
+    }
     root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
-        [sys.executable, "-c", _RUN, json.dumps(settings), str(path)], cwd=root,
-        env=os.environ | {"PYTHONPATH": root}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-c", _RUN, json.dumps(settings), str(path)],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": root},
+        stderr=subprocess.DEVNULL,
+    )
     topics = Topics(log.bootstrap, [t.name for t in (PROBES, INVENTORY, PATHS, LINKS, FLOWS, TRUTH)])
     try:
         topics.until(INVENTORY, lambda found: len({r["nic"] for r in found}) == 8)
@@ -199,10 +229,15 @@ def test_service_publishes_what_agents_would_and_takes_faults(log, tmp_path):
         assert topics.keys[PATHS.name] == {f"{r['nic']}>{r['peer']}" for r in topics.found[PATHS.name]}
         assert path.stat().st_mode & 0o777 == 0o600
         fault = ask(path, "fault", line="blackhole h1/eth1")
-        topics.until(LINKS, lambda found: any(
-            p["peer"] == "h1/eth1" and p["in_a_row"] > 3 for r in found for p in r["paths"]))  # fmt: skip
-        topics.until(TRUTH, lambda found: any(
-            f["fault"] == fault["fault"] for r in found for f in r["faults"]))  # fmt: skip
+        topics.until(
+            LINKS,
+            lambda found: any(
+                p["peer"] == "h1/eth1" and p["loss_streak"] > 3 for r in found for p in r["paths"]
+            ),
+        )
+        topics.until(
+            TRUTH, lambda found: any(f["fault"] == fault["fault"] for r in found for f in r["faults"])
+        )
         assert topics.keys[LINKS.name] == topics.keys[TRUTH.name] == {"sim"}
         state = ask(path, "status")
         assert [row["line"] for row in state["faults"]] == ["blackhole h1/eth1"]

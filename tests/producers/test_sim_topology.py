@@ -10,17 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Shape
-from schemas.ids import cable_id, split_nic
+from schemas.ids import cable_id, nic_parts
 
 SHAPES = st.builds(
     lambda racks, per_rack, short, rails, per_rail, spines, cables, per_pod, cores: Shape(
-        hosts=max(2, racks * per_rack - min(short, per_rack - 1)), hosts_per_rack=per_rack, spines=spines,
-        nics_per_host=rails * per_rail, rails=rails, cables=cables, racks_per_pod=per_pod,
+        hosts=max(2, racks * per_rack - min(short, per_rack - 1)),
+        hosts_per_rack=per_rack,
+        spines=spines,
+        nics_per_host=rails * per_rail,
+        rails=rails,
+        cables=cables,
+        racks_per_pod=per_pod,
         cores=cores if per_pod else 0,
     ),
-    *(st.integers(1, n) for n in (6, 5)), st.integers(0, 4), st.integers(1, 4), st.integers(1, 2),
-    st.integers(1, 5), st.integers(1, 3), st.integers(0, 3), st.integers(1, 4),
-)  # fmt: skip
+    *(st.integers(1, n) for n in (6, 5)),
+    st.integers(0, 4),
+    st.integers(1, 4),
+    st.integers(1, 2),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(1, 4),
+)
 
 
 def some_flows(fleet, count, seed=0):
@@ -78,7 +89,15 @@ def test_a_thousand_nics_are_128_hosts_on_8_rails():
     fleet = Fleet.of(1_024)
     s = fleet.shape
     assert (s.hosts, s.nics_per_host, s.rails, s.racks, s.leaves, s.spines, s.pods, s.cores) == (
-        128, 8, 8, 4, 32, 32, 1, 0)  # fmt: skip
+        128,
+        8,
+        8,
+        4,
+        32,
+        32,
+        1,
+        0,
+    )
 
 
 def test_oversubscription_takes_uplinks_away():
@@ -91,7 +110,7 @@ def test_oversubscription_takes_uplinks_away():
 def test_rails_join_the_same_device_of_every_host_in_a_rack():
     fleet = Fleet.of(1_024)
     for nic, name in enumerate(fleet.nic_ids):
-        _, device = split_nic(name)
+        _, device = nic_parts(name)
         leaf = fleet.node_ids[fleet.link_to[2 * nic]]
         rack = int(fleet.nic_host[nic]) // fleet.shape.hosts_per_rack
         rail = int(device.removeprefix("eth")) - 1
@@ -214,8 +233,16 @@ def test_converged_switches_find_a_way_wherever_there_is_one(shape, seed, share)
 
 
 def test_base_delay_adds_serialisation_cable_and_switches():
-    shape = Shape(hosts=4, hosts_per_rack=2, spines=1, host_rate_bps=10**10, fabric_rate_bps=4 * 10**10,
-                  switching_ns=500, host_cable_ns=25, fabric_cable_ns=100)  # fmt: skip
+    shape = Shape(
+        hosts=4,
+        hosts_per_rack=2,
+        spines=1,
+        host_rate_bps=10**10,
+        fabric_rate_bps=4 * 10**10,
+        switching_ns=500,
+        host_cable_ns=25,
+        fabric_cable_ns=100,
+    )
     fleet = Fleet(shape)
     delay = fleet.base_delay_ns(fleet.paths([0, 0], [1, 3], 50_000), 1_000)
     assert delay == pytest.approx([2 * 825 + 500, 2 * 825 + 500 + 2 * (200 + 600)])
@@ -230,8 +257,13 @@ def test_document_names_every_link_and_nic_and_is_plain():
         near, far = (end.split(":")[0] for end in link["link"].split(">"))
         assert {near, far} <= set(document["nodes"])
     assert document["nics"]["h17/eth3"] == {
-        "host": "h17", "device": "eth3", "rack": "rack2", "rail": 2, "leaf": "leaf11", "pod": "pod1",
-    }  # fmt: skip
+        "host": "h17",
+        "device": "eth3",
+        "rack": "rack2",
+        "rail": 2,
+        "leaf": "leaf11",
+        "pod": "pod1",
+    }
 
 
 def test_index_finds_ids():
@@ -256,7 +288,7 @@ def test_index_finds_ids():
         (lambda: Fleet.of(8).paths([1, 2], [3, 4, 5], 1), "src, dst and ports: "),
         (lambda: Fleet.of(8).paths(0, 1, 1, living=[True]), r"living: shape \(1,\), expected \(32,\)"),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         call()

@@ -27,19 +27,54 @@ from typing import Any, BinaryIO
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUITE = "bookworm"
 PACKAGES = (
-    "linux-image-amd64", "dash", "busybox-static", "coreutils", "python3-minimal", "libpython3-stdlib",
-    "python3-pyverbs", "ibverbs-providers", "ibverbs-utils", "librdmacm1", "perftest", "iproute2",
-)  # fmt: skip
+    "linux-image-amd64",
+    "dash",
+    "busybox-static",
+    "coreutils",
+    "python3-minimal",
+    "libpython3-stdlib",
+    "python3-pyverbs",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "librdmacm1",
+    "perftest",
+    "iproute2",
+)
 MODULES = (
-    "virtio_pci", "9pnet_virtio", "9p", "veth", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe",
-    "sch_netem", "sch_htb", "sch_ingress", "cls_u32", "cls_matchall", "act_gact",
-)  # fmt: skip
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "veth",
+    "ib_uverbs",
+    "rdma_ucm",
+    "crc32_generic",
+    "rdma_rxe",
+    "sch_netem",
+    "sch_htb",
+    "sch_ingress",
+    "cls_u32",
+    "cls_matchall",
+    "act_gact",
+)
 UNUSED = (
-    "boot", "usr/share", "var", "lib/firmware", "lib/modules", "usr/lib/modules", "usr/share/perl",
-    "usr/lib/x86_64-linux-gnu/perl", "usr/lib/x86_64-linux-gnu/perl-base", "usr/lib/x86_64-linux-gnu/gconv",
-    "usr/lib/python3.11/ensurepip", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/lib2to3",
-    "usr/lib/python3.11/pydoc_data", "usr/share/initramfs-tools", "usr/lib/locale", "etc/alternatives",
-)  # fmt: skip
+    "boot",
+    "usr/share",
+    "var",
+    "lib/firmware",
+    "lib/modules",
+    "usr/lib/modules",
+    "usr/share/perl",
+    "usr/lib/x86_64-linux-gnu/perl",
+    "usr/lib/x86_64-linux-gnu/perl-base",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/python3.11/ensurepip",
+    "usr/lib/python3.11/idlelib",
+    "usr/lib/python3.11/lib2to3",
+    "usr/lib/python3.11/pydoc_data",
+    "usr/share/initramfs-tools",
+    "usr/lib/locale",
+    "etc/alternatives",
+)
 """What of the packages does not go into the guest."""
 EXIT_PORT = 0xF4
 CMDLINE = "console=ttyS0 quiet panic=-1 softlockup_panic=1 random.trust_cpu=on"
@@ -107,14 +142,35 @@ def run(script: str, image: Image, timeout_s: float = 300.0, root: Path = ROOT) 
     with tempfile.TemporaryDirectory(prefix="fabrictime-guest-") as folder:
         console, results = Path(folder, "console"), Path(folder, "results")
         command = [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",
-            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            "-kernel", str(image.kernel), "-initrd", str(image.initramfs),
-            "-append", f"{CMDLINE} fabrictime.run={script}",
-            "-serial", f"file:{console}", "-serial", f"file:{results}",
-            "-device", f"isa-debug-exit,iobase={EXIT_PORT:#x},iosize=0x04",
-            "-virtfs", f"local,path={root},mount_tag=repo,security_model=none,readonly=on,multidevs=remap",
-        ]  # fmt: skip
+            "qemu-system-x86_64",
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            "2",
+            "-m",
+            "1024",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-kernel",
+            str(image.kernel),
+            "-initrd",
+            str(image.initramfs),
+            "-append",
+            f"{CMDLINE} fabrictime.run={script}",
+            "-serial",
+            f"file:{console}",
+            "-serial",
+            f"file:{results}",
+            "-device",
+            f"isa-debug-exit,iobase={EXIT_PORT:#x},iosize=0x04",
+            "-virtfs",
+            f"local,path={root},mount_tag=repo,security_model=none,readonly=on,multidevs=remap",
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
             code, said = done.returncode, done.stderr
@@ -139,10 +195,18 @@ def _make(made: Image, cache: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="making-", dir=cache) as folder:
         tree = Path(folder, "tree")
         done = subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(PACKAGES)}", SUITE,
-             str(tree)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                "mmdebstrap",
+                "--quiet",
+                "--variant=extract",
+                f"--include={','.join(PACKAGES)}",
+                SUITE,
+                str(tree),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             last = [line for line in done.stderr.splitlines() if line.startswith("E:")] or [done.stderr]
             raise GuestError(f"mmdebstrap {SUITE}: {last[-1].strip()}")

@@ -18,9 +18,23 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 __all__ = [
-    "BYTES", "COLLECT", "FOLLOW_UP", "GRH_BYTES", "NO_STAMP", "REPLY", "REQUEST", "Address", "BadPacket",
-    "Packet", "is_mapped", "name_hash", "pack", "parse", "q_key", "source_gid",
-]  # fmt: skip
+    "BYTES",
+    "COLLECT",
+    "FOLLOW_UP",
+    "GRH_BYTES",
+    "NO_STAMP",
+    "REPLY",
+    "REQUEST",
+    "Address",
+    "BadPacket",
+    "Packet",
+    "is_mapped",
+    "name_hash",
+    "pack",
+    "parse",
+    "q_key",
+    "source_gid",
+]
 
 REQUEST: Final = 1
 """First: the asker's system clock."""

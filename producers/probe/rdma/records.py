@@ -55,8 +55,8 @@ def nic_record(
         "capabilities": ["probe.ud"] if sure else ["probe.ud", "probe.ud.paths-unsure"],
         "path_ports": list(ready["paths"]) if ready["kind"] == "ROCE_V2" else [],
         "first_hop": None,
-        "turn_ns": 0,
-        "turn_shots": 0,
+        "slot_ns": 0,
+        "slot_probes": 0,
         "ud": {
             "kind": ready["kind"],
             "gid": ready["gid"],
@@ -93,15 +93,22 @@ def columns_of(nic: str, run: int, batch: Mapping[str, Any]) -> ProbeColumns:
     samples = [[value for group in groups for value in group[column]] for column in (4, 5, 6, 7)]
     sent, forward, turnaround, reverse = (np.array(values, np.int64) for values in samples)
     return ProbeColumns(
-        nic=nic, run=run, batch=batch["number"], clock_ns=batch["clock_ns"], system_ns=batch["system_ns"],
+        nic=nic,
+        run=run,
+        batch=batch["number"],
+        clock_ns=batch["clock_ns"],
+        system_ns=batch["system_ns"],
         peers=[group[0] for group in groups],
         path=np.array([group[1] for group in groups], np.int32),
         spacing_ns=np.zeros(len(groups), np.int32),
         lost=np.array([group[2] for group in groups], np.int32),
         no_t3=np.array([group[3] for group in groups], np.int32),
         start=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        sent=sent, forward=forward, turnaround=turnaround, reverse=reverse,
-    )  # fmt: skip
+        sent=sent,
+        forward=forward,
+        turnaround=turnaround,
+        reverse=reverse,
+    )
 
 
 def _is_gid(text: str) -> bool:

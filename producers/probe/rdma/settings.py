@@ -25,9 +25,10 @@ class RdmaProbeSettings(BaseModel):
         description="auto: where a NIC has an RDMA device and there is a pyverbs; off: nowhere",
     )
     bootstrap: str = Field(
-        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        default="127.0.0.1:19092",
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
-    )  # fmt: skip
+    )
     schema_registry_url: str | None = Field(
         default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
     )
@@ -42,19 +43,23 @@ class RdmaProbeSettings(BaseModel):
     port: int = Field(default=0, ge=0, le=255, description="port of the device; 0: its first active one")
     paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, a queue pair each")
     first_path_port: int = Field(
-        default=50_176, ge=49_152, le=65_472,
+        default=50_176,
+        ge=49_152,
+        le=65_472,
         description="UDP source port of path 0 where the flow label decides it (mlx5, hns), further paths"
         " follow; elsewhere the device has its own",
-    )  # fmt: skip
+    )
     peers: int = Field(default=10, ge=1, le=256, description="random peers that a NIC probes")
     peers_seed: int = Field(
         default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, one a fleet"
     )
     rate_pps: float = Field(
-        default=200, ge=0.1, le=5_000,
+        default=200,
+        ge=0.1,
+        le=5_000,
         description="requests a second that a NIC sends, all peers together: each costs both ends some 100 us"
         " of a processor",
-    )  # fmt: skip
+    )
     answer_max_pps: float = Field(
         default=10_000, ge=1, le=1_000_000, description="cap on packets a second that a NIC answers"
     )
@@ -65,10 +70,12 @@ class RdmaProbeSettings(BaseModel):
         default=True, description="take the NIC's own completion stamps where it offers them"
     )
     max_age_s: float = Field(
-        default=300, ge=1, le=31_536_000,
+        default=300,
+        ge=1,
+        le=31_536_000,
         description="s that an asker's system clock may differ from ours: a request from further away is a"
         " replay and gets no answer",
-    )  # fmt: skip
+    )
     flush_ms: int | None = Field(
         default=None, ge=10, le=10_000, description=f"ms between two batches; not set: {LATER_MS}"
     )
@@ -76,13 +83,17 @@ class RdmaProbeSettings(BaseModel):
         default=30, ge=0.1, le=30, description="s between two announcements of a NIC to the inventory"
     )
     silent_s: float = Field(
-        default=95, ge=1, le=86_400,
+        default=95,
+        ge=1,
+        le=86_400,
         description="s of log time without an announcement after which a peer is left",
-    )  # fmt: skip
+    )
     queue_messages: int = Field(
-        default=600, ge=10, le=1_000_000,
+        default=600,
+        ge=10,
+        le=1_000_000,
         description="messages that wait while the log is down; then the oldest go",
-    )  # fmt: skip
+    )
     queue_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1 << 20, le=1 << 32, description="bytes of those messages together"
     )

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 if __name__ == "__main__":  # by its path, not as a part of the package: what lies beside it is no library
-    sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[2])]
+    sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[3])]
 
 from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_paths, read_ports, target_lid
 from producers.probe.rdma.packets import BYTES, GRH_BYTES, Address, is_mapped, q_key, source_gid
-from producers.probe.rdma.prober import Asker, AskerSettings, Outgoing, UdPeer
-from producers.probe.rdma.timestamps import TickClock, Together, read_together
+from producers.probe.rdma.prober import UdProber, UdProberSettings, Outgoing, UdPeer
+from producers.probe.rdma.timestamps import TickClock, CrossTimestamp, cross_timestamp
 
 __all__ = ["DeviceError", "main"]
 
@@ -118,13 +118,13 @@ class _Device:
         self._tokens: list[object] = [None] * _SENDS
         self._free = list(range(_SENDS))
 
-    def now(self) -> Together:
+    def now(self) -> CrossTimestamp:
         """Return the stamping clock and the system clock, read together."""
         clock = self.clock
         if clock is None:
             now = time.time_ns()
-            return Together(now, now, 0)
-        return read_together(lambda: clock.read(self._ticks()), time.time_ns)
+            return CrossTimestamp(now, now, 0)
+        return cross_timestamp(lambda: clock.read(self._ticks()), time.time_ns)
 
     def wait_armed(self) -> None:
         """Ask to be woken by the next completion."""
@@ -136,7 +136,7 @@ class _Device:
         self._channel.get_cq_event(self._cq)
         self._cq.ack_events(1)
 
-    def send(self, asker: Asker, out: Outgoing) -> None:
+    def send(self, asker: UdProber, out: Outgoing) -> None:
         """Post a packet."""
         handle = self._handle(out)
         if handle is None or not self._free:
@@ -155,7 +155,7 @@ class _Device:
             return
         self._tokens[slot] = out.token
 
-    def completions(self, asker: Asker) -> Iterator[tuple[int, bytes, Address, int]]:
+    def completions(self, asker: UdProber) -> Iterator[tuple[int, bytes, Address, int]]:
         """Yield what was received: path, payload, source, stamp. Raises DeviceError where a pair died."""
         for number, status, size, source, lid, stamp in self._polled():
             if status:
@@ -188,9 +188,11 @@ class _Device:
     def _open_stamped(self, depth: int) -> None:
         e, v = self._e, self._v
         flags = (
-            e.IBV_WC_EX_WITH_BYTE_LEN | e.IBV_WC_EX_WITH_SRC_QP | e.IBV_WC_EX_WITH_SLID
+            e.IBV_WC_EX_WITH_BYTE_LEN
+            | e.IBV_WC_EX_WITH_SRC_QP
+            | e.IBV_WC_EX_WITH_SLID
             | e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
-        )  # fmt: skip
+        )
         try:
             with _refusals("completion stamps"):
                 self._cq = v.CQEX(self.context, v.CqInitAttrEx(cqe=depth, wc_flags=flags))
@@ -240,11 +242,14 @@ class _Device:
         ]
         self._send_work = [
             v.SendWR(
-                wr_id=slot, num_sge=1, sg=[v.SGE(base + self._send_at + slot * _SLOT_BYTES, BYTES, key)],
-                opcode=e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED,
+                wr_id=slot,
+                num_sge=1,
+                sg=[v.SGE(base + self._send_at + slot * _SLOT_BYTES, BYTES, key)],
+                opcode=e.IBV_WR_SEND,
+                send_flags=e.IBV_SEND_SIGNALED,
             )
             for slot in range(_SENDS)
-        ]  # fmt: skip
+        ]
         for index, pair in enumerate(self._pairs):
             for slot in range(index * _RECEIVES, (index + 1) * _RECEIVES):
                 pair.post_recv(self._receive_work[slot])
@@ -340,14 +345,22 @@ def main() -> int:
     except (DeviceError, ValueError, OSError) as error:
         lines.say({"error": str(error)})
         return 2
-    settings = AskerSettings(
-        rate_pps=first["rate_pps"], timeout_ns=first["timeout_ns"], answer_max_pps=first["answer_max_pps"],
-        max_age_ns=first["max_age_ns"], hardware=device.clock is not None,
-    )  # fmt: skip
-    asker = Asker(
-        first["nic"], first["run"], bytes.fromhex(first["key"]), device.own(), settings, first["seed"],
+    settings = UdProberSettings(
+        rate_pps=first["rate_pps"],
+        timeout_ns=first["timeout_ns"],
+        answer_max_pps=first["answer_max_pps"],
+        max_age_ns=first["max_age_ns"],
+        hardware=device.clock is not None,
+    )
+    asker = UdProber(
+        first["nic"],
+        first["run"],
+        bytes.fromhex(first["key"]),
+        device.own(),
+        settings,
+        first["seed"],
         time.monotonic_ns(),
-    )  # fmt: skip
+    )
     lines.say({"ready": _ready(device)})
     for each in rest:
         asker.set_peers(_peers(each), time.monotonic_ns())
@@ -359,7 +372,7 @@ def main() -> int:
     return 0
 
 
-def _serve(device: _Device, asker: Asker, lines: _Lines, flush_ns: int) -> None:
+def _serve(device: _Device, asker: UdProber, lines: _Lines, flush_ns: int) -> None:
     batch, flush_at_ns = 0, _next_flush(time.time_ns(), flush_ns)
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -381,7 +394,7 @@ def _serve(device: _Device, asker: Asker, lines: _Lines, flush_ns: int) -> None:
         lines.say({"batch": _batch(device, asker, batch)}, droppable=True)
 
 
-def _turn(device: _Device, asker: Asker, woken: bool) -> None:
+def _turn(device: _Device, asker: UdProber, woken: bool) -> None:
     """Take what has come, then send what is due: what lies there unread is not lost."""
     if woken:
         device.woken()
@@ -394,7 +407,7 @@ def _turn(device: _Device, asker: Asker, woken: bool) -> None:
         device.send(asker, out)
 
 
-def _wait_ms(device: _Device, asker: Asker, flush_at_ns: int) -> float:
+def _wait_ms(device: _Device, asker: UdProber, flush_at_ns: int) -> float:
     left_s = (flush_at_ns - time.time_ns()) / 1e9
     due_ns = asker.next_ns()
     if due_ns is not None:
@@ -408,19 +421,23 @@ def _next_flush(system_ns: int, every_ns: int) -> int:
     return (system_ns - _FLUSH_AFTER_NS) // every_ns * every_ns + every_ns + _FLUSH_AFTER_NS
 
 
-def _batch(device: _Device, asker: Asker, number: int) -> dict[str, Any]:
+def _batch(device: _Device, asker: UdProber, number: int) -> dict[str, Any]:
     now = device.now()
     return {
-        "number": number, "clock_ns": now.clock_ns, "system_ns": now.system_ns, "bound_ns": now.bound_ns,
-        "counters": asker.counters, "stamp_error_ns": _stamp_error(device, asker),
+        "number": number,
+        "clock_ns": now.clock_ns,
+        "system_ns": now.system_ns,
+        "bound_ns": now.bound_ns,
+        "counters": asker.counters,
+        "stamp_error_ns": _stamp_error(device, asker),
         "groups": [
             [peer, path, found.lost, found.no_t3, found.sent, found.forward, found.turnaround, found.reverse]
             for (peer, path), found in asker.drain().items()
         ],
-    }  # fmt: skip
+    }
 
 
-def _stamp_error(device: _Device, asker: Asker) -> int:
+def _stamp_error(device: _Device, asker: UdProber) -> int:
     """Return by how much stamps may be off, ns; of user space's what its sends have shown lately."""
     return asker.stamp_error_ns if device.clock is None else device.clock.tick_ns
 
@@ -428,12 +445,20 @@ def _stamp_error(device: _Device, asker: Asker) -> int:
 def _ready(device: _Device) -> dict[str, Any]:
     port, clock = device.port, device.clock
     return {
-        "device": port.device, "port": port.number, "gid": device.gid.value.hex(), "kind": device.gid.kind,
-        "lid": port.lid, "path_bits": port.path_bits, "speed_bps": port.speed_bps,
-        "numbers": [path.number for path in device.paths], "paths": [path.value for path in device.paths],
-        "sure": all(path.sure for path in device.paths), "hardware": clock is not None,
-        "tick_ns": 0 if clock is None else clock.tick_ns, "refused": device.refused,
-    }  # fmt: skip
+        "device": port.device,
+        "port": port.number,
+        "gid": device.gid.value.hex(),
+        "kind": device.gid.kind,
+        "lid": port.lid,
+        "path_bits": port.path_bits,
+        "speed_bps": port.speed_bps,
+        "numbers": [path.number for path in device.paths],
+        "paths": [path.value for path in device.paths],
+        "sure": all(path.sure for path in device.paths),
+        "hardware": clock is not None,
+        "tick_ns": 0 if clock is None else clock.tick_ns,
+        "refused": device.refused,
+    }
 
 
 def _peers(line: dict[str, Any]) -> list[UdPeer]:
@@ -481,10 +506,25 @@ def _pyverbs() -> tuple[Any, Any]:
     except ImportError as error:
         raise DeviceError(f"pyverbs: {error}") from None
     return enums, SimpleNamespace(
-        AH=AH, GID=GID, AHAttr=AHAttr, GlobalRoute=GlobalRoute, CQ=CQ, CQEX=CQEX, CompChannel=CompChannel,
-        CqInitAttrEx=CqInitAttrEx, Context=Context, MR=MR, PD=PD, QP=QP, QPAttr=QPAttr, QPCap=QPCap,
-        QPInitAttr=QPInitAttr, SGE=SGE, RecvWR=RecvWR, SendWR=SendWR,
-    )  # fmt: skip
+        AH=AH,
+        GID=GID,
+        AHAttr=AHAttr,
+        GlobalRoute=GlobalRoute,
+        CQ=CQ,
+        CQEX=CQEX,
+        CompChannel=CompChannel,
+        CqInitAttrEx=CqInitAttrEx,
+        Context=Context,
+        MR=MR,
+        PD=PD,
+        QP=QP,
+        QPAttr=QPAttr,
+        QPCap=QPCap,
+        QPInitAttr=QPInitAttr,
+        SGE=SGE,
+        RecvWR=RecvWR,
+        SendWR=SendWR,
+    )
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-__all__ = ["Edge", "UdPeerLine", "opening"]
+__all__ = ["WorkerProcess", "UdPeerLine", "open_request"]
 
 UdPeerLine: TypeAlias = "tuple[str, str, int, int, Sequence[int]]"
 """Name, GID in hexadecimal, LID, free bits of it, queue pair numbers."""
@@ -25,7 +25,7 @@ _END_S: Final = 2.0
 _READ_BYTES: Final = 1 << 16
 
 
-def opening(
+def open_request(
     *,
     nic: str,
     device: str,
@@ -45,23 +45,36 @@ def opening(
 ) -> dict[str, Any]:
     """Return the first line that `edge` is told."""
     return {
-        "nic": nic, "device": device, "run": run, "key": key.hex(), "address": address, "port": port,
-        "paths": paths, "first_path_port": first_path_port, "rate_pps": rate_pps,
-        "answer_max_pps": answer_max_pps, "timeout_ns": int(timeout_ms * 1e6),
-        "max_age_ns": int(max_age_s * 1e9), "flush_ns": flush_ms * 1_000_000, "hardware": hardware,
-        "sysfs": str(sysfs), "seed": int.from_bytes(os.urandom(8), "big"),
-    }  # fmt: skip
+        "nic": nic,
+        "device": device,
+        "run": run,
+        "key": key.hex(),
+        "address": address,
+        "port": port,
+        "paths": paths,
+        "first_path_port": first_path_port,
+        "rate_pps": rate_pps,
+        "answer_max_pps": answer_max_pps,
+        "timeout_ns": int(timeout_ms * 1e6),
+        "max_age_ns": int(max_age_s * 1e9),
+        "flush_ns": flush_ms * 1_000_000,
+        "hardware": hardware,
+        "sysfs": str(sysfs),
+        "seed": int.from_bytes(os.urandom(8), "big"),
+    }
 
 
-class Edge:
+class WorkerProcess:
     """A device's process. `fileno` is to be waited on; `read` never blocks."""
 
     def __init__(self, first: dict[str, Any], python: str | None = None) -> None:
         """Start it. Raises OSError where it cannot be."""
         self._process = subprocess.Popen(
-            [python or sys.executable, str(Path(__file__).resolve().parent / "edge.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True,
-        )  # fmt: skip
+            [python or sys.executable, str(Path(__file__).resolve().parent / "verbs_worker.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            close_fds=True,
+        )
         assert self._process.stdin is not None  # noqa: S101  # pipes were asked for
         assert self._process.stdout is not None  # noqa: S101
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()

@@ -31,8 +31,12 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 packets = st.builds(
     Packet,
     st.sampled_from([REQUEST, REPLY, COLLECT, FOLLOW_UP]),
-    st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), int64, int64,
-)  # fmt: skip
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    int64,
+    int64,
+)
 
 
 @given(packets)
@@ -59,10 +63,14 @@ def test_a_flipped_bit_is_refused(packet: Packet, bit: int) -> None:
 @pytest.mark.parametrize(
     ("key", "source", "target"),
     [
-        (bytes(16), A, B), (KEY[:15] + b"x", A, B), (KEY, B, A), (KEY, A._replace(number=18), B),
-        (KEY, A, B._replace(number=22)), (KEY, A._replace(gid=bytes(16)), B),
+        (bytes(16), A, B),
+        (KEY[:15] + b"x", A, B),
+        (KEY, B, A),
+        (KEY, A._replace(number=18), B),
+        (KEY, A, B._replace(number=22)),
+        (KEY, A._replace(gid=bytes(16)), B),
     ],
-)  # fmt: skip
+)
 def test_another_key_or_another_end_is_refused(key: bytes, source: Address, target: Address) -> None:
     data = pack(Packet(REQUEST, 1, 2, 3, 4, 5), KEY, A, B)
     with pytest.raises(BadPacket) as refused:

@@ -30,9 +30,12 @@ def tree(
 ) -> None:
     port = sysfs / "class/infiniband" / device / "ports" / str(number)
     texts = {
-        "state": "4: ACTIVE", "link_layer": "Ethernet", "lid": "0x0", "lid_mask_count": "0",
+        "state": "4: ACTIVE",
+        "link_layer": "Ethernet",
+        "lid": "0x0",
+        "lid_mask_count": "0",
         "rate": "100 Gb/sec (4X EDR)",
-    } | more  # fmt: skip
+    } | more
     for index, (gid, kind) in enumerate(gids):
         texts |= {f"gids/{index}": gid, f"gid_attrs/types/{index}": kind, f"gid_attrs/ndevs/{index}": netdev}
     for name, text in texts.items():
@@ -42,10 +45,18 @@ def tree(
 
 
 def test_of_a_roce_port_the_addresss_own_entry_of_v2_is_taken(tmp_path: Path) -> None:
-    tree(tmp_path, "mlx5_0", 1, [
-        (LINK_LOCAL, "IB/RoCE v1"), (LINK_LOCAL, "RoCE v2"), (OF_10_1_0_1, "IB/RoCE v1"),
-        (OF_10_1_0_1, "RoCE v2"), (NOBODY, "RoCE v2"),
-    ])  # fmt: skip
+    tree(
+        tmp_path,
+        "mlx5_0",
+        1,
+        [
+            (LINK_LOCAL, "IB/RoCE v1"),
+            (LINK_LOCAL, "RoCE v2"),
+            (OF_10_1_0_1, "IB/RoCE v1"),
+            (OF_10_1_0_1, "RoCE v2"),
+            (NOBODY, "RoCE v2"),
+        ],
+    )
     (port,) = read_ports("mlx5_0", tmp_path)
     assert (port.speed_bps, port.active, port.infiniband) == (100_000_000_000, True, False)
     assert len(port.gids) == 4, "an entry of nobody's is none"
@@ -59,8 +70,16 @@ def test_of_a_roce_port_the_addresss_own_entry_of_v2_is_taken(tmp_path: Path) ->
 
 def test_of_infiniband_the_first_gid_and_the_lid_with_its_path_bits(tmp_path: Path) -> None:
     tree(tmp_path, "mlx5_1", 1, [(LINK_LOCAL, "")], state="1: DOWN")
-    tree(tmp_path, "mlx5_1", 2, [(LINK_LOCAL, "IB/RoCE v1")], link_layer="InfiniBand", lid="0x18",
-         lid_mask_count="2", rate="2.5 Gb/sec (1X SDR)")  # fmt: skip
+    tree(
+        tmp_path,
+        "mlx5_1",
+        2,
+        [(LINK_LOCAL, "IB/RoCE v1")],
+        link_layer="InfiniBand",
+        lid="0x18",
+        lid_mask_count="2",
+        rate="2.5 Gb/sec (1X SDR)",
+    )
     port = choose_port("mlx5_1", read_ports("mlx5_1", tmp_path))
     assert (port.number, port.lid, port.path_bits, port.speed_bps) == (2, 24, 2, 2_500_000_000)
     gid = choose_gid(port, "10.1.0.1")

@@ -62,23 +62,30 @@ def start(log: Any, key_file: Path, tmp_path: Path) -> Iterator[Start]:
         if device is not None:
             port = sysfs / f"class/infiniband/{device}/ports/1"
             texts = {
-                "state": state, "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)",
+                "state": state,
+                "link_layer": "Ethernet",
+                "rate": "100 Gb/sec (4X EDR)",
                 "gids/0": "0000:0000:0000:0000:0000:ffff:"
                 + ":".join(bytes(map(int, address.split(".")))[i : i + 2].hex() for i in (0, 2)),
-                "gid_attrs/types/0": "RoCE v2", "gid_attrs/ndevs/0": "eth0",
-            }  # fmt: skip
+                "gid_attrs/types/0": "RoCE v2",
+                "gid_attrs/ndevs/0": "eth0",
+            }
             for name, text in texts.items():
                 (port / name).parent.mkdir(parents=True, exist_ok=True)
                 (port / name).write_text(text + "\n")
         common = {
-            "bootstrap": log.bootstrap, "key_file": str(key_file), "announce_s": 1, "paths": 2,
+            "bootstrap": log.bootstrap,
+            "key_file": str(key_file),
+            "announce_s": 1,
+            "paths": 2,
             "timeout_ms": 3000,
-        }  # fmt: skip
+        }
         nic = {"host": host, "device": "eth0", "address": address}
         environment = {
-            "PYTHONPATH": f"{tmp_path / verbs}:{ROOT}", "FAKE_ADDRESS": address,
+            "PYTHONPATH": f"{tmp_path / verbs}:{ROOT}",
+            "FAKE_ADDRESS": address,
             "FAKE_STAMPS": str(int(stamps)),
-        }  # fmt: skip
+        }
         made.append(
             subprocess.Popen(
                 [sys.executable, "-c", RUN, json.dumps([common | settings, nic, str(sysfs)])],
@@ -143,8 +150,9 @@ def test_two_find_each_other_and_tell_samples_whoever_stamps(
     )
     first = {record["nic"]: record for record in reversed(told)}
     assert {name: (record["stamp"], record["clock"]) for name, record in first.items()} == {
-        "a/mlx5_0": ("HARDWARE", "a/mlx5_0"), "b/mlx5_0": ("USER", "b/system"),
-    }  # fmt: skip
+        "a/mlx5_0": ("HARDWARE", "a/mlx5_0"),
+        "b/mlx5_0": ("USER", "b/system"),
+    }
     assert first["a/mlx5_0"]["addresses"] == [], "UDP probers leave it alone"
     assert first["a/mlx5_0"]["ud"]["kind"] == "ROCE_V2"
     assert first["a/mlx5_0"]["stamp_error_ns"] == 1

@@ -43,9 +43,13 @@ class Program:
     def __init__(self, command: list[str], actuator: Actuator | None, library: bool = True) -> None:
         more = {"PYTHONPATH": f"{HERE}:/repo"} | ({"LD_PRELOAD": LIBRARY} if library else {})
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env=os.environ | more | ({} if actuator is None else actuator.environment()),
-        )  # fmt: skip
+        )
         self.said: list[str] = []
         self._read = 0
         self._reader = threading.Thread(target=self._collect, daemon=True)
@@ -287,8 +291,13 @@ def standby_takes_over() -> dict[str, Any]:
         answer = acting.order("MOVE", flow_of(acting), 1000)
         written = owner.read("written")
         owner.tell()
-        return {"said": said, "answer": answer, "written": written[0], "ms": float(written[1]) * 1e3,
-                "exit": owner.end()}  # fmt: skip
+        return {
+            "said": said,
+            "answer": answer,
+            "written": written[0],
+            "ms": float(written[1]) * 1e3,
+            "exit": owner.end(),
+        }
 
 
 @check

@@ -97,17 +97,25 @@ def build() -> None:
             f"route add default via {gateway} dev {nic} onlink src {address} table {table}",
             f"rule add pref 10 iif {nic} lookup local",
             f"rule add pref 20 oif {nic} lookup {table}",
-            *(f"rule add pref 30 from {address} to {other} lookup {table}"
-              for other, _ in NICS.values() if other != address),
-        ]  # fmt: skip
+            *(
+                f"rule add pref 30 from {address} to {other} lookup {table}"
+                for other, _ in NICS.values()
+                if other != address
+            ),
+        ]
     todo[None] += ["rule add pref 100 lookup local", "rule del pref 0 lookup local"]
     routing = {"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0"}
     for router in (*LEAVES, *SPINES):
         with inside(router):
-            sysctl(routing | {
-                "ipv4/ip_forward": "1", "ipv4/fib_multipath_hash_policy": "1",
-                "ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1",
-            })  # fmt: skip
+            sysctl(
+                routing
+                | {
+                    "ipv4/ip_forward": "1",
+                    "ipv4/fib_multipath_hash_policy": "1",
+                    "ipv6/conf/all/disable_ipv6": "1",
+                    "ipv6/conf/default/disable_ipv6": "1",
+                }
+            )
     here = (("accept_local", "1"), ("arp_ignore", "1"), ("arp_announce", "2"))
     sysctl(routing | {f"ipv4/conf/{who}/{key}": value for who in ("all", "default") for key, value in here})
     batch("ip", cables)

@@ -45,9 +45,14 @@ class End:
         attr.ah_attr = self.path(other, flow_label)
         self.qp.modify(
             attr,
-            e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
-            | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER,
-        )  # fmt: skip
+            e.IBV_QP_STATE
+            | e.IBV_QP_AV
+            | e.IBV_QP_PATH_MTU
+            | e.IBV_QP_DEST_QPN
+            | e.IBV_QP_RQ_PSN
+            | e.IBV_QP_MAX_DEST_RD_ATOMIC
+            | e.IBV_QP_MIN_RNR_TIMER,
+        )
         attr = QPAttr(qp_state=e.IBV_QPS_RTS)
         attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.sq_psn, attr.max_rd_atomic = (
             timeout,
@@ -58,9 +63,13 @@ class End:
         )
         self.qp.modify(
             attr,
-            e.IBV_QP_STATE | e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_SQ_PSN
+            e.IBV_QP_STATE
+            | e.IBV_QP_TIMEOUT
+            | e.IBV_QP_RETRY_CNT
+            | e.IBV_QP_RNR_RETRY
+            | e.IBV_QP_SQ_PSN
             | e.IBV_QP_MAX_QP_RD_ATOMIC,
-        )  # fmt: skip
+        )
 
     def path(self, other: End, flow_label: int) -> AHAttr:
         route = GlobalRoute(dgid=other.gid, sgid_index=self.gid_index, flow_label=flow_label, hop_limit=64)
@@ -69,9 +78,12 @@ class End:
     def write(self, other: End, number: int) -> None:
         """Post a write of SIZE bytes."""
         work = SendWR(
-            wr_id=number, num_sge=1, sg=[SGE(self.memory.buf, SIZE, self.memory.lkey)],
-            opcode=e.IBV_WR_RDMA_WRITE, send_flags=e.IBV_SEND_SIGNALED,
-        )  # fmt: skip
+            wr_id=number,
+            num_sge=1,
+            sg=[SGE(self.memory.buf, SIZE, self.memory.lkey)],
+            opcode=e.IBV_WR_RDMA_WRITE,
+            send_flags=e.IBV_SEND_SIGNALED,
+        )
         work.set_wr_rdma(other.memory.rkey, other.memory.buf)
         self.qp.post_send(work)
 

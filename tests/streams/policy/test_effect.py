@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams.policy.pacing_feedback import Effect, EffectRules, Effects
+from streams.policy.pacing_feedback import FeedbackTable, PacingFeedback, PacingFeedbackRules
 from tests.streams.policy.rate_loop import RateLoop
 from tests.streams.policy.turns_loop import MS, S, TurnsLoop
 
@@ -56,11 +56,11 @@ def test_an_incast_that_was_seen_before_it_was_paced_stays_paced_evenly() -> Non
 class Receiver:
     """One receiver whose intake follows `turns` as `takes` says."""
 
-    def __init__(self, effects: Effects, takes: Any, *, at_s: float = 0.0, before_bps: float = 90e6) -> None:
+    def __init__(self, effects: FeedbackTable, takes: Any, *, at_s: float = 0.0, before_bps: float = 90e6) -> None:
         self.effects, self.takes, self.now_ns = effects, takes, round(at_s * S)
         for _ in range(30 if before_bps else 0):
             self.hear(before_bps)
-        self.effect: Effect = effects.begin("h0/0", LINK_BPS, 28, self.now_ns)
+        self.effect: PacingFeedback = effects.begin("h0/0", LINK_BPS, 28, self.now_ns)
 
     def hear(self, bps: float) -> None:
         self.now_ns += 100 * MS
@@ -83,7 +83,7 @@ def four_at_once(turns: float) -> float:
 
 
 def test_how_many_send_at_once_is_learnt_and_used_the_next_time() -> None:
-    effects = Effects()
+    effects = FeedbackTable()
     first = Receiver(effects, four_at_once)
     assert first.effect.turns == 1
     first.advance(2, 1e6)
@@ -97,13 +97,13 @@ def test_how_many_send_at_once_is_learnt_and_used_the_next_time() -> None:
 
 
 def test_without_a_before_a_trial_ends_within_about_a_second() -> None:
-    receiver = Receiver(Effects(), four_at_once, before_bps=0)
+    receiver = Receiver(FeedbackTable(), four_at_once, before_bps=0)
     receiver.advance(1.2)
     assert four_at_once(receiver.effect.turns) >= 80e6
 
 
 def test_what_no_raise_brings_back_was_not_lost_to_pacing() -> None:
-    receiver = Receiver(Effects(), lambda turns: 30e6)
+    receiver = Receiver(FeedbackTable(), lambda turns: 30e6)
     receiver.advance(6)
     assert (receiver.effect.turns, receiver.effect.useless) == (1, False)
     assert receiver.effect.before_bps == pytest.approx(30e6)
@@ -112,13 +112,13 @@ def test_what_no_raise_brings_back_was_not_lost_to_pacing() -> None:
 def test_the_pauses_of_rounds_are_no_shortfall() -> None:
     """Rounds of 350 ms, and 50 ms of pause, as reports of 50 ms show them."""
     seen = itertools.cycle([93e6, 93e6, 93e6, 40e6])
-    receiver = Receiver(Effects(), lambda turns: next(seen), before_bps=85e6)
+    receiver = Receiver(FeedbackTable(), lambda turns: next(seen), before_bps=85e6)
     receiver.advance(10)
     assert (receiver.effect.turns, receiver.effect.tight) == (1, 0)
 
 
 def test_a_raise_that_brought_nothing_is_taken_back() -> None:
-    receiver = Receiver(Effects(), lambda turns: 80e6 if receiver.now_ns > low_ns else 40e6)
+    receiver = Receiver(FeedbackTable(), lambda turns: 80e6 if receiver.now_ns > low_ns else 40e6)
     low_ns = receiver.now_ns + 900 * MS
     receiver.takes = lambda turns: 80e6 if receiver.now_ns > low_ns else 75e6 * min(turns, 1.05) / 1.2
     receiver.advance(0.9)
@@ -128,7 +128,7 @@ def test_a_raise_that_brought_nothing_is_taken_back() -> None:
 
 
 def test_a_receiver_that_pacing_does_not_help_is_left_alone_longer_each_time() -> None:
-    effects, at_s, waits = Effects(EffectRules()), 0.0, []
+    effects, at_s, waits = FeedbackTable(PacingFeedbackRules()), 0.0, []
     for _ in range(3):
         receiver = Receiver(effects, lambda turns: 90e6, at_s=at_s)
         receiver.advance(12, 5e6)

@@ -14,15 +14,15 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
-    WAYS,
+    LINK_HEALTH,
     Topic,
 )
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import PolicyFeed, read_from
-from streams.policy.replay import decide_again, earlier_decisions
+from streams.policy.inputs import PolicyInputs, read_from
+from streams.policy.replay import earlier_decisions, replay_cycles
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -31,7 +31,7 @@ EPOCH = T // MS
 SPINES = 4
 HOSTS = 8
 RATE = 10**9
-PLACES = [(t.name, n) for t in (CONFIG, INVENTORY, WAYS, FLAPS, CONTENTION, FLOWS, ACTIONS) for n in (0, 1)]
+PLACES = [(t.name, n) for t in (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH, CONTENTION, FLOWS, ACTIONS) for n in (0, 1)]
 
 
 def nic(host: int) -> str:
@@ -67,7 +67,7 @@ class Log:
         self.rounds: list[dict[str, Any]] = []
         self.fallbacks: list[dict[str, Any]] = []
         self.put(CONFIG, "*", {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT",
-                               "most_moved_share": 1.0})  # fmt: skip
+                               "max_moved_share": 1.0})  # fmt: skip
         for host in range(HOSTS):
             self.put(INVENTORY, nic(host), {
                 "nic": nic(host), "host": f"h{host}", "device": "eth1", "shard": "s0", "rail": None,
@@ -85,10 +85,10 @@ class Log:
         name = f"h{source}/b/sock:{len(self.ports)}"
         self.ports[name], self.ends_of[name] = port, (source, peer)
         for a, b in ((source, peer), (peer, source)):
-            self.put(WAYS, f"{nic(a)}>{nic(b)}", {
-                "nic": nic(a), "peer": nic(b), "shard": "s0", "traced_ns": self.now_ns, "ways": [
-                    {"leg": leg, "port": p, "peer_port": 5000, "complete": True, "since_ns": 0,
-                     "hops": hops(a, b, spine)}
+            self.put(FLOW_ROUTES, f"{nic(a)}>{nic(b)}", {
+                "nic": nic(a), "peer": nic(b), "shard": "s0", "traced_ns": self.now_ns, "routes": [
+                    {"leg": leg, "path": p, "peer_port": 5000, "complete": True, "since_ns": 0,
+                     "links": hops(a, b, spine)}
                     for p in range(6000, 6016) for leg, spine in (("DATA", p % 4), ("ACK", p // 4 % 4))
                 ],
             })  # fmt: skip
@@ -104,7 +104,7 @@ class Log:
                 "flows": [
                     {"flow_id": name, "state": "OPEN", "nic": nic(host), "peer": nic(self.ends_of[name][1]),
                      "source_address": "", "peer_address": "", "source_port": port, "peer_port": 5000,
-                     "protocol": "TCP", "hops": hops(*self.ends_of[name], port % 4), "job": None,
+                     "protocol": "TCP", "links": hops(*self.ends_of[name], port % 4), "job": None,
                      "tenant": None, "bytes_total": max(0, int((self.now_ns - T) / 8e9 * self.mean_bps)),
                      "interval_ns": S, "bytes": 0, "rate_bps": self.rate_bps,
                      "rtt_ns": 10_000, "can": ["MOVE", "PACE"]}
@@ -116,10 +116,10 @@ class Log:
         ends = sorted(link.split(">"))
         subject = "<>".join(ends)
         self.numbers[subject] += 1
-        self.put(FLAPS, subject, {
+        self.put(LINK_HEALTH, subject, {
             "subject": subject, "kind": "LINK", "shard": "s0", "seq": self.numbers[subject], "state": state,
-            "before": "UP", "links": [link], "since_ns": self.now_ns, "judged_ns": self.now_ns,
-            "loss_rate": None, "flaps_hour": 0, "flaps_total": 0, "because": "PROBES", "text": "",
+            "before": "UP", "links": [link], "since_ns": self.now_ns, "evaluated_ns": self.now_ns,
+            "loss_rate": None, "flaps_hour": 0, "flaps_total": 0, "detected_by": "PROBES", "text": "",
         })  # fmt: skip
 
     def window(self, link: str, state: str, opened_ns: int, update: int) -> None:
@@ -131,12 +131,12 @@ class Log:
             "flows": [], "flows_total": 0, "jobs": [], "links": [], "text": "",
         })  # fmt: skip
 
-    def offer_to(self, feed: PolicyFeed) -> None:
+    def offer_to(self, feed: PolicyInputs) -> None:
         for message in self.messages[self.read :]:
             feed.offer(message)
         self.read = len(self.messages)
 
-    def turn(self, feed: PolicyFeed, seconds: float = 0.1, outcome: str = "APPLIED") -> list[dict[str, Any]]:
+    def turn(self, feed: PolicyInputs, seconds: float = 0.1, outcome: str = "APPLIED") -> list[dict[str, Any]]:
         """One look, and a second one where links' health called for the first; actuators answer."""
         self.now_ns += round(seconds * S)
         self.offer_to(feed)
@@ -180,7 +180,7 @@ class Log:
 
 def again(log: Log, epoch: int) -> list[dict[str, Any]]:
     since = read_from(epoch)
-    return decide_again(
+    return replay_cycles(
         [record for record in log.rounds if record["epoch"] == epoch],
         [message for message in log.messages if message.append_ns >= since[message.topic]],
         earlier_decisions(epoch, log.decisions),
@@ -191,7 +191,7 @@ def of_epoch(log: Log, epoch: int) -> list[dict[str, Any]]:
     return [decision for decision, _ in log.decisions if decision["epoch"] == epoch]
 
 
-def busy(log: Log, feed: PolicyFeed) -> None:
+def busy(log: Log, feed: PolicyInputs) -> None:
     """A fault of each direction, healing, a config that changes, until flows are home again."""
     for source in range(HOSTS):
         for step in (1, 3):
@@ -206,7 +206,7 @@ def busy(log: Log, feed: PolicyFeed) -> None:
     log.health("spine1:leaf2>leaf2:u1", "DOWN")
     log.turn(feed, 0.004)
     log.put(CONFIG, "*", {"host": "*", "version": 2, "at_ns": 0, "by": "t", "mode": "OBSERVE",
-                          "most_moved_share": 1.0, "protected_jobs": ["x"]})  # fmt: skip
+                          "max_moved_share": 1.0, "protected_jobs": ["x"]})  # fmt: skip
     log.health("leaf1:u2>spine2:leaf1", "UP")
     log.health("spine1:leaf2>leaf2:u1", "UP")
     for _ in range(60):
@@ -215,7 +215,7 @@ def busy(log: Log, feed: PolicyFeed) -> None:
 
 
 def test_a_dead_link_either_way_is_left_at_once_by_data_and_answers() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     for source in range(HOSTS):
         log.open(source, (source + 1) % HOSTS, 6000 + source)
     for _ in range(3):
@@ -234,21 +234,21 @@ def test_a_dead_link_either_way_is_left_at_once_by_data_and_answers() -> None:
 
 
 def test_the_log_gives_the_same_decisions_again() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     busy(log, feed)
     made = of_epoch(log, EPOCH)
     assert {decision["action"] for decision in made} == {"REROUTE", "RESTORE"}
     log.now_ns += S
     log.turn(feed)
-    told = sum(len(record["rounds"]) for record in log.rounds)
+    told = sum(len(record["cycles"]) for record in log.rounds)
     assert told == feed.shards["s0"].number, "every round is told of within a second"
     assert again(log, EPOCH) == made
     for record in log.rounds:
-        assert codec.decode(codec.encode("PolicyRounds", record), "PolicyRounds") == record
+        assert codec.decode(codec.encode("PolicyCycles", record), "PolicyCycles") == record
 
 
 def test_rounds_that_are_not_there_are_named() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     busy(log, feed)
     del log.rounds[1]
     with pytest.raises(ValueError, match=r"s0, epoch \d+: rounds \d+ to \d+ are not in the log"):
@@ -256,7 +256,7 @@ def test_rounds_that_are_not_there_are_named() -> None:
 
 
 def test_a_new_owner_brings_flows_home_and_moves_nothing_else() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     flows = [log.open(source, (source + 1) % HOSTS, 6000 + source) for source in range(HOSTS)]
     home = dict(log.ports)
     for _ in range(3):
@@ -270,7 +270,7 @@ def test_a_new_owner_brings_flows_home_and_moves_nothing_else() -> None:
     log.report()
     epoch = log.now_ns // MS + 1
     log.now_ns, since = epoch * MS, read_from(epoch)
-    second = PolicyFeed(epoch, PLACES, decisions=earlier_decisions(epoch, log.decisions))
+    second = PolicyInputs(epoch, PLACES, decisions=earlier_decisions(epoch, log.decisions))
     log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
     log.read = 0
     for _ in range(20):
@@ -287,7 +287,7 @@ def test_a_new_owner_brings_flows_home_and_moves_nothing_else() -> None:
 
 
 def test_what_an_actuator_could_not_do_is_tried_at_once_over_another_port() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     flow = log.open(0, 1, 6000)
     for _ in range(3):
         log.report()
@@ -308,13 +308,13 @@ def reflex(log: Log, flow: str, from_path: int, to_path: int) -> None:
     log.ports[flow] = to_path
     log.put(ACTIONS, "h0", {
         "host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0, "flow_id": flow,
-        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
+        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "LOCAL_REPAIR",
         "from_path": from_path, "to_path": to_path, "took_ns": 1000, "detail": "",
     })  # fmt: skip
 
 
 def test_a_reflex_is_known_and_the_flow_goes_home_once_the_link_is_well() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     flow = log.open(0, 1, 6000)
     for _ in range(3):
         log.report()
@@ -342,7 +342,7 @@ def test_a_new_owner_knows_the_reflexes_of_the_time_without_one() -> None:
     log.report()
     epoch = log.now_ns // MS + 1
     log.now_ns = epoch * MS
-    feed, since = PolicyFeed(epoch, PLACES), read_from(epoch)
+    feed, since = PolicyInputs(epoch, PLACES), read_from(epoch)
     log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
     log.turn(feed, 0.02)
     log.report()
@@ -356,7 +356,7 @@ def test_a_new_owner_knows_the_reflexes_of_the_time_without_one() -> None:
 
 
 def test_a_flow_whose_owner_lets_nothing_be_done_stays_and_it_is_said() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     log.open(0, 1, 6000)
     log.report()
     message = log.messages.pop()
@@ -372,16 +372,16 @@ def test_a_flow_whose_owner_lets_nothing_be_done_stays_and_it_is_said() -> None:
     log.health("leaf1:u0>spine0:leaf1", "DOWN")
     assert log.turn(feed, 0.02) == []
     log.turn(feed, 1.0)
-    held = [each for record in log.rounds for row in record["rounds"] for each in row["held"] or ()]
-    assert {each["why"] for each in held} == {"NOT_MOVABLE"}
+    held = [each for record in log.rounds for row in record["cycles"] for each in row["suppressed"] or ()]
+    assert {each["cause"] for each in held} == {"NOT_MOVABLE"}
 
 
 def test_bad_ways_and_actions_are_refused_and_told() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
-    for topic in (WAYS, ACTIONS):
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
+    for topic in (FLOW_ROUTES, ACTIONS):
         feed.offer(Message(T, topic.name, 0, 0, "x", b"nonsense"))
     feed.take()
-    assert [message.topic for message, _ in feed.refused] == [WAYS.name, ACTIONS.name]
+    assert [message.topic for message, _ in feed.refused] == [FLOW_ROUTES.name, ACTIONS.name]
     assert DECISIONS.name not in {topic for topic, _ in PLACES}
     assert log.decisions == []
 
@@ -389,7 +389,7 @@ def test_bad_ways_and_actions_are_refused_and_told() -> None:
 def test_connections_of_a_collective_spread_over_the_spines_one_each_and_then_rest() -> None:
     """An all-to-all sends to one peer at a time over four connections: mean rates look even long before steps
     are."""
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     log.rate_bps, log.mean_bps = RATE / 8, RATE / 28
     rng = random.Random(5)
     pairs = [(a, b) for a in range(HOSTS) for b in range(HOSTS) if leaf(a) != leaf(b)]
@@ -434,7 +434,7 @@ def test_connections_of_a_collective_spread_over_the_spines_one_each_and_then_re
 
 
 def test_what_is_held_back_is_told_again_for_who_begins_to_listen() -> None:
-    log, feed = Log(), PolicyFeed(EPOCH, PLACES)
+    log, feed = Log(), PolicyInputs(EPOCH, PLACES)
     log.open(0, 1, 6000)
     log.put(CONFIG, "*", {"host": "*", "version": 2, "at_ns": 0, "by": "t", "mode": "ACT",
                           "allowed_actions": ["PACE"]})  # fmt: skip
@@ -443,6 +443,6 @@ def test_what_is_held_back_is_told_again_for_who_begins_to_listen() -> None:
         log.turn(feed, 1.0)
         if second == 2:
             log.health("leaf1:u0>spine0:leaf1", "DOWN")
-    told = [row["held"] for record in log.rounds for row in record["rounds"] if row["held"]]
+    told = [row["suppressed"] for record in log.rounds for row in record["cycles"] if row["suppressed"]]
     assert 3 <= len(told) <= 5, "once, and every ten seconds"
-    assert {each["why"] for held in told for each in held} == {"NOT_ALLOWED"}
+    assert {each["cause"] for held in told for each in held} == {"NOT_ALLOWED"}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.ids import cable_id
-from streams.policy.path_health import WELL, Grade, Wellness
+from streams.policy.path_health import WELL, Grade, PathHealth
 
 LINKS = [f"leaf{a}:u{b}>spine{b}:p{a}" for a in (1, 2) for b in (1, 2)]
 LINKS += [">".join(reversed(link.split(">"))) for link in LINKS]
@@ -23,17 +23,17 @@ said = st.tuples(
 
 @given(st.lists(said, max_size=12))
 def test_links_of_which_nothing_was_said_are_well_and_sound_means_that_nothing_is_bad(told):
-    wellness = Wellness(10 * S, 600 * S)
+    health_table = PathHealth(10 * S, 600 * S)
     for seq, (what, state, others) in enumerate(told):
         subject = what if what == NIC else cable_id(what)
         record = None if state is None else {
-            "seq": seq, "state": state, "links": [] if what == NIC else [what], "others": others,
+            "seq": seq, "state": state, "links": [] if what == NIC else [what], "candidates": others,
             "kind": "NIC" if what == NIC else "LINK", "flaps_hour": 0, "loss_rate": 0.1, "since_ns": seq * S,
         }  # fmt: skip
-        was = {link: wellness.of_links([link], seq * S)[:2] for link in LINKS}
-        wellness.take(subject, record)
-        states = {link: wellness.of_links([link], seq * S) for link in LINKS}
-        assert {link for link, found in states.items() if found[:2] != was[link]} <= wellness.changed()
-        assert {link for link, found in states.items() if found != WELL} <= wellness.touched
-        bad = any(found.grade >= Grade.GREY for found in (*states.values(), wellness.of_end(NIC)))
-        assert not (wellness.sound and bad)
+        was = {link: health_table.of_links([link], seq * S)[:2] for link in LINKS}
+        health_table.take(subject, record)
+        states = {link: health_table.of_links([link], seq * S) for link in LINKS}
+        assert {link for link, found in states.items() if found[:2] != was[link]} <= health_table.changed()
+        assert {link for link, found in states.items() if found != WELL} <= health_table.touched
+        bad = any(found.grade >= Grade.GREY for found in (*states.values(), health_table.of_end(NIC)))
+        assert not (health_table.sound and bad)

@@ -1,0 +1,155 @@
+"""Queues of a shard from its sources' records: packets simulated one by one, and records without sense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fabrictime.bench._see_queues import EPOCH_NS, SLOT_NS, Run
+from schemas import codec
+from schemas.codec import BadRecord
+from streams.delays.queueing import slot_ns_of
+from streams.queues.inference import ShardQueues, busy_shares, validate_queueing
+from streams.runtime.route_table import RouteTable
+
+NOW_NS = EPOCH_NS
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    run = Run(16, 11, 0.25, 0.6, incast=True)
+    return run, run.infer()
+
+
+def test_depths_are_told_where_queues_are(simulated):
+    run, records = simulated
+    true, told, bound = run.depths(records)
+    assert np.sqrt(((told - true) ** 2).mean()) < 0.4 * np.sqrt((true**2).mean())
+    deep = true.mean(axis=0) > 20_000
+    assert np.corrcoef(true[:, deep].ravel(), told[:, deep].ravel())[0, 1] > 0.9
+    seen = bound > 0
+    assert (np.abs(told - true)[seen] <= bound[seen]).mean() > 0.9
+
+
+def test_records_are_whole_and_fit_their_schema(simulated):
+    _, records = simulated
+    assert records
+    for record in records:
+        assert codec.decode(codec.encode("LinkQueues", record), "LinkQueues")["shard"] == "fabric"
+        assert record["window_start_ns"] % (record["slot_ns"] * record["slots"]) == 0
+        for link in record["links"]:
+            assert len(link["slot"]) == len(link["depth_bytes"])
+            assert all(0 <= slot < record["slots"] for slot in link["slot"])
+            assert link["bound_bytes"] > 0
+    windows = [(r["slot_ns"], r["window"], r["part"]) for r in records]
+    assert len(set(windows)) == len(windows)
+    assert {r["slot_ns"] for r in records} >= {SLOT_NS}
+
+
+def test_how_often_links_are_busy_is_found_from_idle_probes_alone():
+    rng = np.random.default_rng(3)
+    share = rng.uniform(0.05, 0.8, 20)
+    hops = np.stack([rng.permutation(20)[:3] for _ in range(200)]).astype(np.int32)
+    free = np.prod(1 - share[hops], axis=1)
+    singles = np.full(200, 2_000)
+    found, sigma = busy_shares(np.arange(0, 601, 3), hops.ravel(), singles, rng.binomial(singles, free), 20)
+    assert np.abs(found - share).max() < 0.03
+    assert np.mean(np.abs(found - share) <= 2.5 * sigma) > 0.8
+
+
+def queueing(**changes):
+    record = {
+        "shard": "fabric", "source": "fabric.probes/0", "first_offset": 0, "next_offset": 5,
+        "part": 0, "parts": 1,
+        "start_ns": NOW_NS, "slot_ns": 250_000, "complete_ns": NOW_NS + 40_000_000, "synced": True,
+        "nics": ["a/eth0", "b/eth0"], "nic": [0], "peer": [1], "path": [9320], "direction": [1], "floor_ns": [5e3],
+        "noise_ns": [8.0], "singles": [3], "idle": [1], "lost": [0], "cells": [2], "slot": [0, 9],
+        "count": [1, 2], "min_ns": [0.0, 5.0], "mean_ns": [0.0, 9.0],
+        "at_ns": [7, 249_999],
+    }  # fmt: skip
+    return record | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"peer": []}, "peer: 0 elements, expected 1"),
+        ({"count": [1]}, "count: 1 elements, expected 2"),
+        ({"cells": [3]}, "cells: 3 together, expected 2"),
+        ({"nic": [2]}, "nic: 2, expected below 2"),
+        ({"count": [0, 1]}, "count: 0, expected at least 1"),
+        ({"mean_ns": [0.0, 1e12]}, "mean_ns"),
+        ({"slot": [0, 2**31 - 1]}, "slot: 2147483647"),
+        ({"slot_ns": 0}, "slot_ns"),
+        ({"at_ns": [0]}, "at_ns: 1 elements, expected 2, or none"),
+        ({"at_ns": [0, 250_000]}, "at_ns: 250000"),
+        ({"complete_ns": NOW_NS + 3_600 * 10**9}, "complete_ns"),
+    ],
+)
+def test_records_that_make_no_sense_are_refused(changes, said):
+    assert validate_queueing(queueing(), NOW_NS)
+    with pytest.raises(BadRecord, match=said):
+        validate_queueing(queueing(**changes), NOW_NS)
+
+
+def test_paths_that_nobody_traced_are_counted_and_nothing_else():
+    shard = ShardQueues("fabric", lambda link: 0)
+    for n in range(20):
+        shard.take(
+            queueing(first_offset=5 * n, next_offset=5 * n + 5, start_ns=NOW_NS + 50_000_000 * n,
+                     complete_ns=NOW_NS + 50_000_000 * n), RouteTable(),
+        )  # fmt: skip
+        while shard.ready():
+            assert shard.solve(0) == []
+    assert shard.unknown_paths == 1
+
+
+def test_a_clock_that_is_off_is_no_queue(simulated, monkeypatch):
+    """One NIC's clock falls back by 0.2 ms, 250 kB at this rate: all that it sends seems to wait."""
+    run, records = simulated
+    true, told, _ = run.depths(records)
+    nic = run.fleet.nic_ids[3]
+
+    def off(when, batch):
+        if when < EPOCH_NS + 120_000_000:
+            return when, batch
+        back = np.repeat([-1 if peer == nic else 0 for peer in batch.peers], np.diff(batch.start))
+        shift = (1 if batch.nic == nic else back) * np.int64(200_000)
+        return when, replace(batch, forward=batch.forward + shift, reverse=batch.reverse - shift)
+
+    batches = [off(*each) for each in run.batches()]
+    monkeypatch.setattr(run, "batches", lambda: batches)
+    _, shifted, _ = run.depths(run.infer())
+    ours, theirs = (np.sqrt(((each - true) ** 2).mean()) for each in (told, shifted))
+    assert theirs < 2 * ours
+
+
+def test_what_a_source_told_before_is_passed_over(simulated):
+    shard = ShardQueues("fabric", lambda link: 0)
+    book = RouteTable()
+    shard.take(queueing(), book)
+    shard.take(queueing(first_offset=3, next_offset=9, complete_ns=NOW_NS + 10**9), book)
+    assert shard._sources["fabric.probes/0"].complete_ns == NOW_NS + 40_000_000
+
+
+def test_slots_follow_the_rate_of_the_links():
+    assert slot_ns_of(1_000_000_000) == 10_000_000
+    assert slot_ns_of(10_000_000_000) == 1_000_000
+    assert slot_ns_of(400_000_000_000) == 250_000
+
+
+def test_where_links_are_many_blocks_are_longer_and_none_is_solved_twice() -> None:
+    queues = ShardQueues("fabric", lambda link: 10**10)
+    queues._slot_ns, queues._next_block = 250_000, 101
+    queues._solved_in_ns = before_ns = queues._block_ns()
+    for number in range(1001):
+        queues._link(f"a:{number}>b:{number}")
+    queues._set_block_ns()
+    after_ns = queues._solved_in_ns
+    assert after_ns > 2 * before_ns
+    assert 101 * before_ns <= queues._next_block * after_ns < 101 * before_ns + after_ns
+    before = queues._next_block
+    queues._set_block_ns()
+    assert queues._next_block == before

@@ -1,0 +1,82 @@
+"""Nothing is acknowledged ahead of its predecessors, and a worker that stands still is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from faust.types import TP
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.runtime.acks import OrderedAcks
+from streams.runtime.watchdog import CpuTimeClock, StallWatch
+
+A, B = TP("t", 0), TP("t", 1)
+
+
+@dataclass
+class Message:
+    offset: int
+
+
+@given(st.permutations(list(range(12))))
+def test_acks_come_in_order_and_all_of_them(order: list[int]) -> None:
+    acks = OrderedAcks()
+    for offset in range(12):
+        acks.read(Message(offset))
+    acked: list[int] = []
+    finished: set[int] = set()
+    for offset in order:
+        finished.add(offset)
+        acked += [m.offset for m in acks.done([offset])]
+        assert acked == list(range(len(acked)))
+        assert set(acked) <= finished
+    assert acked == list(range(12))
+
+
+def test_what_was_never_read_is_not_acknowledged() -> None:
+    acks = OrderedAcks()
+    acks.read(Message(3))
+    assert acks.done([2, 7]) == []
+    assert [m.offset for m in acks.done([3])] == [3]
+
+
+def test_a_position_that_stands_still_while_the_log_grows_is_a_stall() -> None:
+    watch = StallWatch(8.0)
+    for second in range(8):
+        assert watch.check(second, {A: 10 + second}, {A: 10}) == []
+    assert watch.check(8.5, {A: 20}, {A: 10}) == [A]
+
+
+def test_an_idle_or_moving_or_lost_partition_is_none() -> None:
+    watch = StallWatch(8.0)
+    for second in range(30):
+        assert watch.check(second, {A: 10, B: 1000}, {A: 10, B: second}) == []
+    assert watch.check(31, {A: 11}, {}) == []
+    assert watch.check(60, {A: 11}, {A: 10}) == []
+
+
+def test_a_worker_without_a_processor_or_with_much_to_do_has_not_stalled(tmp_path: Path) -> None:
+    now_s = 100.0
+
+    def threads(*told_s: tuple[float, float]) -> None:
+        for number, (ran_s, waited_s) in enumerate(told_s):
+            (tmp_path / str(number)).mkdir(exist_ok=True)
+            (tmp_path / str(number) / "schedstat").write_text(f"{ran_s * 1e9:.0f} {waited_s * 1e9:.0f} 7\n")
+
+    threads((1, 0), (1, 0))
+    clock = CpuTimeClock(tmp_path, lambda: now_s)
+    now_s += 12
+    threads((1, 0), (1, 0))
+    assert clock.now_s() == pytest.approx(12), "it slept"
+    now_s += 12
+    threads((1, 0), (7, 6))
+    assert clock.now_s() == pytest.approx(14), "another thread computed, with half a processor"
+    now_s += 12
+    threads((9, 30), (17, 36))
+    assert clock.now_s() == pytest.approx(16), "two did"
+    now_s += 12
+    assert CpuTimeClock(tmp_path / "nothing", lambda: now_s).now_s() == 0
+    assert clock.now_s() == pytest.approx(28)
