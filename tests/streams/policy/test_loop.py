@@ -179,10 +179,10 @@ class Loop:
             elif out.topic is PATHS:
                 self.book.take(out.key.encode(), out.value())
             elif self.health is not None:
-                self.judged(self.health.take(out.record(), out.at_ns, self.book, self.offset))
+                self.judged(self.health.ingest(out.record(), out.at_ns, self.book, self.offset))
                 self.offset += 1
         if self.health is not None:
-            self.judged(self.health.tick(self.run.now_ns))
+            self.judged(self.health.evaluate(self.run.now_ns))
         else:
             self.tell_health()
         self.tell_contention()
