@@ -18,7 +18,7 @@ from schemas import codec
 from schemas.sanity import sound_offsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 
-__all__ = ["Inlet", "reject_record"]
+__all__ = ["ClockConsumer", "reject_record"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ OFFSETS_TAIL: Final = 100
 READER: Final = "actuator"
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
-_REPEAT_S: Final = 10.0
-_ASK_EVERY_S: Final = 0.5
+_WARN_EVERY_S: Final = 10.0
+_RETRY_S: Final = 0.5
 _CLOSE_S: Final = 1.0
 
 Record = dict[str, Any]
@@ -51,7 +51,7 @@ def reject_record(message: Any, error: codec.BadRecord) -> Record:
     }
 
 
-class Inlet:
+class ClockConsumer:
     """Reads both topics. `on_nic` takes (NIC, record or None), `on_offsets` a checked record."""
 
     def __init__(
@@ -65,31 +65,33 @@ class Inlet:
     ) -> None:
         """`wanted`: whether records of a shard are of use; others are not even decoded."""
         self._client = client
-        self._consumer = Consumer({
-            **client,
-            "group.id": "fabrictime-actuator",  # librdkafka wants one; nothing is ever committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 100,
-        })  # fmt: skip
+        self._consumer = Consumer(
+            {
+                **client,
+                "group.id": "fabrictime-actuator",  # librdkafka wants one; nothing is ever committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": 100,
+            }
+        )
         self._producer: Producer | None = None
         self._window_ns = window_ns
         self._on_nic, self._on_offsets, self._wanted = on_nic, on_offsets, wanted
         self._registry = registry
         self._ask_at_s = 0.0
-        self._said: dict[str, float] = {}
+        self._last_warned_s: dict[str, float] = {}
         self.assigned = False
         self.rejected = 0
 
-    def poll(self, timeout_s: float = 0.0, most: int = 1000) -> int:
+    def poll(self, timeout_s: float = 0.0, max_messages: int = 1000) -> int:
         """Take what has come, waiting for at most so long; return how many messages that was."""
         if self._producer is not None:
             self._producer.poll(0)
         if not self.assigned and not self._assign():
             return 0
         try:
-            messages: list[KafkaMessage] = self._consumer.consume(most, timeout=timeout_s)
+            messages: list[KafkaMessage] = self._consumer.consume(max_messages, timeout=timeout_s)
         except KafkaException as error:
             self._warn(str(error))
             return 0
@@ -107,7 +109,7 @@ class Inlet:
         now_s = time.monotonic()
         if now_s < self._ask_at_s:
             return False
-        self._ask_at_s = now_s + _ASK_EVERY_S
+        self._ask_at_s = now_s + _RETRY_S
         wanted: list[TopicPartition] = []
         try:
             topics = self._consumer.list_topics(timeout=1).topics
@@ -162,10 +164,15 @@ class Inlet:
         self.rejected += 1
         self._warn(f"refused {message.topic()}/{message.partition()} offset {message.offset()}: {bad}")
         if self._producer is None:
-            self._producer = Producer({
-                **self._client, "partitioner": "murmur2_random", "enable.idempotence": True,
-                "message.timeout.ms": 30_000, "queue.buffering.max.messages": 1000,
-            })  # fmt: skip
+            self._producer = Producer(
+                {
+                    **self._client,
+                    "partitioner": "murmur2_random",
+                    "enable.idempotence": True,
+                    "message.timeout.ms": 30_000,
+                    "queue.buffering.max.messages": 1000,
+                }
+            )
         data = codec.encode(REJECTS.record, reject_record(message, bad), self._registry)
         try:
             self._producer.produce(REJECTS.name, key=str(message.topic()).encode(), value=data)
@@ -178,8 +185,8 @@ class Inlet:
     def _warn(self, line: str) -> None:
         """Log a line, the same beginning at most every 10 s."""
         now_s, head = time.monotonic(), line[:40]
-        if now_s - self._said.get(head, -_REPEAT_S) >= _REPEAT_S:
-            if len(self._said) > 100:
-                self._said.clear()
-            self._said[head] = now_s
+        if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
+            if len(self._last_warned_s) > 100:
+                self._last_warned_s.clear()
+            self._last_warned_s[head] = now_s
             _log.warning("%s", line)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from actuators.timescale import Joined, RawLine
+from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import PageWriter, raw_ns
 
 __all__ = [
@@ -45,10 +45,10 @@ NICS: Final = 64
 RETIRED: Final = 1
 
 HEAD: Final = struct.Struct("<8sIIII16sQQQ192s")
-LINE: Final = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
+MODEL: Final = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
 CLOCK: Final = struct.Struct("<64sIIqdddddq")
 NIC: Final = struct.Struct("<60sI")
-COPY_BYTES: Final = LINE.size + CLOCKS * CLOCK.size + NICS * NIC.size
+COPY_BYTES: Final = MODEL.size + CLOCKS * CLOCK.size + NICS * NIC.size
 
 UNSYNCED: Final = "UNSYNCED"
 HOLDOVER: Final = "HOLDOVER"
@@ -83,10 +83,10 @@ class Content:
     """What a page says. `clocks` and `nics` without the host's name; a NIC names its clock."""
 
     state: str = UNSYNCED
-    joined: Joined = field(default_factory=lambda: Joined(RawLine(0, 0, 0.0, 0.0, 0.0, 0.0)))
+    slewed: SlewedModel = field(default_factory=lambda: SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)))
     holdover_raw_ns: int = 0
     expires_raw_ns: int = 0
-    look_again_raw_ns: int = 0
+    reopen_raw_ns: int = 0
     written_raw_ns: int = 0
     steps: int = 0
     window: int = 0
@@ -115,42 +115,108 @@ def pack(content: Content) -> bytes:
     nics = [
         (name, index[clock]) for name, clock in content.nics.items() if clock in index and _fits(name, 60)
     ][:NICS]
-    tables = bytearray(COPY_BYTES - LINE.size)
+    tables = bytearray(COPY_BYTES - MODEL.size)
     for number, (name, row) in enumerate(clocks):
         CLOCK.pack_into(
-            tables, number * CLOCK.size, _fixed(name, 64), STATES.index(row.state), 0, row.at_ns,
-            row.offset_ns, row.drift_ppb, row.bound_ns, row.growth_ppb, row.wander_ppb_per_s, row.since_ns,
-        )  # fmt: skip
+            tables,
+            number * CLOCK.size,
+            _fixed(name, 64),
+            STATES.index(row.state),
+            0,
+            row.at_ns,
+            row.offset_ns,
+            row.drift_ppb,
+            row.bound_ns,
+            row.growth_ppb,
+            row.wander_ppb_per_s,
+            row.since_ns,
+        )
     for number, (name, clock) in enumerate(nics):
         NIC.pack_into(tables, CLOCKS * CLOCK.size + number * NIC.size, _fixed(name, 60), clock)
-    line = content.joined.line
+    model = content.slewed.model
     domain_hash = int.from_bytes(hashlib.blake2b(content.domain.encode(), digest_size=8).digest(), "little")
-    body = LINE.pack(
-        0, STATES.index(content.state), RETIRED if content.retired else 0, line.raw_at_ns, line.fabric_at_ns,
-        line.rate_ppb, content.joined.slew_ppb, max(content.joined.slew_end_raw_ns, line.raw_at_ns),
-        line.bound_ns, line.growth_ppb, line.wander_ppb_per_s, content.holdover_raw_ns,
-        content.expires_raw_ns, content.look_again_raw_ns, content.steps, content.window,
-        domain_hash if content.domain else 0, os.getpid(), len(clocks), len(nics), zlib.crc32(tables),
-        content.holdover_ms, content.written_raw_ns, content.expires_ms, 0, _fixed(content.source, 64),
+    body = MODEL.pack(
+        0,
+        STATES.index(content.state),
+        RETIRED if content.retired else 0,
+        model.raw_at_ns,
+        model.fabric_at_ns,
+        model.rate_ppb,
+        content.slewed.slew_ppb,
+        max(content.slewed.slew_end_raw_ns, model.raw_at_ns),
+        model.bound_ns,
+        model.growth_ppb,
+        model.wander_ppb_per_s,
+        content.holdover_raw_ns,
+        content.expires_raw_ns,
+        content.reopen_raw_ns,
+        content.steps,
+        content.window,
+        domain_hash if content.domain else 0,
+        os.getpid(),
+        len(clocks),
+        len(nics),
+        zlib.crc32(tables),
+        content.holdover_ms,
+        content.written_raw_ns,
+        content.expires_ms,
+        0,
+        _fixed(content.source, 64),
         _fixed(content.domain, 88),
-    )[4:]  # fmt: skip
+    )[4:]
     return zlib.crc32(body).to_bytes(4, "little") + body + bytes(tables)
 
 
 def unpack(copy: bytes) -> Content | None:
     """Return what a copy says, without its tables: what a new writer goes on with; None where spoilt."""
-    if zlib.crc32(copy[4 : LINE.size]) != int.from_bytes(copy[:4], "little"):
+    if zlib.crc32(copy[4 : MODEL.size]) != int.from_bytes(copy[:4], "little"):
         return None
-    (_, state, flags, raw_at, fabric_at, rate, slew, slew_end, bound, growth, wander, holdover, expires,
-     look_again, steps, window, _, _, _, _, _, holdover_ms, written, expires_ms, _, source, domain,
-     ) = LINE.unpack_from(copy)  # fmt: skip
+    (
+        _,
+        state,
+        flags,
+        raw_at,
+        fabric_at,
+        rate,
+        slew,
+        slew_end,
+        bound,
+        growth,
+        wander,
+        holdover,
+        expires,
+        reopen,
+        steps,
+        window,
+        _,
+        _,
+        _,
+        _,
+        _,
+        holdover_ms,
+        written,
+        expires_ms,
+        _,
+        source,
+        domain,
+    ) = MODEL.unpack_from(copy)
     if state >= len(STATES):
         return None
     return Content(
-        STATES[state], Joined(RawLine(raw_at, fabric_at, rate, bound, growth, wander), slew, slew_end),
-        holdover, expires, look_again, written, steps, window, _text(domain), _text(source), holdover_ms,
-        expires_ms, retired=bool(flags & RETIRED),
-    )  # fmt: skip
+        STATES[state],
+        SlewedModel(RawClockModel(raw_at, fabric_at, rate, bound, growth, wander), slew, slew_end),
+        holdover,
+        expires,
+        reopen,
+        written,
+        steps,
+        window,
+        _text(domain),
+        _text(source),
+        holdover_ms,
+        expires_ms,
+        retired=bool(flags & RETIRED),
+    )
 
 
 def _text(padded: bytes) -> str:
@@ -199,7 +265,7 @@ class PageFile:
     def _take(self, host: str) -> None:
         former = self._open_former()
         head = _head(host)
-        if former is not None and self._is_sound(former, head):
+        if former is not None and self._is_valid(former, head):
             self._fd = former
             self._map()
             self.last = unpack(self._writer.read())
@@ -230,7 +296,7 @@ class PageFile:
         return fd
 
     @staticmethod
-    def _is_sound(fd: int, head: bytes) -> bool:
+    def _is_valid(fd: int, head: bytes) -> bool:
         return os.fstat(fd).st_size == PAGE_BYTES and os.pread(fd, HEAD.size, 0) == head
 
     def _new_file(self, head: bytes) -> int:

@@ -30,25 +30,25 @@ from confluent_kafka import Message as KafkaMessage
 
 from actuators.clock_consumer import reject_record
 from schemas import codec
-from schemas.partition import partition_of
+from schemas.kafka.partitioning import partition_of
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, Topic
 
-__all__ = ["Offsets", "Orders", "Taken"]
+__all__ = ["CommandIO", "LogMessage", "Offsets"]
 
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
 _COMMIT_S: Final = 0.2
-_ASK_S: Final = 0.2
-_FRESH_MS: Final = 10_000
+_RETRY_S: Final = 0.2
+_LOOKBACK_MS: Final = 10_000
 """How far back an actuator looks that never committed anything."""
-_WAITING_MOST: Final = 20_000
-_REPEAT_S: Final = 10.0
+_MAX_UNSENT: Final = 20_000
+_WARN_EVERY_S: Final = 10.0
 _CLOSE_S: Final = 2.0
-_READ_MOST: Final = 10_000
-_READ_BYTES: Final = 32 << 20
+_MAX_QUEUED: Final = 10_000
+_MAX_QUEUED_BYTES: Final = 32 << 20
 """Messages and bytes that may wait to be taken before reading decisions pauses."""
-_AT_ONCE: Final = 1000
+_BATCH: Final = 1000
 _DECISION_BYTES: Final = 32_768
 """Above what a decision can be."""
 
@@ -86,8 +86,8 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Something for the hand: a message, `ready` once the whole config has been read, or `told`: a report
+class LogMessage:
+    """Something for the hand: a message, `ready` once the whole config has been read, or `published`: a report
     that the log has."""
 
     kind: str
@@ -102,34 +102,52 @@ class Taken:
         return 0 if self.message is None else int(self.message.timestamp()[1])
 
 
-class Orders:
-    """Reads and writes in a thread of its own; `taken` and `wake_fd` are for the one who acts."""
+class CommandIO:
+    """Reads and writes in a thread of its own; `queued` and `wake_fd` are for the one who acts."""
 
     def __init__(
-        self, client: dict[str, Any], name: str, hosts: Sequence[str],
-        registry: codec.Registry | None = None, *, flows: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        client: dict[str, Any],
+        name: str,
+        hosts: Sequence[str],
+        registry: codec.Registry | None = None,
+        *,
+        flows: bool = False,
+    ) -> None:
         """`name`: of the actuator; its offsets are kept under it. `flows`: whether to read the hosts' flow
         reports, from now on."""
         self._hosts, self._registry, self._flows = list(hosts), registry, flows
-        self._consumer = Consumer({
-            **client, "group.id": f"fabrictime-act-{name}", "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "allow.auto.create.topics": False,
-            "enable.partition.eof": True, "fetch.wait.max.ms": 500, "fetch.min.bytes": 1,
-        })  # fmt: skip
-        self._producer = Producer({
-            **client, "partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 0,
-            "message.timeout.ms": 0, "queue.buffering.max.messages": 2 * _WAITING_MOST,
-        })  # fmt: skip
-        self.taken: deque[Taken] = deque()
-        self.urgent: deque[Taken] = deque()
+        self._consumer = Consumer(
+            {
+                **client,
+                "group.id": f"fabrictime-act-{name}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "allow.auto.create.topics": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 500,
+                "fetch.min.bytes": 1,
+            }
+        )
+        self._producer = Producer(
+            {
+                **client,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": 0,
+                "queue.buffering.max.messages": 2 * _MAX_UNSENT,
+            }
+        )
+        self.queued: deque[LogMessage] = deque()
+        self.urgent: deque[LogMessage] = deque()
         """Config and `ready`: to be taken first."""
         self._given_bytes = self._taken_bytes = 0
         self._paused: list[TopicPartition] = []
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._offsets: dict[int, Offsets] = {}
         self._config_open: set[int] = set()
-        self._said: dict[str, float] = {}
+        self._last_warned_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self.assigned = False
@@ -143,13 +161,13 @@ class Orders:
         """Begin to read."""
         self._thread.start()
 
-    def next(self) -> Taken | None:
-        """Return the next one of `taken`, None where nothing waits."""
-        if not self.taken:
+    def next(self) -> LogMessage | None:
+        """Return the next one of `queued`, None where nothing waits."""
+        if not self.queued:
             return None
-        taken = self.taken.popleft()
-        self._taken_bytes += len(taken.value or b"")
-        return taken
+        queued = self.queued.popleft()
+        self._taken_bytes += len(queued.value or b"")
+        return queued
 
     def report(self, record: Record, done: Callable[[], None]) -> None:
         """Publish an `ActionReport`; `done` is called once the log has it, or never will."""
@@ -160,10 +178,10 @@ class Orders:
                 self.dropped += 1
                 self._warn(f"{ACTIONS.name}: report of {record['decision_id']} not taken: {error}")
             else:
-                self._give(Taken("told", record=record))
+                self._give(LogMessage("published", record=record))
             done()
 
-        if self._waiting >= _WAITING_MOST:
+        if self._waiting >= _MAX_UNSENT:
             self.dropped += 1
             done()
             return
@@ -211,12 +229,12 @@ class Orders:
             if delivered is not None:
                 delivered(KafkaError(KafkaError._QUEUE_FULL), None)
 
-    def _give(self, taken: Taken) -> None:
-        if taken.kind in ("config", "ready"):
-            self.urgent.append(taken)
+    def _give(self, queued: LogMessage) -> None:
+        if queued.kind in ("config", "ready"):
+            self.urgent.append(queued)
         else:
-            self._given_bytes += len(taken.value or b"")
-            self.taken.append(taken)
+            self._given_bytes += len(queued.value or b"")
+            self.queued.append(queued)
         os.eventfd_write(self.wake_fd, 1)
 
     # --- the thread ---
@@ -227,12 +245,12 @@ class Orders:
             try:
                 self._producer.poll(0)
                 if not self.assigned and not self._assign():
-                    self._stopping.wait(_ASK_S)
+                    self._stopping.wait(_RETRY_S)
                     continue
                 self._pause()
                 first = self._consumer.poll(_POLL_S)
                 if first is not None:
-                    for message in [first, *self._consumer.consume(_AT_ONCE, 0)]:
+                    for message in [first, *self._consumer.consume(_BATCH, 0)]:
                         self._take(message)
                 now_s = time.monotonic()
                 if now_s - commit_s >= _COMMIT_S:
@@ -243,11 +261,11 @@ class Orders:
 
     def _pause(self) -> None:
         """Read nothing but config while much waits to be taken."""
-        waiting, size = len(self.taken), self._given_bytes - self._taken_bytes
-        if not self._paused and (waiting > _READ_MOST or size > _READ_BYTES):
+        waiting, size = len(self.queued), self._given_bytes - self._taken_bytes
+        if not self._paused and (waiting > _MAX_QUEUED or size > _MAX_QUEUED_BYTES):
             self._paused = [tp for tp in self._consumer.assignment() if tp.topic != CONFIG.name]
             self._consumer.pause(self._paused)
-        elif self._paused and waiting < _READ_MOST // 2 and size < _READ_BYTES // 2:
+        elif self._paused and waiting < _MAX_QUEUED // 2 and size < _MAX_QUEUED_BYTES // 2:
             self._consumer.resume(self._paused)
             self._paused = []
 
@@ -278,7 +296,7 @@ class Orders:
         committed = self._consumer.committed(
             [TopicPartition(DECISIONS.name, number) for number in numbers], timeout=5
         )
-        ago_ms = time.time_ns() // 1_000_000 - _FRESH_MS
+        ago_ms = time.time_ns() // 1_000_000 - _LOOKBACK_MS
         since = self._consumer.offsets_for_times(
             [TopicPartition(DECISIONS.name, number, ago_ms) for number in numbers], timeout=5
         )
@@ -303,12 +321,14 @@ class Orders:
             elif message.topic() == CONFIG.name and self._config_open:
                 self._config_open.discard(message.partition())
                 if not self._config_open:
-                    self._give(Taken("ready"))
+                    self._give(LogMessage("ready"))
             return
         kind = {
-            DECISIONS.name: "decision", FALLBACKS.name: "fallbacks", CONFIG.name: "config",
+            DECISIONS.name: "decision",
+            FALLBACKS.name: "fallbacks",
+            CONFIG.name: "config",
             FLOWS.name: "flows",
-        }  # fmt: skip
+        }
         if message.topic() == DECISIONS.name:
             with self._lock:
                 self._offsets[int(message.partition() or 0)].take(int(message.offset() or 0))
@@ -318,7 +338,7 @@ class Orders:
                 self.reject(message, codec.BadRecord("TOO_LARGE", text))
                 self.done(message)
                 return
-        self._give(Taken(kind[str(message.topic())], message.key(), message.value(), message))
+        self._give(LogMessage(kind[str(message.topic())], message.key(), message.value(), message))
 
     def _commit(self, final: bool = False) -> None:
         with self._lock:
@@ -340,8 +360,8 @@ class Orders:
     def _warn(self, line: str) -> None:
         """Log a line, the same beginning at most every 10 s."""
         now_s, head = time.monotonic(), line[:40]
-        if now_s - self._said.get(head, -_REPEAT_S) >= _REPEAT_S:
-            if len(self._said) > 100:
-                self._said.clear()
-            self._said[head] = now_s
+        if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
+            if len(self._last_warned_s) > 100:
+                self._last_warned_s.clear()
+            self._last_warned_s[head] = now_s
             _log.warning("%s", line)

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from actuators.clock_page import SYNCED, ClockRow
 from actuators.settings import DisciplineSettings
 
-__all__ = ["Adjustable", "Clockwork", "Discipline", "Move", "Servo", "Timex", "clock_id_of"]
+__all__ = ["Adjustable", "Clockwork", "Correction", "Discipline", "Servo", "Timex", "clock_id_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ FOREIGN_PPB: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Correction:
     """What the servo decided: a change of rate from where the clock was found, ppb; or why there is none."""
 
     rate_ppb: float
@@ -53,7 +53,7 @@ class Servo:
         self._integral_ppb = 0.0
         self.rate_ppb = 0.0
 
-    def next(self, error_ns: float, bound_ns: float, state: str, passed_s: float) -> Move:
+    def next(self, error_ns: float, bound_ns: float, state: str, passed_s: float) -> Correction:
         """Return the rate to set, from the error seen now; `passed_s` since the last call.
 
         Refused, and the rate left as it is, while fabric time is not SYNCED, its bound is too wide or the
@@ -61,38 +61,52 @@ class Servo:
         """
         s = self._settings
         if state != SYNCED:
-            return Move(self.rate_ppb, f"fabric time is {state}, expected SYNCED")
+            return Correction(self.rate_ppb, f"fabric time is {state}, expected SYNCED")
         if not bound_ns <= s.bound_max_us * 1000:
-            return Move(
+            return Correction(
                 self.rate_ppb, f"bound {bound_ns:.0f} ns, expected at most {s.bound_max_us * 1000:.0f}"
             )
         if not abs(error_ns) <= s.offset_max_us * 1000:
-            return Move(
+            return Correction(
                 self.rate_ppb, f"offset {error_ns:.0f} ns, expected within +-{s.offset_max_us * 1000:.0f}"
             )
-        t, most = s.time_constant_s, s.rate_max_ppm * 1000
+        t, max_ppb = s.time_constant_s, s.rate_max_ppm * 1000
         passed_s = min(max(passed_s, 0.0), 2 * s.interval_s)  # after a pause the integral does not leap
         integral = self._integral_ppb - error_ns * passed_s / (t * t)
         wanted = integral - 2 * error_ns / t
-        self.rate_ppb = max(-most, min(most, wanted))
+        self.rate_ppb = max(-max_ppb, min(max_ppb, wanted))
         if self.rate_ppb == wanted:  # at the limit the integral stands still, so that it need not unwind
             self._integral_ppb = integral
-        return Move(self.rate_ppb)
+        return Correction(self.rate_ppb)
 
 
 class Timex(ctypes.Structure):
     """struct timex of linux/timex.h."""
 
     _fields_ = (
-        ("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long), ("esterror", ctypes.c_long), ("status", ctypes.c_int),
-        ("constant", ctypes.c_long), ("precision", ctypes.c_long), ("tolerance", ctypes.c_long),
-        ("time_s", ctypes.c_long), ("time_us", ctypes.c_long), ("tick", ctypes.c_long),
-        ("ppsfreq", ctypes.c_long), ("jitter", ctypes.c_long), ("shift", ctypes.c_int),
-        ("stabil", ctypes.c_long), ("jitcnt", ctypes.c_long), ("calcnt", ctypes.c_long),
-        ("errcnt", ctypes.c_long), ("stbcnt", ctypes.c_long), ("tai", ctypes.c_int),
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("constant", ctypes.c_long),
+        ("precision", ctypes.c_long),
+        ("tolerance", ctypes.c_long),
+        ("time_s", ctypes.c_long),
+        ("time_us", ctypes.c_long),
+        ("tick", ctypes.c_long),
+        ("ppsfreq", ctypes.c_long),
+        ("jitter", ctypes.c_long),
+        ("shift", ctypes.c_int),
+        ("stabil", ctypes.c_long),
+        ("jitcnt", ctypes.c_long),
+        ("calcnt", ctypes.c_long),
+        ("errcnt", ctypes.c_long),
+        ("stbcnt", ctypes.c_long),
+        ("tai", ctypes.c_int),
         ("padding", ctypes.c_int * 11),
-    )  # fmt: skip
+    )
 
 
 class Adjustable(Protocol):
@@ -154,23 +168,23 @@ class Discipline:
     def __init__(
         self,
         settings: DisciplineSettings,
-        note: Path,
+        rate_file: Path,
         open_clock: Callable[[], Adjustable] | None = None,
     ) -> None:
-        """`note`: a file that remembers the rate found, while it is changed. Raises OSError."""
+        """`rate_file`: a file that remembers the rate found, while it is changed. Raises OSError."""
         self.settings = settings
         self.status = ""
-        self._note = note
+        self._rate_file = rate_file
         self._servo = Servo(settings)
         changing = settings.mode == "on"
         self._clock = (open_clock or (lambda: Clockwork(settings.clock, writable=changing)))()
         self._last_s: float | None = None
         self._ended = False
         if changing:
-            self._put_back_of_the_dead()
+            self._restore_after_crash()
         self._found_ppb = self._set_ppb = self._clock.rate_ppb()
 
-    def step(self, row: ClockRow | None, clock_ns: int, now_s: float) -> Move | None:
+    def step(self, row: ClockRow | None, clock_ns: int, now_s: float) -> Correction | None:
         """Do what is due: `row` is the disciplined clock's in the page, `clock_ns` its reading now.
 
         Return what was decided; None where nothing was due.
@@ -181,14 +195,16 @@ class Discipline:
         passed_s = 0.0 if self._last_s is None else now_s - self._last_s
         self._last_s = now_s
         if row is None:
-            return self._say(Move(self._servo.rate_ppb, f"clock {s.clock}: not in the page yet"))
+            return self._log_correction(
+                Correction(self._servo.rate_ppb, f"clock {s.clock}: not in the page yet")
+            )
         away_ns = clock_ns - row.at_ns
         error_ns = -(row.offset_ns + row.drift_ppb * 1e-9 * away_ns)
         bound_ns = row.bound_ns + row.growth_ppb * 1e-9 * abs(away_ns)
-        move = self._servo.next(error_ns, bound_ns, row.state, passed_s)
-        if move.refused is None and s.mode == "on":
-            move = self._apply(move)
-        return self._say(move, error_ns)
+        correction = self._servo.next(error_ns, bound_ns, row.state, passed_s)
+        if correction.refused is None and s.mode == "on":
+            correction = self._apply(correction)
+        return self._log_correction(correction, error_ns)
 
     def close(self) -> None:
         """Put the clock's rate back as it was found, unless somebody else has taken the clock over."""
@@ -196,44 +212,50 @@ class Discipline:
             try:
                 self._restore(self._found_ppb)
             except OSError as error:
-                _log.error("%s: its rate could not be put back to %.1f ppb: %s", self.settings.clock,
-                           self._found_ppb, error)  # fmt: skip
+                _log.error(
+                    "%s: its rate could not be put back to %.1f ppb: %s",
+                    self.settings.clock,
+                    self._found_ppb,
+                    error,
+                )
         self._ended = True
         self._clock.close()
 
-    def _apply(self, move: Move) -> Move:
+    def _apply(self, correction: Correction) -> Correction:
         now_ppb = self._clock.rate_ppb()
         if abs(now_ppb - self._set_ppb) > FOREIGN_PPB:
             self._ended = True  # two servos on one clock would fight; the other one was asked for too
-            self._note.unlink(missing_ok=True)
-            return Move(move.rate_ppb, f"another program set its rate to {now_ppb:.1f} ppb, given up")
-        if not self._note.exists():
-            self._remember()
+            self._rate_file.unlink(missing_ok=True)
+            return Correction(
+                correction.rate_ppb, f"another program set its rate to {now_ppb:.1f} ppb, given up"
+            )
+        if not self._rate_file.exists():
+            self._save_rate()
         try:
-            self._clock.set_rate_ppb(self._found_ppb + move.rate_ppb)
+            self._clock.set_rate_ppb(self._found_ppb + correction.rate_ppb)
         except OSError as error:
             self._ended = True
-            self._note.unlink(missing_ok=True)
-            return Move(move.rate_ppb, f"{error.strerror or error}, given up")
+            self._rate_file.unlink(missing_ok=True)
+            return Correction(correction.rate_ppb, f"{error.strerror or error}, given up")
         self._set_ppb = self._clock.rate_ppb()
-        return move
+        return correction
 
-    def _remember(self) -> None:
+    def _save_rate(self) -> None:
         data = {"clock": self.settings.clock, "found_ppb": self._found_ppb, "boot": _boot()}
-        fresh = self._note.with_name(f"{self._note.name}.new")
+        fresh = self._rate_file.with_name(f"{self._rate_file.name}.new")
         fresh.write_text(json.dumps(data), encoding="utf-8")
-        fresh.replace(self._note)
+        fresh.replace(self._rate_file)
 
-    def _put_back_of_the_dead(self) -> None:
+    def _restore_after_crash(self) -> None:
         """Undo what an actuator left that could not put the rate back itself."""
         try:
-            left: dict[str, Any] = json.loads(self._note.read_text(encoding="utf-8"))
+            left: dict[str, Any] = json.loads(self._rate_file.read_text(encoding="utf-8"))
             same = left["clock"] == self.settings.clock and left["boot"] == _boot()
             found_ppb = float(left["found_ppb"])
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.warning("%s: not to be read, left alone: %s", self._note, error)
+            _log.warning("%s: not to be read, left alone: %s", self._rate_file, error)
             return
         if same and abs(found_ppb) <= 500_000:
             _log.info(
@@ -241,23 +263,23 @@ class Discipline:
             )
             self._restore(found_ppb)
         else:
-            self._note.unlink(missing_ok=True)
+            self._rate_file.unlink(missing_ok=True)
 
     def _restore(self, rate_ppb: float) -> None:
         if self._clock.rate_ppb() != rate_ppb:
             self._clock.set_rate_ppb(rate_ppb)
-        self._note.unlink(missing_ok=True)
+        self._rate_file.unlink(missing_ok=True)
 
-    def _say(self, move: Move, error_ns: float | None = None) -> Move:
+    def _log_correction(self, correction: Correction, error_ns: float | None = None) -> Correction:
         verb = "would set" if self.settings.mode == "dry-run" else "set"
-        if move.refused is not None:
-            line = f"{self.settings.clock}: not disciplined: {move.refused}"
+        if correction.refused is not None:
+            line = f"{self.settings.clock}: not disciplined: {correction.refused}"
         else:
-            line = f"{self.settings.clock}: {error_ns or 0.0:+.0f} ns, {verb} {move.rate_ppb:+.1f} ppb"
-        if (move.refused is None) != (": not disciplined" not in self.status) or not self.status:
+            line = f"{self.settings.clock}: {error_ns or 0.0:+.0f} ns, {verb} {correction.rate_ppb:+.1f} ppb"
+        if (correction.refused is None) != (": not disciplined" not in self.status) or not self.status:
             _log.info("%s", line)
         self.status = line
-        return move
+        return correction
 
 
 def _boot() -> str:

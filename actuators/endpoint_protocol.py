@@ -17,14 +17,14 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["HOW", "LINE_BYTES", "RATE_MOST", "Done", "Failed", "Flow", "Gone", "command", "parse"]
+__all__ = ["HOW", "LINE_BYTES", "RATE_MAX_BPS", "Done", "Failed", "Flow", "Gone", "command", "parse"]
 
 LINE_BYTES: Final = 512
 VERBS: Final = frozenset({"MOVE", "PACE"})
 HOW: Final = frozenset({"SOCKET", "UDP_SPORT", "SQD", "STANDBY", "PACING", "RATE_LIMIT", "HTB", "SIMULATED"})
 _KEY: Final = re.compile(r"sock:\d{1,20}|qp:[!-9;-~]{1,128}:\d{1,10}:\d{1,20}")
 _HOST: Final = re.compile(r"[^\s/>]{1,128}")
-RATE_MOST: Final = 10**15
+RATE_MAX_BPS: Final = 10**15
 """bit/s, above any NIC's."""
 
 
@@ -81,7 +81,7 @@ def parse(line: bytes) -> Flow | Gone | Done | Failed:
     if verb == "DONE" and len(rest) == 3:
         if rest[2] not in HOW:
             raise ValueError(f"DONE: how {rest[2]!r:.40}, expected one of {', '.join(sorted(HOW))}")
-        return Done(_whole(rest[0], 0, 2**63), _whole(rest[1], 0, RATE_MOST), rest[2])
+        return Done(_whole(rest[0], 0, 2**63), _whole(rest[1], 0, RATE_MAX_BPS), rest[2])
     if verb == "FAILED" and rest:
         return Failed(_whole(rest[0], 0, 2**63), " ".join(rest[1:]) or "its owner could not")
     raise ValueError(f"{text!r:.80}: expected FLOW, GONE, DONE or FAILED with its fields")

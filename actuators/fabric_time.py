@@ -26,7 +26,7 @@ from native.core.hostclock import PageWriter, raw_ns
 
 __all__ = ["FabricTime"]
 
-_LOOK_NS: Final = 200_000_000
+_REFRESH_NS: Final = 200_000_000
 
 
 class FabricTime:
@@ -35,18 +35,18 @@ class FabricTime:
     def __init__(self, pages: Sequence[Path]) -> None:
         self._pages = list(pages)
         self._content: Content | None = None
-        self._look_raw_ns = 0
+        self._refresh_raw_ns = 0
 
     def __call__(self) -> int:
         """Return fabric time, ns."""
         now_ns = raw_ns()
-        if now_ns >= self._look_raw_ns:
-            self._look_raw_ns = now_ns + _LOOK_NS
-            self._content = self._look(now_ns)
+        if now_ns >= self._refresh_raw_ns:
+            self._refresh_raw_ns = now_ns + _REFRESH_NS
+            self._content = self._refresh(now_ns)
         content = self._content
         if content is None or now_ns >= content.expires_raw_ns:
             return time.time_ns()
-        whole, rest = content.joined.fabric_ns(now_ns)
+        whole, rest = content.slewed.fabric_ns(now_ns)
         return whole + round(rest)
 
     @property
@@ -54,7 +54,7 @@ class FabricTime:
         """Whether a page says it."""
         return self._content is not None
 
-    def _look(self, now_ns: int) -> Content | None:
+    def _refresh(self, now_ns: int) -> Content | None:
         for path in self._pages[:2]:
             content = _read(path)
             if content is not None and content.state != UNSYNCED and now_ns < content.expires_raw_ns:

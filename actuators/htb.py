@@ -16,21 +16,21 @@ from typing import Final, NamedTuple
 
 from pyroute2 import IPRoute
 
-__all__ = ["Applied", "KernelFlows", "Match", "Share"]
+__all__ = ["Applied", "HtbQdisc", "Match", "Share"]
 
 HANDLE: Final = 0x7F74_0000
 """Of our root: what carries it is ours."""
 TOP: Final = HANDLE | 1
-REST: Final = HANDLE | 2
+DEFAULT_CLASS: Final = HANDLE | 2
 """Class of what no filter names."""
 FIRST, LAST = 0x100, 0xFFEF
-LEAST_BPS: Final = 8_000
+MIN_BPS: Final = 8_000
 """What the rest is given where guarantees take all."""
 FRAME_BYTES: Final = 1_514
 TC_H_ROOT: Final = 0xFFFF_FFFF
 ETH_P_IP: Final = 0x0800
 ORDER: Final = 10
-OWN: Final = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq"})
+DEFAULT_QDISCS: Final = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq"})
 """What a kernel puts at a NIC by itself, and again once ours is gone."""
 PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "ROCE": 17}
 
@@ -65,7 +65,7 @@ class Applied(NamedTuple):
     """What a filter looks for, to the class that it leads to and its own handle."""
 
 
-class KernelFlows:
+class HtbQdisc:
     """One NIC. `ip`: opened in the namespace of the NIC, by the thread that uses this; `rate_bps`: what the
     NIC's link carries."""
 
@@ -73,8 +73,8 @@ class KernelFlows:
         found = list(ip.link_lookup(ifname=device))
         if not found:
             raise ValueError(f"NIC {device!r}: no such device here")
-        if rate_bps < LEAST_BPS:
-            raise ValueError(f"NIC {device}: {rate_bps} bit/s, expected at least {LEAST_BPS}")
+        if rate_bps < MIN_BPS:
+            raise ValueError(f"NIC {device}: {rate_bps} bit/s, expected at least {MIN_BPS}")
         self._ip, self.device, self.rate_bps, self._index = ip, device, rate_bps, found[0]
 
     def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
@@ -87,7 +87,7 @@ class KernelFlows:
         classes = self._classes(shares, minors)
         wanted = {
             _keys(match): HANDLE | minors[tenant] for match, tenant in flows.items() if tenant in shares
-        }  # fmt: skip
+        }
         changes = self._root()
         there = self.read()
         for keys, (target, handle) in there.flows.items():
@@ -101,8 +101,16 @@ class KernelFlows:
         for keys, target in sorted(wanted.items()):
             if keys not in there.flows or there.flows[keys][0] != target:
                 found = [f"{value:#x}/{mask:#x}+{at}" for at, value, mask in keys]
-                self._ip.tc("add-filter", "u32", self._index, parent=HANDLE, prio=ORDER, protocol=ETH_P_IP,
-                            target=target, keys=found)  # fmt: skip
+                self._ip.tc(
+                    "add-filter",
+                    "u32",
+                    self._index,
+                    parent=HANDLE,
+                    prio=ORDER,
+                    protocol=ETH_P_IP,
+                    target=target,
+                    keys=found,
+                )
                 changes += 1
         for minor in sorted(there.classes.keys() - classes.keys(), reverse=True):
             self._ip.tc("del-class", "htb", self._index, HANDLE | minor, parent=TOP, rate=1000, ceil=1000)
@@ -124,9 +132,9 @@ class KernelFlows:
         flows: dict[Keys, tuple[int, int]] = {}
         for found in self._ip.get_filters(index=self._index, parent=HANDLE):
             options = found.get_attr("TCA_OPTIONS")
-            said = None if options is None else options.get_attr("TCA_U32_SEL")
-            if said is not None and options.get_attr("TCA_U32_CLASSID"):
-                flows[_read_keys(said.data[said.offset + 4 : said.offset + said.length])] = (
+            selector = None if options is None else options.get_attr("TCA_U32_SEL")
+            if selector is not None and options.get_attr("TCA_U32_CLASSID"):
+                flows[_read_keys(selector.data[selector.offset + 4 : selector.offset + selector.length])] = (
                     options.get_attr("TCA_U32_CLASSID"),
                     found["handle"],
                 )
@@ -152,42 +160,59 @@ class KernelFlows:
         kind, handle = self._root_kind()
         if handle == HANDLE:
             return 0
-        if kind not in OWN:
+        if kind not in DEFAULT_QDISCS:
             raise ValueError(f"NIC {self.device}: its root is {kind}, expected one of the kernel's own")
-        self._ip.tc("add", "htb", self._index, HANDLE, parent=TC_H_ROOT, default=REST & 0xFFFF)
+        self._ip.tc("add", "htb", self._index, HANDLE, parent=TC_H_ROOT, default=DEFAULT_CLASS & 0xFFFF)
         return 1
 
     def _set_class(self, minor: int, rate_bps: int, ceiling_bps: int) -> None:
         parent = HANDLE if minor == TOP & 0xFFFF else TOP
-        self._ip.tc("replace-class", "htb", self._index, HANDLE | minor, parent=parent, rate=rate_bps // 8,
-                    ceil=ceiling_bps // 8, quantum=10 * FRAME_BYTES)  # fmt: skip
+        self._ip.tc(
+            "replace-class",
+            "htb",
+            self._index,
+            HANDLE | minor,
+            parent=parent,
+            rate=rate_bps // 8,
+            ceil=ceiling_bps // 8,
+            quantum=10 * FRAME_BYTES,
+        )
 
     def _drop_filter(self, handle: int) -> None:
-        self._ip.tc("del-filter", "u32", self._index, handle, parent=HANDLE, prio=ORDER, protocol=ETH_P_IP,
-                    target=0, keys=[])  # fmt: skip
+        self._ip.tc(
+            "del-filter",
+            "u32",
+            self._index,
+            handle,
+            parent=HANDLE,
+            prio=ORDER,
+            protocol=ETH_P_IP,
+            target=0,
+            keys=[],
+        )
 
     def _classes(self, shares: Mapping[str, Share], minors: Mapping[str, int]) -> dict[int, tuple[int, int]]:
         """Return rate and ceiling of every class, bit/s in whole bytes a second."""
-        line_bps = _whole(self.rate_bps)
-        promised_bps = sum(share.guarantee_bps for share in shares.values())
-        if promised_bps > self.rate_bps:
+        line_bps = _whole_bytes(self.rate_bps)
+        guaranteed_bps = sum(share.guarantee_bps for share in shares.values())
+        if guaranteed_bps > self.rate_bps:
             raise ValueError(
-                f"NIC {self.device}: guarantees of {promised_bps} bit/s, expected at most {self.rate_bps}"
+                f"NIC {self.device}: guarantees of {guaranteed_bps} bit/s, expected at most {self.rate_bps}"
             )
         found = {TOP & 0xFFFF: (line_bps, line_bps)}
-        found[REST & 0xFFFF] = (_whole(max(LEAST_BPS, self.rate_bps - promised_bps)), line_bps)
+        found[DEFAULT_CLASS & 0xFFFF] = (_whole_bytes(max(MIN_BPS, self.rate_bps - guaranteed_bps)), line_bps)
         for tenant, share in shares.items():
-            most_bps = self.rate_bps if share.ceiling_bps is None else min(share.ceiling_bps, self.rate_bps)
-            if most_bps < max(share.guarantee_bps, LEAST_BPS):
+            max_bps = self.rate_bps if share.ceiling_bps is None else min(share.ceiling_bps, self.rate_bps)
+            if max_bps < max(share.guarantee_bps, MIN_BPS):
                 raise ValueError(
-                    f"tenant {tenant}: ceiling of {most_bps} bit/s, expected at least its guarantee of"
-                    f" {share.guarantee_bps} and {LEAST_BPS}"
+                    f"tenant {tenant}: ceiling of {max_bps} bit/s, expected at least its guarantee of"
+                    f" {share.guarantee_bps} and {MIN_BPS}"
                 )
-            found[minors[tenant]] = (_whole(max(LEAST_BPS, share.guarantee_bps)), _whole(most_bps))
+            found[minors[tenant]] = (_whole_bytes(max(MIN_BPS, share.guarantee_bps)), _whole_bytes(max_bps))
         return found
 
 
-def _whole(bps: int) -> int:
+def _whole_bytes(bps: int) -> int:
     return bps // 8 * 8
 
 
@@ -230,6 +255,4 @@ def _read_keys(selector: bytes) -> Keys:
     """Return what a filter looks for, of a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads its keys four
     bytes too early."""
     words = struct.iter_unpack("4s4sii", selector[16 : 16 + 16 * selector[2]])
-    return tuple(
-        (at + i, value[i], mask[i]) for mask, value, at, _ in words for i in range(4) if mask[i]
-    )  # fmt: skip
+    return tuple((at + i, value[i], mask[i]) for mask, value, at, _ in words for i in range(4) if mask[i])

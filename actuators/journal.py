@@ -16,28 +16,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-__all__ = ["Journal", "NoJournal", "Notes"]
+__all__ = ["Journal", "NoJournal", "StateStore"]
 
 _log = logging.getLogger(__name__)
 
-_MOST_BYTES: Final = 8 << 20
-_AGAIN_S: Final = 1.0
+_MAX_BYTES: Final = 8 << 20
+_RETRY_S: Final = 1.0
 """After a write that failed, until the next is tried."""
 
 State = dict[str, Any]
 
 
-class Notes(Protocol):
+class StateStore(Protocol):
     """Where states are noted."""
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
+    def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
         """Keep the newest state of a name; None: it is of no use any more. Return whether it is kept."""
 
 
 class NoJournal:
     """Keeps nothing."""
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
+    def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
         """Do nothing."""
         return True
 
@@ -45,9 +45,9 @@ class NoJournal:
 class Journal:
     """The file at `path`, owner-only. `states`: what it held at the start, by name."""
 
-    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, path: Path, max_bytes: int = _MAX_BYTES) -> None:
         """Read what is there; lines that cannot be read are left out. Raises OSError."""
-        self._path, self._most_bytes = path, most_bytes
+        self._path, self._most_bytes = path, max_bytes
         self.states: dict[str, State] = {}
         self.unreadable = 0
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,31 +60,31 @@ class Journal:
             _log.warning("%s: %d lines could not be read", path, self.unreadable)
         self._fd = -1
         self._size = 0
-        self._again_s = 0.0
+        self._retry_s = 0.0
         self.broken = False
         """Whether the file lacks something that was noted: the disk is full, say."""
-        self._write_anew()
+        self._rewrite()
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
+    def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
         """Keep the newest state of a name; None: it is of no use any more. Return whether the file has it."""
         if state is None:
             if self.states.pop(name, None) is None:
                 return not self.broken
         else:
             self.states[name] = dict(state)
-        if self.broken and time.monotonic() < self._again_s:
+        if self.broken and time.monotonic() < self._retry_s:
             return False
         try:
             if self.broken:
-                self._write_anew()
+                self._rewrite()
             else:
                 self._add(_line(name, state))
                 if self._size > self._most_bytes:
-                    self._write_anew()
+                    self._rewrite()
         except OSError as error:
             if not self.broken:
                 _log.error("%s: %s; no rate is set until it can be written", self._path, error.strerror)
-            self.broken, self._again_s = True, time.monotonic() + _AGAIN_S
+            self.broken, self._retry_s = True, time.monotonic() + _RETRY_S
             return False
         if self.broken:
             _log.warning("%s: can be written again", self._path)
@@ -111,7 +111,7 @@ class Journal:
     def _add(self, data: bytes) -> None:
         self._size += _write(self._fd, data)
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         new = self._path.with_name(f"{self._path.name}.new")
         with contextlib.suppress(FileNotFoundError):
             new.unlink()  # a former process's, or a link that leads elsewhere

@@ -38,14 +38,14 @@ def registry_of(settings: ActuatorSettings) -> codec.Registry | None:
     return ConfluentRegistry(settings.schema_registry_url)
 
 
-_said: dict[str, float] = {}
+_last_warned_s: dict[str, float] = {}
 
 
 def _on_error(error: KafkaError) -> None:
     """Log librdkafka's complaints, the same one at most every 10 s."""
     line, now_s = str(error), time.monotonic()
-    if now_s - _said.get(line, -1e9) > 10:
-        if len(_said) > 100:
-            _said.clear()
-        _said[line] = now_s
+    if now_s - _last_warned_s.get(line, -1e9) > 10:
+        if len(_last_warned_s) > 100:
+            _last_warned_s.clear()
+        _last_warned_s[line] = now_s
         _log.warning("log: %s", line)

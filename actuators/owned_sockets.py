@@ -20,9 +20,9 @@ from typing import Final
 
 __all__ = ["InUse", "check_owner", "leave", "listen", "receive_at", "received"]
 
-_WAITING_MOST: Final = 128
+_MAX_BACKLOG: Final = 128
 _UCRED: Final = struct.Struct("=iII")
-_ALONE_S: Final = 2.0
+_LOCK_WAIT_S: Final = 2.0
 """How long another one that is at the same folder is waited for."""
 
 
@@ -46,16 +46,16 @@ def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
     return made
 
 
-def received(receiver: socket.socket, most_bytes: int) -> bytes | None:
+def received(receiver: socket.socket, max_bytes: int) -> bytes | None:
     """Return the next datagram, None where there is none. Raises PermissionError for another user's,
     ValueError for one that is too long."""
     try:
-        data, told, flags, _ = receiver.recvmsg(most_bytes, socket.CMSG_SPACE(_UCRED.size))
+        data, ancillary, flags, _ = receiver.recvmsg(max_bytes, socket.CMSG_SPACE(_UCRED.size))
     except BlockingIOError:
         return None
     users = [
         _UCRED.unpack(raw)[1]
-        for level, kind, raw in told
+        for level, kind, raw in ancillary
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(raw) == _UCRED.size
     ]
     if users != [os.geteuid()]:
@@ -63,7 +63,7 @@ def received(receiver: socket.socket, most_bytes: int) -> bytes | None:
             f"datagram of user {users[0] if users else 'unknown'}, expected this socket's owner"
         )
     if flags & socket.MSG_TRUNC:
-        raise ValueError(f"datagram above {most_bytes} bytes")
+        raise ValueError(f"datagram above {max_bytes} bytes")
     return data
 
 
@@ -80,7 +80,7 @@ def leave(path: Path, made: socket.socket) -> None:
     that stays is taken over by the next who listens there."""
     kind = made.type
     made.close()
-    with contextlib.suppress(OSError), _alone(path) as name:
+    with contextlib.suppress(OSError), _locked_folder(path) as name:
         if not _answers(name, kind):
             path.unlink(missing_ok=True)
 
@@ -89,14 +89,14 @@ def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     try:
-        with _alone(path) as name:
+        with _locked_folder(path) as name:
             if _answers(name, kind):
                 raise InUse(errno.EADDRINUSE, f"socket {path}: somebody listens there already")
             path.unlink(missing_ok=True)  # left by an owner that was killed
             os.fchmod(made.fileno(), 0o600)  # bind gives the file this mode: never open to others
             made.bind(name)
             if kind is socket.SOCK_STREAM:
-                made.listen(_WAITING_MOST)
+                made.listen(_MAX_BACKLOG)
         made.setblocking(False)
     except BaseException:
         made.close()
@@ -117,7 +117,7 @@ def _answers(name: str, kind: int) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[str]:
+def _locked_folder(path: Path) -> Iterator[str]:
     """Yield a short name of `path` while nobody else of ours makes or removes a socket in its folder.
 
     Raises PermissionError where others may put something else there, InUse where it is never free.
@@ -132,7 +132,7 @@ def _alone(path: Path) -> Iterator[str]:
                 f"folder {path.parent}: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}, expected"
                 " one that other users cannot write to",
             )
-        until_s = time.monotonic() + _ALONE_S
+        until_s = time.monotonic() + _LOCK_WAIT_S
         while True:
             try:
                 fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)

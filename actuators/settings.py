@@ -32,15 +32,19 @@ class DisciplineSettings(BaseModel):
         default="system", pattern=r"^(system|ptp\d{1,3})$", description="system, or ptpN for /dev/ptpN"
     )
     time_constant_s: float = Field(
-        default=60.0, ge=10, le=3600,
+        default=60.0,
+        ge=10,
+        le=3600,
         description="s in which an offset is worked off; far above a window, so that the solver sees a steady"
         " clock",
-    )  # fmt: skip
+    )
     interval_s: float = Field(default=1.0, ge=0.1, le=60, description="s between two corrections")
     offset_max_us: float = Field(
-        default=500.0, gt=0, le=100_000,
+        default=500.0,
+        gt=0,
+        le=100_000,
         description="us of offset beyond which nothing is done but to say so: steps are not ours to make",
-    )  # fmt: skip
+    )
     bound_max_us: float = Field(
         default=100.0,
         gt=0,
@@ -70,17 +74,19 @@ class ActuatorSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
-        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        default="127.0.0.1:19092",
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
-    )  # fmt: skip
+    )
     schema_registry_url: str | None = Field(
         default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
     )
     window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
     host: str | None = Field(
-        default=None, pattern=r"^[^\s/>]{1,128}$",
+        default=None,
+        pattern=r"^[^\s/>]{1,128}$",
         description="this host's name in the inventory; without it the system's",
-    )  # fmt: skip
+    )
     clock_file: Path | None = Field(
         default=None,
         description="the clock page of this host; without it 'clock' in $XDG_RUNTIME_DIR/fabrictime, or in"
@@ -93,9 +99,11 @@ class ActuatorSettings(BaseModel):
         default=200, ge=20, le=1000, description="ms between two readings of this host's clocks"
     )
     wander_ppb_per_sqrt_s: float = Field(
-        default=3.0, ge=0, le=10_000,
+        default=3.0,
+        ge=0,
+        le=10_000,
         description="ppb per square root of a second that a clock's rate may wander; the bound grows by it",
-    )  # fmt: skip
+    )
     holdover_after_s: float = Field(
         default=10.0, ge=1, le=3600, description="s without a new window after which SYNCED becomes HOLDOVER"
     )
@@ -105,11 +113,13 @@ class ActuatorSettings(BaseModel):
         le=86_400,
         description="s without a new window after which fabric time is UNSYNCED",
     )
-    join_s: float = Field(
-        default=0.5, ge=0.05, le=60,
+    slew_s: float = Field(
+        default=0.5,
+        ge=0.05,
+        le=60,
         description="s in which the difference of a new window's line to the last one is slewed away",
-    )  # fmt: skip
-    join_max_ppm: float = Field(
+    )
+    slew_max_ppm: float = Field(
         default=50.0, gt=0, le=1000, description="ppm of fabric time's rate that this slewing may take"
     )
     step_us: float = Field(
@@ -123,28 +133,32 @@ class ActuatorSettings(BaseModel):
         description="Unix socket that the owners of flows come to, owner-only; without it 'control.sock' in"
         " $XDG_RUNTIME_DIR/fabrictime, or in /run/fabrictime; the programs find it in FABRICTIME_CONTROL",
     )
-    reflex_socket: Path | None = Field(
+    path_status_socket: Path | None = Field(
         default=None,
         description="Unix socket on which probers tell which paths are dead, owner-only; without it"
-        " 'reflex.sock' beside the control socket",
+        " 'path-status.sock' beside the control socket",
     )
-    acts_file: Path | None = Field(
+    journal_file: Path | None = Field(
         default=None,
-        description="file in which is noted what is in force, for after a kill; without it 'acts.jsonl'"
+        description="file in which is noted what is in force, for after a kill; without it 'journal.jsonl'"
         " beside the control socket",
     )
     answer_ms: int = Field(
         default=200, ge=10, le=10_000, description="ms within which the owner of a flow answers a command"
     )
     settle_ms: int = Field(
-        default=1500, ge=0, le=60_000,
+        default=1500,
+        ge=0,
+        le=60_000,
         description="ms after the start in which owners come back: decisions wait so long for theirs",
-    )  # fmt: skip
-    reflex_ms: int | None = Field(
-        default=30, ge=0, le=10_000,
+    )
+    local_repair_ms: int | None = Field(
+        default=30,
+        ge=0,
+        le=10_000,
         description="ms for which a decision is waited for when probers declare a flow's path dead, before it"
         " is led to the first of its fallbacks that lives; none: never",
-    )  # fmt: skip
+    )
     kernel_nics: dict[str, int] = Field(
         default_factory=dict,
         description="NICs, by device, with bit/s of their links, at which the kernel (HTB) paces flows that"
@@ -174,14 +188,14 @@ class ActuatorSettings(BaseModel):
         return self.control_socket or default_directory() / "control.sock"
 
     @property
-    def reflex_path(self) -> Path:
+    def path_status_path(self) -> Path:
         """Where words of probers come in."""
-        return self.reflex_socket or self.control_path.with_name("reflex.sock")
+        return self.path_status_socket or self.control_path.with_name("path-status.sock")
 
     @property
-    def acts_path(self) -> Path:
+    def journal_path(self) -> Path:
         """Where is noted what is in force."""
-        return self.acts_file or self.control_path.with_name("acts.jsonl")
+        return self.journal_file or self.control_path.with_name("journal.jsonl")
 
 
 class TestClockSettings(BaseModel):

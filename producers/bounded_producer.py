@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
-__all__ = ["Outlet", "kafka_client"]
+__all__ = ["BoundedProducer", "kafka_client"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class _Producer(Protocol):
     def purge(self) -> None: ...
 
 
-class Outlet:
+class BoundedProducer:
     """A bounded queue before a Kafka producer. `most_messages` and `most_bytes` bound what waits."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Settings of the agents: `ProbeSettings` and `FlowSettings` for the fleet, `NicSettings` for one NIC.
 
 In: values of the application's configuration. Out: frozen models that `producers.probe.service.main` and
-`producers.flows.service.main` take.
+`producers.flows.service.service.main` take.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ProbeSettings(BaseModel):
     trace_max_hops: int = Field(
         default=8, ge=1, le=64, description="links of the longest path that is traced"
     )
-    look_switch_pps: float = Field(
+    uplink_check_switch_pps: float = Field(
         default=64,
         ge=0,
         le=100_000,
@@ -96,7 +96,7 @@ class ProbeSettings(BaseModel):
     topology_file: Path | None = Field(
         default=None, description="file with the fabric's names, cables and rates; none: names are addresses"
     )
-    reflex_socket: Path | None = Field(
+    local_repair_socket: Path | None = Field(
         default=None,
         description="Unix socket of the host's actuator, told at once which paths are dead; none: it is not",
     )
@@ -138,7 +138,7 @@ class ProbeSettings(BaseModel):
     )
     turns: bool = Field(
         default=True,
-        description="probe when and where the solve stage says (fabric.turns), so that all NICs together look"
+        description="probe when and where the solve stage says (fabric.probe-schedules), so that all NICs together look"
         " at every link in even steps; else, and until it says, at random",
     )
     flow_pps: float = Field(
@@ -287,10 +287,10 @@ class FlowSettings(BaseModel):
     changed_share: float = Field(
         default=0.25, gt=0, le=100, description="share by which a rate must move to be reported at once"
     )
-    changed_least_kbps: float = Field(
+    min_changed_kbps: float = Field(
         default=1000.0, gt=0, le=1e9, description="kbit/s by which it must move besides"
     )
-    kernel_paces: bool = Field(
+    kernel_pacing: bool = Field(
         default=False,
         description="say of flows whose owner does not pace them that they can be: this host's actuator has"
         " the kernel do it (actuators.kernel_nics)",
@@ -318,7 +318,7 @@ class FlowSettings(BaseModel):
     retrace_s: float = Field(
         default=60, ge=0.5, le=86_400, description="the same of ways that flows would take from other ports"
     )
-    udp_tells_tcp: bool = Field(
+    trace_tcp_with_udp: bool = Field(
         default=False,
         description="trace TCP flows by UDP packets: right only where no switch hashes the protocol. Without"
         " CAP_NET_RAW, TCP flows are traced only so",
@@ -330,17 +330,17 @@ class FlowSettings(BaseModel):
         description="source ports traced for the flows of a NIC to a peer's port that may be moved; 8 times"
         " the number of spines sees each several times",
     )
-    first_way_port: int = Field(
+    first_candidate_port: int = Field(
         default=61_000,
         ge=1024,
         le=65_535,
         description="source ports that flows may be moved to are this one to 65535: none that the kernel"
         " gives away by itself (net.ipv4.ip_local_port_range ends before)",
     )
-    ways_most: int = Field(
+    max_routes: int = Field(
         default=16_384, ge=1, le=1_000_000, description="ways that are traced for a NIC at most"
     )
-    ways_keep_s: float = Field(
+    routes_keep_s: float = Field(
         default=300,
         ge=1,
         le=86_400,

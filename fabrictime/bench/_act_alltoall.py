@@ -65,7 +65,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some seven minutes, or two where `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, reflex_ms=NEVER_MS)
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
             with (
                 running_fabric(Path(folder), progress, settings) as (control, bootstrap),
                 Watch(bootstrap) as watch,

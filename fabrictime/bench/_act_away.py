@@ -56,7 +56,7 @@ def could_be_home(
     """Return the longest time, s, for which the way home was well within each time away, and how many flows
     went back before it was. `ways`: the links of each way home, there and back. What well means is policy's
     own (streams/policy/path_health.py): every link up, and its hold-down over."""
-    told = sorted(health, key=lambda record: record["judged_ns"])
+    told = sorted(health, key=lambda record: record["evaluated_ns"])
     rules = Rules()
     health_table = PathHealth(rules.hold_down_ns, rules.max_hold_down_ns)
     longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
@@ -64,7 +64,7 @@ def could_be_home(
     end_s = max((each.end_s for each in aways), default=0.0)
     taken = 0
     for at_s in np.arange(begin_s, end_s + STEP_S, STEP_S).tolist():
-        while taken < len(told) and told[taken]["judged_ns"] <= at_s * 1e9:
+        while taken < len(told) and told[taken]["evaluated_ns"] <= at_s * 1e9:
             health_table.take(told[taken]["subject"], told[taken])
             taken += 1
         for number, (each, way) in enumerate(zip(aways, ways, strict=True)):

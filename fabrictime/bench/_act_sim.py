@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._parts import side_by_side
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import TICK_NS, SimRun
+from producers.sim.simulation import TICK_NS, Simulation
 from producers.sim.workload import FLOW_PORT, address_of
-from producers.trace.flow_routes import candidate_ports
+from producers.trace.flow_routes import flow_candidate_ports
 from schemas import codec
 from schemas.topics import CONFIG, FLOWS, PROBES
 from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.policy.policy import Policy
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows, report_of
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
 __all__ = ["KEYS", "Loop", "Scenario", "measure"]
 
@@ -97,9 +97,9 @@ class Scenario:
 class _Ways:
     """What hosts would have traced: the ways of each pair's flows from the ports that a reporter tries."""
 
-    def __init__(self, run: SimRun) -> None:
+    def __init__(self, run: Simulation) -> None:
         self._fleet = run.fleet
-        self._found: dict[tuple[str, str], dict[int, Way]] = {}
+        self._found: dict[tuple[str, str], dict[int, FlowRoute]] = {}
         self._names: dict[bytes, tuple[str, ...]] = {}
         ports: dict[tuple[str, str], set[int]] = {}
         for flow in run.flows():
@@ -108,7 +108,7 @@ class _Ways:
         for pair, tried in ports.items():
             self._found[pair] = self._trace(pair, sorted(tried))
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to way of a flow."""
         pair = (flow.nic, flow.peer)
         found = self._found.get(pair)
@@ -119,14 +119,14 @@ class _Ways:
 
     def _tried(self, pair: tuple[str, str]) -> list[int]:
         nic, peer = (address_of(self._fleet.nic_index[name]) for name in pair)
-        return candidate_ports(nic, peer, FLOW_PORT, PORTS, 61_000)
+        return flow_candidate_ports(nic, peer, FLOW_PORT, PORTS, 61_000)
 
-    def _trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, Way]:
+    def _trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, FlowRoute]:
         nic, peer = (self._fleet.nic_index[name] for name in pair)
         there = self._fleet.paths(nic, peer, ports, FLOW_PORT)
         back = self._fleet.paths(peer, nic, FLOW_PORT, ports)
         return {
-            port: Way(self._links(there.of(at)), self._links(back.of(at))) for at, port in enumerate(ports)
+            port: FlowRoute(self._links(there.of(at)), self._links(back.of(at))) for at, port in enumerate(ports)
         }
 
     def _links(self, links: NDArray[np.int32]) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class Loop:
     TOPICS: Final = (FLOWS, PROBES)
     """What the fleet must tell."""
 
-    def __init__(self, run: SimRun, act: bool, *, decides: bool = True) -> None:
+    def __init__(self, run: Simulation, act: bool, *, decides: bool = True) -> None:
         self.run, self.act, self._decides = run, act, decides
         self.decisions: list[Record] = []
         self.busy_s = 0.0
@@ -163,11 +163,11 @@ class Loop:
         self._nics = fleet.nic_index.__contains__
         rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
         self._rate = rate
-        self.live = LiveFlows(SHARD, PathBook())
-        self._seen = LiveFlows(SHARD, PathBook())
+        self.live = LiveFlows(SHARD, RouteTable())
+        self._seen = LiveFlows(SHARD, RouteTable())
         self.policy = Policy(SHARD, 1, self.live, _Ways(run), rate.__getitem__)
         record = {
-            "host": "*", "version": 1, "at_ns": 0, "by": "bench", "most_moved_share": 1.0,
+            "host": "*", "version": 1, "at_ns": 0, "by": "bench", "max_moved_share": 1.0,
             "mode": "ACT" if self.act else "OBSERVE",
         }  # fmt: skip
         self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)})
@@ -325,14 +325,14 @@ class _Seed:
 
 def _one(asked: tuple[Scenario, int]) -> _Seed:
     scenario, seed = asked
-    watched = Loop(SimRun(scenario.settings(seed), tell=Loop.TOPICS), act=False)
+    watched = Loop(Simulation(scenario.settings(seed), tell=Loop.TOPICS), act=False)
     watched.advance(WARM_S)
     ecmp = watched.advance(OBSERVE_S)
-    steered = Loop(SimRun(scenario.settings(seed), tell=Loop.TOPICS), act=True)
+    steered = Loop(Simulation(scenario.settings(seed), tell=Loop.TOPICS), act=True)
     steered.advance(STEER_S)
     after = steered.advance(MEASURE_S)
-    flowlet = _alone(SimRun(scenario.settings(seed, flowlet_us=FLOWLET_US), tell=(PROBES,)))
-    best = SimRun(scenario.settings(seed), tell=(PROBES,))
+    flowlet = _alone(Simulation(scenario.settings(seed, flowlet_us=FLOWLET_US), tell=(PROBES,)))
+    best = Simulation(scenario.settings(seed), tell=(PROBES,))
     lead_apart(best)
     flows = len(steered.run.flows())
     return _Seed(
@@ -341,14 +341,14 @@ def _one(asked: tuple[Scenario, int]) -> _Seed:
     )  # fmt: skip
 
 
-def _alone(run: SimRun) -> Stretch:
+def _alone(run: Simulation) -> Stretch:
     """Return what a fleet does without policy, once it goes evenly."""
     loop = Loop(run, act=False, decides=False)
     loop.advance(WARM_S)
     return loop.advance(OBSERVE_S)
 
 
-def lead_apart(run: SimRun) -> None:
+def lead_apart(run: Simulation) -> None:
     """Lead the flows of each NIC over a spine of its own: what nobody can do better, as none ever meet."""
     fleet = run.fleet
     leaves = fleet.nic_leaf.tolist()

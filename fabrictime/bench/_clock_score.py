@@ -24,7 +24,8 @@ from fabrictime.bench._clock_scenarios import Scenario
 from native.core import NicWindow
 from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
 from streams.delays.counters import JumpLimit, NicState, NicTally
-from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.records import clock_fits, fit_window
+from streams.runtime.tables import Member
 from streams.delays.source_partition import ClosedWindow, NicSamples
 from streams.delays.windows import Cut
 

@@ -26,12 +26,12 @@ from fabrictime.bench._link_evidence import ProbedFleet
 from fabrictime.bench._live_links import LiveLinks
 from fabrictime.bench._pipeline import Service, embedded_log
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet, Shape
 from schemas.ids import cable_id
 from schemas.topics import LINKS, PATHS
 from streams.links.health import ShardHealth
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
 __all__ = ["measure"]
 
@@ -53,8 +53,8 @@ class _Judged:
 
     def __init__(self, nics: int, seed: int) -> None:
         settings = SimSettings.model_validate({"nics": nics, "seed": seed, "load": 0.2, "jobs": ()})
-        self.run = SimRun(settings, tell=(PATHS, LINKS))
-        self.book = PathBook()
+        self.run = Simulation(settings, tell=(PATHS, LINKS))
+        self.book = RouteTable()
         self.health = ShardHealth("fabric", source="sim")
         self.now_ns = 0
         self.events = 0
@@ -71,9 +71,9 @@ class _Judged:
             self.now_ns = max(self.now_ns, out.at_ns // MS * MS + LATENCY_NS)
             event = out.record()
             begin_s = time.process_time()
-            found = self.health.take(event, self.now_ns, self.book, self.events)
+            found = self.health.ingest(event, self.now_ns, self.book, self.events)
             if self.health.due_ns <= self.now_ns:
-                found += self.health.tick(self.now_ns)
+                found += self.health.evaluate(self.now_ns)
             self.cpu_s += time.process_time() - begin_s
             self.events += 1
             self.told += [(self.now_ns, record) for _, record in found if record is not None]

@@ -25,12 +25,12 @@ NICs run an all-reduce in rings, whose flows collide. Probes: 200/s a NIC, ten p
 def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
     """Return the factor by the least processor time of several simulated seconds, all messages made."""
     from producers.sim.settings import JobSettings, SimSettings
-    from producers.sim.simulation import TICK_NS, SimRun
+    from producers.sim.simulation import TICK_NS, Simulation
 
     nics = QUICK_NICS if quick else NICS
     progress(f"simulated fleet of {nics} NICs, fluid")
     job = JobSettings(name="train", kind="allreduce", nics=nics // 4, bytes=1e8, compute_ms=5)
-    run = SimRun(SimSettings(nics=nics, jobs=(job,)))
+    run = Simulation(SimSettings(nics=nics, jobs=(job,)))
     for out in run.tick():  # paths and inventory, once
         out.value()
     gc.collect()

@@ -110,7 +110,7 @@ def _version(wanted: bool) -> None:
         except PackageNotFoundError:  # a checkout: its own file knows
             import tomllib
 
-            project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+            project = Path(__file__).resolve().parents[2] / "pyproject.toml"
             typer.echo(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
         raise typer.Exit
 
@@ -562,7 +562,7 @@ def config_set(
         list[str] | None,
         typer.Argument(
             metavar="[NAME=VALUE]...",
-            help="Thresholds; mode, allowed_actions, most_actions_per_s, most_moved_share, protected_jobs, "
+            help="Thresholds; mode, allowed_actions, max_actions_per_s, max_moved_share, protected_jobs, "
             "slice.TENANT=20M:100M.",
         ),
     ] = None,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.web.units import delay_text, seconds_text
+from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.ids import natural
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
@@ -623,7 +623,7 @@ _EVENT_FIGURE: Final[Mapping[str, Callable[[float], str]]] = {
     "STEP": lambda ns: f" {_signed_ns(ns)}",
     "MERGED": lambda ns: f" {_signed_ns(ns)}",
     "RATE_CHANGE": lambda ns: f" {ns:+,.1f} ppb",
-    "LIAR": lambda ns: f" {_ns(ns)} rms",
+    "FALSETICKER": lambda ns: f" {_ns(ns)} rms",
 }
 
 

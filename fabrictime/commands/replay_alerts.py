@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from fabrictime.commands.links import KINDS
-from fabrictime.web.units import seconds_text
+from fabrictime.state.units import seconds_text
 from schemas import codec
-from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, FLAPS, LINKS, Topic
+from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, Topic
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
 from streams.runtime.live_config import LiveConfig
@@ -266,7 +266,7 @@ def main(
         )  # fmt: skip
         last: dict[str, Message] = {}
         for message in sorted(waiting):
-            if message.topic == FLAPS.name and message.append_ns < since[FLAPS.name]:
+            if message.topic == LINK_HEALTH.name and message.append_ns < since[LINK_HEALTH.name]:
                 last[message.key] = message
             else:
                 made.offer(message)
@@ -274,27 +274,27 @@ def main(
             made.offer(message)
         return made
 
-    judged_ns = span.from_ns
+    evaluated_ns = span.from_ns
     try:
-        for messages, mark_ns in log.read(since | {FLAPS.name: 0}, span.to_ns):
+        for messages, mark_ns in log.read(since | {LINK_HEALTH.name: 0}, span.to_ns):
             taken += len(messages)
             if feed is None:
                 waiting += messages
                 if mark_ns >= span.from_ns:
                     feed = begin()
-                    judge(feed, judged_ns)
+                    judge(feed, evaluated_ns)
             else:
                 for message in messages:
                     feed.offer(message)
-            while feed is not None and judged_ns + STEP_NS < mark_ns:
-                judged_ns += STEP_NS
-                judge(feed, judged_ns)
+            while feed is not None and evaluated_ns + STEP_NS < mark_ns:
+                evaluated_ns += STEP_NS
+                judge(feed, evaluated_ns)
             if time.monotonic() - looked_s >= LOOK_S:
                 looked_s = time.monotonic()
                 progress(taken, mark_ns)
         if feed is None:
             feed = begin()
-            judge(feed, judged_ns)
+            judge(feed, evaluated_ns)
         judge(feed, span.to_ns - 1)
     finally:
         log.close()

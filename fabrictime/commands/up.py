@@ -340,13 +340,13 @@ def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
     """Return the NICs that are probed over RDMA too; say why of those that have a device and are not."""
     if run.fleet in ("none", "loopback", "fabric"):
         return []
-    from producers.probe.rdma.service import device_of, why_not
+    from producers.probe.rdma.service import rdma_device_of, rdma_unavailable
 
     found = []
     for nic in nics:
-        if device_of(nic) is None:
+        if rdma_device_of(nic) is None:
             continue
-        reason = why_not(run.config.rdma_probes, nic)
+        reason = rdma_unavailable(run.config.rdma_probes, nic)
         if reason is None:
             found.append(nic)
         else:

@@ -33,7 +33,7 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
             x[i * K + c] = (CG_REAL)step[c];
             r[i * K + c] -= (CG_REAL)(sum[c] / inverse[i] + ground[i] * step[c]);
         }
-    for (int c = 0; c < K; c++) rz[c] = turn[c] = step[c] = 0;
+    for (int c = 0; c < K; c++) rz[c] = first[c] = turn[c] = step[c] = 0;
     for (int steps = 0;; steps++) {
         double next[K], lean[K], size = 0;
         for (int c = 0; c < K; c++) next[c] = lean[c] = 0;
@@ -118,8 +118,8 @@ static inline void CG_SQUARES(const CG_REAL *x, double *even, double *odd) {
 static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
     enum { K = CG_COLUMNS };
     const int64_t n = part->n, low = part->lowest;
-    double *odd = doubles(n), *leverage = m->of->leverage;
-    CG_REAL *x = room_of(n * K, 4 * sizeof *x), *r = x + n * K, sign[256][8];
+    double *odd = ft_mesh_doubles(n), *leverage = m->of->leverage;
+    CG_REAL *x = ft_mesh_room_of(n * K, 4 * sizeof *x), *r = x + n * K, sign[256][8];
     if (x == NULL || odd == NULL) {
         free(x);
         free(odd);

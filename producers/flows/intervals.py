@@ -18,7 +18,7 @@ from typing import Any, Final
 from producers.flows.socket_diag import TcpSocket
 from schemas.topics import MAX_ELEMENTS
 
-__all__ = ["FlowBook", "FlowRules", "Key", "Registration"]
+__all__ = ["FlowTable", "FlowRules", "Key", "Registration"]
 
 Record = dict[str, Any]
 Key = tuple[str, str, int, str, int]
@@ -52,7 +52,7 @@ class FlowRules:
     changed_share: float = 0.25
     changed_bps: float = 1e6
     """A rate that moved by more than both, since it was last told, is told at once."""
-    kernel_paces: bool = False
+    kernel_pacing: bool = False
     """Whether flows that their owners do not pace can be paced all the same."""
 
 
@@ -173,7 +173,7 @@ class _Flow:
 
 
 @dataclass(slots=True)
-class FlowBook:
+class FlowTable:
     """One host's flows. `local` names its NICs by address, `nic_of` any NIC of the fleet."""
 
     host: str
@@ -401,7 +401,7 @@ class FlowBook:
 
     def _can(self, flow: _Flow) -> tuple[str, ...]:
         """Return what may be done to a flow; the kernel paces IP's flows, not a queue pair's."""
-        if not self.rules.kernel_paces or "PACE" in flow.can or flow.key[0] not in ("TCP", "UDP"):
+        if not self.rules.kernel_pacing or "PACE" in flow.can or flow.key[0] not in ("TCP", "UDP"):
             return flow.can
         return (*flow.can, "PACE")
 
@@ -424,7 +424,7 @@ class FlowBook:
             "source_port": source_port,
             "peer_port": peer_port,
             "protocol": protocol,
-            "hops": list(flow.hops),
+            "links": list(flow.hops),
             "job": flow.job,
             "tenant": flow.tenant,
             "bytes_total": until.frame_bytes,

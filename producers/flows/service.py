@@ -1,7 +1,7 @@
 """The flow reporter of one host, or of several whose namespaces this process may enter.
 
 In: `FlowSettings`, the hosts' NICs, the inventory, what programs register. Out: `FlowReports` of each host:
-changes at once, everything each second, and `FlowWays`: which links they take and could take (`ways.py`).
+changes at once, everything each second, and `FlowRoutes`: which links they take and could take (`ways.py`).
 Only flows between NICs of the fleet are told of. Counters are the kernel's own for TCP; a UDP flow or a queue
 pair is told of where its sender registers it and counts.
 """
@@ -22,21 +22,21 @@ from typing import Any, Final
 
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import Outlet, kafka_client
-from producers.flows.intervals import FlowBook, FlowRules, Key
-from producers.flows.registrations import Registrations
-from producers.flows.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics import LookupReader
+from producers.bounded_producer import BoundedProducer, kafka_client
+from producers.flows.service.intervals import FlowTable, FlowRules, Key
+from producers.flows.service.registrations import Registrations
+from producers.flows.service.socket_diag import SockDiag, TcpSocket
+from producers.inventory.nics.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
-from producers.trace.flow_routes import NicWays, Put, Wanted
-from producers.trace.sockets import open_tracers
+from producers.trace.flow_routes import FlowRouteTracer, Put, Wanted
+from producers.trace.sockets import open_trace_sockets
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import FLOWS, INVENTORY, WAYS
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
 from schemas.topology import TopologyError, TopologySource
 
-__all__ = ["Addresses", "FlowReporter", "boot_id", "main"]
+__all__ = ["AddressTable", "FlowReporter", "boot_id", "main"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-class Addresses:
+class AddressTable:
     """IP address to NIC, from the inventory's messages in any order."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Namespace:
     """What is looked at together: the hosts whose NICs stand in one namespace."""
 
     diag: SockDiag
-    books: list[FlowBook] = field(default_factory=list)
+    books: list[FlowTable] = field(default_factory=list)
 
 
 class FlowReporter:
@@ -97,7 +97,7 @@ class FlowReporter:
         self,
         settings: FlowSettings,
         nics: Sequence[NicSettings],
-        addresses: Addresses,
+        addresses: AddressTable,
         put: Put | None = None,
         registry: codec.Registry | None = None,
     ) -> None:
@@ -105,13 +105,13 @@ class FlowReporter:
         TopologyError where the topology file cannot be used."""
         self.settings = settings
         self._spaces: dict[str | None, _Namespace] = {}
-        self._books: list[FlowBook] = []
+        self._books: list[FlowTable] = []
         self._addresses = addresses
         self._roster: dict[str, dict[str, Any]] = {}
         self._source = TopologySource(settings.topology_file)
         self._file_due_s = self._survey_s = 0.0
         self._news = 0
-        self._ways: dict[str, NicWays] = {}
+        self._ways: dict[str, FlowRouteTracer] = {}
         self._mine = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in nics}
         # Counts up within a boot, also over restarts of this process.
         self._number = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
@@ -119,14 +119,14 @@ class FlowReporter:
         rules = FlowRules(
             settings.least_bytes,
             settings.changed_share,
-            settings.changed_least_kbps * 1e3,
-            settings.kernel_paces,
+            settings.min_changed_kbps * 1e3,
+            settings.kernel_pacing,
         )
         try:
             for host in dict.fromkeys(nic.host for nic in nics):
                 own = [nic for nic in nics if nic.host == host]
                 local = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in own}
-                book = FlowBook(host, boot, own[0].shard, local, addresses.nic_of, rules)
+                book = FlowTable(host, boot, own[0].shard, local, addresses.nic_of, rules)
                 self._books.append(book)
                 for netns in dict.fromkeys(nic.netns for nic in own):
                     if netns not in self._spaces:
@@ -187,7 +187,7 @@ class FlowReporter:
         return peer in self._ways or nic in self._ways
 
     def hear(self, pair: str, record: dict[str, Any] | None, append_ms: int) -> None:
-        """Take a message of `fabric.ways`: others' flows to us, and what an earlier run of this said."""
+        """Take a message of `fabric.flow-routes`: others' flows to us, and what an earlier run of this said."""
         nic, _, peer = pair.partition(">")
         now_s = time.monotonic()
         if peer in self._ways:
@@ -214,17 +214,17 @@ class FlowReporter:
         for ways in self._ways.values():
             ways.tick(now_s)
 
-    def _open_ways(self, nic: NicSettings, put: Put, registry: codec.Registry | None) -> NicWays:
+    def _open_ways(self, nic: NicSettings, put: Put, registry: codec.Registry | None) -> FlowRouteTracer:
         settings = self.settings
-        tracers = open_tracers(nic.address, nic.netns, settings.udp_tells_tcp)
+        tracers = open_trace_sockets(nic.address, nic.netns, settings.trace_tcp_with_udp)
         if len(self._ways) == 0:
-            _warn_of_ports(nic.netns, settings.first_way_port)
+            _warn_of_ports(nic.netns, settings.first_candidate_port)
             if "TCP" not in tracers:
                 _log.warning(
                     "TCP flows' ways are not traced: this process lacks CAP_NET_RAW, and "
-                    "flows.udp_tells_tcp is not set"
+                    "flows.trace_tcp_with_udp is not set"
                 )
-        made = NicWays(
+        made = FlowRouteTracer(
             settings,
             nic=nic_id(nic.host, nic.device),
             shard=nic.shard,
@@ -310,10 +310,10 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     """Report until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 2 cannot start."""
     stopping = threading.Event()
     _on_signals(stopping)
-    addresses = Addresses()
+    addresses = AddressTable()
     registry = _registry(settings.schema_registry_url)
     client = kafka_client(settings.bootstrap)
-    outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
+    outlet = BoundedProducer(client, settings.queue_messages, settings.queue_bytes, settings.compression)
     try:
         reporter = FlowReporter(settings, nics, addresses, outlet.put, registry)
     except (OSError, ValueError) as error:
@@ -322,7 +322,7 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
         return 2
     readers = [LookupReader(client, {INVENTORY: reporter.meet}, registry)]
     if settings.trace:
-        readers.append(LookupReader(client, {WAYS: reporter.hear}, registry, only=reporter.asks))
+        readers.append(LookupReader(client, {FLOW_ROUTES: reporter.hear}, registry, only=reporter.asks))
     notify = SystemdNotifier()
     notify.notify("READY=1")
 
@@ -378,7 +378,7 @@ def _warn_of_ports(netns: str | None, first: int) -> None:
     low, high = map(int, in_netns(netns, lambda: path.read_text(encoding="ascii")).split())
     if high >= first:
         _log.warning(
-            "flows.first_way_port %d: the kernel gives away ports %d to %d by itself; expected"
+            "flows.first_candidate_port %d: the kernel gives away ports %d to %d by itself; expected"
             " above, or a move may find its port taken",
             first,
             low,

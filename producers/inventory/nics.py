@@ -24,10 +24,10 @@ from confluent_kafka import Message as KafkaMessage
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import clock_id, nic_id
-from schemas.partition import partition_of
+from schemas.kafka.partitioning import partition_of
 from schemas.topics import Partitions, Topic
 
-__all__ = ["LookupReader", "Roster", "addresses_of", "nic_record"]
+__all__ = ["LookupReader", "PeerTable", "addresses_of", "nic_record"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,14 +74,14 @@ def nic_record(
         "capabilities": ["probe.udp", *capabilities],
         "path_ports": list(path_ports),
         "first_hop": first_hop,
-        "turn_ns": pace[0],
-        "turn_shots": pace[1],
+        "slot_ns": pace[0],
+        "slot_probes": pace[1],
         "ud": None,
         "stamp_error_ns": 0,
     }
 
 
-class Roster:
+class PeerTable:
     """Who is in the fleet, from the inventory's messages in any order."""
 
     def __init__(self, silent_s: float) -> None:
@@ -117,7 +117,7 @@ class Roster:
                 yield name, record
 
 
-Take = Callable[[str, Record | None, int], None]
+RecordHandler = Callable[[str, Record | None, int], None]
 """Takes a message's key, its record (None: removed) and its log append time, ms."""
 
 
@@ -130,7 +130,7 @@ class LookupReader:
     def __init__(
         self,
         config: dict[str, Any],
-        views: Mapping[Topic, Take],
+        views: Mapping[Topic, RecordHandler],
         registry: codec.Registry | None,
         tail: bool = False,
         only: Callable[[str], bool] | None = None,

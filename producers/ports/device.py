@@ -1,6 +1,6 @@
 """What a NIC's own port says: carrier and speed as they change, error counters as they grow.
 
-In: a device's name and the network namespace it is in. Out: what was `Seen` on a netlink socket to wait on,
+In: a device's name and the network namespace it is in. Out: what was `PortChange` on a netlink socket to wait on,
 and what counters grew by, from netlink, `ethtool -S` and the RDMA ports in sysfs. Raw netlink: pyroute2 would
 add 25 MB to every prober for one message.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from native.core.probe import link_of
 from producers.netns import in_netns
 
-__all__ = ["Counters", "DeviceWatch", "LinkState", "Seen", "interesting", "parse_links", "rdma_ports"]
+__all__ = ["PortCounters", "PortWatch", "NetlinkLink", "PortChange", "is_link_counter", "parse_links", "rdma_ports"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ _COUNTS: Final = {
     _IFLA_CARRIER_DOWN_COUNT: "carrier_down_count",
 }
 
-INTERESTING: Final = (
+LINK_COUNTERS: Final = (
     (r"carrier_(changes|up_count|down_count)", "the port's carrier, by the kernel"),
     (r"link_down|link_error_recovery|phy_state_change", "the port's carrier, by the device"),
     (r"crc|fcs|symbol|corrected_bits|(?:^|_)fec(?:_|$)", "bits that the cable or its optics spoil"),
@@ -85,7 +85,7 @@ INTERESTING: Final = (
 )
 """Names of counters that tell of a link's health: patterns, and what they count."""
 
-_INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in INTERESTING), re.IGNORECASE)
+_INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LINK_COUNTERS), re.IGNORECASE)
 _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls|tls_|ipsec", re.IGNORECASE)
 
 _SIOCETHTOOL: Final = 0x8946
@@ -97,12 +97,12 @@ _ETH_GSTRING_LEN: Final = 32
 _MOST_STATS: Final = 65_536
 
 
-def interesting(name: str) -> bool:
+def is_link_counter(name: str) -> bool:
     """Return whether a counter of this name tells of a link's health, the port as a whole meant."""
     return bool(_INTERESTING.search(name)) and not _PER_QUEUE.search(name)
 
 
-class LinkState(NamedTuple):
+class NetlinkLink(NamedTuple):
     """One netlink message about a device: whether it runs with a carrier, and its counters by name."""
 
     device: str
@@ -112,7 +112,7 @@ class LinkState(NamedTuple):
     counters: dict[str, int]
 
 
-def parse_links(data: bytes) -> Iterator[LinkState]:
+def parse_links(data: bytes) -> Iterator[NetlinkLink]:
     """Yield the links of a netlink datagram. Raises OSError for an error, ValueError where it is cut."""
     at = 0
     while at < len(data):
@@ -133,7 +133,7 @@ def parse_links(data: bytes) -> Iterator[LinkState]:
         at += length + -length % 4
 
 
-def _parse_link(body: bytes, gone: bool) -> LinkState:
+def _parse_link(body: bytes, gone: bool) -> NetlinkLink:
     if len(body) < _IFINFO.size:
         raise ValueError(f"netlink: link of {len(body)} bytes, expected {_IFINFO.size}")
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
@@ -153,7 +153,7 @@ def _parse_link(body: bytes, gone: bool) -> LinkState:
             count = min(len(value) // 8, len(_STATS64))
             counters |= zip(_STATS64, struct.unpack_from(f"={count}Q", value), strict=False)
         at += length + -length % 4
-    return LinkState(device, index, gone, bool(flags & _IFF_LOWER_UP) and not gone, counters)
+    return NetlinkLink(device, index, gone, bool(flags & _IFF_LOWER_UP) and not gone, counters)
 
 
 def _question(device: str) -> bytes:
@@ -174,14 +174,14 @@ def _netlink(groups: int) -> socket.socket:
     return opened
 
 
-class Seen(NamedTuple):
+class PortChange(NamedTuple):
     """What changed at the port: its carrier, its speed, or both; None: not that."""
 
     carrier: bool | None
     speed_bps: int | None
 
 
-class DeviceWatch:
+class PortWatch:
     """Tells when a device's carrier or speed changes. `fileno` is to be waited on; `read` never blocks."""
 
     def __init__(self, device: str, netns: str | None) -> None:
@@ -207,9 +207,9 @@ class DeviceWatch:
         self._socket.close()
         self._asker.close()
 
-    def read(self) -> list[Seen]:
+    def read(self) -> list[PortChange]:
         """Return what has changed, the state at the first call included."""
-        found: list[Seen] = []
+        found: list[PortChange] = []
         while True:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
@@ -235,7 +235,7 @@ class DeviceWatch:
     def _ask(self) -> None:
         self._socket.send(_question(self._device))
 
-    def _take(self, state: LinkState) -> Seen | None:
+    def _take(self, state: NetlinkLink) -> PortChange | None:
         if state.device != self._device and (state.number != self._number or not state.gone):
             return None
         self._number = None if state.gone else state.number
@@ -244,10 +244,10 @@ class DeviceWatch:
         speed = link_of(self._asker, self._device).speed_bps if state.carrier else None
         speed = speed if speed not in (None, self._speed_bps) else None
         self._speed_bps = speed or self._speed_bps
-        return None if carrier is None and speed is None else Seen(carrier, speed)
+        return None if carrier is None and speed is None else PortChange(carrier, speed)
 
 
-class Counters:
+class PortCounters:
     """Counters of a device that tell of a link's health. With some drivers reading takes milliseconds."""
 
     def __init__(self, device: str, netns: str | None, sysfs: Path = Path("/sys")) -> None:
@@ -280,7 +280,7 @@ class Counters:
                     self._failed.add(str(error))
                     _log.warning("counters of %s: %s", self._device, error)
                 continue
-            found |= {name: value for name, value in values.items() if interesting(name)}
+            found |= {name: value for name, value in values.items() if is_link_counter(name)}
         return found
 
     def grown(self) -> dict[str, tuple[int, int]]:
@@ -361,7 +361,7 @@ def _of_port(port: Path) -> Mapping[str, int]:
     """Return the counters of an RDMA port, `rdma:` before their names."""
     found = {}
     for path in (*port.glob("counters/*"), *port.glob("hw_counters/*")):
-        if not interesting(path.name):
+        if not is_link_counter(path.name):
             continue
         try:
             text = path.read_text(encoding="ascii", errors="replace").strip()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from native.core.probe import Evidence, WayNews
 from schemas.topics import MAX_ELEMENTS
 
-__all__ = ["LinkEvents", "Pace", "trouble_of"]
+__all__ = ["LinkEvents", "EvidencePacer", "trouble_of"]
 
 Record = dict[str, Any]
 
@@ -25,7 +25,7 @@ LONGEST_S: Final = 0.04
 """While losses go on, urgent news wait longer each time, up to this: whoever judges has the first of them."""
 
 
-class Pace:
+class EvidencePacer:
     """When evidence is to be taken: soon after the last time where there is urgent news, `least_s` at first
     and up to 40 ms while losses go on; else every 100 ms while paths are lost, every `calm_s` while all is
     well. Times are of any one clock, s."""
@@ -136,5 +136,12 @@ def trouble_of(evidence: Evidence) -> list[str]:
     return [name for name, so in said if so]
 
 
+PATH_FIELDS: Final = (
+    "peer", "path", "lost", "answered", "late", "delayed", "loss_streak", "first_lost_age_ns", "last_lost_age_ns",
+    "answered_age_ns", "arrived_age_ns", "timeout_ns",
+)  # fmt: skip
+"""Fields of `PathEvidence`, in the order of the engine's tuples."""
+
+
 def _path(way: WayNews) -> Record:
-    return way._asdict()
+    return dict(zip(PATH_FIELDS, way, strict=True))

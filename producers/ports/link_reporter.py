@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from native.core.probe import Engine, WayNews
-from producers.ports.device import Counters, DeviceWatch, rdma_ports
-from producers.ports.link_events import LinkEvents, Pace
-from producers.ports.verbs_events import VerbsWatch
+from producers.ports.device import PortCounters, PortWatch, rdma_ports
+from producers.ports.link_events import LinkEvents, EvidencePacer
+from producers.ports.verbs_events import VerbsEventReader
 from producers.settings import NicSettings, ProbeSettings
 
 __all__ = ["LinkReporter"]
@@ -49,11 +49,11 @@ class LinkReporter:
         self._heard = heard
         self._put = put
         self._events = LinkEvents(engine.nic, nic.shard, engine.run_id)
-        self._pace = Pace(settings.evidence_ms / 1e3, settings.evidence_calm_ms / 1e3, time.monotonic())
+        self._pace = EvidencePacer(settings.evidence_ms / 1e3, settings.evidence_calm_ms / 1e3, time.monotonic())
         self._urgent = False
         self._counters = _CounterThread(nic, settings.counters_s)
         try:
-            self._device = DeviceWatch(nic.device, nic.netns)
+            self._device = PortWatch(nic.device, nic.netns)
         except BaseException:
             self._counters.close()
             raise
@@ -62,7 +62,7 @@ class LinkReporter:
         devices = {
             port.parent.parent.name for port in rdma_ports(nic.device, Path("/sys"), nic.netns is None)
         }
-        self._verbs = [VerbsWatch(device, settings.verbs_python) for device in sorted(devices)]
+        self._verbs = [VerbsEventReader(device, settings.verbs_python) for device in sorted(devices)]
         self._polls = {urgent: select.poll() for urgent in (False, True)}
         for poll in self._polls.values():
             poll.register(self._device.fileno(), select.POLLIN)
@@ -117,7 +117,7 @@ class LinkReporter:
             found.append("links.verbs")
         return found
 
-    def _leave(self, verbs: VerbsWatch) -> None:
+    def _leave(self, verbs: VerbsEventReader) -> None:
         _log.warning("%s: no events of its RDMA device: %s", self._engine.nic, verbs.ended)
         for poll in self._polls.values():
             poll.unregister(verbs.fileno())
@@ -137,7 +137,7 @@ class _CounterThread(threading.Thread):
 
     def __init__(self, nic: NicSettings, every_s: float) -> None:
         super().__init__(name=f"counters {nic.host}/{nic.device}", daemon=True)
-        self._counters = Counters(nic.device, nic.netns)
+        self._counters = PortCounters(nic.device, nic.netns)
         self._every_s = every_s
         self._found: queue.SimpleQueue[tuple[Grown, int]] = queue.SimpleQueue()
         self._ending = threading.Event()

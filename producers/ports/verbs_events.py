@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["EVENTS", "VerbsWatch", "main"]
+__all__ = ["EVENTS", "VerbsEventReader", "main"]
 
 EVENTS = (
     "CQ_ERR",
@@ -44,7 +44,7 @@ EVENTS = (
 END_S = 2.0
 
 
-class VerbsWatch:
+class VerbsEventReader:
     """Waits for a device's events in a process of its own. `fileno` is to be waited on; `read` never
     blocks."""
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from native.core.probe import Engine
-from producers.probe.flow_targets import NO_AIMS, Aims, FlowWay, Shot, plan_aims
-from producers.probe.schedule import TurnTaker
+from producers.probe.flow_targets import NO_FLOW_TARGETS, FlowTargets, PeerRoute, PathKey, plan_flow_targets
+from producers.probe.schedule import ScheduleFollower
 from producers.settings import ProbeSettings
-from producers.trace.probe_routes import PathWatch
+from producers.trace.probe_routes import ProbeRouteTracer
 
-__all__ = ["Aimer", "FlowTaker"]
+__all__ = ["FlowProber", "LiveFlows"]
 
 Record = dict[str, Any]
 
@@ -43,7 +43,7 @@ class _Flow:
     sent_s: float
 
 
-class FlowTaker:
+class LiveFlows:
     """The live flows of one NIC, by its host's reports. Pure; times are the caller's."""
 
     def __init__(self, nic: str) -> None:
@@ -65,36 +65,36 @@ class FlowTaker:
             if name not in flows:
                 self._flows.pop(name, None)
         for name, flow in flows.items():
-            before, links = self._flows.get(name), tuple(flow["hops"])
+            before, links = self._flows.get(name), tuple(flow["links"])
             same = before is not None and (before.peer, before.port) == (flow["peer"], flow["source_port"])
             if before is not None and same and not links:
                 links = before.links  # a way that is broken just now is looked at all the more
             sent_s = now_s if before is None or flow["rate_bps"] > 0 else before.sent_s
             self._flows[name] = _Flow(flow["peer"], flow["source_port"], links, flow["rate_bps"], sent_s)
 
-    def ways(self, now_s: float) -> tuple[FlowWay, ...]:
+    def ways(self, now_s: float) -> tuple[PeerRoute, ...]:
         """Return the ways of the flows that are live, in order; of too many those of the fastest flows."""
         if now_s - self._heard_s > SILENT_S:
             return ()
         live = [flow for flow in self._flows.values() if flow.links and now_s - flow.sent_s <= LIVE_S]
         live.sort(key=lambda flow: -flow.rate_bps)
-        ways = dict.fromkeys(FlowWay(flow.peer, flow.links) for flow in live)
+        ways = dict.fromkeys(PeerRoute(flow.peer, flow.links) for flow in live)
         return tuple(sorted(list(ways)[:MOST_WAYS]))
 
 
-class Aimer:
+class FlowProber:
     """The aims of one engine. `keep` is to be called several times a second."""
 
     def __init__(
-        self, engine: Engine, settings: ProbeSettings, paths: PathWatch, turns: TurnTaker, nic: str
+        self, engine: Engine, settings: ProbeSettings, paths: ProbeRouteTracer, turns: ScheduleFollower, nic: str
     ) -> None:
         self.engine, self.settings, self.paths, self.turns = engine, settings, paths, turns
-        self.flows = FlowTaker(nic)
-        self.aims: Aims = NO_AIMS
+        self.flows = LiveFlows(nic)
+        self.aims: FlowTargets = NO_FLOW_TARGETS
         self.peers: frozenset[str] = frozenset()
         """Whom live flows go to, and went to until lately."""
         self._peers_s: dict[str, float] = {}
-        self._known: dict[Shot, tuple[str, ...]] = {}
+        self._known: dict[PathKey, tuple[str, ...]] = {}
         self._seen: tuple[Any, ...] = ()
         self._again_s = 0.0
         self._set: tuple[Any, ...] = ()
@@ -122,16 +122,16 @@ class Aimer:
             return peers
         self._seen, self._again_s = seen, now_s + AGAIN_S
         if not ways:
-            self._aim(NO_AIMS)
+            self._aim(NO_FLOW_TARGETS)
             return peers
         self._know()
         ports = set(self.engine.path_ports)
         self.paths.serve(ways, {shot: way for shot, way in self._known.items() if shot[1] in ports}, now_s)
         pace_pps = 1e3 / self.settings.flow_gap_ms
-        self._aim(plan_aims(ways, self._known, self._anyway_pps(), pace_pps, self.settings.flow_pps))
+        self._aim(plan_flow_targets(ways, self._known, self._anyway_pps(), pace_pps, self.settings.flow_pps))
         return peers
 
-    def _take_peers(self, ways: tuple[FlowWay, ...], now_s: float) -> bool:
+    def _take_peers(self, ways: tuple[PeerRoute, ...], now_s: float) -> bool:
         self._peers_s.update(dict.fromkeys((way.peer for way in ways), now_s))
         peers = frozenset(name for name, last_s in self._peers_s.items() if now_s - last_s <= PEER_KEEP_S)
         if peers == self.peers:
@@ -149,7 +149,7 @@ class Aimer:
             if shot[0] in asked and shot[1] in self.engine.all_ports
         }
 
-    def _anyway_pps(self) -> dict[Shot, float]:
+    def _anyway_pps(self) -> dict[PathKey, float]:
         """Return (peer, port) to looks a second without aims."""
         planned = self.turns.rates_pps()
         if planned:
@@ -160,7 +160,7 @@ class Aimer:
         looks_pps = settings.rate_pps * (1 + settings.singles) / (pair + settings.singles)
         return dict.fromkeys(shots, looks_pps / max(1, len(shots)))
 
-    def _aim(self, aims: Aims) -> None:
+    def _aim(self, aims: FlowTargets) -> None:
         of = (aims, self.engine.all_ports, tuple(peer.nic for peer in self.engine.peers))
         if of != self._set:
             self._set, self.aims = of, aims

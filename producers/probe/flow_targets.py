@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["NO_AIMS", "Aims", "FlowWay", "Shot", "choose_spares", "lifted_pps", "plan_aims", "rates_in_turns"]
+__all__ = ["NO_FLOW_TARGETS", "FlowTargets", "PeerRoute", "PathKey", "choose_spare_ports", "max_min_rate_pps", "plan_flow_targets", "schedule_rates_pps"]
 
 Links = tuple[str, ...]
-Shot = tuple[str, int]
+PathKey = tuple[str, int]
 """Peer, source port."""
-Known = Mapping[Shot, Links]
+KnownRoutes = Mapping[PathKey, Links]
 """Of probes from each port to each peer, the links that they take."""
 
 LEAST_SHARE: Final = 0.02
@@ -34,7 +34,7 @@ ROUND_S: Final = 0.25
 """A round of turns: ways get whole numbers of probes in it, rounded up."""
 
 
-class FlowWay(NamedTuple):
+class PeerRoute(NamedTuple):
     """Where a flow goes: the peer, and the directed links to it in order."""
 
     peer: str
@@ -42,12 +42,12 @@ class FlowWay(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Aims:
+class FlowTargets:
     """Turns of single probes. `shots`: of each turn of a round, `per_turn` a turn; None: nobody."""
 
     turn_ns: float
     per_turn: int
-    shots: tuple[Shot | None, ...]
+    shots: tuple[PathKey | None, ...]
     pace_pps: float
     """That every way reaches that has a port; what was asked, or less under the cap."""
 
@@ -59,23 +59,23 @@ class Aims:
         turns = len(self.shots) // self.per_turn
         return sum(shot is not None for shot in self.shots) / (turns * self.turn_ns * 1e-9)
 
-    def rates_pps(self) -> dict[Shot, float]:
+    def rates_pps(self) -> dict[PathKey, float]:
         """Return (peer, port) to probes a second."""
         turns = len(self.shots) // max(1, self.per_turn)
         counts = Counter(shot for shot in self.shots if shot is not None)
         return {shot: count / (turns * self.turn_ns * 1e-9) for shot, count in counts.items()}
 
 
-NO_AIMS: Final = Aims(0.0, 1, (), math.inf)
+NO_FLOW_TARGETS: Final = FlowTargets(0.0, 1, (), math.inf)
 
 
-def rates_in_turns(shots: Sequence[Shot], turn_ns: float, per_turn: int) -> dict[Shot, float]:
+def schedule_rates_pps(shots: Sequence[PathKey], turn_ns: float, per_turn: int) -> dict[PathKey, float]:
     """Return (peer, port) to looks a second of a round of turns of `per_turn` looks each."""
     round_s = len(shots) / per_turn * turn_ns * 1e-9
     return {shot: count / round_s for shot, count in Counter(shots).items()}
 
 
-def lifted_pps(looked_pps: Sequence[float], pace_pps: float, cap_pps: float) -> float:
+def max_min_rate_pps(looked_pps: Sequence[float], pace_pps: float, cap_pps: float) -> float:
     """Return the highest pace, `pace_pps` at most, to which all ways can be lifted by `cap_pps` together.
 
     `looked_pps`: looks a second that each way has anyway. Water is poured into a vessel whose floor has these
@@ -93,9 +93,9 @@ def lifted_pps(looked_pps: Sequence[float], pace_pps: float, cap_pps: float) -> 
     return pace_pps
 
 
-def plan_aims(
-    wanted: Iterable[FlowWay], known: Known, rates_pps: Mapping[Shot, float], pace_pps: float, cap_pps: float
-) -> Aims:
+def plan_flow_targets(
+    wanted: Iterable[PeerRoute], known: KnownRoutes, rates_pps: Mapping[PathKey, float], pace_pps: float, cap_pps: float
+) -> FlowTargets:
     """Return the turns that bring each wanted way to `pace_pps` looks a second, by `cap_pps` probes a second
     more at most; the same input gives the same turns.
 
@@ -103,18 +103,18 @@ def plan_aims(
     ports on one way, the one that goes out most often already is taken. Probes of a way are spread evenly
     over a round, and ways over turns so that those with links in common are apart.
     """
-    found: dict[FlowWay, list[Shot]] = {}
+    found: dict[PeerRoute, list[PathKey]] = {}
     for way in sorted(set(wanted)):
         shots = sorted(shot for shot, links in known.items() if shot[0] == way.peer and links == way.links)
         if shots and way.links:
             found[way] = shots
     has = {way: sum(rates_pps.get(shot, 0.0) for shot in shots) for way, shots in found.items()}
-    pace_pps = lifted_pps(list(has.values()), pace_pps, cap_pps)
+    pace_pps = max_min_rate_pps(list(has.values()), pace_pps, cap_pps)
     lacks = {
         way: pace_pps - looked for way, looked in has.items() if pace_pps - looked > LEAST_SHARE * pace_pps
     }
     if not lacks:
-        return NO_AIMS
+        return NO_FLOW_TARGETS
     counts = {way: math.ceil(lack * ROUND_S - 1e-9) for way, lack in lacks.items()}
     # rounding up must not break the cap: then the round takes longer
     round_s = max(ROUND_S, sum(counts.values()) / cap_pps)
@@ -122,10 +122,10 @@ def plan_aims(
     turns = _turns_for(list(counts.values()))
     while (per_turn := max(map(len, plan := _laid(counts, turns)))) > MOST_TOGETHER:
         turns *= 2
-    laid: list[Shot | None] = []
+    laid: list[PathKey | None] = []
     for ways in plan:
         laid += [shot_of[way] for way in ways] + [None] * (per_turn - len(ways))
-    return Aims(round_s * 1e9 / turns, per_turn, tuple(laid), pace_pps)
+    return FlowTargets(round_s * 1e9 / turns, per_turn, tuple(laid), pace_pps)
 
 
 def _turns_for(counts: Sequence[int]) -> int:
@@ -133,13 +133,13 @@ def _turns_for(counts: Sequence[int]) -> int:
     return max(max(counts), -(-sum(counts) // TOGETHER))
 
 
-def _laid(counts: Mapping[FlowWay, int], turns: int) -> list[list[FlowWay]]:
+def _laid(counts: Mapping[PeerRoute, int], turns: int) -> list[list[PeerRoute]]:
     """Return the ways of each turn of a round: each way's in even steps, none twice in a turn.
 
     The step from one to the next of a way's `n` is turns/n, rounded down or up; where they begin is chosen so
     that turns are equally full, and of equally full ones those whose ways have fewest links in common.
     """
-    plan: list[list[FlowWay]] = [[] for _ in range(turns)]
+    plan: list[list[PeerRoute]] = [[] for _ in range(turns)]
     crossed: list[Counter[str]] = [Counter() for _ in range(turns)]
     for way in sorted(counts, key=lambda way: (-counts[way], way)):
         count = counts[way]
@@ -160,9 +160,9 @@ def _laid(counts: Mapping[FlowWay, int], turns: int) -> list[list[FlowWay]]:
     return plan
 
 
-def choose_spares(
-    wanted: Iterable[FlowWay],
-    known: Known,
+def choose_spare_ports(
+    wanted: Iterable[PeerRoute],
+    known: KnownRoutes,
     candidates: Mapping[int, Mapping[str, Links]],
     current: Sequence[int],
     taken: Iterable[int],
@@ -178,7 +178,7 @@ def choose_spares(
     lacking = {way for way in wanted if way.links and (way.peer, way.links) not in served}
     out = set(taken)
 
-    def serves(port: int) -> set[FlowWay]:
+    def serves(port: int) -> set[PeerRoute]:
         of = candidates.get(port, {})
         return {way for way in lacking if of.get(way.peer) == way.links}
 

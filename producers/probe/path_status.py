@@ -1,6 +1,6 @@
 """From a NIC's prober to the host's actuator, at once: which of its paths are dead, and which live.
 
-In: the probe engine's evidence, the links that its paths were traced over. Out: `ProberWord`s on the
+In: the probe engine's evidence, the links that its paths were traced over. Out: `PathStatusReport`s on the
 actuator's datagram socket, soon after a loss: who hears of all paths of a host knows sooner which link is
 dead than any one path does. Never blocks: nobody there, or one who does not read, is told the next time.
 """
@@ -19,9 +19,9 @@ from typing import Any, Final
 from native.core.probe import WayNews
 from schemas import codec
 
-__all__ = ["DEAD_IN_A_ROW", "WordBook", "Words"]
+__all__ = ["DEAD_LOSS_STREAK", "PathStatusTracker", "PathStatusReporter"]
 
-DEAD_IN_A_ROW: Final = 3
+DEAD_LOSS_STREAK: Final = 3
 """Requests without an answer, one after the other, that make a path dead."""
 SOON_NS: Final = 5_000_000
 LATE_NS: Final = 40_000_000
@@ -50,11 +50,11 @@ class _Way:
 
     @property
     def dead(self) -> bool:
-        return self.in_a_row >= DEAD_IN_A_ROW
+        return self.in_a_row >= DEAD_LOSS_STREAK
 
 
 @dataclass(slots=True)
-class WordBook:
+class PathStatusTracker:
     """What is known of one NIC's paths, and when to tell it. Pure: it is told the time (ns, monotonic).
 
     A word holds the paths that lose and, for each link of theirs, the path across it that was answered last:
@@ -70,7 +70,7 @@ class WordBook:
     """Between this word and the next while requests get lost; 0: none was lost by the last word."""
 
     def take(self, ways: Iterable[WayNews], now_ns: int) -> Record | None:
-        """Take what the engine saw; return the `ProberWord` that is due, None where none is."""
+        """Take what the engine saw; return the `PathStatusReport` that is due, None where none is."""
         for news in ways:
             way = self._ways.get((news.peer, news.path))
             if way is None:
@@ -135,7 +135,7 @@ class WordBook:
             "peer": peer,
             "path": path,
             "dead": way.dead,
-            "in_a_row": way.in_a_row,
+            "loss_streak": way.in_a_row,
             "answered_age_ns": age_ns(way.answered_ns),
             "first_lost_age_ns": age_ns(way.first_lost_ns),
             "last_lost_age_ns": age_ns(way.last_lost_ns),
@@ -144,10 +144,10 @@ class WordBook:
         }
 
 
-class Words:
+class PathStatusReporter:
     """Tells the actuator at `path`."""
 
-    def __init__(self, path: Path, book: WordBook) -> None:
+    def __init__(self, path: Path, book: PathStatusTracker) -> None:
         self._path, self._book = path, book
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
@@ -159,7 +159,7 @@ class Words:
         word = self._book.take(ways, time.monotonic_ns())
         if word is None:
             return
-        data = codec.encode("ProberWord", word)
+        data = codec.encode("PathStatusReport", word)
         with contextlib.suppress(OSError):  # nobody there, or too much waits: the next word says it again
             directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:  # an address holds 107 bytes; paths here may be longer

@@ -1,6 +1,6 @@
 """Takes the turns that the solve stage lays for a NIC's prober: when to send, and where to.
 
-In: `ProbeTurns` of this NIC, the engine's clocks. Out: turns on the engine's own time. A plan that would have
+In: `ProbeSchedule` of this NIC, the engine's clocks. Out: turns on the engine's own time. A plan that would have
 it send faster than its settings say is refused.
 """
 
@@ -10,10 +10,10 @@ import logging
 from typing import Any, Final
 
 from native.core.probe import Engine
-from producers.probe.flow_targets import Shot, rates_in_turns
+from producers.probe.flow_targets import PathKey, schedule_rates_pps
 from producers.settings import ProbeSettings
 
-__all__ = ["TurnTaker", "fabric_ns", "pace_of", "refusal", "ways_of"]
+__all__ = ["ScheduleFollower", "fabric_time_ns", "slot_of", "schedule_error", "schedule_paths"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ FARTHEST_NS: Final = 86_400 * 1_000_000_000 * 366
 """Turns that began longer ago are nobody's."""
 
 
-def pace_of(settings: ProbeSettings) -> tuple[int, int]:
+def slot_of(settings: ProbeSettings) -> tuple[int, int]:
     """Return (ns from turn to turn, paths in each) that makes `rate_pps`; zeros where no turns are taken."""
     if not settings.turns:
         return 0, 0
@@ -34,13 +34,13 @@ def pace_of(settings: ProbeSettings) -> tuple[int, int]:
     return max(1000, round(1e9 * probes / settings.rate_pps)), 1 + settings.singles
 
 
-def refusal(record: Record, pace: tuple[int, int]) -> str:
-    """Return why a prober of that pace cannot take a `ProbeTurns`; empty where it can."""
-    count, shots = len(record["path"]), record["shots"]
+def schedule_error(record: Record, pace: tuple[int, int]) -> str:
+    """Return why a prober of that pace cannot take a `ProbeSchedule`; empty where it can."""
+    count, shots = len(record["path"]), record["probes_per_slot"]
     if not 1 <= shots <= pace[1]:
         return f"{shots} paths in a turn, expected 1 to {pace[1]}"
-    if not FASTER * pace[0] <= record["turn_ns"] <= 1e12:
-        return f"{record['turn_ns']} ns from turn to turn, expected {pace[0]} at least"
+    if not FASTER * pace[0] <= record["slot_ns"] <= 1e12:
+        return f"{record['slot_ns']} ns from turn to turn, expected {pace[0]} at least"
     if not 0 < count <= MOST_WAYS or count != len(record["peer"]) or count % shots:
         return f"{count} paths of {len(record['peer'])} peers, {shots} a turn, expected whole turns"
     if not (min(record["peer"]) >= 0 and max(record["peer"]) < len(record["peers"])):
@@ -50,19 +50,19 @@ def refusal(record: Record, pace: tuple[int, int]) -> str:
     return ""
 
 
-def ways_of(record: Record) -> list[tuple[str, int]]:
-    """Return (peer, source port) of each shot of a round of a `ProbeTurns` that was not refused."""
+def schedule_paths(record: Record) -> list[tuple[str, int]]:
+    """Return (peer, source port) of each shot of a round of a `ProbeSchedule` that was not refused."""
     return [(record["peers"][at], path) for at, path in zip(record["peer"], record["path"], strict=True)]
 
 
-def fabric_ns(record: Record, clock_ns: int) -> int:
-    """Return fabric time at a reading of the NIC's clock, by the line that a `ProbeTurns` carries."""
+def fabric_time_ns(record: Record, clock_ns: int) -> int:
+    """Return fabric time at a reading of the NIC's clock, by the line that a `ProbeSchedule` carries."""
     since_ns = clock_ns - record["clock_at_ns"]
     offset_ns: float = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
     return clock_ns + round(offset_ns)
 
 
-class TurnTaker:
+class ScheduleFollower:
     """The turns of one engine. `keep` is to be called several times a second."""
 
     def __init__(self, engine: Engine, nic: str, pace: tuple[int, int]) -> None:
@@ -79,22 +79,22 @@ class TurnTaker:
         """Whether the engine probes by turns."""
         return self._of is not None
 
-    def rates_pps(self) -> dict[Shot, float]:
+    def rates_pps(self) -> dict[PathKey, float]:
         """Return (peer, source port) to looks a second of the plan that is followed; empty where none is."""
         if self._of is None or self._record is None:
             return {}
-        return rates_in_turns(self._ways, self._record["turn_ns"], self._record["shots"])
+        return schedule_rates_pps(self._ways, self._record["slot_ns"], self._record["probes_per_slot"])
 
     def take(self, nic: str, record: Record | None, append_ms: int) -> None:
-        """Take one message of `fabric.turns`; None: there is no plan any more."""
+        """Take one message of `fabric.probe-schedules`; None: there is no plan any more."""
         if nic != self.nic:
             return
         if record is not None:
-            why = refusal(record, self.pace)
+            why = schedule_error(record, self.pace)
             if why:
                 self._refuse(why)
                 return
-            self._ways = ways_of(record)
+            self._ways = schedule_paths(record)
         self._record = record
 
     def _refuse(self, why: str) -> None:
@@ -110,7 +110,7 @@ class TurnTaker:
                 self._of = None
             return
         clock_ns, monotonic_ns = self.engine.clock_now()
-        since_ns = fabric_ns(record, clock_ns) - record["begin_ns"]
+        since_ns = fabric_time_ns(record, clock_ns) - record["begin_ns"]
         if abs(since_ns) > FARTHEST_NS:
             self._refuse(f"turns began {since_ns} ns ago, expected within {FARTHEST_NS} ns of now")
             self._record = None
@@ -121,4 +121,4 @@ class TurnTaker:
             self.engine.shift_turns(at_ns)
             return
         self._of = of
-        self.engine.set_turns(at_ns, record["turn_ns"], record["shots"], self._ways)
+        self.engine.set_turns(at_ns, record["slot_ns"], record["probes_per_slot"], self._ways)

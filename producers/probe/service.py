@@ -23,21 +23,31 @@ from sdnotify import SystemdNotifier
 from native.core import encode_probe_batch
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
-from producers.bounded_producer import Delivered, Outlet, kafka_client
-from producers.inventory.nics import LookupReader, Roster, Take, addresses_of, nic_record
+from producers.bounded_producer import Delivered, BoundedProducer, kafka_client
+from producers.inventory.nics.nics import LookupReader, PeerTable, RecordHandler, addresses_of, nic_record
 from producers.netns import in_netns
-from producers.ports.link_reporter import LinkReporter
-from producers.probe.flow_prober import Aimer
+from producers.trace.source_ports.link_reporter import LinkReporter
+from producers.probe.flow_prober import FlowProber
 from producers.probe.keys import read_key
-from producers.probe.path_status import WordBook, Words
+from producers.probe.path_status import PathStatusTracker, PathStatusReporter
 from producers.probe.peers import choose_peers, hashes_of
 from producers.probe.reduced import ClockView, Reducer
-from producers.probe.schedule import TurnTaker, pace_of
+from producers.probe.schedule import ScheduleFollower, slot_of
 from producers.settings import ClockSettings, NicSettings, ProbeSettings, flush_ms_of
-from producers.trace.probe_routes import PathWatch
+from producers.trace.probe_routes import ProbeRouteTracer
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, FLOWS, INVENTORY, LINKS, PROBES, TURNS, Topic
+from schemas.topics import (
+    CLOCK_FITS,
+    CLOCK_OFFSETS,
+    DELAYS,
+    FLOWS,
+    INVENTORY,
+    LINKS,
+    PROBE_SCHEDULES,
+    PROBES,
+    Topic,
+)
 
 __all__ = ["Prober", "main", "test_clock"]
 
@@ -109,7 +119,7 @@ class Prober:
             device=nic.device if settings.hardware_stamps else None,
             max_peers=max(32, 3 * settings.peers),
         )
-        self.pace = pace_of(settings)
+        self.pace = slot_of(settings)
         self.first_hop: str | None = None
         self.failure: BaseException | None = None
         self.capabilities: list[str] = []
@@ -144,7 +154,7 @@ class Prober:
             pace=self.pace,
         )
 
-    def meet(self, roster: Roster, besides: frozenset[str] = frozenset()) -> int:
+    def meet(self, roster: PeerTable, besides: frozenset[str] = frozenset()) -> int:
         """Choose the peers anew from who is alive, and as many of `besides` as peers at most; return how many
         there are."""
         known = addresses_of(roster.alive(self.nic.shard).values(), self.nic.address)
@@ -195,10 +205,10 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         return 2
     registry = _registry(settings.schema_registry_url)
     client = kafka_client(settings.bootstrap)
-    roster = Roster(settings.silent_s)
-    outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
+    roster = PeerTable(settings.silent_s)
+    outlet = BoundedProducer(client, settings.queue_messages, settings.queue_bytes, settings.compression)
     try:
-        paths = PathWatch(
+        paths = ProbeRouteTracer(
             prober.engine,
             settings,
             nic=prober.name,
@@ -219,12 +229,12 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
             before[:] = record["path_ports"]
         roster.take(name, record, append_ms)
 
-    turns = TurnTaker(prober.engine, prober.name, prober.pace)
-    views: dict[Topic, Take] = {INVENTORY: take}
+    turns = ScheduleFollower(prober.engine, prober.name, prober.pace)
+    views: dict[Topic, RecordHandler] = {INVENTORY: take}
     if settings.turns:
-        views[TURNS] = turns.take
+        views[PROBE_SCHEDULES] = turns.take
     reader = LookupReader(client, views, registry)
-    aimer = Aimer(prober.engine, settings, paths, turns, prober.name) if settings.flow_pps else None
+    aimer = FlowProber(prober.engine, settings, paths, turns, prober.name) if settings.flow_pps else None
     flows = None
     if aimer is not None:
         flows = LookupReader(client, {FLOWS: aimer.take}, registry, tail=True, key=nic.host)
@@ -238,9 +248,9 @@ def main(settings: ProbeSettings, nic: NicSettings) -> int:
         value = codec.encode(LINKS.record, record, registry)
         outlet.put(LINKS.name, record["shard"], value, urgent=True)
 
-    words: Words | None = None
-    if settings.reflex_socket is not None:
-        words = Words(settings.reflex_socket, WordBook(prober.name, prober.engine.run_id, paths.links_of))
+    words: PathStatusReporter | None = None
+    if settings.local_repair_socket is not None:
+        words = PathStatusReporter(settings.local_repair_socket, PathStatusTracker(prober.name, prober.engine.run_id, paths.links_of))
     try:
         heard = None if words is None else words.tell
         reporter = LinkReporter(prober.engine, settings, nic, put_event, stopping.fd, heard)
@@ -347,7 +357,7 @@ def until_flush_s(flush_ms: int, system_ns: int) -> float:
     return (left_ns if left_ns > every_ns // 8 else left_ns + every_ns) / 1e9
 
 
-def _status(prober: Prober, peers: int, turns: TurnTaker, aimer: Aimer | None, outlet: Outlet) -> str:
+def _status(prober: Prober, peers: int, turns: ScheduleFollower, aimer: FlowProber | None, outlet: BoundedProducer) -> str:
     counters = prober.engine.counters()
     refused = sum(counters[name] for name in ("malformed", "bad_mac", "wrong_nic", "stale_time"))
     return (
@@ -361,7 +371,7 @@ def _status(prober: Prober, peers: int, turns: TurnTaker, aimer: Aimer | None, o
 class _Raw:
     """Publishes the samples themselves."""
 
-    def __init__(self, prober: Prober, outlet: Outlet, registry: codec.Registry | None) -> None:
+    def __init__(self, prober: Prober, outlet: BoundedProducer, registry: codec.Registry | None) -> None:
         self._prober, self._outlet = prober, outlet
         self._head = codec.header(PROBES.record, registry)
 
@@ -388,9 +398,9 @@ class _Reduced:
     def __init__(
         self,
         prober: Prober,
-        outlet: Outlet,
+        outlet: BoundedProducer,
         registry: codec.Registry | None,
-        roster: Roster,
+        roster: PeerTable,
         client: dict[str, Any],
     ) -> None:
         self._prober, self._outlet, self._registry, self._roster = prober, outlet, registry, roster

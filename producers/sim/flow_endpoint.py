@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from producers.local_socket import connect
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from producers.sim.workload import SimFlow
 
-__all__ = ["FlowOwner"]
+__all__ = ["SimFlowEndpoint"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ _LINE_BYTES: Final = 512
 _VERBS: Final = "MOVE,PACE"
 
 
-class FlowOwner:
+class SimFlowEndpoint:
     """All flows of a simulated fleet, at the actuator that listens at `path`."""
 
-    def __init__(self, path: Path, run: SimRun) -> None:
+    def __init__(self, path: Path, run: Simulation) -> None:
         self._path, self._run = path, run
         self._connection: socket.socket | None = None
         self._retry_s = 0.0

@@ -1,6 +1,6 @@
 """The simulated fleet as a service: what all its agents would publish, at the pace of real time.
 
-In: `SimSettings`, `fabric.turns`, `fabric.clock.offsets`, which tell how far behind the workers are, and
+In: `SimSettings`, `fabric.probe-schedules`, `fabric.clock.offsets`, which tell how far behind the workers are, and
 faults over the control socket. Out: acknowledged Kafka messages on the topics that real agents write, and
 `fabric.truth`. Where the machine cannot keep the pace, or the workers cannot, it says by how much.
 """
@@ -19,16 +19,16 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import Outlet, kafka_client
-from producers.inventory.nics import LookupReader, Take
+from producers.bounded_producer import BoundedProducer, kafka_client
+from producers.inventory.nics.nics import LookupReader, RecordHandler
 from producers.sim.control import ControlServer
-from producers.sim.flow_endpoint import FlowOwner
+from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import TICK_NS, SimFault, SimRun
+from producers.sim.simulation import TICK_NS, SimFault, Simulation
 from schemas import codec
-from schemas.topics import CLOCK_OFFSETS, INVENTORY, TURNS
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES
 
-__all__ = ["Pace", "Readers", "main"]
+__all__ = ["RealTimePacer", "WorkerProgress", "main"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _WAITING_BYTES: Final = 256 << 20
 Record = dict[str, Any]
 
 
-class Pace:
+class RealTimePacer:
     """How the simulation keeps to real time. Pure: it is told the time (s, monotonic)."""
 
     def __init__(self, now_s: float, tick_s: float) -> None:
@@ -92,7 +92,7 @@ class Pace:
         return (self.ticks - ticks) * self._tick_s / max(now_s - then_s, 1e-9)
 
 
-class Readers:
+class WorkerProgress:
     """How far the workers are behind what was sent to them, by the newest window that they solved. Pure: it
     is told the times, s of the log's clock; nobody is waited for before the first window."""
 
@@ -123,15 +123,15 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
     registry = _registry(settings.schema_registry_url)
     start_ns = time.time_ns() // TICK_NS * TICK_NS
     try:
-        run = SimRun(settings, start_ns=start_ns, traces_per_tick=_TRACES_PER_TICK)
+        run = Simulation(settings, start_ns=start_ns, traces_per_tick=_TRACES_PER_TICK)
         control = None if socket is None else ControlServer(socket, _Commands(run).table())
     except (OSError, ValueError) as error:
         _log.error("simulated fleet: %s", error)
         return 2
-    owner = None if actuator is None else FlowOwner(actuator, run)
+    owner = None if actuator is None else SimFlowEndpoint(actuator, run)
     outlet = _outlet(settings)
-    readers = Readers(time.time())
-    takes = {TURNS: _take_turns(run), CLOCK_OFFSETS: _take_offsets(settings.shard, readers)}
+    readers = WorkerProgress(time.time())
+    takes = {PROBE_SCHEDULES: _take_turns(run), CLOCK_OFFSETS: _take_offsets(settings.shard, readers)}
     told = LookupReader(kafka_client(settings.bootstrap), takes, registry)
     notify = SystemdNotifier()
     notify.notify("READY=1")
@@ -144,7 +144,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
         settings.step_ns // 1000,
     )
     gc.freeze()  # paths and names stay for good: nothing to look through again and again
-    pace = Pace(time.monotonic(), TICK_NS / 1e9)
+    pace = RealTimePacer(time.monotonic(), TICK_NS / 1e9)
     status_at = warn_at = told_at = 0.0
     sent_s = time.time()
     try:
@@ -197,7 +197,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
     return 0
 
 
-def _take_turns(run: SimRun) -> Take:
+def _take_turns(run: Simulation) -> RecordHandler:
     def take(nic: str, record: Record | None, append_ms: int) -> None:
         if record is not None:
             try:
@@ -208,7 +208,7 @@ def _take_turns(run: SimRun) -> Take:
     return take
 
 
-def _take_offsets(shard: str, readers: Readers) -> Take:
+def _take_offsets(shard: str, readers: WorkerProgress) -> RecordHandler:
     def take(key: str, record: Record | None, append_ms: int) -> None:
         if record is not None and record["shard"] == shard:
             readers.solved((record["window_end_ns"] - record["log_offset_ns"]) / 1e9, time.time())
@@ -216,7 +216,7 @@ def _take_offsets(shard: str, readers: Readers) -> Take:
     return take
 
 
-def _outlet(settings: SimSettings) -> Outlet:
+def _outlet(settings: SimSettings) -> BoundedProducer:
     """Return an outlet for a whole fleet's messages: they may wait some milliseconds to travel together."""
     client = kafka_client(settings.bootstrap)
     producer = Producer(
@@ -231,10 +231,10 @@ def _outlet(settings: SimSettings) -> Outlet:
             "queue.buffering.max.messages": 2 * _IN_FLIGHT,
         }
     )
-    return Outlet(client, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
+    return BoundedProducer(client, _WAITING, _WAITING_BYTES, producer=producer, in_flight=_IN_FLIGHT)
 
 
-def _status(run: SimRun, pace: Pace, factor: float, outlet: Outlet) -> str:
+def _status(run: Simulation, pace: RealTimePacer, factor: float, outlet: BoundedProducer) -> str:
     broken = sum(fault.end_ns is None for fault in run.faults)
     behind = "" if factor >= 0.97 else f" (behind: {pace.lost_s:.0f} s given up)"
     return (
@@ -244,7 +244,7 @@ def _status(run: SimRun, pace: Pace, factor: float, outlet: Outlet) -> str:
     )
 
 
-def _say_goodbye(run: SimRun, outlet: Outlet, registry: codec.Registry | None) -> None:
+def _say_goodbye(run: Simulation, outlet: BoundedProducer, registry: codec.Registry | None) -> None:
     """Announce every NIC once more, as one that answers no probes, as real agents do when they stop."""
     for record in run.announcements():
         value = codec.encode(INVENTORY.record, record | {"probe_port": 0}, registry)
@@ -254,7 +254,7 @@ def _say_goodbye(run: SimRun, outlet: Outlet, registry: codec.Registry | None) -
 class _Commands:
     """What the control socket can ask."""
 
-    def __init__(self, run: SimRun) -> None:
+    def __init__(self, run: Simulation) -> None:
         self._run = run
 
     def table(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class SimSettings(BaseModel):
         le=1024,
         description="source ports whose ways are told of each pair of NICs with flows, as real reporters do",
     )
-    ways_pairs: int = Field(
+    route_pairs: int = Field(
         default=1024,
         ge=0,
         le=1_000_000,

@@ -1,6 +1,6 @@
 """The simulated fleet as one object: what every agent of it would publish, in order of time. Knows no Kafka.
 
-In: `SimSettings`, faults by name, calls of an actuator. Out: `Out`s, a message each: `Nic`, `PathMaps`,
+In: `SimSettings`, faults by name, calls of an actuator. Out: `SimMessage`s, a message each: `Nic`, `PathMaps`,
 `ProbeBatch`, `LinkEvent`, `FlowReports`, and `FabricTruth`. The same settings and calls give the same
 messages, byte for byte.
 """
@@ -21,25 +21,25 @@ from numpy.typing import ArrayLike, NDArray
 from native.core import ProbeColumns, decode_probe_batch
 from native.sim.fluid import Fluid
 from producers.probe.peers import choose_peers, hashes_of
-from producers.probe.schedule import fabric_ns, refusal, ways_of
+from producers.probe.schedule import fabric_time_ns, schedule_error, schedule_paths
 from producers.settings import flush_ms_of
 from producers.sim.fault_grammar import FaultSpec, parse_fault
 from producers.sim.faults import Target, link_states, resolve
-from producers.sim.flow_routes import SimWays
+from producers.sim.flow_routes import SimFlowRoutes
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Paths
-from producers.sim.workload import FlowBook, SimFlow, address_of, job_members, job_phases
+from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
 from schemas import codec
-from schemas.ids import clock_id, split_nic
-from schemas.topics import FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, WAYS, Topic
+from schemas.ids import clock_id, nic_parts
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
-__all__ = ["EVERYTHING", "TICK_NS", "Out", "SimFault", "SimRun", "draw_clocks", "fleet_of", "topology_file"]
+__all__ = ["EVERYTHING", "TICK_NS", "SimMessage", "SimFault", "Simulation", "draw_clocks", "fleet_of", "topology_file"]
 
 TICK_NS: Final = 10_000_000
 """What is published is gathered so often; times within are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000
-EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, WAYS, TRUTH)
+EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
 
 _SECOND_NS: Final = 1_000_000_000
 _FLOW_TICKS: Final = 10
@@ -64,7 +64,7 @@ Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Out:
+class SimMessage:
     """One message: `at_ns` is fabric time, ns since the Unix epoch. It has a record, or an Avro body, or
     where it is `gone` none, which takes its key back."""
 
@@ -111,7 +111,7 @@ class SimFault:
     """Of a flap: (went down, came back)."""
 
 
-class SimRun:
+class Simulation:
     """A fleet of `settings.nics` NICs from `start_ns` on. `tell`: the topics of which messages are wanted."""
 
     def __init__(
@@ -159,8 +159,8 @@ class SimRun:
         boots = [f"{a:08x}{b:08x}" for a, b in self._rng.integers(0, 2**32, (f.shape.hosts, 2)).tolist()]
         self._boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
-        self.book = FlowBook(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
-        self._ways = SimWays(f, s.shard, s.ways, s.ways_pairs)
+        self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
+        self._ways = SimFlowRoutes(f, s.shard, s.ways, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)
@@ -169,7 +169,7 @@ class SimRun:
         self._tick = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._queued = 0
-        self._now_out: list[Out] = []
+        self._now_out: list[SimMessage] = []
         self._changed: dict[int, dict[str, SimFlow]] = defaultdict(dict)
         self.faults: list[SimFault] = []
         self._traces_per_tick = traces_per_tick
@@ -199,7 +199,7 @@ class SimRun:
         """Fabric time, ns since the Unix epoch: all before has been told."""
         return self.start_ns + self._tick * TICK_NS
 
-    def advance(self, seconds: float) -> Iterator[Out]:
+    def advance(self, seconds: float) -> Iterator[SimMessage]:
         """Yield what the next `seconds` bring, in order of time within each tick of 10 ms.
 
         Truth comes at whole seconds since the start, what is lost at once.
@@ -207,7 +207,7 @@ class SimRun:
         for _ in range(max(1, round(seconds * 1e9 / TICK_NS))):
             yield from self.tick()
 
-    def tick(self) -> list[Out]:
+    def tick(self) -> list[SimMessage]:
         """Return what the next 10 ms bring, in order of time."""
         begin, until = self._tick * TICK_NS, (self._tick + 1) * TICK_NS
         self._now_out = []
@@ -257,7 +257,7 @@ class SimRun:
         self, topic: Topic, key: str, at_ns: int, record: Record | None = None, body: bytes | None = None
     ) -> None:
         if topic.name in self._tell:
-            self._now_out.append(Out(topic, key, at_ns, record, body))
+            self._now_out.append(SimMessage(topic, key, at_ns, record, body))
 
     # --- NICs, paths, probes ---
 
@@ -307,7 +307,7 @@ class SimRun:
         for nic, name in enumerate(f.nic_ids):
             if self._states.dead.get(nic):
                 continue
-            host, device = split_nic(name)
+            host, device = nic_parts(name)
             yield {
                 "nic": name,
                 "host": host,
@@ -326,8 +326,8 @@ class SimRun:
                 "announced_ns": now_ns,
                 "capabilities": ["probe.udp"],
                 "path_ports": self.path_ports,
-                "turn_ns": self.pace[0],
-                "turn_shots": self.pace[1],
+                "slot_ns": self.pace[0],
+                "slot_probes": self.pace[1],
             }
 
     @property
@@ -339,21 +339,21 @@ class SimRun:
         return round(1e9 * probes / self.settings.rate_pps), 1
 
     def take_turns(self, record: Record) -> None:
-        """Let a NIC of the fleet probe as a `ProbeTurns` says, on its own clock; pass over other fleets.
+        """Let a NIC of the fleet probe as a `ProbeSchedule` says, on its own clock; pass over other fleets.
         Raises ValueError, one line, for what no prober takes."""
         nic = self.fleet.nic_index.get(record["nic"])
         if nic is None:
             return
-        why = refusal(record, self.pace)
+        why = schedule_error(record, self.pace)
         if why:
             raise ValueError(f"turns of {record['nic']}: {why}")
         first, end = np.searchsorted(self._group[0], [nic, nic + 1]).tolist()
         groups = zip(self._group[1][first:end].tolist(), self._group[2][first:end].tolist(), strict=True)
         at = {(self.fleet.nic_ids[peer], port): number for number, (peer, port) in enumerate(groups)}
         now_ns = self.kernel.now_ns
-        since_ns = fabric_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
-        ways = [at.get(way, -1) for way in ways_of(record)]
-        self.kernel.set_turns(nic, now_ns - since_ns, record["turn_ns"], ways)
+        since_ns = fabric_time_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
+        ways = [at.get(way, -1) for way in schedule_paths(record)]
+        self.kernel.set_turns(nic, now_ns - since_ns, record["slot_ns"], ways)
 
     def _trace(self) -> None:
         """Tell the paths that were not told yet, or not since they moved."""
@@ -374,7 +374,7 @@ class SimRun:
                     {
                         "path": int(self._group[2][g]),
                         "leg": ("REQUEST", "ANSWER")[leg],
-                        "hops": [names[link] for link in paths.of(g).tolist()],
+                        "links": [names[link] for link in paths.of(g).tolist()],
                         "found": "TRACED",
                         "complete": bool(paths.reached[g]),
                         "since_ns": int(self._since_ns[leg, g]),
@@ -577,13 +577,13 @@ class SimRun:
 
     def _tell_ways(self) -> None:
         """Tell, a few at a time, which links flows could take."""
-        if WAYS.name not in self._tell:
+        if FLOW_ROUTES.name not in self._tell:
             return
         if self._tick % _WAYS_TICKS == 1:
             self._ways.follow(self.book.flows.values())
         system_ns = self._system_ns()
         for key, record in self._ways.take(_WAYS_PER_TICK, self._living(), system_ns, self._states.dead):
-            self._now_out.append(Out(WAYS, key, system_ns, record, gone=record is None))
+            self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
 
     def _look_at_flows(
         self,

@@ -1,7 +1,7 @@
 """The links that flows take, and would take from other source ports: traced with the flows' own port pairs.
 
 In: one NIC's flows, the records of its peers, the inventory, the topology file. Out: the links of each flow,
-and `FlowWays` of each pair in `fabric.ways`: leg DATA of what this NIC sends, leg ACK of what it answers to
+and `FlowRoutes` of each pair in `fabric.flow-routes`: leg DATA of what this NIC sends, leg ACK of what it answers to
 peers.
 
 No trace packet ever comes to a peer, where somebody might take it for data: its TTL ends at the last router.
@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from producers.flows.intervals import Key
+from producers.flows.service.intervals import Key
 from producers.settings import FlowSettings
 from producers.trace.route_names import name_path
 from producers.trace.sockets import TraceSocket
-from producers.trace.tracer import Flow, Known, Packet, Trace, Tracer
+from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow, Tracer
 from schemas import codec
-from schemas.topics import MAX_ELEMENTS, WAYS
+from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
 
-__all__ = ["NicWays", "WayKey", "candidate_ports"]
+__all__ = ["FlowRouteTracer", "FlowRouteKey", "flow_candidate_ports"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ Wanted = tuple[str, Key, bool]
 """Peer, key and whether it may be moved, of a flow."""
 
 
-class WayKey(NamedTuple):
+class FlowRouteKey(NamedTuple):
     """One direction of one port pair: `leg`, the peer, the flow's source and destination port."""
 
     leg: str
@@ -84,7 +84,7 @@ def shape_of(protocol: str) -> str:
     return "TCP" if protocol == "TCP" else "UDP"
 
 
-def candidate_ports(source: str, peer: str, peer_port: int, count: int, first: int) -> list[int]:
+def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, first: int) -> list[int]:
     """Return the source ports to try for flows from address `source` to that port of `peer`: `count` of those
     from `first` on, drawn by addresses and port, so that a reporter that starts anew, and anybody who knows
     the rule, comes to the same. All there are where they are no more.
@@ -117,8 +117,8 @@ def candidate_ports(source: str, peer: str, peer_port: int, count: int, first: i
 class _Way:
     shape: str
     """Of its packets: UDP or TCP."""
-    flow: Flow | None = None
-    known: Known | None = None
+    flow: TracedFlow | None = None
+    known: KnownRoute | None = None
     due_s: float = 0.0
     gaps: int = 0
     traced_s: float = float("-inf")
@@ -135,10 +135,10 @@ class _Pair:
 
     kept_s: float
     """When any way of it was last wanted."""
-    ways: dict[WayKey, _Way] = field(default_factory=dict)
+    ways: dict[FlowRouteKey, _Way] = field(default_factory=dict)
     far: int | None = None
     """Routers on the way."""
-    far_flow: Flow | None = None
+    far_flow: TracedFlow | None = None
     far_due_s: float = 0.0
     far_tries: int = 0
     """In a row, without an answer."""
@@ -155,7 +155,7 @@ class _Pair:
     """When it became dirty."""
 
 
-class NicWays:
+class FlowRouteTracer:
     """The ways of one NIC's packets. `tick` is called often while `busy`; it never blocks."""
 
     def __init__(
@@ -183,7 +183,7 @@ class NicWays:
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, self._random.getrandbits(32))
         self._pairs: dict[str, _Pair] = {}
         self._candidates: dict[tuple[str, str, int], list[int]] = {}
-        self._asked: dict[str, tuple[float, dict[WayKey, str]]] = {}
+        self._asked: dict[str, tuple[float, dict[FlowRouteKey, str]]] = {}
         """Peer to when its newest record came and the answers that it asks for, each with its protocol."""
         self._moved_s = float("-inf")
         self._publish_s = self._drain_s = 0.0
@@ -216,11 +216,11 @@ class NicWays:
     def hear(self, peer: str, record: Record | None, now_s: float) -> None:
         """Take what another NIC says of its flows to this one: what is answered to them goes from here, but
         for RoCE: that goes from the answering queue pair's own port."""
-        asked: dict[WayKey, str] = {}
-        for way in () if record is None else record["ways"]:
+        asked: dict[FlowRouteKey, str] = {}
+        for way in () if record is None else record["routes"]:
             roce = way["peer_port"] == ROCE_PORT and shape_of(way["protocol"]) == "UDP"
             if way["leg"] == DATA and not roce and len(asked) < LEG_MOST:
-                asked[WayKey(ACK, peer, way["port"], way["peer_port"])] = way["protocol"]
+                asked[FlowRouteKey(ACK, peer, way["path"], way["peer_port"])] = way["protocol"]
         self._asked[peer] = (now_s, asked)
         self._take_asked(peer, now_s)
         if not asked:
@@ -230,7 +230,7 @@ class NicWays:
         """Take what an earlier run of this NIC's reporter said, so that it is taken back once nobody asks."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = _Pair(now_s)
-            pair.said, pair.said_s = record["ways"], now_s
+            pair.said, pair.said_s = record["routes"], now_s
 
     def want(self, flows: Iterable[Wanted], now_s: float) -> None:
         """Take flows that this NIC sends now: peer, key, and whether they may be moved."""
@@ -239,7 +239,7 @@ class NicWays:
             if record is None or shape not in self._tracers:
                 continue
             pair = self._pair(peer, record, now_s)
-            self._keep(pair, WayKey(DATA, peer, port, peer_port), shape, now_s, own=True)
+            self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s, own=True)
             if pair.far is None:
                 self._see_far(peer, pair, now_s)
             if may_move:
@@ -251,14 +251,14 @@ class NicWays:
     def suspect(self, peer: str, port: int, peer_port: int, now_s: float) -> None:
         """Trace a flow's way at once: something changed for it."""
         pair = self._pairs.get(peer)
-        way = None if pair is None else pair.ways.get(WayKey(DATA, peer, port, peer_port))
+        way = None if pair is None else pair.ways.get(FlowRouteKey(DATA, peer, port, peer_port))
         if way is not None and way.flow is not None and now_s - way.traced_s > SUSPECT_REST_S:
             self._tracer.want(way.flow, soon=True)
 
     def hops_of(self, peer: str, key: Key) -> tuple[str, ...]:
         """Return the links of a flow's data; empty where they are not all known."""
         pair = self._pairs.get(peer)
-        way = None if pair is None else pair.ways.get(WayKey(DATA, peer, key[2], key[4]))
+        way = None if pair is None else pair.ways.get(FlowRouteKey(DATA, peer, key[2], key[4]))
         return way.links if way is not None and way.complete and way.shape == shape_of(key[0]) else ()
 
     def rename(self, topology: Topology) -> None:
@@ -305,7 +305,7 @@ class NicWays:
             self._keep_groups(peer, pair, now_s)
             self._forget(pair, now_s)
             if not pair.ways:
-                if now_s - pair.kept_s > self.settings.ways_keep_s:
+                if now_s - pair.kept_s > self.settings.routes_keep_s:
                     self._let_go(peer, pair)
                 continue
             self._see_far(peer, pair, now_s)
@@ -321,7 +321,7 @@ class NicWays:
             gone_s = now_s - way.kept_s
             if way.own and gone_s > ENDED_S:
                 way.own = False
-            if gone_s > self.settings.ways_keep_s:
+            if gone_s > self.settings.routes_keep_s:
                 self._drop_flow(way)
                 del pair.ways[key]
                 self._dirty(pair, now_s)
@@ -349,8 +349,8 @@ class NicWays:
         if found is None:
             if len(self._candidates) > LEG_MOST:
                 self._candidates.clear()
-            found = self._candidates[key] = candidate_ports(
-                *key, self.settings.ways, self.settings.first_way_port
+            found = self._candidates[key] = flow_candidate_ports(
+                *key, self.settings.ways, self.settings.first_candidate_port
             )
         return found
 
@@ -369,22 +369,22 @@ class NicWays:
             return
         for peer_port, (shape, _) in pair.groups.items():
             for port in self._ports(pair.address, peer_port):
-                self._keep(pair, WayKey(DATA, peer, port, peer_port), shape, now_s)
+                self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s)
 
-    def _keep(self, pair: _Pair, key: WayKey, shape: str, now_s: float, own: bool = False) -> None:
+    def _keep(self, pair: _Pair, key: FlowRouteKey, shape: str, now_s: float, own: bool = False) -> None:
         way = pair.ways.get(key)
         if way is not None and way.shape != shape and way.kept_s < now_s:  # the ports are another flow's now
             self._drop_flow(way)
             way = None
         if way is None:
             of_leg = sum(each.leg == key.leg for each in pair.ways) if len(pair.ways) >= LEG_MOST else 0
-            if of_leg >= LEG_MOST or (self._count >= self.settings.ways_most and not own):
+            if of_leg >= LEG_MOST or (self._count >= self.settings.max_routes and not own):
                 if not self._warned:
                     self._warned = True
                     _log.warning(
                         "%s: more ways than %d of the NIC or %d of a pair: some are not traced",
                         self.nic,
-                        self.settings.ways_most,
+                        self.settings.max_routes,
                         LEG_MOST,
                     )
                 return
@@ -396,17 +396,17 @@ class NicWays:
         if own and not way.own:
             way.own, way.due_s = True, min(way.due_s, now_s)
 
-    def _begin(self, pair: _Pair, key: WayKey, way: _Way, now_s: float) -> None:
+    def _begin(self, pair: _Pair, key: FlowRouteKey, way: _Way, now_s: float) -> None:
         """Trace a way for the first time, or with another length."""
         if not pair.far or pair.address is None:  # no router between them
-            way.known, way.due_s = Known((), True, time.time_ns()), float("inf")
+            way.known, way.due_s = KnownRoute((), True, time.time_ns()), float("inf")
             self._name(pair, key, way)
             self._dirty(pair, now_s)
             return
         source, goal = (key.port, key.peer_port) if key.leg == DATA else (key.peer_port, key.port)
         leg: Literal["REQUEST", "ANSWER"] = "REQUEST" if key.leg == DATA else "ANSWER"
         at = SHAPES.index(way.shape)
-        way.flow = Flow(leg, key.peer, source, (pair.address, goal), at, pair.far)
+        way.flow = TracedFlow(leg, key.peer, source, (pair.address, goal), at, pair.far)
         way.due_s = float("inf")
         self._tracer.want(way.flow, soon=way.own)
 
@@ -423,7 +423,7 @@ class NicWays:
             now_s + pause_s * self._random.uniform(0.75, 1.25),
             pair.far_tries + 1,
         )
-        pair.far_flow = Flow("REQUEST", peer, self.settings.first_way_port, (pair.address, NOBODY_PORT), 0)
+        pair.far_flow = TracedFlow("REQUEST", peer, self.settings.first_candidate_port, (pair.address, NOBODY_PORT), 0)
         self._tracer.want(pair.far_flow, soon=True)
 
     def _send(self, packet: Packet) -> None:
@@ -447,9 +447,9 @@ class NicWays:
             self._take_far(pair, trace, now_s)
             return
         key = (
-            WayKey(DATA, flow.peer, flow.port, flow.target[1])
+            FlowRouteKey(DATA, flow.peer, flow.port, flow.target[1])
             if flow.leg == "REQUEST"
-            else WayKey(ACK, flow.peer, flow.target[1], flow.port)
+            else FlowRouteKey(ACK, flow.peer, flow.target[1], flow.port)
         )
         way = pair.ways.get(key)
         if way is None or way.flow != flow:
@@ -465,7 +465,7 @@ class NicWays:
             again_s = GAP_AGAIN_S * 2.0 ** min(way.gaps, 20) * self._random.uniform(0.75, 1.25)
             way.due_s = min(way.due_s, now_s + again_s)
         if way.known is None:
-            way.known = Known(trace.hops, trace.reached, time.time_ns())
+            way.known = KnownRoute(trace.hops, trace.reached, time.time_ns())
             self._name(pair, key, way)
             self._dirty(pair, now_s)
             return
@@ -517,7 +517,7 @@ class NicWays:
                 self._name(pair, key, way)
         self._dirty(pair, time.monotonic())
 
-    def _name(self, pair: _Pair, key: WayKey, way: _Way) -> None:
+    def _name(self, pair: _Pair, key: FlowRouteKey, way: _Way) -> None:
         if way.known is None:
             return
         named = name_path(
@@ -559,17 +559,17 @@ class NicWays:
             "peer": peer,
             "shard": self.shard,
             "traced_ns": time.time_ns(),
-            "ways": rows,
+            "routes": rows,
         }
-        self._put(WAYS.name, f"{self.nic}>{peer}", codec.encode(WAYS.record, record, self._registry))
+        self._put(FLOW_ROUTES.name, f"{self.nic}>{peer}", codec.encode(FLOW_ROUTES.record, record, self._registry))
 
     def _rows(self, pair: _Pair) -> list[Record]:
         return [
             {
                 "leg": key.leg,
-                "port": key.port,
+                "path": key.port,
                 "peer_port": key.peer_port,
-                "hops": list(way.links),
+                "links": list(way.links),
                 "complete": way.complete,
                 "since_ns": way.known.since_ns,
                 "protocol": way.shape,
@@ -585,7 +585,7 @@ class NicWays:
             self._tracer.forget(pair.far_flow)
         del self._pairs[peer]
         if pair.said is not None:
-            self._put(WAYS.name, f"{self.nic}>{peer}", None)
+            self._put(FLOW_ROUTES.name, f"{self.nic}>{peer}", None)
 
 
 def _content(rows: Sequence[Record]) -> list[Record]:

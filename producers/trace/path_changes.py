@@ -14,7 +14,7 @@ from typing import Final
 
 from native.core.columns import ProbeColumns
 
-__all__ = ["FloorWatch"]
+__all__ = ["PathChangeDetector"]
 
 WINDOW_S: Final = 1.0
 AGREEING: Final = 3
@@ -45,7 +45,7 @@ class _Path:
         self.told_s, self.owed, self.rest_s = now_s, False, LOSS_REST_S
 
 
-class FloorWatch:
+class PathChangeDetector:
     """The floors of one NIC's paths."""
 
     def __init__(self) -> None:

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from native.core.columns import ProbeColumns
 from native.core.probe import Engine, TraceHit
-from producers.probe.flow_targets import FlowWay, Shot, choose_spares
+from producers.probe.flow_targets import PeerRoute, PathKey, choose_spare_ports
 from producers.settings import ProbeSettings
-from producers.trace.path_changes import FloorWatch
+from producers.trace.path_changes import PathChangeDetector
 from producers.trace.route_names import NamedPath, name_path
 from producers.trace.sockets import (
     IP_RECVERR,
@@ -36,13 +36,13 @@ from producers.trace.sockets import (
     send_trace,
 )
 from producers.trace.source_ports import choose_ports
-from producers.trace.tracer import Flow, Known, Packet, Trace, Tracer
-from producers.trace.uplinks import Allowance, pause_s, ways_up
+from producers.trace.tracer import TracedFlow, KnownRoute, Packet, Trace, Tracer
+from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas import codec
 from schemas.topics import PATHS
 from schemas.topology import TopologyError, TopologySource
 
-__all__ = ["PathWatch"]
+__all__ = ["ProbeRouteTracer"]
 
 _log = logging.getLogger(__name__)
 
@@ -87,8 +87,8 @@ class _Pair:
     """One directed pair: what is believed of its paths, and what was said of it."""
 
     first_s: float
-    flows: dict[tuple[str, int], Flow] = field(default_factory=dict)
-    known: dict[tuple[str, int], Known] = field(default_factory=dict)
+    flows: dict[tuple[str, int], TracedFlow] = field(default_factory=dict)
+    known: dict[tuple[str, int], KnownRoute] = field(default_factory=dict)
     due_s: dict[tuple[str, int], float] = field(default_factory=dict)
     traced_s: dict[tuple[str, int], float] = field(default_factory=dict)
     gaps: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Pair:
     again_s: float = 0.0
 
 
-class PathWatch:
+class ProbeRouteTracer:
     """The paths of one NIC. `tick` is called often; it never blocks."""
 
     def __init__(
@@ -133,10 +133,10 @@ class PathWatch:
         self._put, self._registry, self._open_candidates = put, registry, open_candidates
         self._random = random.Random(seed)  # noqa: S311  # pauses, nothing that anybody must not guess
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, self._random.getrandbits(32))
-        self._again = Allowance(ALL_REST_S, ROUNDS)
-        self._expected: set[Flow] = set()
+        self._again = TokenBucket(ALL_REST_S, ROUNDS)
+        self._expected: set[TracedFlow] = set()
         """Flows that are traced since others tell that they moved."""
-        self._floors = FloorWatch()
+        self._floors = PathChangeDetector()
         self._pairs: dict[str, _Pair] = {}
         self._roster: Mapping[str, Record] = {}
         self._fleet = 0
@@ -151,7 +151,7 @@ class PathWatch:
         """Port to peer to hops, of the candidates as they were last traced."""
         self._links: dict[tuple[str, int, str | None, tuple[str | None, ...]], tuple[str, ...]] = {}
         """Peer, port, the peer's first hop and hops, to the links that these name; empty: not all."""
-        self._aimed: dict[Shot, float] = {}
+        self._aimed: dict[PathKey, float] = {}
         """Peer and port of a spare path, with when a flow's way last wanted it."""
 
     # ---- what the prober tells
@@ -226,23 +226,23 @@ class PathWatch:
         rows = (pair.said or ()) if pair is not None else ()
         return next(
             (
-                row["hops"]
+                row["links"]
                 for row in rows
                 if row["path"] == port and row["leg"] == "REQUEST" and row["complete"]
             ),
             [],
         )
 
-    def known(self) -> dict[Shot, tuple[str, ...]]:
+    def known(self) -> dict[PathKey, tuple[str, ...]]:
         """Return (peer, source port) to the links of requests, as they were last told, where whole."""
         return {
-            (name, row["path"]): tuple(row["hops"])
+            (name, row["path"]): tuple(row["links"])
             for name, pair in self._pairs.items()
             for row in pair.said or ()
             if row["leg"] == "REQUEST" and row["complete"]
         }
 
-    def serve(self, wanted: Iterable[FlowWay], known: Mapping[Shot, tuple[str, ...]], now_s: float) -> None:
+    def serve(self, wanted: Iterable[PeerRoute], known: Mapping[PathKey, tuple[str, ...]], now_s: float) -> None:
         """See that a port goes each of these ways, by spare paths where none of `known` (without them) does.
         Which one does shows in `known()` once it is traced."""
         spares = self.engine.all_ports[len(self.engine.path_ports) :]
@@ -253,7 +253,7 @@ class PathWatch:
         if not lacking:
             return
         candidates = self._named({way.peer for way in lacking})
-        chosen = choose_spares(lacking, known, candidates, spares, self.engine.path_ports)
+        chosen = choose_spare_ports(lacking, known, candidates, spares, self.engine.path_ports)
         for at, port in enumerate(chosen):
             if port != spares[at] and not self._put_spare(len(self.engine.path_ports) + at, port):
                 self._candidates.pop(port, None)
@@ -279,7 +279,7 @@ class PathWatch:
 
     def _survey(self, now_s: float) -> None:
         """See whom to trace: our peers, and who asks us."""
-        wanted: dict[str, dict[tuple[str, int], Flow]] = {}
+        wanted: dict[str, dict[tuple[str, int], TracedFlow]] = {}
         peers = self.engine.peers
         for shot, last_s in list(self._aimed.items()):
             if now_s - last_s > KEEP_S or shot[1] not in self.engine.all_ports:
@@ -288,7 +288,7 @@ class PathWatch:
             flows = wanted.setdefault(peer.nic, {})
             for at, port in enumerate(self.engine.all_ports):
                 if at < len(self.engine.path_ports) or (peer.nic, port) in self._aimed:
-                    flows["REQUEST", port] = Flow("REQUEST", peer.nic, port, (peer.address, peer.port), at)
+                    flows["REQUEST", port] = TracedFlow("REQUEST", peer.nic, port, (peer.address, peer.port), at)
         traced_s: dict[tuple[str, int], float] = {}
         for asker in self.engine.askers():
             name = self._nic_of.get(asker.address)
@@ -302,7 +302,7 @@ class PathWatch:
                 pair.others[asker.port] = (asker.address, now_s - asker.probed_s)
             # a port that is neither announced nor probed from is one that the peer merely looks at
             for port in announced:
-                flows["ANSWER", port] = Flow("ANSWER", name, port, (asker.address, port), RESPONDER)
+                flows["ANSWER", port] = TracedFlow("ANSWER", name, port, (asker.address, port), RESPONDER)
             if asker.traced_s is not None:
                 traced_s[name, asker.port] = now_s - asker.traced_s
         for name, pair in self._pairs.items():  # who asks no more may be cut off: its ways stay
@@ -314,7 +314,7 @@ class PathWatch:
                 if now_s - last_s > KEEP_S or port in ports:
                     del pair.others[port]
                 else:
-                    flow = Flow("ANSWER", name, port, (address, port), RESPONDER)
+                    flow = TracedFlow("ANSWER", name, port, (address, port), RESPONDER)
                     wanted.setdefault(name, {})["ANSWER", port] = flow
             for key, flow in pair.flows.items():
                 if key[0] == "ANSWER" and key[1] in ports:
@@ -329,7 +329,7 @@ class PathWatch:
         self,
         name: str,
         pair: _Pair,
-        flows: dict[tuple[str, int], Flow],
+        flows: dict[tuple[str, int], TracedFlow],
         traced_s: Mapping[tuple[str, int], float],
         now_s: float,
     ) -> None:
@@ -346,7 +346,7 @@ class PathWatch:
                 pair.due_s.setdefault(key, now_s)
             if not self.settings.trace:
                 if key not in pair.known:
-                    pair.known[key], pair.dirty = Known((), False, time.time_ns()), True
+                    pair.known[key], pair.dirty = KnownRoute((), False, time.time_ns()), True
                 continue
             last_s = pair.traced_s.get(key, float("-inf"))
             asked_s = traced_s.get((name, key[1])) if key[0] == "ANSWER" else None
@@ -358,10 +358,10 @@ class PathWatch:
     def _look_up(self, now_s: float) -> None:
         """Look at each way up from here, by a path of those that take it."""
         self._look_s = now_s + SURVEY_S
-        switch_pps = self.settings.look_switch_pps
+        switch_pps = self.settings.uplink_check_switch_pps
         if not (self.settings.trace and switch_pps):
             return
-        ways = ways_up(
+        ways = uplink_routes(
             (flow, known.hops)
             for pair in self._pairs.values()
             for key, flow in pair.flows.items()
@@ -388,7 +388,7 @@ class PathWatch:
         if known is not None and known.other_than(look.hops):
             self._trace_again(flow, now_s)
 
-    def _trace_again(self, flow: Flow, now_s: float) -> None:
+    def _trace_again(self, flow: TracedFlow, now_s: float) -> None:
         """Trace a path at once for what a trace showed; in a while where there was too much of that."""
         pair = self._pairs[flow.peer]
         paths = sum(len(each.flows) for each in self._pairs.values())
@@ -433,7 +433,7 @@ class PathWatch:
                 if name not in self._roster:  # nobody else will: it is gone for good
                     self._put(PATHS.name, f"{name}>{self.nic}", None)
 
-    def _forget(self, flow: Flow) -> None:
+    def _forget(self, flow: TracedFlow) -> None:
         self._tracer.forget(flow)
         self._expected.discard(flow)
 
@@ -467,7 +467,7 @@ class PathWatch:
             pair.due_s[key] = min(pair.due_s[key], now_s + again_s)
         known = pair.known.get(key)
         if known is None:
-            pair.known[key] = Known(trace.hops, trace.reached, time.time_ns())
+            pair.known[key] = KnownRoute(trace.hops, trace.reached, time.time_ns())
             pair.dirty = True
         else:
             before = (known.hops, known.reached, known.changes)
@@ -483,7 +483,7 @@ class PathWatch:
                         self._trace_soon(pair, key, now_s)
                     self._moved(flow, before, known, now_s)
 
-    def _moved(self, flow: Flow, before: tuple[Any, ...], known: Known, now_s: float) -> None:
+    def _moved(self, flow: TracedFlow, before: tuple[Any, ...], known: KnownRoute, now_s: float) -> None:
         """A path moved: so have most that took a hop which it takes no more, and maybe others."""
         _log.info(
             "%s: %s port %d of %s goes %s, before %s",
@@ -566,7 +566,7 @@ class PathWatch:
                 {
                     "path": port,
                     "leg": leg,
-                    "hops": list(named.links),
+                    "links": list(named.links),
                     "found": named.found,
                     "complete": named.complete,
                     "since_ns": known.since_ns,
@@ -708,7 +708,7 @@ class PathWatch:
             for name, trace in search.found[port].items():
                 found = self._pairs.get(name)
                 if found is not None and trace.reached:
-                    found.known["REQUEST", port] = Known(trace.hops, True, time.time_ns())
+                    found.known["REQUEST", port] = KnownRoute(trace.hops, True, time.time_ns())
                     found.due_s["REQUEST", port] = now_s + self._pause_s("REQUEST")
                     found.dirty = True
         self.news = True
@@ -742,7 +742,7 @@ class _Search:
             sock.setsockopt(*((socket.IPPROTO_IPV6, IPV6_RECVERR) if six else (socket.SOL_IP, IP_RECVERR)), 1)
         for port in self._sockets:
             for name, target in targets.items():
-                self._tracer.want(Flow("REQUEST", name, port, target, port))
+                self._tracer.want(TracedFlow("REQUEST", name, port, target, port))
 
     @property
     def ways(self) -> dict[int, dict[str, tuple[str | None, ...]]]:

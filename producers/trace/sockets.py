@@ -1,7 +1,7 @@
 """Sockets that trace: packets of any ports with a TTL of their own, and what the network says of them.
 
 In: a NIC's address and namespace, packets to send. Out: for each answer its packet's number and who answered.
-`open_tracers` gives raw sockets where this process may have them (CAP_NET_RAW): they send from ports that
+`open_trace_sockets` gives raw sockets where this process may have them (CAP_NET_RAW): they send from ports that
 other sockets own, without a socket for each, and take no packet in. Packets are shaped as the flow's own:
 UDP, or a TCP segment of no connection's window; most switches hash the protocol too. Else UDP ports that are
 free are bound one by one.
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from producers.netns import in_netns
 
-__all__ = ["ErrorFromNetwork", "Hit", "TraceSocket", "error_of", "open_tracers", "send_trace"]
+__all__ = ["IcmpError", "TraceReply", "TraceSocket", "error_of", "open_trace_sockets", "send_trace"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _READS_A_TURN: Final = 1024
 _BOUND_MOST: Final = 128
 
 
-class ErrorFromNetwork(NamedTuple):
+class IcmpError(NamedTuple):
     """What a socket's error queue says of one of its packets: who sent the error, and which."""
 
     origin: int
@@ -53,7 +53,7 @@ class ErrorFromNetwork(NamedTuple):
     hop: str | None
 
 
-def error_of(ancillary: Iterable[tuple[int, int, bytes]]) -> ErrorFromNetwork | None:
+def error_of(ancillary: Iterable[tuple[int, int, bytes]]) -> IcmpError | None:
     """Return the ICMP error among a message's control messages; None where there is none to be read.
 
     struct sock_extended_err and the offender's address behind it: ip(7), IP_RECVERR.
@@ -66,7 +66,7 @@ def error_of(ancillary: Iterable[tuple[int, int, bytes]]) -> ErrorFromNetwork | 
         _, origin, type_, code = struct.unpack_from("=IBBB", data)
         if origin not in TIME_EXCEEDED:
             continue
-        return ErrorFromNetwork(origin, type_, code, _offender(data[16:]))
+        return IcmpError(origin, type_, code, _offender(data[16:]))
     return None
 
 
@@ -99,7 +99,7 @@ def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, in
     return False
 
 
-class Hit(NamedTuple):
+class TraceReply(NamedTuple):
     """An answer: the number of the packet that it is about, and the router whose TTL it ended at; None: the
     far end has it."""
 
@@ -113,26 +113,26 @@ class TraceSocket(Protocol):
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
         """Send one packet; what cannot be sent counts as lost."""
 
-    def hits(self) -> Iterator[Hit]:
+    def hits(self) -> Iterator[TraceReply]:
         """Yield what came since."""
 
     def close(self) -> None:
         """Let go of all sockets."""
 
 
-def open_tracers(address: str, netns: str | None, udp_tells_tcp: bool = False) -> dict[str, TraceSocket]:
+def open_trace_sockets(address: str, netns: str | None, trace_tcp_with_udp: bool = False) -> dict[str, TraceSocket]:
     """Return what sends traces from `address`, by the protocol (UDP, TCP) of the flows whose ways they find.
 
-    `udp_tells_tcp`: UDP packets do for TCP as well. Without CAP_NET_RAW they must: else there is no TCP in
+    `trace_tcp_with_udp`: UDP packets do for TCP as well. Without CAP_NET_RAW they must: else there is no TCP in
     what is returned. Raises OSError where the namespace or address is not there.
     """
     found: dict[str, TraceSocket] = {}
     try:
         found["UDP"] = _Raw(address, netns, socket.IPPROTO_UDP)
-        found["TCP"] = found["UDP"] if udp_tells_tcp else _Raw(address, netns, socket.IPPROTO_TCP)
+        found["TCP"] = found["UDP"] if trace_tcp_with_udp else _Raw(address, netns, socket.IPPROTO_TCP)
     except PermissionError:
         found["UDP"] = _Bound(address, netns)
-        if udp_tells_tcp:
+        if trace_tcp_with_udp:
             found["TCP"] = found["UDP"]
     except BaseException:
         for each in found.values():
@@ -175,7 +175,7 @@ def _empty(sock: socket.socket) -> None:
             continue
 
 
-def _errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], ErrorFromNetwork]]:
+def _errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], IcmpError]]:
     for _ in range(_READS_A_TURN):
         try:
             data, ancillary, _, about = sock.recvmsg(256, 512, socket.MSG_ERRQUEUE)
@@ -188,13 +188,13 @@ def _errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], Error
             yield data, (about[0], about[1]), error
 
 
-def _hit(seq: int | None, error: ErrorFromNetwork, target: str) -> Hit | None:
+def _hit(seq: int | None, error: IcmpError, target: str) -> TraceReply | None:
     if seq is None or error.hop is None:
         return None
     if error.type == TIME_EXCEEDED[error.origin]:
-        return Hit(seq, error.hop)
+        return TraceReply(seq, error.hop)
     if error.type == UNREACHABLE[error.origin] and error.hop == target:
-        return Hit(seq, None)
+        return TraceReply(seq, None)
     return None
 
 
@@ -241,7 +241,7 @@ class _Raw:
             data = _TCP.pack(sport, dport, seq, 0, _TCP_WORDS << 4, _TCP_ACK, 0, checksum, 0)
         send_trace(self._sock, data, ttl, (address, 0))
 
-    def hits(self) -> Iterator[Hit]:
+    def hits(self) -> Iterator[TraceReply]:
         """Yield what came since. Errors of other sockets' packets come too, and are passed over."""
         for data, (address, _), error in _errors(self._sock):
             if len(data) < _UDP.size:
@@ -298,7 +298,7 @@ class _Bound:
         self._sockets.move_to_end(sport)
         send_trace(sock, _body(ttl, seq), ttl, target)
 
-    def hits(self) -> Iterator[Hit]:
+    def hits(self) -> Iterator[TraceReply]:
         """Yield what came since."""
         for sock in list(self._sockets.values()):
             for data, (address, _), error in _errors(sock):

@@ -3,7 +3,7 @@
 In: flows to trace, answers of hops and far ends, a time. Out: packets to send, and one `Trace` a flow.
 Packets with TTL 1, 2, 3 ... go at once, paced over all flows; what stays unanswered is sent again, and a hop
 that never answers is None. One packet with the largest TTL tells whether anything gets through: only then is
-the length of the path looked for any further. `Known` holds what is believed of one path over several traces.
+the length of the path looked for any further. `KnownRoute` holds what is believed of one path over several traces.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["Flow", "Known", "Packet", "Trace", "Tracer"]
+__all__ = ["TracedFlow", "KnownRoute", "Packet", "Trace", "Tracer"]
 
 Leg = Literal["REQUEST", "ANSWER"]
 
@@ -27,7 +27,7 @@ SILENT_ROUNDS: Final = 3
 unknown."""
 
 
-class Flow(NamedTuple):
+class TracedFlow(NamedTuple):
     """Packets that go one way: from one of our ports to one of a peer's. `socket`: which of our sockets
     sends. `most`: TTL above which no packet is sent, so that none comes to the peer; 0: as far as it goes.
     `look`: that TTL alone, and once: whether the hop there is still the one that is known."""
@@ -44,7 +44,7 @@ class Flow(NamedTuple):
 class Packet(NamedTuple):
     """A trace packet to send."""
 
-    flow: Flow
+    flow: TracedFlow
     ttl: int
     seq: int
 
@@ -57,7 +57,7 @@ class Trace:
     heard.
     """
 
-    flow: Flow
+    flow: TracedFlow
     hops: tuple[str | None, ...]
     reached: bool
 
@@ -73,7 +73,7 @@ class _Try:
 class _Open:
     """A trace under way."""
 
-    flow: Flow
+    flow: TracedFlow
     tried: dict[int, _Try] = field(default_factory=dict)
     hops: dict[int, str] = field(default_factory=dict)
     arrived: set[int] = field(default_factory=set)
@@ -93,10 +93,10 @@ class Tracer:
         self.unmatched = 0
         """Answers that belong to no trace under way, or quote too little to tell to which TTL."""
         self._seq = seq & SEQ_MASK
-        self._open: dict[Flow, _Open] = {}
-        self._wanted: OrderedDict[Flow, None] = OrderedDict()
-        self._queue: deque[tuple[Flow, int]] = deque()
-        self._by_seq: dict[int, tuple[Flow, int]] = {}
+        self._open: dict[TracedFlow, _Open] = {}
+        self._wanted: OrderedDict[TracedFlow, None] = OrderedDict()
+        self._queue: deque[tuple[TracedFlow, int]] = deque()
+        self._by_seq: dict[int, tuple[TracedFlow, int]] = {}
         self._lengths: dict[str, int] = {}
         self._tokens = float(BURST)
         self._at_s: float | None = None
@@ -106,7 +106,7 @@ class Tracer:
         """Whether any trace is under way or waits."""
         return bool(self._open or self._wanted)
 
-    def want(self, flow: Flow, soon: bool = False) -> None:
+    def want(self, flow: TracedFlow, soon: bool = False) -> None:
         """Trace a flow once, before all others with `soon`; one that waits or is under way is not doubled."""
         if flow in self._open:
             return
@@ -114,11 +114,11 @@ class Tracer:
         if soon:
             self._wanted.move_to_end(flow, last=False)
 
-    def wants(self, flow: Flow) -> bool:
+    def wants(self, flow: TracedFlow) -> bool:
         """Return whether a trace of a flow waits or is under way."""
         return flow in self._open or flow in self._wanted
 
-    def forget(self, flow: Flow) -> None:
+    def forget(self, flow: TracedFlow) -> None:
         """Trace it no more."""
         self._close(flow)
         self._wanted.pop(flow, None)
@@ -155,12 +155,12 @@ class Tracer:
             packets.append(Packet(flow, ttl, self._seq))
         return packets, ended
 
-    def _close(self, flow: Flow) -> None:
+    def _close(self, flow: TracedFlow) -> None:
         each = self._open.pop(flow, None)
         for seq in each.seqs if each is not None else ():
             self._by_seq.pop(seq, None)
 
-    def _begin(self, flow: Flow) -> None:
+    def _begin(self, flow: TracedFlow) -> None:
         each = self._open[flow] = _Open(flow)
         if flow.most:
             for ttl in range(flow.most if flow.look else 1, flow.most + 1):
@@ -239,7 +239,7 @@ class Tracer:
 
 
 @dataclass(slots=True)
-class Known:
+class KnownRoute:
     """What is believed of one path over its traces. A change is believed once two traces in a row agree."""
 
     hops: tuple[str | None, ...]

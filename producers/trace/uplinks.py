@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-__all__ = ["Allowance", "pause_s", "ways_up"]
+__all__ = ["TokenBucket", "pause_s", "uplink_routes"]
 
 Hops = tuple[str | None, ...]
 Path = TypeVar("Path")
@@ -19,7 +19,7 @@ Path = TypeVar("Path")
 LEAST_PAUSE_S: Final = 0.125
 
 
-def ways_up(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
+def uplink_routes(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
     """Return the paths of each way up, by the hops up to its turn, the one in the middle: that has to answer.
     A path that never leaves its first switch goes none."""
     found: dict[Hops, list[Path]] = {}
@@ -39,7 +39,7 @@ def pause_s(nics: int, ways: int, switch_pps: float) -> float:
     return max(LEAST_PAUSE_S, nics * ways / switch_pps)
 
 
-class Allowance:
+class TokenBucket:
     """Traces that others give a reason for: every path `rounds` times at once, and once in `rest_s` in the
     long run. Where switches spray packets, no two traces agree, and each would be a reason for more."""
 

@@ -14,7 +14,6 @@ the reference's, which takes a second window to know. Where parts meet, the one 
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,7 +179,7 @@ class ShardClocks:
         window_ns: int,
         fits: Sequence[Mapping[str, Any]],
         clock_of: Mapping[str, str],
-        solved_ns: int | None = None,
+        solved_ns: int = 0,
         stamp_error_ns: Mapping[str, int] | None = None,
     ) -> list[Record]:
         """Return the `ClockOffsets` of a window from all its `ClockFits`.
@@ -230,7 +229,7 @@ class ShardClocks:
         self._tie_knots(before, start_ns + self.log_offset_ns)
         for nic in taken.nics:
             self._reads[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
-        return self._records(window, window_ns, fits, solved_ns or time.time_ns())
+        return self._records(window, window_ns, fits, solved_ns)
 
     def _gather(self, fits: Sequence[Mapping[str, Any]], clock_of: Mapping[str, str]) -> _Window:
         nics: dict[str, Record] = {}
@@ -432,12 +431,12 @@ class ShardClocks:
             bend = max(abs(turn) - 2 * turn_spread, 0.0)
             variance += (bend * part.window_s * BEND_SHARE) ** 2
             off, spread = offset - track.offset_ns, math.sqrt(track.p_offset + variance)
-            gate = max(GATE_SIGMAS * spread, 2 * (hidden[1] + track.queue_ns), GATE_LEAST_NS)
+            barrier = max(GATE_SIGMAS * spread, 2 * (hidden[1] + track.queue_ns), GATE_LEAST_NS)
             if mesh.stepped[node]:  # the window's error is the step's size: hold against what was known
-                gate = min(gate, max(GATE_SIGMAS * track.sigma_ns, 2 * track.queue_ns, GATE_LEAST_NS))
+                barrier = min(barrier, max(GATE_SIGMAS * track.sigma_ns, 2 * track.queue_ns, GATE_LEAST_NS))
             turned = abs(turn) > GATE_SIGMAS * turn_spread
             doubtful = DOUBT_WIDTHS * float(mesh.noise_ns[node])
-            if gate < abs(off) <= doubtful and track.doubts < DOUBT_WINDOWS:
+            if barrier < abs(off) <= doubtful and track.doubts < DOUBT_WINDOWS:
                 # its stamps' own noise may do that to all of its pairs for a while: wait and see
                 track.doubts += 1
                 track.queue_ns = max(track.queue_ns, abs(off))
@@ -446,14 +445,14 @@ class ShardClocks:
                 track.state, track.domain, track.measured_ns = state, part.domain, part.middle_ns
                 track.pairs, track.residual_ns = int(mesh.pairs[node]), float(mesh.residual_ns[node])
                 return None
-            if turned and abs(off) <= gate and abs(turn) * part.window_s <= doubtful:
+            if turned and abs(off) <= barrier and abs(turn) * part.window_s <= doubtful:
                 turned = False
                 rate_variance += turn**2
                 track.p_drift += turn**2 / 4
-            if abs(off) > gate or turned:
+            if abs(off) > barrier or turned:
                 start_anew = True
                 since_s = max((part.middle_ns - track.measured_ns) * 1e-9, 1e-3)
-                if abs(off) <= gate + 1.5 * abs(turn) * since_s and (turned or abs(off) <= 1.5 * gate):
+                if abs(off) <= barrier + 1.5 * abs(turn) * since_s and (turned or abs(off) <= 1.5 * barrier):
                     event, event_ns = "RATE_CHANGE", turn
                 else:
                     event, event_ns, state = "STEP", -off, UNSYNCED
@@ -478,7 +477,7 @@ class ShardClocks:
         track.doubts = 0
         track.provisional = track.provisional and not part.trust
         if lying:
-            event, event_ns, state, innovation = "LIAR", lying, UNSYNCED, None
+            event, event_ns, state, innovation = "FALSETICKER", lying, UNSYNCED, None
             track.p_offset = UNKNOWN_BOUND_NS**2
         if abs(track.drift_ppb) > RATE_LIMIT_PPB:
             state, innovation = UNSYNCED, None
@@ -559,7 +558,7 @@ class ShardClocks:
             old = before.get(name)
             if (
                 old is None
-                or track.event in ("STEP", "NEW", "MERGED", "LIAR")
+                or track.event in ("STEP", "NEW", "MERGED", "FALSETICKER")
                 or UNSYNCED in (old[5], track.state)
             ):
                 continue

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from schemas import codec
 
-__all__ = ["MAX_NS", "sound"]
+__all__ = ["MAX_NS", "validate_fits"]
 
 MAX_NS: Final = 2**62
 """Times are held within this, as the decoder of samples holds them."""
@@ -24,7 +24,7 @@ AHEAD_WINDOWS: Final = 1
 """Windows that a record may be ahead of the log's clock: a prober that fits for itself estimates it."""
 
 
-def sound(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
+def validate_fits(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
     """Return the record as it may be solved, and how many of its pairs and probers were left out.
 
     Raises BadRecord where the window has not come yet by the log's clock, or the record tells of another

@@ -33,7 +33,7 @@ class ActionBudget:
         `flows` is the number of flows in the shard. An `urgent` move may use the reserved share.
         """
         recent = self._recent(host, now_ns)
-        if len(recent) >= limits.most_actions_per_s:
+        if len(recent) >= limits.max_actions_per_s:
             return "ACTIONS_PER_S"
         self._forget(now_ns)
         if flow_id in self._moved:
@@ -48,7 +48,7 @@ class ActionBudget:
         """
         if self._rated.get(flow_id, -NS_PER_S) > now_ns - NS_PER_S:
             return None
-        return "ACTIONS_PER_S" if len(self._recent(host, now_ns)) >= limits.most_actions_per_s else None
+        return "ACTIONS_PER_S" if len(self._recent(host, now_ns)) >= limits.max_actions_per_s else None
 
     def count_rate(self, flow_id: str, host: str, now_ns: int) -> None:
         """Count a change of a flow's rate."""

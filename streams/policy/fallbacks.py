@@ -88,7 +88,7 @@ class FallbackRanking:
             return True
         links = changed if choices is flow.choices else self._options.reported
         return bool(links) and not all(
-            links.isdisjoint(route.links) and links.isdisjoint(route.back) for route, _ in flow.choices
+            links.isdisjoint(route.links) and links.isdisjoint(route.reverse) for route, _ in flow.choices
         )
 
     def _due_hosts(self, flows_of: Mapping[str, Sized]) -> set[str]:
@@ -167,12 +167,12 @@ def _alternatives(flow: Flow) -> RouteAlternatives:
     known = flow.alternatives
     if known is not None and known.route is flow.route and known.choices is flow.choices:
         return known
-    own, links = frozenset(flow.route.both), flow.links
+    own, links = frozenset(flow.route.all_links), flow.links
     others = [
         (
             route,
             paths,
-            len(own.intersection(route.both)),
+            len(own.intersection(route.all_links)),
             tuple(link for link in route.links if link not in links),
         )
         for route, paths in flow.choices
@@ -187,7 +187,7 @@ def _element(flow: Flow, paths: list[int]) -> Record:
         "flow_id": flow.live.flow_id,
         "path": flow.path,
         "others": paths,
-        "links": list(flow.route.both),
-        "other_links": [list(flow.routes[path].both) for path in paths],
+        "links": list(flow.route.all_links),
+        "other_links": [list(flow.routes[path].all_links) for path in paths],
         "job": flow.live.job,
     }

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from streams.policy.loads import Demand, Links, Weight
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 
 __all__ = ["NO_ROUTE", "Choices", "Ends", "Flow", "History", "Move", "RouteAlternatives"]
 
-Choices = tuple[tuple[Way, tuple[int, ...]], ...]
+Choices = tuple[tuple[FlowRoute, tuple[int, ...]], ...]
 """Distinct routes, each with the entropy values that select it."""
 Ends = tuple[str, str, int]
 """NIC, peer and the peer's port. No two sockets between the same ends may share a source port."""
@@ -41,13 +41,13 @@ class History(NamedTuple):
 class RouteAlternatives(NamedTuple):
     """The other routes of a flow, computed for one of its routes and one set of choices."""
 
-    route: Way
+    route: FlowRoute
     choices: Choices
-    others: list[tuple[Way, tuple[int, ...], int, Links]]
+    others: list[tuple[FlowRoute, tuple[int, ...], int, Links]]
     """Route, its entropy values, number of links shared with the flow's route, data links new to the flow."""
 
 
-NO_ROUTE: Final = Way(())
+NO_ROUTE: Final = FlowRoute(())
 NO_WEIGHT: Final = Weight("", ("", None), 0.0, 0.0)
 
 
@@ -58,10 +58,10 @@ class Flow:
     live: LiveFlow
     since_ns: int = 0
     """Time of the first report."""
-    routes: Mapping[int, Way] = field(default_factory=dict)
+    routes: Mapping[int, FlowRoute] = field(default_factory=dict)
     choices: Choices = ()
     path: int = 0
-    route: Way = NO_ROUTE
+    route: FlowRoute = NO_ROUTE
     demand: Demand = field(default_factory=Demand)
     bps: float = 0.0
     """Estimated demand."""

@@ -16,13 +16,13 @@ from schemas.topics import (
     ACTIONS,
     CONFIG,
     CONTENTION,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     MAX_ELEMENTS,
     QUEUES,
     TOPICS,
-    WAYS,
     Topic,
 )
 from schemas.topology import Topology
@@ -30,18 +30,19 @@ from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing, PolicyCycle, SuppressedAction
 from streams.policy.policy import Policy
 from streams.policy.rules import NS_PER_MS, NS_PER_S, Rules
-from streams.runtime.flow_routes import Way, WayBook
-from streams.runtime.flow_table import FlowTail, LiveFlow, LiveFlows
-from streams.runtime.global_tables import Fillable, Inventory
+from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
+from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
+from streams.runtime.global_tables import GlobalTable, Inventory
 from streams.runtime.live_config import LiveConfig
-from streams.runtime.route_table import PathBook, link_rate_bps
+from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.tables import GlobalTable, Inventory
 
 __all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "CycleOutput", "PolicyInputs", "read_from"]
 
 Record = dict[str, Any]
 TopicPartition = tuple[str, int]
 
-WHOLE_TOPICS: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, WAYS, FLAPS)
+WHOLE_TOPICS: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH)
 """Topics that are read from their beginning."""
 INPUTS: Final[tuple[Topic, ...]] = (*WHOLE_TOPICS, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
@@ -56,7 +57,7 @@ DECISION_LOOKBACK_NS: Final = 600 * NS_PER_S
 """How far back decisions of earlier epochs count."""
 PERIODIC_TOPICS: Final = frozenset({FLOWS.name, QUEUES.name})
 """Topics with constant traffic; their messages wait for the next regular cycle."""
-REJECTING_TOPICS: Final = frozenset({WAYS.name, ACTIONS.name})
+REJECTING_TOPICS: Final = frozenset({FLOW_ROUTES.name, ACTIONS.name})
 """Topics whose invalid messages no other stage rejects."""
 MAX_CYCLES_PER_RECORD: Final = 64
 CYCLE_RECORD_NS: Final = 250 * NS_PER_MS
@@ -131,18 +132,18 @@ class PolicyInputs:
         self._decisions = list(decisions)
         self._inventory = Inventory(default_shard)
         self._config = LiveConfig()
-        self._routes = WayBook()
-        self._flow_tail = FlowTail(PathBook(), self._inventory.members.__contains__)
-        self._tables: dict[str, Fillable] = {
+        self._routes = FlowRouteTable()
+        self._flow_tail = FlowTable(RouteTable(), self._inventory.members.__contains__)
+        self._tables: dict[str, GlobalTable] = {
             CONFIG.name: self._config,
             INVENTORY.name: self._inventory,
-            WAYS.name: self._routes,
+            FLOW_ROUTES.name: self._routes,
             FLOWS.name: self._flow_tail,
         }
         self._handlers: dict[str, Callable[[Message], None]] = {
             CONFIG.name: self._take_config,
             INVENTORY.name: self._take_inventory,
-            FLAPS.name: self._take_health,
+            LINK_HEALTH.name: self._take_health,
             CONTENTION.name: self._take_contention,
             QUEUES.name: self._take_queues,
             FLOWS.name: self._take_flows,
@@ -170,7 +171,7 @@ class PolicyInputs:
     def offer(self, message: Message) -> None:
         """Queue a message of `INPUTS`; the next `take` applies it."""
         self._waiting.append(message)
-        self.has_urgent = self.has_urgent or message.topic == FLAPS.name
+        self.has_urgent = self.has_urgent or message.topic == LINK_HEALTH.name
         self.has_news = self.has_news or message.topic not in PERIODIC_TOPICS
 
     def take(self) -> None:
@@ -254,7 +255,7 @@ class PolicyInputs:
             policy.take_contention(record)
         self.shards[name] = _Shard(policy, live)
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to route of a flow."""
         return self._routes.of(flow.nic, flow.peer, flow.peer_port)
 
@@ -327,7 +328,7 @@ class PolicyInputs:
         return {
             "shard": name,
             "epoch": self.epoch,
-            "first_round": shard.number - len(cycles),
+            "first_cycle": shard.number - len(cycles),
             "at_ns": now_ns,
             "inputs": [f"{topic}/{partition}" for topic, partition in self.partitions],
             "flows": flows,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from streams.policy.flow import Choices, Ends, Flow
 from streams.policy.path_health import HEALTHY, Health, PathHealth
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 
 __all__ = ["PathOptions"]
 
@@ -25,28 +25,28 @@ class PathOptions:
         self.used_ports: set[tuple[Ends, int]] = set()
         """Source ports that sockets have, or will have once all decided moves are applied."""
         self._shard, self._seed, self._health = shard, seed, health
-        self._choices: dict[Ends, tuple[Mapping[int, Way], Choices]] = {}
-        self._graded: dict[Way, Health] = {}
+        self._choices: dict[Ends, tuple[Mapping[int, FlowRoute], Choices]] = {}
+        self._graded: dict[FlowRoute, Health] = {}
         """Health of each route as of `now_ns`."""
 
     def begin(self, now_ns: int) -> None:
         """Advance to a new time and take over the current link health."""
         self.now_ns, self._graded, self.reported = now_ns, {}, self._health.reported
 
-    def grade(self, route: Way) -> Health:
+    def grade(self, route: FlowRoute) -> Health:
         """Return the health of the worst link of a route, in both directions."""
-        if self.reported.isdisjoint(route.links) and self.reported.isdisjoint(route.back):
+        if self.reported.isdisjoint(route.links) and self.reported.isdisjoint(route.reverse):
             return HEALTHY
         health = self._graded.get(route)
         if health is None:
-            health = self._graded[route] = self._health.of_links(route.both, self.now_ns)
+            health = self._graded[route] = self._health.of_links(route.all_links, self.now_ns)
         return health
 
     def choices_of(self, flow: Flow) -> Choices:
         """Return the distinct routes that a flow could take."""
         known = self._choices.get(flow.ends)
         if known is None or known[0] is not flow.routes:
-            grouped: dict[Way, list[int]] = {}
+            grouped: dict[FlowRoute, list[int]] = {}
             for path, route in flow.routes.items():
                 grouped.setdefault(route, []).append(path)
             known = (flow.routes, tuple((route, tuple(paths)) for route, paths in grouped.items()))
@@ -55,7 +55,7 @@ class PathOptions:
 
     def available(
         self, flow: Flow, accept: Callable[[Health], bool], among: Choices | None = None
-    ) -> Iterator[tuple[Health, Way, int]]:
+    ) -> Iterator[tuple[Health, FlowRoute, int]]:
         """Yield health, route and a free path for each other route whose health `accept` admits."""
         exclusive, no_records = flow.exclusive, self._health.no_records
         draw, own = self.draw(flow.live.flow_id), flow.route

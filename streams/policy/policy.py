@@ -29,8 +29,8 @@ from streams.policy.rates import Rates
 from streams.policy.repath import Repath
 from streams.policy.rules import NS_PER_S, Rules
 from streams.policy.state import PolicyState, RouteSource
-from streams.policy.uplink_pinning import UplinkPinning
-from streams.runtime.flow_routes import Way
+from streams.policy.uplink_assignment import UplinkPinning
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 
 __all__ = ["Policy"]
@@ -199,7 +199,7 @@ class Policy:
             )
             flow.update_delay(state.now_ns, state.rules.slow_ns)
 
-    def _place(self, flow: Flow, live: LiveFlow, routes: Mapping[int, Way], is_new: bool) -> None:
+    def _place(self, flow: Flow, live: LiveFlow, routes: Mapping[int, FlowRoute], is_new: bool) -> None:
         """Set a flow's path and route from its report, its routes and its unconfirmed move."""
         flow.live, flow.routes = live, routes
         flow.choices = self._state.options.choices_of(flow)
@@ -209,4 +209,4 @@ class Policy:
         flow.path = live.path if flow.move is None else flow.move.to_path
         flow.route = routes.get(flow.path, NO_ROUTE)
         if flow.path == live.path and live.hops and live.hops != flow.route.links:
-            flow.route = Way(live.hops, flow.route.back)
+            flow.route = FlowRoute(live.hops, flow.route.reverse)

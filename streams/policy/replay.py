@@ -43,7 +43,7 @@ def replay_cycles(
 
     Raises ValueError if one of them is missing, because later cycles then cannot be replayed.
     """
-    records = sorted(records, key=lambda record: record["first_round"])
+    records = sorted(records, key=lambda record: record["first_cycle"])
     if not records:
         return []
     shard, epoch = records[0]["shard"], records[0]["epoch"]
@@ -80,8 +80,8 @@ def _cycles(records: Sequence[Record]) -> Iterator[Record]:
     """Yield the cycles of all records. Raises ValueError if one is missing."""
     number = 0
     for record in records:
-        if record["first_round"] != number:
-            shard, epoch, last = record["shard"], record["epoch"], record["first_round"] - 1
+        if record["first_cycle"] != number:
+            shard, epoch, last = record["shard"], record["epoch"], record["first_cycle"] - 1
             raise ValueError(f"{shard}, epoch {epoch}: cycles {number} to {last} are not in the log")
         yield from record["rounds"]
         number += len(record["rounds"])

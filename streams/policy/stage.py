@@ -17,15 +17,15 @@ from aiokafka.partitioner import murmur2
 
 from schemas import codec
 from schemas.sanity import EPOCH_AHEAD_MS
-from schemas.topics import DECISIONS, ROUNDS, TOPICS
+from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
 from streams.policy.rules import NS_PER_MS, NS_PER_S
-from streams.runtime.assignment import Ownership, Tenure
-from streams.runtime.context import Room
+from streams.runtime.assignment import Ownership, Generation
+from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_tail
-from streams.runtime.rejects import Refused, send_reject
+from streams.runtime.rejects import RejectedMessage, send_reject
 
 __all__ = ["PolicyStage"]
 
@@ -45,10 +45,10 @@ class _Owned(Ownership):
 
     def register(self) -> None:
         """Register the reader with the Faust app."""
-        topic = self.room.app.topic(
+        topic = self.context.app.topic(
             self.topic.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
         )
-        self.room.app.agent(topic, name=self.stage)(self._drain)
+        self.context.app.agent(topic, name=self.stage)(self._drain)
 
     async def _drain(self, stream: Any) -> None:
         async for _ in stream:
@@ -58,16 +58,16 @@ class _Owned(Ownership):
 class PolicyStage:
     """The policies of one worker's shards."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.partitions = _Owned(room, "policy", ROUNDS, self._follow)
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.partitions = _Owned(context, "policy", POLICY_CYCLES, self._follow)
 
-    async def _follow(self, tenure: Tenure) -> None:
+    async def _follow(self, generation: Generation) -> None:
         """Recover the policies of the assigned partitions, then run them."""
-        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
-        numbers = {tp.partition for tp in tenure.tps}
-        count = await partition_count(bootstrap, ROUNDS.name)
-        began_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
+        numbers = {tp.partition for tp in generation.tps}
+        count = await partition_count(bootstrap, POLICY_CYCLES.name)
+        began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
         past = await self._earlier_decisions(began_ns)
         epoch = max((began_ns // NS_PER_MS, *(decision["epoch"] + 1 for decision in past)))
         consumer = AIOKafkaConsumer(
@@ -77,15 +77,15 @@ class PolicyStage:
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         await consumer.start()
-        consumer._fetcher._prefetch_backoff = READ_AHEAD_S  # 100 ms otherwise, and no setting (aiokafka 0.14)
+        set_read_ahead(consumer, READ_AHEAD_S)
         try:
             missing = await _seek(consumer, bootstrap, epoch)
             inputs = PolicyInputs(
                 epoch,
                 [(tp.topic, tp.partition) for tp in consumer.assignment()],
                 lambda shard: (murmur2(shard.encode()) & 0x7FFFFFFF) % count in numbers,
-                default_shard=self.room.settings.default_shard,
-                topology=self.room.topology,
+                default_shard=self.context.settings.default_shard,
+                topology=self.context.topology,
                 registry=registry,
                 decisions=past,
             )
@@ -94,7 +94,7 @@ class PolicyStage:
                 for tp in list(missing):
                     if await consumer.position(tp) >= missing[tp]:
                         del missing[tp]
-            tenure.known.set()
+            generation.recovered.set()
             log.info("policy: epoch %d", epoch)
             await self._run_cycles(inputs, consumer)
         finally:
@@ -104,7 +104,7 @@ class PolicyStage:
         """Return the recent decisions of earlier epochs, in their order."""
         since_s = DECISION_LOOKBACK_NS / NS_PER_S
         past = await read_tail(
-            self.room.settings.bootstrap, DECISIONS.name, None, self.room.registry, since_s=since_s
+            self.context.settings.bootstrap, DECISIONS.name, None, self.context.registry, since_s=since_s
         )
         latest_epoch = began_ns // NS_PER_MS + EPOCH_AHEAD_MS  # actuators refuse later epochs as well
         past = [decision for decision in past if decision["epoch"] <= latest_epoch]
@@ -120,13 +120,13 @@ class PolicyStage:
                 continue
             last_s = time.monotonic()
             inputs.take()
-            inputs.topology = self.room.topology
-            log_ns = self.room.log_clock.now_ns(time.monotonic_ns())
-            now_ns = log_ns + self.room.offsets.log_offset_ns
+            inputs.topology = self.context.topology
+            log_ns = self.context.log_clock.now_ns(time.monotonic_ns())
+            now_ns = log_ns + self.context.offsets.log_offset_ns
             for name in sorted(inputs.shards):
                 await self._publish(inputs.run_cycle(name, now_ns, log_ns))
             for message, error in inputs.refused:
-                await (await send_reject(self.room, Refused(message), message.value, "solve", error))
+                await (await send_reject(self.context, RejectedMessage(message), message.value, "solve", error))
             inputs.refused.clear()
 
     async def _read(self, inputs: PolicyInputs, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
@@ -134,7 +134,7 @@ class PolicyStage:
         for messages in (await consumer.getmany(timeout_ms=wait_ms)).values():
             for message in messages:
                 append_ns = message.timestamp * NS_PER_MS
-                self.room.log_clock.observe(append_ns, time.monotonic_ns())
+                self.context.log_clock.observe(append_ns, time.monotonic_ns())
                 key = (message.key or b"").decode("utf-8", "replace")
                 inputs.offer(
                     Message(append_ns, message.topic, message.partition, message.offset, key, message.value)
@@ -149,13 +149,13 @@ class PolicyStage:
                 log.info("policy: %s %s", outgoing.record["action"], outgoing.record["text"])
         sent += [await self._send(outgoing) for outgoing in output.fallbacks]
         for record in output.cycle_records:
-            value = codec.encode(ROUNDS.record, record, self.room.registry)
-            sent.append(await self.room.send_raw(ROUNDS.name, record["shard"], value))
+            value = codec.encode(POLICY_CYCLES.record, record, self.context.registry)
+            sent.append(await self.context.send_bytes(POLICY_CYCLES.name, record["shard"], value))
         await asyncio.gather(*sent)
 
     async def _send(self, outgoing: Outgoing) -> Awaitable[Any]:
-        value = codec.encode(outgoing.topic.record, outgoing.record, self.room.registry)
-        return await self.room.send_raw(outgoing.topic.name, outgoing.key, value)
+        value = codec.encode(outgoing.topic.record, outgoing.record, self.context.registry)
+        return await self.context.send_bytes(outgoing.topic.name, outgoing.key, value)
 
 
 def _until_due_s(inputs: PolicyInputs, last_s: float) -> float:

@@ -21,11 +21,11 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
     def body() -> Any:
         from fabrictime.testbed.topology import topology_file
         from native.core.probe import open_socket
-        from producers.probe.flow_prober import Aimer
-        from producers.probe.schedule import TurnTaker, pace_of
+        from producers.probe.flow_prober import FlowProber
+        from producers.probe.schedule import ScheduleFollower, slot_of
         from producers.settings import ProbeSettings
-        from producers.trace.probe_routes import PathWatch
-        from streams.runtime.route_table import PathBook
+        from producers.trace.probe_routes import ProbeRouteTracer
+        from streams.runtime.route_table import RouteTable
 
         with Testbed(FabricSettings(hosts=4, leaves=2, spines=4)) as testbed:
             fabric, truth = testbed.fabric, testbed.truth
@@ -46,9 +46,9 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                     of.host, lambda: [open_socket(of.address, port) for port in ports]
                 )
 
-            book = PathBook()
+            book = RouteTable()
             watches = {
-                each.nic: PathWatch(
+                each.nic: ProbeRouteTracer(
                     fleet.engines[each.nic], settings, nic=each.nic, shard="fabric", address=each.address,
                     put=lambda topic, key, value: book.take(key.encode(), value),
                     open_candidates=opener(each) if each is nic else None,
@@ -56,7 +56,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                 for each in fabric.nics()
             }  # fmt: skip
             engine, watch = fleet.engines[nic.nic], watches[nic.nic]
-            aimer = Aimer(engine, settings, watch, TurnTaker(engine, nic.nic, pace_of(settings)), nic.nic)
+            aimer = FlowProber(engine, settings, watch, ScheduleFollower(engine, nic.nic, slot_of(settings)), nic.nic)
 
             def meet() -> None:
                 records = {
@@ -82,7 +82,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                     "whole": True,
                     "flows": [
                         {"flow_id": f"f{port}{peer}", "state": "OPEN", "nic": nic.nic, "peer": peer,
-                         "source_port": port, "hops": list(links), "rate_bps": 1e6}
+                         "source_port": port, "links": list(links), "rate_bps": 1e6}
                         for (peer, links), port in live.items()
                     ],
                 }  # fmt: skip

@@ -227,13 +227,13 @@ def test_a_queue_that_stands_makes_late_answers_and_no_dead_paths(inside, prober
 
 def test_the_hosts_own_port_going_down_is_told_at_once_and_makes_no_losses_of_its_own(inside, probers):
     def body():
-        from producers.ports.device import DeviceWatch
+        from producers.ports.device import PortWatch
 
         with Testbed(SMALL) as testbed:
             nics = testbed.fabric.nics()
             names = [nic.nic for nic in nics]
             fleet = probers(testbed.fabric, ring(names, 3), rate_pps=1000.0, spacing_ns=0, paths=PATHS)
-            watch, port = Watch(fleet), DeviceWatch(nics[0].device, nics[0].netns)
+            watch, port = Watch(fleet), PortWatch(nics[0].device, nics[0].netns)
             try:
                 before = port.read()
                 warm(watch)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from producers.probe.flow_prober import LIVE_S, MOST_WAYS, SILENT_S, FlowTaker
-from producers.probe.flow_targets import FlowWay
+from producers.probe.flow_prober import LIVE_S, MOST_WAYS, SILENT_S, LiveFlows
+from producers.probe.flow_targets import PeerRoute
 from schemas import codec
 from schemas.topics import FLOWS
 
@@ -25,7 +25,7 @@ def flow(number: int = 1, **more: Any) -> dict[str, Any]:
         "source_port": 40_000 + number,
         "peer_port": 5000,
         "protocol": "TCP",
-        "hops": WAY,
+        "links": WAY,
         "bytes_total": 1,
         "interval_ns": 1,
         "bytes": 1,
@@ -47,7 +47,7 @@ def report(*flows: dict[str, Any], whole: bool = True) -> dict[str, Any]:
 
 
 def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
-    taker = FlowTaker(NIC)
+    taker = LiveFlows(NIC)
     assert taker.ways(0.0) == ()
     taker.take(
         report(
@@ -60,17 +60,17 @@ def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
         ),
         0.0,
     )
-    assert taker.ways(0.0) == (FlowWay("h2/eth1", tuple(WAY)), FlowWay("h3/eth1", tuple(OTHER)))
+    assert taker.ways(0.0) == (PeerRoute("h2/eth1", tuple(WAY)), PeerRoute("h3/eth1", tuple(OTHER)))
     taker.take(report(flow(3, state="CLOSED"), whole=False), 0.5)
-    assert taker.ways(0.5) == (FlowWay("h2/eth1", tuple(WAY)),), "changes leave the others"
+    assert taker.ways(0.5) == (PeerRoute("h2/eth1", tuple(WAY)),), "changes leave the others"
     taker.take(report(flow(2, hops=OTHER, peer="h3/eth1")), 1.0)
-    assert taker.ways(1.0) == (FlowWay("h3/eth1", tuple(OTHER)),), "a whole report is all there is"
+    assert taker.ways(1.0) == (PeerRoute("h3/eth1", tuple(OTHER)),), "a whole report is all there is"
     taker.take(report(), 2.0)
     assert taker.ways(2.0) == ()
 
 
 def test_a_flow_that_is_stuck_is_looked_at_a_while_and_one_that_idles_is_not():
-    taker, way = FlowTaker(NIC), FlowWay("h2/eth1", tuple(WAY))
+    taker, way = LiveFlows(NIC), PeerRoute("h2/eth1", tuple(WAY))
     taker.take(report(flow()), 0.0)
     for second in range(1, 31):
         taker.take(report(flow(rate_bps=0.0, hops=[] if second > 2 else WAY)), float(second))
@@ -84,14 +84,14 @@ def test_a_flow_that_is_stuck_is_looked_at_a_while_and_one_that_idles_is_not():
 
 
 def test_a_host_that_reports_no_more_has_no_flows_that_anybody_knows_of():
-    taker = FlowTaker(NIC)
+    taker = LiveFlows(NIC)
     taker.take(report(flow()), 0.0)
     assert taker.ways(SILENT_S)
     assert not taker.ways(SILENT_S + 0.1)
 
 
 def test_of_too_many_ways_those_of_the_fastest_flows_are_looked_at():
-    taker = FlowTaker(NIC)
+    taker = LiveFlows(NIC)
     flows = [flow(n, peer=f"p{n}/e", rate_bps=1.0 + n) for n in range(MOST_WAYS + 5)]
     taker.take(report(*flows), 0.0)
     assert {way.peer for way in taker.ways(0.0)} == {f"p{n}/e" for n in range(5, MOST_WAYS + 5)}

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 
 from producers.probe.flow_targets import (
     MOST_TOGETHER,
-    NO_AIMS,
+    NO_FLOW_TARGETS,
     ROUND_S,
-    FlowWay,
-    choose_spares,
-    lifted_pps,
-    plan_aims,
-    rates_in_turns,
+    PeerRoute,
+    choose_spare_ports,
+    max_min_rate_pps,
+    plan_flow_targets,
+    schedule_rates_pps,
 )
 
 PACE = 200.0
 
 
-def way(peer: int, spine: int) -> FlowWay:
+def way(peer: int, spine: int) -> PeerRoute:
     links = (
         "h0:e>l0:h",
         f"l0:s{spine}>s{spine}:l0",
         f"s{spine}:l{peer}>l{peer}:s{spine}",
         f"l{peer}:h>h{peer}:e",
     )
-    return FlowWay(f"h{peer}/e", links)
+    return PeerRoute(f"h{peer}/e", links)
 
 
 ways = st.builds(way, st.integers(1, 7), st.integers(1, 4))
@@ -48,13 +48,13 @@ known_ports = st.dictionaries(
 )
 def test_every_way_has_its_pace_evenly_and_under_the_cap(wanted, known, anyway_pps, cap_pps, pace_pps):
     rates = {shot: anyway_pps / (1 + at % 3) for at, shot in enumerate(known)}
-    aims = plan_aims(wanted, known, rates, pace_pps, cap_pps)
-    assert aims == plan_aims(list(reversed(wanted)) + wanted, known, rates, pace_pps, cap_pps)
+    aims = plan_flow_targets(wanted, known, rates, pace_pps, cap_pps)
+    assert aims == plan_flow_targets(list(reversed(wanted)) + wanted, known, rates, pace_pps, cap_pps)
     assert aims.pps <= cap_pps * (1 + 1e-9)
     own = aims.rates_pps()
     assert len({(peer, known[peer, port]) for peer, port in own}) == len(own), "one port a way"
     reachable = [each for each in set(wanted) if each.links in [known[s] for s in known if s[0] == each.peer]]
-    assert all(FlowWay(peer, known[peer, port]) in reachable for peer, port in own), "nobody else's ways"
+    assert all(PeerRoute(peer, known[peer, port]) in reachable for peer, port in own), "nobody else's ways"
     pace = min(aims.pace_pps, pace_pps)
     lost_to_rounding = 1 + len(own) / (ROUND_S * cap_pps)
     for each in reachable:
@@ -79,24 +79,24 @@ def test_what_crosses_the_way_anyway_counts_and_the_rest_is_added_to_its_busiest
     there = way(1, 2)
     known = {("h1/e", 9320): there.links, ("h1/e", 9321): there.links, ("h1/e", 9322): way(1, 3).links}
     rates = {("h1/e", 9320): 20.0, ("h1/e", 9321): 60.0, ("h1/e", 9322): 500.0}
-    aims = plan_aims([there, there], known, rates, PACE, 1000.0)
+    aims = plan_flow_targets([there, there], known, rates, PACE, 1000.0)
     assert aims.rates_pps() == {("h1/e", 9321): pytest.approx(PACE - 80)}
-    assert plan_aims([way(1, 3)], known, rates, PACE, 1000.0) == NO_AIMS
-    assert plan_aims([way(1, 4), way(2, 2)], known, rates, PACE, 1000.0) == NO_AIMS, "no port goes there"
-    assert plan_aims([], known, rates, PACE, 1000.0) == NO_AIMS
+    assert plan_flow_targets([way(1, 3)], known, rates, PACE, 1000.0) == NO_FLOW_TARGETS
+    assert plan_flow_targets([way(1, 4), way(2, 2)], known, rates, PACE, 1000.0) == NO_FLOW_TARGETS, "no port goes there"
+    assert plan_flow_targets([], known, rates, PACE, 1000.0) == NO_FLOW_TARGETS
 
 
 def test_ways_with_links_in_common_are_apart():
     wanted = [way(1, 1), way(2, 1), way(3, 2), way(4, 2)]
     known = {(each.peer, 9320): each.links for each in wanted}
-    aims = plan_aims(wanted, known, {}, PACE, 1000.0)
+    aims = plan_flow_targets(wanted, known, {}, PACE, 1000.0)
     turns = [aims.shots[at : at + aims.per_turn] for at in range(0, len(aims.shots), aims.per_turn)]
     assert aims.pps == pytest.approx(4 * PACE)
     assert len(turns) == 50, "no more wakings than one way alone needs"
     assert all(len(set(turn)) == 4 for turn in turns), "and no other choice then"
     wanted = [way(peer, spine) for peer in range(1, 5) for spine in (1, 2)]
     known = {(each.peer, 9320 + at % 2): each.links for at, each in enumerate(wanted)}
-    wide = plan_aims(wanted, known, {}, PACE, 2000.0)
+    wide = plan_flow_targets(wanted, known, {}, PACE, 2000.0)
     turns = [wide.shots[at : at + wide.per_turn] for at in range(0, len(wide.shots), wide.per_turn)]
     by_spine = [Counter(known[shot][1] for shot in turn if shot is not None) for turn in turns]
     assert max(max(counts.values()) for counts in by_spine) == 2, "four ways by each, over two turns"
@@ -104,7 +104,7 @@ def test_ways_with_links_in_common_are_apart():
 
 @given(st.lists(st.floats(0, 400), min_size=1, max_size=20), st.floats(1, 5000))
 def test_the_level_takes_the_whole_cap_and_no_more(looked, cap_pps):
-    level = lifted_pps(looked, PACE, cap_pps)
+    level = max_min_rate_pps(looked, PACE, cap_pps)
     poured = sum(max(0.0, level - has) for has in looked)
     assert poured <= cap_pps * (1 + 1e-9)
     assert level == PACE or math.isclose(poured, cap_pps, rel_tol=1e-6)
@@ -112,7 +112,7 @@ def test_the_level_takes_the_whole_cap_and_no_more(looked, cap_pps):
 
 def test_turns_as_rates():
     shots = [("a", 1), ("b", 1), ("a", 1), ("c", 1)]
-    assert rates_in_turns(shots, 10e6, 2) == {("a", 1): 100.0, ("b", 1): 50.0, ("c", 1): 50.0}
+    assert schedule_rates_pps(shots, 10e6, 2) == {("a", 1): 100.0, ("b", 1): 50.0, ("c", 1): 50.0}
 
 
 def test_few_added_ports_serve_the_ways_that_no_port_in_use_goes():
@@ -124,12 +124,12 @@ def test_few_added_ports_serve_the_ways_that_no_port_in_use_goes():
         9332: {"h1/e": way(1, 3).links},
     }
     served = [way(1, 1), way(2, 1)]
-    assert choose_spares(served, known, candidates, [50_001, 50_002], [9320]) == [50_001, 50_002]
+    assert choose_spare_ports(served, known, candidates, [50_001, 50_002], [9320]) == [50_001, 50_002]
     lacking = [*served, way(1, 2), way(2, 3)]
-    assert choose_spares(lacking, known, candidates, [50_001, 50_002], [9320]) == [9331, 50_002]
-    assert choose_spares([*lacking, way(1, 3)], known, candidates, [9330, 50_002], [9320]) == [9331, 9332]
-    assert choose_spares([way(1, 2)], known, candidates, [50_001, 9330], [9320]) == [50_001, 9330], "it stays"
-    assert choose_spares([way(1, 3), way(1, 2)], known, candidates, [9330], [9320]) == [9330], "no room"
+    assert choose_spare_ports(lacking, known, candidates, [50_001, 50_002], [9320]) == [9331, 50_002]
+    assert choose_spare_ports([*lacking, way(1, 3)], known, candidates, [9330, 50_002], [9320]) == [9331, 9332]
+    assert choose_spare_ports([way(1, 2)], known, candidates, [50_001, 9330], [9320]) == [50_001, 9330], "it stays"
+    assert choose_spare_ports([way(1, 3), way(1, 2)], known, candidates, [9330], [9320]) == [9330], "no room"
 
 
 @given(
@@ -145,10 +145,10 @@ def test_spare_ports_are_each_others_and_nobody_elses(wanted, known, found):
         for port, of in found.items()
     }
     current = [9331, 50_001, 50_002]
-    chosen = choose_spares(wanted, known, candidates, current, [9330, 9320])
+    chosen = choose_spare_ports(wanted, known, candidates, current, [9330, 9320])
     assert len(chosen) == len(set(chosen)) == 3
     assert not {9330, 9320} & set(chosen)
     for at, port in enumerate(chosen):
         assert port == current[at] or port in candidates
-    again = choose_spares(wanted, known, candidates, chosen, [9330, 9320])
+    again = choose_spare_ports(wanted, known, candidates, chosen, [9330, 9320])
     assert again == chosen, "what was chosen stays"

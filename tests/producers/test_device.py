@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.ports.device import Counters, DeviceWatch, LinkState, interesting, parse_links, rdma_ports
+from producers.ports.device import PortCounters, PortWatch, NetlinkLink, is_link_counter, parse_links, rdma_ports
 
 NEWLINK, DELLINK, ERROR = 16, 17, 2
 LOWER_UP = 0x10000
@@ -37,7 +37,7 @@ def test_a_link_message_says_name_carrier_and_counters():
     assert (up.device, up.number, up.gone, up.carrier) == ("eth1", 7, False, True)
     assert up.counters["rx_crc_errors"] == 12
     assert up.counters["carrier_down_count"] == 5
-    assert down == LinkState("eth2", 7, False, False, {})
+    assert down == NetlinkLink("eth2", 7, False, False, {})
 
 
 def test_a_device_that_goes_has_no_carrier():
@@ -58,11 +58,11 @@ def test_spoiled_messages_are_refused_or_read_and_nothing_else(noise, at, patch)
     for data in (noise, whole[:at], whole[:at] + patch + whole[at + len(patch) :]):
         with contextlib.suppress(ValueError, OSError):
             for state in parse_links(data):
-                assert isinstance(state, LinkState)
+                assert isinstance(state, NetlinkLink)
 
 
 def test_loopback_says_its_state_once_and_keeps_quiet_then():
-    watch = DeviceWatch("lo", None)
+    watch = PortWatch("lo", None)
     try:
         assert [seen.carrier for seen in watch.read()] == [True]
         assert watch.read() == []
@@ -72,7 +72,7 @@ def test_loopback_says_its_state_once_and_keeps_quiet_then():
 
 
 def test_a_device_that_the_kernel_does_not_know_is_no_error():
-    watch = DeviceWatch("mlx5_0", None)
+    watch = PortWatch("mlx5_0", None)
     try:
         assert watch.read() == []
         assert not watch.known
@@ -101,7 +101,7 @@ def test_a_device_that_the_kernel_does_not_know_is_no_error():
     ],
 )
 def test_counters_of_a_links_health_matter(name):
-    assert interesting(name)
+    assert is_link_counter(name)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_counters_of_a_links_health_matter(name):
     ],
 )
 def test_traffic_and_single_queues_do_not(name):
-    assert not interesting(name)
+    assert not is_link_counter(name)
 
 
 def make_rdma(sysfs: Path, device: str, netdev: str, **counters: str) -> Path:
@@ -156,7 +156,7 @@ def test_counters_tell_what_grew_and_by_how_much(tmp_path):
         roce_slow_restart_cnps="1",
         port_rcv_errors="N/A (no PMA)",
     )
-    counters = Counters("lo", None, tmp_path)
+    counters = PortCounters("lo", None, tmp_path)
     try:
         assert counters.grown() == {}, "what was there before is no news"
         assert {"rdma:symbol_error", "rdma:link_downed", "rx_crc_errors"} <= counters.read().keys()
@@ -174,14 +174,14 @@ def test_counters_tell_what_grew_and_by_how_much(tmp_path):
 
 
 def test_ethtool_counters_of_a_device_are_read_or_it_has_none():
-    counters = Counters("lo", None)
+    counters = PortCounters("lo", None)
     try:
         assert set(counters.read()) >= {"rx_errors", "tx_dropped"}
     finally:
         counters.close()
     names = [name for _, name in socket.if_nameindex()]
     for name in names:
-        counters = Counters(name, None)
+        counters = PortCounters(name, None)
         try:
             assert all(value >= 0 for value in counters.read().values())
         finally:

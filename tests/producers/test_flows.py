@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from producers.flows.intervals import FlowBook, FlowRules, Registration
+from producers.flows.intervals import FlowTable, FlowRules, Registration
 from producers.flows.registrations import Registrations, parse_registration
-from producers.flows.service import Addresses, FlowReporter
+from producers.flows.service import AddressTable, FlowReporter
 from producers.flows.socket_diag import TcpSocket
 from producers.inventory.nics import nic_record
 from producers.local_socket import connect
@@ -37,8 +37,8 @@ FLEET = {"10.0.0.1": "a/eth0", "10.0.0.2": "b/eth0", "10.0.0.3": "a/eth1"}
 UDP = ("UDP", "10.0.0.1", 5000, "10.0.0.2", 6000)
 
 
-def book(**rules: Any) -> FlowBook:
-    return FlowBook("a", "boot", "fabric", LOCAL, FLEET.get, FlowRules(**rules))
+def book(**rules: Any) -> FlowTable:
+    return FlowTable("a", "boot", "fabric", LOCAL, FLEET.get, FlowRules(**rules))
 
 
 def tcp(sent: int, *, cookie: int = 7, peer: str = "10.0.0.2", **more: Any) -> TcpSocket:
@@ -61,7 +61,7 @@ def tcp(sent: int, *, cookie: int = 7, peer: str = "10.0.0.2", **more: Any) -> T
     return TcpSocket(**(values | more))
 
 
-def told(of: FlowBook, whole: bool = False) -> list[dict[str, Any]]:
+def told(of: FlowTable, whole: bool = False) -> list[dict[str, Any]]:
     records = of.report(whole, 1, iter(range(10**6)).__next__)
     for record in records:
         codec.encode("FlowReports", record)
@@ -88,7 +88,7 @@ def test_a_flow_is_told_of_at_once_with_the_rate_of_its_frames():
 
 @pytest.mark.parametrize(("kernel", "can"), [(False, ["MOVE"]), (True, ["MOVE", "PACE"])])
 def test_a_flow_whose_owner_does_not_pace_it_can_be_paced_where_the_kernel_does(kernel, can):
-    flows = book(kernel_paces=kernel)
+    flows = book(kernel_pacing=kernel)
     key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
     flows.look([], [], {}, 0)
     flows.look([tcp(10**6)], [], {key: Registration(can=("MOVE",))}, 100 * MS)
@@ -136,7 +136,7 @@ def test_a_flow_that_lived_between_two_looks_is_told_of():
 @pytest.mark.parametrize("known_late", [False, True], ids=["reporter started late", "peer known late"])
 def test_what_was_sent_before_a_flow_was_seen_is_no_rate(known_late):
     fleet = {} if known_late else dict(FLEET)
-    flows = FlowBook("a", "boot", "fabric", LOCAL, fleet.get)
+    flows = FlowTable("a", "boot", "fabric", LOCAL, fleet.get)
     if known_late:
         flows.look([tcp(10**12)], [], {}, 0)
         assert told(flows, whole=True) == []
@@ -246,7 +246,7 @@ def second(sent: int, **more: Any) -> TcpSocket:
     return tcp(sent, cookie=8, source_port=61_000, **more)
 
 
-def movable_flow(flows: FlowBook) -> None:
+def movable_flow(flows: FlowTable) -> None:
     flows.look([], [], {}, 0)
     flows.look([tcp(10**6)], [], {FIRST: MOVABLE}, 100 * MS)
     (flow,) = told(flows)
@@ -344,14 +344,14 @@ def test_hops_are_those_of_the_ports_that_a_flow_has_now():
     known = {FIRST: ("a:eth0>l:1", "l:2>b:eth0")}
     flows.trace(lambda nic, peer, key: known.get(key, ()))
     (flow,) = told(flows)
-    assert flow["hops"] == list(known[FIRST]), "told at once"
+    assert flow["links"] == list(known[FIRST]), "told at once"
     moved = {SECOND: Registration("train", flow="sock:7", can=("MOVE",))}
     flows.look([tcp(10**6), second(0)], [], moved, 200 * MS)
     (flow,) = told(flows)
-    assert (flow["source_port"], flow["hops"]) == (61_000, []), "never another port's"
+    assert (flow["source_port"], flow["links"]) == (61_000, []), "never another port's"
     known[SECOND] = ("a:eth0>l:1", "l:3>b:eth0")
     flows.trace(lambda nic, peer, key: known.get(key, ()))
-    assert [flow["hops"] for flow in told(flows)] == [list(known[SECOND])]
+    assert [flow["links"] for flow in told(flows)] == [list(known[SECOND])]
 
 
 def test_more_flows_than_a_record_holds_go_into_several():
@@ -365,7 +365,7 @@ def test_more_flows_than_a_record_holds_go_into_several():
 
 
 def test_addresses_follow_the_inventory():
-    addresses = Addresses()
+    addresses = AddressTable()
     addresses.take("a/e0", {"addresses": ["10.0.0.1", "2001:DB8::1"]}, 0)
     assert addresses.nic_of("10.0.0.1") == addresses.nic_of("2001:db8::1") == "a/e0"
     addresses.take("b/e0", {"addresses": ["10.0.0.1"]}, 1)
@@ -473,13 +473,13 @@ def test_a_queue_pair_that_is_moved_is_the_same_flow_on_another_path():
     assert (first["flow_id"], first["protocol"], first["can"]) == ("a/boot/qp:rxe0:17:99", "ROCE", ["MOVE"])
     known = {49_441: ("a:eth0>l:1",), 50_000: ("a:eth0>l:2",)}
     flows.trace(lambda nic, peer, key: known[key[2]])
-    assert told(flows)[-1]["hops"] == ["a:eth0>l:1"]
+    assert told(flows)[-1]["links"] == ["a:eth0>l:1"]
     flows.look([], [], {}, 200 * MS, [pair(50_000, 10**6, 190)])
     found = told(flows)[-1]
     assert (found["source_port"], found["bytes_total"], found["state"]) == (50_000, 10**6, "OPEN")
-    assert found["hops"] == [], "never another port's"
+    assert found["links"] == [], "never another port's"
     flows.trace(lambda nic, peer, key: known[key[2]])
-    assert told(flows)[-1]["hops"] == ["a:eth0>l:2"]
+    assert told(flows)[-1]["links"] == ["a:eth0>l:2"]
     flows.look([], [], {}, 300 * MS)
     assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
 
@@ -674,7 +674,7 @@ def connection(
 
 @pytest.fixture
 def reporter(tmp_path) -> Iterator[FlowReporter]:
-    addresses = Addresses()
+    addresses = AddressTable()
     for nic in HOSTS:
         addresses.take(f"{nic.host}/lo", {"addresses": [nic.address]}, 0)
     made = FlowReporter(FlowSettings(socket=tmp_path / "flows.sock"), HOSTS, addresses)
@@ -737,7 +737,7 @@ def test_a_receiver_that_does_not_read_is_seen_to_hold_the_flow_back(reporter):
 
 def test_reports_count_up_over_restarts(tmp_path, reporter):
     before = reporter.report(True)
-    again = FlowReporter(FlowSettings(socket=tmp_path / "other.sock"), HOSTS, Addresses())
+    again = FlowReporter(FlowSettings(socket=tmp_path / "other.sock"), HOSTS, AddressTable())
     after = again.report(True)
     again.close()
     assert min(record["report"] for record in after) > max(record["report"] for record in before)
@@ -748,7 +748,7 @@ def test_reports_count_up_over_restarts(tmp_path, reporter):
 def test_a_namespace_that_is_not_there_is_named(tmp_path):
     nic = NicSettings(host="x", device="e", address="10.0.0.1", netns=str(tmp_path / "none"))
     with pytest.raises(OSError, match="none"):
-        FlowReporter(FlowSettings(socket=tmp_path / "f.sock"), [nic], Addresses())
+        FlowReporter(FlowSettings(socket=tmp_path / "f.sock"), [nic], AddressTable())
 
 
 _RUN = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from producers.inventory.nics import Roster, addresses_of, nic_record
+from producers.inventory.nics import PeerTable, addresses_of, nic_record
 from producers.settings import ClockSettings, NicSettings
 from schemas import codec
 
@@ -51,7 +51,7 @@ def test_the_clock_is_named_by_what_stamps(
 
 
 def test_a_silent_nic_is_left_by_log_time_and_comes_back() -> None:
-    roster = Roster(silent_s=90)
+    roster = PeerTable(silent_s=90)
     roster.take("h1/e", announced("h1/e"), 1_000_000)
     roster.take("h2/e", announced("h2/e"), 1_089_000)
     assert set(roster.alive("fabric")) == {"h1/e", "h2/e"}
@@ -62,7 +62,7 @@ def test_a_silent_nic_is_left_by_log_time_and_comes_back() -> None:
 
 
 def test_removed_mute_and_foreign_nics_are_no_peers() -> None:
-    roster = Roster(silent_s=90)
+    roster = PeerTable(silent_s=90)
     for name, change in {
         "gone/e": {},
         "mute/e": {"probe_port": 0},

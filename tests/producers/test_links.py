@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from native.core.probe import Evidence, WayNews
-from producers.ports.link_events import LinkEvents, Pace, trouble_of
+from producers.ports.link_events import LinkEvents, EvidencePacer, trouble_of
 from schemas import codec
 from schemas.topics import LINKS
 
@@ -40,8 +40,8 @@ def test_losses_and_the_answers_beside_them_go_into_one_event_that_the_schema_ta
         "lost": 2,
         "answered": 0,
         "late": 0,
-        "held": 0,
-        "in_a_row": 3,
+        "delayed": 0,
+        "loss_streak": 3,
         "first_lost_age_ns": 40_000_000,
         "last_lost_age_ns": 2_500_000,
         "answered_age_ns": 60_000_000,
@@ -104,7 +104,7 @@ def test_a_short_wait_in_the_hosts_queue_is_no_trouble():
 
 
 def test_what_is_urgent_waits_for_the_least_gap_and_the_rest_by_how_well_all_is():
-    pace = Pace(0.005, 1.0, now=10.0)
+    pace = EvidencePacer(0.005, 1.0, now=10.0)
     assert pace.due(urgent=True) == pytest.approx(10.005)
     assert pace.due(urgent=False) == pytest.approx(11.0)
     pace.taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from producers.bounded_producer import Outlet
+from producers.bounded_producer import BoundedProducer
 
 
 class Log:
@@ -36,7 +36,7 @@ class Log:
         self.taken.clear()
 
 
-def numbered(outlet: Outlet, first: int, last: int, size: int = 8) -> None:
+def numbered(outlet: BoundedProducer, first: int, last: int, size: int = 8) -> None:
     for number in range(first, last):
         outlet.put("t", "k", number.to_bytes(size, "big"))
 
@@ -44,7 +44,7 @@ def numbered(outlet: Outlet, first: int, last: int, size: int = 8) -> None:
 def test_all_arrives_in_order_while_the_log_is_up() -> None:
     log = Log()
     log.up = True
-    outlet = Outlet({}, 100, 10_000, producer=log)
+    outlet = BoundedProducer({}, 100, 10_000, producer=log)
     numbered(outlet, 0, 500)
     assert outlet.close(1) == 0
     assert [int.from_bytes(value, "big") for value in log.sent] == list(range(500))
@@ -53,7 +53,7 @@ def test_all_arrives_in_order_while_the_log_is_up() -> None:
 
 def test_the_oldest_of_those_that_wait_are_dropped_and_the_rest_arrives() -> None:
     log = Log()
-    outlet = Outlet({}, 100, 10_000, producer=log)
+    outlet = BoundedProducer({}, 100, 10_000, producer=log)
     numbered(outlet, 0, 1000)
     handed = len(log.taken)
     assert outlet.waiting == 100 + handed
@@ -66,14 +66,14 @@ def test_the_oldest_of_those_that_wait_are_dropped_and_the_rest_arrives() -> Non
 
 def test_bytes_are_bounded_as_well() -> None:
     log = Log()
-    outlet = Outlet({}, 10_000, 5000, producer=log)
+    outlet = BoundedProducer({}, 10_000, 5000, producer=log)
     numbered(outlet, 0, 1000, size=100)
     assert outlet.waiting - len(log.taken) == 50
 
 
 def test_giving_up_is_counted() -> None:
     log = Log()
-    outlet = Outlet({}, 100, 10_000, producer=log)
+    outlet = BoundedProducer({}, 100, 10_000, producer=log)
     numbered(outlet, 0, 10)
     assert outlet.close(0.01) == 10
 
@@ -81,7 +81,7 @@ def test_giving_up_is_counted() -> None:
 def test_the_log_append_time_is_handed_on() -> None:
     log = Log()
     log.up = True
-    outlet = Outlet({}, 100, 10_000, producer=log)
+    outlet = BoundedProducer({}, 100, 10_000, producer=log)
     times: list[int] = []
     outlet.put("t", "k", b"x", times.append)
     outlet.poll()

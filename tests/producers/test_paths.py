@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from native.core.columns import ProbeColumns
-from producers.trace.path_changes import FloorWatch
+from producers.trace.path_changes import PathChangeDetector
 from producers.trace.route_names import name_path, partner_of
 from producers.trace.sockets import error_of
 from producers.trace.source_ports import candidates_for, choose_ports, coverage_of
-from producers.trace.tracer import Flow, Known, Trace, Tracer
-from producers.trace.uplinks import Allowance, pause_s, ways_up
+from producers.trace.tracer import TracedFlow, KnownRoute, Trace, Tracer
+from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas.topology import Topology, TopologyFile
 
-FLOW = Flow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)
+FLOW = TracedFlow("REQUEST", "b/e", 9320, ("10.0.2.2", 9319), 0)
 HOPS = ("10.0.1.1", "10.9.0.1", "10.9.0.2")
 
 
@@ -79,7 +79,7 @@ def test_a_silent_hop_is_asked_again_and_then_stays_unknown() -> None:
 
 def test_lost_packets_are_made_good() -> None:
     tracer, network, rng = Tracer(1000, 8), Network(), random.Random(5)
-    first: set[tuple[Flow, int]] = set()
+    first: set[tuple[TracedFlow, int]] = set()
 
     def lose(packet: Any) -> bool:
         fresh = (packet.flow, packet.ttl) not in first
@@ -136,7 +136,7 @@ def test_an_answer_of_nobodys_trace_changes_nothing() -> None:
 
 
 def test_a_change_is_believed_when_two_traces_agree() -> None:
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     moved = Trace(FLOW, (HOPS[0], "10.9.0.9", HOPS[2]), True)
     assert known.take(moved, 2)
     assert known.hops == HOPS
@@ -148,7 +148,7 @@ def test_a_change_is_believed_when_two_traces_agree() -> None:
 
 def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_whole() -> None:
     other = (HOPS[0], "10.9.9.1", "10.9.9.2")
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     assert known.take(Trace(FLOW, (HOPS[0], None, other[2]), True), 2, expected=True), "not whole: once more"
     assert known.take(Trace(FLOW, other[:2], False), 2, expected=True)
     assert known.hops == HOPS
@@ -158,14 +158,14 @@ def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_who
 
 def test_a_path_that_died_stays_what_it_was() -> None:
     """Whoever looks for the dead link needs the way as it was."""
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     for cut in ((), HOPS[:1], (HOPS[0], None)):
         assert not known.take(Trace(FLOW, cut, False), 2)
     assert (known.hops, known.reached, known.changes) == (HOPS, True, 0)
 
 
 def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -> None:
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     quiet = Trace(FLOW, (HOPS[0], None, HOPS[2]), True)
     for _ in range(2):
         known.take(quiet, 2)
@@ -180,7 +180,7 @@ def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -
 
 
 def test_ways_up_end_where_they_turn_and_only_there_are_looked_at() -> None:
-    found = ways_up(
+    found = uplink_routes(
         [
             ("two tiers", ("leaf1", "spine1", "leaf2")),
             ("the same way", ("leaf1", "spine1", "leaf3")),
@@ -239,7 +239,7 @@ def test_an_error_that_may_be_of_a_look_or_of_a_whole_trace_is_nobodys() -> None
 
 
 def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_goes_is_no_such_thing() -> None:
-    again, paths = Allowance(5.0, 4), 56
+    again, paths = TokenBucket(5.0, 4), 56
     assert all(again.take(paths, 100.0) for _ in range(40)), "the paths over a spine, twice each"
     taken = sum(again.take(paths, 101 + n / 1000) for n in range(60_000))
     assert taken <= paths * (4 + 60 / 5) + 1
@@ -248,7 +248,7 @@ def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_go
 
 
 def test_a_look_that_ends_early_is_other_only_where_it_differs() -> None:
-    known = Known(HOPS, True, 1)
+    known = KnownRoute(HOPS, True, 1)
     assert not known.other_than(HOPS[:2])
     assert not known.other_than((HOPS[0], None))
     assert not known.other_than(())
@@ -471,7 +471,7 @@ def batch(rtt_ns: int | None, lost: int = 0, path: int = 9320) -> ProbeColumns:
 
 def watched(*figures: tuple[int | None, int]) -> list[int]:
     """Return at which second a path was said to have moved."""
-    watch, rng = FloorWatch(), random.Random(2)
+    watch, rng = PathChangeDetector(), random.Random(2)
     told = []
     for second, (rtt_ns, lost) in enumerate(figures):
         for tenth in range(10):

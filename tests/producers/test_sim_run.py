@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from producers.sim.settings import JobSettings, SimSettings
-from producers.sim.simulation import EPOCH_NS, SimRun
+from producers.sim.simulation import EPOCH_NS, Simulation
 from schemas import codec
-from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, TURNS, WAYS
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBE_SCHEDULES, PROBES, TRUTH
 
 
 def settings(**more):
@@ -25,7 +25,7 @@ def by_topic(run, seconds):
 
 
 def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
-    run = SimRun(
+    run = Simulation(
         settings(
             load=0.3,
             flow_s=0.5,
@@ -38,7 +38,7 @@ def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
         )
     )
     found = by_topic(run, 1.2)
-    assert set(found) == {PROBES, INVENTORY, PATHS, LINKS, FLOWS, WAYS, TRUTH}
+    assert set(found) == {PROBES, INVENTORY, PATHS, LINKS, FLOWS, FLOW_ROUTES, TRUTH}
     for outs in found.values():
         for out in outs:
             out.record()
@@ -46,25 +46,25 @@ def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
     assert all(out.at_ns >= EPOCH_NS for outs in found.values() for out in outs)
     assert {out.record()["kind"] for out in found[LINKS]} == {"PROBE", "CARRIER"}
     ways = [path for out in found[LINKS] for path in out.record().get("paths", ())]
-    assert all(path["held"] == path["late"] <= path["answered"] for path in ways), "taken back twice"
+    assert all(path["delayed"] == path["late"] <= path["answered"] for path in ways), "taken back twice"
 
 
 def test_same_seed_same_bytes():
     def run(seed):
         job = JobSettings(name="a", nics=6, kind="alltoall")
         given = settings(seed=seed, load=0.3, flow_s=0.2, jobs=[job], faults=("grey 20% leaf1>spine2",))
-        return [(out.topic.name, out.key, out.at_ns, out.value()) for out in SimRun(given).advance(0.5)]
+        return [(out.topic.name, out.key, out.at_ns, out.value()) for out in Simulation(given).advance(0.5)]
 
     assert run(3) == run(3)
     assert run(3) != run(4)
 
 
 def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
-    run = SimRun(settings(clock_drift_max_ppb=200, clock_wander_ppb_per_sqrt_s=0))
+    run = Simulation(settings(clock_drift_max_ppb=200, clock_wander_ppb_per_sqrt_s=0))
     nic = run.fleet.nic_ids[3]
     found = by_topic(run, 0.1)
     announced = next(out.record() for out in found[INVENTORY] if out.key == nic)
-    assert (announced["turn_ns"], announced["turn_shots"]) == run.pace == (1_000_000, 1)
+    assert (announced["slot_ns"], announced["slot_probes"]) == run.pace == (1_000_000, 1)
     peers = sorted({peer for out in found[PROBES] if out.key == nic for peer in out.columns().peers})[:3]
     clock = run.clocks[3]
     record = {
@@ -72,8 +72,8 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
         "shard": "sim",
         "planned_ns": 0,
         "begin_ns": run.now_ns - 7_300_000,
-        "turn_ns": 1e6,
-        "shots": 1,
+        "slot_ns": 1e6,
+        "probes_per_slot": 1,
         "clock_at_ns": EPOCH_NS,
         "offset_ns": -float(clock["offset_ns"]),
         "drift_ppb": -float(clock["drift_ppb"]),
@@ -81,7 +81,7 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
         "peer": [0, 1, 2, 3],
         "path": [9321, 9322, 9320, 9320],
     }
-    run.take_turns(codec.decode(codec.encode(TURNS.record, record), TURNS.record))
+    run.take_turns(codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record))
     begin_ns = run.now_ns
     probes = [out.columns() for out in by_topic(run, 0.5)[PROBES] if out.key == nic]
     sent: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -100,13 +100,13 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
         "the fourth turn is anybody's"
     )
     with pytest.raises(ValueError, match=f"turns of {nic}: 2 paths in a turn, expected 1 to 1"):
-        run.take_turns(record | {"shots": 2})
+        run.take_turns(record | {"probes_per_slot": 2})
     run.take_turns(record | {"nic": "elsewhere/eth1"})
 
 
 def test_idle_delays_are_those_of_the_links_and_clocks():
     """Without traffic and noise: stamps are the path's own delay on the NICs' own clocks."""
-    run = SimRun(
+    run = Simulation(
         settings(
             stamp_noise_ns=0,
             stamp_step_ns=1,
@@ -142,7 +142,7 @@ def test_idle_delays_are_those_of_the_links_and_clocks():
 
 
 def test_blackhole_loses_what_crosses_it_and_nothing_else():
-    run = SimRun(settings(nics=16, faults=("blackhole leaf1>spine2",)))
+    run = Simulation(settings(nics=16, faults=("blackhole leaf1>spine2",)))
     (dead,) = [
         run.fleet.link_index[name]
         for name in run.fleet.link_ids
@@ -156,7 +156,7 @@ def test_blackhole_loses_what_crosses_it_and_nothing_else():
             (lost if path["lost"] else answered).add(at)
             if path["lost"]:
                 assert path["answered"] == 0
-                assert path["in_a_row"] > 0
+                assert path["loss_streak"] > 0
                 assert path["last_lost_age_ns"] >= path["timeout_ns"]
     crossing = set()
     nic, peer, port = run._group
@@ -171,7 +171,7 @@ def test_blackhole_loses_what_crosses_it_and_nothing_else():
 
 
 def test_loss_is_told_at_once():
-    run = SimRun(settings(faults=("blackhole leaf1>spine1 after 100ms",)))
+    run = Simulation(settings(faults=("blackhole leaf1>spine1 after 100ms",)))
     first = next(out for out in by_topic(run, 0.3)[LINKS] if any(p["lost"] for p in out.record()["paths"]))
     fault_ns = run.faults[0].begin_ns
     assert (
@@ -180,7 +180,7 @@ def test_loss_is_told_at_once():
 
 
 def test_down_is_seen_by_the_host_itself_and_paths_are_traced_again():
-    run = SimRun(
+    run = Simulation(
         settings(faults=("down leaf1>spine1 after 100ms", "down h2/eth1 after 200ms"), retrace_s=0.1)
     )
     found = by_topic(run, 0.6)
@@ -189,7 +189,7 @@ def test_down_is_seen_by_the_host_itself_and_paths_are_traced_again():
     newest = {out.key: out.record() for out in found[PATHS]}
     gone = run.fleet.link_ids[run.faults[0].target.links[0]]
     assert any(path["changes"] for record in newest.values() for path in record["paths"])
-    assert not any(gone in path["hops"] for record in newest.values() for path in record["paths"])
+    assert not any(gone in path["links"] for record in newest.values() for path in record["paths"])
     run.clear(1)
     back = [
         path for out in by_topic(run, 0.3)[PATHS] for path in out.record()["paths"] if path["changes"] == 2
@@ -198,7 +198,7 @@ def test_down_is_seen_by_the_host_itself_and_paths_are_traced_again():
 
 
 def test_flap_goes_down_as_often_as_it_says():
-    run = SimRun(settings(faults=("flap 3 leaf1>spine1 every 100ms",)))
+    run = Simulation(settings(faults=("flap 3 leaf1>spine1 every 100ms",)))
     by_topic(run, 0.5)
     (fault,) = run.faults
     assert [round((up - down) / 1e6) for down, up in fault.downs] == [50, 50, 50]
@@ -206,7 +206,7 @@ def test_flap_goes_down_as_often_as_it_says():
 
 
 def test_dead_host_falls_silent_and_a_dead_nic_is_still_reported():
-    run = SimRun(settings(load=0.1))
+    run = Simulation(settings(load=0.1))
     run.fault("dead h1")
     run.fault("dead h2/eth1")
     found = by_topic(run, 1.1)
@@ -229,7 +229,7 @@ def test_dead_host_falls_silent_and_a_dead_nic_is_still_reported():
     ],
 )
 def test_contention_is_told_with_its_kind_and_ends(line, kind, link):
-    run = SimRun(settings(load=0.3))
+    run = Simulation(settings(load=0.3))
     for flow in run.flows():
         run.book.close(flow)
     for source, destination in ((0, 9), (5, 0)):
@@ -248,7 +248,7 @@ def test_contention_is_told_with_its_kind_and_ends(line, kind, link):
 
 
 def test_flow_reports_add_up_and_decisions_are_obeyed():
-    run = SimRun(settings(load=0.2, flow_s=1000))
+    run = Simulation(settings(load=0.2, flow_s=1000))
     found = by_topic(run, 2)
     whole = [out.record() for out in found[FLOWS] if out.record()["whole"]]
     rows = [row for record in whole for row in record["flows"] if row["interval_ns"] >= 990_000_000]
@@ -272,7 +272,7 @@ def test_flow_reports_add_up_and_decisions_are_obeyed():
     rows = {row["flow_id"]: row for out in by_topic(run, 1)[FLOWS] for row in out.record()["flows"]}
     assert rows[one.flow_id]["rate_bps"] == pytest.approx(1e9, rel=1e-3)
     assert rows[one.flow_id]["rate_limit_bps"] == 10**9
-    assert rows[other.flow_id]["hops"] != before
+    assert rows[other.flow_id]["links"] != before
     with pytest.raises(ValueError, match="no such open flow"):
         run.set_flow_rate("h1/x/qp:eth1:1:1", 1e9)
 
@@ -280,7 +280,7 @@ def test_flow_reports_add_up_and_decisions_are_obeyed():
 def test_a_job_waits_for_its_slowest_flow():
     """A ring on one leaf, where nothing collides: line rate; then one of its flows held to a tenth."""
     job = JobSettings(name="train", kind="allreduce", nics=4, bytes=1e8, compute_ms=1, placed="packed")
-    run = SimRun(settings(jobs=[job]))
+    run = Simulation(settings(jobs=[job]))
     alone = [row["time_ns"] for out in by_topic(run, 1)[TRUTH] for row in out.record()["jobs"]]
     ideal_ns = 2 * 3 / 4 * 1e8 * 8e9 / 4e11
     assert np.median(alone) == pytest.approx(ideal_ns, rel=0.1)
@@ -292,7 +292,7 @@ def test_a_job_waits_for_its_slowest_flow():
 
 def test_alltoall_moves_every_byte_between_every_two():
     job = JobSettings(name="moe", kind="alltoall", nics=6, bytes=1e7, compute_ms=0)
-    run = SimRun(settings(jobs=[job]))
+    run = Simulation(settings(jobs=[job]))
     assert len(run.flows()) == 6 * 5
     by_topic(run, 1)
     (state,) = run.job_state()
@@ -310,7 +310,7 @@ def test_an_alltoall_within_rails_stays_within_them_and_apart_jobs_share_no_nic(
         )
         for name in ("a", "b")
     ]
-    run = SimRun(settings(nics=256, rate_pps=0, jobs=jobs), tell=())
+    run = Simulation(settings(nics=256, rate_pps=0, jobs=jobs), tell=())
     nics = {name: {flow.source for flow in run.flows() if flow.job == name} for name in ("a", "b")}
     assert len(nics["a"]) == len(nics["b"]) == 128
     assert not nics["a"] & nics["b"]
@@ -322,12 +322,12 @@ def test_an_alltoall_within_rails_stays_within_them_and_apart_jobs_share_no_nic(
     assert all(job["iterations"] > 2 for job in run.job_state())
     third = JobSettings(name="c", kind="rail-alltoall", nics=16, placed="apart")
     with pytest.raises(ValueError, match="job c: 16 NICs apart from other jobs"):
-        SimRun(settings(nics=256, rate_pps=0, jobs=[*jobs, third]), tell=())
+        Simulation(settings(nics=256, rate_pps=0, jobs=[*jobs, third]), tell=())
 
 
 def test_flowlets_take_any_way_and_have_no_trace():
     job = JobSettings(name="moe", kind="alltoall", nics=8, bytes=1e8, compute_ms=2)
-    one, other = (SimRun(settings(nics=64, jobs=[job], flowlet_us=us)) for us in (0, 64))
+    one, other = (Simulation(settings(nics=64, jobs=[job], flowlet_us=us)) for us in (0, 64))
     for run in (one, other):
         for _ in range(30):
             run.tick()
@@ -338,7 +338,7 @@ def test_flowlets_take_any_way_and_have_no_trace():
 
 
 def test_decisions_name_flows_that_are_open():
-    run = SimRun(settings(load=0.1))
+    run = Simulation(settings(load=0.1))
     flow_id = run.flows()[0].flow_id
     for call, message in (
         (lambda: run.set_flow_path(flow_id, 0), "port 0, expected 1 to 65535"),

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from native.core.probe import TestClock
 from producers.sim.control import NoFleet, ask, socket_path
 from producers.sim.fault_grammar import parse_fault
-from producers.sim.service import Pace, Readers
+from producers.sim.service import RealTimePacer, WorkerProgress
 from producers.sim.settings import SimSettings, parse_fleet
-from producers.sim.simulation import SimRun, draw_clocks
+from producers.sim.simulation import Simulation, draw_clocks
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
 
@@ -125,7 +125,7 @@ def test_settings_that_do_not_fit_are_refused(given):
 
 def test_clocks_are_those_that_a_reader_can_compute_again():
     settings = SimSettings(nics=4, stamp_noise_ns=0, stamp_step_ns=1)
-    run = SimRun(settings, start_ns=10**18)
+    run = Simulation(settings, start_ns=10**18)
     list(run.advance(0.5))
     for nic, clock in enumerate(draw_clocks(settings, 4, 10**18)):
         for at_ns in (0, 123_456_789, 5 * 10**9):
@@ -133,7 +133,7 @@ def test_clocks_are_those_that_a_reader_can_compute_again():
 
 
 def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:
-    readers = Readers(start_s=100.0)
+    readers = WorkerProgress(start_s=100.0)
     readers.solved(90.0, 101.0)
     assert not readers.late(120.0, 120.0), "nobody has solved a window of this fleet"
     readers.solved(104.0, 107.0)
@@ -148,7 +148,7 @@ def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:
 
 
 def test_time_that_was_waited_is_given_up() -> None:
-    pace = Pace(0.0, 0.01)
+    pace = RealTimePacer(0.0, 0.01)
     pace.held(3.01)
     assert (pace.wait_s(3.01), pace.ticks) == (0.0, 0)
     assert pace.lost_s == pytest.approx(3.0)
@@ -158,7 +158,7 @@ def test_time_that_was_waited_is_given_up() -> None:
 
 
 def test_pace_waits_says_how_far_it_is_behind_and_lets_go():
-    pace = Pace(0.0, 0.01)
+    pace = RealTimePacer(0.0, 0.01)
     assert pace.wait_s(0.0) == pytest.approx(0.01)
     now_s = 0.0
     for _ in range(1000):  # as quick as real time
@@ -232,7 +232,7 @@ def test_service_publishes_what_agents_would_and_takes_faults(log, tmp_path):
         topics.until(
             LINKS,
             lambda found: any(
-                p["peer"] == "h1/eth1" and p["in_a_row"] > 3 for r in found for p in r["paths"]
+                p["peer"] == "h1/eth1" and p["loss_streak"] > 3 for r in found for p in r["paths"]
             ),
         )
         topics.until(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from producers.probe.schedule import TurnTaker, pace_of
+from producers.probe.schedule import ScheduleFollower, slot_of
 from producers.settings import ProbeSettings
 from schemas import codec
-from schemas.topics import TURNS
+from schemas.topics import PROBE_SCHEDULES
 
 S = 1_000_000_000
 
@@ -42,8 +42,8 @@ def plan(**more: Any) -> dict[str, Any]:
         "shard": "fabric",
         "planned_ns": 7,
         "begin_ns": now_ns - 3 * S,
-        "turn_ns": 5e6,
-        "shots": 2,
+        "slot_ns": 5e6,
+        "probes_per_slot": 2,
         "clock_at_ns": now_ns + 5 * S + now_ns // 50_000,
         "offset_ns": -(5e9 + now_ns // 50_000),
         "drift_ppb": -20_000.0,
@@ -51,12 +51,12 @@ def plan(**more: Any) -> dict[str, Any]:
         "peer": [0, 1, 1, 0],
         "path": [9320, 9321, 9320, 9321],
     } | more
-    return codec.decode(codec.encode(TURNS.record, record), TURNS.record)
+    return codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record)
 
 
-def taker() -> tuple[TurnTaker, FakeEngine]:
+def taker() -> tuple[ScheduleFollower, FakeEngine]:
     engine = FakeEngine()
-    return TurnTaker(engine, "h1/eth1", (5_000_000, 4)), engine  # type: ignore[arg-type]
+    return ScheduleFollower(engine, "h1/eth1", (5_000_000, 4)), engine  # type: ignore[arg-type]
 
 
 def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
@@ -88,10 +88,10 @@ def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
 @pytest.mark.parametrize(
     "bent",
     [
-        {"shots": 5},
-        {"shots": 3},
-        {"turn_ns": 4e6},
-        {"turn_ns": 1e300},
+        {"probes_per_slot": 5},
+        {"probes_per_slot": 3},
+        {"slot_ns": 4e6},
+        {"slot_ns": 1e300},
         {"peer": [0, 1, 1]},
         {"peer": [0, 1, 2, 0]},
         {"peer": [0, 1, -1, 0]},
@@ -128,9 +128,9 @@ def test_a_plan_of_another_age_is_let_go(bent: dict[str, Any]):
 def test_the_pace_makes_the_rate():
     common = {"bootstrap": "127.0.0.1:1", "key_file": "/nowhere"}
     settings = ProbeSettings.model_validate(common | {"rate_pps": 1000, "singles": 3, "spacing_ns": 20_000})
-    assert pace_of(settings) == (5_000_000, 4)
-    assert pace_of(settings.model_copy(update={"singles": 0, "spacing_ns": 0, "rate_pps": 4000})) == (
+    assert slot_of(settings) == (5_000_000, 4)
+    assert slot_of(settings.model_copy(update={"singles": 0, "spacing_ns": 0, "rate_pps": 4000})) == (
         250_000,
         1,
     )
-    assert pace_of(settings.model_copy(update={"turns": False})) == (0, 0)
+    assert slot_of(settings.model_copy(update={"turns": False})) == (0, 0)

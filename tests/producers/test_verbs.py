@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.ports.verbs_events import VerbsWatch
+from producers.ports.verbs_events import VerbsEventReader
 
 FAKE = """
 import os, threading
@@ -33,10 +33,10 @@ class Context:
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], VerbsWatch]]:
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], VerbsEventReader]]:
     started = []
 
-    def start(device: str, fake: bool = True) -> VerbsWatch:
+    def start(device: str, fake: bool = True) -> VerbsEventReader:
         if fake:
             (tmp_path / "pyverbs").mkdir()
             (tmp_path / "pyverbs/__init__.py").write_text("")
@@ -44,7 +44,7 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         else:
             (tmp_path / "pyverbs.py").write_text("raise ImportError('not here')")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        started.append(VerbsWatch(device))
+        started.append(VerbsEventReader(device))
         return started[-1]
 
     yield start
@@ -52,14 +52,14 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         each.close()
 
 
-def until(done: Callable[[], bool], watch: VerbsWatch) -> None:
+def until(done: Callable[[], bool], watch: VerbsEventReader) -> None:
     end = time.monotonic() + 20
     while not done():
         assert time.monotonic() < end, "not in 20 s"
         select.select([watch.fileno()], [], [], 0.1)
 
 
-def test_events_come_by_name_and_unknown_ones_by_number(watch: Callable[..., VerbsWatch]) -> None:
+def test_events_come_by_name_and_unknown_ones_by_number(watch: Callable[..., VerbsEventReader]) -> None:
     watching, found = watch("rxe0"), []
     until(lambda: len(found.extend(watching.read()) or found) >= 3, watching)
     assert found == ["PORT_ERR", "PORT_ACTIVE", "77"]
@@ -71,7 +71,7 @@ def test_events_come_by_name_and_unknown_ones_by_number(watch: Callable[..., Ver
     ("device", "fake", "says"), [("mlx5_7", True, "no device mlx5_7"), ("rxe0", False, "pyverbs: not here")]
 )
 def test_what_cannot_be_watched_says_why_and_is_done(
-    watch: Callable[..., VerbsWatch], device: str, fake: bool, says: str
+    watch: Callable[..., VerbsEventReader], device: str, fake: bool, says: str
 ) -> None:
     watching = watch(device, fake)
     until(lambda: watching.read() == [] and watching.ended is not None, watching)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from producers.settings import FlowSettings
-from producers.trace.flow_routes import NicWays, candidate_ports
-from producers.trace.sockets import Hit
+from producers.trace.flow_routes import FlowRouteTracer, flow_candidate_ports
+from producers.trace.sockets import TraceReply
 from schemas import codec
-from streams.runtime.flow_routes import WayBook
+from streams.runtime.flow_routes import FlowRouteTable
 
 A, B = "10.0.0.1", "10.0.1.1"
 FIRST_HOP = {"a/e": "10.1.0.0", "b/e": "10.1.0.2"}
@@ -22,19 +22,19 @@ RECORDS = {
 
 
 def test_the_ports_to_try_are_the_same_for_everybody_and_none_that_the_kernel_gives_away():
-    ports = candidate_ports(A, B, 5201, 32, 61_000)
-    assert ports == candidate_ports(A, B, 5201, 32, 61_000)
+    ports = flow_candidate_ports(A, B, 5201, 32, 61_000)
+    assert ports == flow_candidate_ports(A, B, 5201, 32, 61_000)
     assert len(set(ports)) == 32
     assert all(61_000 <= port <= 65_535 for port in ports)
-    assert ports != candidate_ports(B, A, 5201, 32, 61_000) != candidate_ports(A, B, 5202, 32, 61_000)
-    assert candidate_ports(A, B, 5201, 32, 65_530) == list(range(65_530, 65_536)), "all there are"
+    assert ports != flow_candidate_ports(B, A, 5201, 32, 61_000) != flow_candidate_ports(A, B, 5202, 32, 61_000)
+    assert flow_candidate_ports(A, B, 5201, 32, 65_530) == list(range(65_530, 65_536)), "all there are"
 
 
 def test_32_ports_see_four_spines_twice_or_more():
     """As the module says: all but one in two hundred groups."""
     few = 0
     for number in range(2000):
-        ports = candidate_ports(A, f"10.0.{number // 250}.{number % 250}", 5201, 32, 61_000)
+        ports = flow_candidate_ports(A, f"10.0.{number // 250}.{number % 250}", 5201, 32, 61_000)
         spines = [hash((port, number, "seed")) % 4 for port in ports]
         few += min(spines.count(spine) for spine in range(4)) < 2
     assert few / 2000 < 0.02
@@ -45,7 +45,7 @@ class Network:
 
     def __init__(self, shape: str = "UDP") -> None:
         self.shape, self.shift, self.lost = shape, 0, set[int]()
-        self.waiting: list[Hit] = []
+        self.waiting: list[TraceReply] = []
         self.sent: list[tuple[int, tuple[str, int], int]] = []
         self.silent_end = False
 
@@ -65,9 +65,9 @@ class Network:
             hop = None
             if self.silent_end:
                 return
-        self.waiting.append(Hit(seq, hop))
+        self.waiting.append(TraceReply(seq, hop))
 
-    def hits(self) -> Iterator[Hit]:
+    def hits(self) -> Iterator[TraceReply]:
         taken, self.waiting = self.waiting, []
         yield from taken
 
@@ -80,7 +80,7 @@ class Watched:
         self.networks = {"UDP": Network(), "TCP": Network("TCP")}
         self.puts: list[tuple[str, bytes | None]] = []
         self.roster = dict(RECORDS)
-        self.ways = NicWays(
+        self.ways = FlowRouteTracer(
             FlowSettings(socket="unused", **{"trace_pps": 100_000, **settings}),
             nic="a/e",
             shard="fabric",
@@ -91,7 +91,7 @@ class Watched:
             seed=1,
         )
         self.now_s = 0.0
-        self.book = WayBook()
+        self.book = FlowRouteTable()
 
     def put(self, topic: str, key: str, value: bytes | None) -> None:
         self.puts.append((key, value))
@@ -153,7 +153,7 @@ def test_flows_that_may_be_moved_have_their_other_ways_published():
     watched = Watched()
     watched.run(2, [("b/e", key(40_000), True), ("b/e", key(40_001, 81), False)])
     found = watched.book.of("a/e", "b/e", 80)
-    assert set(found) == {40_000, *candidate_ports(A, B, 80, 32, 61_000)}
+    assert set(found) == {40_000, *flow_candidate_ports(A, B, 80, 32, 61_000)}
     assert all(way.links == watched.links(port, 80) for port, way in found.items())
     assert len({way.links for way in found.values()}) == 4, "over all spines"
     assert set(watched.book.of("a/e", "b/e", 81)) == {40_001}
@@ -164,26 +164,26 @@ def test_what_a_peer_asks_for_is_answered_for():
     rows = [
         {
             "leg": "DATA",
-            "port": port,
+            "path": port,
             "peer_port": 80,
-            "hops": [],
+            "links": [],
             "complete": False,
             "since_ns": 1,
             "protocol": "UDP",
         }
         for port in (61_000, 61_001)
     ]
-    others = [rows[0] | {"leg": "ACK", "port": 9}, rows[0] | {"peer_port": 4791}]
-    watched.ways.hear("b/e", {"ways": [*rows, *others]}, watched.now_s)
+    others = [rows[0] | {"leg": "ACK", "path": 9}, rows[0] | {"peer_port": 4791}]
+    watched.ways.hear("b/e", {"routes": [*rows, *others]}, watched.now_s)
     watched.run(2)
     (name, value) = watched.puts[-1]
-    record = codec.decode(value, "FlowWays")
+    record = codec.decode(value, "FlowRoutes")
     assert name == "a/e>b/e"
-    assert [(way["leg"], way["port"], way["peer_port"]) for way in record["ways"]] == [
+    assert [(way["leg"], way["path"], way["peer_port"]) for way in record["routes"]] == [
         ("ACK", 61_000, 80),
         ("ACK", 61_001, 80),
     ]
-    assert [tuple(way["hops"]) for way in record["ways"]] == [
+    assert [tuple(way["links"]) for way in record["routes"]] == [
         watched.links(80, 61_000),
         watched.links(80, 61_001),
     ]
@@ -194,7 +194,7 @@ def test_a_queue_pair_goes_as_udp_does_and_nothing_ever_comes_to_its_peer():
     pair = key(49_441, 4791, "ROCE")
     watched.run(1, [("b/e", pair, True)])
     assert watched.ways.hops_of("b/e", pair) == watched.links(49_441, 4791)
-    assert {49_441, *candidate_ports(A, B, 4791, 32, 61_000)} == set(watched.book.of("a/e", "b/e", 4791))
+    assert {49_441, *flow_candidate_ports(A, B, 4791, 32, 61_000)} == set(watched.book.of("a/e", "b/e", 4791))
     assert not watched.networks["TCP"].sent
     assert all(ttl <= 3 for _, target, ttl in watched.networks["UDP"].sent if target == (B, 4791))
 
@@ -224,7 +224,7 @@ def test_a_way_that_is_cut_stays_what_it_was():
 
 
 def test_ways_are_taken_back_when_their_flows_are_long_gone():
-    watched = Watched(ways_keep_s=5)
+    watched = Watched(routes_keep_s=5)
     watched.run(1, [("b/e", key(40_000), True)])
     assert watched.book.of("a/e", "b/e", 80)
     watched.run(20)
@@ -236,8 +236,8 @@ def test_ways_are_taken_back_when_their_flows_are_long_gone():
 
 
 def test_what_an_earlier_run_said_is_taken_back_where_nobody_wants_it_any_more():
-    watched = Watched(ways_keep_s=5)
-    watched.ways.remember("b/e", {"ways": [{"leg": "DATA"}]}, watched.now_s)
+    watched = Watched(routes_keep_s=5)
+    watched.ways.remember("b/e", {"routes": [{"leg": "DATA"}]}, watched.now_s)
     watched.run(20)
     assert watched.puts == [("a/e>b/e", None)]
 
@@ -266,7 +266,7 @@ def test_a_peer_that_says_nothing_of_being_reached_is_not_guessed_at():
 
 @pytest.mark.parametrize("most", [40, 100])
 def test_no_more_ways_are_traced_than_settings_say(most, caplog):
-    watched = Watched(ways_most=most)
+    watched = Watched(max_routes=most)
     watched.run(3, [("b/e", key(40_000, port), True) for port in range(80, 90)])
     found = sum(len(watched.book.of("a/e", "b/e", port)) for port in range(80, 90))
     assert found <= most + 10

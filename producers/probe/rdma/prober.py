@@ -35,7 +35,7 @@ from producers.probe.rdma.packets import (
     parse,
 )
 
-__all__ = ["Asker", "AskerSettings", "Group", "Outgoing", "UdPeer"]
+__all__ = ["UdProber", "UdProberSettings", "Group", "Outgoing", "UdPeer"]
 
 _MOST_OPEN: Final = 65_536
 _MOST_TICKETS: Final = 65_536
@@ -49,7 +49,7 @@ _SOUND_NS: Final = 1 << 62
 _TURNAROUND_NS: Final = 10_000_000_000
 
 
-class AskerSettings(NamedTuple):
+class UdProberSettings(NamedTuple):
     """How a prober asks and answers."""
 
     rate_pps: float
@@ -110,7 +110,7 @@ class _Ticket:
         self.t2, self.t3 = t2, NO_STAMP
 
 
-class Asker:
+class UdProber:
     """Times called `now_ns` are of the monotonic clock; stamps are of whatever clock stamps."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Asker:
         run: int,
         key: bytes,
         own: Sequence[tuple[UdPath, Address]],
-        settings: AskerSettings,
+        settings: UdProberSettings,
         seed: int,
         now_ns: int,
     ) -> None:

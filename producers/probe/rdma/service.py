@@ -20,20 +20,20 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from native.core import encode_probe_batch
-from producers.bounded_producer import Outlet, kafka_client
-from producers.inventory.nics import LookupReader, Roster
+from producers.bounded_producer import BoundedProducer, kafka_client
+from producers.inventory.nics import LookupReader, PeerTable
 from producers.probe.keys import KeyFileError, read_key
 from producers.probe.peers import choose_peers, hashes_of
 from producers.probe.rdma.gids import netdevs_of
 from producers.probe.rdma.records import columns_of, nic_record, peers_of
 from producers.probe.rdma.settings import RdmaProbeSettings
-from producers.probe.rdma.worker_process import Edge, opening
+from producers.probe.rdma.worker_process import WorkerProcess, open_request
 from producers.settings import LATER_MS, NicSettings
 from schemas import codec
 from schemas.ids import nic_id
 from schemas.topics import INVENTORY, PROBES
 
-__all__ = ["device_of", "main", "why_not"]
+__all__ = ["rdma_device_of", "main", "rdma_unavailable"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _POLL_S: Final = 0.1
 _SYSFS: Final = Path("/sys")
 
 
-def device_of(nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
+def rdma_device_of(nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
     """Return the RDMA device of a NIC: the one it names, else the first that shares its network device."""
     if nic.rdma_device is not None:
         return nic.rdma_device
@@ -56,12 +56,12 @@ def device_of(nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
     return next((device for device in devices if nic.device in netdevs_of(device, sysfs)), None)
 
 
-def why_not(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
+def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
     """Return in one line why a NIC is not probed over RDMA; None where it can be tried."""
     name = nic_id(nic.host, nic.device)
     if settings.enabled == "off":
         return f"{name}: no RDMA probes: rdma_probes.enabled = 'off'"
-    device = device_of(nic, sysfs)
+    device = rdma_device_of(nic, sysfs)
     if device is None:
         return f"{name}: no RDMA probes: no RDMA device beneath {nic.device}"
     if not (sysfs / "class/infiniband" / device).exists():
@@ -102,7 +102,7 @@ class _Prober:
         self.counters: dict[str, int] = {}
         self.stamp_error_ns = 0
         self._early: list[dict[str, Any]] = []
-        first = opening(
+        first = open_request(
             nic=self.name,
             device=device,
             run=self.run,
@@ -119,7 +119,7 @@ class _Prober:
             hardware=settings.hardware_stamps,
             sysfs=sysfs,
         )
-        self.edge = Edge(first, settings.verbs_python)
+        self.edge = WorkerProcess(first, settings.verbs_python)
         try:
             self.ready = self._opened()
         except BaseException:
@@ -139,7 +139,7 @@ class _Prober:
             stamp_error_ns=self.stamp_error_ns,
         )
 
-    def meet(self, roster: Roster) -> int:
+    def meet(self, roster: PeerTable) -> int:
         """Choose the peers anew from who is alive; return how many there are."""
         known = peers_of(roster.alive_ud(self.nic.shard).values(), self.ready["kind"])
         known.pop(self.name, None)
@@ -194,8 +194,8 @@ class _Service:
         client = kafka_client(settings.bootstrap)
         self._registry = _registry(settings.schema_registry_url)
         self._head = codec.header(PROBES.record, self._registry)
-        self._roster = Roster(settings.silent_s)
-        self._outlet = Outlet(client, settings.queue_messages, settings.queue_bytes, settings.compression)
+        self._roster = PeerTable(settings.silent_s)
+        self._outlet = BoundedProducer(client, settings.queue_messages, settings.queue_bytes, settings.compression)
         self._reader = LookupReader(client, {INVENTORY: self._roster.take}, self._registry)
         self._notify = SystemdNotifier()
         self._said = ""
@@ -286,7 +286,7 @@ def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = _SYSFS) ->
     """Probe until SIGTERM or SIGINT. Returns the exit code: 0 stopped, or nothing to do here, which is logged
     in one line; 2 cannot start."""
     stopping = _stop_on_signals()
-    reason, device = why_not(settings, nic, sysfs), device_of(nic, sysfs)
+    reason, device = rdma_unavailable(settings, nic, sysfs), rdma_device_of(nic, sysfs)
     if reason is not None or device is None:
         _log.info("%s", reason)
         return 0
@@ -302,7 +302,7 @@ def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = _SYSFS) ->
     return 0
 
 
-def _status(prober: _Prober, peers: int, outlet: Outlet) -> str:
+def _status(prober: _Prober, peers: int, outlet: BoundedProducer) -> str:
     count = prober.counters
     refused = sum(count.get(name, 0) for name in ("malformed", "bad_mac", "wrong_nic", "stale_time"))
     return (

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["TickClock", "Together", "read_together"]
+__all__ = ["TickClock", "CrossTimestamp", "cross_timestamp"]
 
 _TRIES: Final = 8
 
 
-class Together(NamedTuple):
+class CrossTimestamp(NamedTuple):
     """Two clocks at one moment, ns: `clock_ns` is within `bound_ns` of what it read when the system clock
     read `system_ns`."""
 
@@ -67,17 +67,17 @@ class TickClock:
         return self._epoch_ns + (ticks - self._start) * 1_000_000 // self._khz
 
 
-def read_together(read: Callable[[], int], system: Callable[[], int], tries: int = _TRIES) -> Together:
+def cross_timestamp(read: Callable[[], int], system: Callable[[], int], tries: int = _TRIES) -> CrossTimestamp:
     """Return a clock and the system clock read together: the tightest of some tries, the system clock's
     reading from the middle and half the time between both as the bound."""
-    best: Together | None = None
+    best: CrossTimestamp | None = None
     for _ in range(tries):
         before = system()
         clock = read()
         after = system()
         bound = (after - before + 1) // 2
         if bound >= 0 and (best is None or bound < best.bound_ns):
-            best = Together(clock, before + (after - before) // 2, bound)
+            best = CrossTimestamp(clock, before + (after - before) // 2, bound)
     if best is None:  # the system clock was set back in every try
-        return Together(read(), system(), 0)
+        return CrossTimestamp(read(), system(), 0)
     return best

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 if __name__ == "__main__":  # by its path, not as a part of the package: what lies beside it is no library
-    sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[2])]
+    sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[3])]
 
 from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_paths, read_ports, target_lid
 from producers.probe.rdma.packets import BYTES, GRH_BYTES, Address, is_mapped, q_key, source_gid
-from producers.probe.rdma.prober import Asker, AskerSettings, Outgoing, UdPeer
-from producers.probe.rdma.timestamps import TickClock, Together, read_together
+from producers.probe.rdma.prober import UdProber, UdProberSettings, Outgoing, UdPeer
+from producers.probe.rdma.timestamps import TickClock, CrossTimestamp, cross_timestamp
 
 __all__ = ["DeviceError", "main"]
 
@@ -118,13 +118,13 @@ class _Device:
         self._tokens: list[object] = [None] * _SENDS
         self._free = list(range(_SENDS))
 
-    def now(self) -> Together:
+    def now(self) -> CrossTimestamp:
         """Return the stamping clock and the system clock, read together."""
         clock = self.clock
         if clock is None:
             now = time.time_ns()
-            return Together(now, now, 0)
-        return read_together(lambda: clock.read(self._ticks()), time.time_ns)
+            return CrossTimestamp(now, now, 0)
+        return cross_timestamp(lambda: clock.read(self._ticks()), time.time_ns)
 
     def wait_armed(self) -> None:
         """Ask to be woken by the next completion."""
@@ -136,7 +136,7 @@ class _Device:
         self._channel.get_cq_event(self._cq)
         self._cq.ack_events(1)
 
-    def send(self, asker: Asker, out: Outgoing) -> None:
+    def send(self, asker: UdProber, out: Outgoing) -> None:
         """Post a packet."""
         handle = self._handle(out)
         if handle is None or not self._free:
@@ -155,7 +155,7 @@ class _Device:
             return
         self._tokens[slot] = out.token
 
-    def completions(self, asker: Asker) -> Iterator[tuple[int, bytes, Address, int]]:
+    def completions(self, asker: UdProber) -> Iterator[tuple[int, bytes, Address, int]]:
         """Yield what was received: path, payload, source, stamp. Raises DeviceError where a pair died."""
         for number, status, size, source, lid, stamp in self._polled():
             if status:
@@ -345,14 +345,14 @@ def main() -> int:
     except (DeviceError, ValueError, OSError) as error:
         lines.say({"error": str(error)})
         return 2
-    settings = AskerSettings(
+    settings = UdProberSettings(
         rate_pps=first["rate_pps"],
         timeout_ns=first["timeout_ns"],
         answer_max_pps=first["answer_max_pps"],
         max_age_ns=first["max_age_ns"],
         hardware=device.clock is not None,
     )
-    asker = Asker(
+    asker = UdProber(
         first["nic"],
         first["run"],
         bytes.fromhex(first["key"]),
@@ -372,7 +372,7 @@ def main() -> int:
     return 0
 
 
-def _serve(device: _Device, asker: Asker, lines: _Lines, flush_ns: int) -> None:
+def _serve(device: _Device, asker: UdProber, lines: _Lines, flush_ns: int) -> None:
     batch, flush_at_ns = 0, _next_flush(time.time_ns(), flush_ns)
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -394,7 +394,7 @@ def _serve(device: _Device, asker: Asker, lines: _Lines, flush_ns: int) -> None:
         lines.say({"batch": _batch(device, asker, batch)}, droppable=True)
 
 
-def _turn(device: _Device, asker: Asker, woken: bool) -> None:
+def _turn(device: _Device, asker: UdProber, woken: bool) -> None:
     """Take what has come, then send what is due: what lies there unread is not lost."""
     if woken:
         device.woken()
@@ -407,7 +407,7 @@ def _turn(device: _Device, asker: Asker, woken: bool) -> None:
         device.send(asker, out)
 
 
-def _wait_ms(device: _Device, asker: Asker, flush_at_ns: int) -> float:
+def _wait_ms(device: _Device, asker: UdProber, flush_at_ns: int) -> float:
     left_s = (flush_at_ns - time.time_ns()) / 1e9
     due_ns = asker.next_ns()
     if due_ns is not None:
@@ -421,7 +421,7 @@ def _next_flush(system_ns: int, every_ns: int) -> int:
     return (system_ns - _FLUSH_AFTER_NS) // every_ns * every_ns + every_ns + _FLUSH_AFTER_NS
 
 
-def _batch(device: _Device, asker: Asker, number: int) -> dict[str, Any]:
+def _batch(device: _Device, asker: UdProber, number: int) -> dict[str, Any]:
     now = device.now()
     return {
         "number": number,
@@ -437,7 +437,7 @@ def _batch(device: _Device, asker: Asker, number: int) -> dict[str, Any]:
     }
 
 
-def _stamp_error(device: _Device, asker: Asker) -> int:
+def _stamp_error(device: _Device, asker: UdProber) -> int:
     """Return by how much stamps may be off, ns; of user space's what its sends have shown lately."""
     return asker.stamp_error_ns if device.clock is None else device.clock.tick_ns
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-__all__ = ["Edge", "UdPeerLine", "opening"]
+__all__ = ["WorkerProcess", "UdPeerLine", "open_request"]
 
 UdPeerLine: TypeAlias = "tuple[str, str, int, int, Sequence[int]]"
 """Name, GID in hexadecimal, LID, free bits of it, queue pair numbers."""
@@ -25,7 +25,7 @@ _END_S: Final = 2.0
 _READ_BYTES: Final = 1 << 16
 
 
-def opening(
+def open_request(
     *,
     nic: str,
     device: str,
@@ -64,13 +64,13 @@ def opening(
     }
 
 
-class Edge:
+class WorkerProcess:
     """A device's process. `fileno` is to be waited on; `read` never blocks."""
 
     def __init__(self, first: dict[str, Any], python: str | None = None) -> None:
         """Start it. Raises OSError where it cannot be."""
         self._process = subprocess.Popen(
-            [python or sys.executable, str(Path(__file__).resolve().parent / "edge.py")],
+            [python or sys.executable, str(Path(__file__).resolve().parent / "verbs_worker.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             close_fds=True,

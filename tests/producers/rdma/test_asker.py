@@ -10,7 +10,7 @@ import pytest
 
 from producers.probe.rdma.gids import UdPath
 from producers.probe.rdma.packets import BYTES, COLLECT, REPLY, REQUEST, Address, Packet, name_hash, pack
-from producers.probe.rdma.prober import Asker, AskerSettings, Outgoing, UdPeer
+from producers.probe.rdma.prober import UdProber, UdProberSettings, Outgoing, UdPeer
 
 KEY = bytes(range(16))
 SYSTEM_NS = 1_700_000_000_000_000_000
@@ -36,8 +36,8 @@ class Nic:
             "answer_max_pps": 100_000.0,
             "max_age_ns": 10**12,
         }
-        settings = AskerSettings(**(given | more), hardware=hardware)
-        self.asker = Asker(name, number, KEY, own, settings, number, net.now_ns)
+        settings = UdProberSettings(**(given | more), hardware=hardware)
+        self.asker = UdProber(name, number, KEY, own, settings, number, net.now_ns)
 
 
 class Net:
@@ -179,7 +179,7 @@ def test_no_packet_is_longer_than_another() -> None:
 
 
 def answer_of(
-    asker: Asker, kind: int, asked: str, system_ns: int, key: bytes = KEY, now_ns: int = 0
+    asker: UdProber, kind: int, asked: str, system_ns: int, key: bytes = KEY, now_ns: int = 0
 ) -> Outgoing | None:
     source, target = Address(b"\x09" * 16, 0, 900), Address(b"\x01" * 16, 0, 100)
     data = pack(Packet(kind, 1, 5, name_hash(asked), system_ns, 0), key, source, target)

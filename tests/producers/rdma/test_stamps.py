@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.probe.rdma.timestamps import TickClock, read_together
+from producers.probe.rdma.timestamps import TickClock, cross_timestamp
 
 
 @given(
@@ -53,11 +53,11 @@ def test_two_clocks_read_together_are_within_the_bound(delays: list[tuple[int, i
         now[0] += after
         return value
 
-    found = read_together(read, lambda: now[0])
+    found = cross_timestamp(read, lambda: now[0])
     assert abs(found.clock_ns - (found.system_ns + apart)) <= found.bound_ns
     assert found.bound_ns == min((before + after + 1) // 2 for before, after in delays)
 
 
 def test_a_system_clock_that_is_set_back_meanwhile_is_read_again() -> None:
     system = iter([1000, 400, *range(500, 10_000, 10)])
-    assert read_together(lambda: 7, lambda: next(system)).bound_ns == 5
+    assert cross_timestamp(lambda: 7, lambda: next(system)).bound_ns == 5

@@ -9,7 +9,7 @@ from typing import Any
 
 import fabric
 
-from producers.probe.rdma.worker_process import Edge, opening
+from producers.probe.rdma.worker_process import WorkerProcess, open_request
 
 KEY = bytes(range(16))
 PATHS = 6
@@ -23,7 +23,7 @@ class Probers:
     """Probers of some NICs that ask one another."""
 
     def __init__(self, nics: list[str]) -> None:
-        self.edges = {nic: Edge(_opening(nic)) for nic in nics}
+        self.edges = {nic: WorkerProcess(_opening(nic)) for nic in nics}
         self.said: dict[str, list[dict[str, Any]]] = {nic: [] for nic in nics}
         self.until(lambda: all("ready" in (said or [{}])[0] for said in self.said.values()), "ready")
         self.ready = {nic: said.pop(0)["ready"] for nic, said in self.said.items()}
@@ -67,7 +67,7 @@ class Probers:
 
 
 def _opening(nic: str) -> dict[str, Any]:
-    return opening(
+    return open_request(
         nic=f"guest/rxe_{nic}",
         device=f"rxe_{nic}",
         run=7,

@@ -114,7 +114,7 @@ def test_a_liar_is_named_and_moves_nobody(sim: SimpleNamespace) -> None:
                 pair["offset_ns"] += lies[pair["prober"]] / 2
         records = solver.solve(window, WINDOW_NS, fits, {})
         found = sim.states(records)
-        assert found["h04/e0"]["event"] == "LIAR"
+        assert found["h04/e0"]["event"] == "FALSETICKER"
         assert found["h04/e0"]["state"] == UNSYNCED
         errors = fleet.errors_ns(records)
         for name, state in found.items():

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import TICK_NS, SimRun
+from producers.sim.simulation import TICK_NS, Simulation
 from schemas import codec
 from schemas.topics import FLOWS
 from streams.policy.rates import Rates, WantedRate
-from streams.runtime.flow_table import FlowTail
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_table import FlowTable
+from streams.runtime.route_table import RouteTable
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -35,11 +35,11 @@ class RateLoop:
     ) -> None:  # fmt: skip
         quiet = {"nics": 32, "load": 0.0, "flow_s": 80_000, "step_us": 1000, "rate_pps": 0,
                  "rate_bps": 100_000_000, "lossless": False}  # fmt: skip
-        self.run = SimRun(SimSettings(**{**quiet, **sim}), tell=(FLOWS,))
+        self.run = Simulation(SimSettings(**{**quiet, **sim}), tell=(FLOWS,))
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.index = self.fleet.link_index
-        self.tail = FlowTail(PathBook(), lambda nic: nic in self.fleet.nic_index)
+        self.tail = FlowTable(RouteTable(), lambda nic: nic in self.fleet.nic_index)
         self.live = self.tail.of("sim")
         self.rates = Rates(self.rate.__getitem__, **(rates or {}))
         self.acts, self.noise, self.every, self.reports = acts, noise, every, reports
@@ -174,7 +174,7 @@ class RateLoop:
                 "update": 0 if known is None else known["update"] + 1, "updated_ns": now_ns,
                 "kind": standing.get(link, known["kind"] if known else ""), "flows": flows,
                 "state": "OPENED" if known is None else "UPDATED" if link in standing else "CLOSED",
-                "delay_ns": float(self.depths[-1][i]) * 8e9 / self.rate[link], "links": [], "others": [],
+                "delay_ns": float(self.depths[-1][i]) * 8e9 / self.rate[link], "links": [], "candidates": [],
             }  # fmt: skip
             self.windows[link] = record
             self.at(now_ns + 30 * MS, lambda r=record: self.rates.take_contention(r))

@@ -14,10 +14,10 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
-    WAYS,
+    LINK_HEALTH,
     Topic,
 )
 from streams.alerts.ordered_inputs import Message
@@ -31,7 +31,7 @@ EPOCH = T // MS
 SPINES = 4
 HOSTS = 8
 RATE = 10**9
-PLACES = [(t.name, n) for t in (CONFIG, INVENTORY, WAYS, FLAPS, CONTENTION, FLOWS, ACTIONS) for n in (0, 1)]
+PLACES = [(t.name, n) for t in (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH, CONTENTION, FLOWS, ACTIONS) for n in (0, 1)]
 
 
 def nic(host: int) -> str:
@@ -67,7 +67,7 @@ class Log:
         self.rounds: list[dict[str, Any]] = []
         self.fallbacks: list[dict[str, Any]] = []
         self.put(CONFIG, "*", {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT",
-                               "most_moved_share": 1.0})  # fmt: skip
+                               "max_moved_share": 1.0})  # fmt: skip
         for host in range(HOSTS):
             self.put(INVENTORY, nic(host), {
                 "nic": nic(host), "host": f"h{host}", "device": "eth1", "shard": "s0", "rail": None,
@@ -85,10 +85,10 @@ class Log:
         name = f"h{source}/b/sock:{len(self.ports)}"
         self.ports[name], self.ends_of[name] = port, (source, peer)
         for a, b in ((source, peer), (peer, source)):
-            self.put(WAYS, f"{nic(a)}>{nic(b)}", {
-                "nic": nic(a), "peer": nic(b), "shard": "s0", "traced_ns": self.now_ns, "ways": [
-                    {"leg": leg, "port": p, "peer_port": 5000, "complete": True, "since_ns": 0,
-                     "hops": hops(a, b, spine)}
+            self.put(FLOW_ROUTES, f"{nic(a)}>{nic(b)}", {
+                "nic": nic(a), "peer": nic(b), "shard": "s0", "traced_ns": self.now_ns, "routes": [
+                    {"leg": leg, "path": p, "peer_port": 5000, "complete": True, "since_ns": 0,
+                     "links": hops(a, b, spine)}
                     for p in range(6000, 6016) for leg, spine in (("DATA", p % 4), ("ACK", p // 4 % 4))
                 ],
             })  # fmt: skip
@@ -104,7 +104,7 @@ class Log:
                 "flows": [
                     {"flow_id": name, "state": "OPEN", "nic": nic(host), "peer": nic(self.ends_of[name][1]),
                      "source_address": "", "peer_address": "", "source_port": port, "peer_port": 5000,
-                     "protocol": "TCP", "hops": hops(*self.ends_of[name], port % 4), "job": None,
+                     "protocol": "TCP", "links": hops(*self.ends_of[name], port % 4), "job": None,
                      "tenant": None, "bytes_total": max(0, int((self.now_ns - T) / 8e9 * self.mean_bps)),
                      "interval_ns": S, "bytes": 0, "rate_bps": self.rate_bps,
                      "rtt_ns": 10_000, "can": ["MOVE", "PACE"]}
@@ -116,10 +116,10 @@ class Log:
         ends = sorted(link.split(">"))
         subject = "<>".join(ends)
         self.numbers[subject] += 1
-        self.put(FLAPS, subject, {
+        self.put(LINK_HEALTH, subject, {
             "subject": subject, "kind": "LINK", "shard": "s0", "seq": self.numbers[subject], "state": state,
-            "before": "UP", "links": [link], "since_ns": self.now_ns, "judged_ns": self.now_ns,
-            "loss_rate": None, "flaps_hour": 0, "flaps_total": 0, "because": "PROBES", "text": "",
+            "before": "UP", "links": [link], "since_ns": self.now_ns, "evaluated_ns": self.now_ns,
+            "loss_rate": None, "flaps_hour": 0, "flaps_total": 0, "detected_by": "PROBES", "text": "",
         })  # fmt: skip
 
     def window(self, link: str, state: str, opened_ns: int, update: int) -> None:
@@ -206,7 +206,7 @@ def busy(log: Log, feed: PolicyInputs) -> None:
     log.health("spine1:leaf2>leaf2:u1", "DOWN")
     log.turn(feed, 0.004)
     log.put(CONFIG, "*", {"host": "*", "version": 2, "at_ns": 0, "by": "t", "mode": "OBSERVE",
-                          "most_moved_share": 1.0, "protected_jobs": ["x"]})  # fmt: skip
+                          "max_moved_share": 1.0, "protected_jobs": ["x"]})  # fmt: skip
     log.health("leaf1:u2>spine2:leaf1", "UP")
     log.health("spine1:leaf2>leaf2:u1", "UP")
     for _ in range(60):
@@ -240,11 +240,11 @@ def test_the_log_gives_the_same_decisions_again() -> None:
     assert {decision["action"] for decision in made} == {"REROUTE", "RESTORE"}
     log.now_ns += S
     log.turn(feed)
-    told = sum(len(record["rounds"]) for record in log.rounds)
+    told = sum(len(record["cycles"]) for record in log.rounds)
     assert told == feed.shards["s0"].number, "every round is told of within a second"
     assert again(log, EPOCH) == made
     for record in log.rounds:
-        assert codec.decode(codec.encode("PolicyRounds", record), "PolicyRounds") == record
+        assert codec.decode(codec.encode("PolicyCycles", record), "PolicyCycles") == record
 
 
 def test_rounds_that_are_not_there_are_named() -> None:
@@ -308,7 +308,7 @@ def reflex(log: Log, flow: str, from_path: int, to_path: int) -> None:
     log.ports[flow] = to_path
     log.put(ACTIONS, "h0", {
         "host": "h0", "decision_id": "h0/reflex/1", "shard": "", "epoch": 0, "seq": 0, "flow_id": flow,
-        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "REFLEX",
+        "action": "REROUTE", "config_version": 1, "at_ns": log.now_ns, "outcome": "LOCAL_REPAIR",
         "from_path": from_path, "to_path": to_path, "took_ns": 1000, "detail": "",
     })  # fmt: skip
 
@@ -372,16 +372,16 @@ def test_a_flow_whose_owner_lets_nothing_be_done_stays_and_it_is_said() -> None:
     log.health("leaf1:u0>spine0:leaf1", "DOWN")
     assert log.turn(feed, 0.02) == []
     log.turn(feed, 1.0)
-    held = [each for record in log.rounds for row in record["rounds"] for each in row["held"] or ()]
-    assert {each["why"] for each in held} == {"NOT_MOVABLE"}
+    held = [each for record in log.rounds for row in record["cycles"] for each in row["suppressed"] or ()]
+    assert {each["cause"] for each in held} == {"NOT_MOVABLE"}
 
 
 def test_bad_ways_and_actions_are_refused_and_told() -> None:
     log, feed = Log(), PolicyInputs(EPOCH, PLACES)
-    for topic in (WAYS, ACTIONS):
+    for topic in (FLOW_ROUTES, ACTIONS):
         feed.offer(Message(T, topic.name, 0, 0, "x", b"nonsense"))
     feed.take()
-    assert [message.topic for message, _ in feed.refused] == [WAYS.name, ACTIONS.name]
+    assert [message.topic for message, _ in feed.refused] == [FLOW_ROUTES.name, ACTIONS.name]
     assert DECISIONS.name not in {topic for topic, _ in PLACES}
     assert log.decisions == []
 
@@ -443,6 +443,6 @@ def test_what_is_held_back_is_told_again_for_who_begins_to_listen() -> None:
         log.turn(feed, 1.0)
         if second == 2:
             log.health("leaf1:u0>spine0:leaf1", "DOWN")
-    told = [row["held"] for record in log.rounds for row in record["rounds"] if row["held"]]
+    told = [row["suppressed"] for record in log.rounds for row in record["cycles"] if row["suppressed"]]
     assert 3 <= len(told) <= 5, "once, and every ten seconds"
-    assert {each["why"] for held in told for each in held} == {"NOT_ALLOWED"}
+    assert {each["cause"] for held in told for each in held} == {"NOT_ALLOWED"}

@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actuators.applier import Answer, Applier, key_of, read_decision
+from actuators.applier import Applier, read_decision
+from actuators.effectors.base import Answer
+from actuators.flow_state import key_of
 from producers.sim.settings import SimSettings
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLAPS, FLOWS, LINKS, PATHS
+from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLOWS, LINK_HEALTH, LINKS, PATHS
 from streams.links.health import ShardHealth
 from streams.policy.policy import Policy
 from streams.policy.rules import Rules
-from streams.runtime.flow_routes import Way
-from streams.runtime.flow_table import FlowTail, LiveFlow
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_routes import FlowRoute
+from streams.runtime.flow_table import FlowTable, LiveFlow
+from streams.runtime.route_table import RouteTable
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -31,7 +33,7 @@ PORTS = range(50_000, 50_064)
 
 
 def config(mode: str = "ACT", **more: Any) -> dict[str, dict[str, Any]]:
-    record = {"host": "*", "version": 1, "at_ns": 0, "by": "test", "mode": mode, "most_moved_share": 1.0}
+    record = {"host": "*", "version": 1, "at_ns": 0, "by": "test", "mode": mode, "max_moved_share": 1.0}
     name = "ActuatorConfig"
     return {"*": codec.decode(codec.encode(name, record | more), name)}
 
@@ -39,11 +41,11 @@ def config(mode: str = "ACT", **more: Any) -> dict[str, dict[str, Any]]:
 class TracedWays:
     """What hosts would have traced before anything broke: each flow's ways from 64 other source ports."""
 
-    def __init__(self, run: SimRun) -> None:
+    def __init__(self, run: Simulation) -> None:
         self.fleet = run.fleet
-        self.found: dict[tuple[str, str], dict[int, Way]] = {}
+        self.found: dict[tuple[str, str], dict[int, FlowRoute]] = {}
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         pair = (flow.nic, flow.peer)
         if pair not in self.found:
             self.found[pair] = self.trace(pair, list(PORTS))
@@ -51,11 +53,11 @@ class TracedWays:
             self.found[pair] = self.found[pair] | self.trace(pair, [flow.path])
         return self.found[pair]
 
-    def trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, Way]:
+    def trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, FlowRoute]:
         nic, peer = (self.fleet.nic_index[name] for name in pair)
         found = self.fleet.paths([nic] * len(ports), [peer] * len(ports), ports, 4791)
         return {
-            port: Way(tuple(self.fleet.link_ids[link] for link in found.of(i)))
+            port: FlowRoute(tuple(self.fleet.link_ids[link] for link in found.of(i)))
             for i, port in enumerate(ports)
         }
 
@@ -63,7 +65,7 @@ class TracedWays:
 class SimulatedHost:
     """One host's `Applier`, its flows those of the simulation itself, done at once."""
 
-    def __init__(self, host: str, run: SimRun) -> None:
+    def __init__(self, host: str, run: Simulation) -> None:
         self.host, self.run = host, run
         self.reports: list[dict[str, Any]] = []
         self.it = Applier(host, self, self.report, lambda: run.now_ns, lambda: run.now_ns)
@@ -79,7 +81,7 @@ class SimulatedHost:
     def can(self, key: str) -> frozenset[str]:
         return frozenset({"MOVE", "PACE"})
 
-    def order(self, key: str, verb: str, value: int, answer: Any) -> None:
+    def execute(self, key: str, verb: str, value: int, answer: Any) -> None:
         flow_id = self.flow(key).flow_id
         if verb == "MOVE":
             self.run.set_flow_path(flow_id, value)
@@ -106,7 +108,7 @@ class Loop:
         tell = (FLOWS, LINKS, PATHS) if real else (FLOWS,)
         quiet = {"nics": 64, "load": 0.0, "flow_s": 80_000, "step_us": 1000, "seed": seed,
                  "rate_pps": 1000 if real else 0}  # fmt: skip
-        self.run = SimRun(SimSettings(**{**quiet, **sim}), tell=tell)
+        self.run = Simulation(SimSettings(**{**quiet, **sim}), tell=tell)
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.ways = TracedWays(self.run)
@@ -118,7 +120,7 @@ class Loop:
         for applier in self.appliers.values():
             applier.it.take_config(self.records)
         self.policy, self.live, self.tail = self.new_policy()
-        self.book = PathBook()
+        self.book = RouteTable()
         self.health = ShardHealth("sim") if real else None
         self.offset = 0
         self.every = every
@@ -135,7 +137,7 @@ class Loop:
         self.contended: Counter[str] = Counter()
 
     def new_policy(self):
-        tail = FlowTail(PathBook(), lambda nic: nic in self.fleet.nic_index)
+        tail = FlowTable(RouteTable(), lambda nic: nic in self.fleet.nic_index)
         live = tail.of("sim")
         policy = Policy("sim", 1, live, self.ways, self.rate.__getitem__, rules=self.rules)
         policy.take_config(self.records)
@@ -178,10 +180,10 @@ class Loop:
             elif out.topic is PATHS:
                 self.book.take(out.key.encode(), out.value())
             elif self.health is not None:
-                self.judged(self.health.take(out.record(), out.at_ns, self.book, self.offset))
+                self.judged(self.health.ingest(out.record(), out.at_ns, self.book, self.offset))
                 self.offset += 1
         if self.health is not None:
-            self.judged(self.health.tick(self.run.now_ns))
+            self.judged(self.health.evaluate(self.run.now_ns))
         else:
             self.tell_health()
         self.tell_contention()
@@ -253,7 +255,7 @@ class Loop:
                 del self.windows[link]
 
 
-def feed(policy: Policy, live: Any, tail: FlowTail, kind: str, what: Any) -> None:
+def feed(policy: Policy, live: Any, tail: FlowTable, kind: str, what: Any) -> None:
     if kind == "flows":
         tail.take(what[0], what[1], append_ns=what[2])
     elif kind == "health":
@@ -265,10 +267,10 @@ def feed(policy: Policy, live: Any, tail: FlowTail, kind: str, what: Any) -> Non
 def health(link: str, state: str, seq: int, at_ns: int, loss: float = 0.0, **more: Any) -> dict[str, Any]:
     record = {
         "subject": cable_id(link), "kind": "LINK", "shard": "sim", "seq": seq, "state": state, "before": "UP",
-        "links": [link], "since_ns": at_ns, "judged_ns": at_ns, "loss_rate": loss or None, "flaps_hour": 0,
-        "flaps_total": 0, "because": "PROBES", "text": "", **more,
+        "links": [link], "since_ns": at_ns, "evaluated_ns": at_ns, "loss_rate": loss or None, "flaps_hour": 0,
+        "flaps_total": 0, "detected_by": "PROBES", "text": "", **more,
     }  # fmt: skip
-    return codec.decode(codec.encode(FLAPS.record, record), FLAPS.record)
+    return codec.decode(codec.encode(LINK_HEALTH.record, record), LINK_HEALTH.record)
 
 
 def window(
@@ -495,9 +497,9 @@ def test_fallbacks_name_living_ways_that_leave_the_present_one() -> None:
     for name, each in ranked.items():
         assert each["path"] == flows[name].path
         ways = loop.ways.of(flows[name])
-        for other in each["others"]:
+        for other in each["other_paths"]:
             assert not dead & set(ways[other].links)
-        assert set(ways[each["others"][0]].links) & set(flows[name].hops) == {
+        assert set(ways[each["other_paths"][0]].links) & set(flows[name].hops) == {
             flows[name].hops[0],
             flows[name].hops[-1],
         }

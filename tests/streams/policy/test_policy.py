@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, FLAPS
+from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, LINK_HEALTH
 from streams.policy.action_budget import NS_PER_MINUTE
 from streams.policy.policy import Policy
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 
 MS = 1_000_000
@@ -84,7 +84,7 @@ class World:
         ports = frozenset((*range(100, 108), flow.path))
         key = (flow.nic, flow.peer, self.shift, ports)
         return self.ways.setdefault(key, {
-            path: Way(links_of(flow.nic, flow.peer, (path + self.shift) % SPINES)) for path in sorted(ports)
+            path: FlowRoute(links_of(flow.nic, flow.peer, (path + self.shift) % SPINES)) for path in sorted(ports)
         })  # fmt: skip
 
     def health(self, link, state, kind="LINK", **more):
@@ -96,10 +96,10 @@ class World:
         record = {
             "subject": subject, "kind": kind, "shard": "s0", "seq": self.seq[subject], "state": state,
             "before": "UP", "links": [link] if kind == "LINK" else [], "since_ns": self.now_ns,
-            "judged_ns": self.now_ns, "loss_rate": 0.2 if state == "GREY" else None, "flaps_hour": 0,
-            "flaps_total": 0, "because": "PROBES", "text": "", **more,
+            "evaluated_ns": self.now_ns, "loss_rate": 0.2 if state == "GREY" else None, "flaps_hour": 0,
+            "flaps_total": 0, "detected_by": "PROBES", "text": "", **more,
         }  # fmt: skip
-        self.policy.take_health(subject, codec.decode(codec.encode(FLAPS.record, record), FLAPS.record))
+        self.policy.take_health(subject, codec.decode(codec.encode(LINK_HEALTH.record, record), LINK_HEALTH.record))
 
     def window(self, link, state="OPENED", kind="COLLISION", opened_ns=T):
         self.update += 1
@@ -148,7 +148,7 @@ events = st.one_of(
     st.sampled_from([0.0, 0.1, 0.3, 1.0]),
 )  # fmt: skip
 def test_whatever_happens_nothing_moves_onto_what_is_dead_and_no_limit_is_passed(story, obey, most, share):
-    w = World(24, obey=obey, most_actions_per_s=most, most_moved_share=share, protected_jobs=["llm"])
+    w = World(24, obey=obey, max_actions_per_s=most, max_moved_share=share, protected_jobs=["llm"])
     safe = sorted(w.paths)[3]
     w.job[safe] = "llm"
     w.decide()
@@ -180,7 +180,7 @@ def test_whatever_happens_nothing_moves_onto_what_is_dead_and_no_limit_is_passed
 
 
 def test_a_cable_that_dies_one_way_and_later_the_other_is_dead_only_that_way():
-    w = World(16, most_moved_share=1.0)
+    w = World(16, max_moved_share=1.0)
     w.paths = {name: 100 + n // 2 for n, name in enumerate(w.paths)}
     w.decide()
     out, back = "leaf1:u1>spine1:p1", "spine1:p1>leaf1:u1"
@@ -196,7 +196,7 @@ def test_a_cable_that_dies_one_way_and_later_the_other_is_dead_only_that_way():
 
 
 def test_the_dead_come_before_the_lossy_and_the_heavy_before_the_light():
-    w = World(8, most_moved_share=1.0)
+    w = World(8, max_moved_share=1.0)
     for n, name in enumerate(sorted(w.paths)):
         w.rate_bps[name] = 1e6 * (n + 1)
     w.decide()
@@ -215,7 +215,7 @@ def test_the_dead_come_before_the_lossy_and_the_heavy_before_the_light():
 
 
 def test_a_lossy_path_is_taken_only_from_a_dead_one():
-    w = World(8, most_moved_share=1.0)
+    w = World(8, max_moved_share=1.0)
     w.decide()
     for spine in range(SPINES):
         w.health(f"leaf1:u{spine}>spine{spine}:p1", "GREY")
@@ -230,8 +230,8 @@ def test_a_lossy_path_is_taken_only_from_a_dead_one():
     [
         ({"protected_jobs": ["llm"]}, "PROTECTED"),
         ({"allowed_actions": ["PACE"]}, "NOT_ALLOWED"),
-        ({"most_actions_per_s": 0}, "ACTIONS_PER_S"),
-        ({"most_moved_share": 0.0}, "MOVED_SHARE"),
+        ({"max_actions_per_s": 0}, "ACTIONS_PER_S"),
+        ({"max_moved_share": 0.0}, "MOVED_SHARE"),
     ],
 )
 def test_what_is_held_back_says_why(limits, why):
@@ -243,7 +243,7 @@ def test_what_is_held_back_says_why(limits, why):
 
 
 def test_a_dead_receiver_moves_nothing():
-    w = World(8, most_moved_share=1.0)
+    w = World(8, max_moved_share=1.0)
     w.decide()
     w.health("h5/eth1", "DOWN", kind="NIC")
     assert w.decide() == []
@@ -252,7 +252,7 @@ def test_a_dead_receiver_moves_nothing():
 
 
 def test_what_is_not_carried_out_is_decided_again_ever_later():
-    w = World(2, obey=False, most_moved_share=1.0)
+    w = World(2, obey=False, max_moved_share=1.0)
     w.decide()
     w.health("leaf1:u1>spine1:p1", "DOWN")
     for _ in range(3000):
@@ -272,7 +272,7 @@ def test_a_decision_names_the_config_that_it_was_made_under():
 
 
 def test_a_collision_that_no_path_has_room_for_is_left_alone():
-    w = World(16, most_moved_share=1.0)
+    w = World(16, max_moved_share=1.0)
     w.paths = {name: 100 + n // 2 for n, name in enumerate(w.paths)}
     w.rate_bps = dict.fromkeys(w.paths, 9e8)
     for _ in range(300):
@@ -285,7 +285,7 @@ def test_a_collision_that_no_path_has_room_for_is_left_alone():
 
 
 def test_an_incast_moves_nothing():
-    w = World(8, most_moved_share=1.0)
+    w = World(8, max_moved_share=1.0)
     w.rate_bps = dict.fromkeys(w.paths, 9e8)
     w.window("leaf2:p5>h5:eth1", kind="INCAST")
     for _ in range(20):
@@ -293,7 +293,7 @@ def test_an_incast_moves_nothing():
 
 
 def test_on_paths_that_nobody_knows_a_flow_tries_another_after_sustained_delay_and_then_rests():
-    w = World(4, ways=False, hops=False, most_moved_share=1.0)
+    w = World(4, ways=False, hops=False, max_moved_share=1.0)
     for _ in range(50):
         assert w.decide() == []
     slow = sorted(w.paths)[0]
@@ -311,7 +311,7 @@ def test_on_paths_that_nobody_knows_a_flow_tries_another_after_sustained_delay_a
 
 def tried_long(link):
     """A world in which nothing comes of what is decided since a link died: flows wait."""
-    it = World(obey=False, mode="ACT", most_moved_share=1.0)
+    it = World(obey=False, mode="ACT", max_moved_share=1.0)
     it.decide()
     it.health(link, "DOWN")
     for _ in range(200):
@@ -336,7 +336,7 @@ def test_what_was_tried_for_one_dead_link_delays_nothing_for_another():
 def test_a_new_config_lets_what_waits_be_tried_at_once():
     link = "leaf1:u1>spine1:p1"
     it = tried_long(link)
-    it.configure(version=2, most_moved_share=1.0)
+    it.configure(version=2, max_moved_share=1.0)
     assert {each["flow_id"] for each in it.decide()} == it.crossing(link)
 
 
@@ -364,7 +364,7 @@ def rows_of(it):
 def others_across(it, link):
     """Rows that tell of a path over a link, by the ways as they are now."""
     return [
-        row for row in rows_of(it) for path in row["others"]
+        row for row in rows_of(it) for path in row["other_paths"]
         if link in links_of(*it.ends[row["flow_id"]], (path + it.shift) % SPINES)
     ]  # fmt: skip
 
@@ -421,12 +421,12 @@ def test_a_flow_that_was_moved_is_ranked_at_once():
     it.decide()
     (row,) = [row for row in rows_of(it) if row["flow_id"] == name]
     assert row["path"] == it.paths[name]
-    assert it.paths[name] not in row["others"]
+    assert it.paths[name] not in row["other_paths"]
 
 
 def test_what_was_only_observed_does_not_rest_once_a_config_lets_it_be_done():
     link = "leaf1:u1>spine1:p1"
-    it = World(obey=False, mode="OBSERVE", most_moved_share=1.0)
+    it = World(obey=False, mode="OBSERVE", max_moved_share=1.0)
     for name in it.crossing(link):
         it.rate_bps[name] = 6e8
 
@@ -443,5 +443,5 @@ def test_what_was_only_observed_does_not_rest_once_a_config_lets_it_be_done():
         assert len(rounds) < 50, "the second try comes 5 s after the first"
     rests = resting()
     assert rests <= set().union(*rounds)
-    it.configure(version=2, mode="ACT", most_moved_share=1.0)
+    it.configure(version=2, mode="ACT", max_moved_share=1.0)
     assert round_() & rests

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fabrictime.bench._pipeline import Service, embedded_log
 from fabrictime.commands.cli import app
 from schemas import codec
-from schemas.topics import ACTIONS, DECISIONS, FALLBACKS, REJECTS, ROUNDS, WAYS, Topic
+from schemas.topics import ACTIONS, DECISIONS, FALLBACKS, FLOW_ROUTES, POLICY_CYCLES, REJECTS, Topic
 from tests.streams.policy import test_feed as world
 from tests.streams.test_pipeline import Log
 
@@ -68,7 +68,7 @@ class Fabric(world.Log):
             self.producer.poll(0.02)
 
     def told(self) -> list[dict[str, Any]]:
-        return [record for _, record in self.log.read(ROUNDS.name)]
+        return [record for _, record in self.log.read(POLICY_CYCLES.name)]
 
 
 @pytest.fixture
@@ -111,14 +111,14 @@ def test_flows_leave_a_dead_link_through_a_worker_kill_and_the_log_says_the_same
         assert {decision["flow_id"] for decision in later} == hit, "what had moved is not moved again"
         assert all(decision["epoch"] > epoch for decision in later)
         assert not fabric.over(other) | fabric.over(DEAD)
-        fabric.put(WAYS, "x", None)
-        fabric.producer.produce(WAYS.name, b"nonsense", "x")
-        fabric.until(lambda: any(r["topic"] == WAYS.name for _, r in fabric.log.read(REJECTS.name)))
+        fabric.put(FLOW_ROUTES, "x", None)
+        fabric.producer.produce(FLOW_ROUTES.name, b"nonsense", "x")
+        fabric.until(lambda: any(r["topic"] == FLOW_ROUTES.name for _, r in fabric.log.read(REJECTS.name)))
         fabric.until(lambda: fabric.told()[-1]["at_ns"] > fabric.now_ns)
     finally:
         second.stop()
     others = [each for _, record in fabric.log.read(FALLBACKS.name) for each in record["flows"]]
-    assert all(each["others"] and len(each["other_links"]) == len(each["others"]) for each in others)
+    assert all(each["other_paths"] and len(each["other_links"]) == len(each["other_paths"]) for each in others)
     found = CliRunner().invoke(app, ["replay", "decisions", "--log", bootstrap, "--from", "5m", "--json"])
     assert found.exit_code == 0, found.output
     said = json.loads(found.output)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import Counter
 
 from fabrictime.bench._act_sim import Loop, Scenario
-from producers.sim.simulation import SimRun
+from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.topics import CONFIG
 from streams.policy.policy import Policy
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 from tests.streams.policy.test_loop import health, window
 
@@ -43,7 +43,7 @@ class Turns:
         self.decisions: list[dict] = []
         self.held: list = []
         self.policy = Policy("sim", 1, self, self, lambda link: LINE)
-        record = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "most_moved_share": 1.0}
+        record = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "max_moved_share": 1.0}
         record = codec.decode(codec.encode(CONFIG.record, record | config), CONFIG.record)
         self.policy.take_config({"*": record})
 
@@ -67,8 +67,8 @@ class Turns:
             ))  # fmt: skip
         return found
 
-    def of(self, flow: LiveFlow) -> dict[int, Way]:
-        return {path: Way(self.links(flow.flow_id, path)) for path in range(100, 100 + 2 * SPINES)}
+    def of(self, flow: LiveFlow) -> dict[int, FlowRoute]:
+        return {path: FlowRoute(self.links(flow.flow_id, path)) for path in range(100, 100 + 2 * SPINES)}
 
     def advance(self, seconds: float) -> list[dict]:
         made = []
@@ -148,7 +148,7 @@ def test_no_lane_leads_over_what_is_not_well():
 
 
 def test_limits_hold_for_lanes_as_for_all():
-    t = Turns(most_actions_per_s=1)
+    t = Turns(max_actions_per_s=1)
     made = t.advance(2.05)
     per_host = Counter(d["host"] for d in made)
     assert per_host
@@ -162,7 +162,7 @@ def small(seed: int, *, act: bool) -> Loop:
         Shape(hosts=16, hosts_per_rack=8, spines=8, host_rate_bps=10**11, fabric_rate_bps=10**11), seed
     )
     settings = Scenario(nics=16, bytes_each=200e6).settings(seed)
-    return Loop(SimRun(settings, fleet=fleet, tell=Loop.TOPICS), act)
+    return Loop(Simulation(settings, fleet=fleet, tell=Loop.TOPICS), act)
 
 
 def test_on_a_small_fleet_all_go_at_nearly_line_rate_once_decided():

@@ -27,7 +27,7 @@ def test_links_of_which_nothing_was_said_are_well_and_sound_means_that_nothing_i
     for seq, (what, state, others) in enumerate(told):
         subject = what if what == NIC else cable_id(what)
         record = None if state is None else {
-            "seq": seq, "state": state, "links": [] if what == NIC else [what], "others": others,
+            "seq": seq, "state": state, "links": [] if what == NIC else [what], "candidates": others,
             "kind": "NIC" if what == NIC else "LINK", "flaps_hour": 0, "loss_rate": 0.1, "since_ns": seq * S,
         }  # fmt: skip
         was = {link: health_table.of_links([link], seq * S)[:2] for link in LINKS}

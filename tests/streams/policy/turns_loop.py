@@ -160,7 +160,7 @@ class TurnsLoop:
                 "window_id": f"w/{n}/{opened_ns}", "link": _last(n), "opened_ns": opened_ns,
                 "update": known["update"] + 1 if known else 0, "updated_ns": self.now * MS, "kind": "INCAST",
                 "state": "UPDATED" if known and stands else "OPENED" if stands else "CLOSED",
-                "delay_ns": float(bits[-1, n]) * 1e9 / LINK_BPS, "links": [], "others": [],
+                "delay_ns": float(bits[-1, n]) * 1e9 / LINK_BPS, "links": [], "candidates": [],
                 "flows": [
                     {"flow_id": f.flow_id, "peer": f.peer} for f in self.live.values() if f.peer == f"h{n}/0"
                 ],
