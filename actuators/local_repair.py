@@ -27,7 +27,7 @@ REST_NS: Final = 100_000_000
 
 
 class _Path(NamedTuple):
-    in_a_row: int
+    loss_streak: int
     answered_ns: int | None
     first_lost_ns: int | None
     last_lost_ns: int | None
@@ -78,7 +78,7 @@ class DeadLinks:
 
         paths = [
             _Path(
-                row["in_a_row"],
+                row["loss_streak"],
                 then(row["answered_age_ns"]),
                 then(row["first_lost_age_ns"]),
                 then(row["last_lost_age_ns"]),
@@ -109,12 +109,12 @@ class DeadLinks:
                     life[link] = max(life.get(link, path.answered_ns), path.answered_ns)
         lost: dict[str, int] = {}
         for path in paths:
-            if not path.in_a_row or path.last_lost_ns is None or path.first_lost_ns is None:
+            if not path.loss_streak or path.last_lost_ns is None or path.first_lost_ns is None:
                 continue
             for link in path.links:
                 alive_ns = life.get(link)
                 if alive_ns is None or alive_ns < path.first_lost_ns:
-                    lost[link] = lost.get(link, 0) + path.in_a_row
+                    lost[link] = lost.get(link, 0) + path.loss_streak
                 elif alive_ns < path.last_lost_ns:
                     lost[link] = lost.get(link, 0) + 1  # how many of them came after it, nobody knows
         self._dead = frozenset(link for link, count in lost.items() if count >= DEAD_LOSSES)
