@@ -26,11 +26,12 @@ from typing import Any, Final
 
 from sdnotify import SystemdNotifier
 
-from actuators.applier import Applier, key_of, read_decision
+from actuators.applier import Applier, read_decision
 from actuators.command_io import CommandIO, LogMessage
 from actuators.effectors.endpoints import FlowEndpoints
 from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.fabric_time import FabricTime
+from actuators.flow_state import key_of
 from actuators.journal import Journal
 from actuators.kafka_clients import kafka_client, registry_of
 from actuators.local_repair import DeadLinks, LocalRepair

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from actuators import endpoint_protocol
-from actuators.applier import Answer
+from actuators.effectors.base import Answer
 from actuators.owned_sockets import check_owner, leave, listen
 
 __all__ = ["FlowEndpoints", "HostEndpoints"]
@@ -145,7 +145,7 @@ class FlowEndpoints:
                 return
             del self._pending[number]
             self.unanswered += 1
-            _answer(command, Answer(wrong=f"no answer within {self._answer_ns / 1e6:g} ms", unsure=True))
+            _answer(command, Answer(error=f"no answer within {self._answer_ns / 1e6:g} ms", maybe_done=True))
 
     def close(self) -> None:
         """Hang up and remove the socket."""
@@ -167,11 +167,11 @@ class FlowEndpoints:
         flow_entry = self._flows.get((host, key))
         return frozenset() if flow_entry is None else flow_entry.verbs
 
-    def order(self, host: str, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+    def execute(self, host: str, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
         """Send a command; `answer` is called once."""
         flow_entry = self._flows.get((host, key))
         if flow_entry is None:
-            answer(Answer(wrong="its owner is gone"))
+            answer(Answer(error="its owner is gone"))
             return
         self._number += 1
         due_ns = self._clock_ns() + self._answer_ns
@@ -281,13 +281,13 @@ class FlowEndpoints:
         command = self._pending.get(message.number)
         if command is None or command.endpoint is not endpoint:
             return  # given up before: what it has now, its owner tells with the flow
-        wrong = _invalid_answer(command.verb, message)
-        if wrong:
-            self._refuse(endpoint, wrong)
-            message = endpoint_protocol.Failed(message.number, wrong)
+        error = _invalid_answer(command.verb, message)
+        if error:
+            self._refuse(endpoint, error)
+            message = endpoint_protocol.Failed(message.number, error)
         self._pending.pop(message.number, None)
         if isinstance(message, endpoint_protocol.Failed):
-            _answer(command, Answer(wrong=message.text))
+            _answer(command, Answer(error=message.text))
             return
         flow_entry = self._flows.get(command.flow)
         if command.verb == "MOVE" and flow_entry is not None:
@@ -310,11 +310,11 @@ class FlowEndpoints:
             self._lose(endpoint, flow)
         self._fail(lambda command: command.endpoint is endpoint, "its owner hung up")
 
-    def _fail(self, which: Callable[[_PendingCommand], bool], wrong: str) -> None:
+    def _fail(self, which: Callable[[_PendingCommand], bool], error: str) -> None:
         for number in [number for number, command in self._pending.items() if which(command)]:
             command = self._pending.pop(number, None)
             if command is not None:
-                _answer(command, Answer(wrong=wrong, unsure=True))
+                _answer(command, Answer(error=error, maybe_done=True))
 
     def _refuse(self, endpoint: _Endpoint, reason: str) -> None:
         self.refused += 1
@@ -363,9 +363,9 @@ class HostEndpoints:
         """Return what its owner lets be done to a flow."""
         return self.endpoints.can(self.host, key)
 
-    def order(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+    def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
         """Let a flow go on from a source port (MOVE), or at a rate (PACE, bit/s; 0: let go)."""
-        self.endpoints.order(self.host, key, verb, value, answer)
+        self.endpoints.execute(self.host, key, verb, value, answer)
 
 
 def _answer(command: _PendingCommand, answer: Answer) -> None:

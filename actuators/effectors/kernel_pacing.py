@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from pyroute2 import IPRoute, NetlinkError
 
-from actuators.applier import Answer, Effector, key_of
+from actuators.effectors.base import Answer, Effector
+from actuators.flow_state import key_of
 from actuators.htb import PROTOCOLS, HtbQdisc, Match, Share
 
 __all__ = ["KernelPacing"]
@@ -113,27 +114,27 @@ class KernelPacing:
         verbs = self._endpoints.can(key)
         return verbs | {"PACE"} if key in self._flows and key not in self._endpoint_paced else verbs
 
-    def order(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+    def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
         """Let its owner do it, else the kernel."""
         if verb == "PACE" and "PACE" in self._endpoints.can(key):
             self._endpoint_paced.add(key)
             if self._rates_bps.pop(key, None) is not None:
                 self._apply_all("an owner came")
         if verb != "PACE" or key in self._endpoint_paced or key not in self._flows:
-            self._endpoints.order(key, verb, value, answer)
+            self._endpoints.execute(key, verb, value, answer)
             return
         before = self._rates_bps.get(key)
         if value:
             self._rates_bps[key] = value
         else:
             self._rates_bps.pop(key, None)
-        wrong = self._apply(self._flows[key][0])
-        if wrong:
+        error = self._apply(self._flows[key][0])
+        if error:
             if before is None:
                 self._rates_bps.pop(key, None)
             else:
                 self._rates_bps[key] = before
-        answer(Answer(wrong=wrong) if wrong else Answer(value, "HTB"))
+        answer(Answer(error=error) if error else Answer(value, "HTB"))
 
     # --- inside ---
 
@@ -145,9 +146,9 @@ class KernelPacing:
     def _apply_all(self, when: str) -> None:
         """Bring every NIC up to date, and log what does not work."""
         for device in self._link_bps:
-            wrong = self._apply(device)
-            if wrong:
-                _log.warning("%s, %s: %s", self.host, when, wrong)
+            error = self._apply(device)
+            if error:
+                _log.warning("%s, %s: %s", self.host, when, error)
 
     def _apply(self, device: str) -> str:
         """Let the kernel pace what is to be paced at a NIC; return why it does not, or empty."""

@@ -28,7 +28,7 @@ from producers.sim.topology import Fleet
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
-from streams.delays.records import Member
+from streams.runtime.tables import Member
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable

@@ -28,7 +28,7 @@ cdef extern from "fluid.h":
         int64_t row, rows
         double at, interval_ns
     ctypedef struct fl_row:
-        int32_t group, lost, answered, late, in_a_row
+        int32_t group, lost, answered, late, loss_streak
         double first_lost, last_lost, answered_sent, arrived, timeout_ns
     ctypedef struct fl_iteration:
         int32_t job

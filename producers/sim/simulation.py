@@ -30,7 +30,7 @@ from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Paths
 from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
 from schemas import codec
-from schemas.ids import clock_id, split_nic
+from schemas.ids import clock_id, nic_parts
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
@@ -307,7 +307,7 @@ class Simulation:
         for nic, name in enumerate(f.nic_ids):
             if self._states.dead.get(nic):
                 continue
-            host, device = split_nic(name)
+            host, device = nic_parts(name)
             yield {
                 "nic": name,
                 "host": host,

@@ -17,7 +17,7 @@ from native.core import ClockLine, PairFits, ProbeColumns
 from native.core.columns import Int64s, QueueingColumns
 from native.core.queueing import SlotReducer
 from schemas.topics import MAX_ELEMENTS
-from streams.delays.records import Member
+from streams.runtime.tables import Member
 
 __all__ = ["SUB_SLOTS", "SourceQueueing", "slot_ns_of"]
 

@@ -33,8 +33,7 @@ from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
-from streams.runtime.fetches import NOT_AHEAD_S, tune_fetcher
-from streams.runtime.in_loop import run_consumer_in_loop
+from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.rejects import send_reject
 from streams.runtime.watchdog import watch
 from streams.settings import Stage, StreamSettings
@@ -125,7 +124,7 @@ class _Service:
         self.owned = [made(self.context).partitions for stage, made in STAGES if stage in stages]
         for owned in self.owned:
             owned.register()
-        self._read_ahead_s = NOT_AHEAD_S if "links" in stages else READ_AHEAD_S
+        self._read_ahead_s = NO_READ_AHEAD_S if "links" in stages else READ_AHEAD_S
         self._fetch = (FETCH_WAIT_MS, 1) if stages <= QUICK else (GATHER_WAIT_MS, GATHER_BYTES)
         self._ready = ready
         self._watching = False
@@ -137,14 +136,14 @@ class _Service:
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
         tune_fetcher(app, self._read_ahead_s, *self._fetch)
         for owned in self.owned:
-            owned.assigned(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
+            owned.assign(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
         self.context.task("readiness", self._tell_ready(len(assigned)))
         if not self._watching:
             self._watching = True
             self.context.task("watchdog", watch(self.context, self.owned))
 
     async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
-        await asyncio.gather(*(owned.revoked() for owned in self.owned))
+        await asyncio.gather(*(owned.revoke() for owned in self.owned))
 
     async def _tell_ready(self, partitions: int) -> None:
         await self.context.tables_caught_up()
@@ -154,7 +153,7 @@ class _Service:
 
     async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
         SystemdNotifier().notify("STOPPING=1")
-        await asyncio.gather(*(owned.revoked() for owned in self.owned))
+        await asyncio.gather(*(owned.revoke() for owned in self.owned))
         await self.context.stop()
 
     def _reject_soon(self, message: Any, error: Exception) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.applier import Answer, Applier, read_decision
+from actuators.applier import Applier, read_decision
+from actuators.effectors.base import Answer
 from actuators.journal import Journal
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS
@@ -37,7 +38,7 @@ class Flows:
     def can(self, key):
         return self.verbs
 
-    def order(self, key, verb, value, answer):
+    def execute(self, key, verb, value, answer):
         if self.slow:
             self.open.append((key, verb, value, answer))
         else:
@@ -45,7 +46,7 @@ class Flows:
 
     def do(self, key, verb, value, answer):
         if value == 666:
-            answer(Answer(wrong="no"))
+            answer(Answer(error="no"))
             return
         self.done.append((key, verb, value))
         if verb == "MOVE":
@@ -218,10 +219,10 @@ def test_wrong_keys_are_refused():
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=30))
-def test_in_any_order_and_however_often_the_newest_decision_stands(order):
+def test_in_any_order_and_however_often_the_newest_decision_stands(execute):
     host = Host()
     newest, done = (-1, -1), []
-    for epoch, seq in order:
+    for epoch, seq in execute:
         outcome = host.take(decision(seq, epoch, to_path=100 * epoch + seq))
         assert outcome == (
             "APPLIED" if (epoch, seq) > newest else "DUPLICATE" if (epoch, seq) == newest else "STALE"
@@ -335,7 +336,7 @@ def test_a_rate_that_the_owner_refused_is_not_in_force_and_one_without_an_answer
     assert (host.it.in_force, host.reports[-1]["rate_bps"]) == (0, None)
     host.flows.slow = True
     host.take(pace(1, 10_000_000))
-    host.flows.open.pop()[3](Answer(wrong="no answer within 200 ms", unsure=True))
+    host.flows.open.pop()[3](Answer(error="no answer within 200 ms", maybe_done=True))
     assert host.outcomes[-1] == ("s0/1/1", "FAILED")
     assert host.it.in_force == 1
     host.flows.slow, host.now_ns = False, S
@@ -489,7 +490,7 @@ def test_a_reflex_is_within_the_same_limits_and_policy_goes_before():
     assert host.it.repair(FLOW, 50_005, "path 50000 is dead")
     assert host.reports[-1]["outcome"] == "LOCAL_REPAIR"
     assert host.reports[-1]["to_path"] == 50_005
-    assert re.fullmatch(r"h1/reflex/\d+/1", host.reports[-1]["decision_id"])
+    assert re.fullmatch(r"h1/local-repair/\d+/1", host.reports[-1]["decision_id"])
     host.clock_ns = 1
     assert not host.it.repair(FLOW, 50_006, ""), "one a second"
     host.clock_ns = S
@@ -566,7 +567,9 @@ def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_resta
     published = host.reports[-1]
     again = after_a_kill(journal, flows, tmp_path)
     again.it.seen(KEY)
-    assert again.outcomes == [(published["decision_id"], "LOCAL_REPAIR")], "the log had not said that it has it"
+    assert again.outcomes == [(published["decision_id"], "LOCAL_REPAIR")], (
+        "the log had not said that it has it"
+    )
     again.it.published(again.reports[0])
     again = after_a_kill(Journal(tmp_path / "journal.jsonl"), flows, tmp_path)
     again.it.seen(KEY)
@@ -579,15 +582,15 @@ def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_resta
 def test_a_rate_that_could_not_be_let_go_is_let_go_again():
     host = Host(records=config(allowed_actions=EVERY))
     host.take(pace(0, 10**9))
-    order, refuse = host.flows.order, True
+    execute, refuse = host.flows.execute, True
 
     def refused(key, verb, value, answer):
         if refuse:
-            answer(Answer(wrong="not now"))
+            answer(Answer(error="not now"))
         else:
-            order(key, verb, value, answer)
+            execute(key, verb, value, answer)
 
-    host.flows.order = refused
+    host.flows.execute = refused
     host.now_ns = S
     host.it.tick()
     assert host.reports[-1]["outcome"] == "FAILED"

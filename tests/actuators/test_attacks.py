@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators import endpoint_protocol
-from actuators.applier import LEASE_MOST_NS, Applier
+from actuators.applier import Applier
 from actuators.effectors.endpoints import FlowEndpoints
+from actuators.flow_state import MAX_LEASE_NS
 from actuators.journal import Journal
 from actuators.local_repair import FRESH_NS, DeadLinks
 from actuators.owned_sockets import InUse, leave, listen
@@ -362,7 +363,7 @@ def test_no_rate_is_held_for_ever(desk):
     assert heard(program) == ["PACE 1 sock:7 20000000 h1"]
     program.sendall(b"DONE 1 20000000 PACING\n")
     desk.until(lambda: len(desk.reports) == 2)
-    desk.now_ns = time.time_ns() - 3 * LEASE_MOST_NS  # a clock that was wrong is right again
+    desk.now_ns = time.time_ns() - 3 * MAX_LEASE_NS  # a clock that was wrong is right again
     desk.until(lambda: desk.endpoints.due_ns() is not None)
     assert heard(program) == ["PACE 2 sock:7 0 h1"]
 
@@ -610,7 +611,7 @@ def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refu
         "peer": "h2/eth1",
         "path": 1,
         "dead": True,
-        "in_a_row": 5,
+        "loss_streak": 5,
         "answered_age_ns": None,
         "first_lost_age_ns": S,
         "last_lost_age_ns": 0,
@@ -639,14 +640,14 @@ def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path
         "peer": "h2/eth1",
         "path": 1,
         "dead": True,
-        "in_a_row": 2**31 - 1,
+        "loss_streak": 2**31 - 1,
         "answered_age_ns": None,
         "first_lost_age_ns": 2**63 - 1,
         "last_lost_age_ns": 0,
         "links": ["a>b"],
         "back_links": [],
     }
-    row = {"flow_id": FLOW, "path": 50_000, "others": [], "links": ["a>b"], "other_links": []}
+    row = {"flow_id": FLOW, "path": 50_000, "other_paths": [], "links": ["a>b"], "other_links": []}
     for others in ([-5, 0, 70_000], [50_000]):
         row["other_paths"] += others
         row["other_links"] += [["c>d"]] * len(others)

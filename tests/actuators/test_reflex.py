@@ -10,7 +10,7 @@ import pytest
 from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.owned_sockets import receive_at, received
 from native.core.probe import PathEvidence
-from producers.probe.path_status import PathStatusTracker, PathStatusReporter
+from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from producers.sim.topology import Fleet
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, FALLBACKS
@@ -19,7 +19,7 @@ MS = 1_000_000
 FLOW = "h1/b/sock:7"
 
 
-def path(links, in_a_row=0, answered_ms=None, lost_ms=None, first_ms=None, peer="h2/eth1", port=9320):
+def path(links, loss_streak=0, answered_ms=None, lost_ms=None, first_ms=None, peer="h2/eth1", port=9320):
     def age_ns(ms):
         return None if ms is None else round(ms * MS)
 
@@ -27,8 +27,8 @@ def path(links, in_a_row=0, answered_ms=None, lost_ms=None, first_ms=None, peer=
     return {
         "peer": peer,
         "path": port,
-        "dead": in_a_row >= 3,
-        "in_a_row": in_a_row,
+        "dead": loss_streak >= 3,
+        "loss_streak": loss_streak,
         "answered_age_ns": age_ns(answered_ms),
         "first_lost_age_ns": age_ns(first_ms),
         "last_lost_age_ns": age_ns(lost_ms),
@@ -54,7 +54,7 @@ def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up
             {
                 "flow_id": flow_id,
                 "path": at,
-                "others": [port for port, _ in others],
+                "other_paths": [port for port, _ in others],
                 "links": list(links),
                 "other_links": [list(its) for _, its in others],
             }
@@ -184,9 +184,9 @@ def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
 # --- the prober's side ---
 
 
-def news(peer="h2/eth1", port=9320, lost=0, answered=0, in_a_row=0, age_ms=0.0):
+def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.0):
     age_ns = round(age_ms * MS)
-    return PathEvidence(peer, port, lost, answered, 0, 0, in_a_row, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+    return PathEvidence(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
 
 
 def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
@@ -194,14 +194,14 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     calm = [news(answered=3), news(port=9321, answered=2), news(port=9322, answered=2)]
     assert book.take(calm, 0)["paths"] == [], "nothing gets lost"
     assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
-    lost = book.take([news(lost=1, in_a_row=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
+    lost = book.take([news(lost=1, loss_streak=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
     row, other = lost["paths"]
     assert (row["path"], row["loss_streak"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
     assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
     book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
     assert book.take([], 24 * MS) is None
-    more = book.take([news(lost=2, in_a_row=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
+    more = book.take([news(lost=2, loss_streak=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
     row, other = more["paths"]
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
     assert (row["links"], other["path"]) == (["up", "s1"], 9322)
@@ -213,7 +213,7 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
 
 def test_what_goes_on_getting_lost_is_told_less_often():
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up"])
-    told = [ms for ms in range(2000) if book.take([news(lost=1, in_a_row=ms + 1)], ms * MS) is not None]
+    told = [ms for ms in range(2000) if book.take([news(lost=1, loss_streak=ms + 1)], ms * MS) is not None]
     assert told[:6] == [0, 5, 15, 35, 75, 115]
     assert len(told) < 60
 
@@ -232,7 +232,7 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
         for name in rng.sample(sorted(ways), 6):
             dead = ms >= 100 and cut.intersection(ways[name])
             lost[name] = lost[name] + 1 if dead else 0
-            said.append(news(*name, lost=int(bool(dead)), answered=int(not dead), in_a_row=lost[name]))
+            said.append(news(*name, lost=int(bool(dead)), answered=int(not dead), loss_streak=lost[name]))
             row = every.setdefault(name, {"answered": None, "first": None, "last": None})
             if dead:
                 row["first"], row["last"] = (row["first"] if lost[name] > 1 else ms), ms
@@ -261,7 +261,7 @@ def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     )
     reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
-        reporter.set_listener([news(peer=name, lost=3, in_a_row=3) for name in names])
+        reporter.set_listener([news(peer=name, lost=3, loss_streak=3) for name in names])
         data = received(receiver, 1 << 20)
     finally:
         reporter.close()
@@ -287,7 +287,7 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     try:
 
         def told():
-            reporter.set_listener([news(lost=1, in_a_row=3), news(port=9321, answered=1)])
+            reporter.set_listener([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
             return owner.moves
 
         wait_for(told)
@@ -297,6 +297,6 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     log.up()
     report = read(ACTIONS.name).until(len)[0]
     assert report["outcome"] == "LOCAL_REPAIR"
-    assert re.fullmatch(r"h1/reflex/\d+/1", report["decision_id"])
+    assert re.fullmatch(r"h1/local-repair/\d+/1", report["decision_id"])
     assert (report["from_path"], report["to_path"], report["how"]) == (50_000, 50_001, "SOCKET")
     assert "s1" in report["detail"]

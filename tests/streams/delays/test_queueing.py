@@ -17,8 +17,8 @@ from streams.delays.queueing import (
     SourceQueueing,
     slot_ns_of,
 )
-from streams.delays.records import Member
 from streams.queues.inference import validate_queueing
+from streams.runtime.tables import Member
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 SLOT_NS = 250_000

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actuators.applier import Answer, Applier, key_of, read_decision
+from actuators.applier import Applier, read_decision
+from actuators.effectors.base import Answer
+from actuators.flow_state import key_of
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLOWS, LINK_HEALTH, LINKS, PATHS
 from streams.links.health import ShardHealth
-from streams.policy.policy import Policy, Rules
+from streams.policy.policy import Policy
+from streams.policy.rules import Rules
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import FlowTable, LiveFlow
 from streams.runtime.route_table import RouteTable
@@ -78,7 +81,7 @@ class SimulatedHost:
     def can(self, key: str) -> frozenset[str]:
         return frozenset({"MOVE", "PACE"})
 
-    def order(self, key: str, verb: str, value: int, answer: Any) -> None:
+    def execute(self, key: str, verb: str, value: int, answer: Any) -> None:
         flow_id = self.flow(key).flow_id
         if verb == "MOVE":
             self.run.set_flow_path(flow_id, value)
@@ -177,10 +180,10 @@ class Loop:
             elif out.topic is PATHS:
                 self.book.take(out.key.encode(), out.value())
             elif self.health is not None:
-                self.judged(self.health.take(out.record(), out.at_ns, self.book, self.offset))
+                self.judged(self.health.ingest(out.record(), out.at_ns, self.book, self.offset))
                 self.offset += 1
         if self.health is not None:
-            self.judged(self.health.tick(self.run.now_ns))
+            self.judged(self.health.evaluate(self.run.now_ns))
         else:
             self.tell_health()
         self.tell_contention()
@@ -199,7 +202,7 @@ class Loop:
         self.inputs.append(("decide", now_ns))
         self.live.advance(now_ns)
         found = self.policy.decide(now_ns)
-        self.held = found.held
+        self.held = found.suppressed
         made = []
         for said in (*found.decisions, *found.fallbacks):
             value = codec.encode(said.topic.record, said.record)
