@@ -353,7 +353,7 @@ class Simulation:
         now_ns = self.kernel.now_ns
         since_ns = fabric_time_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
         ways = [at.get(way, -1) for way in schedule_paths(record)]
-        self.kernel.set_turns(nic, now_ns - since_ns, record["slot_ns"], ways)
+        self.kernel.set_schedule(nic, now_ns - since_ns, record["slot_ns"], ways)
 
     def _trace(self) -> None:
         """Tell the paths that were not told yet, or not since they moved."""

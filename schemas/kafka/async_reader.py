@@ -126,13 +126,12 @@ async def partition_count(cluster: KafkaSettings | str, topic: str) -> int:
 
 
 def _message(message: Any) -> Message:
-    key = message.key or b""
     return Message(
         message.topic,
         message.partition,
         message.offset,
-        key.decode("utf-8", "replace"),
+        (message.key or b"").decode("utf-8", "replace"),
         message.value,
         message.timestamp * 1_000_000,
-        key,
+        message.key,
     )

@@ -62,8 +62,8 @@ class Message(NamedTuple):
     """None: a tombstone, which removes the key."""
     append_ns: int
     """ns since the Unix epoch, log append time."""
-    key_bytes: bytes
-    """The key as it was sent; `key` replaces bytes that are not UTF-8."""
+    key_bytes: bytes | None
+    """The key as it was sent; `key` replaces bytes that are not UTF-8 and is empty for None."""
 
     @property
     def place(self) -> Place:
@@ -95,7 +95,7 @@ class TopicReader:
         from confluent_kafka import Consumer
 
         self._cluster = as_settings(cluster)
-        self._starts, self._key = dict(starts), key
+        self.starts, self._key = dict(starts), key
         self.behind: set[Place] = set()
         """Partitions that have not been read up to their end yet."""
         self.assigned: list[Place] = []
@@ -123,6 +123,16 @@ class TopicReader:
     ) -> None:
         self.close()
 
+    @classmethod
+    def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **given: Any) -> Self:
+        """Create and connect a reader; it is closed again on LogUnavailable."""
+        reader = cls(cluster, starts, **given)
+        try:
+            return reader.connect()
+        except LogUnavailable:
+            reader.close()
+            raise
+
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S, partitions: Container[int] | None = None) -> Self:
         """Find the partitions and their start offsets, and assign them.
 
@@ -134,7 +144,7 @@ class TopicReader:
             known = self._consumer.list_topics(timeout=timeout_s).topics
             found = [
                 each
-                for topic, start in self._starts.items()
+                for topic, start in self.starts.items()
                 for each in self._positions(topic, start, known.get(topic.name), partitions)
             ]
             self._consumer.assign(self._resolved(found, timeout_s))
@@ -161,9 +171,15 @@ class TopicReader:
             if time.monotonic() - received_s > SILENT_S:
                 raise LogUnavailable(f"log {self._cluster.bootstrap}: no answer for {SILENT_S:g} s")
 
-    def poll(self, wait_s: float, max_messages: int = 500) -> list[Message]:
-        """Return the messages that come within `wait_s`."""
-        return self._receive(max_messages, wait_s)[1]
+    def poll(self, wait_s: float, max_messages: int = 500, *, at_once: bool = False) -> list[Message]:
+        """Return the messages that come within `wait_s`; with `at_once`, return as soon as one has come."""
+        if not at_once:
+            return self._receive(max_messages, wait_s)[1]
+        first = self._consumer.poll(wait_s)
+        if first is None:
+            return []
+        received = [first, *self._consumer.consume(max_messages - 1, 0)]
+        return [found for each in received if (found := self._message(each)) is not None]
 
     def pause(self, places: Iterable[Place]) -> None:
         """Stop to fetch some partitions until `resume`."""
@@ -253,9 +269,11 @@ class TopicReader:
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 self.behind.discard((message.topic(), message.partition()))
+            elif error.fatal():
+                raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.str()}")
             return None
-        key_bytes = message.key() or b""
-        key = key_bytes.decode("utf-8", "replace")
+        key_bytes = message.key()
+        key = (key_bytes or b"").decode("utf-8", "replace")
         if self._key is not None and key != self._key:
             return None
         return Message(
