@@ -31,7 +31,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from actuators.clock_consumer import reject_record
 from schemas import codec
-from schemas.partition import partition_of
+from schemas.kafka.partitioning import partition_of
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, Topic
 
 __all__ = ["CommandIO", "LogMessage", "Offsets"]

@@ -178,7 +178,7 @@ class ProbeSettings(BaseModel):
     evidence_calm_ms: float = Field(
         default=1000, ge=10, le=60_000, description="ms between two tellings while nothing is lost"
     )
-    starved_ms: float = Field(
+    cpu_starved_ms: float = Field(
         default=5,
         ge=0.1,
         le=10_000,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from streams.policy.path_health import Grade, PathHealth
-from streams.policy.policy import Rules
+from streams.policy.rules import Rules
 
 __all__ = ["Away", "could_be_home", "times_away"]
 
@@ -58,7 +58,7 @@ def could_be_home(
     own (streams/policy/path_health.py): every link up, and its hold-down over."""
     told = sorted(health, key=lambda record: record["evaluated_ns"])
     rules = Rules()
-    health_table = PathHealth(rules.hold_down_ns, rules.hold_down_most_ns)
+    health_table = PathHealth(rules.hold_down_ns, rules.max_hold_down_ns)
     longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
     begin_s = min((each.begin_s for each in aways), default=0.0)
     end_s = max((each.end_s for each in aways), default=0.0)
@@ -70,7 +70,7 @@ def could_be_home(
         for number, (each, way) in enumerate(zip(aways, ways, strict=True)):
             if not each.begin_s <= at_s < each.end_s + STEP_S or not way:
                 continue
-            well = health_table.of_links(way, int(at_s * 1e9)).grade is Grade.WELL
+            well = health_table.of_links(way, int(at_s * 1e9)).grade is Grade.HEALTHY
             since_s[number] = (since_s[number] or at_s) if well else 0.0
             if well:
                 longest[number] = max(longest[number], min(at_s, each.end_s) - since_s[number])

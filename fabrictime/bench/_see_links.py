@@ -71,9 +71,9 @@ class _Judged:
             self.now_ns = max(self.now_ns, out.at_ns // MS * MS + LATENCY_NS)
             event = out.record()
             begin_s = time.process_time()
-            found = self.health.take(event, self.now_ns, self.book, self.events)
+            found = self.health.ingest(event, self.now_ns, self.book, self.events)
             if self.health.due_ns <= self.now_ns:
-                found += self.health.tick(self.now_ns)
+                found += self.health.evaluate(self.now_ns)
             self.cpu_s += time.process_time() - begin_s
             self.events += 1
             self.told += [(self.now_ns, record) for _, record in found if record is not None]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.state import action_entries
 from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
-from fabrictime.state.recent import Recent, Taken
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, Message, TopicReader, back
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Acts:
         self.unreadable = 0
         self._registry = registry
 
-    def take(self, taken: Taken) -> codec.Record | None:
+    def take(self, taken: Message) -> codec.Record | None:
         """Take a message; return its record, None where it has none or cannot be read."""
         record = None
         if taken.value is not None:
@@ -83,7 +83,7 @@ def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = No
     acts = Acts(registry)
     reader = _reader(bootstrap, wanted)
     try:
-        for taken in reader.catch_up():
+        for taken in reader.read_to_end():
             acts.take(taken)
     finally:
         reader.close()
@@ -109,7 +109,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
     acts = Acts(registry)
     reader = _reader(bootstrap, wanted)
     try:
-        for taken in reader.catch_up():
+        for taken in reader.read_to_end():
             acts.take(taken)
         if wanted.as_json or not console.is_terminal:
             shown: set[SuppressedAction] = set()
@@ -117,14 +117,14 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
                 _print_deed(deed, wanted)
             while True:
                 shown = _print_held(acts, wanted, shown)
-                for taken in reader.follow(0.25):
+                for taken in reader.poll(0.25):
                     _print_news(acts, acts.take(taken), taken.topic, wanted)
         from rich.live import Live
 
         now_ns = time.time_ns
         with Live(draw(acts, wanted, now_ns()), console=console, auto_refresh=False, screen=True) as live:
             while True:
-                for taken in reader.follow(0.25):
+                for taken in reader.poll(0.25):
                     acts.take(taken)
                 room = max(3, console.size.height - 8)
                 live.update(draw(acts, wanted, now_ns(), room), refresh=True)
@@ -134,9 +134,10 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
         reader.close()
 
 
-def _reader(bootstrap: str, wanted: Wanted) -> Recent:
-    back_s = wanted.since_s
-    return Recent(bootstrap, {CONFIG: None, DECISIONS: back_s, ACTIONS: back_s, POLICY_CYCLES: ROUNDS_BACK_S})
+def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
+    recent = back(wanted.since_s)
+    starts = {CONFIG: BEGINNING, DECISIONS: recent, ACTIONS: recent, POLICY_CYCLES: back(ROUNDS_BACK_S)}
+    return TopicReader.open(bootstrap, starts)
 
 
 def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wanted) -> None:

@@ -17,9 +17,9 @@ from fabrictime.state.action_state import SuppressedAction
 from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, stands
 from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
-from fabrictime.state.recent import Recent
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -153,7 +153,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     queue = None if number is None else state.queues.newest(number)
     windows = [
         each for each in state.contention.values()
-        if stands(each, now_ns) and (each["link"] == link or link in each["other_paths"])
+        if stands(each, now_ns) and (each["link"] == link or link in each["candidates"])
     ]  # fmt: skip
     record = None if subject is None else subject.record
     return {
@@ -219,26 +219,25 @@ def main(
 def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     """Read what the log says, and of the one flow that `text` names what its host reported; return its id.
     Raises ValueError as `main` does."""
-    wanted: dict[Topic, float | None] = {
-        CONFIG: None, INVENTORY: None, LINK_HEALTH: None, FLOW_ROUTES: None, FALLBACKS: None, QUEUES: FLOWS_BACK_S,
-        CONTENTION: max(since_s, 60.0), DECISIONS: since_s, ACTIONS: since_s, POLICY_CYCLES: ROUNDS_BACK_S,
-        FLOWS: FLOWS_BACK_S,
-    }  # fmt: skip
-    first = Recent(bootstrap, wanted)
-    try:
-        for taken in first.catch_up():
-            seen.take(*taken)
-    finally:
-        first.close()
+    recent = back(since_s)
+    starts: dict[Topic, Start] = {
+        **dict.fromkeys((CONFIG, INVENTORY, LINK_HEALTH, FLOW_ROUTES, FALLBACKS), BEGINNING),
+        QUEUES: back(FLOWS_BACK_S),
+        CONTENTION: back(max(since_s, 60.0)),
+        DECISIONS: recent,
+        ACTIONS: recent,
+        POLICY_CYCLES: back(ROUNDS_BACK_S),
+        FLOWS: back(FLOWS_BACK_S),
+    }
+    with TopicReader.open(bootstrap, starts) as first:
+        for message in first.read_to_end():
+            seen.take(message.topic, message.key, message.value, message.append_ns)
     flows, acts = seen.state.flows.flows(), seen.state.acts
     told = [*(each["flow_id"] for each in acts.decisions.values()), *(each.flow_id for each in acts.held())]
     flow_id = find(text, flows, told)
     host = flow_id.partition("/")[0]
-    again = Recent(bootstrap, {FLOWS: since_s + SIDE_NS / S}, key=host)
-    try:
-        messages = [taken for taken in again.catch_up() if taken.value is not None]
-    finally:
-        again.close()
+    with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
+        messages = [message for message in reader.read_to_end() if message.value is not None]
     acts.trail.begin(host)
     for taken in messages:
         acts.trail.take(host, taken.value or b"", taken.append_ns)

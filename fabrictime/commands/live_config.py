@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from schemas import codec
+from schemas.kafka.publisher import Publisher, PublishFailed
+from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.limits import MOST_VERSION, Limits
 from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
@@ -27,8 +29,6 @@ __all__ = [
     "too_wide", "with_rule",
 ]  # fmt: skip
 
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
 MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
 ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
 SANE_ACTIONS_PER_S: Final = 1000
@@ -344,48 +344,17 @@ class LiveRecords:
         self._read()
 
     def _read(self) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+        with TopicReader.open(self._bootstrap, {CONFIG: BEGINNING}) as reader:
+            for message in reader.read_to_end():
+                self._take(message)
 
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap, "group.id": "fabrictime-config",
-                "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0,
-                "fetch.wait.max.ms": 50,
-            }
-        )  # fmt: skip
-        try:
-            try:
-                known = consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics
-            except KafkaException as error:
-                raise ValueError(
-                    f"log {self._bootstrap}: {error.args[0].str()}; is `fabrictime up` running?"
-                ) from None
-            if CONFIG.name not in known or not known[CONFIG.name].partitions:
-                raise ValueError(f"topic {CONFIG.name}: does not exist at {self._bootstrap}")
-            open_ = set(known[CONFIG.name].partitions)
-            consumer.assign([TopicPartition(CONFIG.name, number, OFFSET_BEGINNING) for number in open_])
-            heard_s = time.monotonic()
-            while open_:
-                for message in consumer.consume(500, 0.1):
-                    heard_s = time.monotonic()
-                    wrong = message.error()
-                    if wrong is None:
-                        self._take(message.key() or b"", message.value())
-                    elif wrong.code() == KafkaError._PARTITION_EOF:
-                        open_.discard(message.partition())
-                if time.monotonic() - heard_s > SILENT_S:
-                    raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
-        finally:
-            consumer.close()
-
-    def _take(self, key: bytes, value: bytes | None) -> None:
-        host = key.decode("utf-8", "replace")
-        if value is None:
-            self.records.pop(host, None)
+    def _take(self, message: Message) -> None:
+        if message.value is None:
+            self.records.pop(message.key, None)
             return
         try:
-            self.records[host] = codec.decode(value, CONFIG.record, self._registry)
-        except codec.BadRecord:  # what nobody can read is as if it were not there
+            self.records[message.key] = codec.decode(message.value, CONFIG.record, self._registry)
+        except codec.BadRecord:  # an unreadable record counts as missing
             return
 
     @property
@@ -400,22 +369,13 @@ class LiveRecords:
 
     def publish(self, *records: Mapping[str, Any]) -> None:
         """Publish records and wait for the log. Raises ValueError where it does not take them."""
-        from confluent_kafka import Producer
-
-        failed: list[str] = []
-        producer = Producer(
-            {
-                "bootstrap.servers": self._bootstrap, "partitioner": "murmur2_random",
-                "linger.ms": 0, "log_level": 0, "delivery.timeout.ms": 10_000,
-            }
-        )  # fmt: skip
-        for record in records:
-            producer.produce(
-                CONFIG.name, codec.encode(CONFIG.record, record, self._registry), record["host"],
-                on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
-            )  # fmt: skip
-        if producer.flush(12) or failed:
-            raise ValueError(f"log {self._bootstrap}: {failed[0] if failed else 'no answer'}; nothing is set")
+        publisher = Publisher(self._bootstrap, self._registry)
+        try:
+            for record in records:
+                publisher.publish(CONFIG, record["host"], record)
+            publisher.flush(12)
+        except PublishFailed as error:
+            raise ValueError(f"{error}; nothing is set") from None
         self.records |= {record["host"]: dict(record) for record in records}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from native.core.probe import Evidence, WayNews
+from native.core.probe import Evidence, PathEvidence
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["LinkEvents", "EvidencePacer", "trouble_of"]
@@ -42,7 +42,7 @@ class EvidencePacer:
 
     def taken(self, evidence: Evidence, now: float) -> None:
         """Note what was taken."""
-        losing = any(way.lost or way.in_a_row for way in evidence.ways)
+        losing = any(way.lost or way.loss_streak for way in evidence.paths)
         self._rest_s = max(self._least_s, MERELY_MORE_S) if losing else self._calm_s
         longer_s = min(LONGER * self._urgent_s, max(self._least_s, LONGEST_S))
         self._urgent_s = longer_s if losing else self._least_s
@@ -62,9 +62,9 @@ class LinkEvents:
         Empty where nothing was asked and the agent is well.
         """
         trouble = trouble_of(evidence)
-        if not evidence.ways and not trouble:
+        if not evidence.paths and not trouble:
             return []
-        parts = [evidence.ways[i : i + MAX_ELEMENTS] for i in range(0, len(evidence.ways), MAX_ELEMENTS)]
+        parts = [evidence.paths[i : i + MAX_ELEMENTS] for i in range(0, len(evidence.paths), MAX_ELEMENTS)]
         times = (evidence.clock_ns, evidence.system_ns, evidence.interval_ns)
         return [
             self._event(
@@ -143,5 +143,5 @@ PATH_FIELDS: Final = (
 """Fields of `PathEvidence`, in the order of the engine's tuples."""
 
 
-def _path(way: WayNews) -> Record:
+def _path(way: PathEvidence) -> Record:
     return dict(zip(PATH_FIELDS, way, strict=True))

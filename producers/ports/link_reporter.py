@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from native.core.probe import Engine, WayNews
+from native.core.probe import Engine, PathEvidence
 from producers.ports.device import PortCounters, PortWatch, rdma_ports
 from producers.ports.link_events import LinkEvents, EvidencePacer
 from producers.ports.verbs_events import VerbsEventReader
@@ -41,7 +41,7 @@ class LinkReporter:
         nic: NicSettings,
         put: Callable[[dict[str, Any]], None],
         wake_fd: int,
-        heard: Callable[[Sequence[WayNews]], None] | None = None,
+        heard: Callable[[Sequence[PathEvidence]], None] | None = None,
     ) -> None:
         """`wake_fd`: ends a `wait` when it is readable; `heard` is told what paths lost and answered, behind
         `put`, which has further to go. Raises OSError where the kernel refuses a socket."""
@@ -102,7 +102,7 @@ class LinkReporter:
             for record in self._events.probes(evidence):
                 self._put(record)
             if self._heard is not None:
-                self._heard(evidence.ways)
+                self._heard(evidence.paths)
         for grown, interval_ns in self._counters.taken():
             for record in self._events.counters(grown, *self._engine.clocks(), interval_ns):
                 self._put(record)

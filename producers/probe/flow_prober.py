@@ -164,4 +164,4 @@ class FlowProber:
         of = (aims, self.engine.all_ports, tuple(peer.nic for peer in self.engine.peers))
         if of != self._set:
             self._set, self.aims = of, aims
-            self.engine.set_aims(aims.turn_ns, aims.per_turn, aims.shots)
+            self.engine.set_flow_probing(aims.turn_ns, aims.per_turn, aims.shots)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from native.core.probe import WayNews
+from native.core.probe import PathEvidence
 from schemas import codec
 
 __all__ = ["DEAD_LOSS_STREAK", "PathStatusTracker", "PathStatusReporter"]
@@ -40,7 +40,7 @@ LinksOf = Callable[[str, int], Sequence[str]]
 
 @dataclass(slots=True)
 class _Way:
-    in_a_row: int = 0
+    loss_streak: int = 0
     answered_ns: int | None = None
     first_lost_ns: int | None = None
     last_lost_ns: int | None = None
@@ -50,7 +50,7 @@ class _Way:
 
     @property
     def dead(self) -> bool:
-        return self.in_a_row >= DEAD_LOSS_STREAK
+        return self.loss_streak >= DEAD_LOSS_STREAK
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class PathStatusTracker:
     _gap_ns: int = 0
     """Between this word and the next while requests get lost; 0: none was lost by the last word."""
 
-    def take(self, ways: Iterable[WayNews], now_ns: int) -> Record | None:
+    def take(self, ways: Iterable[PathEvidence], now_ns: int) -> Record | None:
         """Take what the engine saw; return the `PathStatusReport` that is due, None where none is."""
         for news in ways:
             way = self._ways.get((news.peer, news.path))
@@ -77,14 +77,14 @@ class PathStatusTracker:
                 way = self._ways[(news.peer, news.path)] = _Way()
             if news.answered:
                 way.answered_ns = now_ns - max(0, news.answered_age_ns)
-            if news.in_a_row and news.lost:
-                if way.first_lost_ns is None or news.in_a_row <= news.lost:
+            if news.loss_streak and news.lost:
+                if way.first_lost_ns is None or news.loss_streak <= news.lost:
                     way.first_lost_ns = now_ns - max(0, news.first_lost_age_ns)
                 way.last_lost_ns = now_ns - max(0, news.last_lost_age_ns)
-            elif not news.in_a_row:
+            elif not news.loss_streak:
                 way.first_lost_ns = way.last_lost_ns = None
-            way.in_a_row = news.in_a_row
-        losing = {path: way for path, way in self._ways.items() if way.in_a_row}
+            way.loss_streak = news.loss_streak
+        losing = {path: way for path, way in self._ways.items() if way.loss_streak}
         if losing:
             due = now_ns >= self._told_ns + self._gap_ns
             gap_ns = min(LATE_NS, max(SOON_NS, 2 * self._gap_ns))
@@ -119,7 +119,7 @@ class PathStatusTracker:
         for path, way in self._ways.items():
             if way.answered_ns is None:
                 continue
-            if not way.in_a_row and now_ns >= way.links_ns + LINKS_NS:
+            if not way.loss_streak and now_ns >= way.links_ns + LINKS_NS:
                 way.links, way.links_ns = tuple(self.links_of(*path)) or way.links, now_ns
             for link in suspects.intersection(way.links):
                 if link not in newest or way.answered_ns > newest[link][0]:
@@ -135,7 +135,7 @@ class PathStatusTracker:
             "peer": peer,
             "path": path,
             "dead": way.dead,
-            "loss_streak": way.in_a_row,
+            "loss_streak": way.loss_streak,
             "answered_age_ns": age_ns(way.answered_ns),
             "first_lost_age_ns": age_ns(way.first_lost_ns),
             "last_lost_age_ns": age_ns(way.last_lost_ns),
@@ -154,7 +154,7 @@ class PathStatusReporter:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self.sent = 0
 
-    def tell(self, ways: Iterable[WayNews]) -> None:
+    def tell(self, ways: Iterable[PathEvidence]) -> None:
         """Take what the engine saw, and tell what is due."""
         word = self._book.take(ways, time.monotonic_ns())
         if word is None:

@@ -106,7 +106,7 @@ class ScheduleFollower:
         record = self._record
         if record is None:
             if self._of is not None:
-                self.engine.set_turns(0, 1e9, 1, ())
+                self.engine.set_schedule(0, 1e9, 1, ())
                 self._of = None
             return
         clock_ns, monotonic_ns = self.engine.clock_now()
@@ -118,7 +118,7 @@ class ScheduleFollower:
         at_ns = monotonic_ns - since_ns
         of = (record["planned_ns"], self.engine.all_ports, tuple(peer.nic for peer in self.engine.peers))
         if of == self._of:
-            self.engine.shift_turns(at_ns)
+            self.engine.shift_schedule(at_ns)
             return
         self._of = of
-        self.engine.set_turns(at_ns, record["slot_ns"], record["probes_per_slot"], self._ways)
+        self.engine.set_schedule(at_ns, record["slot_ns"], record["probes_per_slot"], self._ways)

@@ -30,7 +30,7 @@ from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Paths
 from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
 from schemas import codec
-from schemas.ids import clock_id, split_nic
+from schemas.ids import clock_id, nic_parts
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
@@ -307,7 +307,7 @@ class Simulation:
         for nic, name in enumerate(f.nic_ids):
             if self._states.dead.get(nic):
                 continue
-            host, device = split_nic(name)
+            host, device = nic_parts(name)
             yield {
                 "nic": name,
                 "host": host,
@@ -353,7 +353,7 @@ class Simulation:
         now_ns = self.kernel.now_ns
         since_ns = fabric_time_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
         ways = [at.get(way, -1) for way in schedule_paths(record)]
-        self.kernel.set_turns(nic, now_ns - since_ns, record["slot_ns"], ways)
+        self.kernel.set_schedule(nic, now_ns - since_ns, record["slot_ns"], ways)
 
     def _trace(self) -> None:
         """Tell the paths that were not told yet, or not since they moved."""

@@ -93,7 +93,7 @@ class _Pair:
     traced_s: dict[tuple[str, int], float] = field(default_factory=dict)
     gaps: dict[tuple[str, int], int] = field(default_factory=dict)
     """Traces in a row that did not tell all."""
-    asked_s: float = float("-inf")
+    seen_s: float = float("-inf")
     others: dict[int, tuple[str, float]] = field(default_factory=dict)
     """Ports that the peer probes from but does not announce, with its address and when it last did."""
     gone_s: float | None = None
@@ -290,12 +290,12 @@ class ProbeRouteTracer:
                 if at < len(self.engine.path_ports) or (peer.nic, port) in self._aimed:
                     flows["REQUEST", port] = TracedFlow("REQUEST", peer.nic, port, (peer.address, peer.port), at)
         traced_s: dict[tuple[str, int], float] = {}
-        for asker in self.engine.askers():
+        for asker in self.engine.probers():
             name = self._nic_of.get(asker.address)
             if name is None:
                 continue
             pair = self._pairs.setdefault(name, _Pair(now_s))
-            pair.asked_s = now_s
+            pair.seen_s = now_s
             flows = wanted.setdefault(name, {})
             announced = self._roster[name].get("path_ports") or [asker.port]
             if asker.probed_s is not None and asker.port not in announced:
@@ -307,7 +307,7 @@ class ProbeRouteTracer:
                 traced_s[name, asker.port] = now_s - asker.traced_s
         for name, pair in self._pairs.items():  # who asks no more may be cut off: its ways stay
             record = self._roster.get(name)
-            if record is None or now_s - pair.asked_s > NO_ASKER_S:
+            if record is None or now_s - pair.seen_s > NO_ASKER_S:
                 continue
             ports = record.get("path_ports") or [port for leg, port in pair.flows if leg == "ANSWER"]
             for port, (address, last_s) in list(pair.others.items()):
@@ -349,8 +349,8 @@ class ProbeRouteTracer:
                     pair.known[key], pair.dirty = KnownRoute((), False, time.time_ns()), True
                 continue
             last_s = pair.traced_s.get(key, float("-inf"))
-            asked_s = traced_s.get((name, key[1])) if key[0] == "ANSWER" else None
-            in_turn = asked_s is not None and asked_s > last_s and now_s - last_s > ANSWERS_REST_S
+            seen_s = traced_s.get((name, key[1])) if key[0] == "ANSWER" else None
+            in_turn = seen_s is not None and seen_s > last_s and now_s - last_s > ANSWERS_REST_S
             if now_s >= pair.due_s[key] or in_turn:
                 pair.due_s[key] = now_s + self._pause_s(key[0])
                 self._tracer.want(flow)

@@ -34,7 +34,7 @@ from schemas.topics import (
 from schemas.topology import Topology
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.delays.latency_slo import groups_of
-from streams.links.evidence import sound_event
+from streams.links.validation import validate_link_event
 from streams.links.wiring import Wiring
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.tables import Inventory
@@ -287,7 +287,7 @@ class AlertsFeed:
             record = codec.decode(message.value, TOPICS[message.topic].record, self._registry)
             if message.topic == LINKS.name:
                 _expect_key(message.key, record)
-                return sound_event(record)
+                return validate_link_event(record)
             if message.topic == CLOCK_OFFSETS.name:
                 return sound_offsets(record, message.append_ns, self._window_ns)[0]
             return record

@@ -104,7 +104,7 @@ class ClockStage(ShardStage[_Shard]):
                 windows.setdefault(fits["window"], []).append(fits)
         clock_of = self.context.inventory.clock_of()
         for window in sorted(windows)[-TAIL_WINDOWS:]:
-            clocks.remember(window, self.window_ns, windows[window], clock_of)
+            clocks.learn_floors(window, self.window_ns, windows[window], clock_of)
 
     async def process(self, message: Message[KeyedState[_Shard]]) -> None:
         """Add a message's fits to the barrier of its shard."""

@@ -18,8 +18,8 @@ from typing import Final
 
 from schemas import codec
 from schemas.topics import LINK_HEALTH, LINKS
-from streams.links.evidence import sound_event
 from streams.links.health import Change, ShardHealth
+from streams.links.validation import validate_link_event
 from streams.runtime.acks import pop_before
 from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
 from streams.runtime.context import WorkerContext
@@ -80,7 +80,7 @@ class LinksStage:
         if message.value is None:
             return
         try:
-            event = sound_event(codec.decode(message.value, LINKS.record, self.context.registry))
+            event = validate_link_event(codec.decode(message.value, LINKS.record, self.context.registry))
             if message.key != event["shard"].encode():
                 raise codec.BadRecord("WRONG_KEY", f"key {message.key!r}, expected shard {event['shard']!r}")
         except codec.BadRecord as error:
@@ -89,7 +89,7 @@ class LinksStage:
         self.context.evidence_tap(message.partition.tp.partition, message.offset, message.append_ns, event)
         health = message.partition.state.shards[event["shard"]]
         self._tell(health)
-        changes = health.take(event, message.append_ns, self.context.routes, message.offset)
+        changes = health.ingest(event, message.append_ns, self.context.paths, message.offset)
         await self._publish(message.partition, changes)
         self._taken.set()
 
@@ -138,7 +138,7 @@ class LinksStage:
                     for health in due:
                         if not partition.revoking:
                             self._tell(health)
-                            await self._publish(partition, health.tick(now_ns))
+                            await self._publish(partition, health.evaluate(now_ns))
 
     def _left_s(self) -> float:
         """Return s until a shard wants to judge again, as far as it knows by now."""

@@ -101,8 +101,8 @@ class Inventory:
         else:
             self.speeds_bps.pop(name, None)
         self._stamp_error_ns[name] = nic["stamp_error_ns"]
-        accepts_schedules = nic["turn_ns"] and nic["turn_shots"] and nic["probe_port"]
-        self._set_probe_slots(name, (nic["turn_ns"], nic["turn_shots"]) if accepts_schedules else None)
+        accepts_schedules = nic["slot_ns"] and nic["slot_probes"] and nic["probe_port"]
+        self._set_probe_slots(name, (nic["slot_ns"], nic["slot_probes"]) if accepts_schedules else None)
 
     def _set_probe_slots(self, nic: str, slots: tuple[int, int] | None) -> None:
         if self.probe_slots.get(nic) == slots:

@@ -10,7 +10,7 @@ import pytest
 
 from actuators.command_io import Offsets
 from schemas import codec
-from schemas.partition import murmur2, partition_of
+from schemas.kafka.partitioning import murmur2, partition_of
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS
 
 S = 1_000_000_000

@@ -74,7 +74,7 @@ class Told:
             "source_port": sport,
             "peer_port": dport,
             "protocol": "TCP",
-            "hops": [],
+            "links": [],
             "job": None,
             "tenant": None,
             "bytes_total": 0,

@@ -9,7 +9,7 @@ import pytest
 
 from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.owned_sockets import receive_at, received
-from native.core.probe import WayNews
+from native.core.probe import PathEvidence
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from producers.sim.topology import Fleet
 from schemas import codec
@@ -186,7 +186,7 @@ def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
 
 def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.0):
     age_ns = round(age_ms * MS)
-    return WayNews(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+    return PathEvidence(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
 
 
 def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():

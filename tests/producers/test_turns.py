@@ -28,10 +28,10 @@ class FakeEngine:
         now_ns = time.monotonic_ns()
         return now_ns + 5 * S + now_ns // 50_000, now_ns
 
-    def set_turns(self, *arguments: Any) -> None:
+    def set_schedule(self, *arguments: Any) -> None:
         self.calls.append(("set", *arguments))
 
-    def shift_turns(self, at_ns: int) -> None:
+    def shift_schedule(self, at_ns: int) -> None:
         self.calls.append(("shift", at_ns))
 
 

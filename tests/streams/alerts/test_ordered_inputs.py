@@ -89,9 +89,9 @@ def judge(
             book.take(message.key.encode(), message.value, None, message.append_ns)
             continue
         while seed is not None and now_ns < message.append_ns:
-            said += [(now_ns, *change) for change in health.tick(now_ns)]
+            said += [(now_ns, *change) for change in health.evaluate(now_ns)]
             now_ns = max(now_ns, message.append_ns - 600 * MS) + rng.choice((1, 5, 30, 100)) * MS
-        changes = health.take(message.record or {}, message.append_ns, book, message.offset)
+        changes = health.ingest(message.record or {}, message.append_ns, book, message.offset)
         said += [(message.append_ns, *change) for change in changes]
     return said
 

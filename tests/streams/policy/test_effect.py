@@ -64,14 +64,14 @@ class Receiver:
 
     def hear(self, bps: float) -> None:
         self.now_ns += 100 * MS
-        self.effects.intake("h0/0").hear(bps, self.now_ns)
+        self.effects.receive_rate("h0/0").add(bps, self.now_ns)
 
     def advance(self, seconds: float, queue_ns: float = 0.0) -> None:
         for _ in range(round(10 * seconds)):
-            self.hear(self.takes(self.effect.turns))
+            self.hear(self.takes(self.effect.oversubscription))
             self.effect.step(
-                self.now_ns, given_bps=93e6, flows=28, limited=True, queue_ns=queue_ns, over=False,
-                others_ns=self.effect.raised_ns,
+                self.now_ns, granted_bps=93e6, flows=28, limited=True, queue_ns=queue_ns, over_target=False,
+                last_raise_ns=self.effect.raised_ns,
             )  # fmt: skip
 
     def end(self) -> None:
@@ -85,27 +85,27 @@ def four_at_once(turns: float) -> float:
 def test_how_many_send_at_once_is_learnt_and_used_the_next_time() -> None:
     effects = FeedbackTable()
     first = Receiver(effects, four_at_once)
-    assert first.effect.turns == 1
+    assert first.effect.oversubscription == 1
     first.advance(2, 1e6)
-    assert 6 <= first.effect.turns < 28
-    assert not first.effect.useless
+    assert 6 <= first.effect.oversubscription < 28
+    assert not first.effect.ineffective
     first.end()
-    assert Receiver(effects, four_at_once, at_s=120, before_bps=0).effect.turns == pytest.approx(
-        first.effect.turns
+    assert Receiver(effects, four_at_once, at_s=120, before_bps=0).effect.oversubscription == pytest.approx(
+        first.effect.oversubscription
     )
-    assert Receiver(effects, four_at_once, at_s=1000).effect.turns == 1, "minutes, not for ever"
+    assert Receiver(effects, four_at_once, at_s=1000).effect.oversubscription == 1, "minutes, not for ever"
 
 
 def test_without_a_before_a_trial_ends_within_about_a_second() -> None:
     receiver = Receiver(FeedbackTable(), four_at_once, before_bps=0)
     receiver.advance(1.2)
-    assert four_at_once(receiver.effect.turns) >= 80e6
+    assert four_at_once(receiver.effect.oversubscription) >= 80e6
 
 
 def test_what_no_raise_brings_back_was_not_lost_to_pacing() -> None:
     receiver = Receiver(FeedbackTable(), lambda turns: 30e6)
     receiver.advance(6)
-    assert (receiver.effect.turns, receiver.effect.useless) == (1, False)
+    assert (receiver.effect.oversubscription, receiver.effect.ineffective) == (1, False)
     assert receiver.effect.before_bps == pytest.approx(30e6)
 
 
@@ -114,7 +114,7 @@ def test_the_pauses_of_rounds_are_no_shortfall() -> None:
     seen = itertools.cycle([93e6, 93e6, 93e6, 40e6])
     receiver = Receiver(FeedbackTable(), lambda turns: next(seen), before_bps=85e6)
     receiver.advance(10)
-    assert (receiver.effect.turns, receiver.effect.tight) == (1, 0)
+    assert (receiver.effect.oversubscription, receiver.effect.insufficient) == (1, 0)
 
 
 def test_a_raise_that_brought_nothing_is_taken_back() -> None:
@@ -122,9 +122,9 @@ def test_a_raise_that_brought_nothing_is_taken_back() -> None:
     low_ns = receiver.now_ns + 900 * MS
     receiver.takes = lambda turns: 80e6 if receiver.now_ns > low_ns else 75e6 * min(turns, 1.05) / 1.2
     receiver.advance(0.9)
-    assert receiver.effect.turns > 1, "it looked as if paces were too tight"
+    assert receiver.effect.oversubscription > 1, "it looked as if paces were too tight"
     receiver.advance(5)
-    assert (receiver.effect.turns, receiver.effect.tight) == (1, 0)
+    assert (receiver.effect.oversubscription, receiver.effect.insufficient) == (1, 0)
 
 
 def test_a_receiver_that_pacing_does_not_help_is_left_alone_longer_each_time() -> None:
@@ -132,8 +132,8 @@ def test_a_receiver_that_pacing_does_not_help_is_left_alone_longer_each_time() -
     for _ in range(3):
         receiver = Receiver(effects, lambda turns: 90e6, at_s=at_s)
         receiver.advance(12, 5e6)
-        assert receiver.effect.useless, "the queue is what it was"
+        assert receiver.effect.ineffective, "the queue is what it was"
         receiver.end()
-        waits.append(next(s for s in range(1000) if not effects.alone("h0/0", receiver.now_ns + s * S)))
+        waits.append(next(s for s in range(1000) if not effects.is_excluded("h0/0", receiver.now_ns + s * S)))
         at_s = receiver.now_ns / S + waits[-1]
     assert waits == [60, 120, 240]

@@ -144,11 +144,11 @@ class Log:
         while True:
             feed.take()
             for name in sorted(feed.shards):
-                made = feed.round(name, self.now_ns + 7, self.now_ns)
-                self.rounds += made.rounds
+                made = feed.run_cycle(name, self.now_ns + 7, self.now_ns)
+                self.rounds += made.cycle_records
                 self.fallbacks += [said.record for said in made.fallbacks]
                 found += [said.record for said in made.decisions]
-            if not feed.hurries:
+            if not feed.needs_urgent_cycle:
                 break
         for decision in found:
             self.decisions.append((decision, self.now_ns))

@@ -37,7 +37,7 @@ def test_no_two_share_a_link_while_there_is_one_for_each(data, count):
         wants[f"n{n}"] = want(flows, {link: 8 for link in links if link not in missing})
     found = assigned(UplinkAssignment(lambda link: int(LINE)), wants)
     assert len(set(found.values())) == count
-    assert all(wants[nic].open[link] == 8 for nic, link in found.items())
+    assert all(wants[nic].reachable[link] == 8 for nic, link in found.items())
 
 
 def test_a_lane_is_where_most_of_its_flows_are_and_stays():

@@ -19,7 +19,8 @@ from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import ACTIONS, CONTENTION, DECISIONS, FALLBACKS, FLOWS, LINK_HEALTH, LINKS, PATHS
 from streams.links.health import ShardHealth
-from streams.policy.policy import Policy, Rules
+from streams.policy.policy import Policy
+from streams.policy.rules import Rules
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import FlowTable, LiveFlow
 from streams.runtime.route_table import RouteTable
@@ -179,10 +180,10 @@ class Loop:
             elif out.topic is PATHS:
                 self.book.take(out.key.encode(), out.value())
             elif self.health is not None:
-                self.judged(self.health.take(out.record(), out.at_ns, self.book, self.offset))
+                self.judged(self.health.ingest(out.record(), out.at_ns, self.book, self.offset))
                 self.offset += 1
         if self.health is not None:
-            self.judged(self.health.tick(self.run.now_ns))
+            self.judged(self.health.evaluate(self.run.now_ns))
         else:
             self.tell_health()
         self.tell_contention()
@@ -201,7 +202,7 @@ class Loop:
         self.inputs.append(("decide", now_ns))
         self.live.advance(now_ns)
         found = self.policy.decide(now_ns)
-        self.held = found.held
+        self.held = found.suppressed
         made = []
         for said in (*found.decisions, *found.fallbacks):
             value = codec.encode(said.topic.record, said.record)

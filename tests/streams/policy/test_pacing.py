@@ -182,9 +182,9 @@ def test_a_receiver_whose_senders_have_all_gone_is_let_go_in_time() -> None:
     endless(loop)
     loop.advance(2)
     (receiver,) = loop.rates.pacing._receivers.values()
-    receiver.effect.turns = 2.0
+    receiver.feedback.oversubscription = 2.0
     assert loop.rates.decide(loop.run.now_ns + S, []) == []
-    assert loop.rates.held() == {}
+    assert loop.rates.in_force() == {}
 
 
 def test_what_was_not_told_after_all_is_wanted_again_later() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas import codec
 from schemas.ids import cable_id
 from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, LINK_HEALTH
-from streams.policy.action_budget import MINUTE_NS
+from streams.policy.action_budget import NS_PER_MINUTE
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
@@ -125,7 +125,7 @@ class World:
             self.decisions.append(said.record)
             if self.obey:
                 self.paths[said.record["flow_id"]] = said.record["to_path"]
-        self.held = found.held
+        self.held = found.suppressed
         return [said.record for said in found.decisions]
 
     def crossing(self, link):
@@ -175,7 +175,7 @@ def test_whatever_happens_nothing_moves_onto_what_is_dead_and_no_limit_is_passed
     for d in w.decisions:
         since = [o for o in w.decisions if d["at_ns"] <= o["at_ns"] < d["at_ns"] + S]
         assert sum(o["host"] == d["host"] for o in since) <= most
-        minute = [o for o in w.decisions if d["at_ns"] <= o["at_ns"] < d["at_ns"] + MINUTE_NS]
+        minute = [o for o in w.decisions if d["at_ns"] <= o["at_ns"] < d["at_ns"] + NS_PER_MINUTE]
         assert len({o["flow_id"] for o in minute}) <= allowed
 
 

@@ -37,7 +37,7 @@ def test_filling_is_max_min_fair() -> None:
     assert filled([math.inf] * 3, [(9.0, [0, 1]), (3.0, [1, 2])]) == pytest.approx([7.5, 1.5, 1.5])
     assert filled([math.inf] * 2, [(9.0, [0, 1])], [2.0, 1.0]) == pytest.approx([6, 3])
     assert filled([5.0], []) == [5.0]
-    with pytest.raises(ValueError, match="wants all"):
+    with pytest.raises(ValueError, match="unlimited demand"):
         filled([math.inf], [])
 
 
@@ -121,7 +121,7 @@ def test_flows_are_let_go_once_nothing_is_at_risk() -> None:
     loop.advance(12)
     assert not loop.leases
     assert loop.made[-1][1].action == "UNPACE"
-    assert loop.rates.held() == {}
+    assert loop.rates.in_force() == {}
 
 
 def test_a_ceiling_holds_on_an_idle_fabric_and_ends_with_the_slice() -> None:
@@ -134,7 +134,7 @@ def test_a_ceiling_holds_on_an_idle_fabric_and_ends_with_the_slice() -> None:
     assert share(loop, [other]) >= 0.7
     loop.rates.take_slices([])
     loop.advance(0.2)
-    assert {action for action, _ in loop.rates.held().values()} <= {"PACE"}
+    assert {action for action, _ in loop.rates.in_force().values()} <= {"PACE"}
 
 
 def test_guarantees_and_ceilings_hold_on_every_link_of_a_busy_fabric() -> None:

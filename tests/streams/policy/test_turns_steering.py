@@ -75,7 +75,7 @@ class Turns:
         for _ in range(round(seconds * 10)):
             self.now_ns += 100 * MS
             found = self.policy.decide(self.now_ns)
-            self.held = found.held
+            self.held = found.suppressed
             for said in found.decisions:
                 self.paths[said.record["flow_id"]] = said.record["to_path"]
                 made.append(said.record)

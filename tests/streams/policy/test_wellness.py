@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.ids import cable_id
-from streams.policy.path_health import WELL, Grade, PathHealth
+from streams.policy.path_health import HEALTHY, Grade, PathHealth
 
 LINKS = [f"leaf{a}:u{b}>spine{b}:p{a}" for a in (1, 2) for b in (1, 2)]
 LINKS += [">".join(reversed(link.split(">"))) for link in LINKS]
@@ -33,7 +33,7 @@ def test_links_of_which_nothing_was_said_are_well_and_sound_means_that_nothing_i
         was = {link: health_table.of_links([link], seq * S)[:2] for link in LINKS}
         health_table.take(subject, record)
         states = {link: health_table.of_links([link], seq * S) for link in LINKS}
-        assert {link for link, found in states.items() if found[:2] != was[link]} <= health_table.changed()
-        assert {link for link, found in states.items() if found != WELL} <= health_table.touched
-        bad = any(found.grade >= Grade.GREY for found in (*states.values(), health_table.of_end(NIC)))
-        assert not (health_table.sound and bad)
+        assert {link for link, found in states.items() if found[:2] != was[link]} <= health_table.pop_changed()
+        assert {link for link, found in states.items() if found != HEALTHY} <= health_table.reported
+        bad = any(found.grade >= Grade.LOSSY for found in (*states.values(), health_table.of_end(NIC)))
+        assert not (health_table.all_good and bad)

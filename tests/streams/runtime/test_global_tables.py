@@ -47,7 +47,7 @@ def test_who_takes_turns_is_known_until_it_says_goodbye() -> None:
         versions.append((view.version, view.probe_slots.get("a/e0")))
     pace = (5_000_000, 4)
     assert versions == [(1, None), (2, pace), (3, None), (3, None), (4, pace), (5, None)]
-    view.take(b"a/e0", nic("a/e0", "a/system", probe_port=9319, turn_ns=5_000_000, turn_shots=4))
+    view.take(b"a/e0", nic("a/e0", "a/system", probe_port=9319, slot_ns=5_000_000, slot_probes=4))
     view.take(b"a/e0", None)
     assert view.probe_slots == {}
 

@@ -1,41 +1,31 @@
-"""Which links lose a part of their packets, and how much: the fewest that explain the losses of the paths.
+"""Loss rates of links by likelihood: the fewest links that explain the losses of the paths.
 
-In: settled losses and answers per path within a window, and the elements that each path crosses. Out: `Lossy`
-elements with rate and 95% interval. Losses of a path are Poisson with the sum of its elements' rates; links
-are added one by one, each the one that raises the likelihood most, and all rates are fitted again.
+The losses of a path are Poisson with the sum of its elements' rates. `find_lossy` adds links one by one, each
+the one that raises the likelihood most, and fits all rates again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.links.evidence import NOTHING, Int32s, Int64s
+from streams.links.elements import NOTHING, Int32s, Int64s
+from streams.links.rules import BACKGROUND_LOSS, FIT_ITERATIONS, MAX_LOSSY, MIN_GAIN, Z_95
 
 __all__ = ["Lossy", "find_lossy", "wilson"]
 
 Float64s = NDArray[np.float64]
 
-BACKGROUND: Final = 1e-4
-"""Share of packets that any path may lose for no reason that is asked for."""
-GAIN_LEAST: Final = 12.0
-"""Log-likelihood that a lossy link must explain: by chance, one of a million links has as much."""
-MOST: Final = 32
-ALIKE: Final = 1e-9
-Z: Final = 1.959964
-ROUNDS: Final = 20
-
 
 @dataclass(frozen=True, slots=True)
 class Lossy:
-    """One lossy element; `alike`: others that the same paths cross. `nics`: ends of the paths that lost."""
+    """One lossy element. `aliased`: others that the same paths cross. `paths`: paths with a loss."""
 
     element: int
-    alike: tuple[int, ...]
+    aliased: tuple[int, ...]
     rate: float
     low: float
     high: float
@@ -45,37 +35,40 @@ class Lossy:
 
 
 def wilson(lost: float, requests: float) -> tuple[float, float]:
-    """Return the 95% interval of a share (Wilson 1927): the shares s for which lost / requests is within z
-    standard errors sqrt(s (1 - s) / requests) of s."""
+    """Return the 95% interval of a share (Wilson 1927).
+
+    It holds the shares s for which lost / requests is within z standard errors sqrt(s (1 - s) / requests) of
+    s.
+    """
     if requests <= 0:
         return 0.0, 1.0
-    share, z2 = min(lost / requests, 1.0), Z * Z / requests
+    share, z2 = min(lost / requests, 1.0), Z_95 * Z_95 / requests
     middle = (share + z2 / 2) / (1 + z2)
-    half = Z / (1 + z2) * sqrt(share * (1 - share) / requests + z2 / (4 * requests))
+    half = Z_95 / (1 + z2) * sqrt(share * (1 - share) / requests + z2 / (4 * requests))
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def find_lossy(rows: Int32s, lost: Int64s, requests: Float64s, links_first: NDArray[np.bool_]) -> list[Lossy]:
     """Return the lossy elements, the one that explains most first.
 
-    `rows`: [P, width] elements, NOTHING fills; `lost`, `requests`: [P]; `links_first`: [E], of elements that
-    explain the same, one of these is taken.
+    `rows`: [P, width] elements, NOTHING fills; `lost`, `requests`: [P]; `links_first`: [E], preferred among
+    elements that explain the same.
     """
     used = requests > 0
     rows, losses, n = rows[used], lost[used].astype(float), requests[used]
     chosen: list[int] = []
-    alike: list[tuple[int, ...]] = []
+    aliased: list[tuple[int, ...]] = []
     rates: Float64s = np.zeros(0)
-    expected = n * BACKGROUND
-    while len(chosen) < MOST:
+    expected = n * BACKGROUND_LOSS
+    while len(chosen) < MAX_LOSSY:
         element, same = _next(rows, losses, n, expected, chosen, links_first)
         if element == NOTHING:
             break
         chosen.append(element)
-        alike.append(same)
+        aliased.append(same)
         rates, expected = _fit(rows, losses, n, chosen)
     found = []
-    for element, same, rate in zip(chosen, alike, rates, strict=True):
+    for element, same, rate in zip(chosen, aliased, rates, strict=True):
         mine = (rows == element).any(axis=1)
         requests_here, share = float(n[mine].sum()), float(rate)
         low, high = wilson(share * requests_here, requests_here)
@@ -85,14 +78,18 @@ def find_lossy(rows: Int32s, lost: Int64s, requests: Float64s, links_first: NDAr
 
 
 def _next(
-    rows: Int32s, losses: Float64s, n: Float64s, expected: Float64s, chosen: list[int],
+    rows: Int32s,
+    losses: Float64s,
+    n: Float64s,
+    expected: Float64s,
+    chosen: list[int],
     links_first: NDArray[np.bool_],
-) -> tuple[int, tuple[int, ...]]:  # fmt: skip
-    """Return the element whose own rate raises the likelihood most, and those that do it equally well.
+) -> tuple[int, tuple[int, ...]]:
+    """Return the element whose own rate raises the likelihood most, and those that raise it equally.
 
-    With expected losses e of a path, its loss rate beside r, and a loss share w of it laid on the element:
-    the gain of the best r over none is, to first order, sum(l log(1 + n r / e)) - r sum(n) at r = sum(w) /
-    sum(n), w = max(l - e, 0).
+    Let e be the expected losses of a path, l its losses, n its requests, and w = max(l - e, 0) the surplus
+    that is attributed to the element. Its best rate is r = sum(w) / sum(n). To first order, the gain over no
+    rate is sum(l log(1 + n r / e)) - r sum(n).
     """
     width = rows.shape[1]
     flat = rows.reshape(-1)
@@ -110,7 +107,7 @@ def _next(
     gain[NOTHING] = 0
     gain[chosen] = 0
     best = float(gain.max())
-    if best < GAIN_LEAST:
+    if best < MIN_GAIN:
         return NOTHING, ()
     equal = np.flatnonzero((gain >= best - max(0.5, 0.02 * best)) & (gain > 0))
     first = max((int(e) for e in equal), key=lambda e: (bool(links_first[e]), float(gain[e]), -e))
@@ -118,13 +115,13 @@ def _next(
 
 
 def _fit(rows: Int32s, losses: Float64s, n: Float64s, chosen: list[int]) -> tuple[Float64s, Float64s]:
-    """Return the chosen elements' rates by expectation and maximisation, and each path's expected losses."""
+    """Fit the chosen elements' rates by expectation and maximisation; return them and [P] expected losses."""
     crosses = np.stack([(rows == element).any(axis=1) for element in chosen], axis=1).astype(float)
     weight = crosses * n[:, None]
     total = weight.sum(axis=0)
     rates: Float64s = np.full(len(chosen), 0.01)
-    base = n * BACKGROUND
-    for _ in range(ROUNDS):
+    base = n * BACKGROUND_LOSS
+    for _ in range(FIT_ITERATIONS):
         expected = base + weight @ rates
         rates = np.minimum(rates * (weight.T @ (losses / expected)) / total, 1.0)
     final: Float64s = base + weight @ rates

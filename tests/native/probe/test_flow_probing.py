@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.native.probe.test_turns import sampled
+from tests.native.probe.test_schedule import sampled
 
 
 def test_aims_come_on_top_at_their_own_pace_and_spare_paths_are_theirs_alone(make_nic) -> None:
@@ -20,13 +20,13 @@ def test_aims_come_on_top_at_their_own_pace_and_spare_paths_are_theirs_alone(mak
         each.start()
     nic.until(lambda: nic.samples() > 100)
     assert {path for _, path in sampled(nic)} == set(nic.engine.path_ports), "nobody aims at the spare one"
-    assert nic.engine.counters()["aimed"] == 0
+    assert nic.engine.counters()["flow_probes"] == 0
     since = len(nic.batches)
-    nic.engine.set_aims(
+    nic.engine.set_flow_probing(
         20e6, 2, [("b/lo", spare), None, ("b/lo", spare), ("c/lo", first), ("d/lo", first), ("b/lo", 1)]
     )
     nic.until(lambda: sampled(nic, since)["b/lo", spare] > 60, 30)
-    assert nic.engine.counters()["aimed"] >= sampled(nic, since)["b/lo", spare]
+    assert nic.engine.counters()["flow_probes"] >= sampled(nic, since)["b/lo", spare]
     counts = sampled(nic, since)
     assert ("c/lo", spare) not in counts, "only where it was aimed"
     spaced = {
@@ -51,34 +51,34 @@ def test_aims_come_on_top_at_their_own_pace_and_spare_paths_are_theirs_alone(mak
         return len(steps) == 6 and all(9e6 < step < 51e6 for step in steps)
 
     nic.until(in_turn, 60)
-    nic.engine.set_aims(0, 0, [])
-    had = nic.engine.counters()["aimed"]
+    nic.engine.set_flow_probing(0, 0, [])
+    had = nic.engine.counters()["flow_probes"]
     since = nic.samples()
     nic.until(lambda: nic.samples() > since + 200)
-    assert nic.engine.counters()["aimed"] == had, "it drops back"
+    assert nic.engine.counters()["flow_probes"] == had, "it drops back"
 
 
 def test_aims_go_on_beside_turns_and_when_their_peer_comes_later(make_nic) -> None:
     nic, far = make_nic("a/lo", paths=2, spare=1), make_nic("b/lo")
     port, spare = nic.engine.all_ports
     nic.engine.set_peers([far.peer()])
-    nic.engine.set_turns(time.monotonic_ns(), 5e6, 1, [("b/lo", port)])
-    nic.engine.set_aims(5e6, 1, [("b/lo", spare)])
+    nic.engine.set_schedule(time.monotonic_ns(), 5e6, 1, [("b/lo", port)])
+    nic.engine.set_flow_probing(5e6, 1, [("b/lo", spare)])
     nic.engine.set_peers([])
     far.start()
     nic.start()
     nic.engine.set_peers([far.peer()])
-    nic.engine.set_aims(5e6, 1, [("b/lo", spare)])
+    nic.engine.set_flow_probing(5e6, 1, [("b/lo", spare)])
     nic.until(lambda: min(sampled(nic)["b/lo", each] for each in (port, spare)) > 50)
 
 
 def test_the_rate_cap_holds_for_aims_too(make_nic) -> None:
     nic, far = (
-        make_nic("a/lo", paths=2, spare=1, max_pps=50.0, rate_pps=1.0, aims_pps=5000.0),
+        make_nic("a/lo", paths=2, spare=1, max_pps=50.0, rate_pps=1.0, flow_pps=5000.0),
         make_nic("b/lo"),
     )
     nic.engine.set_peers([far.peer()])
-    nic.engine.set_aims(1e6, 1, [("b/lo", nic.engine.all_ports[-1])])
+    nic.engine.set_flow_probing(1e6, 1, [("b/lo", nic.engine.all_ports[-1])])
     far.start()
     nic.start()
     begun_s = time.monotonic()
@@ -99,5 +99,5 @@ def test_the_rate_cap_holds_for_aims_too(make_nic) -> None:
     ],
 )
 def test_aims_that_cannot_be_are_refused(make_nic, length_ns, shots, ways) -> None:
-    with pytest.raises(ValueError, match="aims: "):
-        make_nic("a/lo").engine.set_aims(length_ns, shots, ways)
+    with pytest.raises(ValueError, match="slots? |per slot"):
+        make_nic("a/lo").engine.set_flow_probing(length_ns, shots, ways)

@@ -25,7 +25,7 @@ def test_probes_go_the_ways_of_the_turns_in_their_first_half(make_nic) -> None:
     first, second = nic.engine.path_ports
     length_ns = 20e6
     begin_ns = time.monotonic_ns() - 7_000_000_000_000
-    nic.engine.set_turns(
+    nic.engine.set_schedule(
         begin_ns, length_ns, 2, [("b/lo", first), ("c/lo", second), ("c/lo", first), ("b/lo", first)]
     )
     to_system_ns = time.time_ns() - time.monotonic_ns()
@@ -52,17 +52,17 @@ def test_probes_go_the_ways_of_the_turns_in_their_first_half(make_nic) -> None:
 def test_ways_that_are_gone_are_drawn_and_turns_can_be_taken_back(make_nic) -> None:
     nic, far = make_nic("a/lo"), make_nic("b/lo")
     nic.engine.set_peers([far.peer()])
-    nic.engine.set_turns(0, 1e6, 3, [("nobody/lo", 1), ("b/lo", 2), ("c/lo", 3)])
+    nic.engine.set_schedule(0, 1e6, 3, [("nobody/lo", 1), ("b/lo", 2), ("c/lo", 3)])
     far.start()
     nic.start()
     nic.until(lambda: nic.samples() > 300)
     assert {path for _, path in sampled(nic)} == set(nic.engine.path_ports)
-    nic.engine.set_turns(0, 1e6, 1, [("b/lo", nic.engine.path_ports[0])])
+    nic.engine.set_schedule(0, 1e6, 1, [("b/lo", nic.engine.path_ports[0])])
     nic.engine.set_peers([])
     nic.engine.set_peers([far.peer()])
     had = nic.samples()
     nic.until(lambda: nic.samples() > had + 100)
-    nic.engine.set_turns(0, 0, 0, [])
+    nic.engine.set_schedule(0, 0, 0, [])
     had, since = nic.samples(), len(nic.batches)
     nic.until(lambda: nic.samples() > had + 400)
     assert {path for _, path in sampled(nic, since)} == set(nic.engine.path_ports)
@@ -71,7 +71,7 @@ def test_ways_that_are_gone_are_drawn_and_turns_can_be_taken_back(make_nic) -> N
 
 def test_turns_without_a_peer_are_no_missed_timers(make_nic) -> None:
     nic, far = make_nic("a/lo"), make_nic("b/lo")
-    nic.engine.set_turns(time.monotonic_ns(), 100e3, 1, [("b/lo", nic.engine.path_ports[0])])
+    nic.engine.set_schedule(time.monotonic_ns(), 100e3, 1, [("b/lo", nic.engine.path_ports[0])])
     far.start()
     nic.start()
     begun = time.monotonic()
@@ -84,11 +84,11 @@ def test_turns_without_a_peer_are_no_missed_timers(make_nic) -> None:
 def test_turns_may_be_moved(make_nic) -> None:
     nic, far = make_nic("a/lo"), make_nic("b/lo")
     nic.engine.set_peers([far.peer()])
-    nic.engine.set_turns(time.monotonic_ns(), 2e6, 1, [("b/lo", nic.engine.path_ports[1])])
+    nic.engine.set_schedule(time.monotonic_ns(), 2e6, 1, [("b/lo", nic.engine.path_ports[1])])
     far.start()
     nic.start()
     for by_ns in (0, 300_000, -5_000_000_000, 4_000_000_000_000, -(10**18)):
-        nic.engine.shift_turns(time.monotonic_ns() + by_ns)
+        nic.engine.shift_schedule(time.monotonic_ns() + by_ns)
         had = nic.samples()
         nic.until(lambda had=had: nic.samples() > had + 50)
     assert {path for _, path in sampled(nic)} == {nic.engine.path_ports[1]}
@@ -115,5 +115,5 @@ def test_the_stamping_clock_and_the_monotonic_one_are_read_together(make_nic) ->
     ],
 )
 def test_turns_that_cannot_be_are_refused(make_nic, at_ns, length_ns, shots, ways) -> None:
-    with pytest.raises(ValueError, match="turns: "):
-        make_nic("a/lo").engine.set_turns(at_ns, length_ns, shots, ways)
+    with pytest.raises(ValueError, match="slots? |per slot"):
+        make_nic("a/lo").engine.set_schedule(at_ns, length_ns, shots, ways)

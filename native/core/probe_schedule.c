@@ -15,7 +15,7 @@
  *
  * The round is planned RUNS times over, each from where the last ended, so that it begins as it ends.
  */
-#include "turns.h"
+#include "probe_schedule.h"
 
 #include <stdlib.h>
 
@@ -32,13 +32,13 @@ static inline uint64_t draw(uint64_t *state) /* splitmix64, Steele, Lea and Floo
     return z ^ (z >> 31);
 }
 
-struct turn {
+struct slot {
     double phase;
     int32_t nic;
 };
 
 static int in_order(const void *a, const void *b) {
-    const struct turn *x = a, *y = b;
+    const struct slot *x = a, *y = b;
     if (x->phase != y->phase) return x->phase < y->phase ? -1 : 1;
     return x->nic < y->nic ? -1 : x->nic > y->nic;
 }
@@ -49,17 +49,18 @@ static inline double squared(double gap) {
 }
 
 /* Mean looks at a link in a turn: the length of each NIC's ways, over the links that any crosses. */
-static double looks_a_turn(const struct ft_turns *t, uint8_t *crossed) {
-    double looks = 0, links = 0;
+static double probes_per_slot(const struct ft_schedule_plan_input *t, uint8_t *crossed) {
+    double probes = 0, links = 0;
     for (int32_t n = 0; n < t->nics; n++) {
-        int64_t first = t->way_start[n], end = t->way_start[n + 1];
-        looks += (double)t->shots * (double)(t->hop_start[end] - t->hop_start[first]) / (double)(end - first);
+        int64_t first = t->path_start[n], end = t->path_start[n + 1];
+        probes += (double)t->probes_per_slot * (double)(t->link_start[end] - t->link_start[first]) /
+                  (double)(end - first);
     }
-    for (int64_t h = 0; h < t->hop_start[t->way_start[t->nics]]; h++) {
-        links += !crossed[t->hop[h]];
-        crossed[t->hop[h]] = 1;
+    for (int64_t h = 0; h < t->link_start[t->path_start[t->nics]]; h++) {
+        links += !crossed[t->link[h]];
+        crossed[t->link[h]] = 1;
     }
-    return links > 0 ? looks / links : 1;
+    return links > 0 ? probes / links : 1;
 }
 
 struct memory {
@@ -69,13 +70,13 @@ struct memory {
 };
 
 /* The way that a NIC takes now. */
-static int64_t choose(const struct ft_turns *t, struct memory *m, int32_t nic, double now) {
-    int64_t first = t->way_start[nic], end = t->way_start[nic + 1], best = first;
-    double per_age = (double)t->shots / (double)(end - first), most = -1;
+static int64_t choose(const struct ft_schedule_plan_input *t, struct memory *m, int32_t nic, double now) {
+    int64_t first = t->path_start[nic], end = t->path_start[nic + 1], best = first;
+    double per_age = (double)t->probes_per_slot / (double)(end - first), most = -1;
     for (int64_t w = first; w < end; w++) {
         double age = (now - m->taken[w]) * per_age, score = WAYS * age * age;
-        for (int64_t h = t->hop_start[w]; h < t->hop_start[w + 1]; h++)
-            score += squared((now - m->looked[t->hop[h]]) * m->per_gap);
+        for (int64_t h = t->link_start[w]; h < t->link_start[w + 1]; h++)
+            score += squared((now - m->looked[t->link[h]]) * m->per_gap);
         score *= 1 + 1e-3 * (double)(draw(&m->draws) >> 11) * 0x1p-53;
         if (score > most) {
             most = score;
@@ -83,31 +84,31 @@ static int64_t choose(const struct ft_turns *t, struct memory *m, int32_t nic, d
         }
     }
     m->taken[best] = now;
-    for (int64_t h = t->hop_start[best]; h < t->hop_start[best + 1]; h++) m->looked[t->hop[h]] = now;
+    for (int64_t h = t->link_start[best]; h < t->link_start[best + 1]; h++) m->looked[t->link[h]] = now;
     return best - first;
 }
 
-int ft_turns_plan(struct ft_turns *t) {
-    int64_t ways = t->way_start[t->nics];
+int ft_schedule_plan(struct ft_schedule_plan_input *t) {
+    int64_t paths = t->path_start[t->nics];
     struct memory m = {.draws = t->seed};
     m.looked = malloc((size_t)(t->links + 1) * sizeof *m.looked);
-    m.taken = malloc((size_t)(ways + 1) * sizeof *m.taken);
+    m.taken = malloc((size_t)(paths + 1) * sizeof *m.taken);
     uint8_t *crossed = calloc((size_t)t->links + 1, 1);
-    struct turn *order = malloc((size_t)(t->nics + 1) * sizeof *order);
+    struct slot *order = malloc((size_t)(t->nics + 1) * sizeof *order);
     int done = m.looked != NULL && m.taken != NULL && crossed != NULL && order != NULL;
     if (done) {
-        m.per_gap = looks_a_turn(t, crossed);
-        for (int32_t n = 0; n < t->nics; n++) order[n] = (struct turn){t->phase[n], n};
+        m.per_gap = probes_per_slot(t, crossed);
+        for (int32_t n = 0; n < t->nics; n++) order[n] = (struct slot){t->phase[n], n};
         qsort(order, (size_t)t->nics, sizeof *order, in_order);
         for (int32_t l = 0; l < t->links; l++) m.looked[l] = LONG_AGO;
-        for (int64_t w = 0; w < ways; w++) m.taken[w] = LONG_AGO;
+        for (int64_t w = 0; w < paths; w++) m.taken[w] = LONG_AGO;
     }
-    for (int32_t turn = 0; done && turn < RUNS * t->turns; turn++)
+    for (int32_t slot = 0; done && slot < RUNS * t->slots; slot++)
         for (int32_t at = 0; at < t->nics; at++) {
             int32_t nic = order[at].nic;
-            int32_t *out = t->way + ((int64_t)nic * t->turns + turn % t->turns) * t->shots;
-            for (int32_t shot = 0; shot < t->shots; shot++)
-                out[shot] = (int32_t)choose(t, &m, nic, turn + order[at].phase);
+            int32_t *out = t->path + ((int64_t)nic * t->slots + slot % t->slots) * t->probes_per_slot;
+            for (int32_t shot = 0; shot < t->probes_per_slot; shot++)
+                out[shot] = (int32_t)choose(t, &m, nic, slot + order[at].phase);
         }
     free(m.looked);
     free(m.taken);
