@@ -153,7 +153,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     queue = None if number is None else state.queues.newest(number)
     windows = [
         each for each in state.contention.values()
-        if stands(each, now_ns) and (each["link"] == link or link in each["other_paths"])
+        if stands(each, now_ns) and (each["link"] == link or link in each["candidates"])
     ]  # fmt: skip
     record = None if subject is None else subject.record
     return {

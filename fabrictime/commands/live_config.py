@@ -29,8 +29,6 @@ __all__ = [
     "too_wide", "with_rule",
 ]  # fmt: skip
 
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
 MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
 ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
 SANE_ACTIONS_PER_S: Final = 1000
