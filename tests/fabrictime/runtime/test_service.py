@@ -11,7 +11,7 @@ from fabrictime.runtime.scheduling_priority import REAL_TIME
 from fabrictime.runtime.service import SERVICES
 from fabrictime.testbed.userns import namespaces_allowed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import os, sys
 from fabrictime.runtime.scheduling_priority import give_way

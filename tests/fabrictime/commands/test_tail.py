@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from schemas import codec
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def reject(number):

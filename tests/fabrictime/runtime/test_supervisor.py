@@ -14,7 +14,7 @@ import pytest
 from fabrictime.runtime.ready import NotifySocket
 from fabrictime.runtime.supervisor import ChildFailed, State, Step
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def row(supervisor, name):
@@ -140,8 +140,8 @@ async def test_kill_ends_all_at_once(supervised, child):
 def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
     script = tmp_path / "up.py"
     script.write_text(
-        f"import asyncio, sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests/cli')!r}]\n"
-        "from pathlib import Path\nfrom conftest import program\n"
+        f"import asyncio, sys; sys.path[:0] = [{str(ROOT)!r}]\n"
+        "from pathlib import Path\nfrom tests.fabrictime.children import program\n"
         "from fabrictime.runtime.supervisor import Supervisor\n"
         "async def main():\n"
         f"    s = Supervisor(Path({str(tmp_path)!r}))\n"

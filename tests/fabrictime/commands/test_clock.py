@@ -18,7 +18,7 @@ from fabrictime.commands import clock
 from fabrictime.commands.clock import Fleet, Wanted
 from schemas import codec
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 S = 1_000_000_000
 NOW = time.time_ns() // S * S
 WINDOW = NOW // S

@@ -29,7 +29,7 @@ from schemas.topics import (
     QUEUES,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 S = 1_000_000_000
 WAY = {
     spine: ("h1:eth0>leaf1:swp1", f"leaf1:swp{2 + spine}>spine{spine}:swp1",
@@ -148,9 +148,12 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
                   "1 held back", "no other path is better"):  # fmt: skip
         assert words in text
     assert "sock:2" not in fabrictime(log, "actions", "sock:1").stdout
-    held = json.loads(fabrictime(log, "actions", "--held", "--json").stdout)
+    held = json.loads(fabrictime(log, "actions", "--suppressed", "--json").stdout)
     assert "decisions" not in held
-    assert "within" not in fabrictime(log, "actions", "--held").stdout.partition("\n")[2].partition("\n")[2]
+    assert (
+        "within"
+        not in fabrictime(log, "actions", "--suppressed").stdout.partition("\n")[2].partition("\n")[2]
+    )
     assert fabrictime(log, "actions", "--since", "soon").exit_code == 2
 
 
@@ -233,7 +236,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
         (FALLBACKS, "h1", fallbacks), (DECISIONS, "h1", made), (ACTIONS, "h1", done),
         (POLICY_CYCLES, "fabric", rounds(11, [(flow_id, "RESTORE", "NO_BETTER_PATH", f"{CABLE}/5")])),
     )  # fmt: skip
-    said = fabrictime(log, "why", flow_id, "--json")
+    said = fabrictime(log, "explain", flow_id, "--json")
     assert said.exit_code == 0, said.stderr
     story = json.loads(said.stdout)
     assert [each["link"] for each in story["takes"]] == list(WAY[2])
@@ -250,20 +253,20 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     assert effect["took"] == list(WAY[2][1:3])
     assert [each["cause"] for each in story["held"]] == ["NO_BETTER_PATH"]
     for name in ("sock:17", "10.0.0.1:50002", "h1:50002", ":50002"):
-        text = fabrictime(log, "why", name)
+        text = fabrictime(log, "explain", name)
         assert text.exit_code == 0, text.stderr
     for words in ("h1/eth0 → h5/eth0, TCP 10.0.0.1:50002 → 10.0.0.5:5001, job llm",
                   "its owner lets it be moved", "60.0 kB, 480 µs", "71%", "2 flows collide",
                   "leaf1 to spine1 is DOWN", "1 APPLIED for it", "20.0 Mbit/s → 640 Mbit/s",
                   "900 µs → 80.0 µs", "held back: go back, since", "no other path is better"):  # fmt: skip
         assert words in text.stdout
-    plain = fabrictime(log, "why", "sock:18").stdout
+    plain = fabrictime(log, "explain", "sock:18").stdout
     assert "its owner lets nothing be done to it" in plain
     assert "nothing was decided for it" in plain
 
 
 def test_why_names_what_it_does_not_know(log):
-    unknown = fabrictime(log, "why", "sock:99999")
+    unknown = fabrictime(log, "explain", "sock:99999")
     assert unknown.exit_code == 2
     assert "no such flow among" in unknown.stderr
     flows = {f"h1/b/sock:{n}": {"source_port": 1, "source_address": "x", "nic": "n"} for n in range(9)}

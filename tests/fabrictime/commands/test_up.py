@@ -30,7 +30,7 @@ from native.core.probe import TestClock
 from schemas import codec
 from schemas.topics import TOPICS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NICS = 8
 OFF = {"offset_ns": 3_000_000, "drift_ppb": 12_000.0}
 SETTINGS = """

@@ -7,7 +7,7 @@ import pytest
 from fabrictime.runtime.config import SHARED_DOC, ConfigError, load
 from fabrictime.runtime.example_config import example
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def errors(tmp_path, text):

@@ -16,7 +16,7 @@ from fabrictime.commands.live_config import LiveRecords, changed, parse_rule, wi
 from schemas import codec
 from schemas.topics import ALERTS, LINK_HEALTH
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 S = 1_000_000_000
 NOW = 1_760_000_000 * S
 

@@ -24,7 +24,7 @@ from fabrictime.commands.live_table import table
 from fabrictime.runtime import status
 from fabrictime.state.live_figures import NicView, View
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def fabrictime(*arguments, cwd=ROOT):
