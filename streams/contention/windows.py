@@ -560,10 +560,10 @@ class ContentionWatch:
         place, fill = view.link.place, view.fill
         covered = min(1.0, len(self.flows.hosts()) / max(1, self._hosts()))
         room = None if fill is None else (1 - fill) * covered
-        sure = [each.flow for each in view.flows_on if each.sure]
+        certain = [each.flow for each in view.flows_on if each.certain]
         senders = len({flow.nic for flow in _weighty(view.flows_on, NOTABLE)})
         if place.receiver is not None:
-            held = any(flow.receiver_limited and flow.peer == place.receiver for flow in sure)
+            held = any(flow.receiver_limited and flow.peer == place.receiver for flow in certain)
             if room is None or fill is None:
                 return {"SLOW_RECEIVER": 1.0} if held else {}
             behind = self._behind(view, views)
@@ -574,7 +574,7 @@ class ContentionWatch:
             }
         root = self._root(view, views)
         if place.sender is not None:
-            if any(flow.sender_limited and flow.nic == place.sender for flow in sure):
+            if any(flow.sender_limited and flow.nic == place.sender for flow in certain):
                 return {"SLOW_SENDER": 1.0}
             spread = _spread(room, root)
             return spread | {"SLOW_SENDER": max(0.0, 0.8 - max(spread.values(), default=0.0))}
@@ -588,7 +588,7 @@ class ContentionWatch:
     def _behind(self, view: _View, views: Mapping[str, _View]) -> list[str]:
         """Return the standing links with room that lead to a last link with room: with flows in common, or to
         its switch, which stops all that comes over a link when it stops any."""
-        mine = {each.flow.flow_id for each in view.flows_on if each.sure}
+        mine = {each.flow.flow_id for each in view.flows_on if each.certain}
         return sorted(
             name
             for name, other in views.items()
@@ -596,7 +596,7 @@ class ContentionWatch:
             and (other.fill is None or other.fill < 0.5)
             and (
                 _leads_to(name, view.link.name)
-                or any(each.sure and each.flow.flow_id in mine for each in other.flows_on)
+                or any(each.certain and each.flow.flow_id in mine for each in other.flows_on)
             )
         )
 
@@ -605,10 +605,10 @@ class ContentionWatch:
         none, one of the next switch that is held back, where this one is held back too."""
         counts: dict[str, int] = {}
         stopped: list[str] = []
-        mine = {each.flow.flow_id for each in view.flows_on if each.sure}
+        mine = {each.flow.flow_id for each in view.flows_on if each.certain}
         for name, other in views.items():
             if other.link.place.receiver is not None and name != view.link.name:
-                shared = sum(each.sure and each.flow.flow_id in mine for each in other.flows_on)
+                shared = sum(each.certain and each.flow.flow_id in mine for each in other.flows_on)
                 if shared:
                     counts[name] = shared
                 if other.fill is not None and other.fill < 0.5 and _leads_to(view.link.name, name):
@@ -666,7 +666,7 @@ class ContentionWatch:
             "links": links,
             "candidates": list(link.others[:MAX_FLOWS]),
         }
-        unsure = sum(not each.sure for each in view.flows_on)
+        unsure = sum(not each.certain for each in view.flows_on)
         record["text"] = _text(record, link.place, 0 if closing else unsure, lost=state == "LOST")
         window.told_ns, window.told = self._end_ns, _gist(window, view)
         window.depth_bytes_ns = 0.0
@@ -751,9 +751,9 @@ def _add(window: _Window, depth: float, over: bool, above_bytes: float, length_n
 def _weighty(flows_on: list[FlowOnLink], least: float = LISTED) -> list[LiveFlow]:
     """Return the flows that surely cross, but for those that send too little a share to matter: streams of
     acknowledgements. Where all stand still, all matter."""
-    sure = [each.flow for each in flows_on if each.sure]
-    total = sum(flow.rate_bps for flow in sure)
-    return [flow for flow in sure if flow.rate_bps >= least * total]
+    certain = [each.flow for each in flows_on if each.certain]
+    total = sum(flow.rate_bps for flow in certain)
+    return [flow for flow in certain if flow.rate_bps >= least * total]
 
 
 def _spread(room: float | None, root: _View | None) -> dict[str, float]:
@@ -781,8 +781,8 @@ def _gist(window: _Window, view: _View) -> tuple[Any, ...]:
 
 def _contending(flows_on: list[FlowOnLink]) -> list[Record]:
     """Return the flows that surely cross, the heaviest first."""
-    sure = _weighty(flows_on)
-    total = sum(flow.rate_bps for flow in sure)
+    certain = _weighty(flows_on)
+    total = sum(flow.rate_bps for flow in certain)
     return [
         {
             "flow_id": flow.flow_id,
@@ -793,7 +793,7 @@ def _contending(flows_on: list[FlowOnLink]) -> list[Record]:
             "rate_bps": flow.rate_bps,
             "share": flow.rate_bps / total if total else 0.0,
         }
-        for flow in sure[:MAX_FLOWS]
+        for flow in certain[:MAX_FLOWS]
     ]
 
 
