@@ -87,8 +87,8 @@ class ContentionRules:
     """What counts as a standing queue. In bytes that is `delay_us` at the link's rate, within the bounds."""
 
     delay_us: float = 50.0
-    least_kb: float = 15.0
-    most_kb: float = 50.0
+    min_kb: float = 15.0
+    max_kb: float = 50.0
     open_ms: float = 15.0
     close_ms: float = 250.0
 
@@ -97,13 +97,13 @@ class ContentionRules:
         """Return the rules as the live thresholds have them."""
         return cls(**{
             name: thresholds[f"contention_{name}"]
-            for name in ("delay_us", "least_kb", "most_kb", "open_ms", "close_ms")
+            for name in ("delay_us", "min_kb", "max_kb", "open_ms", "close_ms")
         })  # fmt: skip
 
     def open_bytes(self, rate_bps: int) -> float:
         """Return the depth above which a queue stands."""
         wanted = self.delay_us * 1e-6 * (rate_bps or ASSUMED_BPS) / 8
-        return min(max(wanted, 1e3 * self.least_kb), 1e3 * max(self.most_kb, self.least_kb))
+        return min(max(wanted, 1e3 * self.min_kb), 1e3 * max(self.max_kb, self.min_kb))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from streams.policy.loads import Links, Loads
 from streams.policy.path_health import HEALTHY, Grade, Health, PathHealth
 from streams.policy.path_options import PathOptions
 from streams.policy.rules import NS_PER_S, WINDOW_STALE_NS, Rules
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
 
 __all__ = ["PolicyState", "RouteSource"]
@@ -28,7 +28,7 @@ LAST_PORT: Final = 65_535
 class RouteSource(Protocol):
     """Source of the routes that a flow could take."""
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to route, as traced for the flow's own ports; empty if unknown.
 
         The same object as before means that no route changed.
@@ -133,7 +133,7 @@ class PolicyState:
                 worst = other
         return worst
 
-    def is_healthy(self, route: Way) -> bool:
+    def is_healthy(self, route: FlowRoute) -> bool:
         """Return True if every link of a route is healthy."""
         return self.options.grade(route).grade is Grade.HEALTHY
 

@@ -15,7 +15,7 @@ from streams.policy.path_health import Grade
 from streams.policy.rules import RELIEF_SHARE, SAFE_SHARE
 from streams.policy.state import PolicyState
 from streams.policy.uplink_assignment import UplinkAssignment, UplinkRequest
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 
 __all__ = ["UplinkPinning"]
 
@@ -157,7 +157,7 @@ class UplinkPinning:
         """Return the routes that a flow could take, by the uplink that they use."""
         known = self._by_uplink.get(flow.ends)
         if known is None or known[0] is not flow.choices:
-            found: dict[str, list[tuple[Way, tuple[int, ...]]]] = {}
+            found: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
             for choice in flow.choices:
                 if len(choice[0].links) > 2:
                     found.setdefault(choice[0].links[1], []).append(choice)

@@ -23,6 +23,7 @@ from faust.types import TP
 from sdnotify import SystemdNotifier
 
 from schemas import codec
+from schemas.kafka.reader import Message
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
 from streams.clock.stage import ClockStage
@@ -34,7 +35,7 @@ from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
-from streams.runtime.rejects import send_reject
+from streams.runtime.rejects import RejectedMessage, send_reject
 from streams.runtime.watchdog import watch
 from streams.settings import Stage, StreamSettings
 
@@ -162,9 +163,10 @@ class _Service:
         await asyncio.gather(*(owned.revoke() for owned in self.owned))
         await self.context.stop()
 
-    def _reject_soon(self, message: Any, error: Exception) -> None:
+    def _reject_soon(self, message: Message, error: Exception) -> None:
         async def send() -> None:
-            await (await send_reject(self.context, message, message.value, "lookup", error))
+            rejected = RejectedMessage(message, message.key_bytes)
+            await (await send_reject(self.context, rejected, message.value, "lookup", error))
 
         self.context.task("reject", send())
 
