@@ -149,7 +149,7 @@ class ActuatorSettings(BaseModel):
         default_factory=dict,
         description="NICs, by device, with bit/s of their links, at which the kernel (HTB) paces flows that"
         " no owner paces; one whose root is not of the kernel's own kinds is left alone. Needs CAP_NET_ADMIN,"
-        " and flows.kernel_paces",
+        " and flows.kernel_pacing",
     )
     discipline: DisciplineSettings = Field(
         default_factory=DisciplineSettings, description="steering a clock of this host"

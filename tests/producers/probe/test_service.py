@@ -210,7 +210,7 @@ def test_flushes_come_together_a_little_after_round_times(system_ns: int, flush_
 def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_ends(
     start_prober: Callable[..., Any], read: Callable[[str], Any], log: Any
 ) -> None:
-    given_settings = {"flow_gap_ms": 5, "flow_pps": 300, "rate_pps": 40, "turns": False, "flow_paths": 1}
+    given_settings = {"flow_gap_ms": 5, "flow_pps": 300, "rate_pps": 40, "scheduled": False, "flow_paths": 1}
     start_prober("a", **given_settings)
     start_prober("b", **given_settings)
 

@@ -1,6 +1,6 @@
 """The RDMA prober as a process, over a log: two that find each other, what they say, how they end.
 
-pyverbs and the devices are the test's (`pyverbs_of_the_test`); real ones are in tests/rdma.
+pyverbs and the devices are the test's (`fake_pyverbs`); real ones are in tests/rdma.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 RUN = """
 import json, logging, sys
 from pathlib import Path
@@ -38,7 +38,7 @@ def start(log: Any, key_file: Path, tmp_path: Path) -> Iterator[Start]:
     package = tmp_path / "with/pyverbs"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    (package / "fake.py").write_text((Path(__file__).parent / "pyverbs_of_the_test.py").read_text())
+    (package / "fake.py").write_text((Path(__file__).parent / "fake_pyverbs.py").read_text())
     for name in MODULES:
         (package / f"{name}.py").write_text(
             "from pyverbs.fake import *\nfrom pyverbs.fake import __getattr__, PyverbsError\n"
@@ -145,10 +145,10 @@ def test_two_find_each_other_and_tell_samples_whoever_stamps(
     assert code == 0
     assert "tried again" not in text
     assert "stamps of user space (completion stamps: Operation not supported (errno 95))" in text
-    told = read("fabric.inventory").until(
+    reported = read("fabric.inventory").until(
         lambda found: sum(record["ud"] is None for record in found) == 2, timeout_s=30
     )
-    first = {record["nic"]: record for record in reversed(told)}
+    first = {record["nic"]: record for record in reversed(reported)}
     assert {name: (record["stamp"], record["clock"]) for name, record in first.items()} == {
         "a/mlx5_0": ("HARDWARE", "a/mlx5_0"),
         "b/mlx5_0": ("USER", "b/system"),
@@ -156,8 +156,8 @@ def test_two_find_each_other_and_tell_samples_whoever_stamps(
     assert first["a/mlx5_0"]["addresses"] == [], "UDP probers leave it alone"
     assert first["a/mlx5_0"]["ud"]["kind"] == "ROCE_V2"
     assert first["a/mlx5_0"]["stamp_error_ns"] == 1
-    assert max(record["stamp_error_ns"] for record in told if record["nic"] == "b/mlx5_0") > 0
-    assert {record["probe_port"] for record in told if record["ud"] is None} == {0}, "a goodbye"
+    assert max(record["stamp_error_ns"] for record in reported if record["nic"] == "b/mlx5_0") > 0
+    assert {record["probe_port"] for record in reported if record["ud"] is None} == {0}, "a goodbye"
 
 
 def test_a_process_that_dies_is_said_and_started_again(start: Start, read: Callable[[str], Any]) -> None:
@@ -166,8 +166,8 @@ def test_a_process_that_dies_is_said_and_started_again(start: Start, read: Calla
     (first, *_) = inventory.until(lambda found: bool(found), timeout_s=60)
     (edge,) = (int(child) for child in Path(f"/proc/{a.pid}/task/{a.pid}/children").read_text().split())
     os.kill(edge, signal.SIGKILL)
-    told = inventory.until(lambda found: found[-1]["run"] != first["run"], timeout_s=60)
-    goodbye = next(record for record in told if record["ud"] is None)
+    reported = inventory.until(lambda found: found[-1]["run"] != first["run"], timeout_s=60)
+    goodbye = next(record for record in reported if record["ud"] is None)
     assert goodbye["run"] == first["run"]
     code, text = end(a)
     assert code == 0
@@ -175,7 +175,7 @@ def test_a_process_that_dies_is_said_and_started_again(start: Start, read: Calla
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         (
             {"verbs": "without"},
@@ -186,11 +186,11 @@ def test_a_process_that_dies_is_said_and_started_again(start: Start, read: Calla
         ({"enabled": "off"}, "a/eth0: no RDMA probes: rdma_probes.enabled = 'off'"),
     ],
 )
-def test_where_there_is_nothing_to_do_it_says_why_and_is_done(start: Start, given: Any, said: str) -> None:
+def test_where_there_is_nothing_to_do_it_says_why_and_is_done(start: Start, given: Any, text: str) -> None:
     code, text = end(start("a", **given), None)
     assert code == 0
     assert len(text.splitlines()) == 1
-    assert re.search(said, text), text
+    assert re.search(text, text), text
 
 
 def test_a_device_that_is_down_is_said_once_and_waited_for(start: Start) -> None:

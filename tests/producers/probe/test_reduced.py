@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from native.core import ProbeColumns
+from producers.probe.publishers import ReducedPublisher
 from producers.probe.reduced import ClockView, Reducer
-from producers.probe.service import _Reduced
 from schemas import codec
 
 WINDOW_NS = 1_000_000_000
@@ -87,7 +87,7 @@ def test_a_window_is_closed_by_the_next_ones_batch_and_fits_the_schemas() -> Non
 
 def test_one_way_delays_come_with_known_clocks() -> None:
     view = ClockView()
-    view.take(offsets(99))
+    view.update(offsets(99))
     reducer = Reducer("a/e", "fabric", "a/system", WINDOW_NS, view)
     reducer.add(batch(0, 100 * S), 100 * S, CLOCKS)
     _, (delays,) = reducer.close(CLOCKS)
@@ -112,25 +112,25 @@ def test_one_way_delays_come_with_known_clocks() -> None:
 )
 def test_how_far_a_clock_is_trusted(state: str, windows_ago: int, expected: str) -> None:
     view = ClockView()
-    view.take(offsets(100 - windows_ago, state))
+    view.update(offsets(100 - windows_ago, state))
     assert view.state("b/e", 101 * S) == expected
     assert view.state("unknown", 101 * S) == "UNSYNCED"
 
 
 def test_older_offsets_do_not_replace_newer_ones() -> None:
     view = ClockView()
-    view.take(offsets(100))
-    view.take(offsets(98, "UNSYNCED"))
+    view.update(offsets(100))
+    view.update(offsets(98, "UNSYNCED"))
     assert view.state("b/e", 101 * S) == "SYNCED"
 
 
 def test_forged_offsets_change_nothing() -> None:
     view = ClockView()
-    view.take(offsets(100), 101 * S)
+    view.update(offsets(100), 101 * S)
     for forged in (offsets(10**9), offsets(100, log_offset_ns=2**62 + 1), offsets(101) | {"part": 1}):
         with pytest.raises(codec.BadRecord):
-            view.take(forged, 101 * S)
-    view.take(offsets(3, log_offset_ns=10**15), 101 * S)
+            view.update(forged, 101 * S)
+    view.update(offsets(3, log_offset_ns=10**15), 101 * S)
     assert view.log_offset_ns == 77
     assert view.state("b/e", 101 * S) == "SYNCED"
 
@@ -159,11 +159,11 @@ def test_an_empty_window_is_told_as_well() -> None:
 
 def test_nothing_is_cut_into_windows_before_the_logs_clock_is_known() -> None:
     taken: list[int] = []
-    publisher = _Reduced.__new__(_Reduced)
+    publisher = ReducedPublisher.__new__(ReducedPublisher)
     publisher._offsets = SimpleNamespace(poll=lambda: None)  # type: ignore[assignment]
-    publisher._prober = SimpleNamespace(engine=SimpleNamespace(drain=lambda: "batch"))  # type: ignore[assignment]
+    publisher._transport = SimpleNamespace(engine=SimpleNamespace(drain=lambda: "batch"))  # type: ignore[assignment]
     publisher._clocks = dict  # type: ignore[method-assign]
-    publisher._put = lambda *records: None  # type: ignore[method-assign]
+    publisher._publish = lambda *records: None  # type: ignore[method-assign]
 
     def add(batch: object, log_ns: int, clocks: object) -> tuple[list[object], list[object]]:
         taken.append(log_ns)
@@ -174,6 +174,6 @@ def test_nothing_is_cut_into_windows_before_the_logs_clock_is_known() -> None:
     publisher.flush()
     assert taken == []
     a_day_ns = 86_400 * S
-    publisher.log_time()(time.time_ns() - a_day_ns)
+    publisher.append_time_callback()(time.time_ns() - a_day_ns)
     publisher.flush()
     assert abs(taken[0] - (time.time_ns() - a_day_ns)) < S

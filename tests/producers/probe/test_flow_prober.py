@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from producers.probe.flow_prober import LIVE_S, MOST_WAYS, SILENT_S, LiveFlows
+from producers.probe.flow_prober import LIVE_S, MAX_ROUTES, REPORT_TIMEOUT_S, LiveFlows
 from producers.probe.flow_targets import PeerRoute
 from schemas import codec
 from schemas.topics import FLOWS
 
 NIC = "h1/eth1"
-WAY = ["h1:eth1>leaf1:h1", "leaf1:h2>h2:eth1"]
+ROUTE = ["h1:eth1>leaf1:h1", "leaf1:h2>h2:eth1"]
 OTHER = ["h1:eth1>leaf1:h1", "leaf1:s1>spine1:l1", "spine1:l2>leaf2:s1", "leaf2:h3>h3:eth1"]
 
 
@@ -25,7 +25,7 @@ def flow(number: int = 1, **more: Any) -> dict[str, Any]:
         "source_port": 40_000 + number,
         "peer_port": 5000,
         "protocol": "TCP",
-        "hops": WAY,
+        "hops": ROUTE,
         "bytes_total": 1,
         "interval_ns": 1,
         "bytes": 1,
@@ -48,8 +48,8 @@ def report(*flows: dict[str, Any], whole: bool = True) -> dict[str, Any]:
 
 def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
     taker = LiveFlows(NIC)
-    assert taker.ways(0.0) == ()
-    taker.take(
+    assert taker.routes(0.0) == ()
+    taker.update(
         report(
             flow(1),
             flow(2),
@@ -60,38 +60,38 @@ def test_ways_are_those_of_this_nics_open_flows_and_each_stands_once():
         ),
         0.0,
     )
-    assert taker.ways(0.0) == (PeerRoute("h2/eth1", tuple(WAY)), PeerRoute("h3/eth1", tuple(OTHER)))
-    taker.take(report(flow(3, state="CLOSED"), whole=False), 0.5)
-    assert taker.ways(0.5) == (PeerRoute("h2/eth1", tuple(WAY)),), "changes leave the others"
-    taker.take(report(flow(2, hops=OTHER, peer="h3/eth1")), 1.0)
-    assert taker.ways(1.0) == (PeerRoute("h3/eth1", tuple(OTHER)),), "a whole report is all there is"
-    taker.take(report(), 2.0)
-    assert taker.ways(2.0) == ()
+    assert taker.routes(0.0) == (PeerRoute("h2/eth1", tuple(ROUTE)), PeerRoute("h3/eth1", tuple(OTHER)))
+    taker.update(report(flow(3, state="CLOSED"), whole=False), 0.5)
+    assert taker.routes(0.5) == (PeerRoute("h2/eth1", tuple(ROUTE)),), "changes leave the others"
+    taker.update(report(flow(2, hops=OTHER, peer="h3/eth1")), 1.0)
+    assert taker.routes(1.0) == (PeerRoute("h3/eth1", tuple(OTHER)),), "a whole report is all there is"
+    taker.update(report(), 2.0)
+    assert taker.routes(2.0) == ()
 
 
 def test_a_flow_that_is_stuck_is_looked_at_a_while_and_one_that_idles_is_not():
-    taker, way = LiveFlows(NIC), PeerRoute("h2/eth1", tuple(WAY))
-    taker.take(report(flow()), 0.0)
+    taker, way = LiveFlows(NIC), PeerRoute("h2/eth1", tuple(ROUTE))
+    taker.update(report(flow()), 0.0)
     for second in range(1, 31):
-        taker.take(report(flow(rate_bps=0.0, hops=[] if second > 2 else WAY)), float(second))
-        assert taker.ways(float(second)) == ((way,) if second <= LIVE_S else ()), (
+        taker.update(report(flow(rate_bps=0.0, hops=[] if second > 2 else ROUTE)), float(second))
+        assert taker.routes(float(second)) == ((way,) if second <= LIVE_S else ()), (
             "its old way is what matters"
         )
-    taker.take(report(flow()), 31.0)
-    assert taker.ways(31.0) == (way,)
-    taker.take(report(flow(source_port=9, hops=[])), 32.0)
-    assert taker.ways(32.0) == (), "from another port it goes another way"
+    taker.update(report(flow()), 31.0)
+    assert taker.routes(31.0) == (way,)
+    taker.update(report(flow(source_port=9, hops=[])), 32.0)
+    assert taker.routes(32.0) == (), "from another port it goes another way"
 
 
 def test_a_host_that_reports_no_more_has_no_flows_that_anybody_knows_of():
     taker = LiveFlows(NIC)
-    taker.take(report(flow()), 0.0)
-    assert taker.ways(SILENT_S)
-    assert not taker.ways(SILENT_S + 0.1)
+    taker.update(report(flow()), 0.0)
+    assert taker.routes(REPORT_TIMEOUT_S)
+    assert not taker.routes(REPORT_TIMEOUT_S + 0.1)
 
 
 def test_of_too_many_ways_those_of_the_fastest_flows_are_looked_at():
     taker = LiveFlows(NIC)
-    flows = [flow(n, peer=f"p{n}/e", rate_bps=1.0 + n) for n in range(MOST_WAYS + 5)]
-    taker.take(report(*flows), 0.0)
-    assert {way.peer for way in taker.ways(0.0)} == {f"p{n}/e" for n in range(5, MOST_WAYS + 5)}
+    flows = [flow(n, peer=f"p{n}/e", rate_bps=1.0 + n) for n in range(MAX_ROUTES + 5)]
+    taker.update(report(*flows), 0.0)
+    assert {way.peer for way in taker.routes(0.0)} == {f"p{n}/e" for n in range(5, MAX_ROUTES + 5)}

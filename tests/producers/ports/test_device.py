@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.ports.device import PortCounters, PortWatch, NetlinkLink, is_link_counter, parse_links, rdma_ports
+from producers.ports.device import (
+    NetlinkLink,
+    PortCounters,
+    PortWatch,
+    is_link_counter,
+    parse_links,
+    rdma_ports,
+)
 
 NEWLINK, DELLINK, ERROR = 16, 17, 2
 LOWER_UP = 0x10000
@@ -158,17 +165,17 @@ def test_counters_tell_what_grew_and_by_how_much(tmp_path):
     )
     counters = PortCounters("lo", None, tmp_path)
     try:
-        assert counters.grown() == {}, "what was there before is no news"
+        assert counters.growth() == {}, "what was there before is no news"
         assert {"rdma:symbol_error", "rdma:link_downed", "rx_crc_errors"} <= counters.read().keys()
         assert not {"rdma:port_rcv_data", "rdma:port_rcv_errors"} & counters.read().keys()
         (port / "counters/symbol_error").write_text("12\n")
         (port / "counters/link_downed").write_text("1\n")
-        grown = {name: found for name, found in counters.grown().items() if name.startswith("rdma:")}
-        assert grown == {"rdma:symbol_error": (7, 12), "rdma:link_downed": (1, 1)}
+        growth = {name: found for name, found in counters.growth().items() if name.startswith("rdma:")}
+        assert growth == {"rdma:symbol_error": (7, 12), "rdma:link_downed": (1, 1)}
         (port / "counters/symbol_error").write_text("3\n")
-        assert "rdma:symbol_error" not in counters.grown(), "a counter that was set back has not grown"
+        assert "rdma:symbol_error" not in counters.growth(), "a counter that was set back has not grown"
         (port / "counters/symbol_error").write_text("4\n")
-        assert counters.grown()["rdma:symbol_error"] == (1, 4)
+        assert counters.growth()["rdma:symbol_error"] == (1, 4)
     finally:
         counters.close()
 

@@ -51,18 +51,18 @@ def test_the_clock_is_named_by_what_stamps(
 
 
 def test_a_silent_nic_is_left_by_log_time_and_comes_back() -> None:
-    roster = PeerTable(silent_s=90)
-    roster.take("h1/e", announced("h1/e"), 1_000_000)
-    roster.take("h2/e", announced("h2/e"), 1_089_000)
-    assert set(roster.alive("fabric")) == {"h1/e", "h2/e"}
-    roster.take("h2/e", announced("h2/e"), 1_091_000)
-    assert set(roster.alive("fabric")) == {"h2/e"}
-    roster.take("h1/e", announced("h1/e"), 1_092_000)
-    assert set(roster.alive("fabric")) == {"h1/e", "h2/e"}
+    table = PeerTable(silent_s=90)
+    table.update("h1/e", announced("h1/e"), 1_000_000)
+    table.update("h2/e", announced("h2/e"), 1_089_000)
+    assert set(table.alive("fabric")) == {"h1/e", "h2/e"}
+    table.update("h2/e", announced("h2/e"), 1_091_000)
+    assert set(table.alive("fabric")) == {"h2/e"}
+    table.update("h1/e", announced("h1/e"), 1_092_000)
+    assert set(table.alive("fabric")) == {"h1/e", "h2/e"}
 
 
 def test_removed_mute_and_foreign_nics_are_no_peers() -> None:
-    roster = PeerTable(silent_s=90)
+    table = PeerTable(silent_s=90)
     for name, change in {
         "gone/e": {},
         "mute/e": {"probe_port": 0},
@@ -70,9 +70,9 @@ def test_removed_mute_and_foreign_nics_are_no_peers() -> None:
         "bare/e": {"addresses": []},
         "here/e": {},
     }.items():
-        roster.take(name, announced(name, **change), 1000)
-    roster.take("gone/e", None, 1001)
-    assert set(roster.alive("fabric")) == {"here/e"}
+        table.update(name, announced(name, **change), 1000)
+    table.update("gone/e", None, 1001)
+    assert set(table.alive("fabric")) == {"here/e"}
 
 
 def test_peers_are_asked_by_an_address_of_our_own_family() -> None:

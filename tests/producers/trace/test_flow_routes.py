@@ -26,7 +26,9 @@ def test_the_ports_to_try_are_the_same_for_everybody_and_none_that_the_kernel_gi
     assert ports == flow_candidate_ports(A, B, 5201, 32, 61_000)
     assert len(set(ports)) == 32
     assert all(61_000 <= port <= 65_535 for port in ports)
-    assert ports != flow_candidate_ports(B, A, 5201, 32, 61_000) != flow_candidate_ports(A, B, 5202, 32, 61_000)
+    assert (
+        ports != flow_candidate_ports(B, A, 5201, 32, 61_000) != flow_candidate_ports(A, B, 5202, 32, 61_000)
+    )
     assert flow_candidate_ports(A, B, 5201, 32, 65_530) == list(range(65_530, 65_536)), "all there are"
 
 
@@ -67,7 +69,7 @@ class Network:
                 return
         self.waiting.append(TraceReply(seq, hop))
 
-    def hits(self) -> Iterator[TraceReply]:
+    def replies(self) -> Iterator[TraceReply]:
         taken, self.waiting = self.waiting, []
         yield from taken
 
@@ -79,14 +81,14 @@ class Watched:
     def __init__(self, **settings: Any) -> None:
         self.networks = {"UDP": Network(), "TCP": Network("TCP")}
         self.puts: list[tuple[str, bytes | None]] = []
-        self.roster = dict(RECORDS)
-        self.ways = FlowRouteTracer(
+        self.peers = dict(RECORDS)
+        self.tracer = FlowRouteTracer(
             FlowSettings(socket="unused", **{"trace_pps": 100_000, **settings}),
             nic="a/e",
             shard="fabric",
             address=A,
-            roster=self.roster,
-            tracers=self.networks,
+            peers=self.peers,
+            sockets=self.networks,
             put=self.put,
             seed=1,
         )
@@ -101,10 +103,10 @@ class Watched:
         end = self.now_s + seconds
         while self.now_s < end:
             self.now_s += 0.05
-            self.ways.want(flows, self.now_s)
-            self.ways.survey(self.now_s)
+            self.tracer.trace_flows(flows, self.now_s)
+            self.tracer.refresh(self.now_s)
             for _ in range(20):
-                self.ways.tick(self.now_s)
+                self.tracer.tick(self.now_s)
 
     def links(self, sport: int, dport: int, shape: str = "UDP") -> tuple[str, ...]:
         spine = self.networks[shape].spine(sport, dport)
@@ -125,27 +127,27 @@ def test_a_flow_has_its_links_soon_and_nothing_ever_comes_to_its_peer():
     flows = [("b/e", key(port), False) for port in range(40_000, 40_020)]
     watched.run(0.5, flows)
     for _, each, _ in flows:
-        assert watched.ways.hops_of("b/e", each) == watched.links(each[2], 80)
+        assert watched.tracer.links_of("b/e", each) == watched.links(each[2], 80)
     far = [(target, ttl) for _, target, ttl in watched.networks["UDP"].sent if ttl > 3]
     assert far
     assert {target for target, _ in far} == {(B, 33_434)}, "but to where nobody listens"
-    assert watched.ways.hops_of("b/e", key(41_000)) == (), "not known, not guessed"
+    assert watched.tracer.links_of("b/e", key(41_000)) == (), "not known, not guessed"
 
 
 def test_tcp_goes_as_tcp_does():
     watched = Watched()
     watched.run(0.5, [("b/e", key(40_000, protocol="TCP"), False)])
-    assert watched.ways.hops_of("b/e", key(40_000, protocol="TCP")) == watched.links(40_000, 80, "TCP")
-    assert watched.ways.hops_of("b/e", key(40_000)) == (), "of the same ports, but another protocol"
+    assert watched.tracer.links_of("b/e", key(40_000, protocol="TCP")) == watched.links(40_000, 80, "TCP")
+    assert watched.tracer.links_of("b/e", key(40_000)) == (), "of the same ports, but another protocol"
     watched.run(0.5, [("b/e", key(40_000), False)])
-    assert watched.ways.hops_of("b/e", key(40_000)) == watched.links(40_000, 80)
+    assert watched.tracer.links_of("b/e", key(40_000)) == watched.links(40_000, 80)
 
 
 def test_without_a_socket_for_tcp_its_flows_have_no_links():
     watched = Watched()
     del watched.networks["TCP"]
     watched.run(0.5, [("b/e", key(40_000, protocol="TCP"), True)])
-    assert watched.ways.hops_of("b/e", key(40_000, protocol="TCP")) == ()
+    assert watched.tracer.links_of("b/e", key(40_000, protocol="TCP")) == ()
     assert not watched.puts
 
 
@@ -174,7 +176,7 @@ def test_what_a_peer_asks_for_is_answered_for():
         for port in (61_000, 61_001)
     ]
     others = [rows[0] | {"leg": "ACK", "port": 9}, rows[0] | {"peer_port": 4791}]
-    watched.ways.hear("b/e", {"ways": [*rows, *others]}, watched.now_s)
+    watched.tracer.on_peer_routes("b/e", {"ways": [*rows, *others]}, watched.now_s)
     watched.run(2)
     (name, value) = watched.puts[-1]
     record = codec.decode(value, "FlowWays")
@@ -193,7 +195,7 @@ def test_a_queue_pair_goes_as_udp_does_and_nothing_ever_comes_to_its_peer():
     watched = Watched()
     pair = key(49_441, 4791, "ROCE")
     watched.run(1, [("b/e", pair, True)])
-    assert watched.ways.hops_of("b/e", pair) == watched.links(49_441, 4791)
+    assert watched.tracer.links_of("b/e", pair) == watched.links(49_441, 4791)
     assert {49_441, *flow_candidate_ports(A, B, 4791, 32, 61_000)} == set(watched.book.of("a/e", "b/e", 4791))
     assert not watched.networks["TCP"].sent
     assert all(ttl <= 3 for _, target, ttl in watched.networks["UDP"].sent if target == (B, 4791))
@@ -205,7 +207,7 @@ def test_a_way_that_moved_is_told_and_has_the_others_looked_at():
     watched.run(2, flows)
     watched.networks["UDP"].shift = 1
     watched.run(4, flows)
-    assert watched.ways.hops_of("b/e", key(40_000)) == watched.links(40_000, 80)
+    assert watched.tracer.links_of("b/e", key(40_000)) == watched.links(40_000, 80)
     for port, way in watched.book.of("a/e", "b/e", 80).items():
         assert way.links == watched.links(port, 80), "long before its own turn"
 
@@ -220,7 +222,7 @@ def test_a_way_that_is_cut_stays_what_it_was():
     assert watched.book.of("a/e", "b/e", 80) == before
     fresh = [*flows, ("b/e", key(40_001), True)]
     watched.run(10, fresh)
-    assert watched.ways.hops_of("b/e", key(40_001)) == (), "nobody knows where it would go"
+    assert watched.tracer.links_of("b/e", key(40_001)) == (), "nobody knows where it would go"
 
 
 def test_ways_are_taken_back_when_their_flows_are_long_gone():
@@ -237,7 +239,7 @@ def test_ways_are_taken_back_when_their_flows_are_long_gone():
 
 def test_what_an_earlier_run_said_is_taken_back_where_nobody_wants_it_any_more():
     watched = Watched(routes_keep_s=5)
-    watched.ways.remember("b/e", {"ways": [{"leg": "DATA"}]}, watched.now_s)
+    watched.tracer.on_own_routes("b/e", {"ways": [{"leg": "DATA"}]}, watched.now_s)
     watched.run(20)
     assert watched.puts == [("a/e>b/e", None)]
 
@@ -245,11 +247,11 @@ def test_what_an_earlier_run_said_is_taken_back_where_nobody_wants_it_any_more()
 def test_a_peer_that_left_is_forgotten_with_its_ways():
     watched = Watched()
     watched.run(1, [("b/e", key(40_000), True)])
-    del watched.roster["b/e"]
-    watched.ways.meet("b/e")
+    del watched.peers["b/e"]
+    watched.tracer.on_announcement("b/e", watched.now_s)
     assert watched.puts[-1] == ("a/e>b/e", None)
     watched.run(1, [("b/e", key(40_000), True)])
-    assert watched.ways.hops_of("b/e", key(40_000)) == ()
+    assert watched.tracer.links_of("b/e", key(40_000)) == ()
 
 
 def test_a_peer_that_says_nothing_of_being_reached_is_not_guessed_at():
@@ -257,11 +259,11 @@ def test_a_peer_that_says_nothing_of_being_reached_is_not_guessed_at():
     for network in watched.networks.values():
         network.silent_end = True
     watched.run(5, [("b/e", key(40_000), True)])
-    assert watched.ways.hops_of("b/e", key(40_000)) == ()
+    assert watched.tracer.links_of("b/e", key(40_000)) == ()
     for network in watched.networks.values():
         network.silent_end = False
     watched.run(10, [("b/e", key(40_000), True)])
-    assert watched.ways.hops_of("b/e", key(40_000)) == watched.links(40_000, 80)
+    assert watched.tracer.links_of("b/e", key(40_000)) == watched.links(40_000, 80)
 
 
 @pytest.mark.parametrize("most", [40, 100])

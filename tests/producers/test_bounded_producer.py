@@ -36,53 +36,53 @@ class Log:
         self.taken.clear()
 
 
-def numbered(outlet: BoundedProducer, first: int, last: int, size: int = 8) -> None:
+def numbered(producer: BoundedProducer, first: int, last: int, size: int = 8) -> None:
     for number in range(first, last):
-        outlet.put("t", "k", number.to_bytes(size, "big"))
+        producer.put("t", "k", number.to_bytes(size, "big"))
 
 
 def test_all_arrives_in_order_while_the_log_is_up() -> None:
     log = Log()
     log.up = True
-    outlet = BoundedProducer({}, 100, 10_000, producer=log)
-    numbered(outlet, 0, 500)
-    assert outlet.close(1) == 0
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    numbered(producer, 0, 500)
+    assert producer.close(1) == 0
     assert [int.from_bytes(value, "big") for value in log.sent] == list(range(500))
-    assert (outlet.dropped, outlet.failed, outlet.delivered) == (0, 0, 500)
+    assert (producer.dropped, producer.failed, producer.delivered) == (0, 0, 500)
 
 
 def test_the_oldest_of_those_that_wait_are_dropped_and_the_rest_arrives() -> None:
     log = Log()
-    outlet = BoundedProducer({}, 100, 10_000, producer=log)
-    numbered(outlet, 0, 1000)
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    numbered(producer, 0, 1000)
     handed = len(log.taken)
-    assert outlet.waiting == 100 + handed
-    assert outlet.dropped == 900 - handed
+    assert producer.waiting == 100 + handed
+    assert producer.dropped == 900 - handed
     log.up = True
-    assert outlet.close(1) == 0
+    assert producer.close(1) == 0
     got = [int.from_bytes(value, "big") for value in log.sent]
     assert got == [*range(handed), *range(900, 1000)]
 
 
 def test_bytes_are_bounded_as_well() -> None:
     log = Log()
-    outlet = BoundedProducer({}, 10_000, 5000, producer=log)
-    numbered(outlet, 0, 1000, size=100)
-    assert outlet.waiting - len(log.taken) == 50
+    producer = BoundedProducer({}, 10_000, 5000, producer=log)
+    numbered(producer, 0, 1000, size=100)
+    assert producer.waiting - len(log.taken) == 50
 
 
 def test_giving_up_is_counted() -> None:
     log = Log()
-    outlet = BoundedProducer({}, 100, 10_000, producer=log)
-    numbered(outlet, 0, 10)
-    assert outlet.close(0.01) == 10
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    numbered(producer, 0, 10)
+    assert producer.close(0.01) == 10
 
 
 def test_the_log_append_time_is_handed_on() -> None:
     log = Log()
     log.up = True
-    outlet = BoundedProducer({}, 100, 10_000, producer=log)
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
     times: list[int] = []
-    outlet.put("t", "k", b"x", times.append)
-    outlet.poll()
+    producer.put("t", "k", b"x", times.append)
+    producer.poll()
     assert times == [1_234_000_000]

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from producers.flows.intervals import FlowTable, FlowRules, Registration
+from producers.flows.intervals import FlowRules, FlowTable, Registration
 from producers.flows.registrations import Registrations, parse_registration
 from producers.flows.service import AddressTable, FlowReporter
 from producers.flows.socket_diag import TcpSocket
@@ -37,7 +37,7 @@ FLEET = {"10.0.0.1": "a/eth0", "10.0.0.2": "b/eth0", "10.0.0.3": "a/eth1"}
 UDP = ("UDP", "10.0.0.1", 5000, "10.0.0.2", 6000)
 
 
-def book(**rules: Any) -> FlowTable:
+def table(**rules: Any) -> FlowTable:
     return FlowTable("a", "boot", "fabric", LOCAL, FLEET.get, FlowRules(**rules))
 
 
@@ -61,7 +61,7 @@ def tcp(sent: int, *, cookie: int = 7, peer: str = "10.0.0.2", **more: Any) -> T
     return TcpSocket(**(values | more))
 
 
-def told(of: FlowTable, whole: bool = False) -> list[dict[str, Any]]:
+def reported(of: FlowTable, whole: bool = False) -> list[dict[str, Any]]:
     records = of.report(whole, 1, iter(range(10**6)).__next__)
     for record in records:
         codec.encode("FlowReports", record)
@@ -69,67 +69,67 @@ def told(of: FlowTable, whole: bool = False) -> list[dict[str, Any]]:
 
 
 def test_a_flow_is_told_of_at_once_with_the_rate_of_its_frames():
-    flows = book()
-    flows.look([], [], {}, 0)
-    flows.look([tcp(1_000_000)], [], {}, 100 * MS)
-    (first,) = told(flows)
+    flows = table()
+    flows.read([], [], {}, 0)
+    flows.read([tcp(1_000_000)], [], {}, 100 * MS)
+    (first,) = reported(flows)
     assert first["flow_id"] == "a/boot/sock:7"
     assert (first["nic"], first["peer"], first["state"]) == ("a/eth0", "b/eth0", "OPEN")
     assert first["bytes"] == first["bytes_total"] == 1_000_000 + 1000 * 66
     assert first["rate_bps"] == pytest.approx(1_066_000 * 8 / 0.1)
     assert first["rtt_ns"] == 250_000
-    flows.look([tcp(2_000_000)], [], {}, 200 * MS)
-    assert told(flows) == [], "the same rate is no news"
-    flows.look([tcp(2_100_000)], [], {}, 300 * MS)
-    before, slower = told(flows)
+    flows.read([tcp(2_000_000)], [], {}, 200 * MS)
+    assert reported(flows) == [], "the same rate is no news"
+    flows.read([tcp(2_100_000)], [], {}, 300 * MS)
+    before, slower = reported(flows)
     assert (before["interval_ns"], before["bytes"]) == (100 * MS, 1_066_000), "nothing goes untold"
     assert (slower["interval_ns"], slower["bytes"]) == (100 * MS, 106_600), "and the change stands by itself"
 
 
 @pytest.mark.parametrize(("kernel", "can"), [(False, ["MOVE"]), (True, ["MOVE", "PACE"])])
 def test_a_flow_whose_owner_does_not_pace_it_can_be_paced_where_the_kernel_does(kernel, can):
-    flows = book(kernel_paces=kernel)
+    flows = table(kernel_pacing=kernel)
     key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
-    flows.look([], [], {}, 0)
-    flows.look([tcp(10**6)], [], {key: Registration(can=("MOVE",))}, 100 * MS)
-    assert [flow["can"] for flow in told(flows)] == [can]
+    flows.read([], [], {}, 0)
+    flows.read([tcp(10**6)], [], {key: Registration(can=("MOVE",))}, 100 * MS)
+    assert [flow["can"] for flow in reported(flows)] == [can]
 
 
 def test_every_second_all_flows_are_told_and_an_end_at_once():
-    flows = book()
-    flows.look([], [], {}, 0)
-    flows.look([tcp(10**6)], [], {}, 100 * MS)
-    told(flows)
-    flows.look([tcp(2 * 10**6)], [], {}, 200 * MS)
-    assert [flow["state"] for flow in told(flows, whole=True)] == ["OPEN"]
-    flows.look([], [tcp(3 * 10**6)], {}, 300 * MS)
-    (last,) = told(flows)
+    flows = table()
+    flows.read([], [], {}, 0)
+    flows.read([tcp(10**6)], [], {}, 100 * MS)
+    reported(flows)
+    flows.read([tcp(2 * 10**6)], [], {}, 200 * MS)
+    assert [flow["state"] for flow in reported(flows, whole=True)] == ["OPEN"]
+    flows.read([], [tcp(3 * 10**6)], {}, 300 * MS)
+    (last,) = reported(flows)
     assert last["state"] == "CLOSED"
     assert last["bytes_total"] == 3 * 10**6 * 1.066
-    assert told(flows, whole=True) == []
-    flows.look([], [tcp(3 * 10**6)], {}, 400 * MS)
-    assert told(flows) == [], "an end is told once"
+    assert reported(flows, whole=True) == []
+    flows.read([], [tcp(3 * 10**6)], {}, 400 * MS)
+    assert reported(flows) == [], "an end is told once"
 
 
 def test_an_end_that_the_kernel_tells_late_has_its_last_bytes_and_one_it_never_tells_ends_too():
-    flows = book()
-    flows.look([], [], {}, 0)
-    flows.look([tcp(10**6), tcp(10**6, cookie=8)], [], {}, 100 * MS)
-    told(flows)
-    flows.look([], [], {}, 200 * MS)
-    flows.look([], [], {}, 300 * MS)
-    assert [flow["state"] for flow in told(flows)] == []
-    flows.look([], [tcp(4 * 10**6)], {}, 400 * MS)
-    ended = {flow["flow_id"][-1]: flow for flow in told(flows)}
+    flows = table()
+    flows.read([], [], {}, 0)
+    flows.read([tcp(10**6), tcp(10**6, cookie=8)], [], {}, 100 * MS)
+    reported(flows)
+    flows.read([], [], {}, 200 * MS)
+    flows.read([], [], {}, 300 * MS)
+    assert [flow["state"] for flow in reported(flows)] == []
+    flows.read([], [tcp(4 * 10**6)], {}, 400 * MS)
+    ended = {flow["flow_id"][-1]: flow for flow in reported(flows)}
     assert ended["7"]["bytes_total"] == 4 * 10**6 * 1.066
     assert ended["8"]["state"] == "CLOSED"
 
 
 def test_a_flow_that_lived_between_two_looks_is_told_of():
-    flows = book()
-    flows.look([], [], {}, 0)
-    flows.look([], [tcp(10**6)], {}, 100 * MS)
-    (flow,) = told(flows)
+    flows = table()
+    flows.read([], [], {}, 0)
+    flows.read([], [tcp(10**6)], {}, 100 * MS)
+    (flow,) = reported(flows)
     assert (flow["state"], flow["interval_ns"]) == ("CLOSED", 100 * MS)
 
 
@@ -138,103 +138,103 @@ def test_what_was_sent_before_a_flow_was_seen_is_no_rate(known_late):
     fleet = {} if known_late else dict(FLEET)
     flows = FlowTable("a", "boot", "fabric", LOCAL, fleet.get)
     if known_late:
-        flows.look([tcp(10**12)], [], {}, 0)
-        assert told(flows, whole=True) == []
+        flows.read([tcp(10**12)], [], {}, 0)
+        assert reported(flows, whole=True) == []
         fleet.update(FLEET)
-    flows.look([tcp(10**12)], [], {}, 100 * MS)
-    (first,) = told(flows)
+    flows.read([tcp(10**12)], [], {}, 100 * MS)
+    (first,) = reported(flows)
     assert (first["interval_ns"], first["bytes"], first["rate_bps"]) == (0, 0, 0.0)
     assert first["bytes_total"] >= 10**12
-    flows.look([tcp(10**12 + 10**6, segments_sent=10**9 + 1000)], [], {}, 200 * MS)
-    assert told(flows)[0]["bytes"] == 1_066_000
+    flows.read([tcp(10**12 + 10**6, segments_sent=10**9 + 1000)], [], {}, 200 * MS)
+    assert reported(flows)[0]["bytes"] == 1_066_000
 
 
 def test_only_flows_between_hosts_of_the_fleet_are_told_of():
-    flows = book()
-    flows.look([], [], {}, 0)
+    flows = table()
+    flows.read([], [], {}, 0)
     outside = tcp(10**6, peer="192.0.2.1", cookie=1)
     from_elsewhere = tcp(10**6, cookie=2)._replace(source="192.0.2.7")
     to_itself = tcp(10**6, peer="10.0.0.3", cookie=3)
     small = tcp(1000, cookie=4)
-    flows.look([outside, from_elsewhere, to_itself, small], [], {}, 100 * MS)
-    assert told(flows, whole=True) == []
+    flows.read([outside, from_elsewhere, to_itself, small], [], {}, 100 * MS)
+    assert reported(flows, whole=True) == []
 
 
 def test_a_connection_that_only_acknowledges_is_no_flow_of_its_own():
-    flows = book(least_bytes=65_536)
-    flows.look([], [], {}, 0)
+    flows = table(min_bytes=65_536)
+    flows.read([], [], {}, 0)
     acknowledges = tcp(0, cookie=1, segments_sent=10**6)
     little = tcp(65_535, cookie=2, segments_sent=10**6)
     enough = tcp(65_536, cookie=3)
-    flows.look([acknowledges, little, enough], [], {}, 100 * MS)
-    assert [flow["flow_id"] for flow in told(flows, whole=True)] == ["a/boot/sock:3"]
-    flows.look([], [acknowledges, little, enough], {}, 200 * MS)
-    assert [flow["flow_id"] for flow in told(flows)] == ["a/boot/sock:3"], "nor are their ends"
+    flows.read([acknowledges, little, enough], [], {}, 100 * MS)
+    assert [flow["flow_id"] for flow in reported(flows, whole=True)] == ["a/boot/sock:3"]
+    flows.read([], [acknowledges, little, enough], {}, 200 * MS)
+    assert [flow["flow_id"] for flow in reported(flows)] == ["a/boot/sock:3"], "nor are their ends"
     key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
-    flows.look([tcp(0, cookie=4, segments_sent=9)], [], {key: Registration("train")}, 300 * MS)
-    assert [flow["job"] for flow in told(flows)] == ["train"], "unless a program said so"
+    flows.read([tcp(0, cookie=4, segments_sent=9)], [], {key: Registration("train")}, 300 * MS)
+    assert [flow["job"] for flow in reported(flows)] == ["train"], "unless a program said so"
 
 
 def test_a_registered_flow_carries_its_job_and_is_told_however_small():
-    flows = book()
-    flows.look([], [], {}, 0)
+    flows = table()
+    flows.read([], [], {}, 0)
     key = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
-    flows.look([tcp(1000)], [], {key: Registration("train", "blue")}, 100 * MS)
-    assert [(flow["job"], flow["tenant"]) for flow in told(flows)] == [("train", "blue")]
-    flows.look([tcp(2000)], [], {}, 200 * MS)
-    assert told(flows, whole=True)[0]["job"] == "train", "the program hung up, the flow is still its"
+    flows.read([tcp(1000)], [], {key: Registration("train", "blue")}, 100 * MS)
+    assert [(flow["job"], flow["tenant"]) for flow in reported(flows)] == [("train", "blue")]
+    flows.read([tcp(2000)], [], {}, 200 * MS)
+    assert reported(flows, whole=True)[0]["job"] == "train", "the program hung up, the flow is still its"
 
 
 def test_counters_that_wrap_or_run_back_make_no_negative_figure():
-    flows = book()
-    flows.look([tcp(10**6, segments_sent=2**32 - 10, retransmits=2**32 - 1)], [], {}, 0)
-    told(flows)
-    flows.look([tcp(10**6 + 5000, segments_sent=5, retransmits=1)], [], {}, 100 * MS)
-    (flow,) = told(flows, whole=True)
+    flows = table()
+    flows.read([tcp(10**6, segments_sent=2**32 - 10, retransmits=2**32 - 1)], [], {}, 0)
+    reported(flows)
+    flows.read([tcp(10**6 + 5000, segments_sent=5, retransmits=1)], [], {}, 100 * MS)
+    (flow,) = reported(flows, whole=True)
     assert (flow["bytes"], flow["retransmits"]) == (5000 + 15 * 66, 2)
-    flows.look([], [tcp(0, segments_sent=0, retransmits=0)], {}, 200 * MS)
-    (flow,) = told(flows)
+    flows.read([], [tcp(0, segments_sent=0, retransmits=0)], {}, 200 * MS)
+    (flow,) = reported(flows)
     assert (flow["bytes"], flow["rate_bps"], flow["state"]) == (0, 0.0, "CLOSED"), "reset by the peer"
     assert flow["bytes_total"] >= 10**6
 
 
 def test_who_holds_a_flow_back_is_told():
-    flows = book()
-    flows.look([tcp(10**6)], [], {}, 0)
-    told(flows)
+    flows = table()
+    flows.read([tcp(10**6)], [], {}, 0)
+    reported(flows)
     slow_receiver = tcp(2 * 10**6, busy_us=100_000, receiver_limited_us=80_000)
-    flows.look([slow_receiver], [], {}, 100 * MS)
-    (flow,) = told(flows, whole=True)
+    flows.read([slow_receiver], [], {}, 100 * MS)
+    (flow,) = reported(flows, whole=True)
     assert flow["busy_share"] == 1.0
     assert flow["receiver_limited_share"] == pytest.approx(0.8)
     assert flow["sender_limited_share"] == pytest.approx(0.0)
     idle = slow_receiver._replace(bytes_sent=2_100_000, busy_us=110_000)
-    flows.look([idle], [], {}, 200 * MS)
-    assert told(flows)[0]["sender_limited_share"] == pytest.approx(0.9)
+    flows.read([idle], [], {}, 200 * MS)
+    assert reported(flows)[0]["sender_limited_share"] == pytest.approx(0.9)
     paced = idle._replace(
         bytes_sent=3_100_000, segments_sent=3100, busy_us=210_000, rate_limit_bps=80_000_000
     )
-    flows.look([paced], [], {}, 300 * MS)
-    (flow,) = told(flows)
+    flows.read([paced], [], {}, 300 * MS)
+    (flow,) = reported(flows)
     assert flow["rate_limit_bps"] == 80_000_000
     assert flow["sender_limited_share"] == 1.0
 
 
 def test_a_sender_that_counts_for_itself_is_taken_by_its_own_clock():
-    flows = book()
-    flows.look([], [], {UDP: Registration("j", cookie=9, sent_bytes=0, at_ns=90 * MS)}, 100 * MS)
-    flows.look([], [], {UDP: Registration("j", cookie=9, sent_bytes=10**6, at_ns=190 * MS)}, 230 * MS)
-    (flow,) = told(flows)
+    flows = table()
+    flows.read([], [], {UDP: Registration("j", cookie=9, sent_bytes=0, at_ns=90 * MS)}, 100 * MS)
+    flows.read([], [], {UDP: Registration("j", cookie=9, sent_bytes=10**6, at_ns=190 * MS)}, 230 * MS)
+    (flow,) = reported(flows)
     assert (flow["interval_ns"], flow["bytes"], flow["protocol"]) == (100 * MS, 10**6, "UDP")
     assert flow["rate_bps"] == pytest.approx(80e6)
     assert flow["retransmits"] is None
     still = {UDP: Registration("j", cookie=9, sent_bytes=10**6, at_ns=190 * MS)}
-    flows.look([], [], still, 330 * MS)
-    assert told(flows) == [], "no word yet is no news"
-    flows.look([], [], still, 1190 * MS)
-    assert told(flows)[0]["rate_bps"] == 0, "a second without a word: it hangs"
-    flows.look([], [], {}, 1290 * MS)
-    assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
+    flows.read([], [], still, 330 * MS)
+    assert reported(flows) == [], "no word yet is no news"
+    flows.read([], [], still, 1190 * MS)
+    assert reported(flows)[0]["rate_bps"] == 0, "a second without a word: it hangs"
+    flows.read([], [], {}, 1290 * MS)
+    assert [flow["state"] for flow in reported(flows)] == ["CLOSED"]
 
 
 FIRST = ("TCP", "10.0.0.1", 4000, "10.0.0.2", 80)
@@ -247,9 +247,9 @@ def second(sent: int, **more: Any) -> TcpSocket:
 
 
 def movable_flow(flows: FlowTable) -> None:
-    flows.look([], [], {}, 0)
-    flows.look([tcp(10**6)], [], {FIRST: MOVABLE}, 100 * MS)
-    (flow,) = told(flows)
+    flows.read([], [], {}, 0)
+    flows.read([tcp(10**6)], [], {FIRST: MOVABLE}, 100 * MS)
+    (flow,) = reported(flows)
     assert (flow["source_port"], flow["can"]) == (4000, ["MOVE"])
 
 
@@ -257,107 +257,109 @@ def movable_flow(flows: FlowTable) -> None:
 @pytest.mark.parametrize("line_late", [False, True], ids=["line first", "kernel first"])
 def test_a_flow_that_moved_to_another_socket_goes_on_as_one(old_ends, line_late):
     """Whatever comes first: the new socket, its registration, or the end of the old socket."""
-    flows = book()
+    flows = table()
     movable_flow(flows)
     moved = {SECOND: Registration("train", flow="sock:7", can=("MOVE",))}
     all_told = []
 
-    def look(at_ms: int, sockets: list[TcpSocket], ended: list[TcpSocket], said: Any) -> None:
-        flows.look(sockets, ended, said, at_ms * MS)
-        all_told.extend(told(flows))
+    def read(at_ms: int, sockets: list[TcpSocket], ended: list[TcpSocket], registration: Any) -> None:
+        flows.read(sockets, ended, registration, at_ms * MS)
+        all_told.extend(reported(flows))
 
     if old_ends == "before":
-        look(200, [], [tcp(2 * 10**6)], {FIRST: MOVABLE})
+        read(200, [], [tcp(2 * 10**6)], {FIRST: MOVABLE})
     if line_late:
         old = [] if old_ends == "before" else [tcp(2 * 10**6)]
-        look(300, [second(10**6), *old], [], {FIRST: MOVABLE})
+        read(300, [second(10**6), *old], [], {FIRST: MOVABLE})
     old = [tcp(2 * 10**6)] if old_ends == "after" else []
-    look(400, [second(2 * 10**6), *old], [tcp(2 * 10**6)] if old_ends == "with" else [], moved)
-    look(500, [second(3 * 10**6)], [tcp(2 * 10**6)] if old_ends == "after" else [], moved)
-    look(600, [second(4 * 10**6)], [], moved)
-    flows.look([second(5 * 10**6)], [], moved, 700 * MS)
-    all_told += told(flows, whole=True)
+    read(400, [second(2 * 10**6), *old], [tcp(2 * 10**6)] if old_ends == "with" else [], moved)
+    read(500, [second(3 * 10**6)], [tcp(2 * 10**6)] if old_ends == "after" else [], moved)
+    read(600, [second(4 * 10**6)], [], moved)
+    flows.read([second(5 * 10**6)], [], moved, 700 * MS)
+    all_told += reported(flows, whole=True)
     assert {flow["flow_id"] for flow in all_told} == {"a/boot/sock:7"}, "nothing else shows"
     assert {flow["state"] for flow in all_told} == {"OPEN"}
     assert all_told[-1]["source_port"] == 61_000
     assert all_told[-1]["bytes_total"] == 7 * 10**6 * 1.066, "of both sockets"
     assert 10**6 * 1.066 + sum(flow["bytes"] for flow in all_told) == all_told[-1]["bytes_total"]
-    flows.look([], [second(5 * 10**6)], {}, 800 * MS)
-    assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
+    flows.read([], [second(5 * 10**6)], {}, 800 * MS)
+    assert [flow["state"] for flow in reported(flows)] == ["CLOSED"]
 
 
 def test_a_movable_flow_whose_socket_ended_for_good_is_told_as_closed_all_the_same():
-    flows = book()
+    flows = table()
     movable_flow(flows)
-    flows.look([], [tcp(2 * 10**6)], {FIRST: MOVABLE}, 200 * MS)
-    assert [flow["state"] for flow in told(flows)] == []
-    flows.look([], [], {FIRST: MOVABLE}, 400 * MS)
-    flows.look([], [], {FIRST: MOVABLE}, 900 * MS)
-    (flow,) = told(flows)
+    flows.read([], [tcp(2 * 10**6)], {FIRST: MOVABLE}, 200 * MS)
+    assert [flow["state"] for flow in reported(flows)] == []
+    flows.read([], [], {FIRST: MOVABLE}, 400 * MS)
+    flows.read([], [], {FIRST: MOVABLE}, 900 * MS)
+    (flow,) = reported(flows)
     assert (flow["state"], flow["bytes_total"]) == ("CLOSED", 2 * 10**6 * 1.066)
 
 
 def test_another_connection_beside_a_movable_flow_is_told_once_nobody_claimed_it():
-    flows = book()
+    flows = table()
     movable_flow(flows)
     for at in range(2, 12):
-        flows.look([tcp(at * 10**6), second(at * 10**6)], [], {FIRST: MOVABLE}, at * 100 * MS)
-        assert not any(flow["flow_id"].endswith(":8") for flow in told(flows))
-    flows.look([tcp(12 * 10**6), second(12 * 10**6)], [], {FIRST: MOVABLE}, 1300 * MS)
-    assert any(flow["flow_id"].endswith(":8") for flow in told(flows, whole=True))
+        flows.read([tcp(at * 10**6), second(at * 10**6)], [], {FIRST: MOVABLE}, at * 100 * MS)
+        assert not any(flow["flow_id"].endswith(":8") for flow in reported(flows))
+    flows.read([tcp(12 * 10**6), second(12 * 10**6)], [], {FIRST: MOVABLE}, 1300 * MS)
+    assert any(flow["flow_id"].endswith(":8") for flow in reported(flows, whole=True))
 
 
 def test_a_flow_moves_many_times_and_back():
-    flows = book()
+    flows = table()
     movable_flow(flows)
     sent = 1
     for turn in range(1, 6):
         port = 4000 if turn % 2 == 0 else 61_000
         key = ("TCP", "10.0.0.1", port, "10.0.0.2", 80)
-        said = {key: Registration("train", flow="sock:7", can=("MOVE",))}
+        registration = {key: Registration("train", flow="sock:7", can=("MOVE",))}
         found = tcp(10**6, cookie=100 + turn, source_port=port)
-        flows.look([found], [], said, (100 + 100 * turn) * MS)
+        flows.read([found], [], registration, (100 + 100 * turn) * MS)
         sent += 1
-        told(flows)
-    (flow,) = told(flows, whole=True)
+        reported(flows)
+    (flow,) = reported(flows, whole=True)
     assert (flow["flow_id"], flow["source_port"]) == ("a/boot/sock:7", 61_000)
     assert flow["bytes_total"] == sent * 10**6 * 1.066
 
 
 def test_a_udp_flow_that_moved_keeps_its_id_and_count():
-    flows = book()
+    flows = table()
     moved = ("UDP", "10.0.0.1", 61_000, "10.0.0.2", 6000)
-    flows.look([], [], {UDP: Registration("j", cookie=9, sent_bytes=0, at_ns=0, can=("MOVE",))}, 0)
-    said = Registration("j", cookie=9, sent_bytes=10**6, at_ns=100 * MS, can=("MOVE",))
-    flows.look([], [], {UDP: said}, 100 * MS)
-    told(flows)
-    said = Registration("j", cookie=10, flow="sock:9", sent_bytes=2 * 10**6, at_ns=200 * MS, can=("MOVE",))
-    flows.look([], [], {moved: said}, 200 * MS)
-    (flow,) = told(flows)
+    flows.read([], [], {UDP: Registration("j", cookie=9, sent_bytes=0, at_ns=0, can=("MOVE",))}, 0)
+    registration = Registration("j", cookie=9, sent_bytes=10**6, at_ns=100 * MS, can=("MOVE",))
+    flows.read([], [], {UDP: registration}, 100 * MS)
+    reported(flows)
+    registration = Registration(
+        "j", cookie=10, flow="sock:9", sent_bytes=2 * 10**6, at_ns=200 * MS, can=("MOVE",)
+    )
+    flows.read([], [], {moved: registration}, 200 * MS)
+    (flow,) = reported(flows)
     assert (flow["flow_id"], flow["state"], flow["source_port"]) == ("a/boot/sock:9", "OPEN", 61_000)
     assert (flow["bytes"], flow["bytes_total"]) == (10**6, 2 * 10**6)
 
 
 def test_hops_are_those_of_the_ports_that_a_flow_has_now():
-    flows = book()
+    flows = table()
     movable_flow(flows)
     known = {FIRST: ("a:eth0>l:1", "l:2>b:eth0")}
     flows.trace(lambda nic, peer, key: known.get(key, ()))
-    (flow,) = told(flows)
+    (flow,) = reported(flows)
     assert flow["hops"] == list(known[FIRST]), "told at once"
     moved = {SECOND: Registration("train", flow="sock:7", can=("MOVE",))}
-    flows.look([tcp(10**6), second(0)], [], moved, 200 * MS)
-    (flow,) = told(flows)
+    flows.read([tcp(10**6), second(0)], [], moved, 200 * MS)
+    (flow,) = reported(flows)
     assert (flow["source_port"], flow["hops"]) == (61_000, []), "never another port's"
     known[SECOND] = ("a:eth0>l:1", "l:3>b:eth0")
     flows.trace(lambda nic, peer, key: known.get(key, ()))
-    assert [flow["hops"] for flow in told(flows)] == [list(known[SECOND])]
+    assert [flow["hops"] for flow in reported(flows)] == [list(known[SECOND])]
 
 
 def test_more_flows_than_a_record_holds_go_into_several():
-    flows = book()
-    flows.look([], [], {}, 0)
-    flows.look([tcp(10**6, cookie=n) for n in range(1, 5001)], [], {}, 100 * MS)
+    flows = table()
+    flows.read([], [], {}, 0)
+    flows.read([tcp(10**6, cookie=n) for n in range(1, 5001)], [], {}, 100 * MS)
     records = flows.report(True, 1, iter(range(10)).__next__)
     assert [len(record["flows"]) for record in records] == [4096, 904]
     assert [record["report"] for record in records] == [0, 1]
@@ -366,13 +368,13 @@ def test_more_flows_than_a_record_holds_go_into_several():
 
 def test_addresses_follow_the_inventory():
     addresses = AddressTable()
-    addresses.take("a/e0", {"addresses": ["10.0.0.1", "2001:DB8::1"]}, 0)
+    addresses.update("a/e0", {"addresses": ["10.0.0.1", "2001:DB8::1"]}, 0)
     assert addresses.nic_of("10.0.0.1") == addresses.nic_of("2001:db8::1") == "a/e0"
-    addresses.take("b/e0", {"addresses": ["10.0.0.1"]}, 1)
-    addresses.take("a/e0", {"addresses": ["10.0.0.9"]}, 2)
+    addresses.update("b/e0", {"addresses": ["10.0.0.1"]}, 1)
+    addresses.update("a/e0", {"addresses": ["10.0.0.9"]}, 2)
     assert addresses.nic_of("10.0.0.1") == "b/e0", "it moved, and its old owner's news does not take it away"
     assert addresses.nic_of("2001:db8::1") is None
-    addresses.take("b/e0", None, 3)
+    addresses.update("b/e0", None, 3)
     assert addresses.nic_of("10.0.0.1") is None
 
 
@@ -439,9 +441,9 @@ PAIR = {
 
 
 def test_a_queue_pair_names_itself():
-    key, said = parse_registration(json.dumps(PAIR).encode())
+    key, registration = parse_registration(json.dumps(PAIR).encode())
     assert key == ("ROCE", "127.0.0.1", 49441, "127.0.0.2", 4791)
-    assert (said.name, said.can, said.sent_bytes) == ("qp:rxe0:17:99", ("MOVE",), 10)
+    assert (registration.name, registration.can, registration.sent_bytes) == ("qp:rxe0:17:99", ("MOVE",), 10)
     _, long_up = parse_registration(json.dumps(PAIR | {"flow": f"qp:mlx5_0:1234567:{10**13}"}).encode())
     assert long_up.name == f"qp:mlx5_0:1234567:{10**13}", "microseconds of many days"
 
@@ -467,27 +469,27 @@ def pair(port: int, sent: int, at_ms: int, name: str = "qp:rxe0:17:99") -> Any:
 
 
 def test_a_queue_pair_that_is_moved_is_the_same_flow_on_another_path():
-    flows = book()
-    flows.look([], [], {}, 100 * MS, [pair(49_441, 0, 90)])
-    (first,) = told(flows)
+    flows = table()
+    flows.read([], [], {}, 100 * MS, [pair(49_441, 0, 90)])
+    (first,) = reported(flows)
     assert (first["flow_id"], first["protocol"], first["can"]) == ("a/boot/qp:rxe0:17:99", "ROCE", ["MOVE"])
     known = {49_441: ("a:eth0>l:1",), 50_000: ("a:eth0>l:2",)}
     flows.trace(lambda nic, peer, key: known[key[2]])
-    assert told(flows)[-1]["hops"] == ["a:eth0>l:1"]
-    flows.look([], [], {}, 200 * MS, [pair(50_000, 10**6, 190)])
-    found = told(flows)[-1]
+    assert reported(flows)[-1]["hops"] == ["a:eth0>l:1"]
+    flows.read([], [], {}, 200 * MS, [pair(50_000, 10**6, 190)])
+    found = reported(flows)[-1]
     assert (found["source_port"], found["bytes_total"], found["state"]) == (50_000, 10**6, "OPEN")
     assert found["hops"] == [], "never another port's"
     flows.trace(lambda nic, peer, key: known[key[2]])
-    assert told(flows)[-1]["hops"] == ["a:eth0>l:2"]
-    flows.look([], [], {}, 300 * MS)
-    assert [flow["state"] for flow in told(flows)] == ["CLOSED"]
+    assert reported(flows)[-1]["hops"] == ["a:eth0>l:2"]
+    flows.read([], [], {}, 300 * MS)
+    assert [flow["state"] for flow in reported(flows)] == ["CLOSED"]
 
 
 def test_queue_pairs_that_share_their_ports_are_flows_of_their_own():
-    flows = book()
-    flows.look([], [], {}, 100 * MS, [pair(49_441, 0, 90), pair(49_441, 5, 90, "qp:rxe0:18:100")])
-    assert {flow["flow_id"]: flow["bytes_total"] for flow in told(flows)} == {
+    flows = table()
+    flows.read([], [], {}, 100 * MS, [pair(49_441, 0, 90), pair(49_441, 5, 90, "qp:rxe0:18:100")])
+    assert {flow["flow_id"]: flow["bytes_total"] for flow in reported(flows)} == {
         "a/boot/qp:rxe0:17:99": 0,
         "a/boot/qp:rxe0:18:100": 5,
     }
@@ -505,17 +507,17 @@ def test_queue_pairs_of_one_program_come_and_go_on_one_connection(tmp_path):
     registrations = Registrations(path, {"127.0.0.1"}.__contains__)
     other = PAIR | {"flow": "qp:rxe0:18:100"}
     with contextlib.closing(registrations), connect(path, 5) as program, connect(path, 5) as thief:
-        for said in (PAIR, other):
-            program.sendall(json.dumps(said).encode() + b"\n")
+        for registration in (PAIR, other):
+            program.sendall(json.dumps(registration).encode() + b"\n")
         served(registrations, lambda: len(registrations.queue_pairs) == 2)
         registrations.sweep()
         thief.sendall(json.dumps(PAIR).encode() + b"\n")
         served(registrations, lambda: select.select([thief], [], [], 0)[0])
         assert "registered by another program already" in json.loads(thief.recv(4096))["error"]
-        news = registrations.news
+        changes = registrations.changes
         program.sendall(json.dumps(PAIR | {"source_port": 50000, "sent_bytes": 11}).encode() + b"\n")
         served(registrations, lambda: registrations.queue_pairs["qp:rxe0:17:99"][0][2] == 50000)
-        assert registrations.news == news + 1, "its new way is traced at once"
+        assert registrations.changes == changes + 1, "its new way is traced at once"
         closing = {"protocol": "roce", "flow": "qp:rxe0:17:99", "closed": True}
         program.sendall(json.dumps(closing).encode() + b"\n")
 
@@ -535,9 +537,9 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
     program = connect(path, 5)
     program.sendall(json.dumps(SAID).encode() + b"\n")
     served(registrations, lambda: registrations.flows)
-    ((key, said),) = registrations.flows.items()
+    ((key, registration),) = registrations.flows.items()
     assert key == ("UDP", "127.0.0.1", 5, "127.0.0.2", 6)
-    assert (said.job, said.sent_bytes) == ("j", 10)
+    assert (registration.job, registration.sent_bytes) == ("j", 10)
 
     other = connect(path, 5)
     for line, says in (
@@ -570,18 +572,18 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
 def test_a_flood_of_garbage_and_many_flows_that_end_at_once_hold_up_nothing(tmp_path, caplog):
     registrations = Registrations(tmp_path / "flows.sock", {"127.0.0.1"}.__contains__)
     lines = [SAID | {"source_port": port, "cookie": port} for port in range(1, 20_001)]
-    told = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    reported = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     for _ in range(2):  # a program that ends, and its next run, which takes them all over before a sweep
         program = connect(tmp_path / "flows.sock", None)
-        teller = threading.Thread(target=program.sendall, args=(told,))
+        teller = threading.Thread(target=program.sendall, args=(reported,))
         teller.start()
-        before = registrations.news
+        before = registrations.changes
         while teller.is_alive() or registrations._selector.select(0):
             registrations.serve(0)
         teller.join()
         program.close()
         served(registrations, lambda: not registrations._clients)
-    assert (len(registrations.flows), registrations.news) == (20_000, before)
+    assert (len(registrations.flows), registrations.changes) == (20_000, before)
     garbage = [
         b"x\n",
         b"[" * 4000 + b"\n",
@@ -638,11 +640,11 @@ def test_a_moved_flow_lets_go_of_its_former_ports(tmp_path):
     program.sendall(json.dumps(moved | {"sent_bytes": 9}).encode() + b"\n")
     registrations.serve(time.monotonic() + 0.05)
     assert "it was 10 already" in json.loads(program.recv(1000))["error"], "its count goes on"
-    news = registrations.news
+    changes = registrations.changes
     program.sendall(json.dumps(moved).encode() + b"\n")
-    served(registrations, lambda: registrations.news > news)
-    ((key, said),) = registrations.flows.items()
-    assert (key[2], said.name, said.can) == (61_000, "sock:3", ("MOVE", "PACE"))
+    served(registrations, lambda: registrations.changes > changes)
+    ((key, registration),) = registrations.flows.items()
+    assert (key[2], registration.name, registration.can) == (61_000, "sock:3", ("MOVE", "PACE"))
     other.sendall(json.dumps(SAID | {"cookie": 5}).encode() + b"\n")
     served(registrations, lambda: len(registrations.flows) == 2)
     for each in (program, other):
@@ -676,9 +678,9 @@ def connection(
 def reporter(tmp_path) -> Iterator[FlowReporter]:
     addresses = AddressTable()
     for nic in HOSTS:
-        addresses.take(f"{nic.host}/lo", {"addresses": [nic.address]}, 0)
+        addresses.update(f"{nic.host}/lo", {"addresses": [nic.address]}, 0)
     made = FlowReporter(FlowSettings(socket=tmp_path / "flows.sock"), HOSTS, addresses)
-    made.look()
+    made.read()
     yield made
     made.close()
 
@@ -696,7 +698,7 @@ def test_a_real_connection_is_told_with_its_bytes_and_its_end(reporter, family):
         cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, 57, 8))[0]
         port = sender.getsockname()[1]
         pump(sender, receiver, 1 << 20)
-        reporter.look()
+        reporter.read()
         mine = [flow for record in reporter.report(True) for flow in record["flows"]]
         (flow,) = [flow for flow in mine if flow["flow_id"].endswith(f"sock:{cookie}")]
         assert (flow["nic"], flow["peer"], flow["source_port"]) == ("lo1/lo", "lo2/lo", port)
@@ -709,9 +711,11 @@ def test_a_real_connection_is_told_with_its_bytes_and_its_end(reporter, family):
     closed: list[dict[str, Any]] = []
     while not closed:
         assert time.monotonic() < end
-        reporter.look()
-        told = [flow for record in reporter.report(False) for flow in record["flows"]]
-        closed = [each for each in told if each["flow_id"] == flow["flow_id"] and each["state"] == "CLOSED"]
+        reporter.read()
+        reported = [flow for record in reporter.report(False) for flow in record["flows"]]
+        closed = [
+            each for each in reported if each["flow_id"] == flow["flow_id"] and each["state"] == "CLOSED"
+        ]
     assert 2 << 20 <= closed[0]["bytes_total"] < 1.02 * (2 << 20)
 
 
@@ -727,7 +731,7 @@ def test_a_receiver_that_does_not_read_is_seen_to_hold_the_flow_back(reporter):
         while share < 0.9:
             assert time.monotonic() < end, share
             threading.Event().wait(0.05)
-            reporter.look()
+            reporter.read()
             for record in reporter.report(True):
                 for flow in record["flows"]:
                     if flow["flow_id"].endswith(f":{cookie}"):
@@ -781,7 +785,7 @@ def announce(bootstrap: str) -> None:
 def test_the_service_publishes_by_host_and_stops_when_told(tmp_path, log, read):
     announce(log.bootstrap)
     settings = {"bootstrap": log.bootstrap, "socket": str(tmp_path / "flows.sock"), "whole_ms": 100}
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     process = subprocess.Popen(
         [sys.executable, "-c", _RUN, json.dumps([settings, [nic.model_dump(mode="json") for nic in HOSTS]])],
         cwd=root,

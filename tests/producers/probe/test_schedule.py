@@ -61,28 +61,28 @@ def taker() -> tuple[ScheduleFollower, FakeEngine]:
 
 def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
     turns, engine = taker()
-    turns.keep()
+    turns.refresh()
     assert engine.calls == []
     record = plan()
-    turns.take("h2/eth1", plan(nic="h2/eth1"), 0)
-    turns.keep()
+    turns.on_schedule("h2/eth1", plan(nic="h2/eth1"), 0)
+    turns.refresh()
     assert engine.calls == [], "another NIC's"
-    turns.take("h1/eth1", record, 0)
-    turns.keep()
+    turns.on_schedule("h1/eth1", record, 0)
+    turns.refresh()
     [(call, at_ns, turn_ns, shots, ways)] = engine.calls
     assert (call, turn_ns, shots) == ("set", 5e6, 2)
     assert at_ns == pytest.approx(record["begin_ns"], abs=50_000)
     assert ways == [("h2/eth1", 9320), ("h3/eth1", 9321), ("h3/eth1", 9320), ("h2/eth1", 9321)]
-    turns.keep()
+    turns.refresh()
     assert engine.calls[1][0] == "shift"
     assert engine.calls[1][1] == pytest.approx(record["begin_ns"], abs=50_000)
     engine.peers.append(SimpleNamespace(nic="h3/eth1"))
-    turns.keep()
+    turns.refresh()
     assert engine.calls[2][0] == "set", "peers have other places now"
-    turns.take("h1/eth1", None, 0)
-    turns.keep()
+    turns.on_schedule("h1/eth1", None, 0)
+    turns.refresh()
     assert engine.calls[3] == ("set", 0, 1e9, 1, ())
-    assert not turns.taken
+    assert not turns.is_active
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
 )
 def test_a_plan_that_would_send_faster_or_nowhere_is_refused_and_the_last_one_stands(bent: dict[str, Any]):
     turns, engine = taker()
-    turns.take("h1/eth1", plan(), 0)
-    turns.keep()
-    turns.take("h1/eth1", plan(**bent), 0)
-    turns.keep()
+    turns.on_schedule("h1/eth1", plan(), 0)
+    turns.refresh()
+    turns.on_schedule("h1/eth1", plan(**bent), 0)
+    turns.refresh()
     assert turns.refused == 1
     assert [call[0] for call in engine.calls] == ["set", "shift"]
 
@@ -115,14 +115,14 @@ def test_a_plan_that_would_send_faster_or_nowhere_is_refused_and_the_last_one_st
 )
 def test_a_plan_of_another_age_is_let_go(bent: dict[str, Any]):
     turns, engine = taker()
-    turns.take("h1/eth1", plan(**bent), 0)
-    turns.keep()
-    turns.keep()
+    turns.on_schedule("h1/eth1", plan(**bent), 0)
+    turns.refresh()
+    turns.refresh()
     assert turns.refused == 1
     assert engine.calls == []
-    turns.take("h1/eth1", plan(), 0)
-    turns.keep()
-    assert turns.taken
+    turns.on_schedule("h1/eth1", plan(), 0)
+    turns.refresh()
+    assert turns.is_active
 
 
 def test_the_pace_makes_the_rate():
@@ -133,4 +133,4 @@ def test_the_pace_makes_the_rate():
         250_000,
         1,
     )
-    assert slot_of(settings.model_copy(update={"turns": False})) == (0, 0)
+    assert slot_of(settings.model_copy(update={"scheduled": False})) == (0, 0)

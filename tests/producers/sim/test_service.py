@@ -212,7 +212,7 @@ def test_service_publishes_what_agents_would_and_takes_faults(log, tmp_path):
         "rate_pps": 500,
         "jobs": [{"name": "train", "nics": 4}],
     }
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     process = subprocess.Popen(
         [sys.executable, "-c", _RUN, json.dumps(settings), str(path)],
         cwd=root,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from native.core.probe import Evidence, WayNews
-from producers.ports.link_events import LinkEvents, EvidencePacer, trouble_of
+from producers.ports.link_events import EvidencePacer, LinkEvents, agent_trouble
 from schemas import codec
 from schemas.topics import LINKS
 
@@ -100,19 +100,19 @@ def test_the_agents_own_trouble_is_told_even_without_losses(what, name):
 
 
 def test_a_short_wait_in_the_hosts_queue_is_no_trouble():
-    assert trouble_of(replace(WELL, queue_ns=1_999_999)) == []
+    assert agent_trouble(replace(WELL, queue_ns=1_999_999)) == []
 
 
 def test_what_is_urgent_waits_for_the_least_gap_and_the_rest_by_how_well_all_is():
     pace = EvidencePacer(0.005, 1.0, now=10.0)
     assert pace.due(urgent=True) == pytest.approx(10.005)
     assert pace.due(urgent=False) == pytest.approx(11.0)
-    pace.taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)
+    pace.on_evidence_taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)
     assert pace.due(urgent=True) == pytest.approx(20.01)
     assert pace.due(urgent=False) == pytest.approx(20.1)
     for _ in range(5):
-        pace.taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)
+        pace.on_evidence_taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)
     assert pace.due(urgent=True) == pytest.approx(20.04)
-    pace.taken(replace(WELL, ways=[ALIVE]), 20.1)
+    pace.on_evidence_taken(replace(WELL, ways=[ALIVE]), 20.1)
     assert pace.due(urgent=True) == pytest.approx(20.105)
     assert pace.due(urgent=False) == pytest.approx(21.1)

@@ -16,7 +16,7 @@ from producers.trace.path_changes import PathChangeDetector
 from producers.trace.route_names import name_path, partner_of
 from producers.trace.sockets import error_of
 from producers.trace.source_ports import candidates_for, choose_ports, coverage_of
-from producers.trace.tracer import TracedFlow, KnownRoute, Trace, Tracer
+from producers.trace.tracer import KnownRoute, Trace, TracedFlow, Tracer
 from producers.trace.uplinks import TokenBucket, pause_s, uplink_routes
 from schemas.topology import Topology, TopologyFile
 
@@ -46,15 +46,15 @@ class Network:
                 if packet.ttl <= len(self.hops):
                     hop = self.hops[packet.ttl - 1]
                     if hop is not None:
-                        tracer.hop(packet.seq, hop)
+                        tracer.on_hop(packet.seq, hop)
                 else:
-                    tracer.arrived(packet.seq)
+                    tracer.on_arrival(packet.seq)
         return ended
 
 
 def test_a_trace_finds_every_hop_and_where_the_path_ends() -> None:
     tracer, network = Tracer(1000, 8), Network()
-    tracer.want(FLOW)
+    tracer.schedule(FLOW)
     assert network.play(tracer, 1) == [Trace(FLOW, HOPS, True)]
     assert len(network.sent) == 5, "one of each TTL, and one that tells whether anything gets through"
     assert not tracer.busy
@@ -62,17 +62,17 @@ def test_a_trace_finds_every_hop_and_where_the_path_ends() -> None:
 
 def test_a_path_longer_than_the_first_guess_is_followed_to_its_end_and_the_next_trace_knows() -> None:
     tracer, network = Tracer(1000, 12), Network(tuple(f"10.0.0.{n}" for n in range(1, 8)))
-    tracer.want(FLOW)
+    tracer.schedule(FLOW)
     assert network.play(tracer)[0].hops == network.hops
     network.sent.clear()
-    tracer.want(FLOW)
+    tracer.schedule(FLOW)
     assert network.play(tracer)[0].hops == network.hops
     assert [packet.ttl for packet in network.sent] == [*range(1, 9), 12]
 
 
 def test_a_silent_hop_is_asked_again_and_then_stays_unknown() -> None:
     tracer, network = Tracer(1000, 8), Network((HOPS[0], None, HOPS[2]))
-    tracer.want(FLOW)
+    tracer.schedule(FLOW)
     assert network.play(tracer) == [Trace(FLOW, (HOPS[0], None, HOPS[2]), True)]
     assert sum(packet.ttl == 2 for packet in network.sent) == 3
 
@@ -89,7 +89,7 @@ def test_lost_packets_are_made_good() -> None:
     network.lose = lose
     flows = [FLOW._replace(port=port) for port in range(9320, 9340)]
     for flow in flows:
-        tracer.want(flow)
+        tracer.schedule(flow)
     assert sorted(
         trace.flow.port for trace in network.play(tracer) if trace == Trace(trace.flow, HOPS, True)
     ) == [flow.port for flow in flows]
@@ -97,7 +97,7 @@ def test_lost_packets_are_made_good() -> None:
 
 def test_a_dead_path_ends_where_the_last_hop_answered() -> None:
     tracer, network = Tracer(1000, 8), Network(dead=2)
-    tracer.want(FLOW)
+    tracer.schedule(FLOW)
     assert network.play(tracer) == [Trace(FLOW, HOPS[:2], False)]
     assert len(network.sent) <= 15
 
@@ -105,7 +105,7 @@ def test_a_dead_path_ends_where_the_last_hop_answered() -> None:
 def test_packets_are_paced() -> None:
     tracer, network = Tracer(100, 8), Network()
     for port in range(100):
-        tracer.want(FLOW._replace(port=port))
+        tracer.schedule(FLOW._replace(port=port))
     network.play(tracer, 2.0)
     assert 200 <= len(network.sent) <= 240
 
@@ -113,24 +113,24 @@ def test_packets_are_paced() -> None:
 def test_an_error_that_does_not_say_which_packet_counts_where_only_one_can_be_meant() -> None:
     """Old switches quote eight bytes: then TTLs are tried one by one."""
     tracer = Tracer(1000, 3)
-    tracer.want(FLOW)
+    tracer.schedule(FLOW)
     ended: list[Trace] = []
     for at in range(1000):
         packets, traces = tracer.step(at * 0.01)
         ended += traces
         for packet in packets:
             if packet.ttl <= 2:
-                tracer.hop_unquoted(0, FLOW.target, HOPS[packet.ttl - 1])
+                tracer.on_unquoted_hop(0, FLOW.target, HOPS[packet.ttl - 1])
             else:
-                tracer.arrived(packet.seq)
+                tracer.on_arrival(packet.seq)
     assert ended == [Trace(FLOW, HOPS[:2], True)]
 
 
 def test_an_answer_of_nobodys_trace_changes_nothing() -> None:
     tracer = Tracer(1000, 8)
-    tracer.hop(7, "1.2.3.4")
-    tracer.arrived(8)
-    tracer.hop_unquoted(0, ("1.2.3.4", 5), "1.2.3.4")
+    tracer.on_hop(7, "1.2.3.4")
+    tracer.on_arrival(8)
+    tracer.on_unquoted_hop(0, ("1.2.3.4", 5), "1.2.3.4")
     assert tracer.unmatched == 3
     assert tracer.step(0.0) == ([], [])
 
@@ -138,21 +138,23 @@ def test_an_answer_of_nobodys_trace_changes_nothing() -> None:
 def test_a_change_is_believed_when_two_traces_agree() -> None:
     known = KnownRoute(HOPS, True, 1)
     moved = Trace(FLOW, (HOPS[0], "10.9.0.9", HOPS[2]), True)
-    assert known.take(moved, 2)
+    assert known.update(moved, 2)
     assert known.hops == HOPS
-    assert not known.take(Trace(FLOW, HOPS, True), 3), "it was a slip"
-    assert known.take(moved, 4)
-    assert not known.take(moved, 5)
+    assert not known.update(Trace(FLOW, HOPS, True), 3), "it was a slip"
+    assert known.update(moved, 4)
+    assert not known.update(moved, 5)
     assert (known.hops, known.changes, known.since_ns) == (moved.hops, 1, 5)
 
 
 def test_a_change_that_others_tell_of_is_believed_at_once_where_the_trace_is_whole() -> None:
     other = (HOPS[0], "10.9.9.1", "10.9.9.2")
     known = KnownRoute(HOPS, True, 1)
-    assert known.take(Trace(FLOW, (HOPS[0], None, other[2]), True), 2, expected=True), "not whole: once more"
-    assert known.take(Trace(FLOW, other[:2], False), 2, expected=True)
+    assert known.update(Trace(FLOW, (HOPS[0], None, other[2]), True), 2, expected=True), (
+        "not whole: once more"
+    )
+    assert known.update(Trace(FLOW, other[:2], False), 2, expected=True)
     assert known.hops == HOPS
-    assert not known.take(Trace(FLOW, other, True), 3, expected=True)
+    assert not known.update(Trace(FLOW, other, True), 3, expected=True)
     assert (known.hops, known.since_ns, known.changes) == (other, 3, 1)
 
 
@@ -160,7 +162,7 @@ def test_a_path_that_died_stays_what_it_was() -> None:
     """Whoever looks for the dead link needs the way as it was."""
     known = KnownRoute(HOPS, True, 1)
     for cut in ((), HOPS[:1], (HOPS[0], None)):
-        assert not known.take(Trace(FLOW, cut, False), 2)
+        assert not known.update(Trace(FLOW, cut, False), 2)
     assert (known.hops, known.reached, known.changes) == (HOPS, True, 0)
 
 
@@ -168,11 +170,11 @@ def test_a_hop_that_falls_silent_is_unknown_after_some_traces_and_comes_back() -
     known = KnownRoute(HOPS, True, 1)
     quiet = Trace(FLOW, (HOPS[0], None, HOPS[2]), True)
     for _ in range(2):
-        known.take(quiet, 2)
+        known.update(quiet, 2)
     assert known.hops == HOPS
-    known.take(quiet, 2)
+    known.update(quiet, 2)
     assert known.hops == quiet.hops
-    known.take(Trace(FLOW, HOPS, True), 3)
+    known.update(Trace(FLOW, HOPS, True), 3)
     assert (known.hops, known.changes) == (HOPS, 0)
 
 
@@ -200,41 +202,43 @@ def test_ways_up_end_where_they_turn_and_only_there_are_looked_at() -> None:
     }
 
 
-@pytest.mark.parametrize(("nics", "ways"), [(8, 1), (1024, 1), (1024, 2), (2, 1), (65_536, 4)])
-def test_no_switch_answers_more_looks_than_it_may(nics: int, ways: int) -> None:
-    pause = pause_s(nics, ways, 64)
-    assert nics * ways / pause <= 64 * (1 + 1e-9)
+@pytest.mark.parametrize(("nics", "routes"), [(8, 1), (1024, 1), (1024, 2), (2, 1), (65_536, 4)])
+def test_no_switch_answers_more_looks_than_it_may(nics: int, routes: int) -> None:
+    pause = pause_s(nics, routes, 64)
+    assert nics * routes / pause <= 64 * (1 + 1e-9)
     assert pause >= 0.125
     with pytest.raises(ValueError, match=r"switch_pps: 0, expected more than 0"):
         pause_s(8, 1, 0)
 
 
 def test_a_look_is_one_packet_and_no_more_where_nothing_answers() -> None:
-    look = FLOW._replace(most=2, look=True)
+    uplink_check = FLOW._replace(max_ttl=2, uplink_check=True)
     tracer, network = Tracer(1000, 8), Network()
-    tracer.want(look)
-    assert network.play(tracer, 1) == [Trace(look, (None, HOPS[1]), False)]
+    tracer.schedule(uplink_check)
+    assert network.play(tracer, 1) == [Trace(uplink_check, (None, HOPS[1]), False)]
     tracer, silent = Tracer(1000, 8), Network((HOPS[0], None, HOPS[2]))
-    tracer.want(look)
-    assert silent.play(tracer, 1) == [Trace(look, (), False)]
+    tracer.schedule(uplink_check)
+    assert silent.play(tracer, 1) == [Trace(uplink_check, (), False)]
     assert [packet.ttl for packet in network.sent + silent.sent] == [2, 2]
 
 
 def test_an_error_that_may_be_of_a_look_or_of_a_whole_trace_is_nobodys() -> None:
     """What a spine says of the look would become the silent third hop of the trace."""
     tracer = Tracer(1000, 8)
-    tracer.want(FLOW)
+    tracer.schedule(FLOW)
     packets, _ = tracer.step(0.0)
     for packet in packets:
         if packet.ttl <= 2:
-            tracer.hop(packet.seq, HOPS[packet.ttl - 1])
+            tracer.on_hop(packet.seq, HOPS[packet.ttl - 1])
         elif packet.ttl > 3:
-            tracer.arrived(packet.seq)
-    tracer.want(FLOW._replace(most=2, look=True))
+            tracer.on_arrival(packet.seq)
+    tracer.schedule(FLOW._replace(max_ttl=2, uplink_check=True))
     tracer.step(0.01)
-    tracer.hop_unquoted(FLOW.socket, FLOW.target, HOPS[1])
+    tracer.on_unquoted_hop(FLOW.socket, FLOW.target, HOPS[1])
     assert tracer.unmatched == 1
-    ended = [trace for n in range(300) for trace in tracer.step(0.02 + n / 100)[1] if not trace.flow.look]
+    ended = [
+        trace for n in range(300) for trace in tracer.step(0.02 + n / 100)[1] if not trace.flow.uplink_check
+    ]
     assert [trace.hops for trace in ended] == [(HOPS[0], HOPS[1], None)]
 
 
@@ -249,10 +253,10 @@ def test_reasons_without_end_trace_every_path_once_in_a_rest_and_a_spine_that_go
 
 def test_a_look_that_ends_early_is_other_only_where_it_differs() -> None:
     known = KnownRoute(HOPS, True, 1)
-    assert not known.other_than(HOPS[:2])
-    assert not known.other_than((HOPS[0], None))
-    assert not known.other_than(())
-    assert known.other_than((HOPS[0], "10.9.9.9"))
+    assert not known.differs_from(HOPS[:2])
+    assert not known.differs_from((HOPS[0], None))
+    assert not known.differs_from(())
+    assert known.differs_from((HOPS[0], "10.9.9.9"))
 
 
 def test_both_directions_of_a_cable_are_one_cable_without_any_file() -> None:
@@ -332,7 +336,7 @@ def fabric(**more: Any) -> Topology:
     )
 
 
-WAY = ("a:e0>l1:h", "l1:s1>s1:l1", "s1:l2>l2:s1", "l2:h>b:e1")
+ROUTE = ("a:e0>l1:h", "l1:s1>s1:l1", "s1:l2>l2:s1", "l2:h>b:e1")
 
 
 def named(hops: tuple[str | None, ...], reached: bool = True, **more: Any) -> Any:
@@ -341,27 +345,29 @@ def named(hops: tuple[str | None, ...], reached: bool = True, **more: Any) -> An
 
 def test_the_file_names_links_and_agrees() -> None:
     found = named(("10.1.1.0", "10.2.1.1", "10.1.2.1"))
-    assert (found.links, found.complete, found.found, found.contradiction) == (WAY, True, "TRACED", None)
+    assert (found.links, found.complete, found.found, found.contradiction) == (ROUTE, True, "TRACED", None)
 
 
 @pytest.mark.parametrize("silent", [(0,), (1,), (2,), (0, 2)])
 def test_silent_switches_are_filled_in_where_the_file_leaves_one_way(silent: tuple[int, ...]) -> None:
     hops = tuple(None if k in silent else hop for k, hop in enumerate(("10.1.1.0", "10.2.1.1", "10.1.2.1")))
     found = named(hops)
-    assert (found.links, found.complete, found.found) == (WAY, True, "FILLED")
+    assert (found.links, found.complete, found.found) == (ROUTE, True, "FILLED")
 
 
 def test_silent_switches_are_not_guessed_where_there_are_two_ways() -> None:
     found = named(("10.1.1.0", None, None))
-    assert (found.links, found.complete) == ((WAY[0], WAY[3]), False), "both hosts' own cables are certain"
+    assert (found.links, found.complete) == ((ROUTE[0], ROUTE[3]), False), (
+        "both hosts' own cables are certain"
+    )
 
 
 def test_a_path_that_nothing_traces_is_the_files() -> None:
     found = named((), False)
-    assert (found.links, found.complete, found.found) == ((WAY[0], WAY[3]), False, "TOPOLOGY")
-    listed = fabric(paths=[{"nic": "a/e0", "peer": "b/e1", "path": 1, "links": WAY}])
+    assert (found.links, found.complete, found.found) == ((ROUTE[0], ROUTE[3]), False, "TOPOLOGY")
+    listed = fabric(paths=[{"nic": "a/e0", "peer": "b/e1", "path": 1, "links": ROUTE}])
     found = named((), False, topology=listed)
-    assert (found.links, found.complete, found.found) == (WAY, True, "TOPOLOGY")
+    assert (found.links, found.complete, found.found) == (ROUTE, True, "TOPOLOGY")
     assert named((None, None, None), True).found == "TOPOLOGY"
     assert name_path("a/e0", "b/e1", (), False, path=1).found == "UNKNOWN"
 
@@ -374,7 +380,7 @@ def test_a_file_that_says_otherwise_is_a_contradiction_and_never_a_wrong_link() 
     assert "hop 1 is l2" in str(wrong_leaf.contradiction)
     stranger = named(("10.1.1.0", "10.7.7.7", "10.1.2.1"))
     assert "10.7.7.7" in str(stranger.contradiction)
-    listed = fabric(paths=[{"nic": "a/e0", "peer": "b/e1", "links": WAY}])
+    listed = fabric(paths=[{"nic": "a/e0", "peer": "b/e1", "links": ROUTE}])
     other = named(("10.1.1.0", "10.2.2.1", "10.1.2.2"), topology=listed)
     assert other.complete
     assert "lists another path, from link 2" in str(other.contradiction)
@@ -404,9 +410,9 @@ def test_names_never_fail_whatever_answers() -> None:
 
 def test_as_many_ports_are_tried_as_see_every_way() -> None:
     assert candidates_for(8, 0.01) == 54
-    rng, ways, missed = random.Random(3), 8, 0
+    rng, routes, missed = random.Random(3), 8, 0
     for _ in range(2000):
-        missed += len({rng.randrange(ways) for _ in range(candidates_for(ways, 0.05))}) < ways
+        missed += len({rng.randrange(routes) for _ in range(candidates_for(routes, 0.05))}) < routes
     assert missed / 2000 <= 0.06
 
 
@@ -419,29 +425,29 @@ def lots(ports: int, peers: int, spines: int, seed: int) -> dict[int, dict[str, 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_few_ports_cover_every_spine_better_than_any_would(seed: int) -> None:
-    ways = lots(64, 10, 4, seed)
-    chosen = choose_ports(ways, 4)
-    best, first = coverage_of(chosen, ways), coverage_of(list(ways)[:4], ways)
-    assert best.ways == 4
+    routes = lots(64, 10, 4, seed)
+    chosen = choose_ports(routes, 4)
+    best, first = coverage_of(chosen, routes), coverage_of(list(routes)[:4], routes)
+    assert best.routes == 4
     assert best.distinct >= first.distinct
     assert best.distinct >= 32, "of 40; 27 by lot"
 
 
 def test_ports_stay_unless_others_are_clearly_better() -> None:
-    ways = lots(64, 10, 4, 1)
-    chosen = choose_ports(ways, 4)
-    assert choose_ports(ways, 4, chosen) == chosen
-    ways[9320 + 64] = {f"p{peer}": 0 for peer in range(10)}
-    assert choose_ports(ways, 4, chosen) == chosen
+    routes = lots(64, 10, 4, 1)
+    chosen = choose_ports(routes, 4)
+    assert choose_ports(routes, 4, chosen) == chosen
+    routes[9320 + 64] = {f"p{peer}": 0 for peer in range(10)}
+    assert choose_ports(routes, 4, chosen) == chosen
     blind = [9320 + 64, *chosen[1:]]
-    changed = choose_ports(ways, 4, blind)
-    assert coverage_of(changed, ways).distinct >= coverage_of(blind, ways).distinct
+    changed = choose_ports(routes, 4, blind)
+    assert coverage_of(changed, routes).distinct >= coverage_of(blind, routes).distinct
     assert choose_ports({}, 4, chosen) == chosen
 
 
 def test_a_port_that_stays_keeps_its_place() -> None:
-    ways = {1: {"p": "x"}, 2: {"p": "x"}, 3: {"p": "y"}}
-    assert choose_ports(ways, 2, [2, 1]) in ([2, 3], [3, 1])
+    routes = {1: {"p": "x"}, 2: {"p": "x"}, 3: {"p": "y"}}
+    assert choose_ports(routes, 2, [2, 1]) in ([2, 3], [3, 1])
 
 
 # ---- signs
@@ -472,20 +478,20 @@ def batch(rtt_ns: int | None, lost: int = 0, path: int = 9320) -> ProbeColumns:
 def watched(*figures: tuple[int | None, int]) -> list[int]:
     """Return at which second a path was said to have moved."""
     watch, rng = PathChangeDetector(), random.Random(2)
-    told = []
+    reported = []
     for second, (rtt_ns, lost) in enumerate(figures):
         for tenth in range(10):
             noisy = None if rtt_ns is None else rtt_ns + rng.randrange(200)
             if watch.observe(batch(noisy, lost if not tenth else 0), second + tenth / 10):
-                told.append(second)
-    return told
+                reported.append(second)
+    return reported
 
 
 def test_a_floor_that_shifts_is_a_sign_and_noise_is_none() -> None:
     assert watched(*[(20_000, 0)] * 40) == []
-    told = watched(*[(20_000, 0)] * 10, *[(26_000, 0)] * 20)
-    assert len(told) == 1
-    assert 11 <= told[0] <= 15
+    reported = watched(*[(20_000, 0)] * 10, *[(26_000, 0)] * 20)
+    assert len(reported) == 1
+    assert 11 <= reported[0] <= 15
     assert len(watched(*[(20_000, 0)] * 10, *[(12_000, 0)] * 20)) == 1
 
 
