@@ -237,7 +237,7 @@ class Registrations:
             before = self.flows.get(former)
             counted = None if before is None or before.name != registration.name else before.sent_bytes
             if counted is not None and (registration.sent_bytes or 0) < counted:
-                raise ValueError(f"sent_bytes {registration.sent_bytes}: less than {counted} before")
+                raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")
         except ValueError as error:
             self._refuse(client, str(error))
             return
@@ -269,7 +269,7 @@ class Registrations:
         before = self.queue_pairs.get(name)
         counted = 0 if before is None else before[1].sent_bytes or 0
         if (registration.sent_bytes or 0) < counted:
-            raise ValueError(f"sent_bytes {registration.sent_bytes}: less than {counted} before")
+            raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")
         self._ended_pairs.discard(name)
         self.changes += before is None or before[0] != key
         self.queue_pairs[name], self._pair_owner[name] = (key, registration), number
