@@ -40,7 +40,7 @@ class Subject:
     before: str = "UP"
     seq: int = 0
     since_ns: int = 0
-    judged_ns: int = 0
+    evaluated_ns: int = 0
     """Time of the last change of state."""
     dead: dict[int, int] = field(default_factory=dict)
     """Element to the start of its outage."""
@@ -111,11 +111,11 @@ class SubjectTable:
             record["since_ns"] - self.log_offset_ns,
             record["evaluated_ns"] - self.log_offset_ns,
         )
-        s.others, s.detected_by = tuple(record["candidates"]), record["detected_by"]
+        s.others, s.detected_by = tuple(record["others"]), record["detected_by"]
         s.flaps, s.flaps_total = deque(record["flap_ns"]), record["flaps_total"]
         s.links, s.text = tuple(record["links"]), record["text"]
         s.counts = record["paths_dead"], record["paths_living"], record["probers"]
-        s.published_ns = s.judged_ns
+        s.published_ns = s.evaluated_ns
         if record["evidence_source"] == self.source:
             s.recovered_offset = record["evidence_offset"]
         self.by_name[s.name] = s
@@ -248,7 +248,7 @@ class SubjectTable:
     def _change(self, s: Subject, state: str, since_ns: int, now_ns: int) -> None:
         s.before, s.state = s.state, state
         s.seq += 1
-        s.since_ns, s.judged_ns = since_ns, now_ns
+        s.since_ns, s.evaluated_ns = since_ns, now_ns
 
     def age_flaps(self, s: Subject, now_ns: int) -> None:
         """Drop the flaps that are older than the flap window."""
@@ -307,7 +307,7 @@ class SubjectTable:
             "links": list(s.links),
             "candidates": list(s.others),
             "since_ns": s.since_ns + self.log_offset_ns,
-            "evaluated_ns": s.judged_ns + self.log_offset_ns,
+            "evaluated_ns": s.evaluated_ns + self.log_offset_ns,
             "loss_rate": None if loss is None else loss.rate,
             "loss_rate_low": None if loss is None else loss.low,
             "loss_rate_high": None if loss is None else loss.high,
