@@ -111,7 +111,7 @@ class SubjectTable:
             record["since_ns"] - self.log_offset_ns,
             record["evaluated_ns"] - self.log_offset_ns,
         )
-        s.others, s.detected_by = tuple(record["others"]), record["detected_by"]
+        s.others, s.detected_by = tuple(record["candidates"]), record["detected_by"]
         s.flaps, s.flaps_total = deque(record["flap_ns"]), record["flaps_total"]
         s.links, s.text = tuple(record["links"]), record["text"]
         s.counts = record["paths_dead"], record["paths_living"], record["probers"]
