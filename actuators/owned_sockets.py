@@ -1,7 +1,7 @@
-"""Unix sockets that only their owner's programs get through to: control of flows, words of probers.
+"""Unix sockets that only programs of their owner can use: the control socket and the path status socket.
 
-In: a path. Out: a listening stream socket, or a bound datagram socket. An address of a Unix socket holds 107
-bytes; paths here may be longer. Its folder is its owner's, and who takes a path over does it alone.
+A Unix socket address holds 107 bytes; paths here may be longer. The folder must belong to the owner, and a
+lock on it ensures that one process at a time takes over a path.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ __all__ = ["InUse", "check_owner", "leave", "listen", "receive_at", "received"]
 _MAX_BACKLOG: Final = 128
 _UCRED: Final = struct.Struct("=iII")
 _LOCK_WAIT_S: Final = 2.0
-"""How long another one that is at the same folder is waited for."""
+"""Time limit for the lock of the folder."""
 
 
 class InUse(OSError):
-    """Somebody listens at the path already."""
+    """Another process listens at the path already."""
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a stream socket listening at `path`, non-blocking; one that was left behind is replaced.
+    """Return a non-blocking stream socket that listens at `path`; a stale socket file is replaced.
 
-    Raises InUse where one answers there, OSError where it cannot be made.
+    Raises InUse if another process answers there, OSError if it cannot be created.
     """
     return _bound(path, socket.SOCK_STREAM)
 
 
 def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
-    """Return a datagram socket bound at `path`, non-blocking, that says who sent. Raises as `listen` does."""
+    """Return a non-blocking datagram socket at `path` that receives senders' credentials.
+
+    Raises the same errors as `listen`.
+    """
     made = _bound(path, socket.SOCK_DGRAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
@@ -47,8 +50,10 @@ def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
 
 
 def received(receiver: socket.socket, max_bytes: int) -> bytes | None:
-    """Return the next datagram, None where there is none. Raises PermissionError for another user's,
-    ValueError for one that is too long."""
+    """Return the next datagram; None if there is none.
+
+    Raises PermissionError if another user sent it, ValueError if it is too long.
+    """
     try:
         data, ancillary, flags, _ = receiver.recvmsg(max_bytes, socket.CMSG_SPACE(_UCRED.size))
     except BlockingIOError:
@@ -68,7 +73,7 @@ def received(receiver: socket.socket, max_bytes: int) -> bytes | None:
 
 
 def check_owner(connection: socket.socket) -> None:
-    """Refuse any user but our own, beyond what the socket's mode does. Raises PermissionError."""
+    """Check that the peer is our own user, in addition to the socket's mode. Raises PermissionError."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     user = _UCRED.unpack(raw)[1]
     if user != os.geteuid():
@@ -76,8 +81,10 @@ def check_owner(connection: socket.socket) -> None:
 
 
 def leave(path: Path, made: socket.socket) -> None:
-    """Close a socket that was made at `path`, and remove the file unless somebody else is there by now. One
-    that stays is taken over by the next who listens there."""
+    """Close a socket made at `path`, and remove the file unless another process listens there.
+
+    A file that stays is replaced by the next process that listens.
+    """
     kind = made.type
     made.close()
     with contextlib.suppress(OSError), _locked_folder(path) as name:
@@ -91,9 +98,9 @@ def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
     try:
         with _locked_folder(path) as name:
             if _answers(name, kind):
-                raise InUse(errno.EADDRINUSE, f"socket {path}: somebody listens there already")
+                raise InUse(errno.EADDRINUSE, f"socket {path}: another process listens there already")
             path.unlink(missing_ok=True)  # left by an owner that was killed
-            os.fchmod(made.fileno(), 0o600)  # bind gives the file this mode: never open to others
+            os.fchmod(made.fileno(), 0o600)  # bind gives the file this mode, so it is never open to others
             made.bind(name)
             if kind is socket.SOCK_STREAM:
                 made.listen(_MAX_BACKLOG)
@@ -109,7 +116,7 @@ def _answers(name: str, kind: int) -> bool:
         trial.setblocking(False)
         try:
             trial.connect(name)
-        except BlockingIOError:  # its queue is full: there is somebody
+        except BlockingIOError:  # its queue is full, so a process listens
             return True
         except OSError:
             return False
@@ -118,9 +125,9 @@ def _answers(name: str, kind: int) -> bool:
 
 @contextlib.contextmanager
 def _locked_folder(path: Path) -> Iterator[str]:
-    """Yield a short name of `path` while nobody else of ours makes or removes a socket in its folder.
+    """Yield a short name for `path` while holding the lock of its folder.
 
-    Raises PermissionError where others may put something else there, InUse where it is never free.
+    Raises PermissionError if other users could replace the file, InUse if the lock is not released in time.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -261,7 +261,7 @@ def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     )
     reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
-        reporter.set_listener([news(peer=name, lost=3, loss_streak=3) for name in names])
+        reporter.tell([news(peer=name, lost=3, loss_streak=3) for name in names])
         data = received(receiver, 1 << 20)
     finally:
         reporter.close()
@@ -287,7 +287,7 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     try:
 
         def told():
-            reporter.set_listener([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
+            reporter.tell([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
             return owner.moves
 
         wait_for(told)
