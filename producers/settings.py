@@ -321,7 +321,7 @@ class FlowSettings(BaseModel):
         description="trace TCP flows with UDP packets: correct only if no switch hashes the protocol. "
         "Without CAP_NET_RAW, TCP flows are traced only this way",
     )
-    candidate_ports: int = Field(
+    flow_candidate_ports: int = Field(
         default=32,
         ge=0,
         le=1024,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from streams.policy.path_health import Grade, PathHealth
-from streams.policy.policy import Rules
+from streams.policy.rules import Rules
 
 __all__ = ["Away", "could_be_home", "times_away"]
 
@@ -56,21 +56,21 @@ def could_be_home(
     """Return the longest time, s, for which the way home was well within each time away, and how many flows
     went back before it was. `ways`: the links of each way home, there and back. What well means is policy's
     own (streams/policy/path_health.py): every link up, and its hold-down over."""
-    told = sorted(health, key=lambda record: record["judged_ns"])
+    told = sorted(health, key=lambda record: record["evaluated_ns"])
     rules = Rules()
-    health_table = PathHealth(rules.hold_down_ns, rules.hold_down_most_ns)
+    health_table = PathHealth(rules.hold_down_ns, rules.max_hold_down_ns)
     longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
     begin_s = min((each.begin_s for each in aways), default=0.0)
     end_s = max((each.end_s for each in aways), default=0.0)
     taken = 0
     for at_s in np.arange(begin_s, end_s + STEP_S, STEP_S).tolist():
-        while taken < len(told) and told[taken]["judged_ns"] <= at_s * 1e9:
+        while taken < len(told) and told[taken]["evaluated_ns"] <= at_s * 1e9:
             health_table.take(told[taken]["subject"], told[taken])
             taken += 1
         for number, (each, way) in enumerate(zip(aways, ways, strict=True)):
             if not each.begin_s <= at_s < each.end_s + STEP_S or not way:
                 continue
-            well = health_table.of_links(way, int(at_s * 1e9)).grade is Grade.WELL
+            well = health_table.of_links(way, int(at_s * 1e9)).grade is Grade.HEALTHY
             since_s[number] = (since_s[number] or at_s) if well else 0.0
             if well:
                 longest[number] = max(longest[number], min(at_s, each.end_s) - since_s[number])

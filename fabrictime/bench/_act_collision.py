@@ -57,7 +57,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some four minutes, or one where `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, reflex_ms=NEVER_MS)
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
             with (
                 running_fabric(Path(folder), progress, settings) as (control, bootstrap),
                 Watch(bootstrap) as watch,
@@ -85,7 +85,7 @@ def _seeds(
     for number in range(seeds):
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
-        pause.hold(LiveRecords(bootstrap), revert=False)
+        pause.pause(LiveRecords(bootstrap), revert=False)
         job = f"collision-{number}"
         decided, acted = len(watch.decisions), len(watch.actions)
         link, specs = _meeting(control, nics, chance)
@@ -190,12 +190,12 @@ def _between(link: str) -> tuple[str, str]:
 
 def _known(watch: Watch, job: str) -> dict[str, dict[str, Any]]:
     """Return a job's flows whose links are known."""
-    return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["hops"]}
+    return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["links"]}
 
 
 def _shared(watch: Watch, job: str) -> bool:
     """Whether two of a job's flows share a link, as far as reports say."""
-    flows = [set(flow["hops"]) for flow in _known(watch, job).values()]
+    flows = [set(flow["links"]) for flow in _known(watch, job).values()]
     return len(flows) < 2 or bool(flows[0] & flows[1])
 
 
@@ -220,7 +220,7 @@ def _delays(bootstrap: str, links: set[str]) -> Delays:
         for path in record["paths"]:
             if path["leg"] == "REQUEST":
                 key = (record["nic"], record["peer"], path["path"])
-                crossing[key] = links.intersection(path["hops"])
+                crossing[key] = links.intersection(path["links"])
     found: Delays = {}
     for record in _records(bootstrap, PROBES.name, PROBES.record):
         ahead_ns = record["system_ns"] - record["clock_ns"]

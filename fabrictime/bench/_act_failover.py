@@ -96,7 +96,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some two minutes, or one where `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, reflex_ms=NEVER_MS)
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
             with (
                 running_fabric(Path(folder), progress, settings) as (control, bootstrap),
                 Watch(bootstrap) as watch,
@@ -204,7 +204,7 @@ def _known(watch: Watch, flows: list[Steady]) -> dict[str, Record]:
     return {
         name: flow
         for name, flow in watch.flows.items()
-        if flow["hops"] and (flow["nic"].split("/")[0], flow["peer_port"]) in dports
+        if flow["links"] and (flow["nic"].split("/")[0], flow["peer_port"]) in dports
     }
 
 
@@ -216,7 +216,7 @@ def flow_of(flows: list[Steady], key: str) -> Steady:
 
 def crossed(watch: Watch, flows: list[Steady]) -> list[str]:
     """Return the links between leaf and spine that flows' data take."""
-    found = {link for flow in _known(watch, flows).values() for link in flow["hops"][1:-1]}
+    found = {link for flow in _known(watch, flows).values() for link in flow["links"][1:-1]}
     return sorted(found)
 
 
@@ -225,7 +225,7 @@ def over(watch: Watch, flows: list[Steady], link: str) -> list[str]:
     return [
         f"{flow['nic'].split('/')[0]}:{flow['peer_port']}"
         for flow in _known(watch, flows).values()
-        if link in flow["hops"]
+        if link in flow["links"]
     ]
 
 
@@ -264,12 +264,12 @@ def _in_a_row(
     name = chance.choice(names)
     for _ in range(3):
         flow = watch.flows[name]
-        link = flow["hops"][1]
+        link = flow["links"][1]
         hit = over(watch, flows, link)
         found.append((fault(control, link), hit))
         old = flow["source_port"]
         watch.soon(lambda old=old: watch.flows[name]["source_port"] != old, 3.0)  # type: ignore[misc]
-        watch.soon(lambda: bool(watch.flows[name]["hops"]), 3.0)
+        watch.soon(lambda: bool(watch.flows[name]["links"]), 3.0)
         time.sleep(0.5)
     control.ask("clear")
     return found

@@ -78,7 +78,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some four minutes, or one where `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, reflex_ms=NEVER_MS)
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
             with (
                 running_fabric(Path(folder), progress, settings) as (control, bootstrap),
                 Watch(bootstrap) as watch,
@@ -99,7 +99,7 @@ def _seeds(
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, bystander, *senders = chance.sample(hosts, SENDERS + 2)
-        pause.hold(LiveRecords(bootstrap), revert=False)
+        pause.pause(LiveRecords(bootstrap), revert=False)
         total_s = KNOWN_S + UNPACED_S + PACED_MOST_S + SETTLE_S + PACED_S + 30
         link = last_link(control, receiver)
         incast = JobRun(

@@ -47,7 +47,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; a minute and a half, or less where `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, reflex_ms=REFLEX_MS)
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=REFLEX_MS)
             with (
                 running_fabric(Path(folder), progress, settings) as (control, bootstrap),
                 Watch(bootstrap) as watch,
@@ -82,7 +82,7 @@ def _trials(
     took, lost = _regained(flows, faults, progress)
     if not took:
         return {key: Missing("no fault hit a flow") for key in KEYS}
-    reflexes = sum(action["outcome"] == "REFLEX" for action in watch.actions)
+    reflexes = sum(action["outcome"] == "LOCAL_REPAIR" for action in watch.actions)
     return {
         "reflex_failover_ms_p99": Figure(
             float(np.percentile(took, 99)),

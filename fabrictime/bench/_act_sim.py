@@ -30,9 +30,9 @@ from schemas import codec
 from schemas.topics import CONFIG, FLOWS, PROBES
 from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.policy.policy import Policy
-from streams.runtime.flow_routes import Way
+from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows, report_of
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
 __all__ = ["KEYS", "Loop", "Scenario", "measure"]
 
@@ -99,7 +99,7 @@ class _Ways:
 
     def __init__(self, run: Simulation) -> None:
         self._fleet = run.fleet
-        self._found: dict[tuple[str, str], dict[int, Way]] = {}
+        self._found: dict[tuple[str, str], dict[int, FlowRoute]] = {}
         self._names: dict[bytes, tuple[str, ...]] = {}
         ports: dict[tuple[str, str], set[int]] = {}
         for flow in run.flows():
@@ -108,7 +108,7 @@ class _Ways:
         for pair, tried in ports.items():
             self._found[pair] = self._trace(pair, sorted(tried))
 
-    def of(self, flow: LiveFlow) -> Mapping[int, Way]:
+    def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
         """Return entropy value to way of a flow."""
         pair = (flow.nic, flow.peer)
         found = self._found.get(pair)
@@ -121,12 +121,12 @@ class _Ways:
         nic, peer = (address_of(self._fleet.nic_index[name]) for name in pair)
         return flow_candidate_ports(nic, peer, FLOW_PORT, PORTS, 61_000)
 
-    def _trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, Way]:
+    def _trace(self, pair: tuple[str, str], ports: list[int]) -> dict[int, FlowRoute]:
         nic, peer = (self._fleet.nic_index[name] for name in pair)
         there = self._fleet.paths(nic, peer, ports, FLOW_PORT)
         back = self._fleet.paths(peer, nic, FLOW_PORT, ports)
         return {
-            port: Way(self._links(there.of(at)), self._links(back.of(at))) for at, port in enumerate(ports)
+            port: FlowRoute(self._links(there.of(at)), self._links(back.of(at))) for at, port in enumerate(ports)
         }
 
     def _links(self, links: NDArray[np.int32]) -> tuple[str, ...]:
@@ -163,11 +163,11 @@ class Loop:
         self._nics = fleet.nic_index.__contains__
         rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
         self._rate = rate
-        self.live = LiveFlows(SHARD, PathBook())
-        self._seen = LiveFlows(SHARD, PathBook())
+        self.live = LiveFlows(SHARD, RouteTable())
+        self._seen = LiveFlows(SHARD, RouteTable())
         self.policy = Policy(SHARD, 1, self.live, _Ways(run), rate.__getitem__)
         record = {
-            "host": "*", "version": 1, "at_ns": 0, "by": "bench", "most_moved_share": 1.0,
+            "host": "*", "version": 1, "at_ns": 0, "by": "bench", "max_moved_share": 1.0,
             "mode": "ACT" if self.act else "OBSERVE",
         }  # fmt: skip
         self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)})

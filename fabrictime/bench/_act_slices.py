@@ -47,7 +47,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure; some four minutes, or one where `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
         try:
-            settings = SETTINGS.format(rate=RATE_BPS, reflex_ms=NEVER_MS)
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
             with (
                 running_fabric(Path(folder), progress, settings) as (control, bootstrap),
                 Watch(bootstrap) as watch,
@@ -71,7 +71,7 @@ def _seeds(
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, own, *others = chance.sample(hosts, 4)
-        pause.hold(LiveRecords(bootstrap), revert=False)
+        pause.pause(LiveRecords(bootstrap), revert=False)
         held_s = KNOWN_S / 3 + OBSERVE_S + SETTLE_S + HELD_S + 2
         ports = chance.sample(PORTS, 1 + GREEDY)
         decided, acted = len(watch.decisions), len(watch.actions)
@@ -139,7 +139,7 @@ def _seeds(
 def _names(watch: Watch, number: int) -> set[str]:
     """Return ids of a seed's flows, as far as their links are known."""
     jobs = (f"gold-{number}", f"greedy-{number}")
-    return {name for name, flow in watch.flows.items() if flow["job"] in jobs and flow["hops"]}
+    return {name for name, flow in watch.flows.items() if flow["job"] in jobs and flow["links"]}
 
 
 def _span(seconds: float) -> tuple[float, float]:

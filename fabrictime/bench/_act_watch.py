@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fabrictime.bench._clock_fabric import CannotRun
 from schemas import codec
-from schemas.topics import ACTIONS, DECISIONS, FLAPS, FLOWS, ROUNDS, WAYS, Topic
+from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
 
 __all__ = ["Watch"]
 
 Record = dict[str, Any]
-TOPICS: Final[tuple[Topic, ...]] = (FLOWS, WAYS, FLAPS, DECISIONS, ACTIONS, ROUNDS)
+TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES, LINK_HEALTH, DECISIONS, ACTIONS, POLICY_CYCLES)
 
 
 class Watch:
@@ -82,7 +82,7 @@ class Watch:
     def links_of(self, flow: Record) -> tuple[str, ...]:
         """Return the links of a flow's data and, where known, of what answers it."""
         key = (flow["peer"], flow["nic"], "ACK", flow["source_port"], flow["peer_port"])
-        return (*flow["hops"], *self.ways.get(key, ()))
+        return (*flow["links"], *self.ways.get(key, ()))
 
     def way_of(self, flow: Record, port: int) -> tuple[str, ...]:
         """Return the links that a flow takes from a source port, there and back, as far as they are known."""
@@ -114,12 +114,12 @@ class Watch:
                 mine = f"{record['host']}/"
                 for name in [name for name in self.flows if name.startswith(mine) and name not in here]:
                     del self.flows[name]
-        elif topic is WAYS:
-            for way in record["ways"]:
+        elif topic is FLOW_ROUTES:
+            for way in record["routes"]:
                 if way["complete"]:
-                    key = (record["nic"], record["peer"], way["leg"], way["port"], way["peer_port"])
-                    self.ways[key] = tuple(way["hops"])
-        elif topic is FLAPS:
+                    key = (record["nic"], record["peer"], way["leg"], way["path"], way["peer_port"])
+                    self.ways[key] = tuple(way["links"])
+        elif topic is LINK_HEALTH:
             self.health[record["subject"]] = record
             self.health_told.append(record)
         elif topic is DECISIONS:

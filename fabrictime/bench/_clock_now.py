@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
-from actuators.timescale import Joined, RawLine
+from actuators.timescale import SlewedModel, RawClockModel
 from fabrictime.bench import Figure, Missing, Progress, Value
 from native.core.hostclock import raw_ns
 
@@ -81,10 +81,10 @@ def _content() -> Content:
     """Return a page that is SYNCED for as long as a bench takes, in a slew as pages often are."""
     now_ns, system_ns = raw_ns(), time.time_ns()
     end_ns = now_ns + 600 * _S
-    joined = Joined(RawLine(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)
+    slewed = SlewedModel(RawClockModel(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)
     row = ClockRow(SYNCED, system_ns, 123.5, -1_234.5, 80.0, 25.0, 1.0)
     return Content(
-        SYNCED, joined, end_ns, end_ns, end_ns, now_ns, 0, 1, "h1/ptp0", "ptp0", 600_000, 600_000,
+        SYNCED, slewed, end_ns, end_ns, end_ns, now_ns, 0, 1, "h1/ptp0", "ptp0", 600_000, 600_000,
         {"ptp0": row, "system": row}, {"eth0": "ptp0"},
     )  # fmt: skip
 

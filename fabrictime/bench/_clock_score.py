@@ -23,8 +23,9 @@ from fabrictime.bench._clock_samples import EPOCH_NS, WindowInput, simulate
 from fabrictime.bench._clock_scenarios import Scenario
 from native.core import NicWindow
 from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
-from streams.delays.counters import JumpLimit, NicState, NicTally
-from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.counters import JumpLimit, NicState, NicCounters
+from streams.delays.records import clock_fits, fit_window
+from streams.runtime.tables import Member
 from streams.delays.source_partition import ClosedWindow, NicSamples
 from streams.delays.windows import Cut
 
@@ -82,7 +83,7 @@ class Fabrictime:
         """Fit, solve, and return the lines of the published records."""
         closed = ClosedWindow("bench/0", Cut(given.number, given.number, given.number + 1, 1))
         for name, columns in given.columns.items():
-            nic = NicSamples(NicTally(name, self._states.get(name)), NicWindow(name))
+            nic = NicSamples(NicCounters(name, self._states.get(name)), NicWindow(name))
             nic.samples.add(columns)
             for flush in given.flushes[name]:
                 nic.tally.take(flush.run, flush.batch, flush.clock_ns, flush.system_ns, 0, flush.append_ns)

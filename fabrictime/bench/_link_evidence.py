@@ -23,7 +23,7 @@ FIRST_PORT: Final = 40_000
 
 
 class FleetPaths:
-    """The links of each probed path, as `streams.runtime.route_table.PathBook` tells them."""
+    """The links of each probed path, as `streams.runtime.route_table.RouteTable` tells them."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -201,11 +201,11 @@ class ProbedFleet:
             row = int(self._row[p])
             elements.append({
                 "peer": names[self.dst[p]], "path": int(self.port[p]), "lost": int(self._lost[p]),
-                "answered": int(self._answered[p]), "in_a_row": row,
+                "answered": int(self._answered[p]), "loss_streak": row,
                 "first_lost_age_ns": age(int(self._first[p])) if row else -1,
                 "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
                 "answered_age_ns": age(int(self._good[p])), "arrived_age_ns": age(int(self._came[p])),
-                "timeout_ns": self.timeout_ns, "late": int(self._latecomers[p]), "held": 0,
+                "timeout_ns": self.timeout_ns, "late": int(self._latecomers[p]), "delayed": 0,
             })  # fmt: skip
         late_ns = int(self._trouble[nic])
         event = {

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from fabrictime.bench._link_evidence import ProbedFleet
 from schemas import codec
-from schemas.topics import FLAPS, LINKS, PATHS
+from schemas.topics import LINK_HEALTH, LINKS, PATHS
 
 __all__ = ["LiveLinks"]
 
@@ -27,7 +27,7 @@ class LiveLinks:
     def __init__(self, bootstrap: str, probes: ProbedFleet) -> None:
         self.probes = probes
         self.records: list[tuple[int, int, codec.Record | None, str]] = []
-        """(append time, offset, record, key) of everything in fabric.flaps so far."""
+        """(append time, offset, record, key) of everything in fabric.link-health so far."""
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0, "log_level": 0}
         )
@@ -35,8 +35,8 @@ class LiveLinks:
             {"bootstrap.servers": bootstrap, "group.id": "bench-links", "enable.auto.commit": False,
              "fetch.wait.max.ms": 10, "log_level": 0}
         )  # fmt: skip
-        numbers = self._consumer.list_topics(FLAPS.name, 10).topics[FLAPS.name].partitions
-        self._consumer.assign([TopicPartition(FLAPS.name, number, 0) for number in numbers])
+        numbers = self._consumer.list_topics(LINK_HEALTH.name, 10).topics[LINK_HEALTH.name].partitions
+        self._consumer.assign([TopicPartition(LINK_HEALTH.name, number, 0) for number in numbers])
 
     def publish_paths(self) -> None:
         """Publish the links of all paths, each end's own directions."""
@@ -51,7 +51,7 @@ class LiveLinks:
                 ((peer, nic), "ANSWER", probes.book.reverse(nic, peer, port)),
             ):
                 pairs.setdefault(pair, []).append({
-                    "path": port, "leg": leg, "hops": list(hops), "found": "TRACED", "complete": True,
+                    "path": port, "leg": leg, "links": list(hops), "found": "TRACED", "complete": True,
                     "since_ns": 0, "changes": 0, "contradiction": None,
                 })  # fmt: skip
         for (nic, peer), paths in pairs.items():
@@ -89,7 +89,7 @@ class LiveLinks:
             if message.error() is not None or key is None or offset is None:
                 continue
             value = message.value()
-            record = None if value is None else codec.decode(value, FLAPS.record)
+            record = None if value is None else codec.decode(value, LINK_HEALTH.record)
             self.records.append((message.timestamp()[1] * 1_000_000, offset, record, key.decode()))
 
     def last(self, subject: str) -> codec.Record | None:

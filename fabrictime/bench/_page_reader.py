@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from fabrictime.web import contention_frames, fabric_frames
-from fabrictime.web.fabric_state import FabricState, Part
-from fabrictime.web.feed import Feed
-from fabrictime.web.live import PERIOD_S
+from fabrictime.state.fabric_state import FabricState, Part
+from fabrictime.web.fabric_consumer import FabricConsumer
+from fabrictime.web.live_fabric import PERIOD_S
+from fabrictime.web.tabs.contention import frames
+from fabrictime.web.tabs.fabric import frames as fabric_frames
 from schemas import codec
 from schemas.topics import FLOWS
 
@@ -172,7 +173,7 @@ class FeedReader:
         self._seen: list[Sight] = []
         self._tab: Tab = "fabric"
         self._last: tuple[Named, ...] | None = None
-        self._feed = Feed(bootstrap, self._state, self._changed)
+        self._feed = FabricConsumer(bootstrap, self._state, self._changed)
         self._feed.start()
 
     def open(self, tab: Tab) -> None:
@@ -193,7 +194,7 @@ class FeedReader:
         """Return the cables that the tab Fabric would draw, by id."""
         with self._state.lock:
             links = self._state.plan().links
-            return {self._state.wires.cable(number) for number in links[::2]}
+            return {self._state.cable_graph.cable(number) for number in links[::2]}
 
     def close(self) -> None:
         """End the feed."""
@@ -210,7 +211,7 @@ class FeedReader:
     def _rows(self, now_ns: int) -> tuple[Named, ...]:
         if self._tab == "contention":
             return tuple(
-                Named(each["link"], contention_frames.KINDS.get(each["kind"], "not told"), each["text"])
+                Named(each["link"], frames.KINDS.get(each["kind"], "not told"), each["text"])
                 for each in self._state.open_contention(now_ns)
             )
         found = fabric_frames.worst_first(self._state, fabric_frames.drawn(self._state.plan()))

@@ -28,11 +28,11 @@ from producers.sim.topology import Fleet
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
-from streams.delays.records import Member
+from streams.runtime.tables import Member
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
-from streams.runtime.flow_table import FlowTail
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_table import FlowTable
+from streams.runtime.route_table import RouteTable
 
 __all__ = ["TARGETS", "measure"]
 
@@ -149,8 +149,8 @@ class Run:
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
         self.members = {nic: Member(nic, nic.partition("/")[0], SHARD, nic) for nic in fleet.nic_ids}
         slot_ns = slot_ns_of(min(self.rate.values()))
-        self.paths = PathBook()
-        self.flows = FlowTail(self.paths, self.members.__contains__)
+        self.paths = RouteTable()
+        self.flows = FlowTable(self.paths, self.members.__contains__)
         self.sources = [SourceQueueing(f"bench/{n}", slot_ns // SUB_SLOTS) for n in range(SOURCES)]
         self.queues = ShardQueues(SHARD, lambda link: int(self.rate.get(link, 0)))
         self.watch = ContentionWatch(
@@ -229,9 +229,9 @@ class Run:
         told = self.told.get(made["window_id"])
         if told is None:
             told = self.told[made["window_id"]] = Told(
-                made["link"], made["others"], made["kind"], made["opened_ns"], at_ns, made["kind"]
+                made["link"], made["candidates"], made["kind"], made["opened_ns"], at_ns, made["kind"]
             )
-        told.kind, told.others = made["kind"], made["others"]
+        told.kind, told.others = made["kind"], made["candidates"]
         if made["state"] == "CLOSED":
             told.closed_ns, told.close_at_ns = made["closed_ns"], at_ns
 

@@ -32,7 +32,7 @@ from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import FLAPS, INVENTORY, PATHS, PROBES, Topic
+from schemas.topics import INVENTORY, LINK_HEALTH, PATHS, PROBES, Topic
 
 __all__ = ["KEYS", "measure"]
 
@@ -97,7 +97,7 @@ def _trials(
     shown = control.ask("show")
     links = sorted(link for link in shown["links"] if "spine" in link)
     nics = sorted(nic["nic"] for nic in shown["nics"])
-    paths, flaps = _Tail(bootstrap, PATHS), _Tail(bootstrap, FLAPS)
+    paths, flaps = _Tail(bootstrap, PATHS), _Tail(bootstrap, LINK_HEALTH)
     pairs = [(nic, nics[(at + len(nics) // 2) % len(nics)]) for at, nic in enumerate(nics)]
     with ExitStack() as stack:
         stack.callback(paths.close)
@@ -155,7 +155,7 @@ def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[f
             return False
         if record["subject"] == cable:
             return True
-        if cable not in record["others"]:
+        if cable not in record["candidates"]:
             others.append(record["subject"])
         return False
 

@@ -31,7 +31,7 @@ from producers.sim.topology import Fleet, Shape
 from schemas.ids import cable_id
 from schemas.topics import LINKS, PATHS
 from streams.links.health import ShardHealth
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
 __all__ = ["measure"]
 
@@ -54,7 +54,7 @@ class _Judged:
     def __init__(self, nics: int, seed: int) -> None:
         settings = SimSettings.model_validate({"nics": nics, "seed": seed, "load": 0.2, "jobs": ()})
         self.run = Simulation(settings, tell=(PATHS, LINKS))
-        self.book = PathBook()
+        self.book = RouteTable()
         self.health = ShardHealth("fabric", source="sim")
         self.now_ns = 0
         self.events = 0
@@ -71,9 +71,9 @@ class _Judged:
             self.now_ns = max(self.now_ns, out.at_ns // MS * MS + LATENCY_NS)
             event = out.record()
             begin_s = time.process_time()
-            found = self.health.take(event, self.now_ns, self.book, self.events)
+            found = self.health.ingest(event, self.now_ns, self.book, self.events)
             if self.health.due_ns <= self.now_ns:
-                found += self.health.tick(self.now_ns)
+                found += self.health.evaluate(self.now_ns)
             self.cpu_s += time.process_time() - begin_s
             self.events += 1
             self.told += [(self.now_ns, record) for _, record in found if record is not None]

@@ -21,10 +21,10 @@ from native.sim import Dcqcn, PacketSim
 from producers.sim.topology import Fleet
 from schemas import codec
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing
-from streams.delays.records import Member
+from streams.runtime.tables import Member
 from streams.links.probe_schedule import plan_shard
 from streams.queues.inference import ShardQueues, fold_of, knots_of
-from streams.runtime.route_table import PathBook, pair_key
+from streams.runtime.route_table import RouteTable, pair_key
 
 __all__ = ["measure"]
 
@@ -202,7 +202,7 @@ class Run:
         return true, told[span][:, self.crossed], bound[span][:, self.crossed]
 
 
-def _add_probes(fleet: Fleet, sim: PacketSim, book: PathBook) -> None:
+def _add_probes(fleet: Fleet, sim: PacketSim, book: RouteTable) -> None:
     """Let all NICs probe by the turns that the solve stage lays for them, one probe in each."""
     number = {name: at for at, name in enumerate(fleet.nic_ids)}
     turn_ns = round(1e9 / PROBES_PPS)
@@ -229,15 +229,15 @@ def _over_links(fleet: Fleet, paths: list[Any], sent_bytes: Any) -> dict[str, fl
     return {name: 8 * float(each) for name, each in zip(fleet.link_ids, total, strict=True)}
 
 
-def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -> PathBook:
+def _book(fleet: Fleet, nic: Any, peer: Any, port: Any, there: Any, back: Any) -> RouteTable:
     """Return the path book as tracing would fill it."""
-    book, ids, names = PathBook(), fleet.link_ids, fleet.nic_ids
+    book, ids, names = RouteTable(), fleet.link_ids, fleet.nic_ids
     records: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), port.tolist(), strict=True)):
         for pair, leg, paths in (((a, b), "REQUEST", there), ((b, a), "ANSWER", back)):
             hops = [ids[link] for link in paths.of(row)]
             records.setdefault(pair, []).append({
-                "path": entropy, "leg": leg, "hops": hops, "found": "TRACED", "complete": True, "since_ns": 0,
+                "path": entropy, "leg": leg, "links": hops, "found": "TRACED", "complete": True, "since_ns": 0,
                 "changes": 0, "contradiction": None,
             })  # fmt: skip
     for (a, b), maps in records.items():

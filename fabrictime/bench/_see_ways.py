@@ -20,10 +20,10 @@ import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.testbed.control import ControlClient
-from producers.local_socket import connect
 from schemas import codec
-from schemas.topics import FLOWS, WAYS
-from streams.runtime.flow_routes import WayBook
+from schemas.ipc import connect
+from schemas.topics import FLOW_ROUTES, FLOWS
+from streams.runtime.flow_routes import FlowRouteTable
 
 __all__ = ["TARGETS", "measure_ways"]
 
@@ -70,10 +70,10 @@ class _Follower:
         known = self._consumer.list_topics(timeout=10).topics
         self._consumer.assign([
             TopicPartition(topic.name, number, OFFSET_BEGINNING)
-            for topic in (FLOWS, WAYS)
+            for topic in (FLOWS, FLOW_ROUTES)
             for number in known[topic.name].partitions
         ])  # fmt: skip
-        self.book = WayBook()
+        self.book = FlowRouteTable()
         self.hops: dict[tuple[str, str, int, int], tuple[float, list[str]]] = {}
         """Protocol, NIC and ports of a flow to when its links were first told (s), and the newest told."""
 
@@ -93,14 +93,14 @@ class _Follower:
         self._consumer.close()
 
     def _take(self, message: Any) -> None:
-        if message.topic() == WAYS.name:
+        if message.topic() == FLOW_ROUTES.name:
             self.book.take(message.key(), message.value())
             return
         for flow in codec.decode(message.value(), FLOWS.record)["flows"]:
-            if flow["hops"]:
+            if flow["links"]:
                 key = (flow["protocol"], flow["nic"], flow["source_port"], flow["peer_port"])
                 first_s, _ = self.hops.get(key, (message.timestamp()[1] / 1e3, []))
-                self.hops[key] = (first_s, flow["hops"])
+                self.hops[key] = (first_s, flow["links"])
 
 
 def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) -> dict[str, Value]:
@@ -173,7 +173,7 @@ def _all_to_all(
         def all_known() -> bool:
             return all(
                 len(found := follower.book.of(nic, peer, PEER_PORT)) > 1
-                and all(way.back for way in found.values())
+                and all(way.reverse for way in found.values())
                 for nic, peer in pairs
             )
 
@@ -188,7 +188,7 @@ def _all_to_all(
         sample = told[:: max(1, len(told) // CHECKED)]
         right = sum(
             list(way.links) == _likely(control, nic, peer, port, PEER_PORT)
-            and list(way.back) == _likely(control, peer, nic, PEER_PORT, port)
+            and list(way.reverse) == _likely(control, peer, nic, PEER_PORT, port)
             for nic, peer, port, way in sample
         )
     note = f"{len(told)} ways of {len(pairs)} pairs, there and back; {len(sample)} held to the routes"

@@ -1,6 +1,6 @@
 """Decisions in the terminal: what was decided of late, why, what came of it, and what is held back.
 
-In: `fabric.decisions`, `fabric.actions`, `fabric.rounds` and `fabric.config`, straight from the log. Out: a
+In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log. Out: a
 table with the newest first, JSON, or lines as things happen. It needs neither history nor the page.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.state.recent import Recent, Taken
-from fabrictime.web import act_frames
-from fabrictime.web.act_frames import Deed
-from fabrictime.web.act_state import ActState, HeldBack
-from fabrictime.web.units import delay_text, seconds_text
+from fabrictime.state import action_entries
+from fabrictime.state.action_entries import ActionEntry
+from fabrictime.state.action_state import ActionState, SuppressedAction
+from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, ROUNDS, TOPICS
+from schemas.kafka.reader import BEGINNING, Message, TopicReader, back
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,11 +46,11 @@ class Acts:
     """What is decided and done, filled from messages."""
 
     def __init__(self, registry: codec.Registry | None = None) -> None:
-        self.state = ActState(lambda value: codec.decode(value, FLOWS.record, registry))
+        self.state = ActionState(lambda value: codec.decode(value, FLOWS.record, registry))
         self.unreadable = 0
         self._registry = registry
 
-    def take(self, taken: Taken) -> codec.Record | None:
+    def take(self, taken: Message) -> codec.Record | None:
         """Take a message; return its record, None where it has none or cannot be read."""
         record = None
         if taken.value is not None:
@@ -62,19 +62,19 @@ class Acts:
         self.state.take(taken.topic, taken.key, record)
         return record
 
-    def deeds(self, wanted: Wanted, now_ns: int) -> list[Deed]:
+    def deeds(self, wanted: Wanted, now_ns: int) -> list[ActionEntry]:
         """Return the wanted decisions, the newest first."""
         least = now_ns - round(wanted.since_s * 1e9)
-        found = act_frames.deeds(self.state, now_ns)
+        found = action_entries.deeds(self.state, now_ns)
         return [deed for deed in found if deed.at_ns >= least and _named(deed, wanted.patterns)]
 
-    def held(self, wanted: Wanted) -> list[HeldBack]:
+    def held(self, wanted: Wanted) -> list[SuppressedAction]:
         """Return what is held back, what is so for longest first."""
         return [each for each in self.state.held() if _named(each, wanted.patterns)]
 
 
-def _named(what: Deed | HeldBack, patterns: Sequence[str]) -> bool:
-    names = (what.flow_id, act_frames.flow_text(what.flow_id), what.reason)
+def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
+    names = (what.flow_id, action_entries.flow_text(what.flow_id), what.reason)
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
 
@@ -83,7 +83,7 @@ def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = No
     acts = Acts(registry)
     reader = _reader(bootstrap, wanted)
     try:
-        for taken in reader.catch_up():
+        for taken in reader.read_to_end():
             acts.take(taken)
     finally:
         reader.close()
@@ -109,22 +109,22 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
     acts = Acts(registry)
     reader = _reader(bootstrap, wanted)
     try:
-        for taken in reader.catch_up():
+        for taken in reader.read_to_end():
             acts.take(taken)
         if wanted.as_json or not console.is_terminal:
-            shown: set[HeldBack] = set()
+            shown: set[SuppressedAction] = set()
             for deed in reversed(acts.deeds(wanted, time.time_ns())):
                 _print_deed(deed, wanted)
             while True:
                 shown = _print_held(acts, wanted, shown)
-                for taken in reader.follow(0.25):
+                for taken in reader.poll(0.25):
                     _print_news(acts, acts.take(taken), taken.topic, wanted)
         from rich.live import Live
 
         now_ns = time.time_ns
         with Live(draw(acts, wanted, now_ns()), console=console, auto_refresh=False, screen=True) as live:
             while True:
-                for taken in reader.follow(0.25):
+                for taken in reader.poll(0.25):
                     acts.take(taken)
                 room = max(3, console.size.height - 8)
                 live.update(draw(acts, wanted, now_ns(), room), refresh=True)
@@ -134,9 +134,10 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
         reader.close()
 
 
-def _reader(bootstrap: str, wanted: Wanted) -> Recent:
-    back_s = wanted.since_s
-    return Recent(bootstrap, {CONFIG: None, DECISIONS: back_s, ACTIONS: back_s, ROUNDS: ROUNDS_BACK_S})
+def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
+    recent = back(wanted.since_s)
+    starts = {CONFIG: BEGINNING, DECISIONS: recent, ACTIONS: recent, POLICY_CYCLES: back(ROUNDS_BACK_S)}
+    return TopicReader.open(bootstrap, starts)
 
 
 def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wanted) -> None:
@@ -144,47 +145,47 @@ def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wan
     if record is None or topic not in (DECISIONS.name, ACTIONS.name):
         return
     now_ns = time.time_ns()
-    for deed in act_frames.deeds(acts.state, now_ns, record["flow_id"]):
+    for deed in action_entries.deeds(acts.state, now_ns, record["flow_id"]):
         if deed.decision_id == record["decision_id"] and _named(deed, wanted.patterns):
             _print_deed(deed, wanted)
 
 
-def _print_deed(deed: Deed, wanted: Wanted) -> None:
+def _print_deed(deed: ActionEntry, wanted: Wanted) -> None:
     if wanted.held:
         return
     print(
-        json.dumps(act_frames.as_record(deed), allow_nan=False) if wanted.as_json else _line(deed),
+        json.dumps(action_entries.as_record(deed), allow_nan=False) if wanted.as_json else _line(deed),
         flush=True,
     )
 
 
-def _line(deed: Deed) -> str:
+def _line(deed: ActionEntry) -> str:
     took = "" if deed.done_ns is None else f" after {delay_text(deed.done_ns - deed.at_ns)}"
     more = f" ({deed.detail})" if deed.detail else ""
     return (
-        f"{act_frames.time_text(deed.at_ns)} {deed.outcome} {deed.flow_id}: {act_frames.what_text(deed)}; "
-        f"{act_frames.cause_text(deed.kind, deed.reason)}{took}{more}"
+        f"{action_entries.time_text(deed.at_ns)} {deed.outcome} {deed.flow_id}: {action_entries.what_text(deed)}; "
+        f"{action_entries.cause_text(deed.kind, deed.reason)}{took}{more}"
     )
 
 
-def _print_held(acts: Acts, wanted: Wanted, shown: set[HeldBack]) -> set[HeldBack]:
+def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set[SuppressedAction]:
     held = acts.held(wanted)
     for each in held:
         if each not in shown:
             print(
                 json.dumps(held_record(each), allow_nan=False) if wanted.as_json
-                else f"{act_frames.time_text(each.since_ns)} HELD {each.flow_id}: "
-                f"{act_frames.what_text(each)}; {act_frames.WHYS.get(each.why, each.why)}",
+                else f"{action_entries.time_text(each.since_ns)} HELD {each.flow_id}: "
+                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.cause, each.cause)}",
                 flush=True,
             )  # fmt: skip
     return set(held)
 
 
-def held_record(held: HeldBack) -> dict[str, Any]:
+def held_record(held: SuppressedAction) -> dict[str, Any]:
     """Return what is held back as plain values, for JSON."""
     return {
-        **held._asdict(), "why_text": act_frames.WHYS.get(held.why, held.why),
-        "because": act_frames.reason_of_held(held),
+        **held._asdict(), "why_text": action_entries.WHYS.get(held.cause, held.cause),
+        "because": action_entries.reason_of_held(held),
     }  # fmt: skip
 
 
@@ -196,12 +197,12 @@ def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
         "mode": {"act": mode.act, "by": mode.by, "since_ns": mode.since_ns, "apart": acts.state.apart()},
         "limits": [
             {"of": each.name, "what": each.what, "used": each.used, "most": each.most}
-            for each in act_frames.limits_used(acts.state, now_ns)
+            for each in action_entries.limits_used(acts.state, now_ns)
         ],
         "held": [held_record(each) for each in acts.held(wanted)],
     }
     if not wanted.held:
-        found["decisions"] = [act_frames.as_record(deed) for deed in acts.deeds(wanted, now_ns)]
+        found["decisions"] = [action_entries.as_record(deed) for deed in acts.deeds(wanted, now_ns)]
     return json.dumps(found, allow_nan=False)
 
 
@@ -211,8 +212,10 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     from rich.text import Text
 
     act = acts.state.mode().act
-    parts: list[RenderableType] = [Text(act_frames.mode_text(acts.state), "bold green" if act else "bold")]
-    used = act_frames.limits_used(acts.state, now_ns)
+    parts: list[RenderableType] = [
+        Text(action_entries.mode_text(acts.state), "bold green" if act else "bold")
+    ]
+    used = action_entries.limits_used(acts.state, now_ns)
     if used:
         parts.append(
             Text("; ".join(f"{each.name}: {each.used:,} of {each.most:,} {each.what}" for each in used))
@@ -226,7 +229,9 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     return Group(*parts)
 
 
-def decided(deeds: Sequence[Deed], when: str, room: int, *, effects: bool = False) -> list[RenderableType]:
+def decided(
+    deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False
+) -> list[RenderableType]:
     """Return decisions as rich prints them."""
     from rich.table import Table
     from rich.text import Text
@@ -246,19 +251,21 @@ def decided(deeds: Sequence[Deed], when: str, room: int, *, effects: bool = Fals
     for _, title in (*columns, ("cause", "because")):
         table.add_column(title, no_wrap=title != "because")
     for deed in deeds[:room]:
-        row = act_frames.row(deed)
+        row = action_entries.row(deed)
         cells = [Text(str(row[name])) for name, _ in columns]
         cells[[name for name, _ in columns].index("outcome")].stylize(COLOURS[row["good"]])
         more = "" if not deed.detail else f" ({deed.detail})"
         table.add_row(*cells, Text(row["cause"] + more))
-    counted = act_frames.counts_text(act_frames.counts(deeds))
+    counted = action_entries.counts_text(action_entries.counts(deeds))
     found: list[RenderableType] = [Text(f"{counted} {when}", "bold"), table]
     if len(deeds) > room:
         found.append(Text(f"and {len(deeds) - room:,} older", "dim"))
     return found
 
 
-def held_back(held: Sequence[HeldBack], state: ActState, now_ns: int, room: int) -> list[RenderableType]:
+def held_back(
+    held: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
+) -> list[RenderableType]:
     """Return what is held back as rich prints it."""
     from rich.table import Table
     from rich.text import Text
@@ -274,8 +281,8 @@ def held_back(held: Sequence[HeldBack], state: ActState, now_ns: int, room: int)
         table.add_column(title, no_wrap=title in ("flow", "would"))
     for each in held[:room]:
         table.add_row(
-            Text(act_frames.flow_text(each.flow_id)), Text(act_frames.what_text(each)),
-            Text(act_frames.reason_of_held(each)), Text(act_frames.held_text(each, now_ns)),
+            Text(action_entries.flow_text(each.flow_id)), Text(action_entries.what_text(each)),
+            Text(action_entries.reason_of_held(each)), Text(action_entries.held_text(each, now_ns)),
         )  # fmt: skip
     found: list[RenderableType] = [Text(f"{len(held):,} held back", "bold"), table]
     if len(held) > room:

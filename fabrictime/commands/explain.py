@@ -12,29 +12,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.actions import decided, held_record
-from fabrictime.state.recent import Recent
-from fabrictime.web import act_frames
-from fabrictime.web.act_state import HeldBack
-from fabrictime.web.fabric_frames import arrow
-from fabrictime.web.fabric_state import RECORDS, STATES, FabricState, stands
-from fabrictime.web.flow_trail import SIDE_NS
-from fabrictime.web.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
+from fabrictime.state import action_entries
+from fabrictime.state.action_state import SuppressedAction
+from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, stands
+from fabrictime.state.flow_history import SIDE_NS
+from fabrictime.state.labels import arrow
+from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.topics import (
     ACTIONS,
     CONFIG,
     CONTENTION,
     DECISIONS,
     FALLBACKS,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
-    WAYS,
     Topic,
 )
-from streams.runtime.flow_routes import Links, Way, WayBook
+from streams.runtime.flow_routes import FlowRoute, FlowRouteTable, Links
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,7 +57,7 @@ class Seen:
         self.state = FabricState(
             lambda value: codec.decode(value, FLOWS.record, registry), round(since_s * S) + 60 * S
         )
-        self.ways = WayBook()
+        self.ways = FlowRouteTable()
         self.fallbacks: dict[str, Record] = {}
         self.unreadable = 0
         self._registry = registry
@@ -67,7 +67,7 @@ class Seen:
         try:
             if topic == FLOWS.name:
                 self.state.take_flows(key, value, append_ns)
-            elif topic == WAYS.name:
+            elif topic == FLOW_ROUTES.name:
                 self.ways.take(key.encode(), value, self._registry)
             elif topic == FALLBACKS.name:
                 if value is not None:
@@ -97,7 +97,7 @@ def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> 
         if colon and port == str(flow["source_port"])
         and before in ("", flow["source_address"], name.partition("/")[0], flow["nic"])
     }  # fmt: skip
-    found = found or {name for name in (*flows, *others) if act_frames.names(text, name)}
+    found = found or {name for name in (*flows, *others) if action_entries.names(text, name)}
     if len(found) == 1:
         return found.pop()
     if not found:
@@ -113,17 +113,17 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     """Return a flow's story as plain values; figures of links are None where nothing tells them."""
     state, acts = seen.state, seen.state.acts
     flow = state.flows.flows().get(flow_id)
-    deeds = act_frames.deeds(acts, now_ns, flow_id)
-    deeds = act_frames.with_effects(deeds, acts, now_ns)
+    deeds = action_entries.deeds(acts, now_ns, flow_id)
+    deeds = action_entries.with_effects(deeds, acts, now_ns)
     held = [each for each in acts.held() if each.flow_id == flow_id]
     host = flow_id.partition("/")[0]
     limits = acts.limits(host)
-    own = Way(())
+    own = FlowRoute(())
     others: list[dict[str, Any]] = []
     if flow is not None:
         ways = seen.ways.of(flow["nic"], flow["peer"], flow["peer_port"])
         own = ways.get(flow["source_port"], own)
-        own = Way(tuple(flow["hops"]) or own.links, own.back)
+        own = FlowRoute(tuple(flow["links"]) or own.links, own.reverse)
         others = _others(seen, flow, ways, own, now_ns)
     mode = acts.mode(host)
     return {
@@ -133,14 +133,14 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
             "act": mode.act,
             "by": mode.by,
             "since_ns": mode.since_ns,
-            "text": act_frames.mode_text(acts),
+            "text": action_entries.mode_text(acts),
         },
         "protected": bool(flow is not None and flow["job"] in limits.protected_jobs),
         "allowed": sorted(limits.allowed),
         "takes": [_link(state, link, now_ns) for link in own.links],
-        "answers_take": [_link(state, link, now_ns) for link in own.back],
+        "answers_take": [_link(state, link, now_ns) for link in own.reverse],
         "could_take": others,
-        "decisions": [act_frames.as_record(deed) for deed in deeds],
+        "decisions": [action_entries.as_record(deed) for deed in deeds],
         "held": [held_record(each) for each in held],
         "policy_heard_ns": max((shard.at_ns for shard in acts.shards.values()), default=None),
         "unreadable": seen.unreadable,
@@ -148,12 +148,12 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
 
 
 def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
-    number = state.wires.number(link)
+    number = state.cable_graph.number(link)
     subject = None if number is None else state.subject_of(number)
     queue = None if number is None else state.queues.newest(number)
     windows = [
         each for each in state.contention.values()
-        if stands(each, now_ns) and (each["link"] == link or link in each["others"])
+        if stands(each, now_ns) and (each["link"] == link or link in each["candidates"])
     ]  # fmt: skip
     record = None if subject is None else subject.record
     return {
@@ -166,12 +166,14 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _others(seen: Seen, flow: Record, ways: Mapping[int, Way], own: Way, now_ns: int) -> list[dict[str, Any]]:
+def _others(
+    seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
+) -> list[dict[str, Any]]:
     """The ways other than its own, each once with the ports that lead there: as policy ranks them, then the
     well ones."""
     told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
     ranked: list[int] = next(
-        (each["others"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
+        (each["other_paths"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
     grouped: dict[Links, list[int]] = {}
     for port, way in ways.items():
@@ -186,7 +188,7 @@ def _others(seen: Seen, flow: Record, ways: Mapping[int, Way], own: Way, now_ns:
         ranks = [ranked.index(port) + 1 for port in ports if port in ranked]
         found.append({
             "rank": min(ranks, default=None), "ports": ports, "links": list(links),
-            "state": worst["state"], "because": worst["text"], "busiest": max(loads, default=None),
+            "state": worst["state"], "detected_by": worst["text"], "busiest": max(loads, default=None),
             "wait_ns": max(waits, default=None),
         })  # fmt: skip
     found.sort(
@@ -219,26 +221,25 @@ def main(
 def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     """Read what the log says, and of the one flow that `text` names what its host reported; return its id.
     Raises ValueError as `main` does."""
-    wanted: dict[Topic, float | None] = {
-        CONFIG: None, INVENTORY: None, FLAPS: None, WAYS: None, FALLBACKS: None, QUEUES: FLOWS_BACK_S,
-        CONTENTION: max(since_s, 60.0), DECISIONS: since_s, ACTIONS: since_s, ROUNDS: ROUNDS_BACK_S,
-        FLOWS: FLOWS_BACK_S,
-    }  # fmt: skip
-    first = Recent(bootstrap, wanted)
-    try:
-        for taken in first.catch_up():
-            seen.take(*taken)
-    finally:
-        first.close()
+    recent = back(since_s)
+    starts: dict[Topic, Start] = {
+        **dict.fromkeys((CONFIG, INVENTORY, LINK_HEALTH, FLOW_ROUTES, FALLBACKS), BEGINNING),
+        QUEUES: back(FLOWS_BACK_S),
+        CONTENTION: back(max(since_s, 60.0)),
+        DECISIONS: recent,
+        ACTIONS: recent,
+        POLICY_CYCLES: back(ROUNDS_BACK_S),
+        FLOWS: back(FLOWS_BACK_S),
+    }
+    with TopicReader.open(bootstrap, starts) as first:
+        for message in first.read_to_end():
+            seen.take(message.topic, message.key, message.value, message.append_ns)
     flows, acts = seen.state.flows.flows(), seen.state.acts
     told = [*(each["flow_id"] for each in acts.decisions.values()), *(each.flow_id for each in acts.held())]
     flow_id = find(text, flows, told)
     host = flow_id.partition("/")[0]
-    again = Recent(bootstrap, {FLOWS: since_s + SIDE_NS / S}, key=host)
-    try:
-        messages = [taken for taken in again.catch_up() if taken.value is not None]
-    finally:
-        again.close()
+    with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
+        messages = [message for message in reader.read_to_end() if message.value is not None]
     acts.trail.begin(host)
     for taken in messages:
         acts.trail.take(host, taken.value or b"", taken.append_ns)
@@ -269,8 +270,8 @@ def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> R
             parts.append(Text(f"and {len(story['could_take']) - SHOWN_WAYS} more ways", "dim"))
     elif flow is not None:
         parts.append(Text("\nno other way of it was traced", "yellow"))
-    deeds = act_frames.with_effects(
-        act_frames.deeds(seen.state.acts, now_ns, story["flow_id"]), seen.state.acts, now_ns
+    deeds = action_entries.with_effects(
+        action_entries.deeds(seen.state.acts, now_ns, story["flow_id"]), seen.state.acts, now_ns
     )
     parts.append(Text(""))
     parts += decided(deeds, f"for it within {seconds_text(since_s)}", SHOWN, effects=True)
@@ -325,7 +326,7 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     for each in ways[:SHOWN_WAYS]:
         ports = ", ".join(map(str, each["ports"][:3])) + (" …" if len(each["ports"]) > 3 else "")
         inner = each["links"][1:-1] or each["links"]
-        over = ", ".join(map(arrow, inner)) + (f": {each['because']}" if each["because"] else "")
+        over = ", ".join(map(arrow, inner)) + (f": {each['detected_by']}" if each["detected_by"] else "")
         busiest = "—" if each["busiest"] is None else percent_text(each["busiest"])
         table.add_row(
             Text("—" if each["rank"] is None else str(each["rank"])), Text(ports),
@@ -335,14 +336,16 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def _held_lines(held: Sequence[HeldBack], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
+def _held_lines(
+    held: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int
+) -> list[RenderableType]:
     from rich.text import Text
 
     if held:
         return [
             Text(
-                f"held back: {act_frames.what_text(each)}, since {act_frames.reason_of_held(each)}; "
-                f"{act_frames.held_text(each, now_ns)}",
+                f"held back: {action_entries.what_text(each)}, since {action_entries.reason_of_held(each)}; "
+                f"{action_entries.held_text(each, now_ns)}",
                 "yellow",
             )
             for each in held

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fabrictime.history.settings import HistorySettings
     from fabrictime.log.settings import LogSettings
     from fabrictime.testbed.settings import FabricSettings
-    from fabrictime.web.settings import PageSettings
+    from fabrictime.web.settings import WebSettings
     from producers.probe.rdma.settings import RdmaProbeSettings
     from producers.settings import FlowSettings, ProbeSettings
     from producers.sim.settings import SimSettings
@@ -139,11 +139,11 @@ class Config:
         return self._room("actuators", ActuatorSettings)
 
     @cached_property
-    def page(self) -> PageSettings:
+    def page(self) -> WebSettings:
         """The live page."""
-        from fabrictime.web.settings import PageSettings
+        from fabrictime.web.settings import WebSettings
 
-        return self._room("page", PageSettings)
+        return self._room("page", WebSettings)
 
     @cached_property
     def fabric(self) -> FabricSettings:
@@ -253,7 +253,7 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "schema_registry_url": lambda c: c.schema_registry.url,
         "key_file": lambda c: c.up.data_directory / "secrets" / "probe.key",
         "window_ms": lambda c: c.value("streams", "window_ms"),
-        "local_repair_socket": lambda c: c.up.data_directory / "run" / "reflex.sock",
+        "local_repair_socket": lambda c: c.up.data_directory / "run" / "path-status.sock",
     },
     "rdma_probes": {
         "bootstrap": lambda c: c.bootstrap,
@@ -291,8 +291,8 @@ _SHARED: Final[dict[str, dict[str, Callable[[Config], Any]]]] = {
         "window_ms": lambda c: c.value("streams", "window_ms"),
         "host": lambda c: c.up.host_name,
         "control_socket": lambda c: c.up.data_directory / "run" / "control.sock",
-        "local_repair_socket": lambda c: c.up.data_directory / "run" / "reflex.sock",
-        "acts_file": lambda c: c.up.data_directory / "run" / "acts.jsonl",
+        "local_repair_socket": lambda c: c.up.data_directory / "run" / "path-status.sock",
+        "journal_file": lambda c: c.up.data_directory / "run" / "journal.jsonl",
     },
     "page": {
         "bootstrap": lambda c: c.bootstrap,
@@ -331,7 +331,7 @@ SHARED_DOC: Final[dict[str, str]] = {
     "probes.schema_registry_url": "schema_registry.url",
     "probes.key_file": "made in up.data_directory",
     "probes.window_ms": "streams.window_ms",
-    "probes.local_repair_socket": "run/reflex.sock in up.data_directory",
+    "probes.local_repair_socket": "run/path-status.sock in up.data_directory",
     "rdma_probes.bootstrap": "up.log_url, else the embedded log",
     "rdma_probes.schema_registry_url": "schema_registry.url",
     "rdma_probes.key_file": "probes.key_file",
@@ -369,8 +369,8 @@ SHARED_DOC: Final[dict[str, str]] = {
     "actuators.window_ms": "streams.window_ms",
     "actuators.host": "up.host_name",
     "actuators.control_socket": "run/control.sock in up.data_directory",
-    "actuators.local_repair_socket": "run/reflex.sock in up.data_directory",
-    "actuators.acts_file": "run/acts.jsonl in up.data_directory",
+    "actuators.local_repair_socket": "run/path-status.sock in up.data_directory",
+    "actuators.acts_file": "run/journal.jsonl in up.data_directory",
     "page.bootstrap": "up.log_url, else the embedded log",
     "page.schema_registry_url": "schema_registry.url",
     "page.history_url": "up.history_url, else the embedded history",

@@ -374,8 +374,8 @@ const STATES = ["SYNCED", "HOLDOVER", "UNSYNCED"];
 const stateColor = (k) => (dark() ? ["#2fbf8f", "#f0a830", "#ff6b4a"] : ["#00875f", "#b86e00", "#c8361d"])[k];
 const NIC_DOTS = 40;
 const NOT_SAID = "#8b94a5";
-const EVENTS = { NEW: "circle", STEP: "triangle", RATE_CHANGE: "diamond", LIAR: "rect", MERGED: "roundRect" };
-const eventColor = (kind) => (kind === "LIAR" || kind === "STEP" ? LOSS : ink().text);
+const EVENTS = { NEW: "circle", STEP: "triangle", RATE_CHANGE: "diamond", FALSETICKER: "rect", MERGED: "roundRect" };
+const eventColor = (kind) => (kind === "FALSETICKER" || kind === "STEP" ? LOSS : ink().text);
 
 class Fleet {
   constructor(chart) {

@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 
 from nicegui.events import GenericEventArguments
 
-from fabrictime.web.quiet import Listing
+from fabrictime.web.widgets import LiveList
 
 Row: TypeAlias = dict[str, Any]
 Cell: TypeAlias = str | list[tuple[str, str, str]]
 """Its text; or parts one below the other, each as (classes, text, title)."""
 
 
-class Rows(Listing[Row], component="rows.js"):
+class LiveTable(LiveList[Row], component="rows.js"):
     """A table of (name, label, align) columns; hidden while it has no row. Each row has an `id` of its own.
 
     `cells` gives a column's cell where it is more than `row[name]`; `on_pick` is told of a row that was

@@ -19,12 +19,12 @@ from typing import Any
 
 from sdnotify import SystemdNotifier
 
-from fabrictime.web.fabric_state import FabricState
-from fabrictime.web.feed import Feed
-from fabrictime.web.hub import THREADS, Hub, Snapshot
-from fabrictime.web.live import Live
-from fabrictime.web.settings import PageSettings
-from fabrictime.web.source import connect_http
+from fabrictime.state.fabric_state import FabricState
+from fabrictime.web.fabric_consumer import FabricConsumer
+from fabrictime.web.history_client import connect_http
+from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.query_poller import THREADS, QueryPoller, Snapshot
+from fabrictime.web.settings import WebSettings
 from schemas import codec
 from schemas.topics import FLOWS
 
@@ -44,7 +44,7 @@ HEADERS = {
 }
 
 
-def main(settings: PageSettings) -> int:
+def main(settings: WebSettings) -> int:
     """Serve the page until SIGTERM or SIGINT; return 0, or 1 with a line on stderr where it cannot listen."""
     try:
         listener = _listen(settings)
@@ -55,7 +55,7 @@ def main(settings: PageSettings) -> int:
         return asyncio.run(_serve(settings, listener))
 
 
-def _listen(settings: PageSettings) -> socket.socket:
+def _listen(settings: WebSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -71,22 +71,33 @@ def _listen(settings: PageSettings) -> socket.socket:
     return listener
 
 
-async def _serve(settings: PageSettings, listener: socket.socket) -> int:
+async def _serve(settings: WebSettings, listener: socket.socket) -> int:
     import uvicorn
 
     url = str(settings.history_url)
     history = connect_http(
-        url, settings.history_user, settings.history_token_file, settings.history_database,
-        settings.query_timeout_s, THREADS,
-    )  # fmt: skip
-    hub = Hub(settings.refresh_ms / 1000)
+        url,
+        settings.history_user,
+        settings.history_token_file,
+        settings.history_database,
+        settings.query_timeout_s,
+        THREADS,
+    )
+    hub = QueryPoller(settings.refresh_ms / 1000)
     live, feed = _feed(settings)
     app = _application(settings, hub, history, live)
     ready = asyncio.Event()
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, log_level="warning", server_header=False, date_header=False,
-        timeout_graceful_shutdown=1, ws_ping_interval=None, lifespan="on",
-    )  # fmt: skip
+        app,
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+        ws_ping_interval=None,
+        lifespan="on",
+    )
 
     class Server(uvicorn.Server):
         """Leaves signals to us: uvicorn would raise them again and hide our exit code."""
@@ -126,18 +137,18 @@ async def _serve(settings: PageSettings, listener: socket.socket) -> int:
     return 0 if server.started else 1
 
 
-def _feed(settings: PageSettings) -> tuple[Live | None, Feed | None]:
+def _feed(settings: WebSettings) -> tuple[LiveFabric | None, FabricConsumer | None]:
     """Return the live state and what fills it; None where no log is named."""
     if settings.bootstrap is None:
         return None, None
     registry = _registry(settings)
     state = FabricState(lambda value: codec.decode(value, FLOWS.record, registry))
-    feed = Feed(settings.bootstrap, state, lambda parts: live.changed(parts), registry)
-    live = Live(state, lambda: feed.status, time.time_ns)
+    feed = FabricConsumer(settings.bootstrap, state, lambda parts: live.changed(parts), registry)
+    live = LiveFabric(state, lambda: feed.status, time.time_ns)
     return live, feed
 
 
-def _registry(settings: PageSettings) -> codec.Registry | None:
+def _registry(settings: WebSettings) -> codec.Registry | None:
     if settings.schema_registry_url is None:
         return None
     from schemas.registry import ConfluentRegistry
@@ -145,26 +156,26 @@ def _registry(settings: PageSettings) -> codec.Registry | None:
     return ConfluentRegistry(settings.schema_registry_url)
 
 
-def _application(settings: PageSettings, hub: Hub, history: Any, live: Live | None) -> Any:
+def _application(settings: WebSettings, hub: QueryPoller, history: Any, live: LiveFabric | None) -> Any:
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse
     from nicegui import ui
 
-    from fabrictime.web.actions_view import ActionsChoice, ActionsPage
-    from fabrictime.web.alerts_view import AlertChoice, AlertsPage
-    from fabrictime.web.clock_view import ClockChoice, ClockPage
-    from fabrictime.web.contention_view import ContentionChoice, ContentionPage
-    from fabrictime.web.evidence import reader
-    from fabrictime.web.fabric_questions import FabricQuestions
-    from fabrictime.web.fabric_view import FabricChoice, FabricPage
-    from fabrictime.web.questions import Fleet, Questions
-    from fabrictime.web.tab import Site, Tab
-    from fabrictime.web.view import Choice, LivePage
+    from fabrictime.web.history_queries import Fleet, HistoryQueries
+    from fabrictime.web.tabs.actions.view import ActionsChoice, ActionsTab
+    from fabrictime.web.tabs.alerts.evidence import reader
+    from fabrictime.web.tabs.alerts.view import AlertsChoice, AlertsTab
+    from fabrictime.web.tabs.base import AppContext, Tab
+    from fabrictime.web.tabs.clocks.view import ClocksChoice, ClocksTab
+    from fabrictime.web.tabs.contention.view import ContentionChoice, ContentionTab
+    from fabrictime.web.tabs.delays.view import DelaysChoice, DelaysTab
+    from fabrictime.web.tabs.fabric.queries import LinkQueries
+    from fabrictime.web.tabs.fabric.view import FabricChoice, FabricTab
 
-    questions = Questions(history)
-    fabric = None if live is None else FabricQuestions(live.state, history)
+    questions = HistoryQueries(history)
+    fabric = None if live is None else LinkQueries(live.state, history)
     evidence = None if settings.bootstrap is None else reader(settings.bootstrap, _registry(settings))
-    site = Site(settings, hub, questions, live, fabric, evidence)
+    site = AppContext(settings, hub, questions, live, fabric, evidence)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -220,34 +231,40 @@ def _application(settings: PageSettings, hub: Hub, history: Any, live: Live | No
 
     @ui.page("/", title="fabrictime", dark=None)
     def index() -> None:
-        serve(LivePage(site, Choice.parse(dict(ui.context.client.request.query_params))))
+        serve(DelaysTab(site, DelaysChoice.parse(dict(ui.context.client.request.query_params))))
 
     @ui.page("/clocks", title="fabrictime: clocks", dark=None)
     def clocks() -> None:
         query = ui.context.client.request.query_params
-        serve(ClockPage(site, ClockChoice.parse(dict(query), query.getlist("clock"))))
+        serve(ClocksTab(site, ClocksChoice.parse(dict(query), query.getlist("clock"))))
 
     @ui.page("/fabric", title="fabrictime: fabric", dark=None)
     def fabric_page() -> None:
-        serve(FabricPage(site, FabricChoice.parse(dict(ui.context.client.request.query_params))))
+        serve(FabricTab(site, FabricChoice.parse(dict(ui.context.client.request.query_params))))
 
     @ui.page("/contention", title="fabrictime: contention", dark=None)
     def contention_page() -> None:
-        serve(ContentionPage(site, ContentionChoice.parse(dict(ui.context.client.request.query_params))))
+        serve(ContentionTab(site, ContentionChoice.parse(dict(ui.context.client.request.query_params))))
 
     @ui.page("/actions", title="fabrictime: actions", dark=None)
     def actions_page() -> None:
-        serve(ActionsPage(site, ActionsChoice.parse(dict(ui.context.client.request.query_params))))
+        serve(ActionsTab(site, ActionsChoice.parse(dict(ui.context.client.request.query_params))))
 
     @ui.page("/alerts", title="fabrictime: alerts", dark=None)
     def alerts_page() -> None:
-        serve(AlertsPage(site, AlertChoice.parse(dict(ui.context.client.request.query_params))))
+        serve(AlertsTab(site, AlertsChoice.parse(dict(ui.context.client.request.query_params))))
 
     started_s = time.monotonic()
     ui.run_with(
-        app, title="fabrictime", dark=None, tailwind=False, show_welcome_message=False,
-        message_history_length=64, reconnect_timeout=5.0, favicon=_FAVICON,
-    )  # fmt: skip
+        app,
+        title="fabrictime",
+        dark=None,
+        tailwind=False,
+        show_welcome_message=False,
+        message_history_length=64,
+        reconnect_timeout=5.0,
+        favicon=_FAVICON,
+    )
     return _Guard(app, settings.host)
 
 
@@ -293,8 +310,9 @@ class _Guard:
             if message["type"] == "http.response.start":
                 present = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [
-                    *message["headers"], *((k, v) for k, v in HEADERS.items() if k not in present),
-                ]  # fmt: skip
+                    *message["headers"],
+                    *((k, v) for k, v in HEADERS.items() if k not in present),
+                ]
             await send(message)
 
         await self._app(scope, receive, with_headers)

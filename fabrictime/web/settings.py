@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
 
-class PageSettings(BaseModel):
+class WebSettings(BaseModel):
     """Where the live page listens, which history it reads, and how often."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -20,10 +20,10 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
-from producers.flows.intervals import FlowRules, FlowTable, Key
-from producers.flows.registrations import Registrations
-from producers.flows.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics import LookupReader
+from producers.flows.service.intervals import FlowRules, FlowTable, Key
+from producers.flows.service.registrations import Registrations
+from producers.flows.service.socket_diag import SockDiag, TcpSocket
+from producers.inventory.nics.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
 from producers.stop_request import StopRequest
@@ -32,7 +32,7 @@ from producers.trace.route_tracer import Put
 from producers.trace.sockets import open_trace_sockets
 from schemas import codec
 from schemas.ids import nic_id
-from schemas.topics import FLOWS, INVENTORY, WAYS
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
 from schemas.topology import TopologyError, TopologySource
 
 __all__ = ["AddressTable", "FlowReporter", "boot_id", "main"]
@@ -329,7 +329,7 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
         return 2
     readers = [LookupReader(client, {INVENTORY: reporter.on_announcement}, registry)]
     if settings.trace:
-        handlers = {WAYS: reporter.on_routes}
+        handlers = {FLOW_ROUTES: reporter.on_routes}
         readers.append(LookupReader(client, handlers, registry, wants_key=reporter.wants_routes))
     supervisor = SystemdNotifier()
     supervisor.notify("READY=1")

@@ -24,7 +24,7 @@ from confluent_kafka import Message as KafkaMessage
 from producers.settings import NicSettings
 from schemas import codec
 from schemas.ids import clock_id, nic_id
-from schemas.partition import partition_of
+from schemas.kafka.partitioning import partition_of
 from schemas.topics import Partitions, Topic
 
 __all__ = ["LookupReader", "PeerTable", "addresses_of", "nic_record"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from native.core.probe import Evidence, WayNews
+from native.core.probe import Evidence, PathEvidence
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["EvidencePacer", "LinkEvents", "agent_trouble"]
@@ -44,7 +44,7 @@ class EvidencePacer:
 
     def on_evidence_taken(self, evidence: Evidence, now: float) -> None:
         """Note that evidence was taken."""
-        losing = any(path.lost or path.in_a_row for path in evidence.ways)
+        losing = any(path.lost or path.loss_streak for path in evidence.ways)
         self._rest_s = max(self._min_s, ONGOING_LOSS_GAP_S) if losing else self._calm_s
         longer_s = min(GAP_FACTOR * self._urgent_s, max(self._min_s, MAX_URGENT_GAP_S))
         self._urgent_s = longer_s if losing else self._min_s
@@ -66,7 +66,7 @@ class LinkEvents:
         trouble = agent_trouble(evidence)
         if not evidence.ways and not trouble:
             return []
-        parts = [evidence.ways[i : i + MAX_ELEMENTS] for i in range(0, len(evidence.ways), MAX_ELEMENTS)]
+        parts = [evidence.paths[i : i + MAX_ELEMENTS] for i in range(0, len(evidence.paths), MAX_ELEMENTS)]
         times = (evidence.clock_ns, evidence.system_ns, evidence.interval_ns)
         return [
             self._event(
@@ -144,5 +144,5 @@ def agent_trouble(evidence: Evidence) -> list[str]:
     return [name for name, so in symptoms if so]
 
 
-def _path_row(path: WayNews) -> Record:
+def _path_row(path: PathEvidence) -> Record:
     return path._asdict()

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from native.core.probe import Engine, WayNews
-from producers.ports.device import PortCounters, PortWatch, rdma_ports
-from producers.ports.link_events import EvidencePacer, LinkEvents
-from producers.ports.verbs_events import VerbsEventReader
+from native.core.probe import Engine, PathEvidence
+from producers.trace.source_ports.device import PortCounters, PortWatch, rdma_ports
+from producers.trace.source_ports.link_events import EvidencePacer, LinkEvents
+from producers.trace.source_ports.verbs_events import VerbsEventReader
 from producers.settings import NicSettings, ProbeSettings
 
 __all__ = ["LinkReporter"]
@@ -41,7 +41,7 @@ class LinkReporter:
         nic: NicSettings,
         put: Callable[[dict[str, Any]], None],
         wake_fd: int,
-        on_evidence: Callable[[Sequence[WayNews]], None] | None = None,
+        on_evidence: Callable[[Sequence[PathEvidence]], None] | None = None,
     ) -> None:
         """`wake_fd` ends a `wait` when it is readable. `on_evidence` gets the engine's evidence after `put`.
 

@@ -189,4 +189,4 @@ class FlowProber:
         inputs = (targets, self.engine.all_ports, self._engine_peers())
         if inputs != self._applied:
             self._applied, self.targets = inputs, targets
-            self.engine.set_aims(targets.slot_ns, targets.per_slot, targets.probes)
+            self.engine.set_flow_probing(targets.slot_ns, targets.per_slot, targets.probes)

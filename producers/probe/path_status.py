@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from native.core.probe import WayNews
+from native.core.probe import PathEvidence
 from schemas import codec
 
 __all__ = ["DEAD_LOSS_STREAK", "PathStatusReporter", "PathStatusTracker"]
@@ -53,17 +53,17 @@ class _Path:
     def is_dead(self) -> bool:
         return self.loss_streak >= DEAD_LOSS_STREAK
 
-    def update(self, seen: WayNews, now_ns: int) -> None:
+    def update(self, seen: PathEvidence, now_ns: int) -> None:
         """Add the engine's evidence since the last call."""
         if seen.answered:
             self.answered_ns = now_ns - max(0, seen.answered_age_ns)
-        if seen.in_a_row and seen.lost:
-            if self.first_lost_ns is None or seen.in_a_row <= seen.lost:
+        if seen.loss_streak and seen.lost:
+            if self.first_lost_ns is None or seen.loss_streak <= seen.lost:
                 self.first_lost_ns = now_ns - max(0, seen.first_lost_age_ns)
             self.last_lost_ns = now_ns - max(0, seen.last_lost_age_ns)
-        elif not seen.in_a_row:
+        elif not seen.loss_streak:
             self.first_lost_ns = self.last_lost_ns = None
-        self.loss_streak = seen.in_a_row
+        self.loss_streak = seen.loss_streak
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class PathStatusTracker:
     _gap_ns: int = 0
     """Gap to the next report while requests are lost; 0 if the last report had no loss."""
 
-    def update(self, evidence: Iterable[WayNews], now_ns: int) -> Record | None:
+    def update(self, evidence: Iterable[PathEvidence], now_ns: int) -> Record | None:
         """Add the engine's evidence; return the status report if one is due."""
         for seen in evidence:
             self._paths.setdefault((seen.peer, seen.path), _Path()).update(seen, now_ns)
@@ -139,7 +139,7 @@ def _row(peer: str, port: int, path: _Path, now_ns: int) -> Record:
         "peer": peer,
         "path": port,
         "dead": path.is_dead,
-        "in_a_row": path.loss_streak,
+        "loss_streak": path.loss_streak,
         "answered_age_ns": age_ns(path.answered_ns),
         "first_lost_age_ns": age_ns(path.first_lost_ns),
         "last_lost_age_ns": age_ns(path.last_lost_ns),
@@ -158,12 +158,12 @@ class PathStatusReporter:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self.sent = 0
 
-    def update(self, evidence: Iterable[WayNews]) -> None:
+    def update(self, evidence: Iterable[PathEvidence]) -> None:
         """Add the engine's evidence and send a report if one is due."""
         report = self._tracker.update(evidence, time.monotonic_ns())
         if report is None:
             return
-        data = codec.encode("ProberWord", report)
+        data = codec.encode("PathStatusReport", report)
         with contextlib.suppress(OSError):  # no receiver, or its queue is full: the next report repeats this
             directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:  # a socket address holds 107 bytes, and paths here may be longer

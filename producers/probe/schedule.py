@@ -107,7 +107,7 @@ class ScheduleFollower:
         record = self._record
         if record is None:
             if self._applied is not None:
-                self.engine.set_turns(0, 1e9, 1, ())
+                self.engine.set_schedule(0, 1e9, 1, ())
                 self._applied = None
             return
         clock_ns, monotonic_ns = self.engine.clock_now()
@@ -119,10 +119,10 @@ class ScheduleFollower:
         begin_ns = monotonic_ns - since_ns
         inputs = (record["planned_ns"], self.engine.all_ports, tuple(peer.nic for peer in self.engine.peers))
         if inputs == self._applied:
-            self.engine.shift_turns(begin_ns)
+            self.engine.shift_schedule(begin_ns)
             return
         self._applied = inputs
-        self.engine.set_turns(begin_ns, record["turn_ns"], record["shots"], list(self._paths))
+        self.engine.set_schedule(begin_ns, record["turn_ns"], record["shots"], list(self._paths))
 
     def _refuse(self, error: str) -> None:
         self.refused += 1

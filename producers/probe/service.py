@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 
 from native.core.probe import Link
-from producers.inventory.nics import LookupReader, RecordHandler
-from producers.ports.link_reporter import LinkReporter
+from producers.inventory.nics.nics import LookupReader, RecordHandler
+from producers.trace.source_ports.link_reporter import LinkReporter
 from producers.probe.base import STATUS_S, ProbePublisher
 from producers.probe.flow_prober import FlowProber
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
@@ -24,7 +24,7 @@ from producers.settings import NicSettings, ProbeSettings, flush_ms_of
 from producers.stop_request import StopRequest
 from producers.trace.probe_routes import ProbeRouteTracer
 from schemas import codec
-from schemas.topics import FLOWS, INVENTORY, LINKS, TURNS, Topic
+from schemas.topics import FLOWS, INVENTORY, LINKS, PROBE_SCHEDULES, Topic
 
 __all__ = ["ProbeService", "main", "until_flush_s"]
 
@@ -154,7 +154,7 @@ class ProbeService:
         kafka, registry = self.publisher.kafka, self.publisher.registry
         handlers: dict[Topic, RecordHandler] = {INVENTORY: self._on_announcement}
         if self.settings.scheduled:
-            handlers[TURNS] = self.schedule.on_schedule
+            handlers[PROBE_SCHEDULES] = self.schedule.on_schedule
         readers = [LookupReader(kafka, handlers, registry)]
         if self.flow_prober is not None:
             on_report: Mapping[Topic, RecordHandler] = {FLOWS: self.flow_prober.on_report}

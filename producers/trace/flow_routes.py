@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from producers.flows.intervals import Key
+from producers.flows.service.service.intervals import Key
 from producers.settings import FlowSettings
 from producers.trace.route_tracer import (
     ALL_REST_S,
@@ -30,7 +30,7 @@ from producers.trace.route_tracer import (
 from producers.trace.sockets import TraceSocket
 from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow
 from schemas import codec
-from schemas.topics import MAX_ELEMENTS, WAYS
+from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
 
 __all__ = ["FlowRouteKey", "FlowRouteTracer", "flow_candidate_ports"]
@@ -391,7 +391,7 @@ class FlowRouteTracer(RouteTracer):
         if found is None:
             if len(self._candidates) > MAX_ROUTES_PER_LEG:
                 self._candidates.clear()
-            count, first = self.settings.candidate_ports, self.settings.first_candidate_port
+            count, first = self.settings.flow_candidate_ports, self.settings.first_candidate_port
             found = self._candidates[key] = flow_candidate_ports(*key, count, first)
         return found
 
@@ -600,7 +600,7 @@ class FlowRouteTracer(RouteTracer):
             "traced_ns": self._system_ns(),
             "ways": rows,
         }
-        self._publish_record(WAYS, peer, record)
+        self._publish_record(FLOW_ROUTES, peer, record)
 
     def _drop_pair(self, peer: str, pair: _Pair) -> None:
         for route in pair.routes.values():
@@ -609,4 +609,4 @@ class FlowRouteTracer(RouteTracer):
             self._tracer.cancel(pair.distance_flow)
         del self._pairs[peer]
         if pair.published is not None:
-            self._publish_tombstone(WAYS, self.nic, peer)
+            self._publish_tombstone(FLOW_ROUTES, self.nic, peer)

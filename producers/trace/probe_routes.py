@@ -220,7 +220,7 @@ class ProbeRouteTracer(RouteTracer):
     def known_routes(self) -> dict[PathKey, tuple[str, ...]]:
         """Return the published, complete links of requests by (peer, source port)."""
         return {
-            (name, row["path"]): tuple(row["hops"])
+            (name, row["path"]): tuple(row["links"])
             for name, pair in self._pairs.items()
             for row in pair.published or ()
             if row["leg"] == "REQUEST" and row["complete"]
@@ -326,7 +326,7 @@ class ProbeRouteTracer(RouteTracer):
     def _add_answers(self, wanted: Wanted, now_s: float) -> dict[LegPort, float]:
         """Add the answers to present probers; return when each (peer, port) last traced us."""
         traced_s: dict[LegPort, float] = {}
-        for prober in self.engine.askers():
+        for prober in self.engine.probers():
             name = self._nic_of.get(prober.address)
             if name is None:
                 continue
@@ -597,7 +597,7 @@ class ProbeRouteTracer(RouteTracer):
                 {
                     "path": port,
                     "leg": leg,
-                    "hops": list(named.links),
+                    "links": list(named.links),
                     "found": named.found,
                     "complete": named.complete,
                     "since_ns": known.since_ns,

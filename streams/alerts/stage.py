@@ -17,13 +17,13 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.partitioner import murmur2
 
 from schemas import codec
-from schemas.topics import ALERTS, DELAYS, FLAPS, LINKS, Topic
+from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS, Topic
 from streams.alerts.ordered_inputs import MAIN, AlertsFeed, Message, read_from
 from streams.delays.latency_slo import groups_of
-from streams.runtime.assignment import Ownership, Tenure
-from streams.runtime.context import Room
+from streams.runtime.assignment import Generation, Ownership
+from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_last
-from streams.runtime.rejects import Refused, send_reject
+from streams.runtime.rejects import RejectedMessage, send_reject
 
 __all__ = ["AlertsStage"]
 
@@ -50,9 +50,9 @@ class _Heard(NamedTuple):
 class AlertsStage:
     """The alerts of one worker's shards."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.partitions = Ownership(room, "alerts", LINKS, self._follow)
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.partitions = Ownership(context, "alerts", LINKS, self._follow)
         self._numbers: set[int] = set()
         self._partitions = 0
         self._feed: AlertsFeed | None = None
@@ -65,29 +65,29 @@ class AlertsStage:
         self._promises_from_ns = 0
         """Append time from which on the first reader of delays must begin."""
         self._late_told = 0
-        room.hear = self._hear
+        context.evidence_tap = self._hear
 
-    async def _follow(self, tenure: Tenure) -> None:
-        self._numbers = {tp.partition for tp in tenure.tps}
+    async def _follow(self, generation: Generation) -> None:
+        self._numbers = {tp.partition for tp in generation.tps}
         self._feed, self._heard, self._heard_from = None, [], {}
-        bootstrap, registry = self.room.settings.bootstrap, self.room.registry
+        bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         self._partitions = await partition_count(bootstrap, LINKS.name)
         alerts = await read_last(bootstrap, ALERTS, registry, lambda r: f"{r['alert_id']}")
-        health = await read_last(bootstrap, FLAPS, registry)
-        thresholds = self.room.config.thresholds()
-        now_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+        health = await read_last(bootstrap, LINK_HEALTH, registry)
+        thresholds = self.context.config.thresholds()
+        now_ns = self.context.log_clock.now_ns(time.monotonic_ns())
         since_of = read_from(now_ns, thresholds, self._longest_s())
         self._promises_from_ns = since_of[DELAYS.name]
         feed = AlertsFeed(
             [record for record, _ in alerts.values()], self._owned,
-            default_shard=self.room.settings.default_shard, topology=self.room.topology, registry=registry,
-            window_ns=self.room.settings.window_ms * MS, heard_from_ns=since_of[LINKS.name],
+            default_shard=self.context.settings.default_shard, topology=self.context.topology, registry=registry,
+            window_ns=self.context.settings.window_ms * MS, heard_from_ns=since_of[LINKS.name],
             promises_from_ns=since_of[DELAYS.name],
-            log_offset_ns=self.room.offsets.log_offset_ns,
+            log_offset_ns=self.context.clocks.log_offset_ns,
         )  # fmt: skip
         for key, (record, at_ns) in health.items():
-            if at_ns < since_of[FLAPS.name]:
-                feed.offer(Message(at_ns, FLAPS.name, -1, -1, key, None, record))
+            if at_ns < since_of[LINK_HEALTH.name]:
+                feed.offer(Message(at_ns, LINK_HEALTH.name, -1, -1, key, None, record))
         consumer = AIOKafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=POLL_MS
         )
@@ -109,7 +109,7 @@ class AlertsStage:
             # from here on the links stage, which reads and decodes the same messages, tells of them
             consumer.pause(*links)
             await self._listen(feed, {tp.partition: end for tp, end in ends.items()})
-            await self._begin(feed, tenure)
+            await self._begin(feed, generation)
             behind = False
             while True:
                 await self._read(feed, consumer, 0 if behind else POLL_MS)
@@ -124,12 +124,12 @@ class AlertsStage:
     def _owned(self, shard: str) -> bool:
         return (murmur2(shard.encode()) & 0x7FFFFFFF) % self._partitions in self._numbers
 
-    async def _begin(self, feed: AlertsFeed, tenure: Tenure) -> None:
+    async def _begin(self, feed: AlertsFeed, generation: Generation) -> None:
         """Judge the past, then say that this worker can go on."""
-        now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
+        now_ns = self.context.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
         await self._publish(feed.advance(now_ns))
         self._feed = feed
-        tenure.known.set()
+        generation.recovered.set()
         log.info("alerts: %d stand", len(feed.open()))
 
     async def _listen(self, feed: AlertsFeed, heard_from: dict[int, int]) -> None:
@@ -158,7 +158,7 @@ class AlertsStage:
                     message.partition, message.offset + 1
                 ):
                     continue
-                self.room.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
+                self.context.log_clock.observe(message.timestamp * MS, time.monotonic_ns())
                 feed.offer(_as_message(message))
         return read_ns
 
@@ -173,12 +173,12 @@ class AlertsStage:
             return False
         if self._delays is None:
             self._delays = AIOKafkaConsumer(
-                bootstrap_servers=self.room.settings.bootstrap, group_id=None, enable_auto_commit=False
+                bootstrap_servers=self.context.settings.bootstrap, group_id=None, enable_auto_commit=False
             )
             await self._delays.start()
-            now_ns = self.room.log_clock.now_ns(time.monotonic_ns())
+            now_ns = self.context.log_clock.now_ns(time.monotonic_ns())
             begun_ns, self._promises_from_ns = self._promises_from_ns, 0
-            since_ns = begun_ns or read_from(now_ns, self.room.config.thresholds(), back_s)[DELAYS.name]
+            since_ns = begun_ns or read_from(now_ns, self.context.config.thresholds(), back_s)[DELAYS.name]
             self._delays_missing = await self._seek(self._delays, {DELAYS: since_ns}, set())
         found = await self._delays.getmany(timeout_ms=0, max_records=DELAYS_A_TURN)
         for messages in found.values():
@@ -192,24 +192,24 @@ class AlertsStage:
 
     def _longest_s(self) -> float:
         """Return the longest time that a promise may be broken until it is told, in s; 0 without any."""
-        return max((rule["for_s"] for rule in self.room.config.latency_rules()), default=0.0)
+        return max((rule["for_s"] for rule in self.context.config.latency_rules()), default=0.0)
 
     def _wanted(self, feed: AlertsFeed, key: bytes | None) -> bool:
         """Return whether a NIC's delays may matter to a promise of now, or to one that is judged still."""
         nic = (key or b"").decode("utf-8", "replace")
-        groups = groups_of(self.room.inventory.member(nic))
-        rules = self.room.config.latency_rules()
+        groups = groups_of(self.context.inventory.member(nic))
+        rules = self.context.config.latency_rules()
         told = any(rule["from_group"] in groups or rule["to_group"] in groups for rule in rules)
         return told or feed.wants_delays(nic)
 
     async def _judge(self, feed: AlertsFeed) -> None:
-        now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
-        feed.wiring.topology = self.room.topology
+        now_ns = self.context.log_clock.now_ns(time.monotonic_ns()) - BEHIND_NS
+        feed.wiring.topology = self.context.topology
         await self._publish(feed.advance(now_ns))
         if not self._delays_missing:
             await self._publish(feed.advance_delays(now_ns))
         for message, error in feed.refused:
-            await (await send_reject(self.room, Refused(message), message.value, "solve", error))
+            await (await send_reject(self.context, RejectedMessage(message), message.value, "solve", error))
         feed.refused.clear()
         if feed.late > self._late_told:
             log.warning(
@@ -223,7 +223,7 @@ class AlertsStage:
     ) -> dict[TopicPartition, int]:
         """Set the consumer to times, ns; return the end offsets of partitions that hold more. `links`: the
         partitions of `fabric.links` that are read."""
-        bootstrap, since_ms = self.room.settings.bootstrap, {}
+        bootstrap, since_ms = self.context.settings.bootstrap, {}
         for topic, since_ns in since_of.items():
             for number in range(await partition_count(bootstrap, topic.name)):
                 if topic is not LINKS or number in links:
@@ -245,8 +245,8 @@ class AlertsStage:
         sent = []
         for key, record in found:
             log.info("alerts: %s %s: %s", record["state"], record["alert_id"], record["text"])
-            value = codec.encode(ALERTS.record, record, self.room.registry)
-            sent.append(await self.room.send_raw(ALERTS.name, key, value))
+            value = codec.encode(ALERTS.record, record, self.context.registry)
+            sent.append(await self.context.send_bytes(ALERTS.name, key, value))
         await asyncio.gather(*sent)
 
 

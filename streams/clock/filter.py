@@ -12,8 +12,8 @@ from typing import Final
 
 __all__ = [
     "FRESH_RATE_PPB",
-    "HELD_DOUBT",
     "HOLDOVER",
+    "HOLDOVER_WANDER",
     "LINE_OFFSET_SHARE",
     "LINE_RATE_SHARE",
     "SIGMAS",
@@ -36,7 +36,7 @@ LINE_RATE_SHARE: Final = 0.06
 """What a window's best line differs from a wandering clock's phase and rate at its middle: variances in units
 of wander^2 * length^3 (three times that of an integrated random walk alone, since neighbouring windows'
 errors go together) and wander^2 * length."""
-HELD_DOUBT: Final = 1.5
+HOLDOVER_WANDER: Final = 1.5
 """By how much more a clock is taken to wander while nothing measures it: how much it does is an estimate."""
 UNKNOWN_BOUND_NS: Final = 1e9
 FRESH_RATE_PPB: Final = 20_000.0
@@ -139,12 +139,12 @@ class ClockTrack:
         self.p_cross -= gain * self.p_cross
         self.p_drift -= gain * self.p_drift
 
-    def let_go(self) -> None:
+    def begin_holdover(self) -> None:
         """Begin to carry the clock on without measurements: doubt of its rate becomes part of its error."""
         self.p_drift += self.unrest_ppb**2
         self.unrest_ppb = 0.0
 
-    def limits(self, asymmetry_ns: float, queue_ns: float, limit_ns: float, gain: float) -> None:
+    def blend_limits(self, asymmetry_ns: float, queue_ns: float, limit_ns: float, gain: float) -> None:
         """Take what may hide in the window's offset; it enters by the gain that the offset enters by."""
         self.asymmetry_ns = _towards(self.asymmetry_ns, asymmetry_ns, gain)
         self.queue_ns = _towards(self.queue_ns, queue_ns, gain)
@@ -189,8 +189,8 @@ class Wander:
     over clocks quickly, each clock's own factor slowly.
     """
 
-    LEAST: Final = 0.05
-    MOST: Final = 1000.0
+    MIN_PPB: Final = 0.05
+    MAX_PPB: Final = 1000.0
     QUICK: Final = 0.5
     SLOW: Final = 0.05
     CLIP: Final = 2.0
@@ -215,4 +215,4 @@ class Wander:
             small = sorted(small for _, small in changes)[len(changes) // 2]
             weight = min(1.0, len(changes) / 16)
             level = self.ppb_per_sqrt_s * math.exp(self.QUICK * weight * (mean + min(small, 0.0)))
-            self.ppb_per_sqrt_s = min(max(level, self.LEAST), self.MOST)
+            self.ppb_per_sqrt_s = min(max(level, self.MIN_PPB), self.MAX_PPB)

@@ -32,7 +32,7 @@ __all__ = [
     "weighted_median",
 ]
 
-DRIFT_SIGMA_LEAST_PPB: Final = 0.1
+MIN_DRIFT_SIGMA_PPB: Final = 0.1
 NO_SLOPE_SIGMA_PPB: Final = 50_000.0
 FIRST_NOISE_NS: Final = 10.0
 EXACT_NODES: Final = 128
@@ -40,12 +40,12 @@ EXACT_NODES: Final = 128
 SUSPECT_WINDOWS: Final = 5
 SUSPECT_SIGMAS: Final = 5.0
 SUSPECT_SPREADS: Final = 6.0
-SUSPECT_LEAST_NS: Final = 20.0
-LIAR_PAIRS: Final = 5
-LIAR_SPREADS: Final = 10.0
-LIAR_LEAST_NS: Final = 50.0
-RATE_GATE: Final = 5.0
-ROUNDS: Final = 3
+MIN_SUSPECT_NS: Final = 20.0
+MIN_FALSETICKER_PAIRS: Final = 5
+FALSETICKER_SPREADS: Final = 10.0
+MIN_FALSETICKER_NS: Final = 50.0
+RATE_AGREES_SIGMAS: Final = 5.0
+ITERATIONS: Final = 3
 CLEAN_SIGMAS: Final = 3.0
 """Standard errors of a margin above its floor that are no queue yet."""
 
@@ -140,52 +140,52 @@ def solve_relative(
     then tells better ones (all readings plus theta are one number) and the solve is done again, twice.
     """
     a, b = pairs.prober, pairs.peer
-    hills = pairs.noise_ns > 0
+    modal = pairs.noise_ns > 0
     rows = memory.pairs.rows(pairs.names, window)
     noise = memory.pairs.noise(rows, pairs.noise_ns, memory.noise_ns)
     rates, rate_sigma, measured_rate, measured_sigma = _rates(
-        nodes, pairs, np.where(hills, _above(pairs.margin_ns, memory.pairs.floor(rows, hills)), 0.0), priors
+        nodes, pairs, np.where(modal, _above(pairs.margin_ns, memory.pairs.floor(rows, modal)), 0.0), priors
     )
-    turned = pairs.turned(plain_ppb(rates[a] - rates[b]), np.hypot(rate_sigma[a], rate_sigma[b]))
-    good_line = turned.turned & (turned.drift_sigma_ppb * np.abs(turned.lever_s) < 3 * noise)
-    good_line |= turned.hills | turned.kept
-    margin_sigma = np.where(hills, 2 * pairs.sigma_ns, noise)
-    excess = memory.pairs.excess(rows, turned.margin_ns, margin_sigma, good_line, hills)
+    rotated = pairs.rotated(plain_ppb(rates[a] - rates[b]), np.hypot(rate_sigma[a], rate_sigma[b]))
+    good_line = rotated.rotated & (rotated.drift_sigma_ppb * np.abs(rotated.lever_s) < 3 * noise)
+    good_line |= rotated.modal | rotated.kept
+    margin_sigma = np.where(modal, 2 * pairs.sigma_ns, noise)
+    excess = memory.pairs.excess(rows, rotated.margin_ns, margin_sigma, good_line, modal)
     known = np.isfinite(excess)
     queued = np.where(known, excess, 0.0)
     # A margin within its own error of the floor is a clean one.
     queued = np.where(queued > CLEAN_SIGMAS * margin_sigma, queued, 0.0)
     # a line without a slope or corners: a clock stepped under it, and its error is what it says
-    broken = (pairs.drift_sigma_ppb >= NO_SLOPE_PPB) & (pairs.forward.counts == 0) & ~hills
+    broken = (pairs.drift_sigma_ppb >= NO_SLOPE_PPB) & (pairs.forward.counts == 0) & ~modal
     broken &= (pairs.margin_ns != pairs.rtt_min_ns) | (pairs.sigma_ns > 0.6 * pairs.rtt_min_ns)
-    own = np.where(known & ~broken & ~turned.hills, np.minimum(pairs.sigma_ns, noise), pairs.sigma_ns)
+    own = np.where(known & ~broken & ~rotated.modal, np.minimum(pairs.sigma_ns, noise), pairs.sigma_ns)
     bias, bias_sigma, bias_windows = memory.pairs.bias(rows)
     spread, lasting = _asymmetry(nodes, pairs, bias, bias_sigma, bias_windows)
     suspect = (
         (bias_windows >= SUSPECT_WINDOWS)
         & (np.abs(bias) > SUSPECT_SIGMAS * bias_sigma)
-        & (np.abs(bias) > max(SUSPECT_SPREADS * spread, SUSPECT_LEAST_NS))
+        & (np.abs(bias) > max(SUSPECT_SPREADS * spread, MIN_SUSPECT_NS))
     )
-    independent = own**2 + (queued / 2) ** 2 + (turned.drift_sigma_ppb * turned.lever_s) ** 2
+    independent = own**2 + (queued / 2) ** 2 + (rotated.drift_sigma_ppb * rotated.lever_s) ** 2
     steady = spread**2 + np.where(suspect, bias**2, 0.0)
     counts = np.bincount(a, minlength=nodes) + np.bincount(b, minlength=nodes)
-    sloped = np.where(turned.drift_sigma_ppb < NO_SLOPE_PPB, turned.drift_sigma_ppb, NO_SLOPE_SIGMA_PPB)
+    sloped = np.where(rotated.drift_sigma_ppb < NO_SLOPE_PPB, rotated.drift_sigma_ppb, NO_SLOPE_SIGMA_PPB)
     reading = readings.copy()
-    for turn in range(ROUNDS):
+    for iteration in range(ITERATIONS):
         away_s = (reading[a] - pairs.at_ns) * 1e-9
-        value = turned.offset_ns + turned.drift_ppb * away_s - memory.role_ns
+        value = rotated.offset_ns + rotated.drift_ppb * away_s - memory.role_ns
         usual = np.sqrt(independent + spread**2 + (sloped * away_s) ** 2)
         sigma = np.sqrt(usual**2 + steady - spread**2)
-        solution = solve_mesh(nodes, b, a, value, sigma, want_sigma=turn == ROUNDS - 1)
+        solution = solve_mesh(nodes, b, a, value, sigma, want_sigma=iteration == ITERATIONS - 1)
         reading = _common_readings(solution.component, solution.x, reading, has_reading)
         has_reading = has_reading | (counts > 0)
-        if turn == 0:
+        if iteration == 0:
             _learn_role(memory, pairs, solution.residual, sigma)
-            unsure = ~known & ~hills & ~broken
-            independent = _as_residuals_say(pairs, solution.residual, independent, unsure, counts)
-    liars = _liars(nodes, pairs, solution.residual, usual)
-    if liars.any():
-        keep = ~((liars > 0)[a] | (liars > 0)[b])
+            unsure = ~known & ~modal & ~broken
+            independent = _lower_by_residuals(pairs, solution.residual, independent, unsure, counts)
+    falsetickers = _falsetickers(nodes, pairs, solution.residual, usual)
+    if falsetickers.any():
+        keep = ~((falsetickers > 0)[a] | (falsetickers > 0)[b])
         sigma = np.where(keep, sigma, 1e9)
         solution = solve_mesh(nodes, b, a, value, sigma)
         reading = _common_readings(solution.component, solution.x, reading, has_reading)
@@ -194,14 +194,14 @@ def solve_relative(
     vote = solution.weight / sigma**2 if len(pairs) else np.empty(0)
     error = np.where(np.isfinite(solution.sigma), solution.sigma, 0.0)
     clean = known & (queued == 0) & good_line & (vote > 0)
-    memory.pairs.take_residuals(rows, residual, clean)
+    memory.pairs.learn_residuals(rows, residual, clean)
     if clean.any():
         typical = 1.4826 * float(np.median(np.abs(residual[clean])))
         memory.noise_ns += (max(typical, 0.5) - memory.noise_ns) / 8
     steady_share = _mean_vote(nodes, pairs, vote, vote * min(lasting, 1e9) ** 2)
     noise_share = _mean_vote(nodes, pairs, vote, vote * (sigma**2 - steady))
     gains = _Gains(nodes, pairs, vote, solution.component)
-    floor = np.minimum(memory.pairs.floor(rows, hills), pairs.rtt_min_ns)
+    floor = np.minimum(memory.pairs.floor(rows, modal), pairs.rtt_min_ns)
     kept = vote * (sigma**2 - np.where(suspect, bias**2, 0.0)) if len(pairs) else np.empty(0)
     return Mesh(
         component=solution.component,
@@ -217,7 +217,7 @@ def solve_relative(
         residual_ns=np.sqrt(_by_node(nodes, pairs, residual**2) / np.maximum(counts, 1)),
         noise_ns=_mean_vote(nodes, pairs, vote, noise),
         stepped=2 * _by_node(nodes, pairs, broken.astype(np.float64)) > np.maximum(counts, 1),
-        contradiction_ns=liars,
+        contradiction_ns=falsetickers,
         suspects=_suspects(pairs, suspect, bias, bias_sigma, kept),
     )
 
@@ -238,7 +238,7 @@ def _rates(
     """
     sloped = pairs.drift_sigma_ppb < NO_SLOPE_PPB
     drift = np.where(sloped, log_ppb(pairs.drift_ppb), 0.0)
-    sigma = np.hypot(np.maximum(pairs.drift_sigma_ppb, DRIFT_SIGMA_LEAST_PPB), excess_ns)
+    sigma = np.hypot(np.maximum(pairs.drift_sigma_ppb, MIN_DRIFT_SIGMA_PPB), excess_ns)
     sigma = np.where(sloped, sigma, NO_SLOPE_SIGMA_PPB)
     solution = solve_mesh(nodes, pairs.peer, pairs.prober, drift, sigma)
     rate, error = solution.x.copy(), solution.sigma.copy()
@@ -252,7 +252,7 @@ def _rates(
         variance = priors.rate_sigma_ppb[before] ** 2 + error[before] ** 2
         gauge = weighted_median(ahead, 1 / variance)
         fused[members] = rate[members] + gauge
-        agrees = np.abs(ahead - gauge) <= RATE_GATE * np.sqrt(variance)
+        agrees = np.abs(ahead - gauge) <= RATE_AGREES_SIGMAS * np.sqrt(variance)
         kept, sigma_before = before[agrees], priors.rate_sigma_ppb[before[agrees]]
         gain = error[kept] ** 2 / (error[kept] ** 2 + sigma_before**2)
         fused[kept] += gain * (priors.rate_log_ppb[kept] - fused[kept])
@@ -280,7 +280,7 @@ def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Flo
     memory.role_ns += common / memory.role_weight
 
 
-def _as_residuals_say(
+def _lower_by_residuals(
     pairs: Pairs, residual: Float64s, variance: Float64s, unsure: Bools, counts: Int64s
 ) -> Float64s:
     """Return the pairs' variances, lowered where those that are `unsure` agree better than they claim.
@@ -331,14 +331,14 @@ def _asymmetry(
     return float(np.sqrt(spread2)), float(np.sqrt(limit2 * free / max(quantile, 1e-3)))
 
 
-def _liars(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s) -> Float64s:
+def _falsetickers(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s) -> Float64s:
     """Return for each node that contradicts itself the median of what its pairs are off by; else 0.
 
     A wrong clock satisfies all its pairs, an asymmetric path spoils one; only stamps that are wrong in
     another way to each peer spoil most pairs of one node and one pair of each peer.
     """
     found = np.zeros(nodes)
-    if len(pairs) < LIAR_PAIRS:
+    if len(pairs) < MIN_FALSETICKER_PAIRS:
         return found
     off = np.abs(residual)
     order = np.argsort(np.concatenate([pairs.prober, pairs.peer]), kind="stable")
@@ -347,9 +347,12 @@ def _liars(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s) -> Flo
     plain = np.tile(off, 2)[order]
     start = np.concatenate([[0], np.cumsum(counts)])
     usual = max(float(np.median(off / sigma)) * 1.4826, 1.0)
-    for node in np.flatnonzero(counts >= LIAR_PAIRS):
+    for node in np.flatnonzero(counts >= MIN_FALSETICKER_PAIRS):
         part = slice(start[node], start[node + 1])
-        if np.median(scaled[part]) > LIAR_SPREADS * usual and np.median(plain[part]) > LIAR_LEAST_NS:
+        if (
+            np.median(scaled[part]) > FALSETICKER_SPREADS * usual
+            and np.median(plain[part]) > MIN_FALSETICKER_NS
+        ):
             found[node] = np.median(plain[part])
     return found
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NO_SLOPE_PPB", "PairMemory", "Pairs", "Turned"]
+__all__ = ["NO_SLOPE_PPB", "PairMemory", "Pairs", "RotatedPairs"]
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -24,11 +24,11 @@ Bools = NDArray[np.bool_]
 DRIFT_LIMIT_PPB: Final = 1e6
 """Beyond 1,000 ppm it is no oscillator: the clock stepped within the window."""
 NO_SLOPE_PPB: Final = 1e6
-CORNER_SIGMAS: Final = 6.0
-CORNER_LEAST_PPB: Final = 100.0
-CORNER_FREE_PPB: Final = 100_000.0
+VERTEX_SIGMAS: Final = 6.0
+MIN_VERTEX_REACH_PPB: Final = 100.0
+FREE_VERTEX_REACH_PPB: Final = 100_000.0
 """How far from a line's slope its corners reach (fit.c): by its error, at least, and without a slope."""
-SIGMA_LEAST_NS: Final = 0.5
+MIN_SIGMA_NS: Final = 0.5
 
 _FIGURES: Final = (
     "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "margin_ns", "noise_ns",
@@ -51,8 +51,8 @@ class Pairs:
     rtt_min_ns: Float64s
     margin_ns: Float64s
     noise_ns: Float64s
-    forward: Corners
-    reverse: Corners
+    forward: HullVertices
+    reverse: HullVertices
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], node_of: Mapping[str, int]) -> Pairs:
@@ -77,8 +77,8 @@ class Pairs:
             prober=np.array([node_of[r["prober"]] for r in rows], np.int32),
             peer=np.array([node_of[r["peer"]] for r in rows], np.int32),
             at_ns=np.array([r["at_ns"] for r in rows], np.int64),
-            forward=Corners.of(rows, "forward"),
-            reverse=Corners.of(rows, "reverse"),
+            forward=HullVertices.of(rows, "forward"),
+            reverse=HullVertices.of(rows, "reverse"),
             **columns,
         )
 
@@ -97,30 +97,30 @@ class Pairs:
             **columns,
         )
 
-    def turned(self, drift_ppb: Float64s, drift_sigma_ppb: Float64s) -> Turned:
+    def rotated(self, drift_ppb: Float64s, drift_sigma_ppb: Float64s) -> RotatedPairs:
         """Return offsets and margins with each line turned to the drift known, where that is known better.
 
         `drift_ppb` is each pair's drift as the clocks' own rates have it, with its standard error. The floors
         at a given drift are the lowest of the corners at that drift: exact within the reach of the corners. A
         line without corners (through hills) keeps its offset, which hardly depends on its slope.
         """
-        reach = np.maximum(CORNER_SIGMAS * self.drift_sigma_ppb, CORNER_LEAST_PPB)
-        reach = np.where(self.drift_sigma_ppb >= NO_SLOPE_PPB, CORNER_FREE_PPB, reach)
-        turn = drift_ppb - self.drift_ppb
-        cornered = (self.forward.counts > 0) & (self.reverse.counts > 0)
-        turning = cornered & (np.abs(turn) <= reach) & (drift_sigma_ppb < self.drift_sigma_ppb)
-        forward, forward_s = self.forward.lowest(-turn)
-        reverse, reverse_s = self.reverse.lowest(turn)
-        offset = self.offset_ns + np.where(turning, (forward - reverse) / 2, 0.0)
-        margin = np.where(turning, forward + reverse, self.margin_ns)
-        lever_s = np.where(turning, (forward_s + reverse_s) / 2, 0.0)
+        reach = np.maximum(VERTEX_SIGMAS * self.drift_sigma_ppb, MIN_VERTEX_REACH_PPB)
+        reach = np.where(self.drift_sigma_ppb >= NO_SLOPE_PPB, FREE_VERTEX_REACH_PPB, reach)
+        drift_change_ppb = drift_ppb - self.drift_ppb
+        has_hull = (self.forward.counts > 0) & (self.reverse.counts > 0)
+        rotating = has_hull & (np.abs(drift_change_ppb) <= reach) & (drift_sigma_ppb < self.drift_sigma_ppb)
+        forward, forward_s = self.forward.lowest(-drift_change_ppb)
+        reverse, reverse_s = self.reverse.lowest(drift_change_ppb)
+        offset = self.offset_ns + np.where(rotating, (forward - reverse) / 2, 0.0)
+        margin = np.where(rotating, forward + reverse, self.margin_ns)
+        lever_s = np.where(rotating, (forward_s + reverse_s) / 2, 0.0)
         known = drift_sigma_ppb < self.drift_sigma_ppb
-        return Turned(
+        return RotatedPairs(
             offset_ns=offset,
             margin_ns=margin,
-            turned=turning,
-            hills=self.noise_ns > 0,
-            kept=~(known & cornered) & (self.drift_sigma_ppb < NO_SLOPE_PPB),
+            rotated=rotating,
+            modal=self.noise_ns > 0,
+            kept=~(known & has_hull) & (self.drift_sigma_ppb < NO_SLOPE_PPB),
             drift_ppb=np.where(
                 known, drift_ppb, np.where(self.drift_sigma_ppb < NO_SLOPE_PPB, self.drift_ppb, 0)
             ),
@@ -130,7 +130,7 @@ class Pairs:
 
 
 @dataclass(slots=True)
-class Corners:
+class HullVertices:
     """Corners of one direction's lower hulls, all pairs' after each other: `counts` of each pair."""
 
     counts: Int64s
@@ -138,7 +138,7 @@ class Corners:
     delay_ns: Float64s
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], direction: str) -> Corners:
+    def of(cls, rows: Sequence[Mapping[str, Any]], direction: str) -> HullVertices:
         after = [r.get(f"{direction}_after_ns", ()) for r in rows]
         delay = [r.get(f"{direction}_delay_ns", ()) for r in rows]
         counts = np.array([min(len(a), len(d)) for a, d in zip(after, delay, strict=True)], np.int64)
@@ -151,33 +151,33 @@ class Corners:
             np.fromiter(chain.from_iterable(delay), np.float64),
         )
 
-    def where(self, keep: Bools) -> Corners:
+    def where(self, keep: Bools) -> HullVertices:
         """Return the corners of the pairs for which `keep` holds."""
         inside = np.repeat(keep, self.counts)
-        return Corners(self.counts[keep], self.after_s[inside], self.delay_ns[inside])
+        return HullVertices(self.counts[keep], self.after_s[inside], self.delay_ns[inside])
 
-    def lowest(self, turn_ppb: Float64s) -> tuple[Float64s, Float64s]:
-        """Return each pair's least delay with its line's slope changed by `turn_ppb` (0 without corners), and
-        where that corner stands (s after the line's instant)."""
-        least, when = np.zeros(len(self.counts)), np.zeros(len(self.counts))
+    def lowest(self, slope_change_ppb: Float64s) -> tuple[Float64s, Float64s]:
+        """Return each pair's least delay with its line's slope changed by `slope_change_ppb` (0 without
+        corners), and where that corner stands (s after the line's instant)."""
+        lowest_ns, when = np.zeros(len(self.counts)), np.zeros(len(self.counts))
         some = np.flatnonzero(self.counts)
         if len(some):
-            delay = self.delay_ns + np.repeat(turn_ppb, self.counts) * self.after_s
+            delay = self.delay_ns + np.repeat(slope_change_ppb, self.counts) * self.after_s
             start = np.concatenate([[0], np.cumsum(self.counts[some])[:-1]])
-            least[some] = np.minimum.reduceat(delay, start)
-            at_least = np.where(delay <= np.repeat(least, self.counts), self.after_s, -np.inf)
-            when[some] = np.maximum.reduceat(at_least, start)
-        return least, when
+            lowest_ns[some] = np.minimum.reduceat(delay, start)
+            at_lowest_s = np.where(delay <= np.repeat(lowest_ns, self.counts), self.after_s, -np.inf)
+            when[some] = np.maximum.reduceat(at_lowest_s, start)
+        return lowest_ns, when
 
 
 @dataclass(slots=True)
-class Turned:
+class RotatedPairs:
     """Pairs with their lines turned; an element a pair."""
 
     offset_ns: Float64s
     margin_ns: Float64s
-    turned: Bools
-    hills: Bools
+    rotated: Bools
+    modal: Bools
     kept: Bools
     """The line's own slope is the best that is known, or all that the line can tell."""
     drift_ppb: Float64s
@@ -198,8 +198,8 @@ class PairMemory:
     """
 
     NEAR: Final = 3.0
-    PATIENCE: Final = 32
-    PATIENCE_FAR: Final = 600
+    MAX_ABOVE_WINDOWS: Final = 32
+    MAX_FAR_ABOVE_WINDOWS: Final = 600
     """Of margins GROSS times above: paths hardly become so much longer, and queues may stand for minutes."""
     SMOOTH: Final = 16
     GROSS: Final = 3.0
@@ -275,7 +275,7 @@ class PairMemory:
         low = np.where(above, np.minimum(low, margin_ns), np.inf)
         since = np.where(above, since + 1, np.where(sure, 0, since))
         far = gross | ((near >= 2) & (margin_ns > (1 + self.GROSS) * floor))
-        moved = above & (since >= np.where(far, self.PATIENCE_FAR, self.PATIENCE))
+        moved = above & (since >= np.where(far, self.MAX_FAR_ABOVE_WINDOWS, self.MAX_ABOVE_WINDOWS))
         lower = below & np.isfinite(floor)
         near = np.where(below | moved, 1, np.where(close, near + 1, near))
         with np.errstate(invalid="ignore"):
@@ -294,7 +294,7 @@ class PairMemory:
         """Return each pair's floor of the kind that its margin has, in ns; inf where none is known."""
         return np.asarray(self._floors[rows, middle.astype(np.intp), self._FLOOR])
 
-    def take_residuals(self, rows: NDArray[np.intp], residual_ns: Float64s, good: Bools) -> None:
+    def learn_residuals(self, rows: NDArray[np.intp], residual_ns: Float64s, good: Bools) -> None:
         """Take what the window's offsets are off by against the solution, of the pairs that are `good`."""
         mine = rows[good]
         weight = np.minimum(self._table[mine, self._WEIGHT] + 1, self.LASTING)
@@ -311,6 +311,6 @@ class PairMemory:
         spread = np.sqrt(self._table[rows, self._SQUARES] / np.maximum(weight - 1, 1))
         return (
             np.asarray(self._table[rows, self._BIAS]),
-            np.where(weight > 1, np.maximum(spread, SIGMA_LEAST_NS), np.inf),
+            np.where(weight > 1, np.maximum(spread, MIN_SIGMA_NS), np.inf),
             np.asarray(weight),
         )

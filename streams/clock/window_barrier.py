@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CompleteWindow", "WindowGate"]
+__all__ = ["CompleteWindow", "WindowBarrier"]
 
 REDUCED_KEPT_WINDOWS = 5
 """Windows that a NIC that fits for itself is waited for after its last one."""
@@ -34,7 +34,7 @@ class _Waiting:
     complete: set[str] = field(default_factory=set)
 
 
-class WindowGate:
+class WindowBarrier:
     """Gathers one shard's fits. `sources` are those that send every window."""
 
     def __init__(self, sources: Iterable[str], grace_ns: int, last_solved: int = -1) -> None:

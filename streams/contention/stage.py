@@ -16,8 +16,8 @@ from typing import Final
 from schemas import codec
 from schemas.topics import CONTENTION, QUEUES
 from streams.contention.windows import ContentionRules, ContentionWatch, sound_queues
-from streams.runtime.assignment import Held, Message, Named, Partitions
-from streams.runtime.context import Room
+from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
+from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
 from streams.runtime.global_tables import read_tail
 
@@ -41,59 +41,59 @@ class _Shard:
     """(end of its window in ns, offset, when it was taken) of each message not acknowledged yet."""
 
 
-_Part = Named[_Shard]
+_Part = KeyedState[_Shard]
 """What is kept of a partition."""
 
 
 class ContentionStage:
     """One worker's shards."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.partitions: Partitions[_Part] = Partitions(
-            room, "contention", QUEUES,
-            start=self._start, recover=self._recover, take=self._take, let_go=self._let_go,
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.partitions: Assignment[_Part] = Assignment(
+            context, "contention", QUEUES,
+            start=self._start, recover=self._recover, take=self._take, on_revoke=self._on_revoke,
         )  # fmt: skip
         self._hosts: tuple[int, dict[str, int]] = (-1, {})
 
     def _start(self) -> None:
-        self.room.task("contention timer", self._sweep_forever())
+        self.context.task("contention timer", self._sweep_forever())
 
-    async def _recover(self, taken: list[Held[_Part]]) -> None:
+    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
         past = await read_tail(
-            self.room.settings.bootstrap, CONTENTION.name, TAIL_RECORDS, self.room.registry
+            self.context.settings.bootstrap, CONTENTION.name, TAIL_RECORDS, self.context.registry
         )
-        for held in taken:
-            held.state = Named(partial(self._new_shard, past))
+        for partition in taken:
+            partition.state = KeyedState(partial(self._new_shard, past))
 
-    def _let_go(self, parts: list[Held[_Part]]) -> None:
-        for held in parts:
-            for shard in held.state.values():
-                self.room.flows.forget(shard.flows)
+    def _on_revoke(self, parts: list[PartitionState[_Part]]) -> None:
+        for partition in parts:
+            for shard in partition.state.values():
+                self.context.flows.forget(shard.flows)
 
     async def _take(self, message: Message[_Part]) -> None:
         queues = await self.partitions.read(message, self._decode)
         if queues is None:
             return
-        async with self.partitions.working:
-            if not message.held.over:
+        async with self.partitions.lock:
+            if not message.partition.revoking:
                 await self._judge(message, queues)
 
     def _decode(self, message: Message[_Part], value: bytes) -> codec.Record:
-        return sound_queues(codec.decode(value, QUEUES.record, self.room.registry), message.append_ns)
+        return sound_queues(codec.decode(value, QUEUES.record, self.context.registry), message.append_ns)
 
     def _new_shard(self, past: list[codec.Record], name: str) -> _Shard:
-        flows = self.room.flows.of(name)
-        members = self.room.inventory.members
+        flows = self.context.flows.of(name)
+        members = self.context.inventory.members
         watch = ContentionWatch(
-            name, flows, members.__contains__, lambda: self._hosts_of(name), self.room.link_rate_bps
+            name, flows, members.__contains__, lambda: self._hosts_of(name), self.context.link_rate_bps
         )
         watch.recover(past)
         return _Shard(watch, flows)
 
     def _hosts_of(self, shard: str) -> int:
         """Return how many hosts of a shard the inventory knows."""
-        inventory = self.room.inventory
+        inventory = self.context.inventory
         if self._hosts[0] != inventory.version:
             hosts: dict[str, set[str]] = {}
             for member in inventory.members.values():
@@ -102,28 +102,28 @@ class ContentionStage:
         return self._hosts[1].get(shard, 0)
 
     async def _judge(self, message: Message[_Part], queues: codec.Record) -> None:
-        held, shard = message.held, message.held.state[queues["shard"]]
+        partition, shard = message.partition, message.partition.state[queues["shard"]]
         shard.flows.advance(message.append_ns - FLOW_LAG_NS)
-        rules = ContentionRules.of(self.room.config.thresholds())
+        rules = ContentionRules.of(self.context.config.thresholds())
         sent = []
         for record in shard.watch.take(queues, rules):
-            value = codec.encode(CONTENTION.record, record, self.room.registry)
-            sent.append(await self.partitions.send(held, CONTENTION, record["link"], value))
+            value = codec.encode(CONTENTION.record, record, self.context.registry)
+            sent.append(await self.partitions.send(partition, CONTENTION, record["link"], value))
         await asyncio.gather(*sent)
         end_ns = queues["window_start_ns"] + queues["slot_ns"] * queues["slots"]
         shard.kept.append((end_ns, message.offset, time.monotonic()))
-        self._acknowledge(held, shard)
+        self._acknowledge(partition, shard)
 
-    def _acknowledge(self, held: Held[_Part], shard: _Shard) -> None:
+    def _acknowledge(self, partition: PartitionState[_Part], shard: _Shard) -> None:
         needed_ns, since_s = shard.watch.needed_from_ns, time.monotonic() - HOLD_S
         offsets = []
         while shard.kept and (shard.kept[0][0] <= needed_ns or shard.kept[0][2] < since_s):
             offsets.append(shard.kept.popleft()[1])
-        self.partitions.done(held, offsets)
+        self.partitions.done(partition, offsets)
 
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            for held in self.partitions:
-                for shard in held.state.values():
-                    self._acknowledge(held, shard)
+            for partition in self.partitions:
+                for shard in partition.state.values():
+                    self._acknowledge(partition, shard)

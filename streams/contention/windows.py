@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas import codec
-from streams.runtime.flow_table import Crossing, LiveFlow, LiveFlows
+from streams.runtime.flow_table import FlowOnLink, LiveFlow, LiveFlows
 
 __all__ = ["ContentionRules", "ContentionWatch", "Place", "place_of", "sound_queues", "window_id"]
 
@@ -245,7 +245,7 @@ class _View:
     """What is known of a link's traffic when it is judged."""
 
     link: _Link
-    crossing: list[Crossing]
+    flows_on: list[FlowOnLink]
     fill: float | None
     """Whether it sends all that it can, 0 (it is held back) to 1; None where no flow is reported."""
 
@@ -397,21 +397,21 @@ class ContentionWatch:
         """Return the first links of flows that their own hosts hold back, the last of those whose receivers
         do."""
         found = set()
-        for flow, links in self.flows.held():
+        for flow, links in self.flows.limited_flows():
             for link in links:
                 place = place_of(link, self._is_nic)
-                if (flow.sender_held and place.sender == flow.nic) or (
-                    flow.receiver_held and place.receiver == flow.peer
+                if (flow.sender_limited and place.sender == flow.nic) or (
+                    flow.receiver_limited and place.receiver == flow.peer
                 ):
                     rate_bps = self._rate_of(link)
-                    if not rate_bps or self._sent(self.flows.crossing(link)) < ROOM * rate_bps:
+                    if not rate_bps or self._sent(self.flows.flows_on(link)) < ROOM * rate_bps:
                         found.add(link)
         return found
 
     @staticmethod
-    def _sent(crossing: list[Crossing]) -> float:
+    def _sent(flows_on: list[FlowOnLink]) -> float:
         """Return bit/s over a link, flows that may take others counted as likely as they take it."""
-        return sum(each.weight * each.flow.rate_bps for each in crossing)
+        return sum(each.weight * each.flow.rate_bps for each in flows_on)
 
     def _link(self, name: str) -> _Link:
         """Return a link's state, as published where it has none yet."""
@@ -483,13 +483,13 @@ class ContentionWatch:
 
     def _weight(self, link: _Link) -> float:
         """Return what time counts for towards a window, by what is reported of the link's flows."""
-        crossing = self.flows.crossing(link.name)
-        alone = len({flow.nic for flow in _weighty(crossing, NOTABLE)}) == 1
+        flows_on = self.flows.flows_on(link.name)
+        alone = len({flow.nic for flow in _weighty(flows_on, NOTABLE)}) == 1
         if not link.rate_bps or len(self.flows.hosts()) < self._hosts():  # others may send as well
             return DOUBTED if alone and link.place.receiver is not None else 1.0
-        if not crossing:
+        if not flows_on:
             return UNCLAIMED
-        likely = self._sent(crossing) >= PLAUSIBLE * link.rate_bps
+        likely = self._sent(flows_on) >= PLAUSIBLE * link.rate_bps
         return 1.0 if likely and not (alone and link.place.sender is None) else DOUBTED
 
     def _tell(self, made: list[tuple[_Link, str]], length_ns: int) -> list[Record]:
@@ -518,18 +518,18 @@ class ContentionWatch:
         A port that has packets to send, and may, sends: its flows carry its rate for at least as long as a
         queue stands. Where they carry clearly less, something after it holds it back.
         """
-        crossing = self.flows.crossing(link.name)
+        flows_on = self.flows.flows_on(link.name)
         window = link.window or link.rising
-        if not crossing or not link.rate_bps or window is None:
-            return _View(link, crossing, None)
+        if not flows_on or not link.rate_bps or window is None:
+            return _View(link, flows_on, None)
         kept = math.exp(-length_ns / AVERAGE_NS)
-        window.sent = kept * window.sent + (1 - kept) * self._sent(crossing) / link.rate_bps
+        window.sent = kept * window.sent + (1 - kept) * self._sent(flows_on) / link.rate_bps
         window.stood = kept * window.stood + (1 - kept) * link.stood
         window.averaged = kept * window.averaged + 1 - kept
         ratio = window.sent / max(window.stood, 0.1 * window.averaged, 1e-9)
         fill = min(1.0, max(0.0, (ratio - SLACK) / (FULL - SLACK)))
         fill = max(fill, LIKELY * (1 - self._settled(link)))
-        return _View(link, crossing, fill)
+        return _View(link, flows_on, fill)
 
     def _settled(self, link: _Link) -> float:
         """Return how far flow reports tell of a link's window itself, 0 to 1."""
@@ -560,10 +560,10 @@ class ContentionWatch:
         place, fill = view.link.place, view.fill
         covered = min(1.0, len(self.flows.hosts()) / max(1, self._hosts()))
         room = None if fill is None else (1 - fill) * covered
-        sure = [each.flow for each in view.crossing if each.sure]
-        senders = len({flow.nic for flow in _weighty(view.crossing, NOTABLE)})
+        sure = [each.flow for each in view.flows_on if each.sure]
+        senders = len({flow.nic for flow in _weighty(view.flows_on, NOTABLE)})
         if place.receiver is not None:
-            held = any(flow.receiver_held and flow.peer == place.receiver for flow in sure)
+            held = any(flow.receiver_limited and flow.peer == place.receiver for flow in sure)
             if room is None or fill is None:
                 return {"SLOW_RECEIVER": 1.0} if held else {}
             behind = self._behind(view, views)
@@ -574,21 +574,21 @@ class ContentionWatch:
             }
         root = self._root(view, views)
         if place.sender is not None:
-            if any(flow.sender_held and flow.nic == place.sender for flow in sure):
+            if any(flow.sender_limited and flow.nic == place.sender for flow in sure):
                 return {"SLOW_SENDER": 1.0}
             spread = _spread(room, root)
             return spread | {"SLOW_SENDER": max(0.0, 0.8 - max(spread.values(), default=0.0))}
         if room is None or fill is None:
             # No flow is reported: without a standing link after it, too much to carry is all that is left.
             return {"COLLISION": 0.5} if root is None and covered >= 1 else {}
-        meet = 1.0 if len(_weighty(view.crossing, NOTABLE)) > 1 else 0.6
+        meet = 1.0 if len(_weighty(view.flows_on, NOTABLE)) > 1 else 0.6
         # Where nothing after it stands, nothing holds it back: what meets here was too much for a while.
         return _spread(room, root) | {"COLLISION": meet * (fill if root is not None else max(fill, 0.5))}
 
     def _behind(self, view: _View, views: Mapping[str, _View]) -> list[str]:
         """Return the standing links with room that lead to a last link with room: with flows in common, or to
         its switch, which stops all that comes over a link when it stops any."""
-        mine = {each.flow.flow_id for each in view.crossing if each.sure}
+        mine = {each.flow.flow_id for each in view.flows_on if each.sure}
         return sorted(
             name
             for name, other in views.items()
@@ -596,7 +596,7 @@ class ContentionWatch:
             and (other.fill is None or other.fill < 0.5)
             and (
                 _leads_to(name, view.link.name)
-                or any(each.sure and each.flow.flow_id in mine for each in other.crossing)
+                or any(each.sure and each.flow.flow_id in mine for each in other.flows_on)
             )
         )
 
@@ -605,10 +605,10 @@ class ContentionWatch:
         none, one of the next switch that is held back, where this one is held back too."""
         counts: dict[str, int] = {}
         stopped: list[str] = []
-        mine = {each.flow.flow_id for each in view.crossing if each.sure}
+        mine = {each.flow.flow_id for each in view.flows_on if each.sure}
         for name, other in views.items():
             if other.link.place.receiver is not None and name != view.link.name:
-                shared = sum(each.sure and each.flow.flow_id in mine for each in other.crossing)
+                shared = sum(each.sure and each.flow.flow_id in mine for each in other.flows_on)
                 if shared:
                     counts[name] = shared
                 if other.fill is not None and other.fill < 0.5 and _leads_to(view.link.name, name):
@@ -635,10 +635,10 @@ class ContentionWatch:
         kind, confidence = _best(window.scores, window.score_ns)
         span_ns = window.since_told_ns
         depth_bytes = window.depth_bytes_ns / span_ns if span_ns else 0.0
-        flows, links = _contending(view.crossing), self._together(view, views, kind)
+        flows, links = _contending(view.flows_on), self._together(view, views, kind)
         if closing and window.last:
             flows, links = window.last["flows"], window.last["links"]
-        total = len(_weighty(view.crossing))
+        total = len(_weighty(view.flows_on))
         if closing and window.last:
             total = window.last["flows_total"]
         window.update += 1
@@ -664,9 +664,9 @@ class ContentionWatch:
             "flows_total": total,
             "jobs": sorted({flow["job"] for flow in flows if flow["job"] is not None}),
             "links": links,
-            "others": list(link.others[:MAX_FLOWS]),
+            "candidates": list(link.others[:MAX_FLOWS]),
         }
-        unsure = sum(not each.sure for each in view.crossing)
+        unsure = sum(not each.sure for each in view.flows_on)
         record["text"] = _text(record, link.place, 0 if closing else unsure, lost=state == "LOST")
         window.told_ns, window.told = self._end_ns, _gist(window, view)
         window.depth_bytes_ns = 0.0
@@ -748,10 +748,10 @@ def _add(window: _Window, depth: float, over: bool, above_bytes: float, length_n
         window.over_byte_s += above_bytes * length_ns * 1e-9
 
 
-def _weighty(crossing: list[Crossing], least: float = LISTED) -> list[LiveFlow]:
+def _weighty(flows_on: list[FlowOnLink], least: float = LISTED) -> list[LiveFlow]:
     """Return the flows that surely cross, but for those that send too little a share to matter: streams of
     acknowledgements. Where all stand still, all matter."""
-    sure = [each.flow for each in crossing if each.sure]
+    sure = [each.flow for each in flows_on if each.sure]
     total = sum(flow.rate_bps for flow in sure)
     return [flow for flow in sure if flow.rate_bps >= least * total]
 
@@ -776,12 +776,12 @@ def _best(scores: Mapping[str, float], weight: float) -> tuple[str, float]:
 
 def _gist(window: _Window, view: _View) -> tuple[Any, ...]:
     """Return what makes a record worth sending before its time."""
-    return window.kind, frozenset(flow.flow_id for flow in _weighty(view.crossing)[:MAX_FLOWS])
+    return window.kind, frozenset(flow.flow_id for flow in _weighty(view.flows_on)[:MAX_FLOWS])
 
 
-def _contending(crossing: list[Crossing]) -> list[Record]:
+def _contending(flows_on: list[FlowOnLink]) -> list[Record]:
     """Return the flows that surely cross, the heaviest first."""
-    sure = _weighty(crossing)
+    sure = _weighty(flows_on)
     total = sum(flow.rate_bps for flow in sure)
     return [
         {
@@ -828,8 +828,8 @@ def _text(record: Record, place: Place, unsure: int, *, lost: bool) -> str:
         words.append(f"at most {_bytes(record['depth_peak_bytes'])}")
     elif record["depth_bytes"] > 0:
         words.append(f"{_bytes(record['depth_bytes'])} wait, {record['delay_ns'] / 1e3:.0f} us")
-    if record["others"]:
-        others = record["others"]
+    if record["candidates"]:
+        others = record["candidates"]
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         words.append(f"not told apart from {', '.join(others[:2])}{more}")
     return ", ".join(words)

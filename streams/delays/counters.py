@@ -1,6 +1,6 @@
 """What one prober sent: counts, gaps of its batch counter, restarts and jumps of its clock.
 
-In: the heads of its `ProbeBatch`es in log order, with append times. Out: a `NicTally` a window, the element
+In: the heads of its `ProbeBatch`es in log order, with append times. Out: a `NicCounters` a window, the element
 of `ClockFits.nics`. `NicState` is what must be carried from one window to the next; a `ClockFits` record
 holds it.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-__all__ = ["JumpLimit", "NicState", "NicTally"]
+__all__ = ["JumpLimit", "NicState", "NicCounters"]
 
 MISSING_KEPT: Final = 64
 """Batch numbers of a gap that are remembered, so that one that comes late is taken and not called a
@@ -49,7 +49,7 @@ class NicState:
 
 
 @dataclass(slots=True)
-class NicTally:
+class NicCounters:
     """One prober's counts in one window."""
 
     nic: str

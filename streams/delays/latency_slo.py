@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from native.core import bucket_edges_ns
 from native.core.window import BUCKETS
-from streams.delays.records import Member
+from streams.runtime.tables import Member
 
 __all__ = ["EVERYONE", "Change", "LatencyRules", "check_rule", "groups_of"]
 

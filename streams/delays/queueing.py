@@ -17,7 +17,7 @@ from native.core import ClockLine, PairFits, ProbeColumns
 from native.core.columns import Int64s, QueueingColumns
 from native.core.queueing import SlotReducer
 from schemas.topics import MAX_ELEMENTS
-from streams.delays.records import Member
+from streams.runtime.tables import Member
 
 __all__ = ["SUB_SLOTS", "SourceQueueing", "slot_ns_of"]
 
@@ -83,7 +83,7 @@ class SourceQueueing:
             if record["source"] == self.source:
                 nics = record["nics"]
                 for nic, peer, path, way, floor_ns, noise_ns, cells in zip(
-                    *(record[f] for f in ("nic", "peer", "path", "way", "floor_ns", "noise_ns", "cells")),
+                    *(record[f] for f in ("nic", "peer", "path", "direction", "floor_ns", "noise_ns", "cells")),
                     strict=True,
                 ):
                     if cells:
@@ -192,7 +192,7 @@ def _columns(columns: QueueingColumns, rows: list[int]) -> Record:
         "nic": np.array([table.setdefault(name[0], len(table)) for name in names], np.int64),
         "peer": np.array([table.setdefault(name[1], len(table)) for name in names], np.int64),
         "path": np.array([name[2] for name in names], np.int64),
-        "way": np.array([name[3] for name in names], np.int64),
+        "direction": np.array([name[3] for name in names], np.int64),
         "floor_ns": np.where(np.isfinite(floor), floor, 0.0),
         "noise_ns": columns.noise_ns[at],
         "singles": columns.singles[at],
@@ -201,7 +201,7 @@ def _columns(columns: QueueingColumns, rows: list[int]) -> Record:
         "cells": cells,
         "slot": columns.slot[of],
         "count": columns.count[of],
-        "least_ns": columns.least_ns[of],
+        "min_ns": columns.least_ns[of],
         "mean_ns": columns.mean_ns[of],
         "at_ns": columns.at_ns[of],
         "nics": list(table),

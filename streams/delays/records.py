@@ -15,8 +15,9 @@ from native.core import ClockLine, NicWindow, PairFits, encode_path_delays
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.counters import JumpLimit
 from streams.delays.source_partition import ClosedWindow, NicSamples
+from streams.runtime.tables import Member
 
-__all__ = ["Fitted", "Member", "clock_fits", "fit_window", "path_delays"]
+__all__ = ["Fitted", "clock_fits", "fit_window", "path_delays"]
 
 Record = dict[str, Any]
 
@@ -25,18 +26,6 @@ MAX_LONG: Final = 2**63 - 1
 
 STATES: Final = ("UNSYNCED", "HOLDOVER", "SYNCED")
 """Symbols of `ClockSync` in their order on the wire."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What the inventory says of a NIC."""
-
-    nic: str
-    host: str
-    shard: str
-    clock: str
-    rail: int | None = None
-    rack: str | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from native.core import NicWindow, ProbeColumns
-from streams.delays.counters import NicState, NicTally
+from streams.delays.counters import NicState, NicCounters
 from streams.delays.windows import Cut, Range, WindowCutter
 
 __all__ = ["ClosedWindow", "NicSamples", "Source"]
@@ -21,7 +21,7 @@ __all__ = ["ClosedWindow", "NicSamples", "Source"]
 class NicSamples:
     """One prober in one window: its tally and its samples."""
 
-    tally: NicTally
+    tally: NicCounters
     samples: NicWindow
     loss: dict[str, int] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class Source:
     def _take(self, window: ClosedWindow, batch: ProbeColumns, append_ns: int) -> None:
         nic = window.nics.get(batch.nic)
         if nic is None:
-            tally = NicTally(batch.nic, self._states.get(batch.nic))
+            tally = NicCounters(batch.nic, self._states.get(batch.nic))
             nic = window.nics[batch.nic] = NicSamples(tally, NicWindow(batch.nic))
         lost = int(batch.lost.sum())
         if not nic.tally.take(batch.run, batch.batch, batch.clock_ns, batch.system_ns, lost, append_ns):

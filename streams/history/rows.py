@@ -46,18 +46,18 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
     **dict.fromkeys(("margin_ns", "noise_ns"), _FIGURE),
     "key": _BYTES, "head": _BYTES,
     **dict.fromkeys(("since", "opened", "raised", "reported", "decided", "done"), _TIME),
-    **dict.fromkeys(("links", "others", "hops", "jobs", "grouped", "flow_id", "flow_nic", "flow_peer",
+    **dict.fromkeys(("links", "candidates", "jobs", "grouped", "flow_id", "flow_nic", "flow_peer",
                      "flow_job", "evidence_topic", "evidence_key", "evidence_text", "can"), pa.list_(_TEXT)),
     **dict.fromkeys(("flow_rate_bps", "flow_share"), pa.list_(_FIGURE)),
     **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
     **dict.fromkeys(("synced", "from_flows", "complete"), pa.uint8()),
     **dict.fromkeys(("flaps_hour", "paths_dead", "paths_living", "probers", "group", "flows_total",
-                     "source_port", "peer_port", "changes", "turn_shots", "from_path", "to_path"), _COUNT),
+                     "source_port", "peer_port", "changes", "slot_probes", "from_path", "to_path"), _COUNT),
     **dict.fromkeys(("loss_rate", "loss_rate_low", "loss_rate_high", "depth_mean_bytes", "depth_max_bytes",
                      "bound_bytes", "utilisation", "utilisation_bound", "depth_bytes", "depth_peak_bytes",
                      "confidence", "busy_share", "receiver_limited_share", "sender_limited_share"), _FIGURE),
     **dict.fromkeys(("over_byte_s",), _EXACT),
-    **dict.fromkeys(("subject", "kind", "before", "because", "text", "link", "window_id", "alert_id",
+    **dict.fromkeys(("subject", "kind", "before", "detected_by", "text", "link", "window_id", "alert_id",
                      "severity", "boot", "source_address", "peer_address", "protocol", "job", "tenant",
                      "leg", "found", "contradiction", "first_hop", "decision_id", "action", "outcome",
                      "reason_kind", "reason_id", "how", "ud"), _TEXT),
@@ -139,7 +139,7 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
     topics.CLOCK_FITS.name: ("source", "window", "part"),
     topics.INVENTORY.name: ("nic",),
     topics.REJECTS.name: ("topic", "partition", "offset", "reader"),
-    topics.FLAPS.name: ("subject", "seq"),
+    topics.LINK_HEALTH.name: ("subject", "seq"),
     topics.QUEUES.name: ("shard", "window", "part"),
     topics.CONTENTION.name: ("window_id", "update"),
     topics.ALERTS.name: ("alert_id", "update"),
@@ -206,7 +206,7 @@ def _delays(message: Message, out: dict[str, Columns]) -> None:
         return
     paths = record["paths"]
     for path in paths:
-        for way in tables.WAYS:
+        for way in tables.DIRECTIONS:
             if len(path[f"{way}_bucket"]) != len(path[f"{way}_bucket_count"]):
                 raise BadRecord("MALFORMED", f"paths.{way}_bucket: not as long as {way}_bucket_count")
     if len({(path["peer"], path["path"]) for path in paths}) != len(paths):
@@ -279,7 +279,7 @@ _NIC_NOTHING: Final[Record] = {
     "host": "", "device": "", "shard": "", "rail": None, "rack": None, "addresses": [], "probe_port": 0,
     "clock": "", "stamp": "UNKNOWN", "speed_bps": None, "mtu_bytes": None, "run": 0, "since_ns": 0,
     "announced_ns": 0, "capabilities": [], "path_ports": [],
-    "first_hop": None, "turn_ns": 0, "turn_shots": 0, "ud": None, "stamp_error_ns": 0,
+    "first_hop": None, "slot_ns": 0, "slot_probes": 0, "ud": None, "stamp_error_ns": 0,
 }  # fmt: skip
 
 
@@ -434,7 +434,7 @@ _MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
     topics.CLOCK_FITS.name: _fits,
     topics.INVENTORY.name: _nics,
     topics.REJECTS.name: _rejects,
-    topics.FLAPS.name: _health,
+    topics.LINK_HEALTH.name: _health,
     topics.QUEUES.name: _queues,
     topics.CONTENTION.name: _contention,
     topics.ALERTS.name: _alerts,

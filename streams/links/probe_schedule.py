@@ -1,6 +1,6 @@
 """Turns for a shard's probers: who looks at which links when, so that each is looked at in even steps.
 
-In: the pace of each prober, the paths that are known, the clocks. Out: `ProbeTurns` of each NIC. How ways are
+In: the pace of each prober, the paths that are known, the clocks. Out: `ProbeSchedule` of each NIC. How ways are
 chosen stands in native/core/turns.c. Pure; the same input gives the same turns.
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from native.core import ClockLine
-from native.core.turns import plan_turns
-from streams.runtime.route_table import REQUEST, PathBook
+from native.core.turns import plan_schedule
+from streams.runtime.route_table import REQUEST, RouteTable
 
 __all__ = ["Plan", "plan_shard", "records_of"]
 
 Record = dict[str, Any]
-Way = tuple[str, int]
+FlowRoute = tuple[str, int]
 """Peer, source port."""
 
 ROUNDS: Final = 2
@@ -36,11 +36,11 @@ class Plan:
     turn_ns: int
     shots: int
     phase: float
-    ways: tuple[Way, ...]
+    ways: tuple[FlowRoute, ...]
     """Of each shot of a round, turn by turn."""
 
 
-def plan_shard(paces: Mapping[str, tuple[int, int]], paths: PathBook) -> dict[str, Plan]:
+def plan_shard(paces: Mapping[str, tuple[int, int]], paths: RouteTable) -> dict[str, Plan]:
     """Return NIC to its plan, of those with a path that anything is known of.
 
     `paces`: NIC to (ns from turn to turn, paths in each). NICs of one pace are planned together; the phases
@@ -57,8 +57,8 @@ def plan_shard(paces: Mapping[str, tuple[int, int]], paths: PathBook) -> dict[st
     return plans
 
 
-def _ways(paths: PathBook, paces: Mapping[str, tuple[int, int]]) -> dict[str, list[Way]]:
-    found: dict[str, list[Way]] = {}
+def _ways(paths: RouteTable, paces: Mapping[str, tuple[int, int]]) -> dict[str, list[FlowRoute]]:
+    found: dict[str, list[FlowRoute]] = {}
     for nic, peer in paths.pairs():
         if nic in paces:
             ports = sorted(port for leg, port in paths.paths(nic, peer) if leg == REQUEST)
@@ -68,7 +68,7 @@ def _ways(paths: PathBook, paces: Mapping[str, tuple[int, int]]) -> dict[str, li
 
 
 def _planned(
-    turn_ns: int, shots: int, nics: list[str], ways: Mapping[str, list[Way]], paths: PathBook
+    turn_ns: int, shots: int, nics: list[str], ways: Mapping[str, list[FlowRoute]], paths: RouteTable
 ) -> dict[str, Plan]:
     numbers: dict[str, int] = {}
     hop_link: list[int] = []
@@ -85,7 +85,7 @@ def _planned(
     phase[drawn] = np.arange(len(nics)) / len(nics)
     most = max(len(ways[nic]) for nic in nics)
     turns = min(MOST_TURNS, max(1, -(-ROUNDS * most // shots)))
-    chosen = plan_turns(
+    chosen = plan_schedule(
         way_start, hop_start, hop_link, len(numbers), phase, turns=turns, shots=shots, seed=len(nics)
     )
     return {
@@ -99,7 +99,7 @@ def _planned(
 def records_of(
     plans: Mapping[str, Plan], shard: str, lines: Mapping[str, ClockLine], now_ns: int
 ) -> dict[str, Record]:
-    """Return NIC to its `ProbeTurns`, of those whose clock is known. `now_ns`: fabric time.
+    """Return NIC to its `ProbeSchedule`, of those whose clock is known. `now_ns`: fabric time.
 
     Turns begin at round times, so that a plan made anew goes on where the last one was.
     """
@@ -116,8 +116,8 @@ def records_of(
             "shard": shard,
             "planned_ns": now_ns,
             "begin_ns": begin_ns + round(plan.phase * plan.turn_ns),
-            "turn_ns": float(plan.turn_ns),
-            "shots": plan.shots,
+            "slot_ns": float(plan.turn_ns),
+            "probes_per_slot": plan.shots,
             "clock_at_ns": line.at_ns,
             "offset_ns": line.offset_ns,
             "drift_ppb": line.drift_ppb,

@@ -1,7 +1,7 @@
 """Turns for the probers of the shards whose clocks this worker solves: planned when paths change, told anew
 when a clock has strayed from what was told of it.
 
-In: the lookups. Out: `fabric.turns`. What a dead worker told stands until its successor tells again.
+In: the lookups. Out: `fabric.probe-schedules`. What a dead worker told stands until its successor tells again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 from native.core import ClockLine
 from schemas import codec
-from schemas.topics import TURNS
+from schemas.topics import PROBE_SCHEDULES
 from streams.links.probe_schedule import Plan, plan_shard, records_of
-from streams.runtime.context import Room
+from streams.runtime.context import WorkerContext
 
 __all__ = ["TurnsKeeper"]
 
@@ -36,8 +36,8 @@ STRAY_NS: Final = 20_000.0
 class TurnsKeeper:
     """Plans for `shards()`, the shards of this worker."""
 
-    def __init__(self, room: Room, shards: Callable[[], Iterable[str]]) -> None:
-        self.room = room
+    def __init__(self, context: WorkerContext, shards: Callable[[], Iterable[str]]) -> None:
+        self.context = context
         self._shards = shards
         self._pool = ThreadPoolExecutor(1, "turns")
         self._plans: dict[str, dict[str, Plan]] = {}
@@ -50,16 +50,16 @@ class TurnsKeeper:
 
     def start(self) -> None:
         """Begin; call once within the event loop."""
-        self.room.task("turns", self._run())
+        self.context.task("turns", self._run())
 
     async def _run(self) -> None:
-        await self.room.views_caught_up()
+        await self.context.tables_caught_up()
         while True:
             await asyncio.sleep(EVERY_S)
             await self._tick(time.monotonic())
 
     async def _tick(self, now_s: float) -> None:
-        seen = (self.room.paths.version, self.room.inventory.version)
+        seen = (self.context.routes.version, self.context.inventory.version)
         if seen != self._seen:
             self._seen, self._changed_s = seen, now_s
             self._since_s = now_s if self._since_s is None else self._since_s
@@ -78,11 +78,13 @@ class TurnsKeeper:
             await self._tell(shard, plans, now_s)
 
     async def _plan(self, shard: str) -> None:
-        inventory = self.room.inventory
-        paces = {nic: pace for nic, pace in inventory.paces.items() if inventory.member(nic).shard == shard}
+        inventory = self.context.inventory
+        probe_slots = {
+            nic: pace for nic, pace in inventory.probe_slots.items() if inventory.member(nic).shard == shard
+        }
         began_s = time.monotonic()
         plans = await asyncio.get_running_loop().run_in_executor(
-            self._pool, plan_shard, paces, self.room.paths
+            self._pool, plan_shard, probe_slots, self.context.routes
         )
         if plans != self._plans.get(shard):
             for nic in plans:
@@ -91,12 +93,12 @@ class TurnsKeeper:
         self._plans[shard] = plans
 
     async def _tell(self, shard: str, plans: dict[str, Plan], now_s: float) -> None:
-        lines = self.room.offsets.lines()
-        now_ns = self.room.log_clock.now_ns(time.monotonic_ns()) + self.room.offsets.log_offset_ns
+        lines = self.context.clocks.models()
+        now_ns = self.context.log_clock.now_ns(time.monotonic_ns()) + self.context.clocks.log_offset_ns
         due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, lines.get(nic), now_s)}
         sent = []
         for nic, record in records_of(due, shard, lines, now_ns).items():
-            sent.append(await self.room.send(TURNS.name, nic, TURNS.record, record))
+            sent.append(await self.context.send(PROBE_SCHEDULES.name, nic, PROBE_SCHEDULES.record, record))
             self._told[nic] = (record, now_s)
         await asyncio.gather(*sent)
 

@@ -20,9 +20,9 @@ from native.core.queues import QueueSolver
 from schemas.codec import BadRecord
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
-__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "sound_queueing"]
+__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "validate_queueing"]
 
 Record = dict[str, Any]
 
@@ -70,7 +70,7 @@ def knots_of(probes: float) -> int:
     return min(MOST_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
-def sound_queueing(record: Record, now_ns: int) -> Record:
+def validate_queueing(record: Record, now_ns: int) -> Record:
     """Return a decoded `PathQueueing` whose columns fit each other. Raises BadRecord for any other, and for
     one that is of another time than `now_ns`, fabric time."""
 
@@ -78,10 +78,10 @@ def sound_queueing(record: Record, now_ns: int) -> Record:
         return BadRecord("OUT_OF_RANGE", f"PathQueueing.{field}: {found}, expected {expected}")
 
     rows, cells = len(record["nic"]), len(record["slot"])
-    for name in ("peer", "path", "way", "floor_ns", "noise_ns", "singles", "idle", "lost", "cells"):
+    for name in ("peer", "path", "direction", "floor_ns", "noise_ns", "singles", "idle", "lost", "cells"):
         if len(record[name]) != rows:
             raise refuse(name, f"{len(record[name])} elements", rows)
-    for name in ("count", "least_ns", "mean_ns"):
+    for name in ("count", "min_ns", "mean_ns"):
         if len(record[name]) != cells:
             raise refuse(name, f"{len(record[name])} elements", cells)
     if len(record["at_ns"]) not in (0, cells):
@@ -93,8 +93,8 @@ def sound_queueing(record: Record, now_ns: int) -> Record:
     for name in ("nic", "peer"):
         if rows and np.max(record[name]) >= len(record["nics"]):
             raise refuse(name, np.max(record[name]), f"below {len(record['nics'])}")
-    if rows and not (np.min(record["way"]) >= 1 and np.max(record["way"]) <= 3):
-        raise refuse("way", f"{np.min(record['way'])} to {np.max(record['way'])}", "1 to 3")
+    if rows and not (np.min(record["direction"]) >= 1 and np.max(record["direction"]) <= 3):
+        raise refuse("direction", f"{np.min(record['direction'])} to {np.max(record['direction'])}", "1 to 3")
     if cells and np.min(record["count"]) < 1:
         raise refuse("count", np.min(record["count"]), "at least 1")
     if cells and np.max(np.abs(record["mean_ns"])) > WAIT_NS:
@@ -237,7 +237,7 @@ class ShardQueues:
         """Take bit/s over each link as flows report it, links as in paths."""
         self._flow_bps = bps
 
-    def take(self, record: Record, paths: PathBook) -> None:
+    def take(self, record: Record, paths: RouteTable) -> None:
         """Take a record of one of the shard's sources. What a source has told already is passed over."""
         source = self._sources.setdefault(record["source"], _Source())
         first, after = record["first_offset"], record["next_offset"]
@@ -279,7 +279,7 @@ class ShardQueues:
             )
         )
 
-    def _routes_of(self, record: Record, paths: PathBook) -> NDArray[np.int32]:
+    def _routes_of(self, record: Record, paths: RouteTable) -> NDArray[np.int32]:
         """Return the route of each row of a record, -1 where its links are not known."""
         nics = record["nics"]
         if len(self._nics) + len(nics) > MOST_NICS:
@@ -287,7 +287,7 @@ class ShardQueues:
             self._forget_routes()  # they name senders by number
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
-        nic, peer, path, way = (np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "way"))
+        nic, peer, path, way = (np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "direction"))
         key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | way if len(nic) else nic
         at = np.searchsorted(self._keys, key)
         found = np.full(len(key), -1, np.int32)
@@ -305,7 +305,7 @@ class ShardQueues:
             self.unknown_paths += int(np.count_nonzero(found[new] < 0))
         return found
 
-    def _route(self, nic: str, peer: str, path: int, way: int, paths: PathBook) -> int:
+    def _route(self, nic: str, peer: str, path: int, way: int, paths: RouteTable) -> int:
         # t1 and t3 are taken behind the sender's own queue: its port, the first link, is not in the delay
         sender = {1: nic, 2: peer}.get(way)
         out = paths.forward(nic, peer, path)[1:] if way in (1, 3) else ()
@@ -346,7 +346,7 @@ class ShardQueues:
                 self._busy.popleft()
         busy = self._busy[-1]
         singles = np.asarray(record["singles"], np.int64)
-        told = (route >= 0) & (singles > 0) & (np.asarray(record["way"]) != 3)
+        told = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
         if told.any():
             idle = np.asarray(record["idle"], np.int64)
             busy.grow(len(self._routes))

@@ -25,16 +25,15 @@ from sdnotify import SystemdNotifier
 from schemas import codec
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
-from streams.clock.stage import SolveStage
+from streams.clock.stage import ClockStage
 from streams.contention.stage import ContentionStage
-from streams.delays.stage import MapStage
+from streams.delays.stage import DelayStage
 from streams.links.stage import LinksStage
 from streams.policy.stage import PolicyStage
 from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
-from streams.runtime.context import Room
-from streams.runtime.fetches import NOT_AHEAD_S, tune_fetches
-from streams.runtime.in_loop import read_in_loop
+from streams.runtime.context import WorkerContext
+from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
 from streams.runtime.rejects import send_reject
 from streams.runtime.watchdog import watch
 from streams.settings import Stage, StreamSettings
@@ -43,9 +42,9 @@ __all__ = ["build_app", "main"]
 
 log = logging.getLogger(__name__)
 
-STAGES: Final[tuple[tuple[Stage, Callable[[Room], Staged]], ...]] = (
-    ("map", MapStage),
-    ("solve", SolveStage),
+STAGES: Final[tuple[tuple[Stage, Callable[[WorkerContext], Staged]], ...]] = (
+    ("map", DelayStage),
+    ("solve", ClockStage),
     ("links", LinksStage),
     ("links", AlertsStage),
     ("solve", ContentionStage),
@@ -119,13 +118,13 @@ class _Service:
     ) -> None:  # fmt: skip
         """`ready` is called with how many partitions it holds, whenever it can work on what it took over."""
         self.app = build_app(group, settings, datadir)
-        read_in_loop(self.app)
-        self.room = Room(self.app, settings, registry, flows="solve" in stages)
-        self.room.reject = self._reject_soon
-        self.owned = [made(self.room).partitions for stage, made in STAGES if stage in stages]
+        run_consumer_in_loop(self.app)
+        self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
+        self.context.reject = self._reject_soon
+        self.owned = [made(self.context).partitions for stage, made in STAGES if stage in stages]
         for owned in self.owned:
             owned.register()
-        self._read_ahead_s = NOT_AHEAD_S if "links" in stages else READ_AHEAD_S
+        self._read_ahead_s = NO_READ_AHEAD_S if "links" in stages else READ_AHEAD_S
         self._fetch = (FETCH_WAIT_MS, 1) if stages <= QUICK else (GATHER_WAIT_MS, GATHER_BYTES)
         self._ready = ready
         self._watching = False
@@ -135,33 +134,33 @@ class _Service:
         signals.on_before_shutdown.connect(self._stopping)
 
     async def _assigned(self, app: Any, assigned: set[TP], *_: Any, **__: Any) -> None:
-        tune_fetches(app, self._read_ahead_s, *self._fetch)
+        tune_fetcher(app, self._read_ahead_s, *self._fetch)
         for owned in self.owned:
-            owned.assigned(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
-        self.room.task("readiness", self._tell_ready(len(assigned)))
+            owned.assign(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
+        self.context.task("readiness", self._tell_ready(len(assigned)))
         if not self._watching:
             self._watching = True
-            self.room.task("watchdog", watch(self.room, self.owned))
+            self.context.task("watchdog", watch(self.context, self.owned))
 
     async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
-        await asyncio.gather(*(owned.revoked() for owned in self.owned))
+        await asyncio.gather(*(owned.revoke() for owned in self.owned))
 
     async def _tell_ready(self, partitions: int) -> None:
-        await self.room.views_caught_up()
+        await self.context.tables_caught_up()
         for owned in self.owned:
             await owned.ready()
         self._ready(partitions)
 
     async def _stopping(self, app: Any, *_: Any, **__: Any) -> None:
         SystemdNotifier().notify("STOPPING=1")
-        await asyncio.gather(*(owned.revoked() for owned in self.owned))
-        await self.room.stop()
+        await asyncio.gather(*(owned.revoke() for owned in self.owned))
+        await self.context.stop()
 
     def _reject_soon(self, message: Any, error: Exception) -> None:
         async def send() -> None:
-            await (await send_reject(self.room, message, message.value, "lookup", error))
+            await (await send_reject(self.context, message, message.value, "lookup", error))
 
-        self.room.task("reject", send())
+        self.context.task("reject", send())
 
 
 def main(settings: StreamSettings) -> int:
@@ -191,7 +190,7 @@ def main(settings: StreamSettings) -> int:
         if not apps:
             raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
         _run(apps, loop)
-        code = 70 if any(service.room.failed is not None for service in services) else 0
+        code = 70 if any(service.context.failed is not None for service in services) else 0
         _end_soon(code)
         return code
     finally:
@@ -255,7 +254,7 @@ def _end_soon(code: int) -> None:
 
 async def _gather_fetches(app: Any, *_: Any, **__: Any) -> None:
     """History waits for nobody: what comes within half a second is fetched at once."""
-    tune_fetches(app, READ_AHEAD_S, SINK_WAIT_MS, GATHER_BYTES)
+    tune_fetcher(app, READ_AHEAD_S, SINK_WAIT_MS, GATHER_BYTES)
 
 
 async def _ready_at_once(app: Any, *_: Any, **__: Any) -> None:

@@ -1,7 +1,7 @@
 """Which links a flow takes, and would take from other source ports, as a read-only view.
 
-In: the whole compacted topic `fabric.ways`: each host traces what its own NICs send, data of its flows and
-what it answers to others'. Out: `WayBook`, which joins the two directions. Knows no Kafka.
+In: the whole compacted topic `fabric.flow-routes`: each host traces what its own NICs send, data of its flows and
+what it answers to others'. Out: `FlowRouteTable`, which joins the two directions. Knows no Kafka.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from schemas import codec
 from schemas.sanity import MAX_NS
-from schemas.topics import WAYS
+from schemas.topics import FLOW_ROUTES
 from streams.runtime.route_table import split_pair
 
-__all__ = ["NO_WAYS", "Way", "WayBook"]
+__all__ = ["NO_ROUTES", "FlowRoute", "FlowRouteTable"]
 
 Links = tuple[str, ...]
 Ends = tuple[str, str]
@@ -22,32 +22,32 @@ DATA: Final = "DATA"
 ACK: Final = "ACK"
 
 
-class Way(NamedTuple):
-    """The links of a flow's data, in order, and of what answers it; `back` empty: not known."""
+class FlowRoute(NamedTuple):
+    """The links of a flow's data, in order, and of what answers it; `reverse` empty: not known."""
 
     links: Links
-    back: Links = ()
+    reverse: Links = ()
 
     @property
-    def both(self) -> Links:
+    def all_links(self) -> Links:
         """All links that the flow needs."""
-        return self.links + self.back
+        return self.links + self.reverse
 
 
-NO_WAYS: Final[Mapping[int, Way]] = {}
+NO_ROUTES: Final[Mapping[int, FlowRoute]] = {}
 
 
-class WayBook:
-    """Directed pair and destination port to source port to way, from `FlowWays` records."""
+class FlowRouteTable:
+    """Directed pair and destination port to source port to way, from `FlowRoutes` records."""
 
-    topic: Final = WAYS.name
+    topic: Final = FLOW_ROUTES.name
 
     def __init__(self) -> None:
         self.version = 0
         """Grows when any way is another than before."""
         self._traced: dict[Ends, dict[tuple[str, int, int], Links]] = {}
         """(nic, peer) that traced to (leg, flow's peer port, flow's port) to links, where all are known."""
-        self._ways: dict[tuple[str, str, int], dict[int, Way]] = {}
+        self._ways: dict[tuple[str, str, int], dict[int, FlowRoute]] = {}
         self._names: dict[Links, Links] = {}
 
     def take(
@@ -62,17 +62,17 @@ class WayBook:
             if key is not None:
                 self._put(*_ends(key.decode("utf-8", "replace")), {})
             return
-        record = codec.decode(value, WAYS.record, registry)
+        record = codec.decode(value, FLOW_ROUTES.record, registry)
         traced = {}
-        for way in record["ways"]:
-            if way["complete"] and way["hops"]:
-                links = tuple(way["hops"])
+        for way in record["routes"]:
+            if way["complete"] and way["links"]:
+                links = tuple(way["links"])
                 for link in links:
                     if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
                         raise codec.BadRecord(
-                            "OUT_OF_RANGE", f"FlowWays.hops: {link!r}, expected node:port>node:port"
+                            "OUT_OF_RANGE", f"FlowRoutes.hops: {link!r}, expected node:port>node:port"
                         )
-                traced[way["leg"], way["peer_port"], way["port"]] = self._names.setdefault(links, links)
+                traced[way["leg"], way["peer_port"], way["path"]] = self._names.setdefault(links, links)
         self._put(record["nic"], record["peer"], traced)
 
     def _put(self, nic: str, peer: str, traced: dict[tuple[str, int, int], Links]) -> None:
@@ -86,16 +86,16 @@ class WayBook:
             ends = (nic, peer) if leg == DATA else (peer, nic)
             self._ways.pop((*ends, peer_port), None)
 
-    def of(self, nic: str, peer: str, peer_port: int) -> Mapping[int, Way]:
+    def of(self, nic: str, peer: str, peer_port: int) -> Mapping[int, FlowRoute]:
         """Return source port to way of flows from `nic` to that port of `peer`; empty where none is known."""
         found = self._ways.get((nic, peer, peer_port))
         if found is None:
             there = self._traced.get((nic, peer))
             if there is None:
-                return NO_WAYS
-            back = self._traced.get((peer, nic), {})
+                return NO_ROUTES
+            reverse = self._traced.get((peer, nic), {})
             found = self._ways[nic, peer, peer_port] = {
-                port: Way(links, back.get((ACK, peer_port, port), ()))
+                port: FlowRoute(links, reverse.get((ACK, peer_port, port), ()))
                 for (leg, to, port), links in sorted(there.items())
                 if leg == DATA and to == peer_port
             }

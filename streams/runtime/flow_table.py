@@ -1,7 +1,7 @@
 """The flows that run, and which links they cross: a read-only view for every stage of a worker.
 
-In: `fabric.flows`, its newest minute and what comes, and the `PathBook` for flows whose own links nobody
-traced. Out: `FlowTail`, which hands each shard's reports to its `LiveFlows`; those show the flows as of a
+In: `fabric.flows`, its newest minute and what comes, and the `RouteTable` for flows whose own links nobody
+traced. Out: `FlowTable`, which hands each shard's reports to its `LiveFlows`; those show the flows as of a
 moment of the log's clock, so that a stage that judges by that moment judges the same in a replay. Knows no
 Kafka.
 """
@@ -20,7 +20,7 @@ from schemas import codec
 from schemas.sanity import MAX_NS
 from schemas.topics import FLOWS
 
-__all__ = ["Crossing", "FlowTail", "LiveFlow", "LiveFlows", "Report", "report_of"]
+__all__ = ["FlowOnLink", "FlowTable", "LiveFlow", "LiveFlows", "Report", "report_of"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ MAX_RATE_BPS: Final = 1e15
 
 
 class Paths(Protocol):
-    """What is asked of the `PathBook`."""
+    """What is asked of the `RouteTable`."""
 
     version: int
 
@@ -56,9 +56,9 @@ class LiveFlow(NamedTuple):
     job: str | None
     tenant: str | None
     rate_bps: float
-    receiver_held: bool
+    receiver_limited: bool
     """Whether the receiver's window held it back for most of the interval."""
-    sender_held: bool
+    sender_limited: bool
     """Whether its own host did, while there was something to send."""
     hops: tuple[str, ...]
     path: int
@@ -87,7 +87,7 @@ class Report(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class FlowOnLink:
     """A flow over one link; `weight` 1: surely, less: it takes one of several links, this one as likely."""
 
     flow: LiveFlow
@@ -135,7 +135,7 @@ def _wrong(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
         value = flow[share]
         if value is not None and not 0 <= value <= 1:
             return f"{name}: {share} {value}, expected 0 to 1"
-    for link in flow["hops"]:
+    for link in flow["links"]:
         if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
             return f"{name}: hops {link!r}, expected node:port>node:port"
     return None
@@ -155,7 +155,7 @@ def _flow(element: Record, system_ns: int) -> LiveFlow:
         rate_bps,
         (element["receiver_limited_share"] or 0.0) > HELD,
         not allowed and (sender or 0.0) - idle > HELD,
-        tuple(element["hops"]),
+        tuple(element["links"]),
         element["source_port"],
         element["rtt_ns"],
         element["peer_port"],
@@ -181,8 +181,8 @@ class LiveFlows:
         """Host to when it last reported, ns of the log's clock, and its flows."""
         self._links: dict[str, dict[str, float]] = {}
         """Flow to the links that it takes, or may take, each with how sure that is."""
-        self._crossing: dict[str, dict[str, LiveFlow]] = {}
-        self._held: dict[str, LiveFlow] = {}
+        self._flows_on: dict[str, dict[str, LiveFlow]] = {}
+        self._limited: dict[str, LiveFlow] = {}
 
     def take(self, report: Report, append_ns: int) -> None:
         """Take a report that the log took at `append_ns`; it shows once `advance` passes that."""
@@ -216,27 +216,27 @@ class LiveFlows:
         """Return the hosts that report."""
         return set(self._hosts)
 
-    def crossing(self, link: str) -> list[Crossing]:
+    def flows_on(self, link: str) -> list[FlowOnLink]:
         """Return the flows over a link, the heaviest first."""
-        of_link = self._crossing.get(link, {}).values()
-        found = [Crossing(flow, self._links[flow.flow_id][link]) for flow in of_link]
+        of_link = self._flows_on.get(link, {}).values()
+        found = [FlowOnLink(flow, self._links[flow.flow_id][link]) for flow in of_link]
         found.sort(key=lambda each: (-each.weight * each.flow.rate_bps, each.flow.flow_id))
         return found
 
     def rates_bps(self) -> dict[str, float]:
         """Return bit/s over each link, by the flows that surely take it."""
         rates = {}
-        for link, flows in self._crossing.items():
+        for link, flows in self._flows_on.items():
             sure = [f.rate_bps for f in flows.values() if self._links[f.flow_id][link] >= SURE]
             if sure:
                 rates[link] = sum(sure)
         return rates
 
-    def held(self) -> list[tuple[LiveFlow, tuple[str, ...]]]:
+    def limited_flows(self) -> list[tuple[LiveFlow, tuple[str, ...]]]:
         """Return the flows that one of their ends holds back, each with the links that it surely takes."""
         return [
             (flow, tuple(link for link, weight in self._links[name].items() if weight >= SURE))
-            for name, flow in sorted(self._held.items())
+            for name, flow in sorted(self._limited.items())
         ]
 
     def open_flows(self) -> list[LiveFlow]:
@@ -266,11 +266,11 @@ class LiveFlows:
                 self._place(flow)
             else:
                 for link in self._links[name]:
-                    self._crossing[link][name] = flow
-            if flow.receiver_held or flow.sender_held:
-                self._held[name] = flow
+                    self._flows_on[link][name] = flow
+            if flow.receiver_limited or flow.sender_limited:
+                self._limited[name] = flow
             else:
-                self._held.pop(name, None)
+                self._limited.pop(name, None)
         if report.whole:
             for name in [name for name in flows if name not in report.flows]:
                 del flows[name]
@@ -282,30 +282,30 @@ class LiveFlows:
         links = dict.fromkeys(flow.hops, 1.0) if flow.hops else self._likely(flow.nic, flow.peer)
         self._links[flow.flow_id] = links
         for link in links:
-            self._crossing.setdefault(link, {})[flow.flow_id] = flow
+            self._flows_on.setdefault(link, {})[flow.flow_id] = flow
 
     def _likely(self, nic: str, peer: str) -> dict[str, float]:
         """Return the links that a flow between two NICs may take: each as likely as probes' paths do."""
-        ways = {line.links for line in self._paths.paths(nic, peer).values() if line.complete}
+        routes = {route.links for route in self._paths.paths(nic, peer).values() if route.complete}
         shares: dict[str, float] = {}
-        for links in sorted(ways):
+        for links in sorted(routes):
             for link in dict.fromkeys(links):
-                shares[link] = shares.get(link, 0.0) + 1 / len(ways)
+                shares[link] = shares.get(link, 0.0) + 1 / len(routes)
         return shares
 
     def _drop(self, name: str) -> None:
-        self._held.pop(name, None)
+        self._limited.pop(name, None)
         self._unplace(name)
 
     def _unplace(self, name: str) -> None:
         for link in self._links.pop(name, {}):
-            of_link = self._crossing[link]
+            of_link = self._flows_on[link]
             del of_link[name]
             if not of_link:
-                del self._crossing[link]
+                del self._flows_on[link]
 
 
-class FlowTail:
+class FlowTable:
     """Hands the messages of `fabric.flows` to those who asked for a shard's flows."""
 
     topic: Final = FLOWS.name

@@ -1,6 +1,6 @@
 """Which links a probe takes, out and back, as a read-only view for every stage.
 
-In: the whole compacted topic `fabric.paths`, one `PathMaps` of each directed pair of NICs. Out: `PathBook`,
+In: the whole compacted topic `fabric.paths`, one `PathMaps` of each directed pair of NICs. Out: `RouteTable`,
 which tells the links of a prober's requests and of the answers to them. Each end traces the direction in
 which it sends: the way back stands in the peer's own record. Knows no Kafka.
 """
@@ -16,7 +16,7 @@ from schemas.sanity import MAX_NS
 from schemas.topics import PATHS
 from schemas.topology import Topology
 
-__all__ = ["NOWHERE", "PathBook", "PathLine", "link_rate_bps", "pair_key", "split_pair"]
+__all__ = ["NO_ROUTE", "Route", "RouteTable", "link_rate_bps", "pair_key", "split_pair"]
 
 Links = tuple[str, ...]
 
@@ -24,7 +24,7 @@ REQUEST: Final = "REQUEST"
 ANSWER: Final = "ANSWER"
 
 
-class PathLine(NamedTuple):
+class Route(NamedTuple):
     """What is known of one path: its directed links in order, and how far they can be relied on."""
 
     links: Links
@@ -39,7 +39,7 @@ CHANGES_KEPT: Final = 4096
 NAMES_KEPT: Final = 16_384
 """Names and ways that may be kept though no path has them any more, or as many as are in use."""
 
-NOWHERE: Final = PathLine((), False, "UNKNOWN", 0, 0, None)
+NO_ROUTE: Final = Route((), False, "UNKNOWN", 0, 0, None)
 """A path of which nothing is known."""
 
 
@@ -70,7 +70,7 @@ def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) 
     return 0
 
 
-class PathBook:
+class RouteTable:
     """Directed pair, leg and entropy value to links, from `PathMaps` records."""
 
     topic: Final = PATHS.name
@@ -78,7 +78,7 @@ class PathBook:
     def __init__(self) -> None:
         self.version = 0
         """Grows when any path is another than before; a repeated record changes nothing."""
-        self._pairs: dict[tuple[str, str], dict[tuple[str, int], PathLine]] = {}
+        self._pairs: dict[tuple[str, str], dict[tuple[str, int], Route]] = {}
         self._whole: dict[tuple[str, str], dict[tuple[str, int], Links]] = {}
         self._names: dict[Any, Any] = {}
         self._names_most = NAMES_KEPT
@@ -101,19 +101,19 @@ class PathBook:
         if len(self._names) > self._names_most:
             self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))
-        lines = {(self._one(p["leg"]), p["path"]): self._line(p) for p in record["paths"]}
+        routes = {(self._one(p["leg"]), p["path"]): self._route(p) for p in record["paths"]}
         known = self._pairs.get(pair)
-        self._pairs[pair] = lines
-        if known is None or _ways(known) != _ways(lines):
-            self._whole[pair] = {at: line.links for at, line in lines.items() if line.complete}
+        self._pairs[pair] = routes
+        if known is None or _comparable(known) != _comparable(routes):
+            self._whole[pair] = {at: route.links for at, route in routes.items() if route.complete}
             self._note(pair)
 
     def __len__(self) -> int:
         """Return how many directed pairs there is a record of."""
         return len(self._pairs)
 
-    def _line(self, path: codec.Record) -> PathLine:
-        hops = tuple(path["hops"])
+    def _route(self, path: codec.Record) -> Route:
+        hops = tuple(path["links"])
         links = self._names.get(hops)
         if links is None:
             for link in hops:
@@ -127,7 +127,7 @@ class PathBook:
             raise codec.BadRecord(
                 "OUT_OF_RANGE", f"PathMaps.hops: {twice!r} twice, expected each link of a whole path once"
             )
-        return PathLine(
+        return Route(
             links, path["complete"] and bool(links), self._one(path["found"]), path["since_ns"],
             path["changes"], path["contradiction"],
         )  # fmt: skip
@@ -139,9 +139,9 @@ class PathBook:
     def _forget_names(self) -> None:
         """Keep what paths have now: flows come and go, and take ways that no others took."""
         self._names = {}
-        for pair, lines in self._pairs.items():
-            for at, line in lines.items():
-                for value in (*pair, at[0], line.found, line.links, *line.links):
+        for pair, routes in self._pairs.items():
+            for at, route in routes.items():
+                for value in (*pair, at[0], route.found, route.links, *route.links):
                     self._one(value)
         self._names_most = NAMES_KEPT + 2 * len(self._names)
 
@@ -178,26 +178,30 @@ class PathBook:
         of_pair = self._whole.get((peer, nic))
         return of_pair.get((ANSWER, path), ()) if of_pair is not None else ()
 
-    def line(self, nic: str, peer: str, path: int, leg: str = REQUEST) -> PathLine:
+    def route(self, nic: str, peer: str, path: int, leg: str = REQUEST) -> Route:
         """Return all that is known of the packets that `nic` sends to `peer`, gaps or not: leg REQUEST, its
         own probes from port `path`; leg ANSWER, its answers to the peer's port `path`."""
         of_pair = self._pairs.get((nic, peer))
-        return of_pair.get((leg, path), NOWHERE) if of_pair is not None else NOWHERE
+        return of_pair.get((leg, path), NO_ROUTE) if of_pair is not None else NO_ROUTE
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every directed pair of which there is a record."""
         return list(self._pairs)
 
-    def paths(self, nic: str, peer: str) -> dict[tuple[str, int], PathLine]:
+    def paths(self, nic: str, peer: str) -> dict[tuple[str, int], Route]:
         """Return (leg, entropy value) to path of one directed pair."""
         return dict(self._pairs.get((nic, peer), {}))
 
     def links(self) -> set[str]:
         """Return every directed link that any path names."""
-        return {link for of_pair in self._pairs.values() for line in of_pair.values() for link in line.links}
+        return {
+            link for of_pair in self._pairs.values() for route in of_pair.values() for link in route.links
+        }
 
 
-def _ways(lines: Mapping[tuple[str, int], PathLine]) -> dict[tuple[str, int], tuple[Any, ...]]:
+def _comparable(routes: Mapping[tuple[str, int], Route]) -> dict[tuple[str, int], tuple[Any, ...]]:
     """Return what makes paths others than before: not since when, for a prober that starts anew counts
     anew."""
-    return {at: (line.links, line.complete, line.found, line.contradiction) for at, line in lines.items()}
+    return {
+        at: (route.links, route.complete, route.found, route.contradiction) for at, route in routes.items()
+    }

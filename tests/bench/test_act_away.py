@@ -16,7 +16,7 @@ LINKS = {HOME: ("leaf1:a>spine1:a",), ELSEWHERE: ("leaf1:b>spine2:a",), THIRD: (
 def health(state: str, at_s: float, seq: int) -> dict[str, Any]:
     return {
         "subject": "leaf1:a<>spine1:a", "kind": "LINK", "state": state, "seq": seq,
-        "links": list(LINKS[HOME]), "others": [], "since_ns": int(at_s * S), "judged_ns": int(at_s * S),
+        "links": list(LINKS[HOME]), "candidates": [], "since_ns": int(at_s * S), "evaluated_ns": int(at_s * S),
         "loss_rate": None, "flaps_hour": (seq + 1) // 2,
     }  # fmt: skip
 

@@ -21,12 +21,12 @@ from schemas.topics import (
     CONTENTION,
     DECISIONS,
     FALLBACKS,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
-    WAYS,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,13 +71,13 @@ def action(made, outcome, **more):
 
 
 def rounds(epoch, held, first=0):
-    names = ("flow_id", "action", "why", "reason")
+    names = ("flow_id", "action", "cause", "reason")
     now = time.time_ns()
     told = None if held is None else [dict(zip(names, each, strict=True)) for each in held]
     return {
-        "shard": "fabric", "epoch": epoch, "first_round": first, "at_ns": now, "inputs": [], "flows": 40,
+        "shard": "fabric", "epoch": epoch, "first_cycle": first, "at_ns": now, "inputs": [], "flows": 40,
         "movable": 40,
-        "rounds": [{"now_ns": now, "flows_ns": now, "positions": [], "decisions": 0, "held": told}],
+        "cycles": [{"now_ns": now, "flows_ns": now, "positions": [], "decisions": 0, "suppressed": told}],
     }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def flow(number, port, rate_bps, rtt_ns, hops, **more):
     return {
         "flow_id": f"h1/boot/sock:{number}", "state": "OPEN", "nic": "h1/eth0", "peer": "h5/eth0",
         "source_address": "10.0.0.1", "peer_address": "10.0.0.5", "source_port": port, "peer_port": 5001,
-        "protocol": "TCP", "hops": list(hops), "job": "llm", "tenant": None, "bytes_total": 10**9,
+        "protocol": "TCP", "links": list(hops), "job": "llm", "tenant": None, "bytes_total": 10**9,
         "interval_ns": 10_000_000, "bytes": 10**6, "rate_bps": rate_bps, "rtt_ns": rtt_ns,
         "can": ["MOVE"], **more,
     }  # fmt: skip
@@ -121,29 +121,29 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
     first = decision(1, "h1/b/sock:1", now - 3 * S)
     second = decision(2, "h2/b/sock:2", now - 2 * S, "COLLISION", "fabric/leaf1:swp3>spine1:swp1/77")
     third = decision(3, "h3/b/sock:3", now - 4 * S)
-    reflex = action(decision(0, "h4/b/sock:4", now - S, decision_id="h4/reflex/1"), "REFLEX", epoch=0)
+    reflex = action(decision(0, "h4/b/sock:4", now - S, decision_id="h4/reflex/1"), "LOCAL_REPAIR", epoch=0)
     produce(
         log, (CONFIG, "*", config()), (DECISIONS, "h1", first), (DECISIONS, "h2", second),
         (DECISIONS, "h3", third), (ACTIONS, "h1", action(first, "APPLIED")),
         (ACTIONS, "h1", action(first, "DUPLICATE")),
         (ACTIONS, "h2", action(second, "FAILED", detail="no such socket")), (ACTIONS, "h4", reflex),
-        (ROUNDS, "fabric", rounds(9, [("h1/b/sock:1", "RESTORE", "NO_BETTER_PATH", f"{CABLE}/5")])),
+        (POLICY_CYCLES, "fabric", rounds(9, [("h1/b/sock:1", "RESTORE", "NO_BETTER_PATH", f"{CABLE}/5")])),
     )  # fmt: skip
     found = json.loads(fabrictime(log, "actions", "--json").stdout)
     assert found["mode"]["act"] is True
     assert found["mode"]["by"] == "ann@ops"
     assert [(d["flow_id"], d["outcome"]) for d in found["decisions"]] == [
-        ("h4/b/sock:4", "REFLEX"), ("h2/b/sock:2", "FAILED"), ("h1/b/sock:1", "APPLIED"),
+        ("h4/b/sock:4", "LOCAL_REPAIR"), ("h2/b/sock:2", "FAILED"), ("h1/b/sock:1", "APPLIED"),
         ("h3/b/sock:3", "UNANSWERED"),
     ]  # fmt: skip
     assert found["decisions"][2]["outcomes"] == ["APPLIED", "DUPLICATE"]
-    assert [(h["why"], h["because"]) for h in found["held"]] == [
+    assert [(h["cause"], h["because"]) for h in found["held"]] == [
         ("NO_BETTER_PATH", "leaf1:swp3 ⇄ spine1:swp1 healed")
     ]
     moved = next(each for each in found["limits"] if each["what"].startswith("flows"))
     assert (moved["used"], moved["most"]) == (4, 20)
     text = fabrictime(log, "actions").stdout
-    for words in ("ACT: decisions are carried out", "1 APPLIED, 1 REFLEX, 1 FAILED, 1 UNANSWERED",
+    for words in ("ACT: decisions are carried out", "1 APPLIED, 1 LOCAL_REPAIR, 1 FAILED, 1 UNANSWERED",
                   "port 50001 → 50002", "flows collide at leaf1:swp3 → spine1:swp1 (no such socket)",
                   "1 held back", "no other path is better"):  # fmt: skip
         assert words in text
@@ -167,7 +167,7 @@ def test_watch_prints_what_happens_a_line_each(log):
         assert "WAITING h7/b/sock:71: move, port 50001 → 50002; leaf1:swp3 ⇄ spine1:swp1 is down" in line
         produce(
             log, (ACTIONS, "h7", action(made, "APPLIED")),
-            (ROUNDS, "fabric", rounds(10, [("h7/b/sock:71", "REROUTE", "COOL_DOWN", f"{CABLE}/6")])),
+            (POLICY_CYCLES, "fabric", rounds(10, [("h7/b/sock:71", "REROUTE", "COOL_DOWN", f"{CABLE}/6")])),
         )  # fmt: skip
         assert "APPLIED h7/b/sock:71" in child.stdout.readline()
         assert "HELD h7/b/sock:71: move; it was moved a short while ago" in child.stdout.readline()
@@ -196,16 +196,16 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     ]  # fmt: skip
     ways = {
         "nic": "h1/eth0", "peer": "h5/eth0", "shard": "fabric", "traced_ns": now,
-        "ways": [
-            {"leg": "DATA", "port": 50_000 + spine, "peer_port": 5001, "hops": list(WAY[spine]),
+        "routes": [
+            {"leg": "DATA", "path": 50_000 + spine, "peer_port": 5001, "links": list(WAY[spine]),
              "complete": True, "since_ns": now}
             for spine in WAY
         ],
     }  # fmt: skip
     health = {
         "subject": CABLE, "kind": "LINK", "shard": "fabric", "seq": 4, "state": "DOWN", "before": "UP",
-        "links": [WAY[1][1], ">".join(reversed(WAY[1][1].split(">")))], "since_ns": now, "judged_ns": now,
-        "flaps_hour": 1, "flaps_total": 1, "because": "PROBES", "text": "leaf1 to spine1 is DOWN",
+        "links": [WAY[1][1], ">".join(reversed(WAY[1][1].split(">")))], "since_ns": now, "evaluated_ns": now,
+        "flaps_hour": 1, "flaps_total": 1, "detected_by": "PROBES", "text": "leaf1 to spine1 is DOWN",
     }  # fmt: skip
     queue = {
         "link": WAY[2][1], "rate_bps": 10**9, "depth_mean_bytes": 60_000.0, "depth_max_bytes": 9e4,
@@ -224,14 +224,14 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     }  # fmt: skip
     fallbacks = {
         "host": "h1", "shard": "fabric", "epoch": 9, "seq": 0, "at_ns": now, "config_version": 1,
-        "flows": [{"flow_id": flow_id, "path": 50_002, "others": [50_003, 50_001]}],
+        "flows": [{"flow_id": flow_id, "path": 50_002, "other_paths": [50_003, 50_001]}],
     }  # fmt: skip
     produce(
         log, reports(2, flow(17, 50_002, 6.4e8, 80_000, WAY[2]), other), *nics,
-        (WAYS, "h1/eth0>h5/eth0", ways), (FLAPS, CABLE, health), (QUEUES, "fabric", queues),
+        (FLOW_ROUTES, "h1/eth0>h5/eth0", ways), (LINK_HEALTH, CABLE, health), (QUEUES, "fabric", queues),
         (CONTENTION, WAY[2][1], window),
         (FALLBACKS, "h1", fallbacks), (DECISIONS, "h1", made), (ACTIONS, "h1", done),
-        (ROUNDS, "fabric", rounds(11, [(flow_id, "RESTORE", "NO_BETTER_PATH", f"{CABLE}/5")])),
+        (POLICY_CYCLES, "fabric", rounds(11, [(flow_id, "RESTORE", "NO_BETTER_PATH", f"{CABLE}/5")])),
     )  # fmt: skip
     said = fabrictime(log, "why", flow_id, "--json")
     assert said.exit_code == 0, said.stderr
@@ -248,7 +248,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     assert (effect["before_bps"], effect["after_bps"]) == (2e7, 6.4e8)
     assert (effect["before_rtt_ns"], effect["after_rtt_ns"]) == (900_000, 80_000)
     assert effect["took"] == list(WAY[2][1:3])
-    assert [each["why"] for each in story["held"]] == ["NO_BETTER_PATH"]
+    assert [each["cause"] for each in story["held"]] == ["NO_BETTER_PATH"]
     for name in ("sock:17", "10.0.0.1:50002", "h1:50002", ":50002"):
         text = fabrictime(log, "why", name)
         assert text.exit_code == 0, text.stderr

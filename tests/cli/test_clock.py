@@ -73,7 +73,7 @@ def fleet():
             [
                 state("h1/ptp0"), state("h2/ptp0", bound_ns=90.0),
                 state("h3/ptp0", state="HOLDOVER", bound_ns=700.0, pairs=0),
-                state("h10/ptp0", state="UNSYNCED", bound_ns=1e9, event="LIAR", event_ns=250.0),
+                state("h10/ptp0", state="UNSYNCED", bound_ns=1e9, event="FALSETICKER", event_ns=250.0),
             ],
             suspects=[SUSPECT],
         ),
@@ -85,7 +85,7 @@ def fleet():
 def test_the_worst_stand_first_and_each_tells_its_last_event(fleet):
     found = fleet.picture(now_ns=NOW + 2 * S)
     assert [line.clock for line in found.clocks] == ["h10/ptp0", "h3/ptp0", "h2/ptp0", "h1/ptp0"]
-    assert [line.event for line in found.clocks] == ["LIAR", None, "STEP", None]
+    assert [line.event for line in found.clocks] == ["FALSETICKER", None, "STEP", None]
     assert (found.clocks[2].event_at_ns, found.clocks[2].nics) == ((WINDOW - 4) * S, 2)
     summary = found.summary()
     assert summary["bound_worst_clock"] == "h3/ptp0"
@@ -97,7 +97,7 @@ def test_the_worst_stand_first_and_each_tells_its_last_event(fleet):
         "fabric time follows the ensemble of all clocks; 1 domain",
         "1 suspect pair; newest window 2.0 s ago",
         "STEP +1.50 us",
-        "LIAR 250 ns rms",
+        "FALSETICKER 250 ns rms",
         "-1.23 ms",
         "+4.3210",
         "h1/eth0 > h2/eth1",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fabrictime.commands.cli import app
 from fabrictime.commands.live_config import LiveRecords, changed, parse_rule, with_rule
 from schemas import codec
-from schemas.topics import ALERTS, FLAPS
+from schemas.topics import ALERTS, LINK_HEALTH
 
 ROOT = Path(__file__).resolve().parents[2]
 S = 1_000_000_000
@@ -24,8 +24,8 @@ NOW = 1_760_000_000 * S
 def health(subject, state, seq=1, **more):
     return {
         "subject": subject, "kind": "LINK", "shard": "fabric", "seq": seq, "state": state, "before": "UP",
-        "links": [subject.replace("<>", ">")], "since_ns": NOW, "judged_ns": NOW + seq, "flaps_hour": 1,
-        "flaps_total": 1, "because": "PROBES", "text": f"{subject} is {state}", **more,
+        "links": [subject.replace("<>", ">")], "since_ns": NOW, "evaluated_ns": NOW + seq, "flaps_hour": 1,
+        "flaps_total": 1, "detected_by": "PROBES", "text": f"{subject} is {state}", **more,
     }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def fabrictime(log, *arguments):
 
 def test_links_shows_the_newest_of_what_is_not_up_and_check_is_an_exit_code(log):
     assert fabrictime(log, "links", "nothing-here", "--check").exit_code == 0
-    produce(log, FLAPS, [
+    produce(log, LINK_HEALTH, [
         health("leaf1:swp3<>spine1:swp1", "DOWN"), health("leaf1:swp3<>spine1:swp1", "UP", 2),
         health("leaf2:swp3<>spine1:swp2", "DOWN"),
         health("leaf3:swp3<>spine1:swp3", "GREY", loss_rate=0.05, loss_rate_low=0.04, loss_rate_high=0.06),
@@ -88,10 +88,10 @@ def test_watch_prints_each_change_as_it_comes(log):
     )  # fmt: skip
     try:
         subject = "leaf7:swp3<>spine1:swp7"
-        produce(log, FLAPS, [health(subject, "DOWN")])
+        produce(log, LINK_HEALTH, [health(subject, "DOWN")])
         assert child.stdout is not None
         assert f"DOWN {subject} is DOWN" in child.stdout.readline()
-        produce(log, FLAPS, [health("leaf6:swp1<>spine1:swp6", "DOWN"), health(subject, "UP", 2)])
+        produce(log, LINK_HEALTH, [health("leaf6:swp1<>spine1:swp6", "DOWN"), health(subject, "UP", 2)])
         assert f"UP {subject} is UP" in child.stdout.readline()
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == 0
@@ -140,8 +140,8 @@ def test_what_changes_nothing_or_makes_no_sense_is_refused():
     kept = with_rule(record, "*", "r", parse_rule("r", "*>rail:1", 5, 1))
     assert kept["thresholds"] == record["thresholds"]
     assert (kept["version"], len(kept["latency_rules"])) == (2, 1)
-    limited = {**kept, "most_actions_per_s": 7, "protected_jobs": ["llm"]}
+    limited = {**kept, "max_actions_per_s": 7, "protected_jobs": ["llm"]}
     further = changed(limited, "*", ["mode=ACT"])
-    assert (further["most_actions_per_s"], further["protected_jobs"]) == (7, ["llm"]), (
+    assert (further["max_actions_per_s"], further["protected_jobs"]) == (7, ["llm"]), (
         "a change keeps the rest"
     )

@@ -13,16 +13,16 @@ from fabrictime.commands import topology
 from fabrictime.commands.topology import Picture, file_of, picture_of
 from schemas import codec
 from schemas.topology import Topology
-from streams.runtime.route_table import PathBook
+from streams.runtime.route_table import RouteTable
 
 
 def nic(name: str, rail: int | None = None, **more: Any) -> dict[str, Any]:
     return {"nic": name, "rail": rail, "speed_bps": 25_000, "probe_port": 1, **more}
 
 
-def put(book: PathBook, start: str, goal: str, *ways: tuple[str, ...], **more: Any) -> None:
+def put(book: RouteTable, start: str, goal: str, *ways: tuple[str, ...], **more: Any) -> None:
     paths = [
-        {"path": 9320 + at, "leg": "REQUEST", "hops": list(way), "found": "TRACED", "complete": True,
+        {"path": 9320 + at, "leg": "REQUEST", "links": list(way), "found": "TRACED", "complete": True,
          "since_ns": 1, "changes": 0, "contradiction": None, **more}
         for at, way in enumerate(ways)
     ]  # fmt: skip
@@ -41,9 +41,9 @@ def way(start: str, low: str, spine: str, far: str, goal: str) -> tuple[str, ...
     )
 
 
-def rails(wired: dict[str, str]) -> tuple[PathBook, dict[str, dict[str, Any]]]:
+def rails(wired: dict[str, str]) -> tuple[RouteTable, dict[str, dict[str, Any]]]:
     """Hosts h1.. with two rails, e0 on leaf l0 and e1 on l1 but for `wired`."""
-    book, nics = PathBook(), {}
+    book, nics = RouteTable(), {}
     names = [f"h{host}/e{rail}" for host in range(1, 5) for rail in (0, 1)]
     leaf = {name: wired.get(name, f"l{name[-1]}") for name in names}
     for name in names:
@@ -112,7 +112,7 @@ def test_contradictions_and_gaps_are_shown_and_counted() -> None:
     assert found.contradictions == [("hop 2 is odd", 1)]
     assert found.wrong() == ["hop 2 is odd (1 paths)", "1 of 47 paths are not known from end to end"]
     assert "not known from end to end" in shown(found)
-    assert picture_of(PathBook(), {}).wrong() == ["no path in fabric.paths, expected at least one"]
+    assert picture_of(RouteTable(), {}).wrong() == ["no path in fabric.paths, expected at least one"]
 
 
 ADDRESSES = (
@@ -122,7 +122,7 @@ ADDRESSES = (
 
 
 def test_addresses_of_one_switch_are_one_switch_and_make_a_file() -> None:
-    book = PathBook()
+    book = RouteTable()
     put(book, "a/e", "b/e", *ADDRESSES)
     put(
         book,
@@ -152,7 +152,7 @@ def test_json_holds_all_of_it() -> None:
 
 
 def test_a_large_fabric_is_drawn_in_few_lines() -> None:
-    book, nics = PathBook(), {}
+    book, nics = RouteTable(), {}
     for leaf in range(64):
         a, b = f"h{leaf}/e", f"g{leaf}/e"
         nics[a], nics[b] = nic(a), nic(b)

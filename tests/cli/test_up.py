@@ -184,14 +184,14 @@ def test_probers_take_the_turns_that_are_laid_for_them(pipeline):
 
     wait_for(in_turns, 90)
     laid = {}
-    for _, _, value in pipeline.messages("fabric.turns"):
-        record = codec.decode(value, "ProbeTurns")
+    for _, _, value in pipeline.messages("fabric.probe-schedules"):
+        record = codec.decode(value, "ProbeSchedule")
         laid[record["nic"]] = record
     assert len(laid) == 8
     for nic, record in laid.items():
         assert nic not in record["peers"]
         assert set(record["peers"]) == laid.keys() - {nic}
-        assert len(record["path"]) % record["shots"] == 0
+        assert len(record["path"]) % record["probes_per_slot"] == 0
 
 
 def test_clock_3_ms_and_12_ppm_off_is_published_within_its_bound(pipeline):

@@ -29,14 +29,14 @@ class Watched:
     def __init__(self, testbed: Testbed, probers: type, **settings: Any) -> None:
         from producers.settings import ProbeSettings
         from producers.trace.probe_routes import ProbeRouteTracer
-        from streams.runtime.route_table import PathBook
+        from streams.runtime.route_table import RouteTable
 
         self.fabric, self.truth = testbed.fabric, testbed.truth
         names = [nic.nic for nic in self.fabric.nics()]
         hosts = {nic.nic: nic.host for nic in self.fabric.nics()}
         self.peers = {name: [other for other in names if hosts[other] != hosts[name]][:3] for name in names}
         self.fleet = probers(self.fabric, self.peers, rate_pps=300.0, paths=PATHS)
-        self.book, self.tombstones, self.published = PathBook(), [], 0
+        self.book, self.tombstones, self.published = RouteTable(), [], 0
         given = {"key_file": "unused", "paths": PATHS, "retrace_s": 600, **settings}
         self.watches = {}
         for nic in self.fabric.nics():
@@ -141,7 +141,7 @@ def test_traced_links_are_the_true_ones_for_every_pair_and_port(inside, probers,
             watched = Watched(testbed, probers, topology_file=names)
             try:
                 took_s = watched.run(lambda: not watched.wrong())
-                lines = [watched.book.line(*where) for where in watched.asked()]
+                lines = [watched.book.route(*where) for where in watched.asked()]
                 proven = [
                     watched.truth.path_of(name, peer, port, PORT)
                     == list(watched.book.forward(name, peer, port))
@@ -285,8 +285,8 @@ def test_a_file_that_is_out_of_date_is_a_contradiction_and_not_a_wrong_link(insi
             testbed.move("spine1", "spine3", ["leaf1"])
             watched = Watched(testbed, probers, topology_file=names)
             try:
-                watched.run(lambda: all(watched.book.line(*where).links for where in watched.asked()))
-                lines = [(watched.book.line(*where), where) for where in watched.asked()]
+                watched.run(lambda: all(watched.book.route(*where).links for where in watched.asked()))
+                lines = [(watched.book.route(*where), where) for where in watched.asked()]
                 told = [line.contradiction for line, _ in lines if line.contradiction]
                 whole = [line for line, _ in lines if line.complete and line.contradiction]
                 return len(lines), told, whole
@@ -312,7 +312,7 @@ def test_ipv6_paths_are_traced_alike(inside):
         from native.core.probe import Engine, Peer, open_sockets
         from producers.settings import ProbeSettings
         from producers.trace.probe_routes import ProbeRouteTracer
-        from streams.runtime.route_table import PathBook
+        from streams.runtime.route_table import RouteTable
 
         names = ["a", "r1", "r2", "b"]
         spaces: dict[str, str] = {}
@@ -356,7 +356,7 @@ def test_ipv6_paths_are_traced_alike(inside):
 
         userns.in_helper_thread(build)
         home = {"a": "fd00:0::", "b": "fd00:2::1"}
-        engines, book, watches = {}, PathBook(), {}
+        engines, book, watches = {}, RouteTable(), {}
         try:
             for name in ("a", "b"):
                 sockets = userns.in_netns(

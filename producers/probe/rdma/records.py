@@ -54,8 +54,8 @@ def nic_record(
         "capabilities": ["probe.ud"] if sure else ["probe.ud", "probe.ud.paths-unsure"],
         "path_ports": list(ready["paths"]) if ready["kind"] == "ROCE_V2" else [],
         "first_hop": None,
-        "turn_ns": 0,
-        "turn_shots": 0,
+        "slot_ns": 0,
+        "slot_probes": 0,
         "ud": {
             "kind": ready["kind"],
             "gid": ready["gid"],

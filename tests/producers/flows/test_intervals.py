@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from producers.flows.intervals import FlowRules, FlowTable, Registration
-from producers.flows.registrations import Registrations, parse_registration
-from producers.flows.service import AddressTable, FlowReporter
-from producers.flows.socket_diag import TcpSocket
-from producers.inventory.nics import nic_record
-from producers.local_socket import connect
+from producers.flows.service.intervals import FlowRules, FlowTable, Registration
+from producers.flows.service.registrations import Registrations, parse_registration
+from producers.flows.service.service import AddressTable, FlowReporter
+from producers.flows.service.socket_diag import TcpSocket
+from producers.inventory.nics.nics import nic_record
 from producers.settings import FlowSettings, NicSettings
 from schemas import codec
+from schemas.ipc import connect
 
 MS = 1_000_000
 LOCAL = {"10.0.0.1": "a/eth0"}
@@ -479,7 +479,7 @@ def test_a_queue_pair_that_is_moved_is_the_same_flow_on_another_path():
     flows.read([], [], {}, 200 * MS, [pair(50_000, 10**6, 190)])
     found = reported(flows)[-1]
     assert (found["source_port"], found["bytes_total"], found["state"]) == (50_000, 10**6, "OPEN")
-    assert found["hops"] == [], "never another port's"
+    assert found["links"] == [], "never another port's"
     flows.trace(lambda nic, peer, key: known[key[2]])
     assert reported(flows)[-1]["hops"] == ["a:eth0>l:2"]
     flows.read([], [], {}, 300 * MS)
@@ -758,7 +758,7 @@ def test_a_namespace_that_is_not_there_is_named(tmp_path):
 _RUN = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
-from producers.flows.service import main
+from producers.flows.service.service import main
 from producers.settings import FlowSettings, NicSettings
 settings, nics = json.loads(sys.argv[1])
 sys.exit(main(FlowSettings(**settings), [NicSettings(**nic) for nic in nics]))

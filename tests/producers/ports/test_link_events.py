@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from native.core.probe import Evidence, WayNews
-from producers.ports.link_events import EvidencePacer, LinkEvents, agent_trouble
+from native.core.probe import Evidence, PathEvidence
+from producers.trace.source_ports.link_events import EvidencePacer, LinkEvents, agent_trouble
 from schemas import codec
 from schemas.topics import LINKS
 
@@ -21,15 +21,15 @@ WELL = Evidence(
     stuck=0,
     receive_drops=0,
     capped=0,
-    ways=[],
+    paths=[],
 )
-DEAD = WayNews("h2/eth1", 9320, 2, 0, 0, 0, 3, 40_000_000, 2_500_000, 60_000_000, 59_990_000, 2_000_000)
-ALIVE = WayNews("h2/eth1", 9321, 0, 4, 0, 0, 0, -1, -1, 900_000, 870_000, 2_000_000)
+DEAD = PathEvidence("h2/eth1", 9320, 2, 0, 0, 0, 3, 40_000_000, 2_500_000, 60_000_000, 59_990_000, 2_000_000)
+ALIVE = PathEvidence("h2/eth1", 9321, 0, 4, 0, 0, 0, -1, -1, 900_000, 870_000, 2_000_000)
 
 
 def test_losses_and_the_answers_beside_them_go_into_one_event_that_the_schema_takes():
     events = LinkEvents("h1/eth1", "fabric", 77)
-    (record,) = events.probes(replace(WELL, ways=[DEAD, ALIVE]))
+    (record,) = events.probes(replace(WELL, paths=[DEAD, ALIVE]))
     read = codec.decode(codec.encode(LINKS.record, record), LINKS.record)
     assert read == record
     assert (read["kind"], read["nic"], read["shard"], read["run"]) == ("PROBE", "h1/eth1", "fabric", 77)
@@ -40,8 +40,8 @@ def test_losses_and_the_answers_beside_them_go_into_one_event_that_the_schema_ta
         "lost": 2,
         "answered": 0,
         "late": 0,
-        "held": 0,
-        "in_a_row": 3,
+        "delayed": 0,
+        "loss_streak": 3,
         "first_lost_age_ns": 40_000_000,
         "last_lost_age_ns": 2_500_000,
         "answered_age_ns": 60_000_000,
@@ -56,7 +56,7 @@ def test_every_event_of_a_run_has_the_next_number_whatever_its_kind():
     events = LinkEvents("h1/eth1", "fabric", 77)
     records = [
         events.carrier(False, 1, 2),
-        *events.probes(replace(WELL, ways=[DEAD])),
+        *events.probes(replace(WELL, paths=[DEAD])),
         *events.counters({"rx_crc_errors": (3, 10)}, 1, 2, 1_000_000_000),
         events.speed(100_000_000_000, 1, 2),
         events.verbs("PORT_ERR", 1, 2),
@@ -71,7 +71,7 @@ def test_every_event_of_a_run_has_the_next_number_whatever_its_kind():
 
 
 def test_more_ways_than_one_record_may_hold_go_into_more_events():
-    records = LinkEvents("a/b", "s", 1).probes(replace(WELL, ways=[ALIVE] * 5000))
+    records = LinkEvents("a/b", "s", 1).probes(replace(WELL, paths=[ALIVE] * 5000))
     assert [len(record["paths"]) for record in records] == [4096, 904]
     assert [record["event"] for record in records] == [0, 1]
 

@@ -11,7 +11,7 @@ import pytest
 from producers.probe.schedule import ScheduleFollower, slot_of
 from producers.settings import ProbeSettings
 from schemas import codec
-from schemas.topics import TURNS
+from schemas.topics import PROBE_SCHEDULES
 
 S = 1_000_000_000
 
@@ -28,10 +28,10 @@ class FakeEngine:
         now_ns = time.monotonic_ns()
         return now_ns + 5 * S + now_ns // 50_000, now_ns
 
-    def set_turns(self, *arguments: Any) -> None:
+    def set_schedule(self, *arguments: Any) -> None:
         self.calls.append(("set", *arguments))
 
-    def shift_turns(self, at_ns: int) -> None:
+    def shift_schedule(self, at_ns: int) -> None:
         self.calls.append(("shift", at_ns))
 
 
@@ -42,8 +42,8 @@ def plan(**more: Any) -> dict[str, Any]:
         "shard": "fabric",
         "planned_ns": 7,
         "begin_ns": now_ns - 3 * S,
-        "turn_ns": 5e6,
-        "shots": 2,
+        "slot_ns": 5e6,
+        "probes_per_slot": 2,
         "clock_at_ns": now_ns + 5 * S + now_ns // 50_000,
         "offset_ns": -(5e9 + now_ns // 50_000),
         "drift_ppb": -20_000.0,
@@ -51,7 +51,7 @@ def plan(**more: Any) -> dict[str, Any]:
         "peer": [0, 1, 1, 0],
         "path": [9320, 9321, 9320, 9321],
     } | more
-    return codec.decode(codec.encode(TURNS.record, record), TURNS.record)
+    return codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record)
 
 
 def taker() -> tuple[ScheduleFollower, FakeEngine]:
@@ -88,10 +88,10 @@ def test_a_plan_is_set_once_on_the_engine_s_time_and_then_kept_where_it_is():
 @pytest.mark.parametrize(
     "bent",
     [
-        {"shots": 5},
-        {"shots": 3},
-        {"turn_ns": 4e6},
-        {"turn_ns": 1e300},
+        {"probes_per_slot": 5},
+        {"probes_per_slot": 3},
+        {"slot_ns": 4e6},
+        {"slot_ns": 1e300},
         {"peer": [0, 1, 1]},
         {"peer": [0, 1, 2, 0]},
         {"peer": [0, 1, -1, 0]},

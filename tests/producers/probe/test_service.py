@@ -175,7 +175,7 @@ def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
 
     def told(found: Records) -> bool:
         return any(
-            row["peer"] == "b/lo" and row["in_a_row"] >= 3
+            row["peer"] == "b/lo" and row["loss_streak"] >= 3
             for record in found
             if record["nic"] == "a/lo" and record["system_ns"] > killed_ns
             for row in record["paths"]
@@ -186,7 +186,7 @@ def test_a_peer_that_is_killed_is_told_at_once_with_the_answers_of_the_living(
     numbers = [record["event"] for record in found if record["nic"] == "a/lo"]
     assert numbers == list(range(len(numbers)))
     assert any(row["peer"] == "c/lo" and row["answered"] for record in after for row in record["paths"])
-    lost = next(row for r in after for row in r["paths"] if row["peer"] == "b/lo" and row["in_a_row"] >= 3)
+    lost = next(row for r in after for row in r["paths"] if row["peer"] == "b/lo" and row["loss_streak"] >= 3)
     assert lost["first_lost_age_ns"] >= lost["last_lost_age_ns"] >= 0
     assert lost["arrived_age_ns"] >= 0
     nics = {record["nic"]: record for record in read("fabric.inventory").until(lambda found: len(found) >= 3)}
@@ -220,7 +220,7 @@ def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_
         return [row for row in said if row["leg"] == "REQUEST" and row["complete"]]
 
     paths = read("fabric.paths")
-    way = rows(paths.until(lambda found: len(rows(found)) == 2))[0]["hops"]
+    way = rows(paths.until(lambda found: len(rows(found)) == 2))[0]["links"]
     producer = Producer({"bootstrap.servers": log.bootstrap, "partitioner": "murmur2_random"})
 
     def tell(state: str) -> None:
@@ -234,7 +234,7 @@ def test_a_live_flows_way_is_looked_at_on_top_of_everything_else_until_the_flow_
             "peer_address": "127.0.0.2",
             "source_port": 1,
             "protocol": "TCP",
-            "hops": way,
+            "links": way,
             "bytes_total": 10,
             "interval_ns": 1,
             "bytes": 10,

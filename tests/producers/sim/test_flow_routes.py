@@ -4,40 +4,42 @@ from __future__ import annotations
 
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
-from schemas.topics import WAYS
-from streams.runtime.flow_routes import WayBook
+from schemas.topics import FLOW_ROUTES
+from streams.runtime.flow_routes import FlowRouteTable
 
 
 def fleet(**more: object) -> Simulation:
     given = {"nics": 16, "rate_pps": 0, "flow_s": 1000, "load": 0.1, **more}
-    return Simulation(SimSettings.model_validate(given), tell=(WAYS,))
+    return Simulation(SimSettings.model_validate(given), tell=(FLOW_ROUTES,))
 
 
-def told(run: Simulation, book: WayBook, seconds: float) -> list[str]:
+def told(run: Simulation, book: FlowRouteTable, seconds: float) -> list[str]:
     keys = []
     for out in run.advance(seconds):
-        assert out.topic is WAYS
+        assert out.topic is FLOW_ROUTES
         book.take(out.key.encode(), out.value())
         keys.append(out.key)
     return keys
 
 
 def test_every_flow_has_its_way_there_and_back_and_others_over_every_spine() -> None:
-    run, book = fleet(), WayBook()
+    run, book = fleet(), FlowRouteTable()
     told(run, book, 2)
     for flow in run.flows():
         nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
         found = book.of(nic, peer, 4791)
         assert list(found[flow.port].links) == flow.hops
         assert len(found) >= 32
-        assert all(way.back and way.back[0].startswith(peer.replace("/", ":")) for way in found.values())
+        assert all(
+            way.reverse and way.reverse[0].startswith(peer.replace("/", ":")) for way in found.values()
+        )
         if len(flow.hops) > 2:
             assert len({way.links for way in found.values()}) > 1
     assert not told(run, book, 2), "nothing new"
 
 
 def test_a_flow_that_moves_to_a_port_that_was_told_takes_the_way_that_was_told() -> None:
-    run, book = fleet(), WayBook()
+    run, book = fleet(), FlowRouteTable()
     told(run, book, 2)
     flow = next(flow for flow in run.flows() if len(flow.hops) > 2)
     nic, peer = (run.fleet.nic_ids[end] for end in (flow.source, flow.destination))
@@ -49,7 +51,7 @@ def test_a_flow_that_moves_to_a_port_that_was_told_takes_the_way_that_was_told()
 
 
 def test_ways_are_told_anew_when_a_switch_sees_a_link_down() -> None:
-    run, book = fleet(), WayBook()
+    run, book = fleet(), FlowRouteTable()
     told(run, book, 2)
     before = {flow.flow_id: flow.hops for flow in run.flows()}
     run.fault("down leaf1>spine1")
@@ -66,7 +68,7 @@ def test_ways_are_told_anew_when_a_switch_sees_a_link_down() -> None:
 
 
 def test_pairs_without_a_flow_make_room_for_others_and_are_taken_back() -> None:
-    run, book = fleet(flow_s=0.5, route_pairs=20, flows_per_nic=1), WayBook()
+    run, book = fleet(flow_s=0.5, route_pairs=20, flows_per_nic=1), FlowRouteTable()
     told(run, book, 5)
     nics = run.fleet.nic_ids
     known = {(a, b) for a in nics for b in nics if a != b and book.of(a, b, 4791)}

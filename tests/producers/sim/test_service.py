@@ -232,7 +232,7 @@ def test_service_publishes_what_agents_would_and_takes_faults(log, tmp_path):
         topics.until(
             LINKS,
             lambda found: any(
-                p["peer"] == "h1/eth1" and p["in_a_row"] > 3 for r in found for p in r["paths"]
+                p["peer"] == "h1/eth1" and p["loss_streak"] > 3 for r in found for p in r["paths"]
             ),
         )
         topics.until(

@@ -10,7 +10,7 @@ import pytest
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.simulation import EPOCH_NS, Simulation
 from schemas import codec
-from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TRUTH, TURNS, WAYS
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, PATHS, PROBE_SCHEDULES, PROBES, TRUTH
 
 
 def settings(**more):
@@ -38,7 +38,7 @@ def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
         )
     )
     found = by_topic(run, 1.2)
-    assert set(found) == {PROBES, INVENTORY, PATHS, LINKS, FLOWS, WAYS, TRUTH}
+    assert set(found) == {PROBES, INVENTORY, PATHS, LINKS, FLOWS, FLOW_ROUTES, TRUTH}
     for outs in found.values():
         for out in outs:
             out.record()
@@ -46,7 +46,7 @@ def test_every_message_is_valid_and_times_do_not_run_back_within_a_tick():
     assert all(out.at_ns >= EPOCH_NS for outs in found.values() for out in outs)
     assert {out.record()["kind"] for out in found[LINKS]} == {"PROBE", "CARRIER"}
     ways = [path for out in found[LINKS] for path in out.record().get("paths", ())]
-    assert all(path["held"] == path["late"] <= path["answered"] for path in ways), "taken back twice"
+    assert all(path["delayed"] == path["late"] <= path["answered"] for path in ways), "taken back twice"
 
 
 def test_same_seed_same_bytes():
@@ -64,7 +64,7 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
     nic = run.fleet.nic_ids[3]
     found = by_topic(run, 0.1)
     announced = next(out.record() for out in found[INVENTORY] if out.key == nic)
-    assert (announced["turn_ns"], announced["turn_shots"]) == run.pace == (1_000_000, 1)
+    assert (announced["slot_ns"], announced["slot_probes"]) == run.pace == (1_000_000, 1)
     peers = sorted({peer for out in found[PROBES] if out.key == nic for peer in out.columns().peers})[:3]
     clock = run.clocks[3]
     record = {
@@ -72,8 +72,8 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
         "shard": "sim",
         "planned_ns": 0,
         "begin_ns": run.now_ns - 7_300_000,
-        "turn_ns": 1e6,
-        "shots": 1,
+        "slot_ns": 1e6,
+        "probes_per_slot": 1,
         "clock_at_ns": EPOCH_NS,
         "offset_ns": -float(clock["offset_ns"]),
         "drift_ppb": -float(clock["drift_ppb"]),
@@ -81,7 +81,7 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
         "peer": [0, 1, 2, 3],
         "path": [9321, 9322, 9320, 9320],
     }
-    run.take_turns(codec.decode(codec.encode(TURNS.record, record), TURNS.record))
+    run.take_turns(codec.decode(codec.encode(PROBE_SCHEDULES.record, record), PROBE_SCHEDULES.record))
     begin_ns = run.now_ns
     probes = [out.columns() for out in by_topic(run, 0.5)[PROBES] if out.key == nic]
     sent: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -100,7 +100,7 @@ def test_turns_are_taken_on_the_nic_s_own_clock_until_its_rate_changes():
         "the fourth turn is anybody's"
     )
     with pytest.raises(ValueError, match=f"turns of {nic}: 2 paths in a turn, expected 1 to 1"):
-        run.take_turns(record | {"shots": 2})
+        run.take_turns(record | {"probes_per_slot": 2})
     run.take_turns(record | {"nic": "elsewhere/eth1"})
 
 
@@ -156,7 +156,7 @@ def test_blackhole_loses_what_crosses_it_and_nothing_else():
             (lost if path["lost"] else answered).add(at)
             if path["lost"]:
                 assert path["answered"] == 0
-                assert path["in_a_row"] > 0
+                assert path["loss_streak"] > 0
                 assert path["last_lost_age_ns"] >= path["timeout_ns"]
     crossing = set()
     nic, peer, port = run._group
@@ -189,7 +189,7 @@ def test_down_is_seen_by_the_host_itself_and_paths_are_traced_again():
     newest = {out.key: out.record() for out in found[PATHS]}
     gone = run.fleet.link_ids[run.faults[0].target.links[0]]
     assert any(path["changes"] for record in newest.values() for path in record["paths"])
-    assert not any(gone in path["hops"] for record in newest.values() for path in record["paths"])
+    assert not any(gone in path["links"] for record in newest.values() for path in record["paths"])
     run.clear(1)
     back = [
         path for out in by_topic(run, 0.3)[PATHS] for path in out.record()["paths"] if path["changes"] == 2
@@ -272,7 +272,7 @@ def test_flow_reports_add_up_and_decisions_are_obeyed():
     rows = {row["flow_id"]: row for out in by_topic(run, 1)[FLOWS] for row in out.record()["flows"]}
     assert rows[one.flow_id]["rate_bps"] == pytest.approx(1e9, rel=1e-3)
     assert rows[one.flow_id]["rate_limit_bps"] == 10**9
-    assert rows[other.flow_id]["hops"] != before
+    assert rows[other.flow_id]["links"] != before
     with pytest.raises(ValueError, match="no such open flow"):
         run.set_flow_rate("h1/x/qp:eth1:1:1", 1e9)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Shape
-from schemas.ids import cable_id, split_nic
+from schemas.ids import cable_id, nic_parts
 
 SHAPES = st.builds(
     lambda racks, per_rack, short, rails, per_rail, spines, cables, per_pod, cores: Shape(
@@ -110,7 +110,7 @@ def test_oversubscription_takes_uplinks_away():
 def test_rails_join_the_same_device_of_every_host_in_a_rack():
     fleet = Fleet.of(1_024)
     for nic, name in enumerate(fleet.nic_ids):
-        _, device = split_nic(name)
+        _, device = nic_parts(name)
         leaf = fleet.node_ids[fleet.link_to[2 * nic]]
         rack = int(fleet.nic_host[nic]) // fleet.shape.hosts_per_rack
         rail = int(device.removeprefix("eth")) - 1

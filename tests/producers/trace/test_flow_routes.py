@@ -11,7 +11,7 @@ from producers.settings import FlowSettings
 from producers.trace.flow_routes import FlowRouteTracer, flow_candidate_ports
 from producers.trace.sockets import TraceReply
 from schemas import codec
-from streams.runtime.flow_routes import WayBook
+from streams.runtime.flow_routes import FlowRouteTable
 
 A, B = "10.0.0.1", "10.0.1.1"
 FIRST_HOP = {"a/e": "10.1.0.0", "b/e": "10.1.0.2"}
@@ -93,7 +93,7 @@ class Watched:
             seed=1,
         )
         self.now_s = 0.0
-        self.book = WayBook()
+        self.book = FlowRouteTable()
 
     def put(self, topic: str, key: str, value: bytes | None) -> None:
         self.puts.append((key, value))
@@ -166,9 +166,9 @@ def test_what_a_peer_asks_for_is_answered_for():
     rows = [
         {
             "leg": "DATA",
-            "port": port,
+            "path": port,
             "peer_port": 80,
-            "hops": [],
+            "links": [],
             "complete": False,
             "since_ns": 1,
             "protocol": "UDP",
@@ -179,13 +179,13 @@ def test_what_a_peer_asks_for_is_answered_for():
     watched.tracer.on_peer_routes("b/e", {"ways": [*rows, *others]}, watched.now_s)
     watched.run(2)
     (name, value) = watched.puts[-1]
-    record = codec.decode(value, "FlowWays")
+    record = codec.decode(value, "FlowRoutes")
     assert name == "a/e>b/e"
-    assert [(way["leg"], way["port"], way["peer_port"]) for way in record["ways"]] == [
+    assert [(way["leg"], way["path"], way["peer_port"]) for way in record["routes"]] == [
         ("ACK", 61_000, 80),
         ("ACK", 61_001, 80),
     ]
-    assert [tuple(way["hops"]) for way in record["ways"]] == [
+    assert [tuple(way["links"]) for way in record["routes"]] == [
         watched.links(80, 61_000),
         watched.links(80, 61_001),
     ]

@@ -22,8 +22,8 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DELAYS,
-    FLAPS,
     INVENTORY,
+    LINK_HEALTH,
     LINKS,
     PATHS,
     Topic,
@@ -31,8 +31,8 @@ from schemas.topics import (
 from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
 from streams.contention.windows import ContentionRules, ContentionWatch
 from streams.links.health import ShardHealth
-from streams.runtime.flow_table import FlowTail
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_table import FlowTable
+from streams.runtime.route_table import RouteTable
 from tests.streams.alerts.test_shard_alerts import RULE, T0, slow
 from tests.streams.contention.test_windows import queue
 
@@ -80,7 +80,7 @@ def judge(
     evidence: Iterable[Message], paths: Iterable[Message], seed: int | None
 ) -> list[tuple[int, str, Any]]:
     """What link health says of evidence; `seed`: its worker looks at the time now and then, in between."""
-    rng, book = random.Random(seed), PathBook()
+    rng, book = random.Random(seed), RouteTable()
     health = ShardHealth("fabric", source="fabric.links/0")
     said: list[tuple[int, str, Any]] = []
     now_ns = 0
@@ -89,9 +89,9 @@ def judge(
             book.take(message.key.encode(), message.value, None, message.append_ns)
             continue
         while seed is not None and now_ns < message.append_ns:
-            said += [(now_ns, *change) for change in health.tick(now_ns)]
+            said += [(now_ns, *change) for change in health.evaluate(now_ns)]
             now_ns = max(now_ns, message.append_ns - 600 * MS) + rng.choice((1, 5, 30, 100)) * MS
-        changes = health.take(message.record or {}, message.append_ns, book, message.offset)
+        changes = health.ingest(message.record or {}, message.append_ns, book, message.offset)
         said += [(message.append_ns, *change) for change in changes]
     return said
 
@@ -123,7 +123,7 @@ def hour() -> Log:
     _delays(log)
     _queues(log)
     for at_ns, subject, record in judge(log.of(LINKS), log.of(PATHS), seed=1):
-        log.put(FLAPS, subject, at_ns + 2 * MS, record)
+        log.put(LINK_HEALTH, subject, at_ns + 2 * MS, record)
     log.messages.sort()
     return log
 
@@ -178,7 +178,7 @@ def _delays(log: Log) -> None:
 
 
 def _queues(log: Log) -> None:
-    tail = FlowTail(PathBook(), lambda nic: True)
+    tail = FlowTable(RouteTable(), lambda nic: True)
     watch = ContentionWatch("fabric", tail.of("fabric"), lambda nic: True, lambda: 4, lambda _: 10**9)
     for second in range(HOUR_S):
         stands = any(second in each for each in QUEUED)
@@ -262,9 +262,9 @@ def test_the_hour_has_alerts_of_every_kind_each_raised_once_and_most_cleared() -
 def test_link_health_is_the_same_however_often_its_worker_looks_at_the_time() -> None:
     log = hour()
     evidence, paths = log.of(LINKS), log.of(PATHS)
-    told = [(m.key, m.value) for m in log.of(FLAPS)]
+    told = [(m.key, m.value) for m in log.of(LINK_HEALTH)]
     again = [
-        (subject, None if record is None else codec.encode(FLAPS.record, record))
+        (subject, None if record is None else codec.encode(LINK_HEALTH.record, record))
         for _, subject, record in judge(evidence, paths, seed=None)
     ]
     assert sorted(again, key=repr) == sorted(told, key=repr)
@@ -320,7 +320,7 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
             break
         if message.append_ns >= since[message.topic]:
             feed.offer(message)
-        elif message.topic == FLAPS.name:
+        elif message.topic == LINK_HEALTH.name:
             last[message.key] = message
     for message in last.values():
         feed.offer(message)

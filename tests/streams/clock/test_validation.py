@@ -11,10 +11,11 @@ from native.core import ProbeColumns
 from schemas import codec
 from schemas.sanity import sound_offsets
 from streams.clock.solver import ShardClocks
-from streams.clock.validation import sound
+from streams.clock.validation import validate_fits
 from streams.delays.counters import JumpLimit
-from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.records import clock_fits, fit_window
 from streams.delays.source_partition import Source
+from streams.runtime.tables import Member
 
 WINDOW_NS = 1_000_000_000
 NOW = 1_795_000_000 * WINDOW_NS
@@ -36,19 +37,19 @@ def fits(window: int = NOW // WINDOW_NS, **changed: Any) -> dict[str, Any]:
 
 def test_an_honest_record_goes_through_as_it_is() -> None:
     record = fits()
-    assert sound(record, NOW + 2 * WINDOW_NS, WINDOW_NS) == (record, 0)
+    assert validate_fits(record, NOW + 2 * WINDOW_NS, WINDOW_NS) == (record, 0)
 
 
 @pytest.mark.parametrize("ahead", [2, 10**9, 2**62 // WINDOW_NS])
 def test_a_window_that_has_not_come_yet_is_refused(ahead: int) -> None:
     with pytest.raises(codec.BadRecord, match="window") as found:
-        sound(fits(NOW // WINDOW_NS + ahead), NOW, WINDOW_NS)
+        validate_fits(fits(NOW // WINDOW_NS + ahead), NOW, WINDOW_NS)
     assert found.value.reason == "OUT_OF_RANGE"
 
 
 def test_another_window_length_is_refused() -> None:
     with pytest.raises(codec.BadRecord, match="window_start_ns"):
-        sound(fits(window_start_ns=NOW // 2), NOW, WINDOW_NS)
+        validate_fits(fits(window_start_ns=NOW // 2), NOW, WINDOW_NS)
 
 
 ABSURD = [
@@ -67,7 +68,7 @@ ABSURD = [
 
 @pytest.mark.parametrize("changed", ABSURD)
 def test_an_absurd_element_is_left_out_and_the_rest_is_solved(changed: dict[str, Any]) -> None:
-    record, left_out = sound(fits(**changed), NOW + 2 * WINDOW_NS, WINDOW_NS)
+    record, left_out = validate_fits(fits(**changed), NOW + 2 * WINDOW_NS, WINDOW_NS)
     assert left_out == 1
     clocks = ShardClocks("s")
     for each in clocks.solve(record["window"], WINDOW_NS, [record], {}):
@@ -128,7 +129,7 @@ def test_the_farthest_readings_that_are_decoded_make_records_that_can_be_solved(
         for window in source.add(at_ns, number, 1, batch, number):
             for record in clock_fits(fit_window(window), MEMBERS, ["s"], WINDOW_NS, LIMIT):
                 read = codec.decode(codec.encode("ClockFits", record), "ClockFits")
-                entering = [sound(read, at_ns, WINDOW_NS)[0]]
+                entering = [validate_fits(read, at_ns, WINDOW_NS)[0]]
                 for each in clocks.solve(window.cut.window, WINDOW_NS, entering, {}):
                     codec.encode("ClockOffsets", each)
                     solved += 1

@@ -9,8 +9,8 @@ import pytest
 
 from schemas import codec
 from streams.contention.windows import ContentionRules, ContentionWatch, place_of
-from streams.runtime.flow_table import FlowTail, LiveFlows
-from streams.runtime.route_table import PathBook
+from streams.runtime.flow_table import FlowTable, LiveFlows
+from streams.runtime.route_table import RouteTable
 from streams.runtime.thresholds import THRESHOLDS, Thresholds
 
 MS = 1_000_000
@@ -50,7 +50,7 @@ def flow(name: int, source: int, to: int, rate: float, hops: list[str], **more: 
         "flow_id": f"h{source}/boot/sock:{name}", "state": "OPEN", "nic": f"h{source}/eth1",
         "peer": f"h{to}/eth1", "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2,
         "protocol": "UDP", "bytes_total": 0, "interval_ns": 0, "bytes": 0, "rate_bps": rate * 1e6,
-        "hops": hops, **more,
+        "links": hops, **more,
     }  # fmt: skip
 
 
@@ -58,8 +58,8 @@ class Shard:
     """A watch with its flows and paths, fed window by window."""
 
     def __init__(self, watch: ContentionWatch | None = None) -> None:
-        self.paths = PathBook()
-        self.tail = FlowTail(self.paths, NICS.__contains__)
+        self.paths = RouteTable()
+        self.tail = FlowTable(self.paths, NICS.__contains__)
         self.flows = self.tail.of("fabric")
         self.watch = watch or self.new()
         self.window = T0 // WINDOW
@@ -321,17 +321,17 @@ def test_a_flow_nobody_traced_counts_where_its_pairs_paths_agree():
     record = {
         "nic": "h1/eth1", "peer": "h5/eth1", "shard": "fabric", "run": 1, "traced_ns": 1,
         "paths": [
-            {"path": n, "leg": "REQUEST", "hops": hops, "found": "TRACED", "complete": True, "since_ns": 1,
+            {"path": n, "leg": "REQUEST", "links": hops, "found": "TRACED", "complete": True, "since_ns": 1,
              "changes": 0, "contradiction": None}
             for n, hops in enumerate(ways)
         ],
     }  # fmt: skip
     shard.report(flow(1, 1, 5, 1000, []))
-    assert shard.flows.crossing(LAST) == []
+    assert shard.flows.flows_on(LAST) == []
     shard.paths.take(b"h1/eth1>h5/eth1", codec.encode("PathMaps", record))
     shard.flows.advance(shard.window * WINDOW)
-    assert [each.sure for each in shard.flows.crossing(LAST)] == [True]
-    (maybe,) = shard.flows.crossing(ways[0][1])
+    assert [each.sure for each in shard.flows.flows_on(LAST)] == [True]
+    (maybe,) = shard.flows.flows_on(ways[0][1])
     assert maybe.weight == 0.5
     (opened,) = shard.step(queue(ways[0][1], 80e3))
     assert opened["flows"] == []
@@ -343,7 +343,7 @@ def test_links_that_cannot_be_told_apart_are_one_window_that_says_so():
     shard.report(flow(1, 1, 5, 600, [SPINE]), flow(2, 2, 6, 600, [SPINE]))
     alike = [queue(SPINE, 12e3, group=3), queue(DOWN, 11e3, group=3)]
     (opened,) = shard.step(*alike)
-    assert (opened["link"], opened["others"]) == (SPINE, [DOWN])
+    assert (opened["link"], opened["candidates"]) == (SPINE, [DOWN])
     assert opened["depth_bytes"] == pytest.approx(23e3)
     assert f"not told apart from {DOWN}" in opened["text"]
     shard.step(queue(SPINE, 5e3, group=1), queue(DOWN, 18e3, group=1))
@@ -477,7 +477,7 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
         ({"rate_bps": -5.0}, "rate_bps -5.0"),
         ({"rate_bps": 1e300}, "rate_bps 1e+300"),
         ({"busy_share": 1.5}, "busy_share 1.5"),
-        ({"hops": ["leaf1"]}, "hops 'leaf1'"),
+        ({"links": ["leaf1"]}, "hops 'leaf1'"),
     ],
 )  # fmt: skip
 def test_a_flow_that_cannot_be_is_left_out_and_told(change, says, caplog):
@@ -490,7 +490,7 @@ def test_a_flow_that_cannot_be_is_left_out_and_told(change, says, caplog):
     }  # fmt: skip
     shard.tail.take(b"h1", codec.encode("FlowReports", record), None, shard.window * WINDOW)
     shard.flows.advance(shard.window * WINDOW)
-    assert [each.flow.flow_id[-1] for each in shard.flows.crossing(LAST)] == ["2", "7"]
+    assert [each.flow.flow_id[-1] for each in shard.flows.flows_on(LAST)] == ["2", "7"]
     assert shard.tail.refused == 2, "that one, and the id that came twice"
     assert says in caplog.text
 
@@ -516,10 +516,10 @@ def test_flows_show_as_of_a_moment_and_those_of_silent_hosts_go():
     }  # fmt: skip
     shard.tail.take(b"h1", codec.encode("FlowReports", record), None, at + WINDOW)
     shard.flows.advance(at + WINDOW - 1)
-    assert len(shard.flows.crossing(LAST)) == 1, "not before its time"
+    assert len(shard.flows.flows_on(LAST)) == 1, "not before its time"
     late = shard.tail.of("fabric")
     shard.flows.advance(at + WINDOW)
-    assert shard.flows.crossing(LAST) == late.crossing(LAST) == []
+    assert shard.flows.flows_on(LAST) == late.flows_on(LAST) == []
     shard.report(flow(1, 1, 5, 50, [LAST]))
     shard.flows.advance(at + WINDOW + 6 * 10**9)
     assert (shard.flows.count(), shard.flows.hosts()) == (0, set())

@@ -17,8 +17,8 @@ from streams.delays.queueing import (
     SourceQueueing,
     slot_ns_of,
 )
-from streams.delays.records import Member
-from streams.queues.inference import sound_queueing
+from streams.queues.inference import validate_queueing
+from streams.runtime.tables import Member
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 SLOT_NS = 250_000
@@ -42,7 +42,7 @@ def batch(sent, forward, *, nic="a/eth0", peer="b/eth0", flushed=EPOCH_NS):
 def told(source):
     """The one record that a source gives, and {way: [(ns after EPOCH_NS, count, mean ns)]} of its cells."""
     (record,) = source.take(MEMBERS)
-    assert sound_queueing(record, EPOCH_NS)
+    assert validate_queueing(record, EPOCH_NS)
     ends = np.cumsum(record["cells"])
     slot = np.asarray(record["slot"], np.int64)
     when = record["start_ns"] - EPOCH_NS + slot * record["slot_ns"] + record["at_ns"]
@@ -51,7 +51,7 @@ def told(source):
             (int(when[n]), int(record["count"][n]), float(record["mean_ns"][n]))
             for n in range(end - cells, end)
         ]
-        for way, cells, end in zip(record["way"], record["cells"], ends, strict=True)
+        for way, cells, end in zip(record["direction"], record["cells"], ends, strict=True)
     }
 
 

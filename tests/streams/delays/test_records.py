@@ -14,9 +14,10 @@ from fabrictime.bench._fleet import SyntheticFleet
 from native.core import ClockLine, ProbeColumns
 from schemas import codec
 from streams.delays.counters import JumpLimit
-from streams.delays.records import Member, clock_fits, fit_window, path_delays
+from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.stage import recovered
+from streams.runtime.tables import Member
 
 MS = 1_000_000
 WINDOW = 1000 * MS

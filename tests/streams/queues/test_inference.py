@@ -11,8 +11,8 @@ from fabrictime.bench._see_queues import EPOCH_NS, SLOT_NS, Run
 from schemas import codec
 from schemas.codec import BadRecord
 from streams.delays.queueing import slot_ns_of
-from streams.queues.inference import ShardQueues, busy_shares, sound_queueing
-from streams.runtime.route_table import PathBook
+from streams.queues.inference import ShardQueues, busy_shares, validate_queueing
+from streams.runtime.route_table import RouteTable
 
 NOW_NS = EPOCH_NS
 
@@ -64,9 +64,9 @@ def queueing(**changes):
         "shard": "fabric", "source": "fabric.probes/0", "first_offset": 0, "next_offset": 5,
         "part": 0, "parts": 1,
         "start_ns": NOW_NS, "slot_ns": 250_000, "complete_ns": NOW_NS + 40_000_000, "synced": True,
-        "nics": ["a/eth0", "b/eth0"], "nic": [0], "peer": [1], "path": [9320], "way": [1], "floor_ns": [5e3],
+        "nics": ["a/eth0", "b/eth0"], "nic": [0], "peer": [1], "path": [9320], "direction": [1], "floor_ns": [5e3],
         "noise_ns": [8.0], "singles": [3], "idle": [1], "lost": [0], "cells": [2], "slot": [0, 9],
-        "count": [1, 2], "least_ns": [0.0, 5.0], "mean_ns": [0.0, 9.0],
+        "count": [1, 2], "min_ns": [0.0, 5.0], "mean_ns": [0.0, 9.0],
         "at_ns": [7, 249_999],
     }  # fmt: skip
     return record | changes
@@ -89,9 +89,9 @@ def queueing(**changes):
     ],
 )
 def test_records_that_make_no_sense_are_refused(changes, said):
-    assert sound_queueing(queueing(), NOW_NS)
+    assert validate_queueing(queueing(), NOW_NS)
     with pytest.raises(BadRecord, match=said):
-        sound_queueing(queueing(**changes), NOW_NS)
+        validate_queueing(queueing(**changes), NOW_NS)
 
 
 def test_paths_that_nobody_traced_are_counted_and_nothing_else():
@@ -99,7 +99,7 @@ def test_paths_that_nobody_traced_are_counted_and_nothing_else():
     for n in range(20):
         shard.take(
             queueing(first_offset=5 * n, next_offset=5 * n + 5, start_ns=NOW_NS + 50_000_000 * n,
-                     complete_ns=NOW_NS + 50_000_000 * n), PathBook(),
+                     complete_ns=NOW_NS + 50_000_000 * n), RouteTable(),
         )  # fmt: skip
         while shard.ready():
             assert shard.solve(0) == []
@@ -128,7 +128,7 @@ def test_a_clock_that_is_off_is_no_queue(simulated, monkeypatch):
 
 def test_what_a_source_told_before_is_passed_over(simulated):
     shard = ShardQueues("fabric", lambda link: 0)
-    book = PathBook()
+    book = RouteTable()
     shard.take(queueing(), book)
     shard.take(queueing(first_offset=3, next_offset=9, complete_ns=NOW_NS + 10**9), book)
     assert shard._sources["fabric.probes/0"].complete_ns == NOW_NS + 40_000_000

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from schemas import codec
 from schemas.topics import LINKS, REJECTS
 from streams.runtime import assignment as module
-from streams.runtime.assignment import Held, Message, Named, Ownership, Partitions, Tenure
+from streams.runtime.assignment import Assignment, Generation, KeyedState, Message, Ownership, PartitionState
 
 TP0, TP1 = TP(LINKS.name, 0), TP(LINKS.name, 1)
 
 
-class FakeRoom:
+class FakeContext:
     """A worker's shared state, with a log that takes what is sent when the test says so."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class FakeRoom:
         self.log_takes.set()
         self.committed_offsets: dict[TP, int] = {}
         self.sent: list[tuple[str, str, bytes | None]] = []
-        self.given_up: list[str] = []
+        self.aborted: list[str] = []
         self.rejected = 0
         self.ends: dict[TP, int] = {}
         self.agents: dict[str, Any] = {}
@@ -43,7 +43,7 @@ class FakeRoom:
 
         return put
 
-    async def views_caught_up(self) -> None:
+    async def tables_caught_up(self) -> None:
         await self.caught_up.wait()
 
     async def committed(self, tp: TP) -> int | None:
@@ -52,13 +52,13 @@ class FakeRoom:
     def task(self, what: str, work: Any) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work, name=what)
 
-    def give_up(self, reason: str, error: BaseException | None = None) -> None:
-        self.given_up.append(reason)
+    def abort(self, reason: str, error: BaseException | None = None) -> None:
+        self.aborted.append(reason)
 
     async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
-        return await self.send_raw(topic, key, codec.encode(name, record))
+        return await self.send_bytes(topic, key, codec.encode(name, record))
 
-    async def send_raw(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
+    async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
         self.sent.append((topic, key, value))
         return self.log_takes.wait()
 
@@ -100,38 +100,38 @@ class Raw:
 class Stage:
     """The least that a stage is: it notes what it was given."""
 
-    def __init__(self, room: FakeRoom) -> None:
-        self.room = room
+    def __init__(self, context: FakeContext) -> None:
+        self.context = context
         self.taken: list[int] = []
         self.recovering: list[list[TP]] = []
         self.go_on = asyncio.Event()
         self.go_on.set()
-        self.let_go: list[TP] = []
+        self.on_revoke: list[TP] = []
         self.starts = 0
-        self.partitions: Partitions[list[int]] = Partitions(
-            room,
+        self.partitions: Assignment[list[int]] = Assignment(
+            context,
             "stage",
             LINKS,
             start=self._start,
             recover=self._recover,
             take=self._take,
-            let_go=lambda parts: self.let_go.extend(held.tp for held in parts),
+            on_revoke=lambda parts: self.on_revoke.extend(partition.tp for partition in parts),
         )
 
     def _start(self) -> None:
         self.starts += 1
 
-    async def _recover(self, taken: list[Held[list[int]]]) -> None:
-        self.recovering.append([held.tp for held in taken])
+    async def _recover(self, taken: list[PartitionState[list[int]]]) -> None:
+        self.recovering.append([partition.tp for partition in taken])
         go_on = self.go_on
         await go_on.wait()
-        for held in taken:
-            held.state = []
+        for partition in taken:
+            partition.state = []
 
     async def _take(self, message: Message[list[int]]) -> None:
         if message.value == b"bad":
             raise ValueError("bad")
-        message.held.state.append(message.offset)
+        message.partition.state.append(message.offset)
         self.taken.append(message.offset)
 
     async def give(self, raw: Raw) -> None:
@@ -139,19 +139,19 @@ class Stage:
         if message is not None:
             await self._take(message)
 
-    async def take_over(self, *tps: TP) -> None:
-        self.partitions.assigned(tps)
+    async def recover(self, *tps: TP) -> None:
+        self.partitions.assign(tps)
         await asyncio.wait_for(self.partitions.ready(), 5)
 
 
 @pytest.fixture
-async def room() -> FakeRoom:
-    return FakeRoom()
+async def context() -> FakeContext:
+    return FakeContext()
 
 
 @pytest.fixture
-async def stage(room: FakeRoom) -> Stage:
-    return Stage(room)
+async def stage(context: FakeContext) -> Stage:
+    return Stage(context)
 
 
 async def settle() -> None:
@@ -160,11 +160,11 @@ async def settle() -> None:
 
 
 async def test_messages_wait_for_the_past_and_go_on_where_it_was_committed(
-    room: FakeRoom, stage: Stage
+    context: FakeContext, stage: Stage
 ) -> None:
-    room.committed_offsets[TP0] = 7
+    context.committed_offsets[TP0] = 7
     stage.go_on.clear()
-    stage.partitions.assigned([TP0])
+    stage.partitions.assign([TP0])
     given = [asyncio.ensure_future(stage.give(Raw(offset))) for offset in (5, 6, 7, 8)]
     await settle()
     assert (stage.taken, stage.partitions.positions, list(stage.partitions)) == ([], {}, [])
@@ -172,42 +172,42 @@ async def test_messages_wait_for_the_past_and_go_on_where_it_was_committed(
     await asyncio.gather(*given)
     assert stage.taken == [7, 8]
     assert stage.partitions.positions == {TP0: 9}
-    assert [held.state for held in stage.partitions] == [[7, 8]]
+    assert [partition.state for partition in stage.partitions] == [[7, 8]]
 
 
 async def test_the_past_is_read_when_lookups_are_filled_and_the_committed_offset_is_known(
-    room: FakeRoom, stage: Stage
+    context: FakeContext, stage: Stage
 ) -> None:
-    room.caught_up.clear()
-    stage.partitions.assigned([TP0, TP1])
+    context.caught_up.clear()
+    stage.partitions.assign([TP0, TP1])
     await settle()
     assert stage.recovering == []
-    room.caught_up.set()
+    context.caught_up.set()
     await stage.partitions.ready()
     assert stage.recovering == [[TP0, TP1]]
 
 
 async def test_a_message_of_a_partition_that_is_not_held_is_nobodys(stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     await stage.give(Raw(0, TP1))
     assert stage.taken == []
 
 
-async def test_no_takeover_vouches_for_a_later_one(room: FakeRoom, stage: Stage) -> None:
+async def test_no_takeover_vouches_for_a_later_one(context: FakeContext, stage: Stage) -> None:
     """Nor does one of no partitions, which has nothing to read and ends at once."""
-    room.caught_up.clear()
+    context.caught_up.clear()
     for tps in ([], [TP0], []):
-        stage.partitions.assigned(tps)
-        await stage.partitions.revoked()
+        stage.partitions.assign(tps)
+        await stage.partitions.revoke()
     stage.go_on.clear()
-    stage.partitions.assigned([TP0])
+    stage.partitions.assign([TP0])
     first = asyncio.ensure_future(stage.give(Raw(0)))
-    room.caught_up.set()
+    context.caught_up.set()
     await settle()
     assert (stage.recovering, stage.taken) == ([[TP0]], [])
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
     overtaken, stage.go_on = stage.go_on, asyncio.Event()
-    stage.partitions.assigned([TP0])
+    stage.partitions.assign([TP0])
     second = asyncio.ensure_future(stage.give(Raw(0)))
     overtaken.set()
     await settle()
@@ -219,98 +219,100 @@ async def test_no_takeover_vouches_for_a_later_one(room: FakeRoom, stage: Stage)
 
 
 async def test_acknowledgements_are_in_order_and_none_comes_after_the_end(stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     raws = [Raw(offset) for offset in range(4)]
     for raw in raws:
         await stage.give(raw)
     assert [raw.value for raw in raws] == [None] * 4, "what is not acknowledged takes no memory"
-    (held,) = stage.partitions
-    stage.partitions.done(held, [1])
+    (partition,) = stage.partitions
+    stage.partitions.done(partition, [1])
     assert not any(raw.acked for raw in raws)
-    stage.partitions.done(held, [0])
+    stage.partitions.done(partition, [0])
     assert [raw.acked for raw in raws] == [True, True, False, False]
-    await stage.partitions.revoked()
-    stage.partitions.done(held, [2])
+    await stage.partitions.revoke()
+    stage.partitions.done(partition, [2])
     assert [raw.acked for raw in raws] == [True, True, False, False]
-    assert (stage.let_go, stage.partitions.positions, list(stage.partitions)) == ([TP0], {}, [])
+    assert (stage.on_revoke, stage.partitions.positions, list(stage.partitions)) == ([TP0], {}, [])
     await stage.give(Raw(4))
     assert stage.taken == [0, 1, 2, 3]
-    await stage.take_over(TP1)
-    assert stage.let_go == [TP0], "told once"
+    await stage.recover(TP1)
+    assert stage.on_revoke == [TP0], "told once"
 
 
-async def test_a_partition_that_comes_back_begins_anew(room: FakeRoom, stage: Stage) -> None:
-    await stage.take_over(TP0)
+async def test_a_partition_that_comes_back_begins_anew(context: FakeContext, stage: Stage) -> None:
+    await stage.recover(TP0)
     for offset in range(3):
         await stage.give(Raw(offset))
-    await stage.partitions.revoked()
-    room.committed_offsets[TP0] = 1
-    await stage.take_over(TP0)
+    await stage.partitions.revoke()
+    context.committed_offsets[TP0] = 1
+    await stage.recover(TP0)
     for offset in range(1, 4):
         await stage.give(Raw(offset))
-    assert [held.state for held in stage.partitions] == [[1, 2, 3]]
+    assert [partition.state for partition in stage.partitions] == [[1, 2, 3]]
 
 
-async def test_a_revocation_waits_for_what_is_worked_on_and_for_the_log(room: FakeRoom, stage: Stage) -> None:
-    await stage.take_over(TP0)
-    (held,) = stage.partitions
-    room.log_takes.clear()
-    async with stage.partitions.working:
-        revoking = asyncio.ensure_future(stage.partitions.revoked())
+async def test_a_revocation_waits_for_what_is_worked_on_and_for_the_log(
+    context: FakeContext, stage: Stage
+) -> None:
+    await stage.recover(TP0)
+    (partition,) = stage.partitions
+    context.log_takes.clear()
+    async with stage.partitions.lock:
+        revoking = asyncio.ensure_future(stage.partitions.revoke())
         await settle()
-        assert held.over
-        await stage.partitions.tell(held, LINKS, "a", b"1")
+        assert partition.revoking
+        await stage.partitions.publish(partition, LINKS, "a", b"1")
     await settle()
-    assert (revoking.done(), room.sent) == (False, [(LINKS.name, "a", b"1")])
-    room.log_takes.set()
+    assert (revoking.done(), context.sent) == (False, [(LINKS.name, "a", b"1")])
+    context.log_takes.set()
     await asyncio.wait_for(revoking, 1)
 
 
 async def test_what_a_revocation_could_not_wait_for_is_not_sent_later(
-    room: FakeRoom, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    context: FakeContext, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REVOKE_S", 0.05)
-    await stage.take_over(TP0)
-    (held,) = stage.partitions
-    async with stage.partitions.working:
-        await stage.partitions.revoked()
-        await stage.partitions.tell(held, LINKS, "a", b"1")
-        await (await stage.partitions.send(held, LINKS, "a", b"2"))
-    await stage.partitions.told(held)
-    assert room.sent == []
+    await stage.recover(TP0)
+    (partition,) = stage.partitions
+    async with stage.partitions.lock:
+        await stage.partitions.revoke()
+        await stage.partitions.publish(partition, LINKS, "a", b"1")
+        await (await stage.partitions.send(partition, LINKS, "a", b"2"))
+    await stage.partitions.flush(partition)
+    assert context.sent == []
 
 
 async def test_a_partition_that_is_assigned_again_without_a_revocation_has_one_tenure(
-    room: FakeRoom, stage: Stage
+    context: FakeContext, stage: Stage
 ) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (before,) = stage.partitions
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (after,) = stage.partitions
-    assert (before.over, after.over, stage.let_go) == (True, False, [TP0])
-    await stage.partitions.tell(before, LINKS, "a", b"1")
-    await stage.partitions.tell(after, LINKS, "a", b"2")
-    assert room.sent == [(LINKS.name, "a", b"2")]
-    await stage.partitions.revoked()
+    assert (before.revoking, after.revoking, stage.on_revoke) == (True, False, [TP0])
+    await stage.partitions.publish(before, LINKS, "a", b"1")
+    await stage.partitions.publish(after, LINKS, "a", b"2")
+    assert context.sent == [(LINKS.name, "a", b"2")]
+    await stage.partitions.revoke()
 
 
-async def test_told_waits_for_all_that_was_told_by_then(room: FakeRoom, stage: Stage) -> None:
-    await stage.take_over(TP0)
-    (held,) = stage.partitions
-    room.log_takes.clear()
-    await stage.partitions.tell(held, LINKS, "a", b"1")
-    told = asyncio.ensure_future(stage.partitions.told(held))
+async def test_told_waits_for_all_that_was_told_by_then(context: FakeContext, stage: Stage) -> None:
+    await stage.recover(TP0)
+    (partition,) = stage.partitions
+    context.log_takes.clear()
+    await stage.partitions.publish(partition, LINKS, "a", b"1")
+    flush = asyncio.ensure_future(stage.partitions.flush(partition))
     await settle()
-    await stage.partitions.tell(held, LINKS, "a", b"2")
-    assert not told.done()
-    room.log_takes.set()
-    await told
-    await stage.partitions.told(held)
-    assert held.sent == []
+    await stage.partitions.publish(partition, LINKS, "a", b"2")
+    assert not flush.done()
+    context.log_takes.set()
+    await flush
+    await stage.partitions.flush(partition)
+    assert partition.sent == []
 
 
-async def test_what_cannot_be_read_is_done_once_its_reject_is_out(room: FakeRoom, stage: Stage) -> None:
-    await stage.take_over(TP0)
+async def test_what_cannot_be_read_is_done_once_its_reject_is_out(context: FakeContext, stage: Stage) -> None:
+    await stage.recover(TP0)
 
     def decode(message: Message[list[int]], value: bytes) -> str:
         if value == b"bad":
@@ -326,39 +328,39 @@ async def test_what_cannot_be_read_is_done_once_its_reject_is_out(room: FakeRoom
     good, nothing, bad = Raw(0, value=b"good"), Raw(1, value=None), Raw(2, value=b"bad")
     assert await read(good) == "good"
     assert await read(nothing) is None
-    room.log_takes.clear()
+    context.log_takes.clear()
     reading = asyncio.ensure_future(read(bad))
-    (held,) = stage.partitions
+    (partition,) = stage.partitions
     await settle()
-    stage.partitions.done(held, [0])
+    stage.partitions.done(partition, [0])
     assert (good.acked, nothing.acked, bad.acked, reading.done()) == (True, True, False, False)
-    room.log_takes.set()
+    context.log_takes.set()
     assert await reading is None
     assert bad.acked
-    ((topic, key, value),) = room.sent
+    ((topic, key, value),) = context.sent
     assert (topic, key) == (REJECTS.name, LINKS.name)
     assert value is not None
     record = codec.decode(value, REJECTS.record)
     assert (record["offset"], record["head"], record["reader"]) == (2, b"bad", "solve")
 
 
-async def test_caught_up_is_what_the_consumer_knows(room: FakeRoom, stage: Stage) -> None:
-    await stage.take_over(TP0)
-    (held,) = stage.partitions
-    assert not stage.partitions.caught_up(held)
-    room.ends[TP0] = 0
-    assert stage.partitions.caught_up(held)
-    room.ends[TP0] = 2
-    assert not stage.partitions.caught_up(held)
+async def test_caught_up_is_what_the_consumer_knows(context: FakeContext, stage: Stage) -> None:
+    await stage.recover(TP0)
+    (partition,) = stage.partitions
+    assert not stage.partitions.caught_up(partition)
+    context.ends[TP0] = 0
+    assert stage.partitions.caught_up(partition)
+    context.ends[TP0] = 2
+    assert not stage.partitions.caught_up(partition)
     await stage.give(Raw(1))
-    assert stage.partitions.caught_up(held)
+    assert stage.partitions.caught_up(partition)
 
 
 async def test_the_agent_starts_timers_once_and_an_error_ends_the_worker(
-    room: FakeRoom, stage: Stage
+    context: FakeContext, stage: Stage
 ) -> None:
     stage.partitions.register()
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     raws = [Raw(0), Raw(1), Raw(2, value=b"bad"), Raw(3)]
 
     class Stream:
@@ -370,42 +372,42 @@ async def test_the_agent_starts_timers_once_and_an_error_ends_the_worker(
                 yield SimpleNamespace(message=raw, value=raw.value)
 
     with pytest.raises(ValueError, match="bad"):
-        await room.agents["stage"](Stream())
+        await context.agents["stage"](Stream())
     assert (stage.starts, stage.taken) == (1, [0, 1])
-    assert room.given_up == ["stage: ValueError: bad"]
+    assert context.aborted == ["stage: ValueError: bad"]
 
 
-async def test_what_serves_a_tenure_is_alone_and_ends_with_it(room: FakeRoom) -> None:
-    at_work: list[Tenure] = []
+async def test_what_serves_a_tenure_is_alone_and_ends_with_it(context: FakeContext) -> None:
+    at_work: list[Generation] = []
 
-    async def serve(tenure: Tenure) -> None:
-        at_work.append(tenure)
+    async def serve(generation: Generation) -> None:
+        at_work.append(generation)
         try:
-            tenure.known.set()
+            generation.recovered.set()
             await asyncio.Event().wait()
         finally:
-            at_work.remove(tenure)
+            at_work.remove(generation)
 
-    owned = Ownership(room, "stage", LINKS, serve)
-    room.caught_up.clear()
+    owned = Ownership(context, "stage", LINKS, serve)
+    context.caught_up.clear()
     for _ in range(2):  # the same partitions twice, before anything could be served
-        owned.assigned([TP0])
+        owned.assign([TP0])
         await settle()
-        await owned.revoked()
-    owned.assigned([TP0])
-    room.caught_up.set()
+        await owned.revoke()
+    owned.assign([TP0])
+    context.caught_up.set()
     await owned.ready()
-    assert at_work == [owned.tenure]
-    await owned.revoked()
+    assert at_work == [owned.generation]
+    await owned.revoke()
     assert at_work == []
-    owned.assigned([])
+    owned.assign([])
     await owned.ready()
     assert (at_work, owned.positions) == ([], {})
 
 
 def test_named_makes_each_once() -> None:
     made: list[str] = []
-    named: Named[str] = Named(lambda name: made.append(name) or name.upper())
+    named: KeyedState[str] = KeyedState(lambda name: made.append(name) or name.upper())
     assert [named["a"], named["b"], named["a"]] == ["A", "B", "A"]
     assert made == ["a", "b"]
     assert list(named) == ["a", "b"]
@@ -429,10 +431,10 @@ def test_through_revocations_and_deaths_all_is_worked_on_and_nothing_is_acknowle
     async def play() -> None:
         out: set[int] = set()
         """Offsets whose work is out: what a worker's death leaves."""
-        room = FakeRoom()
-        stage = Stage(room)
-        room.committed_offsets[TP0] = committed = 0
-        await stage.take_over(TP0)
+        context = FakeContext()
+        stage = Stage(context)
+        context.committed_offsets[TP0] = committed = 0
+        await stage.recover(TP0)
         reads, raws = 0, list[Raw]()
 
         def commit() -> int:
@@ -442,29 +444,29 @@ def test_through_revocations_and_deaths_all_is_worked_on_and_nothing_is_acknowle
             return max([committed, *(offset + 1 for offset in acked)])
 
         for what, number in steps:
-            (held,) = stage.partitions
+            (partition,) = stage.partitions
             if what == "take":
                 for _ in range(number):
                     raws.append(Raw(reads))
                     await stage.give(raws[-1])
                     reads += 1
-            elif what == "done" and held.state:
-                offset = held.state.pop(number % len(held.state))
+            elif what == "done" and partition.state:
+                offset = partition.state.pop(number % len(partition.state))
                 out.add(offset)
-                stage.partitions.done(held, [offset])
+                stage.partitions.done(partition, [offset])
             elif what in ("revoke", "die"):
                 committed = commit()
                 if what == "revoke":
-                    await stage.partitions.revoked()
+                    await stage.partitions.revoke()
                 else:
-                    stage = Stage(room)
-                room.committed_offsets[TP0] = committed
+                    stage = Stage(context)
+                context.committed_offsets[TP0] = committed
                 raws = []
                 reads = max(0, committed - number)  # some that were committed may be read again
-                await stage.take_over(TP0)
+                await stage.recover(TP0)
             committed = commit()
             assert sorted(set(range(reads)) - out) == sorted(
-                offset for held in stage.partitions for offset in set(held.state) - out
+                offset for partition in stage.partitions for offset in set(partition.state) - out
             ), "whatever is not out is in somebody's hands"
 
     asyncio.run(play())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import codec
-from streams.runtime.flow_routes import NO_WAYS, Way, WayBook
+from streams.runtime.flow_routes import NO_ROUTES, FlowRoute, FlowRouteTable
 
 OUT = ("a:eth0>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:eth0")
 OUT2 = ("a:eth0>leaf1:1", "leaf1:8>spine2:1", "spine2:2>leaf2:8", "leaf2:1>b:eth0")
@@ -17,36 +17,36 @@ BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth
 
 
 def row(leg: str, port: int, hops: tuple[str, ...], peer_port: int = 80, **more: Any) -> dict[str, Any]:
-    return {"leg": leg, "port": port, "peer_port": peer_port, "hops": list(hops), "complete": True,
+    return {"leg": leg, "path": port, "peer_port": peer_port, "links": list(hops), "complete": True,
             "since_ns": 1, "protocol": "TCP", **more}  # fmt: skip
 
 
 def ways(nic: str, peer: str, *rows: dict[str, Any]) -> bytes:
-    return codec.encode("FlowWays", {
-        "nic": nic, "peer": peer, "shard": "fabric", "traced_ns": 1, "ways": list(rows),
+    return codec.encode("FlowRoutes", {
+        "nic": nic, "peer": peer, "shard": "fabric", "traced_ns": 1, "routes": list(rows),
     })  # fmt: skip
 
 
 def test_a_way_is_what_the_sender_traced_and_what_the_receiver_answers_by() -> None:
-    book = WayBook()
+    book = FlowRouteTable()
     book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 61_000, OUT), row("DATA", 61_001, OUT2)))
-    assert book.of("a/e", "b/e", 80) == {61_000: Way(OUT), 61_001: Way(OUT2)}
+    assert book.of("a/e", "b/e", 80) == {61_000: FlowRoute(OUT), 61_001: FlowRoute(OUT2)}
     assert book.of("a/e", "b/e", 81) == book.of("b/e", "a/e", 80) == {}
     book.take(b"b/e>a/e", ways("b/e", "a/e", row("ACK", 61_001, BACK)))
-    assert book.of("a/e", "b/e", 80) == {61_000: Way(OUT), 61_001: Way(OUT2, BACK)}
-    assert book.of("a/e", "b/e", 80)[61_001].both == OUT2 + BACK
+    assert book.of("a/e", "b/e", 80) == {61_000: FlowRoute(OUT), 61_001: FlowRoute(OUT2, BACK)}
+    assert book.of("a/e", "b/e", 80)[61_001].all_links == OUT2 + BACK
     assert book.of("b/e", "a/e", 80) == {}, "an answer is no flow of its own"
 
 
 def test_what_is_not_known_whole_is_not_known() -> None:
-    book = WayBook()
+    book = FlowRouteTable()
     book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, OUT[:2], complete=False), row("DATA", 2, ())))
     assert book.of("a/e", "b/e", 80) == {}
-    assert book.of("x/e", "y/e", 80) is NO_WAYS
+    assert book.of("x/e", "y/e", 80) is NO_ROUTES
 
 
 def test_the_version_grows_only_when_a_way_changes_and_a_tombstone_forgets() -> None:
-    book = WayBook()
+    book = FlowRouteTable()
     record = ways("a/e", "b/e", row("DATA", 1, OUT))
     book.take(b"a/e>b/e", record)
     version = book.version
@@ -60,11 +60,11 @@ def test_the_version_grows_only_when_a_way_changes_and_a_tombstone_forgets() -> 
 
 @pytest.mark.parametrize("link", ["leaf1", "a:1>b:1>c:1", ">b:1", "a:1>"])
 def test_a_record_that_names_no_link_is_refused_and_changes_nothing(link: str) -> None:
-    book = WayBook()
+    book = FlowRouteTable()
     book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, OUT)))
-    with pytest.raises(codec.BadRecord, match=r"FlowWays\.hops"):
+    with pytest.raises(codec.BadRecord, match=r"FlowRoutes\.hops"):
         book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, (link,))))
-    assert book.of("a/e", "b/e", 80) == {1: Way(OUT)}
+    assert book.of("a/e", "b/e", 80) == {1: FlowRoute(OUT)}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_record_that_names_no_link_is_refused_and_changes_nothing(link: str) -
 )
 def test_a_message_that_cannot_be_is_refused(key: bytes, value: bytes | None) -> None:
     with pytest.raises(codec.BadRecord):
-        WayBook().take(key, value)
+        FlowRouteTable().take(key, value)
 
 
 NICS = ("a/e", "b/e", "c/e")
@@ -92,7 +92,7 @@ MESSAGES = st.lists(
 def test_only_the_newest_record_of_each_pair_counts_in_whatever_order_they_are_asked(
     messages: list[tuple[str, str, list[tuple[str, int, int, tuple[str, ...], bool]] | None]],
 ) -> None:
-    asked, plain = WayBook(), WayBook()
+    asked, plain = FlowRouteTable(), FlowRouteTable()
     newest: dict[tuple[str, str], dict[tuple[str, int, int], tuple[str, ...]]] = {}
     for nic, peer, rows in messages:
         value = None
@@ -109,9 +109,9 @@ def test_only_the_newest_record_of_each_pair_counts_in_whatever_order_they_are_a
     for nic in NICS:
         for peer in NICS:
             for to in (80, 81):
-                there, back = newest.get((nic, peer), {}), newest.get((peer, nic), {})
+                there, reverse = newest.get((nic, peer), {}), newest.get((peer, nic), {})
                 expected = {
-                    port: Way(hops, back.get(("ACK", to, port), ()))
+                    port: FlowRoute(hops, reverse.get(("ACK", to, port), ()))
                     for (leg, at, port), hops in there.items()
                     if leg == "DATA" and at == to
                 }

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas import codec
-from streams.runtime.global_tables import Inventory, Offsets
+from streams.runtime.tables import ClockTable, Inventory
 from streams.settings import StreamSettings
 
 S = 1_000_000_000
@@ -39,17 +39,17 @@ def test_who_takes_turns_is_known_until_it_says_goodbye() -> None:
     view = Inventory("fabric")
     versions = []
     for more in (
-        {}, {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"probe_port": 9319},
+        {}, {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"probe_port": 9319},
         {"probe_port": 9319},
-        {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"turn_ns": 5_000_000, "turn_shots": 4},
+        {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"slot_ns": 5_000_000, "slot_probes": 4},
     ):  # fmt: skip
         view.take(b"a/e0", nic("a/e0", "a/system", **more))
-        versions.append((view.version, view.paces.get("a/e0")))
+        versions.append((view.version, view.probe_slots.get("a/e0")))
     pace = (5_000_000, 4)
     assert versions == [(1, None), (2, pace), (3, None), (3, None), (4, pace), (5, None)]
-    view.take(b"a/e0", nic("a/e0", "a/system", probe_port=9319, turn_ns=5_000_000, turn_shots=4))
+    view.take(b"a/e0", nic("a/e0", "a/system", probe_port=9319, slot_ns=5_000_000, slot_probes=4))
     view.take(b"a/e0", None)
-    assert view.paces == {}
+    assert view.probe_slots == {}
 
 
 def test_the_inventory_knows_clocks_and_shards_and_forgets_tombstones() -> None:
@@ -82,36 +82,36 @@ def test_a_clocks_stamps_are_as_good_as_those_of_its_best_nic() -> None:
 
 def test_lines_are_by_nic_and_only_of_clocks_that_can_be_used() -> None:
     inventory = Inventory("fabric")
-    view = Offsets(inventory, holdover_s=60)
+    view = ClockTable(inventory, holdover_s=60)
     inventory.take(b"a/e0", nic("a/e0", "a/system"))
     inventory.take(b"a/e1", nic("a/e1", "a/system"))
     view.take(b"fabric/0", offsets(5, {"a/system": (1.0, "SYNCED"), "b/e0": (2.0, "UNSYNCED")}))
-    lines = view.lines()
-    assert {lines["a/e0"].offset_ns, lines["a/e1"].offset_ns} == {1.0}
-    assert "b/e0" not in lines
+    models = view.models()
+    assert {models["a/e0"].offset_ns, models["a/e1"].offset_ns} == {1.0}
+    assert "b/e0" not in models
     assert view.log_offset_ns == 7
     assert [view.state_of(n, 7 * S) for n in ("a/e0", "b/e0", "x/e0")] == ["SYNCED", "UNSYNCED", "UNSYNCED"]
     view.take(b"fabric/0", offsets(6, {"a/system": (3.0, "SYNCED"), "b/e0": (4.0, "SYNCED")}))
-    assert view.lines()["a/e1"].offset_ns == 3.0
-    assert view.lines()["b/e0"].offset_ns == 4.0
+    assert view.models()["a/e1"].offset_ns == 3.0
+    assert view.models()["b/e0"].offset_ns == 4.0
 
 
 def test_old_offsets_become_holdover_and_then_unusable() -> None:
-    view = Offsets(Inventory("fabric"), holdover_s=60)
+    view = ClockTable(Inventory("fabric"), holdover_s=60)
     view.take(None, offsets(5, {"a/e0": (1.0, "SYNCED")}))
     assert [view.state_of("a/e0", (6 + age) * S) for age in (1, 30, 61)] == ["SYNCED", "HOLDOVER", "UNSYNCED"]
 
 
 def test_an_older_record_never_replaces_a_newer_one() -> None:
     """Parts of one window stand in different partitions: they may be read in any order."""
-    view = Offsets(Inventory("fabric"), holdover_s=60)
+    view = ClockTable(Inventory("fabric"), holdover_s=60)
     view.take(None, offsets(6, {"a/e0": (6.0, "SYNCED")}))
     view.take(None, offsets(5, {"a/e0": (5.0, "SYNCED")}))
-    assert view.lines()["a/e0"].offset_ns == 6.0
+    assert view.models()["a/e0"].offset_ns == 6.0
 
 
 def test_the_newest_whole_window_is_what_a_solver_goes_on_from() -> None:
-    view = Offsets(Inventory("fabric"), holdover_s=60)
+    view = ClockTable(Inventory("fabric"), holdover_s=60)
     for part in (1, 0):
         view.take(None, offsets(5, {f"{part}/e": (1.0, "SYNCED")}, part, 2))
     view.take(None, offsets(6, {"0/e": (2.0, "SYNCED")}, 0, 2))
@@ -120,13 +120,13 @@ def test_the_newest_whole_window_is_what_a_solver_goes_on_from() -> None:
 
 
 def test_a_forged_window_far_ahead_changes_nothing() -> None:
-    view = Offsets(Inventory("fabric"), holdover_s=60)
+    view = ClockTable(Inventory("fabric"), holdover_s=60)
     view.take(None, offsets(5, {"a/e0": (1.0, "SYNCED")}), None, 6 * S)
     for forged in (offsets(10**6, {}), offsets(6, {}, part=1, parts=1)):
         with pytest.raises(codec.BadRecord):
             view.take(None, forged, None, 6 * S)
     view.take(None, offsets(6, {"a/e0": (1e300, "SYNCED")}), None, 7 * S)
-    assert view.lines()["a/e0"].offset_ns == 1.0
+    assert view.models()["a/e0"].offset_ns == 1.0
     assert view.newest("fabric")[0]["window"] == 6
 
 

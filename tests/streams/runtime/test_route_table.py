@@ -8,14 +8,14 @@ import pytest
 
 from schemas import codec
 from streams.runtime import route_table
-from streams.runtime.route_table import CHANGES_KEPT, PathBook, pair_key, split_pair
+from streams.runtime.route_table import CHANGES_KEPT, RouteTable, pair_key, split_pair
 
 OUT = ("a:eth0>leaf1:1", "leaf1:9>spine1:1", "spine1:2>leaf2:9", "leaf2:1>b:eth0")
 BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth0")
 
 
 def path(port: int, leg: str, hops: tuple[str, ...], **more: Any) -> dict[str, Any]:
-    return {"path": port, "leg": leg, "hops": list(hops), "found": "TRACED", "complete": True,
+    return {"path": port, "leg": leg, "links": list(hops), "found": "TRACED", "complete": True,
             "since_ns": 1, "changes": 0, "contradiction": None, **more}  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def maps(nic: str, peer: str, *paths: dict[str, Any], traced_ns: int = 1) -> byt
 
 
 def test_the_way_back_is_what_the_peer_traced() -> None:
-    book = PathBook()
+    book = RouteTable()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(41000, "REQUEST", OUT)))
     assert book.forward("a/e", "b/e", 41000) == OUT
     assert book.reverse("a/e", "b/e", 41000) == ()
@@ -37,17 +37,17 @@ def test_the_way_back_is_what_the_peer_traced() -> None:
 
 
 def test_a_path_with_gaps_is_told_only_where_it_is_asked_for() -> None:
-    book = PathBook()
+    book = RouteTable()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT[:1], complete=False)))
     assert book.forward("a/e", "b/e", 7) == ()
-    line = book.line("a/e", "b/e", 7)
-    assert (line.links, line.complete, line.found) == (OUT[:1], False, "TRACED")
-    assert book.line("a/e", "b/e", 8).found == "UNKNOWN"
-    assert book.line("x/e", "b/e", 7, "ANSWER").links == ()
+    route = book.route("a/e", "b/e", 7)
+    assert (route.links, route.complete, route.found) == (OUT[:1], False, "TRACED")
+    assert book.route("a/e", "b/e", 8).found == "UNKNOWN"
+    assert book.route("x/e", "b/e", 7, "ANSWER").links == ()
 
 
 def test_the_version_grows_only_when_a_path_changes_and_a_tombstone_forgets() -> None:
-    book = PathBook()
+    book = RouteTable()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT)))
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT), traced_ns=2))
     assert book.version == 1
@@ -62,7 +62,7 @@ def test_the_version_grows_only_when_a_path_changes_and_a_tombstone_forgets() ->
 
 
 def test_who_asks_hears_which_pairs_changed_since() -> None:
-    book = PathBook()
+    book = RouteTable()
     assert book.changed(0) == set()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT)))
     book.take(b"b/e>a/e", maps("b/e", "a/e", path(7, "ANSWER", BACK)))
@@ -79,7 +79,7 @@ def test_who_asks_hears_which_pairs_changed_since() -> None:
 
 def test_ways_that_no_path_takes_any_more_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_table, "NAMES_KEPT", 100)
-    book = PathBook()
+    book = RouteTable()
     for n in range(1000):
         way = (*OUT[:3], f"leaf2:1>b:eth{n}")
         book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", way)))
@@ -89,14 +89,14 @@ def test_ways_that_no_path_takes_any_more_are_not_kept(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("hop", ["", "a:e", ">b:e", "a:e>", "a:e>b:e>c:e"])
 def test_a_hop_that_is_no_link_is_refused(hop: str) -> None:
-    book = PathBook()
+    book = RouteTable()
     with pytest.raises(codec.BadRecord, match="node:port>node:port"):
         book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (hop,))))
     assert book.pairs() == []
 
 
 def test_a_whole_path_that_names_a_link_twice_is_refused_and_one_with_gaps_is_not_relied_on() -> None:
-    book = PathBook()
+    book = RouteTable()
     with pytest.raises(codec.BadRecord, match=r"PathMaps.hops: 'leaf1:9>spine1:1' twice, expected each link"):
         book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (*OUT[:2], OUT[1], *OUT[2:]))))
     assert book.pairs() == []

@@ -1,0 +1,177 @@
+"""How flows fared lately: rate and round trip, report by report, of those hosts whose flows are acted on.
+
+In: FlowReports messages as they came, and hosts to watch. Out: `Sample`s of a flow. What came just before a
+host was watched is kept undecoded, so that there is a before: a thousand NICs report tens of thousands of
+flows a second, and nearly all of them are left alone. Pure; times are the log's append time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+Decode = Callable[[bytes], Mapping[str, Any]]
+
+RAW_NS: Final = 12_000_000_000
+"""How long messages of hosts that nobody watches are kept."""
+RAW_BYTES: Final = 128 * 1024 * 1024
+KEPT_NS: Final = 900_000_000_000
+"""How long samples are kept."""
+MOST_SAMPLES: Final = 300_000
+MOST_WATCHED: Final = 1_024
+SIDE_NS: Final = 5_000_000_000
+"""How much of a flow's time before and after an action is compared."""
+
+
+class Sample(NamedTuple):
+    """A flow within the interval of one report."""
+
+    start_ns: int
+    end_ns: int
+    rate_bps: float
+    rtt_ns: int | None
+    path: int
+    limit_bps: int | None
+    hops: tuple[str, ...]
+
+
+class Effect(NamedTuple):
+    """A flow before and after an action: mean rate, mean round trip; None where no report tells."""
+
+    before_bps: float | None = None
+    after_bps: float | None = None
+    before_rtt_ns: float | None = None
+    after_rtt_ns: float | None = None
+    left: tuple[str, ...] = ()
+    """Links that it crossed before and not after."""
+    took: tuple[str, ...] = ()
+
+
+NO_EFFECT: Final = Effect()
+
+
+class FlowHistory:
+    """Samples of the flows of watched hosts; `decode` makes a FlowReports record, or raises ValueError."""
+
+    def __init__(self, decode: Decode, raw_ns: int = RAW_NS) -> None:
+        self._decode, self._raw_ns = decode, raw_ns
+        self._kept_ns = max(KEPT_NS, raw_ns)
+        self._raw: dict[str, deque[tuple[int, bytes]]] = {}
+        self._raw_bytes = 0
+        self._watched: dict[str, int] = {}
+        """Host to when its watch ends."""
+        self._samples: dict[str, deque[Sample]] = {}
+        self._count = 0
+        self._newest_ns = 0
+
+    def take(self, host: str, value: bytes, append_ns: int) -> None:
+        """Take one message of a host."""
+        self._newest_ns = max(self._newest_ns, append_ns)
+        raw = self._raw.pop(host, None) or deque()
+        self._raw[host] = raw  # last: the hosts that reported longest ago stand first
+        raw.append((append_ns, value))
+        self._raw_bytes += len(value)
+        while raw[0][0] < append_ns - self._raw_ns:
+            self._raw_bytes -= len(raw.popleft()[1])
+        while self._raw_bytes > RAW_BYTES and len(self._raw) > 1:
+            self._raw_bytes -= sum(len(each) for _, each in self._raw.pop(next(iter(self._raw))))
+        until_ns = self._watched.get(host)
+        if until_ns is None:
+            return
+        if append_ns > until_ns:
+            del self._watched[host]
+        else:
+            self._note(value, append_ns)
+
+    def watch(self, host: str, until_ns: int) -> None:
+        """Keep what a host's flows do until then, and what they did just before now."""
+        known_ns = self._watched.get(host)
+        if known_ns is None:
+            if until_ns < self._newest_ns or not self._room():
+                return
+            for append_ns, value in self._raw.get(host, ()):
+                self._note(value, append_ns)
+        self._watched[host] = max(until_ns, known_ns or 0)
+
+    def begin(self, host: str) -> None:
+        """Watch a host for good and forget what was taken of it: its reports are taken again, from further
+        back."""
+        self._raw_bytes -= sum(len(each) for _, each in self._raw.pop(host, ()))
+        for name in [name for name in self._samples if name.startswith(f"{host}/")]:
+            self._count -= len(self._samples.pop(name))
+        self._watched[host] = 1 << 62
+
+    def _room(self) -> bool:
+        """Whether one more host may be watched; hosts that report no more are forgotten."""
+        if len(self._watched) >= MOST_WATCHED:
+            self._watched = {host: end for host, end in self._watched.items() if end >= self._newest_ns}
+        return len(self._watched) < MOST_WATCHED
+
+    def of(self, flow_id: str) -> list[Sample]:
+        """Return a flow's samples, oldest first."""
+        return list(self._samples.get(flow_id, ()))
+
+    def flows(self) -> list[str]:
+        """Return the flows that there are samples of."""
+        return list(self._samples)
+
+    def _note(self, value: bytes, append_ns: int) -> None:
+        try:
+            record = self._decode(value)
+        except ValueError:
+            return  # counted where all flows are read
+        for flow in record["flows"]:
+            name, length_ns = flow["flow_id"], flow["interval_ns"]
+            kept = self._samples.pop(name, None) or deque()
+            self._samples[name] = kept
+            if length_ns > 0 and (not kept or append_ns > kept[-1].end_ns):
+                kept.append(
+                    Sample(
+                        append_ns - length_ns,
+                        append_ns,
+                        flow["rate_bps"],
+                        flow["rtt_ns"],
+                        flow["source_port"],
+                        flow["rate_limit_bps"],
+                        tuple(flow["links"]),
+                    )
+                )
+                self._count += 1
+            while kept and kept[0].end_ns < append_ns - self._kept_ns:
+                kept.popleft()
+                self._count -= 1
+        while self._count > MOST_SAMPLES and len(self._samples) > 1:
+            self._count -= len(self._samples.pop(next(iter(self._samples))))
+
+
+def effect(
+    samples: Sequence[Sample], at_ns: int, done_ns: int, least_ns: int = 0, most_ns: int = 1 << 62
+) -> Effect:
+    """Return how a flow fared in the `SIDE_NS` before it was decided and after it was done, by the reports
+    that lie wholly on one side, none before `least_ns` or after `most_ns`."""
+    begin, end = max(at_ns - SIDE_NS, least_ns), min(done_ns + SIDE_NS, most_ns)
+    before = [each for each in samples if each.end_ns <= at_ns and each.end_ns > begin]
+    after = [each for each in samples if each.start_ns >= done_ns and each.start_ns < end]
+    links_before = dict.fromkeys(before[-1].hops) if before else {}
+    links_after = dict.fromkeys(after[-1].hops) if after else {}
+    known = bool(links_before and links_after)
+    return Effect(
+        _rate(before),
+        _rate(after),
+        _rtt(before),
+        _rtt(after),
+        tuple(link for link in links_before if known and link not in links_after),
+        tuple(link for link in links_after if known and link not in links_before),
+    )
+
+
+def _rate(samples: Sequence[Sample]) -> float | None:
+    length = sum(each.end_ns - each.start_ns for each in samples)
+    total = sum(each.rate_bps * (each.end_ns - each.start_ns) for each in samples)
+    return total / length if length else None
+
+
+def _rtt(samples: Sequence[Sample]) -> float | None:
+    told = [each.rtt_ns for each in samples if each.rtt_ns is not None]
+    return sum(told) / len(told) if told else None

@@ -1,0 +1,162 @@
+"""The queues of the last minute, link by link.
+
+In: LinkQueues records. Out: the newest figures of every link, and one link's series. Pure; times are fabric
+time. Depths of a link whose rate is not known are those that its delays would mean at 1 Gbit/s.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabrictime.state.cable_graph import CableGraph
+
+KEPT_NS: Final = 65_000_000_000
+MOST_POINTS: Final = 2_500_000
+"""Figures of links and windows that are kept: some 50 MB."""
+FRESH_NS: Final = 5_000_000_000
+"""A link that no window of this long named is not queueing as far as is known."""
+
+UNKNOWN_RATE_BPS: Final = 1_000_000_000
+
+_Floats = NDArray[np.float32]
+
+
+class Depth(NamedTuple):
+    """A link in one window. Utilisation and its bound are None where nothing tells."""
+
+    start_ns: int
+    length_ns: int
+    mean_bytes: float
+    most_bytes: float
+    bound_bytes: float
+    utilisation: float | None
+    utilisation_bound: float | None
+    rate_bps: int
+    from_flows: bool
+    samples: int
+    group: int
+    synced: bool
+
+    def delay_ns(self, depth_bytes: float) -> float:
+        """Return how long a packet waits behind so many bytes."""
+        return depth_bytes * 8e9 / (self.rate_bps or UNKNOWN_RATE_BPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One link over the last minute, a point a window: its middle, depths in bytes and utilisation."""
+
+    at_ns: list[int]
+    mean_bytes: list[float]
+    most_bytes: list[float]
+    bound_bytes: list[float]
+    utilisation: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    start_ns: int
+    length_ns: int
+    link: NDArray[np.int32]  # ascending
+    figures: _Floats  # [5, N]: mean, most, bound, utilisation, its bound
+
+
+class QueueHistory:
+    """All windows of the last minute, shard by shard."""
+
+    def __init__(self, cable_graph: CableGraph) -> None:
+        self.version = 0
+        self.newest_ns = 0
+        self._wires = cable_graph
+        self._windows: deque[_Window] = deque()
+        self._points = 0
+        self._newest: dict[int, Depth] = {}
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Take one LinkQueues record."""
+        start_ns, length_ns = record["window_start_ns"], record["slot_ns"] * record["slots"]
+        if self.newest_ns and start_ns < self.newest_ns - KEPT_NS:
+            return
+        named: dict[int, Mapping[str, Any]] = {}
+        for each in record["links"]:
+            number = self._wires.number(each["link"])
+            if number is None:
+                continue
+            named[number] = each
+            before = self._newest.get(number)
+            if before is None or before.start_ns <= start_ns:
+                self._newest[number] = Depth(
+                    start_ns,
+                    length_ns,
+                    each["depth_mean_bytes"],
+                    each["depth_max_bytes"],
+                    each["bound_bytes"],
+                    each["utilisation"],
+                    each["utilisation_bound"],
+                    each["rate_bps"],
+                    each["from_flows"],
+                    each["samples"],
+                    each["group"],
+                    record["synced"],
+                )
+        self.newest_ns = max(self.newest_ns, start_ns + length_ns)
+        self.version += 1
+        if named:
+            link = np.array(sorted(named), np.int32)
+            rows = [named[number] for number in link.tolist()]
+            figures = np.array(
+                [
+                    [np.nan if row[name] is None else row[name] for row in rows]
+                    for name in (
+                        "depth_mean_bytes",
+                        "depth_max_bytes",
+                        "bound_bytes",
+                        "utilisation",
+                        "utilisation_bound",
+                    )
+                ],
+                np.float32,
+            )
+            self._windows.append(_Window(start_ns, length_ns, link, figures))
+            self._points += len(link)
+        self._prune()
+
+    def newest(self, number: int) -> Depth | None:
+        """Return a link's newest figures; None where no fresh window names it."""
+        found = self._newest.get(number)
+        return found if found is not None and found.start_ns >= self.newest_ns - FRESH_NS else None
+
+    def all_newest(self) -> dict[int, Depth]:
+        """Return every link's newest figures, of fresh windows alone."""
+        least = self.newest_ns - FRESH_NS
+        return {number: depth for number, depth in self._newest.items() if depth.start_ns >= least}
+
+    def series(self, number: int) -> Series:
+        """Return a link's last minute, oldest first."""
+        found: dict[int, tuple[float, ...]] = {}
+        for window in self._windows:
+            at = int(np.searchsorted(window.link, number))
+            if at < len(window.link) and window.link[at] == number:
+                found[window.start_ns + window.length_ns // 2] = tuple(window.figures[:, at].tolist())
+        at_ns = sorted(found)
+        rows = [found[each] for each in at_ns]
+        return Series(
+            at_ns,
+            [row[0] for row in rows],
+            [row[1] for row in rows],
+            [row[2] for row in rows],
+            [None if row[3] != row[3] else row[3] for row in rows],
+        )
+
+    def _prune(self) -> None:
+        least = self.newest_ns - KEPT_NS
+        while self._windows and (self._windows[0].start_ns < least or self._points > MOST_POINTS):
+            self._points -= len(self._windows.popleft().link)
+        if self.version % 64 == 0:
+            self._newest = self.all_newest()

@@ -1,0 +1,147 @@
+"""Admission: applies limits and cooldowns to proposals, and turns admitted ones into decisions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from schemas.limits import Limits
+from schemas.topics import DECISIONS
+from streams.policy.base import MoveProposal, Proposal, Proposals, RateProposal
+from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
+from streams.policy.flow import NO_ROUTE, Flow, Move
+from streams.policy.state import PolicyState
+
+__all__ = ["Admission"]
+
+Record = dict[str, Any]
+
+MAX_TEXT: Final = 500
+"""Longest text of a decision, characters."""
+
+
+class Admission:
+    """The only place that makes decisions. An admitted move changes the state at once."""
+
+    def __init__(self, state: PolicyState) -> None:
+        self._state = state
+        self._cycle = CycleResult()
+
+    def begin(self) -> CycleResult:
+        """Begin a cycle; return its outputs, which `run` fills."""
+        self._cycle = CycleResult()
+        return self._cycle
+
+    def run(self, proposals: Proposals) -> None:
+        """Admit or suppress each proposal of an objective, in order."""
+        proposal = next(proposals, None)
+        while proposal is not None:
+            admitted = self.admit(proposal)
+            try:
+                proposal = proposals.send(admitted)
+            except StopIteration:
+                return
+
+    def admit(self, proposal: Proposal) -> bool:
+        """Decide one proposal; return True if it was admitted."""
+        if isinstance(proposal, RateProposal):
+            return self._admit_rate(proposal)
+        cause = self._blocked_by(proposal)
+        if cause is not None or proposal.path is None:
+            self._suppress(proposal.flow, proposal.action, cause or "NO_BETTER_PATH", proposal.reason)
+            return False
+        self._move(proposal, proposal.path)
+        return True
+
+    def _blocked_by(self, proposal: MoveProposal) -> str | None:
+        """Return the cause that forbids a move now, or None."""
+        state, flow = self._state, proposal.flow
+        if proposal.blocked_by is not None:
+            return proposal.blocked_by
+        rules, limits = state.rules, state.limits_of(flow.host)
+        if proposal.steering:
+            cooldown_end_ns = flow.cooldown_end_ns(rules.cool_down_ns, rules.max_cool_down_ns)
+            if state.now_ns < max(cooldown_end_ns, flow.wait_ns):
+                return "COOL_DOWN"
+        if flow.live.job in limits.protected_jobs:
+            return "PROTECTED"
+        if "MOVE" not in flow.live.can:
+            return "NOT_MOVABLE"
+        if proposal.action not in limits.allowed:
+            return "NOT_ALLOWED"
+        flow_id, count = flow.live.flow_id, len(state.flows)
+        return state.budget.check_move(
+            flow_id, flow.host, limits, count, state.now_ns, urgent=proposal.urgent
+        )
+
+    def _move(self, proposal: MoveProposal, path: int) -> None:
+        """Decide a move, and treat the flow as if it were on the new path."""
+        state, flow = self._state, proposal.flow
+        limits, kind, reason = state.limits_of(flow.host), proposal.kind, proposal.reason
+        state.budget.count_move(flow.live.flow_id, flow.host, state.now_ns)
+        expires_ns = state.now_ns + state.rules.expires_ns
+        text = f"{flow.live.nic} to {flow.live.peer}: from path {flow.path} to {path}, {kind} {reason}"
+        details = {
+            "from_path": flow.path,
+            "to_path": path,
+            "rate_bps": None,
+            "expires_at_ns": expires_ns,
+            "text": text[:MAX_TEXT],
+        }
+        links_before = flow.links
+        confirm_until_ns = expires_ns + state.rules.confirm_ns
+        via = {flow.path, flow.live.path} | (flow.move.via if flow.move is not None else set())
+        flow.move = Move(path, frozenset(via - {path}), confirm_until_ns, state.seq)
+        self._decide(flow, proposal.action, limits, {"kind": kind, "id": reason}, details)
+        flow.cause = reason
+        state.loads.add(flow.links, flow.weight, -1)
+        flow.path, flow.route = path, flow.routes.get(path, NO_ROUTE)
+        if flow.exclusive:
+            state.options.used_ports.add((flow.ends, path))
+        state.loads.add(flow.links, flow.weight)
+        if proposal.steering:
+            flow.home = None
+            flow.steered.append((state.now_ns, links_before))
+            flow.unconfirmed += 1
+
+    def _admit_rate(self, proposal: RateProposal) -> bool:
+        state, flow, wanted = self._state, proposal.flow, proposal.wanted
+        limits, releases = state.limits_of(flow.host), wanted.action == "UNPACE"
+        cause = state.budget.check_rate(flow.live.flow_id, flow.host, limits, state.now_ns)
+        if cause is not None and not releases:
+            self._suppress(flow, wanted.action, cause, wanted.reason)
+            return False
+        state.budget.count_rate(flow.live.flow_id, flow.host, state.now_ns)
+        effect = "let go" if releases else f"held to {wanted.rate_bps / 1e6:.1f} Mbit/s"
+        text = f"{flow.live.nic} to {flow.live.peer}: {effect}, {wanted.kind} {wanted.reason}"
+        details = {
+            "from_path": None,
+            "to_path": None,
+            "expires_at_ns": wanted.expires_at_ns,
+            "rate_bps": None if releases else wanted.rate_bps,
+            "text": text[:MAX_TEXT],
+        }
+        self._decide(flow, wanted.action, limits, {"kind": wanted.kind, "id": wanted.reason}, details)
+        return True
+
+    def _decide(self, flow: Flow, action: str, limits: Limits, reason: Record, details: Record) -> None:
+        """Add a decision to the cycle."""
+        state = self._state
+        record = {
+            "decision_id": f"{state.shard}/{state.epoch}/{state.seq}",
+            "shard": state.shard,
+            "epoch": state.epoch,
+            "seq": state.seq,
+            "at_ns": state.now_ns,
+            "host": flow.host,
+            "action": action,
+            "flow_id": flow.live.flow_id,
+            "reason": reason,
+            "config_version": limits.version,
+            "signature": b"",
+            **details,
+        }
+        self._cycle.decisions.append(Outgoing(DECISIONS, flow.host, record))
+        state.seq += 1
+
+    def _suppress(self, flow: Flow, action: str, cause: str, reason: str) -> None:
+        self._cycle.suppressed.append(SuppressedAction(flow.live.flow_id, action, cause, reason))

@@ -1,0 +1,39 @@
+"""The outputs of one policy cycle: messages to publish, and actions that were suppressed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from schemas.topics import Topic
+
+__all__ = ["CycleResult", "Outgoing", "SuppressedAction"]
+
+
+class Outgoing(NamedTuple):
+    """One message to publish."""
+
+    topic: Topic
+    key: str
+    record: dict[str, Any]
+
+
+class SuppressedAction(NamedTuple):
+    """An action that an objective wanted and that was not decided."""
+
+    flow_id: str
+    action: str
+    cause: str
+    """Limits: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. No target: NO_LIVING_PATH, NO_BETTER_PATH.
+    COOL_DOWN: steered recently. WAITING: an earlier decision failed, a retry follows. NOT_MOVABLE: the flow's
+    endpoint does not support moves."""
+    reason: str
+
+
+@dataclass(slots=True)
+class CycleResult:
+    """The outputs of one evaluation of the shard."""
+
+    decisions: list[Outgoing] = field(default_factory=list)
+    fallbacks: list[Outgoing] = field(default_factory=list)
+    suppressed: list[SuppressedAction] = field(default_factory=list)

@@ -1,0 +1,229 @@
+"""The tab Actions as its user sees it: Chromium on a page that reads a real log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+pytestmark = pytest.mark.chromium
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def fabric(records: Any, log_address: str) -> Any:
+    """Eight NICs under four leaves and four spines, announced and traced."""
+    made = records(log_address)
+    made.publish(*made.fleet())
+    return made
+
+
+@pytest.fixture
+def show(fabric: Any, browser: Any, shared_server: Any, start_page: Callable[..., Any]) -> Callable[..., Any]:
+    """Opens the tab of one page."""
+    pages: list[Any] = []
+
+    def opened(query: str = "") -> Any:
+        if not pages:
+            pages.append(start_page(shared_server, bootstrap=fabric.bootstrap))
+        browser.open(f"{pages[0].url}actions{query}")
+        return pages[0]
+
+    return opened
+
+
+def calm(browser: Any, page: Any) -> None:
+    """Neither the browser nor the page's process complained."""
+    assert browser.errors() == []
+    assert "Traceback" not in page.process.log.read_text()
+
+
+def click_row(browser: Any, test: str, words: str) -> None:
+    browser.js(
+        "[...document.querySelectorAll(`[data-testid=${arguments[0]}] tbody tr`)]"
+        ".find((r) => r.innerText.includes(arguments[1])).click()",
+        test,
+        words,
+    )
+
+
+def report(fabric: Any, flow: dict[str, Any], number: int, **more: Any) -> None:
+    """The flow's host reports it, as of an interval of 20 ms that ends now."""
+    host = flow["flow_id"].partition("/")[0]
+    told = {**flow, "interval_ns": 20_000_000, **more}
+    fabric.publish(("fabric.flows", host, fabric.flows(host, [told], report=number)))
+
+
+def test_without_anything_it_says_what_is_missing_and_what_the_mode_is(
+    show: Any, browser: Any, until: Any
+) -> None:
+    page = show()
+    until("no decision", lambda: browser.text("actions-empty").startswith("No decision yet: one is made"))
+    until("not known", lambda: "Policy has not told of a round yet" in browser.text("held-empty"))
+    assert browser.text("mode") == "OBSERVE: decisions are told, nothing is done; nobody has set a mode"
+    assert "OBSERVE" in browser.text("kpi-mode")
+    until("nothing is paced", lambda: browser.text("paced-note") == "No flow is paced.")
+    calm(browser, page)
+
+
+def test_a_flow_is_moved_and_cause_act_and_effect_stand_side_by_side(
+    fabric: Any, show: Any, browser: Any, until: Any
+) -> None:
+    page = show()
+    link = fabric.up("leaf1", 1)
+    flow = fabric.flow(17, "h1/eth1", "h5/eth1", spine=1)
+    until("the tab listens", lambda: browser.text("actions-empty"))
+    fabric.publish(
+        (
+            "fabric.config",
+            "*",
+            fabric.config(slices=[{"tenant": "red", "guarantee_bps": 10**8, "ceiling_bps": 10**9}]),
+        )
+    )
+    until(
+        "the mode", lambda: browser.text("mode").startswith("ACT: decisions are carried out; set by ann@ops")
+    )
+    flow |= {"tenant": "red", "rtt_ns": 900_000, "rate_bps": 2e7, "rate_limit_bps": 5 * 10**8}
+    report(fabric, flow, 1)
+    time_ns = time.time_ns
+    subject = fabric.cable(link)
+    alert = fabric.alert(subject, "leaf1 to spine1 is DOWN", links=[link])
+    fabric.publish(
+        ("fabric.link-health", subject, fabric.health(link, "DOWN")),
+        ("fabric.alerts", subject, alert),
+    )
+    decision = fabric.decision(3, flow, f"{subject}/1", at_ns=time_ns())
+    fabric.publish(("fabric.decisions", "h1", decision))
+    until("it waits", lambda: "WAITING" in browser.text("actions"))
+    done = fabric.action(decision)
+    fabric.publish(("fabric.actions", "h1", done))
+    until("done", lambda: "APPLIED" in browser.text("actions"))
+    until("its time has passed", lambda: time_ns() > done["at_ns"] + 30_000_000)
+    after = {
+        "rate_bps": 6.4e8,
+        "rtt_ns": 80_000,
+        "source_port": flow["source_port"] + 1,
+        "links": fabric.hops("h1/eth1", "h5/eth1", 2),
+    }
+    report(fabric, flow, 2, **after)
+    until("its effect", lambda: "20.0 Mbit/s → 640 Mbit/s" in browser.text("actions"))
+    row = browser.text("actions")
+    for words in ("h1 sock:17", "is down", "move, port 50017 → 50018", "12.0 ms", "900 µs → 80.0 µs"):
+        assert words in row
+    until("its figures", lambda: "3.00 ms of it SOCKET" in browser.text("act-figures"))
+    assert "leaf1:swp3 → spine1:swp1" in browser.text("act-figures")
+    assert browser.text("act-title") == "h1 sock:17"
+    frame = until("its picture", lambda: browser.last("trail"))
+    until("both reports", lambda: [x for x in browser.last("trail")["rate"] if x] == [2e7, 6.4e8])
+    assert [mark[1:4:2] for mark in frame["marks"]] == [["DOWN", "APPLIED"]]
+    until(
+        "the pace",
+        lambda: "held to" in browser.text("paced").lower() and "500 Mbit/s" in browser.text("paced"),
+    )
+    until("the slice", lambda: "red" in browser.text("slices") and "100 Mbit/s" in browser.text("slices"))
+    assert "1 of" in browser.text("limits")
+    ways = browser.js(
+        "return [...document.querySelectorAll('[data-testid=act-links] a')].map((a) => a.innerText)"
+    )
+    assert ways[:2] == ["leaf1:swp3 ⇄ spine1:swp1 in the fabric", "alert: leaf1 to spine1 is DOWN"]
+    browser.js("document.querySelector('[data-testid=act-links] a').click()")
+    until("its link", lambda: browser.text("link-title") == "leaf1:swp3 ⇄ spine1:swp1")
+    calm(browser, page)
+
+
+def test_what_is_held_back_stands_there_in_words_until_it_is_not(
+    fabric: Any, show: Any, browser: Any, until: Any
+) -> None:
+    page = show()
+    flow = fabric.flow(4, "h2/eth1", "h6/eth1")
+    window = fabric.contention(fabric.up("leaf1", 1))["window_id"]
+    fabric.publish(
+        ("fabric.config", "*", fabric.config(mode="OBSERVE")),
+        ("fabric.config", "h2", fabric.config(host="h2", mode="ACT")),
+        ("fabric.policy-cycles", "fabric", fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)])),
+    )
+    until("held", lambda: "its job is protected (protected_jobs)" in browser.text("held"))
+    assert "a queue stands at leaf1:swp3 → spine1:swp1" in browser.text("held")
+    until("counted", lambda: "1" in browser.text("kpi-held"))
+    until("the mode", lambda: "Otherwise at h2: ACT" in browser.text("mode"))
+    fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(1, None, at_ns=time.time_ns())))
+    fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(2, [], at_ns=time.time_ns())))
+    until("no more", lambda: browser.text("held-empty") == "Nothing is held back.")
+    calm(browser, page)
+
+
+def test_a_thousand_decisions_are_listed_newest_first_and_found_by_flow(
+    fabric: Any, show: Any, browser: Any, until: Any
+) -> None:
+    begin = time.time_ns() - 120 * S
+    made = []
+    for k in range(1_000):
+        nic = fabric.nics[k % 8]
+        flow = fabric.flow(10_000 + k, nic, fabric.nics[(k + 4) % 8])
+        decision = fabric.decision(
+            k,
+            flow,
+            fabric.contention(fabric.up("leaf1", 1))["window_id"],
+            kind="COLLISION",
+            at_ns=begin + k * S // 10,
+        )
+        made.append(("fabric.decisions", decision["host"], decision))
+        if k % 2:
+            outcome = "APPLIED" if k % 4 == 1 else "LIMITED"
+            made.append(("fabric.actions", decision["host"], fabric.action(decision, outcome)))
+    fabric.publish(*made)
+    page = show()
+    until("all", lambda: "1,000" in browser.text("kpi-decided"))
+    until("counted", lambda: browser.text("actions-note").startswith("250 APPLIED, 250 LIMITED"))
+    assert "the newest 250 of 1,000 are listed" in browser.text("actions-note")
+    first = "return document.querySelector('[data-testid=actions] tbody tr')?.innerText ?? ''"
+    until("the newest first", lambda: "sock:10999" in browser.js(first))
+    browser.toggle("listed", "done")
+    until("done alone", lambda: browser.text("actions-note") == "250 APPLIED")
+    flow_id = fabric.flow(10_500, fabric.nics[500 % 8], "h1/eth1")["flow_id"]
+    show(f"?flow={quote(flow_id, safe='')}")
+    until("one", lambda: browser.text("actions-note") == "1 UNANSWERED")
+    until("its flow", lambda: browser.text("act-title").endswith("sock:10500"))
+    assert browser.text("trail-empty").startswith("No reports of this flow from around then")
+    until("why not", lambda: "no actuator answered" in browser.text("act-figures"))
+    calm(browser, page)
+
+
+def test_a_flow_nothing_was_done_to_is_followed_while_it_is_looked_at(
+    fabric: Any, show: Any, browser: Any, until: Any
+) -> None:
+    flow = fabric.flow(9, "h3/eth1", "h7/eth1", rtt_ns=50_000)
+    page = show(f"?flow={quote(flow['flow_id'], safe='')}")
+    until("nothing of it", lambda: "no one flow of which reports" in browser.text("act-nothing"))
+    report(fabric, flow, 1)
+    until("found", lambda: browser.text("act-title") == "h3 sock:9")
+    report(fabric, flow, 2)
+    until("two reports", lambda: len((browser.last("trail") or {"t": []})["t"]) == 2)
+    assert browser.text("actions-empty") == "No decision of this flow within the last hour."
+    calm(browser, page)
+
+
+def test_names_from_the_network_are_shown_and_never_run(
+    fabric: Any, show: Any, browser: Any, until: Any
+) -> None:
+    node = "<img\tsrc=x\tonerror=window.hacked=1\t"
+    flow = fabric.flow(1, "h1/eth1", "h5/eth1")
+    flow["flow_id"] = f"h1/boot/sock:{node}>"
+    held = (flow["flow_id"], "REROUTE", f"{node}>", f"{node}>/2")
+    decision = fabric.decision(0, flow, f"{node}>/1", text=f"{node}>", at_ns=time.time_ns())
+    fabric.publish(
+        ("fabric.config", "*", fabric.config(by=f"{node}>")),
+        ("fabric.decisions", "h1", decision),
+        ("fabric.actions", "h1", fabric.action(decision, detail=f"{node}>")),
+        ("fabric.policy-cycles", "fabric", fabric.rounds(0, [held])),
+    )
+    page = show()
+    until("shown", lambda: "<img src=x" in browser.text("act-text"))
+    until("held", lambda: "<img src=x" in browser.text("held"))
+    assert browser.js("return window.hacked ?? null") is None
+    assert "<img src=x" in browser.text("mode")
+    calm(browser, page)

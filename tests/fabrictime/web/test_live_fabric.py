@@ -1,0 +1,139 @@
+"""When tabs are told what changed: verdicts at once after a pause, all else ten times a second at most."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fabrictime.state.fabric_state import FabricState
+from fabrictime.web.fabric_consumer import ConsumerStatus
+from fabrictime.web.live_fabric import PERIOD_S, LiveFabric
+from schemas import codec
+
+
+class Timer:
+    def __init__(self, when: float, act: Callable[[], None]) -> None:
+        self.at, self.act, self.gone = when, act, False
+
+    def when(self) -> float:
+        return self.at
+
+    def cancel(self) -> None:
+        self.gone = True
+
+
+class Loop:
+    """An event loop whose time goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon_threadsafe(self, act: Callable[..., None], *args: Any) -> None:
+        act(*args)
+
+    def call_at(self, when: float, act: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(when, act))
+        return self.timers[-1]
+
+    def go(self, seconds: float) -> None:
+        end = self.now + seconds
+        while True:
+            self.timers = [timer for timer in self.timers if not timer.gone]
+            due = min(self.timers, key=Timer.when, default=None)
+            if due is None or due.at > end:
+                break
+            self.timers.remove(due)
+            self.now = max(self.now, due.at)
+            due.act()
+        self.now = end
+
+
+def made() -> LiveFabric:
+    state = FabricState(lambda value: codec.decode(value, "FlowReports"))
+    return LiveFabric(state, lambda: ConsumerStatus(caught_up=True), time.time_ns)
+
+
+class Watched:
+    """A live page with one tab, which notes when it was told what."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.live = made()
+        self.live.run_in(self.loop)  # type: ignore[arg-type]  # as much of a loop as it uses
+        self.said: list[tuple[float, frozenset[str]]] = []
+        self.live.subscribe(lambda parts: self.said.append((round(self.loop.now - 100.0, 6), parts)))
+        self.said.clear()
+
+    def change(self, *parts: str) -> None:
+        self.live.changed(frozenset(parts))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+@pytest.mark.parametrize("part", ["queues", "contention"])
+def test_the_first_change_after_a_pause_is_told_at_once(watched: Watched, part: str) -> None:
+    watched.change(part)
+    watched.loop.go(0)
+    assert watched.said == [(0.0, {part})]
+
+
+def test_queues_are_told_ten_times_a_second_however_often_they_change(watched: Watched) -> None:
+    for _ in range(200):
+        watched.change("queues")
+        watched.loop.go(0.005)
+    gaps = [b - a for (a, _), (b, _) in zip(watched.said, watched.said[1:], strict=False)]
+    assert 9 <= len(watched.said) <= 11
+    assert min(gaps) >= PERIOD_S - 1e-6
+
+
+@pytest.mark.parametrize("part", ["health", "contention", "alerts"])
+def test_a_verdict_waits_for_no_turn_of_the_queues(watched: Watched, part: str) -> None:
+    watched.change("queues")
+    watched.loop.go(0.01)
+    watched.change("queues")
+    watched.loop.go(0.01)
+    watched.change(part)
+    watched.loop.go(0)
+    assert watched.said[-1] == (0.02, {"queues", part})
+    watched.change("queues")
+    watched.loop.go(1)
+    assert [at for at, _ in watched.said] == [0.0, 0.02, 0.12]
+
+
+def test_verdicts_that_come_by_the_hundred_are_told_ten_times_a_second(watched: Watched) -> None:
+    for _ in range(400):
+        watched.change("contention", "queues")
+        watched.loop.go(0.0025)
+    assert 9 <= len(watched.said) <= 11
+
+
+def test_no_change_is_lost_between_two_turns(watched: Watched) -> None:
+    watched.change("alerts")
+    watched.loop.go(0.03)
+    watched.change("paths")
+    watched.change("flows")
+    watched.loop.go(1)
+    assert watched.said == [(0.0, {"alerts"}), (PERIOD_S, {"paths", "flows"})]
+
+
+async def test_changes_come_from_any_thread() -> None:
+    live = made()
+    live.run_in(asyncio.get_running_loop())
+    told = asyncio.Event()
+    live.subscribe(lambda parts: told.set() if parts == {"health"} else None)
+    await asyncio.to_thread(live.changed, frozenset({"health"}))
+    await asyncio.wait_for(told.wait(), 10)
