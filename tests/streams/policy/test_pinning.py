@@ -1,5 +1,4 @@
-"""Steering of flows that take turns: an all-to-all in steps on two leaves, by itself and on a small simulated
-fleet in a closed loop."""
+"""Uplink pinning: an all-to-all in steps on two leaves, alone and on a small simulated fleet."""
 
 from __future__ import annotations
 
@@ -13,20 +12,22 @@ from schemas.topics import CONFIG
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
-from tests.streams.policy.test_loop import health, window
+from tests.streams.policy.closed_loop import health, window
 
 MS = 1_000_000
 S = 1_000 * MS
 T = 1_800_000_000 * S
 LINE = 10**9
 SPINES = NICS = 4
-"""NICs of a leaf, each as fast as a link of the fabric: exactly non-blocking."""
+"""NICs per leaf, each as fast as a fabric link: exactly non-blocking."""
 
 
-class Turns:
-    """Every NIC of leaf 1 sends to one of leaf 2 after the other, over `connections` flows, and where `local`
-    to one of its own leaf. What is reported: all flows send as much, in so short a time as their NIC
-    lets them where no other NIC's flows share their spine, else at `slowed` of that speed."""
+class AlternatingWorld:
+    """Each NIC of leaf 1 sends to one NIC of leaf 2 after the other, over `connections` flows.
+
+    With `local`, it also sends to a NIC of its own leaf. Reports show equal rates for all flows. The busy
+    share shows line rate if no other NIC uses the same spine, otherwise `slowed` of it.
+    """
 
     def __init__(self, connections: int = 1, slowed: float = 0.5, local: bool = True, **config) -> None:
         self.paths: dict[str, int] = {}
@@ -41,7 +42,7 @@ class Turns:
         for a in range(NICS if local else 0):
             self.ends[f"h{a}/b/qp:eth1:local"], self.paths[f"h{a}/b/qp:eth1:local"] = (a, -1), 100
         self.decisions: list[dict] = []
-        self.held: list = []
+        self.suppressed: list = []
         self.policy = Policy("sim", 1, self, self, lambda link: LINE)
         record = {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "max_moved_share": 1.0}
         record = codec.decode(codec.encode(CONFIG.record, record | config), CONFIG.record)
@@ -51,8 +52,12 @@ class Turns:
         (a, b), s = self.ends[name], path % SPINES
         if b < 0:
             return (f"h{a}:eth1>leaf1:p{a}", f"leaf1:p9{a}>l{a}:eth1")
-        return (f"h{a}:eth1>leaf1:p{a}", f"leaf1:u{s}>spine{s}:p1", f"spine{s}:p2>leaf2:u{s}",
-                f"leaf2:p{b}>g{b}:eth1")  # fmt: skip
+        return (
+            f"h{a}:eth1>leaf1:p{a}",
+            f"leaf1:u{s}>spine{s}:p1",
+            f"spine{s}:p2>leaf2:u{s}",
+            f"leaf2:p{b}>g{b}:eth1",
+        )
 
     def open_flows(self) -> list[LiveFlow]:
         users, found = self.users(), []
@@ -60,11 +65,24 @@ class Turns:
             a, b = self.ends[name]
             speed = self.slowed if b >= 0 and len(users[path % SPINES]) > 1 else 1.0
             rate_bps = 0.1 * LINE / (self.connections if b >= 0 else 1)
-            found.append(LiveFlow(
-                name, f"h{a}/eth1", f"g{b}/eth1" if b >= 0 else f"l{a}/eth1", "moe", None, rate_bps, False,
-                False, self.links(name, path), path, 10_000, can=("MOVE",), busy_share=0.1 / speed,
-                system_ns=self.now_ns,
-            ))  # fmt: skip
+            found.append(
+                LiveFlow(
+                    name,
+                    f"h{a}/eth1",
+                    f"g{b}/eth1" if b >= 0 else f"l{a}/eth1",
+                    "moe",
+                    None,
+                    rate_bps,
+                    False,
+                    False,
+                    self.links(name, path),
+                    path,
+                    10_000,
+                    can=("MOVE",),
+                    busy_share=0.1 / speed,
+                    system_ns=self.now_ns,
+                )
+            )
         return found
 
     def of(self, flow: LiveFlow) -> dict[int, FlowRoute]:
@@ -75,35 +93,35 @@ class Turns:
         for _ in range(round(seconds * 10)):
             self.now_ns += 100 * MS
             found = self.policy.decide(self.now_ns)
-            self.held = found.suppressed
-            for said in found.decisions:
-                self.paths[said.record["flow_id"]] = said.record["to_path"]
-                made.append(said.record)
+            self.suppressed = found.suppressed
+            for outgoing in found.decisions:
+                self.paths[outgoing.record["flow_id"]] = outgoing.record["to_path"]
+                made.append(outgoing.record)
         self.decisions += made
         return made
 
     def users(self) -> list[set[int]]:
-        """Which NICs send over each spine."""
+        """Return the NICs that send over each spine."""
         return [
             {self.ends[n][0] for n, path in self.paths.items() if path % SPINES == s and self.ends[n][1] >= 0}
             for s in range(SPINES)
         ]
 
 
-def test_flows_that_meet_end_on_a_spine_of_their_nics_own_and_stay():
-    t = Turns()
+def test_overlapping_flows_move_to_their_nics_own_spine_and_stay():
+    t = AlternatingWorld()
     assert max(map(len, t.users())) > 1
     t.advance(0.9)
-    assert t.decisions == [], "reports of all hosts come first"
+    assert t.decisions == [], "all hosts report first"
     made = t.advance(3)
     assert [len(users) for users in t.users()] == [1] * SPINES
-    assert max(Counter(d["flow_id"] for d in made).values()) == 1, "each moves once"
+    assert max(Counter(d["flow_id"] for d in made).values()) == 1, "each flow moves once"
     assert {d["reason"]["kind"] for d in made} == {"COLLISION"}
     assert t.advance(30) == []
 
 
 def test_with_a_flow_for_each_spine_an_even_spread_needs_fewer_moves():
-    t = Turns(connections=SPINES)
+    t = AlternatingWorld(connections=SPINES)
     made = t.advance(4)
     for ends in set(t.ends.values()):
         spines = [path % SPINES for name, path in t.paths.items() if t.ends[name] == ends]
@@ -112,33 +130,33 @@ def test_with_a_flow_for_each_spine_an_even_spread_needs_fewer_moves():
     assert t.advance(30) == []
 
 
-def test_where_all_are_slowed_alike_a_standing_queue_tells():
-    t = Turns(local=False)
-    assert min(map(len, t.users())) > 1, "none is faster than any other"
+def test_a_persistent_queue_is_evidence_if_all_flows_are_slowed_equally():
+    t = AlternatingWorld(local=False)
+    assert min(map(len, t.users())) > 1, "all are slowed equally"
     t.policy.take_contention(window("leaf1:u3>spine3:p1", "OPENED", "COLLISION", 0, T, T))
     t.advance(3)
     assert [len(users) for users in t.users()] == [1] * SPINES
 
 
-def test_flows_that_nothing_slows_stay_where_they_are():
-    t = Turns(slowed=1.0)
+def test_flows_that_are_not_slowed_stay():
+    t = AlternatingWorld(slowed=1.0)
     assert max(map(len, t.users())) > 1
     assert t.advance(10) == []
 
 
-def test_those_that_are_on_their_lane_do_not_move():
-    t = Turns()
+def test_flows_on_their_uplink_do_not_move():
+    t = AlternatingWorld()
     for name, (a, b) in t.ends.items():
         t.paths[name] = 100 + a if b >= 0 else 100
-    astray = next(name for name in sorted(t.paths) if t.ends[name] == (1, 2))
-    t.paths[astray] = 100 + (t.ends[astray][0] + 1) % SPINES
+    misplaced = next(name for name in sorted(t.paths) if t.ends[name] == (1, 2))
+    t.paths[misplaced] = 100 + (t.ends[misplaced][0] + 1) % SPINES
     made = t.advance(3)
-    assert [d["flow_id"] for d in made] == [astray]
-    assert made[0]["to_path"] % SPINES == t.ends[astray][0]
+    assert [d["flow_id"] for d in made] == [misplaced]
+    assert made[0]["to_path"] % SPINES == t.ends[misplaced][0]
 
 
-def test_no_lane_leads_over_what_is_not_well():
-    t = Turns()
+def test_no_uplink_on_an_unhealthy_path_is_assigned():
+    t = AlternatingWorld()
     dead = "leaf1:u2>spine2:p1"
     record = health(dead, "DOWN", 1, t.now_ns, 1.0)
     t.policy.take_health(record["subject"], record)
@@ -147,17 +165,17 @@ def test_no_lane_leads_over_what_is_not_well():
     assert all(d["to_path"] % SPINES != 2 for d in t.decisions)
 
 
-def test_limits_hold_for_lanes_as_for_all():
-    t = Turns(max_actions_per_s=1)
+def test_limits_apply_to_pinning():
+    t = AlternatingWorld(max_actions_per_s=1)
     made = t.advance(2.05)
     per_host = Counter(d["host"] for d in made)
     assert per_host
     assert max(per_host.values()) <= 2
-    assert "ACTIONS_PER_S" in {held.cause for held in t.held}
+    assert "ACTIONS_PER_S" in {suppressed.cause for suppressed in t.suppressed}
 
 
 def small(seed: int, *, act: bool) -> Loop:
-    """16 NICs on two leaves with 8 spines, two all-to-alls of 8 each, scattered."""
+    """Return a loop of 16 NICs on two leaves and 8 spines, with two scattered all-to-alls of 8 NICs each."""
     fleet = Fleet(
         Shape(hosts=16, hosts_per_rack=8, spines=8, host_rate_bps=10**11, fabric_rate_bps=10**11), seed
     )
@@ -165,7 +183,7 @@ def small(seed: int, *, act: bool) -> Loop:
     return Loop(Simulation(settings, fleet=fleet, tell=Loop.TOPICS), act)
 
 
-def test_on_a_small_fleet_all_go_at_nearly_line_rate_once_decided():
+def test_a_small_fleet_reaches_nearly_line_rate():
     for seed in (1, 2):
         loop = small(seed, act=True)
         before = loop.advance(0.9)
@@ -175,13 +193,13 @@ def test_on_a_small_fleet_all_go_at_nearly_line_rate_once_decided():
         assert after.share >= 0.92
         assert after.share >= 1.29 * before.share
         assert after.delay_us_p99 <= 50
-        assert loop.moved() == len(loop.decisions), "none moves twice"
+        assert loop.moved() == len(loop.decisions), "no flow moves twice"
         made = len(loop.decisions)
         loop.advance(1)
         assert len(loop.decisions) == made
 
 
-def test_observe_decides_and_changes_nothing():
+def test_observe_decides_and_moves_no_flow():
     acts, watches = small(3, act=True), small(3, act=False)
     first = {}
     for name, loop in (("act", acts), ("observe", watches)):
