@@ -96,8 +96,8 @@ class ContentionRules:
         """Return the rules from the live thresholds."""
         return cls(
             delay_us=thresholds["contention_delay_us"],
-            min_kb=thresholds["contention_least_kb"],
-            max_kb=thresholds["contention_most_kb"],
+            min_kb=thresholds["contention_min_kb"],
+            max_kb=thresholds["contention_max_kb"],
             open_ms=thresholds["contention_open_ms"],
             close_ms=thresholds["contention_close_ms"],
         )

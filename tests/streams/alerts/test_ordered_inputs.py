@@ -137,9 +137,9 @@ def _config(log: Log) -> None:
             "thresholds": [{"name": name, "value": value} for name, value in thresholds.items()],
         }, partition=0)  # fmt: skip
 
-    tell(0, 1, [], alert_storm_least_pps=1500)
-    tell(300, 2, [RULE], alert_storm_least_pps=1500)
-    tell(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_least_pps=1500, alert_clear_s=9)
+    tell(0, 1, [], alert_storm_min_pps=1500)
+    tell(300, 2, [RULE], alert_storm_min_pps=1500)
+    tell(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_min_pps=1500, alert_clear_s=9)
 
 
 def _wires(log: Log) -> None:
