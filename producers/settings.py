@@ -1,7 +1,7 @@
 """Settings of the agents: `ProbeSettings` and `FlowSettings` for the fleet, `NicSettings` for one NIC.
 
 In: values of the application's configuration. Out: frozen models that `producers.probe.service.main` and
-`producers.flows.service.service.main` take.
+`producers.flows.service.main` take.
 """
 
 from __future__ import annotations

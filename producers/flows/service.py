@@ -23,9 +23,9 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client
-from producers.flows.service.intervals import FlowTable, FlowRules, Key
-from producers.flows.service.registrations import Registrations
-from producers.flows.service.socket_diag import SockDiag, TcpSocket
+from producers.flows.intervals import FlowTable, FlowRules, Key
+from producers.flows.registrations import Registrations
+from producers.flows.socket_diag import SockDiag, TcpSocket
 from producers.inventory.nics.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings

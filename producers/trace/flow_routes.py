@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from producers.flows.service.intervals import Key
+from producers.flows.intervals import Key
 from producers.settings import FlowSettings
 from producers.trace.route_names import name_path
 from producers.trace.sockets import TraceSocket
