@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from producers.flows.intervals import Key, Registration
-from producers.local_socket import check_owner, leave, listen
+from schemas.ipc import check_owner, leave, listen
 
 __all__ = ["Registrations", "parse_registration"]
 
@@ -125,7 +125,7 @@ class Registrations:
         self.queue_pairs: dict[str, tuple[Key, Registration]] = {}
         """By name: their ports are not theirs alone."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._listener = listen(path)
+        self._listener = listen(path, blocking=True)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)

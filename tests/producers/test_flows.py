@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from producers.flows.intervals import FlowTable, FlowRules, Registration
+from producers.flows.intervals import FlowRules, FlowTable, Registration
 from producers.flows.registrations import Registrations, parse_registration
 from producers.flows.service import AddressTable, FlowReporter
 from producers.flows.socket_diag import TcpSocket
 from producers.inventory.nics import nic_record
-from producers.local_socket import connect
 from producers.settings import FlowSettings, NicSettings
 from schemas import codec
+from schemas.ipc import connect
 
 MS = 1_000_000
 LOCAL = {"10.0.0.1": "a/eth0"}
@@ -561,7 +561,7 @@ def test_the_socket_is_its_owners_and_lets_go_of_a_flow_after_its_last_counters(
     assert registrations.flows[key].sent_bytes == 99
     registrations.sweep()
     assert not registrations.flows
-    with pytest.raises(OSError, match="somebody listens there already"):
+    with pytest.raises(OSError, match="another process listens there already"):
         Registrations(path, {}.__contains__)
     registrations.close()
     assert not path.exists()
