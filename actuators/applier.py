@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 SECOND_NS: Final = 1_000_000_000
 MAX_FLOWS: Final = 20_000
-"""Flows whose fences are kept. Beyond it the oldest flows without an endpoint are dropped."""
+"""Number of flows that are kept. Beyond it the oldest flows without an endpoint are dropped."""
 MAX_WAITING: Final = 64
 """Decisions that may wait for one flow."""
 SUPPRESSED_REPORT_NS: Final = 10 * SECOND_NS
@@ -327,7 +327,7 @@ class Applier:
         }
 
     def _report_restored_repair(self, key: str, flow: FlowState) -> None:
-        """Report a former process's repair: no decision will ever ask for that report."""
+        """Report a former process's repair: no later decision triggers that report."""
         record = flow.repair_report
         if record is None or not flow.repair_restored:
             return

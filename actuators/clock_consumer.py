@@ -1,7 +1,8 @@
-"""The log's side of an actuator: inventory and clock offsets in, rejects out.
+"""Reads the inventory and the clock offsets from Kafka for the clock pages.
 
-In: the whole inventory, and each partition of the offsets topic from its tail. No group: every actuator needs
-everything. Out: decoded and checked records to the one who takes them. Nothing here waits but `close`.
+It reads the whole inventory, and each partition of the offsets topic from its tail. It uses no consumer
+group, because every actuator needs all records. Records that cannot be used go to `fabric.rejects`. Only
+`close` blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["ClockConsumer", "reject_record"]
 _log = logging.getLogger(__name__)
 
 OFFSETS_TAIL: Final = 100
-"""Newest records of each partition that are read at the start: only the last windows can be used."""
+"""Newest records that are read from each partition at the start. Only the last windows are useful."""
 READER: Final = "actuator"
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
@@ -35,7 +36,7 @@ Record = dict[str, Any]
 
 
 def reject_record(message: Any, error: codec.BadRecord) -> Record:
-    """Return the `Reject` of a message that could not be read."""
+    """Return the `Reject` record of a message that could not be used."""
     value = message.value() or b""
     return {
         "topic": message.topic(),
@@ -52,7 +53,7 @@ def reject_record(message: Any, error: codec.BadRecord) -> Record:
 
 
 class ClockConsumer:
-    """Reads both topics. `on_nic` takes (NIC, record or None), `on_offsets` a checked record."""
+    """Reads both topics. `on_nic` receives (NIC, record or None), `on_offsets` a validated record."""
 
     def __init__(
         self,
@@ -63,12 +64,12 @@ class ClockConsumer:
         registry: codec.Registry | None = None,
         wanted: Callable[[str], bool] = lambda shard: True,
     ) -> None:
-        """`wanted`: whether records of a shard are of use; others are not even decoded."""
+        """`wanted` returns True for the shards whose records are useful. Others are not decoded."""
         self._client = client
         self._consumer = Consumer(
             {
                 **client,
-                "group.id": "fabrictime-actuator",  # librdkafka wants one; nothing is ever committed
+                "group.id": "fabrictime-actuator",  # required by librdkafka; nothing is committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "allow.auto.create.topics": False,
@@ -85,7 +86,7 @@ class ClockConsumer:
         self.rejected = 0
 
     def poll(self, timeout_s: float = 0.0, max_messages: int = 1000) -> int:
-        """Take what has come, waiting for at most so long; return how many messages that was."""
+        """Process the messages that are available, waiting up to `timeout_s`. Return their number."""
         if self._producer is not None:
             self._producer.poll(0)
         if not self.assigned and not self._assign():
@@ -100,7 +101,7 @@ class ClockConsumer:
         return len(messages)
 
     def close(self) -> None:
-        """End both clients."""
+        """Close the consumer and the producer."""
         self._consumer.close()
         if self._producer is not None:
             self._producer.flush(_CLOSE_S)
@@ -116,7 +117,7 @@ class ClockConsumer:
             for topic in (INVENTORY, CLOCK_OFFSETS):
                 found = topics.get(topic.name)
                 if found is None or found.error is not None or not found.partitions:
-                    self._warn(f"{topic.name}: no such topic yet")
+                    self._warn(f"{topic.name}: topic does not exist yet")
                     return False
                 for number in found.partitions:
                     begin = OFFSET_BEGINNING
@@ -149,7 +150,9 @@ class ClockConsumer:
                 record = codec.decode(value, CLOCK_OFFSETS.record, self._registry)
                 record, left_out = sound_offsets(record, append_ns, self._window_ns)
                 if left_out:
-                    self._warn(f"{key}: window {record['window']}: {left_out} clocks no clock can be")
+                    self._warn(
+                        f"{key}: window {record['window']}: {left_out} clocks with impossible values dropped"
+                    )
                 self._on_offsets(record)
         except codec.BadRecord as bad:
             self._reject(message, bad)
@@ -179,11 +182,11 @@ class ClockConsumer:
         except (
             BufferError,
             KafkaException,
-        ) as error:  # counted and said already; a full queue costs the copy
+        ) as error:  # the reject is counted and logged; only its copy is lost
             self._warn(f"{REJECTS.name}: {error}")
 
     def _warn(self, line: str) -> None:
-        """Log a line, the same beginning at most every 10 s."""
+        """Log a line, at most every 10 s for lines with the same beginning."""
         now_s, head = time.monotonic(), line[:40]
         if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
             if len(self._last_warned_s) > 100:

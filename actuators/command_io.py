@@ -1,8 +1,9 @@
-"""The log's side of the hand: decisions, fallbacks and config in; reports, states and rejects out.
+"""Kafka I/O of the flow actuator, in a thread of its own.
 
-In: the partitions that the hosts hash to, no group but for offsets. Out: messages for one thread to take, and
-an event that wakes it. Offsets are committed once what a message led to is done and reported, in order. While
-much waits to be taken, no more decisions are read; config, by which all action is stopped, goes before all.
+It reads decisions, fallbacks and config from the partitions that the hosts hash to, and publishes reports,
+states and rejects. The acting thread takes messages from a queue and is woken by an eventfd. An offset is
+committed once its message is processed and reported, in order. A long queue pauses the decisions. Config has
+its own queue and is taken first, because it can stop all actions.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ _POLL_S: Final = 0.05
 _COMMIT_S: Final = 0.2
 _RETRY_S: Final = 0.2
 _LOOKBACK_MS: Final = 10_000
-"""How far back an actuator looks that never committed anything."""
+"""An actuator that never committed an offset starts this far back."""
 _MAX_UNSENT: Final = 20_000
 _WARN_EVERY_S: Final = 10.0
 _CLOSE_S: Final = 2.0
 _MAX_QUEUED: Final = 10_000
 _MAX_QUEUED_BYTES: Final = 32 << 20
-"""Messages and bytes that may wait to be taken before reading decisions pauses."""
+"""Limits of the queue, in messages and bytes, beyond which reading pauses."""
 _BATCH: Final = 1000
 _DECISION_BYTES: Final = 32_768
-"""Above what a decision can be."""
+"""Larger than any valid decision."""
 
 Record = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Offsets:
-    """Offsets of one partition that were taken, and how far all of them are done. Pure."""
+    """The offsets of one partition: taken, done, and ready to commit. Pure."""
 
     next: int | None = None
     """Offset after the last one taken."""
@@ -66,16 +67,16 @@ class Offsets:
     committed: int | None = None
 
     def take(self, offset: int) -> None:
-        """Take that a message is being worked at."""
+        """Record that processing of a message has begun."""
         heapq.heappush(self._open, offset)
         self.next = offset + 1
 
     def done(self, offset: int) -> None:
-        """Take that nothing of a message is left to do."""
+        """Record that a message is fully processed."""
         self._done.add(offset)
 
     def to_commit(self) -> int | None:
-        """Return the offset to commit: all before it is done; None where that is so already."""
+        """Return the offset below which all messages are done; None if it is committed already."""
         while self._open and self._open[0] in self._done:
             self._done.discard(heapq.heappop(self._open))
         found = self._open[0] if self._open else self.next
@@ -87,8 +88,11 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """Something for the hand: a message, `ready` once the whole config has been read, or `published`: a report
-    that the log has."""
+    """An item for the acting thread.
+
+    `kind` is a message's topic in short, `ready` once the whole config is read, or `published` for a report
+    that the log has stored.
+    """
 
     kind: str
     key: bytes | None = None
@@ -98,12 +102,12 @@ class LogMessage:
 
     @property
     def append_ms(self) -> int:
-        """When the log took the message, ms since the Unix epoch; 0 or less: not known."""
+        """LogAppendTime of the message in ms since the Unix epoch; 0 or less if unknown."""
         return 0 if self.message is None else int(self.message.timestamp()[1])
 
 
 class CommandIO:
-    """Reads and writes in a thread of its own; `queued` and `wake_fd` are for the one who acts."""
+    """Reads and writes in a thread. The acting thread uses `queued`, `urgent` and `wake_fd`."""
 
     def __init__(
         self,
@@ -114,8 +118,9 @@ class CommandIO:
         *,
         flows: bool = False,
     ) -> None:
-        """`name`: of the actuator; its offsets are kept under it. `flows`: whether to read the hosts' flow
-        reports, from now on."""
+        """`name`: the actuator's name, which is part of its group id. `flows`: also read the hosts' flow
+        reports, from now on.
+        """
         self._hosts, self._registry, self._flows = list(hosts), registry, flows
         self._consumer = Consumer(
             {
@@ -141,7 +146,7 @@ class CommandIO:
         )
         self.queued: deque[LogMessage] = deque()
         self.urgent: deque[LogMessage] = deque()
-        """Config and `ready`: to be taken first."""
+        """Config and `ready`; taken before `queued`."""
         self._given_bytes = self._taken_bytes = 0
         self._paused: list[TopicPartition] = []
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -153,16 +158,16 @@ class CommandIO:
         self.assigned = False
         self.rejected = 0
         self.dropped = 0
-        """Reports that the log could not take for too long."""
+        """Reports given up because the log was unavailable for too long."""
         self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def next(self) -> LogMessage | None:
-        """Return the next one of `queued`, None where nothing waits."""
+        """Return the next item of `queued`; None if it is empty."""
         if not self.queued:
             return None
         queued = self.queued.popleft()
@@ -170,7 +175,7 @@ class CommandIO:
         return queued
 
     def report(self, record: Record, done: Callable[[], None]) -> None:
-        """Publish an `ActionReport`; `done` is called once the log has it, or never will."""
+        """Publish an `ActionReport`. `done` is called once the log has stored it, or it is given up."""
 
         def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
             self._waiting -= 1
@@ -193,25 +198,25 @@ class CommandIO:
         self._produce(ACTUATORS, record["actuator"], record, None)
 
     def reject(self, message: Any, bad: codec.BadRecord) -> None:
-        """Tell of a message that could not be read."""
+        """Publish a `Reject` for a message that could not be used."""
         self.rejected += 1
         record = reject_record(message, bad)
         self._warn(f"{message.topic()}: {bad}")
         self._produce(REJECTS, str(message.topic()), record, None)
 
     def done(self, message: Any) -> None:
-        """Take that nothing of a decision's message is left to do."""
+        """Record that the message of a decision is fully processed."""
         with self._lock:
             offsets = self._offsets.get(message.partition())
             if offsets is not None:
                 offsets.done(message.offset())
 
     def flush(self, timeout_s: float) -> int:
-        """Wait for what is being sent; return how many messages are left."""
+        """Wait until all messages are sent. Return the number still unsent."""
         return int(self._producer.flush(timeout_s))
 
     def close(self) -> None:
-        """End reading, send what waits, commit."""
+        """Stop reading, send what is queued, and commit."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S + 1)
@@ -260,7 +265,7 @@ class CommandIO:
                 self._warn(str(error))
 
     def _pause(self) -> None:
-        """Read nothing but config while much waits to be taken."""
+        """Pause everything but config while the queue is long."""
         waiting, size = len(self.queued), self._given_bytes - self._taken_bytes
         if not self._paused and (waiting > _MAX_QUEUED or size > _MAX_QUEUED_BYTES):
             self._paused = [tp for tp in self._consumer.assignment() if tp.topic != CONFIG.name]
@@ -275,7 +280,7 @@ class CommandIO:
         for topic in (DECISIONS, FALLBACKS, CONFIG, *((FLOWS,) if self._flows else ())):
             found = known.get(topic.name)
             if found is None or found.error is not None or not found.partitions:
-                self._warn(f"{topic.name}: no such topic yet")
+                self._warn(f"{topic.name}: topic does not exist yet")
                 return False
             counts[topic] = len(found.partitions)
         wanted = self._begin(counts[DECISIONS])
@@ -291,7 +296,7 @@ class CommandIO:
         return True
 
     def _begin(self, partitions: int) -> list[TopicPartition]:
-        """Return where to go on with decisions: after what is done; without that, some seconds ago."""
+        """Return where to start with decisions: at the committed offset, else some seconds ago."""
         numbers = sorted({partition_of(host, partitions) for host in self._hosts})
         committed = self._consumer.committed(
             [TopicPartition(DECISIONS.name, number) for number in numbers], timeout=5
@@ -305,7 +310,7 @@ class CommandIO:
             if done.error is not None:
                 raise KafkaException(done.error)
             begin = done if done.offset >= 0 else fresh
-            if begin.offset < 0:  # nothing is that young: from the end as it is now, not as it will be
+            if begin.offset < 0:  # no message is that recent: start from the present end
                 _, end = self._consumer.get_watermark_offsets(begin, timeout=5)
                 begin = TopicPartition(DECISIONS.name, begin.partition, end)
             found.append(begin)
@@ -358,7 +363,7 @@ class CommandIO:
             self._warn(str(error))
 
     def _warn(self, line: str) -> None:
-        """Log a line, the same beginning at most every 10 s."""
+        """Log a line, at most every 10 s for lines with the same beginning."""
         now_s, head = time.monotonic(), line[:40]
         if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
             if len(self._last_warned_s) > 100:

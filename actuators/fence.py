@@ -10,7 +10,7 @@ from actuators.flow_state import FlowState, fence_of
 __all__ = ["Fence"]
 
 MAX_SHARDS: Final = 1000
-"""Shards whose epochs are kept: those that appeared last."""
+"""Number of shards with a known epoch; the ones that appeared last are kept."""
 
 
 class Fence:

@@ -1,10 +1,9 @@
-"""The hand of a host, or of all hosts that live here: carries decisions out and tells what came of them.
+"""The flow actuator: carries out the decisions for the hosts that it serves, and reports the results.
 
-In: `ActuatorSettings`, the hosts; decisions, fallbacks and config from the log; owners of flows on the
-control socket; words of probers. Out: commands to owners, reports on `fabric.actions`, until SIGTERM or
-SIGINT: then it lets go of the rates that it holds, and moves stay. One thread acts and waits for no log,
-another reads and writes there. A process beside the one that keeps the clock pages: neither waits for the
-other's interpreter.
+It takes decisions, fallbacks and config from Kafka, and path status reports from the hosts' probers. It sends
+commands to flow endpoints and publishes reports on `fabric.actions`. On SIGTERM or SIGINT it ends all leases;
+moves stay. One thread acts and never waits for Kafka; another does the Kafka I/O. The clock pages have a
+process of their own, so that neither service waits for the other's interpreter lock.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from actuators.flow_state import key_of
 from actuators.journal import Journal
 from actuators.kafka_clients import kafka_client, registry_of
 from actuators.local_repair import DeadLinks, LocalRepair
-from actuators.owned_sockets import leave, receive_at, received
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
+from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
 from schemas.sanity import check_epoch
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
@@ -50,22 +49,21 @@ _STATUS_S: Final = 5.0
 _IDLE_S: Final = 0.25
 _RETRY_S: Final = 0.02
 _MIN_WAIT_S: Final = 0.001
-"""Between two turns that nothing calls for but the time: a due time that is over and stays costs a twentieth
-of a processor then, and not, in the real-time class, all of it."""
+"""Minimum wait. A due time that stays in the past then costs a twentieth of a processor, not all of it."""
 _FLUSH_S: Final = 2.0
 _STATUS_BYTES: Final = 1 << 20
 _STATUS_BUFFER_BYTES: Final = 4 << 20
 _MAX_STATUSES_AT_ONCE: Final = 64
-"""Words that are taken at once, before anything else is looked at."""
+"""Path status reports taken at once, before anything else is served."""
 _MAX_WARNINGS: Final = 20
 _MAX_MESSAGES_AT_ONCE: Final = 256
-"""Messages of the log that are taken before owners and leases are looked at again."""
+"""Kafka messages taken at once, before endpoints and leases are served."""
 
 Record = dict[str, Any]
 
 
 class FlowActuator:
-    """The hosts' flows and what is done to them, without the log: `command_io` stands for it."""
+    """The acting part, without Kafka: `command_io` exchanges messages with the log."""
 
     def __init__(
         self,
@@ -77,7 +75,7 @@ class FlowActuator:
         simulated: bool = False,
         registry: codec.Registry | None = None,
     ) -> None:
-        """Listen for owners, and take up what a former process noted. Raises OSError."""
+        """Listen for flow endpoints and restore the state of a former process. Raises OSError."""
         self.name, self.command_io, self._registry = name, command_io, registry
         self.run = secrets.randbits(62)
         self.selector = selectors.DefaultSelector()
@@ -86,7 +84,7 @@ class FlowActuator:
         self.endpoints = FlowEndpoints(
             settings.control_path, names, self.selector, time.monotonic_ns, settings.answer_ms * 1_000_000
         )
-        try:  # not before: another one that listens there writes the journal
+        try:  # after listening, because the process that listens owns the journal
             self.journal = Journal(settings.journal_path)
         except BaseException:
             self.endpoints.close()
@@ -117,7 +115,7 @@ class FlowActuator:
             self.endpoints.set_listener(host, applier)
         self._records: dict[str, Record] = {}
         self.ready = False
-        """Whether the config has been read: nothing is done before."""
+        """True once the config has been read; nothing is done before."""
         self._settle_s = time.monotonic() + settings.settle_ms / 1000
         self._settled = False
         self._announce_s: float | None = None
@@ -130,14 +128,14 @@ class FlowActuator:
         self._status_socket: socket.socket | None = None
         self._status_path = settings.path_status_path
         self.statuses_received = self.statuses_refused = 0
-        """Words of probers that were heard, and that made no sense."""
+        """Path status reports that were received, and that were refused."""
         if settings.local_repair_ms is not None:
             self._repairs = {host: LocalRepair(settings.local_repair_ms * 1_000_000) for host in names}
             self._status_socket = receive_at(self._status_path, _STATUS_BUFFER_BYTES)
             self.selector.register(self._status_socket, selectors.EVENT_READ, self._receive_status)
 
     def step(self, max_wait_s: float = _IDLE_S) -> None:
-        """Do what is due, and wait for more, at most so long."""
+        """Serve everything that is due, waiting up to `max_wait_s` for more."""
         for key, events in self.selector.select(self._wait_s(max_wait_s)):
             key.data(events)
         self._take_some()
@@ -156,7 +154,7 @@ class FlowActuator:
             self._announce_when_idle(now_s)
 
     def announce_state(self, *, soon: bool = False) -> None:
-        """Tell what the actuator is at; `soon`: once commands that are on their way are answered."""
+        """Publish the actuator's state; with `soon`, once pending commands are answered."""
         if soon:
             self._announce_s = time.monotonic()
             self._announce_by_s = self._announce_s + 1.0
@@ -164,7 +162,7 @@ class FlowActuator:
             self._publish_state(ending=False)
 
     def end(self) -> None:
-        """Let go of all rates and say so; moves stay."""
+        """End all leases and publish the state. Moves stay in force."""
         for applier in self.appliers.values():
             applier.release("the actuator ends")
         until_s = time.monotonic() + 2 * self.endpoints.answer_s
@@ -181,7 +179,7 @@ class FlowActuator:
                 self._take(incoming)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all sockets and files."""
         if self._status_socket is not None:
             leave(self._status_path, self._status_socket)
         for kernel in self._kernels.values():
@@ -192,18 +190,19 @@ class FlowActuator:
 
     @property
     def status(self) -> str:
-        """One line for people."""
+        """A one-line summary for the service manager."""
         moved = sum(applier.in_force for applier in self.appliers.values())
         modes = [applier.limits.act for applier in self.appliers.values()]
+        dead = len(self.links.dead_at(time.monotonic_ns()))
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.reports.items()))
         return (
             f"{len(modes)} hosts, {sum(modes)} ACT, {self.endpoints.flows()} flows of "
-            f"{self.endpoints.connected} owners, {moved} actions in force; reports: {counts or 'none'}; "
-            f"{self.statuses_received} words of probers, {len(self.links.dead_at(time.monotonic_ns()))} dead links; "
+            f"{self.endpoints.connected} endpoints, {moved} actions in force; reports: {counts or 'none'}; "
+            f"{self.statuses_received} path status reports, {dead} dead links; "
             f"{self.command_io.rejected} refused, {self.endpoints.refused} lines unreadable"
         )
 
-    # --- inside ---
+    # --- internals ---
 
     def _wait_s(self, max_wait_s: float) -> float:
         if self.command_io.urgent or (self.ready and self.command_io.queued):
@@ -231,7 +230,7 @@ class FlowActuator:
             os.eventfd_read(self.command_io.wake_fd)
 
     def _receive_status(self, events: int) -> None:
-        """Take the words of probers that have come."""
+        """Take the path status reports that have arrived."""
         for _ in range(_MAX_STATUSES_AT_ONCE):
             if self._status_socket is None:
                 return
@@ -241,16 +240,16 @@ class FlowActuator:
                     return
                 status = codec.decode(data, "PathStatusReport")
                 if status["nic"].partition("/")[0] not in self._repairs:
-                    raise ValueError(f"{status['nic']!r}: no NIC of a host that is served here")
+                    raise ValueError(f"{status['nic']!r}: not a NIC of a host served here")
                 self.links.take(status, time.monotonic_ns())
                 self.statuses_received += 1
             except (codec.BadRecord, ValueError, PermissionError) as error:
                 self.statuses_refused += 1
                 if self.statuses_refused <= _MAX_WARNINGS:
-                    _log.warning("word of a prober: %s", error)
+                    _log.warning("path status report: %s", error)
 
     def _repair(self) -> None:
-        """Lead flows away from what is dead, where nobody decided."""
+        """Make local repairs where no decision has come in time."""
         if not self.ready:
             return
         now_ns = time.monotonic_ns()
@@ -285,19 +284,21 @@ class FlowActuator:
         self._repairs[host].take_fallbacks(record)
 
     def _take_flows(self, incoming: LogMessage) -> None:
-        """Take what a host reports of its flows: those that the kernel may pace."""
+        """Take a host's flow report: the kernel may pace these flows."""
         kernel = self._kernels.get((incoming.key or b"").decode("utf-8", "replace"))
         if kernel is None or incoming.value is None:
             return
         try:
             record = codec.decode(incoming.value, FLOWS.record, self._registry)
-        except codec.BadRecord:  # whoever keeps flows tells of it
+        except codec.BadRecord:  # the reader that keeps flows rejects it
             return
         for key in kernel.take_flows(record):
             self.appliers[kernel.host].seen(key)
 
     def _take_some(self) -> None:
-        """Take what the log said, all config first; of the rest nothing before that, and not too much."""
+        """Take queued messages: all config first, nothing else before the config is complete, and a
+        bounded number.
+        """
         for _ in range(_MAX_MESSAGES_AT_ONCE):
             while self.command_io.urgent:
                 self._take(self.command_io.urgent.popleft())
@@ -365,7 +366,7 @@ class FlowActuator:
         self.command_io.report(record, done or _nothing)
 
     def _announce_when_idle(self, now_s: float) -> None:
-        """Tell once no command is on its way, and again until what is to be undone is."""
+        """Publish the state once no command is pending, and again once an order to revert is carried out."""
         busy = any(applier.busy or applier.reverting for applier in self.appliers.values())
         if busy and now_s < self._announce_by_s:
             self._announce_s = now_s + _RETRY_S
@@ -407,9 +408,9 @@ def main(
     name: str | None = None,
     simulated: bool = False,
 ) -> int:
-    """Act for `hosts` until SIGTERM or SIGINT; `simulated`: their flows are of any boot.
+    """Act for `hosts` until SIGTERM or SIGINT. Return the exit code: 0 stopped, 2 cannot start.
 
-    Returns the exit code: 0 stopped, 2 cannot start.
+    `simulated`: accept flows of any boot.
     """
     stopping = threading.Event()
     _on_signals(stopping)
@@ -437,7 +438,10 @@ def main(
             if actuator.ready and not ready:
                 ready = True
                 _log.info(
-                    "%s: acts for %d hosts, owners come to %s", found, len(hosts), settings.control_path
+                    "%s: acts for %d hosts, flow endpoints connect to %s",
+                    found,
+                    len(hosts),
+                    settings.control_path,
                 )
                 notify.notify("READY=1")
             if now_s >= status_s:
@@ -459,7 +463,7 @@ def _nothing() -> None:
 
 
 def _of_hosts(states: dict[str, Record]) -> dict[str, dict[str, Record]]:
-    """Return what was noted, by host."""
+    """Return the saved states, grouped by host."""
     found: dict[str, dict[str, Record]] = {}
     for name, state in states.items():
         host = name.partition(" ")[2].partition("/")[0]
@@ -468,12 +472,12 @@ def _of_hosts(states: dict[str, Record]) -> dict[str, dict[str, Record]]:
 
 
 def _boot() -> str:
-    """Return this boot's id as flows carry it."""
+    """Return the boot id as flow ids contain it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _on_signals(stopping: threading.Event) -> None:
-    """Stop on SIGTERM and SIGINT, where this is the process's main thread."""
+    """Set `stopping` on SIGTERM and SIGINT, if this is the main thread of the process."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()

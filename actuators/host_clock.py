@@ -1,7 +1,7 @@
-"""One host's clocks: from the solver's records and this host's own crossings to the content of its page.
+"""Computes the content of one host's clock page from the published clock offsets and local
+cross-timestamps.
 
-In: `ClockOffsets` and `Nic` records, crossings of the host's clocks with the raw clock, the raw clock's
-reading. Out: `Content`. Knows no file, no log and no clock of its own, so it can be run again over a day.
+It uses no file, Kafka client or clock of its own, so a recorded day can be replayed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Record = dict[str, Any]
 
 SYSTEM: Final = "system"
 UNKNOWN_DRIFT_SIGMA_PPB: Final = 15.0
-"""Where the record does not say: 50 ns/s in a bound, as the streams grow it."""
+"""Used if the record has no value: 50 ns/s in a bound, the rate at which the clock stage grows its bounds."""
 SETTLE_NS: Final = 10_000_000_000
-"""After a step of a clock that fabric time was not known by: ns until its records are surely newer."""
+"""Wait after a clock step while fabric time is unknown: by then its records are surely newer."""
 REOPEN_AFTER_NS: Final = 3_000_000_000
-"""A page not written for so long is looked for anew by its readers."""
+"""Readers look for a new file if the page was not written for this time."""
 SWITCH_RATIO: Final = 0.5
-"""Another clock of the host takes over as the source where its bound is below this share of the present's."""
+"""Another clock becomes the source if its bound is below this share of the present source's bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageParameters:
-    """How fabric time is carried on, see `actuators.settings.ActuatorSettings`."""
+    """Parameters of the page; see `actuators.settings.ActuatorSettings`."""
 
     wander_ppb_per_sqrt_s: float = 3.0
     holdover_after_s: float = 10.0
@@ -51,7 +51,7 @@ class PageParameters:
 
 @dataclass(slots=True)
 class _Published:
-    """The newest that the solver said of one clock."""
+    """The newest published record of one clock."""
 
     record: Mapping[str, Any]
     window: int
@@ -64,38 +64,41 @@ class _Published:
 
 @dataclass(slots=True)
 class _Target:
-    """The line that the page follows, on the raw clock."""
+    """The clock model that the page follows, on the raw clock."""
 
     model: RawClockModel
     source: str
     window: int
     domain: str
     in_holdover: bool
-    """Whether the solver itself carried it on."""
+    """True if the clock stage itself extrapolated the model."""
 
 
 @dataclass(slots=True)
 class _LocalClock:
-    """One clock of the host as read here."""
+    """One clock of the host, as read locally."""
 
     cross_timestamps: CrossTimestamps = field(default_factory=CrossTimestamps)
     changed_raw_ns: int | None = None
-    """When it last stepped or changed its rate, and what it read then."""
+    """Raw time and reading at its last step or rate change."""
     changed_clock_ns: int = ALWAYS_NS
 
 
 class HostClock:
-    """The clocks of one host. Feed it with `take_*` and `add_cross_timestamp`, ask it for `content` before each write."""
+    """The clocks of one host.
+
+    `take_*` and `add_cross_timestamp` take inputs, `content` returns the page's next content.
+    """
 
     def __init__(
         self, host: str, parameters: PageParameters | None = None, last: Content | None = None
     ) -> None:
-        """`last`: what the page said before, of the same boot; fabric time goes on from there."""
+        """`last`: content of a former page of the same boot. Fabric time continues from it."""
         self.host = host
         self.parameters = parameters or PageParameters()
         self.steps = 0 if last is None else last.steps
         self.slewed = None if last is None or not last.slewed.model.raw_at_ns else last.slewed
-        """What readers have, as far as `written` was called."""
+        """The model that readers have, as of the last call of `written`."""
         self._target: _Target | None = None
         self._measured_raw_ns = 0
         self._target_model: RawClockModel | None = None
@@ -104,7 +107,7 @@ class HostClock:
         self._local: dict[str, _LocalClock] = {}
         self._nics: dict[str, tuple[str, str]] = {}
         if last is not None and self.slewed is not None and last.state != UNSYNCED:
-            # Its line's own place, without the slew that is left: that is in the bound from now on.
+            # Start from the model without its remaining slew, which becomes part of the bound.
             model = last.slewed.model
             remaining_ns = last.slewed.remaining_ns(model.raw_at_ns)
             model = replace(
@@ -118,16 +121,16 @@ class HostClock:
 
     @property
     def shards(self) -> set[str]:
-        """The shards of this host's NICs, as far as the inventory said."""
+        """The shards of this host's NICs in the inventory."""
         return {shard for _, shard in self._nics.values()}
 
     @property
     def clocks(self) -> list[str]:
-        """The clocks of this host that were ever published or stamp a NIC of it, without the host's name."""
+        """The host's clocks that were published or timestamp one of its NICs, without the host's name."""
         return sorted({*self._published, *(clock for clock, _ in self._nics.values())})
 
     def take_nic(self, nic: str, record: Mapping[str, Any] | None) -> None:
-        """Take what the inventory says of a NIC; None: it was removed."""
+        """Take the inventory record of a NIC; None if it was removed."""
         host, _, device = nic.partition("/")
         if host != self.host:
             return
@@ -139,9 +142,9 @@ class HostClock:
             self._nics[device] = (clock, record["shard"])
 
     def take_offsets(self, record: Mapping[str, Any], raw_ns: int) -> int:
-        """Take a window's `ClockOffsets`, checked by `sound_offsets`, at a reading of the raw clock.
+        """Take the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `sound_offsets`.
 
-        Return how many of its clocks are this host's and new.
+        Returns the number of its clocks that belong to this host and are new.
         """
         taken = 0
         half_ns = (record["window_end_ns"] - record["window_start_ns"]) // 2
@@ -168,13 +171,13 @@ class HostClock:
         return taken
 
     def add_cross_timestamp(self, name: str, cross_timestamp: Any) -> None:
-        """Take a crossing of clock `name` with the raw clock."""
+        """Take a cross-timestamp of clock `name` and the raw clock."""
         local = self._local.setdefault(name, _LocalClock())
         if local.cross_timestamps.add(cross_timestamp):
             local.changed_raw_ns, local.changed_clock_ns = cross_timestamp.raw_ns, cross_timestamp.clock_ns
 
     def content(self, raw_ns: int) -> Content:
-        """Return what the page is to say from a reading of the raw clock on."""
+        """Return the content of the page from `raw_ns` on."""
         self._choose(raw_ns)
         p = self.parameters
         state = self._state(raw_ns)
@@ -216,11 +219,11 @@ class HostClock:
         )
 
     def written(self) -> None:
-        """Note that readers have the last `content`: the next line is joined to it."""
+        """Record that the last `content` was written; the next model starts from it."""
         self.slewed, self._target_model, self.steps = self._pending
 
     def has_new_model(self, raw_ns: int) -> bool:
-        """Return whether the next content would begin a new line: then the moment of its writing matters."""
+        """Return True if the next content has a new model, so that its time of writing matters."""
         self._choose(raw_ns)
         return self._target is not None and self._target_model is not self._target.model
 
@@ -237,7 +240,7 @@ class HostClock:
         return HOLDOVER if target.in_holdover or late or now_state != SYNCED else SYNCED
 
     def _choose(self, raw_ns: int) -> None:
-        """Follow the newest line of the best clock of the host."""
+        """Follow the newest model of the host's best clock."""
         found: dict[str, _Target] = {}
         for name, published in self._published.items():
             target = self._on_raw(name, published, raw_ns)
@@ -248,7 +251,7 @@ class HostClock:
         present = self._target
         synced = {name: target for name, target in found.items() if not target.in_holdover}
         if not synced and present is not None and self._state(raw_ns) != UNSYNCED:
-            return  # our own line is as old as theirs, and stands still
+            return  # our own model is as old as theirs, and does not change
         candidates = synced or found
         best = min(candidates, key=lambda name: candidates[name].model.bound_at(raw_ns))
         if present is not None and present.source in candidates:
@@ -267,13 +270,13 @@ class HostClock:
             self._measured_raw_ns = chosen.model.raw_at_ns
 
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
-        """Return a clock's published line on the raw clock; None where its crossings do not tell."""
+        """Return a clock's published model on the raw clock; None if its cross-timestamps do not suffice."""
         local, clock = self._local.get(name), published.record
         if local is None or clock["state"] == UNSYNCED or clock.get("event") == "FALSETICKER":
             return None
         present = self._target
         if present is not None and present.source == name and present.window == published.window:
-            return present  # once on the raw clock it stays there, whatever that clock does after
+            return present  # once on the raw clock, later steps of that clock do not matter
         if local.changed_raw_ns is not None and not self._after_change(local.changed_raw_ns, published):
             return None
         relation = local.cross_timestamps.at_clock(clock["at_ns"])
@@ -292,14 +295,16 @@ class HostClock:
         return _Target(model, name, published.window, published.domain, clock["state"] != SYNCED)
 
     def _after_change(self, changed_raw_ns: int, published: _Published) -> bool:
-        """Return whether a window is wholly after a clock stepped: else its at_ns may mean another moment."""
+        """Return True if a window lies wholly after a clock step; else its at_ns is ambiguous."""
         if self.slewed is not None:
             changed_fabric_ns = self.slewed.fabric_ns(changed_raw_ns)[0]
             return published.start_ns > changed_fabric_ns
         return published.arrived_raw_ns - changed_raw_ns > SETTLE_NS
 
     def _rows(self, raw_ns: int, state: str) -> dict[str, ClockRow]:
-        """Return each clock of the host: as the solver says, or from the page's line and our own reading."""
+        """Return each clock of the host: from its record, or from the page's model and local
+        cross-timestamps.
+        """
         rows = {}
         for name in sorted({*self.clocks, *self._local}):
             published = self._published.get(name)
@@ -349,7 +354,9 @@ class HostClock:
         )
 
     def _derived(self, local: _LocalClock, state: str) -> ClockRow | None:
-        """Return a clock's row by way of the raw clock: right also just after a step or a change of rate."""
+        """Return a clock's row by way of the raw clock, which is right even just after a step or a rate
+        change.
+        """
         relation = local.cross_timestamps.newest()
         if relation is None or self._target is None or state == UNSYNCED:
             return None
@@ -373,5 +380,7 @@ _NO_ROW: Final = ClockRow(UNSYNCED, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _no_row(direct: ClockRow | None, changed: bool) -> ClockRow:
-    """Return what stands for a clock that the raw clock does not give: the solver's word, unless it bent."""
+    """Return the row of a clock without a usable cross-timestamp: its record's, unless the clock changed
+    since.
+    """
     return _NO_ROW if direct is None or changed else direct

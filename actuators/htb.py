@@ -1,9 +1,10 @@
-"""Tenants' shares at a host's own NIC, by the kernel: HTB classes, one a tenant, and u32 filters, one a flow.
+"""Divides a host's NIC among tenants by the kernel's HTB: a class for each tenant, a u32 filter for each
+flow.
 
-In: each tenant's guarantee and ceiling, each flow's tenant and ports. Out: the NIC's queueing discipline, as
-it should be. It needs no owner's help, so it holds flows that nobody paces. What is there is read back from
-the kernel and only differences are applied; all of it hangs under one root of our own handle, so removing
-that leaves no trace. IPv4 alone; a NIC whose root somebody else has set is left as it is.
+HTB needs no help from flow endpoints, so it also limits flows that no endpoint paces. The present state is
+read from the kernel, and only differences are applied. Everything hangs under one root with our own handle,
+so deleting that root leaves no trace. Only IPv4 is supported. A NIC with a foreign root qdisc stays
+untouched.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from pyroute2 import IPRoute
 __all__ = ["Applied", "HtbQdisc", "Match", "Share"]
 
 HANDLE: Final = 0x7F74_0000
-"""Of our root: what carries it is ours."""
+"""Handle of our root qdisc."""
 TOP: Final = HANDLE | 1
 DEFAULT_CLASS: Final = HANDLE | 2
-"""Class of what no filter names."""
+"""Class of packets that match no filter."""
 FIRST, LAST = 0x100, 0xFFEF
 MIN_BPS: Final = 8_000
-"""What the rest is given where guarantees take all."""
+"""Rate of the default class if the guarantees take the whole link."""
 FRAME_BYTES: Final = 1_514
 TC_H_ROOT: Final = 0xFFFF_FFFF
 ETH_P_IP: Final = 0x0800
 ORDER: Final = 10
 DEFAULT_QDISCS: Final = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq"})
-"""What a kernel puts at a NIC by itself, and again once ours is gone."""
+"""Default root qdiscs, restored when ours is deleted."""
 PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "ROCE": 17}
 
 
 Keys = tuple[tuple[int, int, int], ...]
-"""Bytes of a packet from its IP header on: offset, value, mask."""
+"""Bytes of a packet, counted from the IP header: offset, value, mask."""
 
 
 class Share(NamedTuple):
-    """What a tenant has at this NIC, bit/s; `ceiling_bps` None: all that is free."""
+    """The share of a tenant at this NIC, bit/s. Without `ceiling_bps` it may use all spare capacity."""
 
     guarantee_bps: int
     ceiling_bps: int | None = None
 
 
 class Match(NamedTuple):
-    """A flow, as its packets show it. `protocol`: TCP, UDP, ROCE."""
+    """The header fields of a flow. `protocol`: TCP, UDP or ROCE."""
 
     protocol: str
     source_address: str
@@ -57,17 +58,18 @@ class Match(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What the kernel has. Bit/s, whole bytes a second."""
+    """The state of the kernel, in bit/s that are whole bytes per second."""
 
     classes: dict[int, tuple[int, int]]
     """Minor number of a class to its rate and ceiling."""
     flows: dict[Keys, tuple[int, int]]
-    """What a filter looks for, to the class that it leads to and its own handle."""
+    """Keys of a filter to its class and its own handle."""
 
 
 class HtbQdisc:
-    """One NIC. `ip`: opened in the namespace of the NIC, by the thread that uses this; `rate_bps`: what the
-    NIC's link carries."""
+    """HTB on one NIC. `ip`: opened in the NIC's namespace, by the thread that uses it; `rate_bps`: the
+    link's rate.
+    """
 
     def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
         found = list(ip.link_lookup(ifname=device))
@@ -78,9 +80,11 @@ class HtbQdisc:
         self._ip, self.device, self.rate_bps, self._index = ip, device, rate_bps, found[0]
 
     def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
-        """Let tenants have these shares, and flows be theirs (flow to tenant); return how many changes that
-        took. A flow of another tenant shares the rest. Raises ValueError, one line, and then nothing was
-        changed; OSError where the kernel refuses."""
+        """Apply the shares of tenants, and assign flows to them. Return the number of changes.
+
+        A flow of any other tenant uses the default class. Raises ValueError before any change, OSError if the
+        kernel refuses.
+        """
         if not shares:
             return int(self.remove())
         minors = _minors(shares)
@@ -118,7 +122,7 @@ class HtbQdisc:
         return changes
 
     def read(self) -> Applied:
-        """Return what the kernel has of ours at this NIC."""
+        """Return our classes and filters at this NIC."""
         if self._root_kind()[1] != HANDLE:
             return Applied({}, {})
         classes = {}
@@ -141,16 +145,16 @@ class HtbQdisc:
         return Applied(classes, flows)
 
     def remove(self) -> bool:
-        """Take all of ours away; return whether there was anything."""
+        """Delete our root qdisc. Return True if there was one."""
         if self._root_kind()[1] != HANDLE:
             return False
         self._ip.tc("del", "htb", self._index, HANDLE, parent=TC_H_ROOT)
         return True
 
-    # ------------------------------------------------------------------------------------ the kernel
+    # --- the kernel ---
 
     def _root_kind(self) -> tuple[str, int]:
-        """Return kind and handle of the NIC's root."""
+        """Return kind and handle of the root qdisc."""
         for found in self._ip.get_qdiscs(index=self._index):
             if found["parent"] == TC_H_ROOT:
                 return found.get_attr("TCA_KIND"), found["handle"]
@@ -192,7 +196,7 @@ class HtbQdisc:
         )
 
     def _classes(self, shares: Mapping[str, Share], minors: Mapping[str, int]) -> dict[int, tuple[int, int]]:
-        """Return rate and ceiling of every class, bit/s in whole bytes a second."""
+        """Return rate and ceiling of every class, in bit/s that are whole bytes per second."""
         line_bps = _whole_bytes(self.rate_bps)
         guaranteed_bps = sum(share.guarantee_bps for share in shares.values())
         if guaranteed_bps > self.rate_bps:
@@ -217,7 +221,7 @@ def _whole_bytes(bps: int) -> int:
 
 
 def _minors(tenants: Iterable[str]) -> dict[str, int]:
-    """Return a class number for each tenant, the same whoever else is there but where two would meet."""
+    """Return a class number for each tenant. It depends on other tenants only after a hash collision."""
     found: dict[str, int] = {}
     taken: set[int] = set()
     for tenant in sorted(tenants):
@@ -231,8 +235,10 @@ def _minors(tenants: Iterable[str]) -> dict[str, int]:
 
 
 def _keys(match: Match) -> Keys:
-    """Return what a filter looks for: a header without options, protocol, addresses, ports. Raises
-    ValueError."""
+    """Return the keys of a flow's filter: header without options, protocol, addresses, ports.
+
+    Raises ValueError.
+    """
     if match.protocol not in PROTOCOLS:
         raise ValueError(f"flow {match}: protocol {match.protocol!r}, expected TCP, UDP or ROCE")
     try:
@@ -252,7 +258,6 @@ def _keys(match: Match) -> Keys:
 
 
 def _read_keys(selector: bytes) -> Keys:
-    """Return what a filter looks for, of a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads its keys four
-    bytes too early."""
+    """Return the keys in a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads them four bytes too early."""
     words = struct.iter_unpack("4s4sii", selector[16 : 16 + 16 * selector[2]])
     return tuple((at + i, value[i], mask[i]) for mask, value, at, _ in words for i in range(4) if mask[i])

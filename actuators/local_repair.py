@@ -1,9 +1,11 @@
-"""What a host does by itself when a path dies and nobody decides: the flow goes to its first living fallback.
+"""Local repair: moves a flow to its first living fallback when its path dies and no decision comes.
 
-In: words of the host's probers, `Fallbacks` of policy, where flows are, whether decisions came. Out: flows to
-move, and where to. Pure: it is told the time (ns, monotonic). A link is dead where several requests in a row
-were lost over all paths that cross it since the last one that crossed it and was answered: each living path
-exonerates all its links, so that of a dead path only links that no living one crosses are left.
+It uses path status reports of the host's probers and the `Fallbacks` of policy. It is pure: callers pass in
+the time (ns, monotonic).
+
+A link is dead if several consecutive requests were lost on the paths that cross it, all after the last
+answered request that crossed it. Each living path exonerates its links. Of a dead path, only links that no
+living path crosses remain.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ Fence = tuple[int, int]
 
 DEAD_LOSSES: Final = 3
 FRESH_NS: Final = 2_000_000_000
-"""A prober that has said nothing for so long knows nothing."""
+"""The reports of a prober count for this time."""
 _MAX_NICS: Final = 4096
-"""Probers that are listened to at once."""
+"""Maximum number of probers."""
 REST_NS: Final = 100_000_000
-"""After a move that was tried, and could not be made, until the next is."""
+"""Pause after a move that failed."""
 
 
 class _Path(NamedTuple):
@@ -35,7 +37,7 @@ class _Path(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """A flow that is to go on by another path, and why."""
+    """A flow to move, its new path and the reason."""
 
     flow_id: str
     to_path: int
@@ -45,31 +47,31 @@ class Repair(NamedTuple):
 
 @dataclass(slots=True)
 class DeadLinks:
-    """Which links of a host's paths are dead, from what its probers say."""
+    """The dead links of a host's paths, as its probers' reports show."""
 
     _statuses: dict[str, tuple[int, list[_Path]]] = field(default_factory=dict)
     _sent_ns: dict[str, int] = field(default_factory=dict)
-    """When the newest word of a NIC was told."""
+    """Send time of the newest report of each NIC."""
     _dead: frozenset[str] = frozenset()
     _stale: bool = False
-    """Whether words have come since it was last judged what is dead."""
+    """True if reports have arrived since the last evaluation."""
 
     @property
     def dead(self) -> frozenset[str]:
-        """The dead links, by the words taken so far."""
+        """The dead links, as of the reports taken so far."""
         if self._stale:
             self._stale = False
             self._update()
         return self._dead
 
     def take(self, status: Mapping[str, Any], now_ns: int) -> None:
-        """Take a `PathStatusReport`; the newest of a NIC holds all that it has to say of what gets lost.
+        """Take a `PathStatusReport`. The newest report of a NIC replaces the one before.
 
-        Raises ValueError for one that was heard before, or of a prober too many.
+        Raises ValueError if it is old, or of one prober too many.
         """
         if status["monotonic_ns"] < max(now_ns - FRESH_NS, self._sent_ns.get(status["nic"], 0)):
             raise ValueError(
-                f"{status['nic']}: told at {status['monotonic_ns']}, expected newer than was heard"
+                f"{status['nic']}: sent at {status['monotonic_ns']}, expected newer than the last report"
             )
         at_ns = min(now_ns, status["monotonic_ns"])
 
@@ -91,12 +93,12 @@ class DeadLinks:
         ]:
             del self._statuses[nic], self._sent_ns[nic]
         if len(self._statuses) >= _MAX_NICS and status["nic"] not in self._statuses:
-            raise ValueError(f"{status['nic']}: {_MAX_NICS} probers are heard already")
+            raise ValueError(f"{status['nic']}: {_MAX_NICS} probers report already")
         self._statuses[status["nic"]], self._sent_ns[status["nic"]] = (now_ns, paths), at_ns
         self._stale = True
 
     def dead_at(self, now_ns: int) -> frozenset[str]:
-        """Return the dead links; none once no prober says anything any more."""
+        """Return the dead links; none if all reports are too old."""
         fresh = any(received_ns >= now_ns - FRESH_NS for received_ns, _ in self._statuses.values())
         return self.dead if fresh else frozenset()
 
@@ -116,7 +118,9 @@ class DeadLinks:
                 if alive_ns is None or alive_ns < path.first_lost_ns:
                     lost[link] = lost.get(link, 0) + path.loss_streak
                 elif alive_ns < path.last_lost_ns:
-                    lost[link] = lost.get(link, 0) + 1  # how many of them came after it, nobody knows
+                    lost[link] = (
+                        lost.get(link, 0) + 1
+                    )  # the number of losses after the answer is unknown: at least one
         self._dead = frozenset(link for link, count in lost.items() if count >= DEAD_LOSSES)
 
 
@@ -127,7 +131,7 @@ class _Waiting:
 
 
 class LocalRepair:
-    """The flows of one host. `wait_ns`: for which a decision is waited for."""
+    """Repairs the flows of one host. `wait_ns`: time to wait for a decision."""
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
@@ -137,8 +141,10 @@ class LocalRepair:
         self._checked_ns = 0
 
     def take_fallbacks(self, record: Mapping[str, Any] | None) -> None:
-        """Take the newest `Fallbacks` of the host, which is whole; None: there are none any more. One of an
-        older epoch is a worker's that lost its shard."""
+        """Take the newest complete `Fallbacks` of the host; None if there are none any more.
+
+        A record of an older epoch comes from a worker that lost its shard, and is ignored.
+        """
         if record is None:
             self._rows.clear()
         elif (record["epoch"], record["seq"]) >= self._newest:
@@ -153,8 +159,10 @@ class LocalRepair:
     def due(
         self, dead: frozenset[str], paths: Mapping[str, int | None], fences: Mapping[str, Fence], now_ns: int
     ) -> list[Repair]:
-        """Return the flows to move now. `paths`: where flows are; `fences`: their newest decisions. A flow
-        that has waited, and has no living path to go to, waits for news."""
+        """Return the flows to move now. `paths`: their present paths; `fences`: their newest decisions.
+
+        A flow without a living fallback waits for new reports.
+        """
         self._checked_ns = now_ns
         if not dead:
             self._waiting.clear()
@@ -187,13 +195,13 @@ class LocalRepair:
         return found
 
     def due_ns(self) -> int | None:
-        """Return when to look again, later than the last look; None: when there is news."""
+        """Return the time of the next check; None if only a new report can change the result."""
         dues = (each.since_ns + self._wait_ns for each in self._waiting.values())
         return min((due_ns for due_ns in dues if due_ns > self._checked_ns), default=None)
 
 
 def _links_of(row: Mapping[str, Any], path: int) -> list[str] | None:
-    """Return the links of a flow's path, None where they are not known."""
+    """Return the links of a flow's path; None if they are unknown."""
     if path == row["path"]:
         return list(row["links"]) or None
     for other, links in zip(row["other_paths"], row["other_links"], strict=False):

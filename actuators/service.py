@@ -1,7 +1,6 @@
-"""The actuator of a host, or on a testbed of all hosts that live here: keeps their clock pages.
+"""Keeps the clock pages of this host, or of all hosts that live on this machine.
 
-In: `ActuatorSettings`, a `HostSettings` each. Out: pages that programs read, until SIGTERM or SIGINT; then
-they stay, and say by themselves how long they hold.
+It runs until SIGTERM or SIGINT. The pages stay, and each of them states how long it is valid.
 """
 
 from __future__ import annotations
@@ -31,15 +30,17 @@ __all__ = ["HostPage", "main", "this_host"]
 _log = logging.getLogger(__name__)
 
 _LEADS_NS: Final = (500_000, 1_500_000, 4_000_000)
-"""ns ahead at which a new line is joined, to have time to make the content; the next where one was short."""
+"""Lead times at which a new model starts, to leave time to encode it; the next is used if one was too
+short.
+"""
 _LATE_NS: Final = 5_000
-"""ns that the writing may be late: two lines cannot part by a ns in it."""
+"""Tolerated delay of the write: two models cannot differ by a ns in this time."""
 _TRIES: Final = 20
 _STATUS_S: Final = 5.0
 
 
 def this_host(settings: ActuatorSettings) -> HostSettings:
-    """Return the host that this machine is, with its page where the settings or the system say."""
+    """Return this machine as a host, with the page at its configured or default path."""
     return HostSettings(
         host=settings.host or socket.gethostname(),
         clock_file=settings.clock_file or default_directory() / "clock",
@@ -47,10 +48,10 @@ def this_host(settings: ActuatorSettings) -> HostSettings:
 
 
 class HostPage:
-    """One host: its clocks, its page, its discipline."""
+    """One host: its clocks, page and clock discipline."""
 
     def __init__(self, settings: ActuatorSettings, host: HostSettings) -> None:
-        """Take its page. Raises PageError, OSError."""
+        """Open the page. Raises PageError, OSError."""
         self.host = host
         self.file = PageFile(host.clock_file, host.host, settings.readable)
         parameters = PageParameters(
@@ -65,7 +66,7 @@ class HostPage:
         self.sources = Sources(host.test_clocks)
         self.content = Content()
         self.late = 0
-        """Times that a new line could not be written at its moment, and was left to the next turn."""
+        """Times that a new model missed its start time and was deferred to the next update."""
         self._late_streak = 0
         self._gone = False
         self._settings = settings
@@ -92,22 +93,24 @@ class HostPage:
                 self.discipline.step(row, cross_timestamps[clock].clock_ns, now_s)
 
     def _recreate(self) -> None:
-        """Somebody removed the file or put another in its place: fabric time goes on in a new one."""
+        """Replace a page file that was removed or replaced; fabric time continues in the new file."""
         try:
             file = PageFile(self.host.clock_file, self.host.host, self._settings.readable)
         except OSError as error:
             if not self._gone:
-                _log.warning("%s: its page is gone and cannot be made anew: %s", self.host.host, error)
+                _log.warning("%s: its page is gone and cannot be recreated: %s", self.host.host, error)
             self._gone = True
             return
-        _log.warning("%s: %s was gone, made anew", self.host.host, file.path)
+        _log.warning("%s: %s was gone and has been recreated", self.host.host, file.path)
         self._gone = False
         self.file.retire()
         self.file.close()
         self.file = file
 
     def _write(self) -> None:
-        """Write the page; a new line at the moment that it is joined at, so that none reads time run back."""
+        """Write the page. A new model is written at its start time, so that no reader sees time run
+        backwards.
+        """
         begin_ns = raw_ns()
         if not self.clock.has_new_model(begin_ns):
             content = self.clock.content(begin_ns)
@@ -137,7 +140,7 @@ class HostPage:
         self.content = content
 
     def close(self) -> None:
-        """Put a disciplined clock back and let go of everything."""
+        """Restore a disciplined clock and release everything."""
         if self.discipline is not None:
             self.discipline.close()
         self.sources.close()
@@ -145,9 +148,9 @@ class HostPage:
 
 
 def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None) -> int:
-    """Keep the pages of `hosts` (None: of this host) until SIGTERM or SIGINT.
+    """Keep the pages of `hosts` (None: this host) until SIGTERM or SIGINT.
 
-    Returns the exit code: 0 stopped, 2 cannot start.
+    Return the exit code: 0 stopped, 2 cannot start.
     """
     stopping = threading.Event()
     _on_signals(stopping)
@@ -243,7 +246,7 @@ def _status(pages: list[HostPage], consumer: ClockConsumer) -> str:
 
 
 def _on_signals(stopping: threading.Event) -> None:
-    """Stop on SIGTERM and SIGINT, where this is the process's main thread."""
+    """Set `stopping` on SIGTERM and SIGINT, if this is the main thread of the process."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()

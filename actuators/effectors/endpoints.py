@@ -1,8 +1,9 @@
 """Moves and paces flows through the programs that own them, over the control socket.
 
-In: owners that connect and tell of their flows, commands. Out: one answer to each command, within a bounded
-time: an owner that is slow, floods, or hangs up, holds up no other. A flow is the connection's that told of
-it first; another program takes it over once that one has hung up. One thread, which the caller lends.
+A flow endpoint connects and announces its flows; commands go to it. Each command gets one answer within a
+bounded time, even if an endpoint is slow, floods the socket or hangs up. A flow belongs to the first
+connection that announced it. Another program can take it over once that connection is closed. All work
+happens in the caller's thread.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from typing import Final, Protocol
 
 from actuators import endpoint_protocol
 from actuators.effectors.base import Answer
-from actuators.owned_sockets import check_owner, leave, listen
+from schemas.ipc import check_owner, leave, listen
 
 __all__ = ["FlowEndpoints", "HostEndpoints"]
 
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 8192
-"""Taken of one owner before the next one's turn."""
+"""Bytes read from one endpoint before the next one is served."""
 _WAITING_BYTES: Final = 1 << 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 1_000_000
 _MAX_WARNINGS: Final = 20
 _FULL_NS: Final = 500_000_000
-"""For which nobody is let in once no descriptor was left."""
+"""Pause before accepting again after the process ran out of file descriptors."""
 
 
 class FlowListener(Protocol):
-    """Who wants to know of the flows of a host."""
+    """Receives news about the flows of a host."""
 
     def seen(self, key: str) -> None:
-        """A flow is there, or has changed."""
+        """A flow appeared or changed."""
 
     def gone(self, key: str) -> None:
-        """A flow is no more."""
+        """A flow ended."""
 
 
 class _Refused(Exception):
-    """What an owner says makes no sense here."""
+    """A line from an endpoint that cannot be accepted."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class _EndpointFlow:
 
 @dataclass(slots=True)
 class _PendingCommand:
-    """A command without an answer yet."""
+    """A command without an answer."""
 
     endpoint: _Endpoint
     flow: tuple[str, str]
@@ -80,7 +81,9 @@ class _PendingCommand:
 
 
 class FlowEndpoints:
-    """All owners of this machine. Sockets are registered with `selector`; their data is what to call."""
+    """All flow endpoints of this machine. It registers its sockets with `selector`, with a callback as
+    data.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class FlowEndpoints:
         clock_ns: Callable[[], int],
         answer_ns: int,
     ) -> None:
-        """Listen at `path`. `answer_ns`: how long a command may take. Raises OSError."""
+        """Listen at `path`. `answer_ns`: time limit for an answer. Raises OSError."""
         self._path, self._hosts, self._selector = path, frozenset(hosts), selector
         self._only = hosts[0] if len(hosts) == 1 else None
         self._clock_ns, self._answer_ns = clock_ns, answer_ns
@@ -101,40 +104,40 @@ class FlowEndpoints:
         self._listeners: dict[str, FlowListener] = {}
         self._number = 0
         self.refused = 0
-        """Lines that could not be read."""
+        """Lines that were refused."""
         self.unanswered = 0
         self._full_until_ns: int | None = None
         self._listener = listen(path)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def of(self, host: str) -> HostEndpoints:
-        """Return the flows of one host."""
+        """Return the effector of one host."""
         return HostEndpoints(self, host)
 
     def set_listener(self, host: str, listener: FlowListener) -> None:
-        """Tell of the flows of a host from now on."""
+        """Send news about the flows of a host to `listener`."""
         self._listeners[host] = listener
 
     @property
     def answer_s(self) -> float:
-        """s that a command may take."""
+        """Time limit for an answer, s."""
         return self._answer_ns / 1e9
 
     @property
     def connected(self) -> int:
-        """Owners that are connected."""
+        """The number of connected endpoints."""
         return len(self._endpoints)
 
     def flows(self, host: str | None = None) -> int:
-        """Return how many flows there are, in all or of one host."""
+        """Return the number of flows, of all hosts or of one."""
         return len(self._flows) if host is None else self._counts[host]
 
     def due_ns(self) -> int | None:
-        """Return when the next command is to be answered at the latest; None: there is none."""
+        """Return the next time limit of a pending command; None if no command is pending."""
         return next((command.due_ns for command in self._pending.values()), None)
 
     def tick(self) -> None:
-        """Give up the commands whose time is over."""
+        """Give up the commands that exceeded their time limit."""
         now_ns = self._clock_ns()
         if self._full_until_ns is not None and now_ns >= self._full_until_ns:
             self._full_until_ns = None
@@ -148,7 +151,7 @@ class FlowEndpoints:
             _answer(command, Answer(error=f"no answer within {self._answer_ns / 1e6:g} ms", maybe_done=True))
 
     def close(self) -> None:
-        """Hang up and remove the socket."""
+        """Close all connections and remove the socket."""
         for number in list(self._endpoints):
             self._drop(self._endpoints[number])
         if self._full_until_ns is None:
@@ -158,20 +161,20 @@ class FlowEndpoints:
     # --- for the appliers ---
 
     def path_of(self, host: str, key: str) -> int | None:
-        """Return a flow's source port, None where nobody has told of it."""
+        """Return the source port of a flow; None if no endpoint announced it."""
         flow_entry = self._flows.get((host, key))
         return None if flow_entry is None else flow_entry.port
 
     def can(self, host: str, key: str) -> frozenset[str]:
-        """Return what may be done to a flow."""
+        """Return the commands that a flow's endpoint supports."""
         flow_entry = self._flows.get((host, key))
         return frozenset() if flow_entry is None else flow_entry.verbs
 
     def execute(self, host: str, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Send a command; `answer` is called once."""
+        """Send a command. `answer` is called once."""
         flow_entry = self._flows.get((host, key))
         if flow_entry is None:
-            answer(Answer(error="its owner is gone"))
+            answer(Answer(error="its endpoint is gone"))
             return
         self._number += 1
         due_ns = self._clock_ns() + self._answer_ns
@@ -185,17 +188,19 @@ class FlowEndpoints:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError as error:  # it would wake us again at once, and who comes waits
-            _log.warning("owner of flows not let in: %s", error.strerror)
+        except (
+            OSError
+        ) as error:  # the listener would wake us at once, and the connection waits in the backlog
+            _log.warning("flow endpoint not accepted: %s", error.strerror)
             self._full_until_ns = self._clock_ns() + _FULL_NS
             self._selector.unregister(self._listener)
             return
         try:
             check_owner(connection)
             if len(self._endpoints) >= _CONNECTIONS:
-                raise PermissionError(f"{_CONNECTIONS} owners are connected already")
+                raise PermissionError(f"{_CONNECTIONS} flow endpoints are connected already")
         except PermissionError as error:
-            _log.warning("owner of flows refused: %s", error)
+            _log.warning("flow endpoint refused: %s", error)
             connection.close()
             return
         connection.setblocking(False)
@@ -247,7 +252,7 @@ class FlowEndpoints:
     def _host(self, host: str | None) -> str:
         found = host or self._only
         if found is None:
-            raise _Refused(f"no host is named, expected one of {len(self._hosts)}")
+            raise _Refused(f"no host given, expected one of {len(self._hosts)}")
         if found not in self._hosts:
             raise _Refused(f"host {found}: not served here")
         return found
@@ -259,8 +264,8 @@ class FlowEndpoints:
             raise _Refused(f"{_FLOWS} flows are known already")
         if before is not None and before.endpoint is not endpoint:
             if before.endpoint.process != endpoint.process and not _has_hung_up(before.endpoint.connection):
-                raise _Refused(f"{message.key}: another program's, which is still here")
-            before.endpoint.flows.discard(flow)  # its program connected anew before we saw that it hung up
+                raise _Refused(f"{message.key}: belongs to another program that is still connected")
+            before.endpoint.flows.discard(flow)  # its program reconnected before we noticed that it hung up
         self._counts[host] += before is None
         self._flows[flow] = _EndpointFlow(endpoint, message.port, message.verbs)
         endpoint.flows.add(flow)
@@ -280,7 +285,7 @@ class FlowEndpoints:
     ) -> None:
         command = self._pending.get(message.number)
         if command is None or command.endpoint is not endpoint:
-            return  # given up before: what it has now, its owner tells with the flow
+            return  # given up before; the endpoint's next FLOW line has the present state
         error = _invalid_answer(command.verb, message)
         if error:
             self._refuse(endpoint, error)
@@ -300,7 +305,7 @@ class FlowEndpoints:
             self._counts[flow[0]] -= 1
 
     def _drop(self, endpoint: _Endpoint) -> None:
-        """Forget an owner that hung up: its flows may go on, and come back with it."""
+        """Remove an endpoint that hung up. Its flows may continue and return with it."""
         if endpoint.connection.fileno() < 0:
             return
         self._endpoints.pop(endpoint.connection.fileno(), None)
@@ -308,7 +313,7 @@ class FlowEndpoints:
         endpoint.connection.close()
         for flow in list(endpoint.flows):
             self._lose(endpoint, flow)
-        self._fail(lambda command: command.endpoint is endpoint, "its owner hung up")
+        self._fail(lambda command: command.endpoint is endpoint, "its endpoint hung up")
 
     def _fail(self, which: Callable[[_PendingCommand], bool], error: str) -> None:
         for number in [number for number, command in self._pending.items() if which(command)]:
@@ -319,15 +324,15 @@ class FlowEndpoints:
     def _refuse(self, endpoint: _Endpoint, reason: str) -> None:
         self.refused += 1
         if self.refused <= _MAX_WARNINGS:
-            _log.warning("owner of flows: %s", reason)
+            _log.warning("flow endpoint: %s", reason)
         self._send(endpoint, f"ERROR {reason}\n".encode("ascii", "replace")[: endpoint_protocol.LINE_BYTES])
 
     def _send(self, endpoint: _Endpoint, data: bytes) -> None:
         if endpoint.connection.fileno() < 0:
             return
         endpoint.outgoing += data
-        if len(endpoint.outgoing) > _WAITING_BYTES:  # it comes back, and then hears whole lines again
-            _log.warning("owner of %d flows does not read what it is told", len(endpoint.flows))
+        if len(endpoint.outgoing) > _WAITING_BYTES:  # after it reconnects it gets whole lines again
+            _log.warning("flow endpoint with %d flows does not read its commands", len(endpoint.flows))
             self._drop(endpoint)
         elif not endpoint.writing:
             self._flush(endpoint)
@@ -339,7 +344,7 @@ class FlowEndpoints:
             sent = 0
         except OSError:
             endpoint.outgoing.clear()
-            return  # the end of what it says tells us that it is gone
+            return  # the end of its input will show that it is gone
         del endpoint.outgoing[:sent]
         waiting = bool(endpoint.outgoing)
         if waiting != endpoint.writing:
@@ -356,15 +361,15 @@ class HostEndpoints:
     host: str
 
     def path_of(self, key: str) -> int | None:
-        """Return a flow's entropy value, None where there is no such open flow."""
+        """Return the flow's entropy value; None if no such flow is open."""
         return self.endpoints.path_of(self.host, key)
 
     def can(self, key: str) -> frozenset[str]:
-        """Return what its owner lets be done to a flow."""
+        """Return the commands that the flow's endpoint supports."""
         return self.endpoints.can(self.host, key)
 
     def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Let a flow go on from a source port (MOVE), or at a rate (PACE, bit/s; 0: let go)."""
+        """Move a flow to a source port (MOVE), or limit its rate (PACE; bit/s, 0 removes the limit)."""
         self.endpoints.execute(self.host, key, verb, value, answer)
 
 
@@ -376,7 +381,7 @@ def _answer(command: _PendingCommand, answer: Answer) -> None:
 
 
 def _invalid_answer(verb: str, message: endpoint_protocol.Done | endpoint_protocol.Failed) -> str:
-    """Return why an answer cannot be one to such a command, empty where it can."""
+    """Return why an answer does not fit its command; empty if it does."""
     if verb == "MOVE" and isinstance(message, endpoint_protocol.Done) and not 0 < message.value < 65_536:
         return f"DONE: source port {message.value}, expected 1 to 65535"
     return ""
@@ -388,7 +393,7 @@ def _process(connection: socket.socket) -> int:
 
 
 def _has_hung_up(connection: socket.socket) -> bool:
-    """Whether nobody is at the other end, whatever it said before."""
+    """Return True if the other end has closed the connection, even if its data is still unread."""
     waiting = select.poll()
     waiting.register(connection, 0)
     return bool(waiting.poll(0))

@@ -1,9 +1,8 @@
-"""Paces flows that no owner paces, by the kernel's HTB at their host's own NIC; owners go first.
+"""Paces flows by the kernel's HTB at their host's NIC, if no endpoint can pace them.
 
-In: the NICs where this is allowed, the flows as their host reports them, commands. Out: one class and one
-filter a flow that is paced (kernel_flows.py), under a root of our own, which is there only while a flow is
-paced; answers, HTB as the means. What a former process left is taken up or removed once its time to settle is
-over. A NIC whose root somebody else has set is left as it is, and the answer says so.
+Each paced flow gets one class and one filter (htb.py), under a root that exists only while a flow is paced.
+After a restart the state of a former process is adopted or removed once endpoints have had time to return. A
+NIC with a foreign root qdisc stays untouched, and the answer is an error.
 """
 
 from __future__ import annotations
@@ -29,34 +28,36 @@ _log = logging.getLogger(__name__)
 
 _CLONE_NEWNET: Final = 0x4000_0000
 _WORK_S: Final = 5.0
-"""A kernel that takes longer than this for one change is given up."""
+"""Time limit for one change by the kernel."""
 _MAX_FLOWS: Final = 100_000
 
 Record = dict[str, Any]
 
 
 class KernelPacing:
-    """The effector of one host: its owners', and the kernel for what no owner paces.
+    """The effector of one host: its endpoints, and the kernel for flows that no endpoint paces.
 
-    `nics`: device to bit/s of its link; `netns`: where they are, None: here.
+    `nics`: device to the bit/s of its link; `netns`: network namespace of the devices, None for the present
+    one.
     """
 
     def __init__(self, host: str, endpoints: Effector, nics: Mapping[str, int], netns: Path | None) -> None:
         self.host, self._endpoints, self._link_bps = host, endpoints, dict(nics)
         self._flows: dict[str, tuple[str, Match]] = {}
-        """Key to device and what its packets show."""
+        """Key to device and packet match."""
         self._rates_bps: dict[str, int] = {}
         self._endpoint_paced: set[str] = set()
-        """Flows that their owners were told to pace: those never are the kernel's."""
+        """Flows that their endpoints pace; the kernel never paces these."""
         self._applied: dict[str, dict[str, tuple[int, Match]] | None] = {}
-        """Device to what the kernel was last told; None: not known."""
+        """Device to the state that was last applied; None if unknown."""
         self._qdiscs: dict[str, HtbQdisc] = {}
         self._ip: IPRoute | None = None
-        # pyroute2 keeps a socket a thread, and a thread cannot leave a namespace: so one for all of it
+        # pyroute2 keeps one socket per thread, and a thread cannot leave its namespace: so one thread does it
+        # all.
         self._thread = ThreadPoolExecutor(1, f"htb {host}", _enter, (netns,))
 
     def take_flows(self, record: Record) -> list[str]:
-        """Take a `FlowReports` of this host; return the keys of flows that came new or changed ports."""
+        """Take a `FlowReports` of this host. Return the keys of flows that are new or changed ports."""
         fresh, here = [], set()
         for flow in record["flows"]:
             key = key_of(flow["flow_id"])
@@ -83,8 +84,11 @@ class KernelPacing:
         return fresh
 
     def restore(self, rates: Mapping[str, int]) -> None:
-        """Have in force what is held of flows that no owner paces, and nothing else: what a former process
-        left besides is removed. The kernel's refusal is logged."""
+        """Pace exactly these flows, except those that an endpoint paces; remove all else of a former
+        process.
+
+        Errors of the kernel are logged.
+        """
         self._rates_bps = {
             key: rate for key, rate in rates.items() if "PACE" not in self._endpoints.can(key)
         } | self._rates_bps
@@ -93,7 +97,7 @@ class KernelPacing:
         self._apply_all("settling")
 
     def close(self) -> None:
-        """Remove all of ours, and end."""
+        """Remove all classes and filters, and end the thread."""
         self._rates_bps.clear()
         self._apply_all("ending")
         with contextlib.suppress(BrokenExecutor):
@@ -103,23 +107,23 @@ class KernelPacing:
     # --- the effector ---
 
     def path_of(self, key: str) -> int | None:
-        """Return a flow's source port, as its owner says, else as it was reported."""
+        """Return a flow's source port, as its endpoint or else the flow report gives it."""
         path = self._endpoints.path_of(key)
         if path is None and key in self._flows and key not in self._endpoint_paced:
             return self._flows[key][1].source_port
         return path
 
     def can(self, key: str) -> frozenset[str]:
-        """Return what may be done to a flow."""
+        """Return the commands that can be carried out on a flow."""
         verbs = self._endpoints.can(key)
         return verbs | {"PACE"} if key in self._flows and key not in self._endpoint_paced else verbs
 
     def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Let its owner do it, else the kernel."""
+        """Pass a command to the flow's endpoint, or pace it by the kernel."""
         if verb == "PACE" and "PACE" in self._endpoints.can(key):
             self._endpoint_paced.add(key)
             if self._rates_bps.pop(key, None) is not None:
-                self._apply_all("an owner came")
+                self._apply_all("an endpoint connected")
         if verb != "PACE" or key in self._endpoint_paced or key not in self._flows:
             self._endpoints.execute(key, verb, value, answer)
             return
@@ -136,7 +140,7 @@ class KernelPacing:
                 self._rates_bps[key] = before
         answer(Answer(error=error) if error else Answer(value, "HTB"))
 
-    # --- inside ---
+    # --- internals ---
 
     def _remove(self, key: str) -> None:
         self._endpoint_paced.discard(key)
@@ -144,14 +148,14 @@ class KernelPacing:
             self._apply_all("a flow ended")
 
     def _apply_all(self, when: str) -> None:
-        """Bring every NIC up to date, and log what does not work."""
+        """Update every NIC, and log errors."""
         for device in self._link_bps:
             error = self._apply(device)
             if error:
                 _log.warning("%s, %s: %s", self.host, when, error)
 
     def _apply(self, device: str) -> str:
-        """Let the kernel pace what is to be paced at a NIC; return why it does not, or empty."""
+        """Update the pacing of one NIC. Return the error, or an empty string."""
         wanted = {
             key: (rate, self._flows[key][1])
             for key, rate in self._rates_bps.items()
@@ -168,7 +172,7 @@ class KernelPacing:
         return ""
 
     def _apply_in_thread(self, device: str, wanted: Mapping[str, tuple[int, Match]]) -> None:
-        """Runs in the thread that is where the NICs are."""
+        """Apply the classes of one NIC, in the thread that is in its namespace."""
         kernel = self._qdiscs.get(device)
         if kernel is None:
             self._ip = self._ip or IPRoute()
@@ -184,15 +188,16 @@ class KernelPacing:
 
 
 def _shares(rates: Iterable[tuple[str, int]], line_bps: int) -> dict[str, Share]:
-    """Return a class for each flow: at most its pace, and as much for sure, scaled down where all paces are
-    more than the link."""
+    """Return a class for each flow: its rate as ceiling and guarantee. Guarantees are scaled down if they
+    exceed the link.
+    """
     capped = {key: min(rate, line_bps) for key, rate in rates}
     scale = min(1.0, line_bps / max(1, sum(capped.values())))
     return {key: Share(int(scale * rate), rate) for key, rate in capped.items()}
 
 
 def _enter(netns: Path | None) -> None:
-    """Go into a network namespace, for good."""
+    """Enter a network namespace for the rest of the thread's life."""
     if netns is None:
         return
     libc = ctypes.CDLL(None, use_errno=True)

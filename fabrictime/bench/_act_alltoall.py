@@ -4,7 +4,7 @@ Each job has every other host, half of them on either leaf, as GPUs are given to
 alone, and the best is what all NICs carry together. In: nothing. Out: goodput with decisions carried out over
 that without (OBSERVE), and over the best that there is (fabrictime/testbed/best.py); what source ports get of
 that which are chosen by the routes; flows that were steered back onto links that they had left; how soon
-`fabrictime hold` stops all. Each seed draws the source ports anew. By hand:
+`fabrictime pause` stops all. Each seed draws the source ports anew. By hand:
 `fabrictime bench act alltoall [--quick]`.
 """
 
@@ -82,7 +82,7 @@ def _seeds(
     hosts = sorted(nic["host"] for nic in control.ask("show")["nics"])
     for number in range(seeds):
         seed = random.SystemRandom().randrange(2**31)
-        stopped.append(pause.hold(LiveRecords(bootstrap), revert=False).took_ms)
+        stopped.append(pause.pause(LiveRecords(bootstrap), revert=False).took_ms)
         total_s = READY_S + BEFORE_S + STEER_S + AFTER_S
         jobs = [
             _job(control, f"a2a-{number}-{which}", hosts[which::JOBS], seed + which, total_s)
@@ -97,7 +97,7 @@ def _seeds(
         time.sleep(STEER_S)
         acted_s = time.monotonic()
         time.sleep(AFTER_S)
-        stopped.append(pause.hold(LiveRecords(bootstrap), revert=False).took_ms)
+        stopped.append(pause.pause(LiveRecords(bootstrap), revert=False).took_ms)
         pause.resume(LiveRecords(bootstrap))
         before = sum(job.goodput_bps((began_s, began_s + BEFORE_S)) for job in jobs)
         after = sum(job.goodput_bps((acted_s, acted_s + AFTER_S)) for job in jobs)
@@ -134,7 +134,7 @@ def _seeds(
 
 def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[str]) -> float:
     """Return the goodput over the best that there is, with source ports that spread each step evenly."""
-    pause.hold(LiveRecords(bootstrap), revert=False)
+    pause.pause(LiveRecords(bootstrap), revert=False)
     links = [link.split(">") for link in control.ask("show")["links"]]
     leaf_of = {a.split(":")[0]: b.split(":")[0] for a, b in links if a.split(":")[0] in hosts}
     spines = sorted({b.split(":")[0] for _, b in links if b.startswith("spine")})

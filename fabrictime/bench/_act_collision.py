@@ -85,7 +85,7 @@ def _seeds(
     for number in range(seeds):
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
-        pause.hold(LiveRecords(bootstrap), revert=False)
+        pause.pause(LiveRecords(bootstrap), revert=False)
         job = f"collision-{number}"
         decided, acted = len(watch.decisions), len(watch.actions)
         link, specs = _meeting(control, nics, chance)

@@ -99,7 +99,7 @@ def _seeds(
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, bystander, *senders = chance.sample(hosts, SENDERS + 2)
-        pause.hold(LiveRecords(bootstrap), revert=False)
+        pause.pause(LiveRecords(bootstrap), revert=False)
         total_s = KNOWN_S + UNPACED_S + PACED_MOST_S + SETTLE_S + PACED_S + 30
         link = last_link(control, receiver)
         incast = JobRun(

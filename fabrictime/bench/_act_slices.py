@@ -71,7 +71,7 @@ def _seeds(
         seed = random.SystemRandom().randrange(2**31)
         chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
         receiver, own, *others = chance.sample(hosts, 4)
-        pause.hold(LiveRecords(bootstrap), revert=False)
+        pause.pause(LiveRecords(bootstrap), revert=False)
         held_s = KNOWN_S / 3 + OBSERVE_S + SETTLE_S + HELD_S + 2
         ports = chance.sample(PORTS, 1 + GREEDY)
         decided, acted = len(watch.decisions), len(watch.actions)

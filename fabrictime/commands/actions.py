@@ -229,7 +229,9 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     return Group(*parts)
 
 
-def decided(deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False) -> list[RenderableType]:
+def decided(
+    deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False
+) -> list[RenderableType]:
     """Return decisions as rich prints them."""
     from rich.table import Table
     from rich.text import Text
@@ -261,7 +263,9 @@ def decided(deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool
     return found
 
 
-def held_back(held: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int) -> list[RenderableType]:
+def held_back(
+    held: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
+) -> list[RenderableType]:
     """Return what is held back as rich prints it."""
     from rich.table import Table
     from rich.text import Text

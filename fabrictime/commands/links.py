@@ -27,8 +27,6 @@ __all__ = ["KINDS", "Board", "Kind", "Wanted", "follow", "main", "watch"]
 
 Record = Mapping[str, Any]
 
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
 SHOWN: Final = 40
 CLEARED_SHOWN_S: Final = 3600.0
 _STATES: Final = ("DOWN", "GREY", "FLAPPING", "UP", "UNKNOWN")

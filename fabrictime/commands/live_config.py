@@ -29,8 +29,6 @@ __all__ = [
     "too_wide", "with_rule",
 ]  # fmt: skip
 
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
 MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
 ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
 SANE_ACTIONS_PER_S: Final = 1000
@@ -196,15 +194,9 @@ def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None)
             f"max_actions_per_s {record['max_actions_per_s']}: above {SANE_ACTIONS_PER_S} is no limit"
         )
     if wide("max_moved_share", SANE_MOVED_SHARE):
-        found.append(
-            f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit"
-        )
+        found.append(f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit")
     every = set(record["allowed_actions"]) >= set(ACTIONS) and record["mode"] == "ACT"
-    if (
-        every
-        and not (set(before["allowed_actions"]) >= set(ACTIONS))
-        and record["max_actions_per_s"] is None
-    ):
+    if every and not (set(before["allowed_actions"]) >= set(ACTIONS)) and record["max_actions_per_s"] is None:
         found.append("allowed_actions: all of them, in mode ACT and without max_actions_per_s")
     return found
 

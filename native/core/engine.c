@@ -51,26 +51,26 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         e->random[i] = ft_siphash(key, (const uint8_t *)"fabrictime", 10) | (uint64_t)(i == 0);
     }
     size_t peers = (size_t)config->max_peers, groups = peers * (size_t)config->paths * 2;
-    uint32_t shots = power_of_two(config->table_shots), ids = shots * 2;
-    e->shot_mask = shots - 1;
+    uint32_t probes = power_of_two(config->table_probes), ids = probes * 2;
+    e->probe_mask = probes - 1;
     e->reply_mask = power_of_two(config->reply_ring) - 1;
     e->peers = calloc(peers, sizeof *e->peers);
     e->active = calloc(peers, sizeof *e->active);
-    e->shots = calloc(shots, sizeof *e->shots);
+    e->probes = calloc(probes, sizeof *e->probes);
     e->collections = calloc(groups / 2, sizeof *e->collections);
     e->collecting = calloc(groups / 2, sizeof *e->collecting);
     e->hits = calloc(FT_TRACE_HITS, sizeof *e->hits);
-    e->askers = calloc(FT_ASKERS, sizeof *e->askers);
+    e->probers = calloc(FT_PROBERS, sizeof *e->probers);
     e->replies = calloc(e->reply_mask + 1, sizeof *e->replies);
-    int fine = e->peers && e->active && e->shots && e->collections && e->collecting && e->replies &&
-               e->hits && e->askers;
+    int fine = e->peers && e->active && e->probes && e->collections && e->collecting && e->replies &&
+               e->hits && e->probers;
     for (int i = 0; i < 2; i++) {
         e->outputs[i].samples = calloc(config->out_samples, sizeof(ft_sample));
         e->outputs[i].lost = calloc(groups, sizeof(uint32_t));
         e->outputs[i].no_t3 = calloc(groups, sizeof(uint32_t));
         fine = fine && e->outputs[i].samples && e->outputs[i].lost && e->outputs[i].no_t3;
     }
-    e->losses = ft_losses_new((uint32_t)peers, (uint32_t)config->paths, shots * 2, config->overdue_ns,
+    e->losses = ft_losses_new((uint32_t)peers, (uint32_t)config->paths, probes * 2, config->overdue_ns,
                               config->timeout_ns);
     fine = fine && e->losses;
     e->evidence_at = monotonic();
@@ -106,7 +106,7 @@ ft_engine *ft_engine_new(const ft_config *config, int responder_fd, const int *p
         (watch(e->epoll_wake, e->wake_fd, EPOLLIN, 1) || watch(e->epoll_wake, responder_fd, EPOLLIN, 0)))
         error = errno;
     for (uint32_t i = 0; fine && i <= e->reply_mask; i++) e->replies[i].ticket = ~i;
-    for (uint32_t i = 0; fine && i <= e->shot_mask; i++) e->shots[i].number = ~i, e->shots[i].settled = 1;
+    for (uint32_t i = 0; fine && i <= e->probe_mask; i++) e->probes[i].number = ~i, e->probes[i].settled = 1;
     ft_batch_init(e, &e->in);
     ft_batch_init(e, &e->out);
     ft_batch_init(e, &e->extra);
@@ -130,14 +130,14 @@ void ft_engine_free(ft_engine *e) {
     ft_losses_free(e->losses);
     free(e->peers);
     free(e->active);
-    free(e->shots);
+    free(e->probes);
     free(e->collections);
     free(e->collecting);
     free(e->replies);
     free(e->hits);
-    free(e->askers);
-    free(e->turns.way);
-    free(e->aims.way);
+    free(e->probers);
+    free(e->schedule.path_index);
+    free(e->flow_schedule.path_index);
     pthread_mutex_destroy(&e->mutex);
     free(e);
 }
@@ -164,7 +164,7 @@ void ft_engine_unlock(ft_engine *e) {
 }
 
 /* Whoever wants the lock gets it before the loop goes on. */
-static void give_way(ft_engine *e) {
+static void yield_lock(ft_engine *e) {
     pthread_mutex_unlock(&e->mutex);
     while (atomic_load(&e->waiters)) sched_yield();
     pthread_mutex_lock(&e->mutex);
@@ -188,22 +188,22 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
     prctl(PR_SET_TIMERSLACK, gap_ns > 1e6 ? 50000UL : gap_ns > 1e5 ? 10000UL : 1000UL, 0, 0, 0);
     pthread_mutex_lock(&e->mutex);
     int64_t now = monotonic(), end = for_ns < 0 ? INT64_MAX : now + for_ns, polled = 0, paused = 0;
-    if (e->turns.count)
-        ft_join_turns(e, now);
-    else if (!e->next_shot || now - e->next_shot > MAX_DEBT_NS)
-        e->next_shot = now + draw_gap(e, 2e9 / e->config.rate_pps);
-    if (e->aims.count) ft_join_aims(e, now);
+    if (e->schedule.count)
+        ft_join_schedule(e, now);
+    else if (!e->next_probe_ns || now - e->next_probe_ns > MAX_DEBT_NS)
+        e->next_probe_ns = now + draw_gap(e, 2e9 / e->config.rate_pps);
+    if (e->flow_schedule.count) ft_join_flow_schedule(e, now);
     e->cap_at = e->answer_cap_at = now;
     e->running = 1;
     int error = 0;
     while (!atomic_load(&e->stopping) && now < end && !error) {
-        if (atomic_load(&e->waiters)) give_way(e);
-        ft_shoot(e, now);
+        if (atomic_load(&e->waiters)) yield_lock(e);
+        ft_send_due(e, now);
         now = monotonic();
         int outstanding = e->tail_stamp != e->head;
         int64_t second_due = INT64_MAX;
         if (e->second != e->head) {
-            const shot *s = &e->shots[e->second & e->shot_mask];
+            const probe *s = &e->probes[e->second & e->probe_mask];
             second_due = s->pair && s->halves[1].state == WAITING ? s->second_due : now;
         }
         /* a pair's second half does not wait for the drain, unless that is long overdue */
@@ -220,12 +220,12 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
             ft_drain_paths(e, now);
         }
         int64_t due = least(end, now + IDLE_NS);
-        if (e->actives) due = least(due, e->next_shot);
-        if (e->actives && e->aims.count) due = least(due, e->next_aim);
+        if (e->actives) due = least(due, e->next_probe_ns);
+        if (e->actives && e->flow_schedule.count) due = least(due, e->next_flow_ns);
         if (outstanding) due = least(due, least(overdue, e->last_drain + 2 * e->config.drain_ns));
         due = least(due, second_due);
         if (paused) due = least(due, paused);
-        if (ft_has_signs(e)) due = now;
+        if (ft_has_tail_probes(e)) due = now;
         int64_t wait = due - now;
         if (wait > SPIN_NS || now - polled > 100000) {
             struct epoll_event events[2];
@@ -281,7 +281,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
 
 void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *address, uint32_t nic_hash) {
     peer_slot *p = &e->peers[slot];
-    ft_losses_meet(e->losses, (uint32_t)slot, !p->used, monotonic());
+    ft_losses_add_peer(e->losses, (uint32_t)slot, !p->used, monotonic());
     p->address = *address;
     p->nic_hash = nic_hash;
     if (p->used) return;
@@ -289,18 +289,18 @@ void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *a
     p->active_at = e->actives;
     e->active[e->actives++] = slot;
     if (e->actives > 1) return;
-    if (e->aims.count) ft_join_aims(e, monotonic());
-    if (e->turns.count)
-        ft_join_turns(e, monotonic());
+    if (e->flow_schedule.count) ft_join_flow_schedule(e, monotonic());
+    if (e->schedule.count)
+        ft_join_schedule(e, monotonic());
     else
-        e->next_shot = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
+        e->next_probe_ns = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
 }
 
 void ft_engine_clear_peer(ft_engine *e, int slot) {
     peer_slot *p = &e->peers[slot];
     if (!p->used) return;
     p->used = 0;
-    ft_losses_leave(e->losses, (uint32_t)slot);
+    ft_losses_remove_peer(e->losses, (uint32_t)slot);
     int last = e->active[--e->actives];
     e->active[p->active_at] = last;
     e->peers[last].active_at = p->active_at;
@@ -321,7 +321,7 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     path->next_id = path->drops = 0;
     memset(path->seq_of, 0xff, (path->id_mask + 1) * sizeof(uint32_t));
     for (uint32_t n = e->tail_stamp; n != e->head; n++) {
-        shot *s = &e->shots[n & e->shot_mask];
+        probe *s = &e->probes[n & e->probe_mask];
         if (s->settled || s->path != i) continue;
         for (int k = 0; k <= s->pair; k++) {
             s->halves[k].state = UNSENT;
@@ -349,11 +349,11 @@ int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most) {
     return n;
 }
 
-int ft_engine_askers(ft_engine *e, ft_asker *into, int most) {
+int ft_engine_askers(ft_engine *e, ft_prober *into, int most) {
     int64_t now = monotonic();
     int n = 0;
-    for (int i = 0; i < FT_ASKERS && n < most; i++)
-        if (e->askers[i].asked_ns && now - e->askers[i].asked_ns < ASKED_NS) into[n++] = e->askers[i];
+    for (int i = 0; i < FT_PROBERS && n < most; i++)
+        if (e->probers[i].seen_ns && now - e->probers[i].seen_ns < ASKED_NS) into[n++] = e->probers[i];
     return n;
 }
 
@@ -377,26 +377,26 @@ void ft_engine_set_rate(ft_engine *e, double rate_pps) {
     e->config.rate_pps = rate_pps;
 }
 
-void ft_engine_set_turns(ft_engine *e, ft_turns turns) {
-    free(e->turns.way);
-    e->turns = turns;
-    if (turns.count)
-        ft_join_turns(e, monotonic());
+void ft_engine_set_schedule(ft_engine *e, ft_schedule schedule) {
+    free(e->schedule.path_index);
+    e->schedule = schedule;
+    if (schedule.count)
+        ft_join_schedule(e, monotonic());
     else
-        e->next_shot = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
+        e->next_probe_ns = monotonic() + draw_gap(e, 2e9 / e->config.rate_pps);
 }
 
-void ft_engine_shift_turns(ft_engine *e, int64_t at_ns) {
-    if (!e->turns.count) return;
-    int64_t by = at_ns - e->turns.at_ns;
-    e->turns.at_ns = at_ns;
-    if (by > MAX_DEBT_NS || by < -MAX_DEBT_NS) ft_join_turns(e, monotonic());
+void ft_engine_shift_schedule(ft_engine *e, int64_t at_ns) {
+    if (!e->schedule.count) return;
+    int64_t by = at_ns - e->schedule.at_ns;
+    e->schedule.at_ns = at_ns;
+    if (by > MAX_DEBT_NS || by < -MAX_DEBT_NS) ft_join_schedule(e, monotonic());
 }
 
-void ft_engine_set_aims(ft_engine *e, ft_turns aims) {
-    free(e->aims.way);
-    e->aims = aims;
-    if (aims.count) ft_join_aims(e, monotonic());
+void ft_engine_set_flow_probing(ft_engine *e, ft_schedule flow_schedule) {
+    free(e->flow_schedule.path_index);
+    e->flow_schedule = flow_schedule;
+    if (flow_schedule.count) ft_join_flow_schedule(e, monotonic());
 }
 
 ft_clock *ft_engine_clock(ft_engine *e, int in_use) {
@@ -445,13 +445,13 @@ void ft_engine_clocks(ft_engine *e, int64_t *clock_ns, int64_t *system_ns) {
 
 const ft_counters *ft_engine_counters(ft_engine *e) {
     ft_losses_counts counted = ft_losses_counted(e->losses);
-    e->counters.overdue = counted.told;
-    e->counters.taken_back = counted.taken_back;
+    e->counters.overdue = counted.declared;
+    e->counters.spurious = counted.spurious;
     e->counters.stuck = counted.stuck;
     return &e->counters;
 }
 
-uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_way_news *news, uint32_t most) {
+uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_path_news *news, uint32_t most) {
     int64_t now = monotonic();
     uint32_t n = ft_losses_take(e->losses, now, news, most);
     ask_drops(e, e->responder_fd, &e->responder_drops);
@@ -516,8 +516,8 @@ void ft_engine_scatter(ft_engine *e, ft_output *out, int64_t *start, int64_t *se
     }
 }
 
-void ft_engine_feed(ft_engine *e, int path, const uint8_t *data, int size,
-                    const struct sockaddr_storage *from) {
+void ft_engine_inject(ft_engine *e, int path, const uint8_t *data, int size,
+                      const struct sockaddr_storage *from) {
     uint8_t copy[MAX_BYTES] = {0};
     int taken = size > MAX_BYTES ? 0 : size;
     memcpy(copy, data, (size_t)taken);

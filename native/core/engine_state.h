@@ -43,20 +43,20 @@ enum {
 };
 enum { HEAD = 16, TIMED_BYTES = 40, ENTRY = 12, MAC = 8, MAX_ENTRIES = 32 };
 enum { MAX_BYTES = HEAD + MAX_ENTRIES * ENTRY + MAC, BATCH = 64, CONTROL = 160, ADDRESS_BLOCK = 40 };
-enum { SHOTS_A_TURN = 16, DRAIN_SENT = 96, QUEUE_ASKED = 32, REPORTED_ERRORS = 8 };
+enum { PROBES_PER_WAKEUP = 16, DRAIN_SENT = 96, QUEUE_ASKED = 32, REPORTED_ERRORS = 8 };
 enum { FREE_HALF, WAITING, SENT, REPLIED, COMPLETE, LOST, INCOMPLETE, UNSENT };
 
-static const double LEAST_THROTTLE = 1.0 / 16;
+static const double MIN_THROTTLE = 1.0 / 16;
 static const int64_t MAX_NS = (int64_t)1 << 62, MAX_DEBT_NS = 20000000, SPIN_NS = 30000, IDLE_NS = 20000000;
 static const int64_t ASKED_NS = 10000000000;
 static const int64_t EARLY_DRAIN_NS = 1000000, LATE_RING_NS = 50000000, ALERT_NS = 1000000000;
 /* Lateness that is told at once: less of it costs no path its verdict and goes with what is told anyhow. */
-static const int64_t LATE_TELL_NS = 20000000;
+static const int64_t LATE_REPORT_NS = 20000000;
 
 typedef struct {
     int64_t t1, t2, t3, t4;
     uint32_t ticket;
-    uint8_t state, tried, told; /* told: lost, before it was answered */
+    uint8_t state, tried, declared; /* told: lost, before it was answered */
 } half;
 
 typedef struct {
@@ -66,7 +66,7 @@ typedef struct {
     uint32_t number;
     uint16_t peer;
     uint8_t path, pair, settled;
-} shot;
+} probe;
 
 typedef struct {
     int64_t first_ns;
@@ -118,8 +118,8 @@ struct ft_engine {
     peer_slot *peers;
     int *active;
     int actives;
-    shot *shots;
-    uint32_t shot_mask, head, tail_reply, tail_stamp;
+    probe *probes;
+    uint32_t probe_mask, head, tail_reply, tail_stamp;
     uint32_t round_of, round_step, round_at; /* of single probes over the ways */
     uint32_t second; /* pairs whose second half waits: shots [second, head) may hold some */
     collection *collections;
@@ -130,11 +130,11 @@ struct ft_engine {
     ft_output outputs[2];
     int front;
     uint32_t sent_since_drain;
-    ft_turns turns;
-    int64_t turn; /* the next one; its time is next_shot */
-    ft_turns aims;
-    int64_t aim, next_aim; /* likewise */
-    int64_t next_shot, last_drain, cap_at, answer_cap_at, throttle_at;
+    ft_schedule schedule;
+    int64_t slot; /* the next one; its time is next_shot */
+    ft_schedule flow_schedule;
+    int64_t flow_slot, next_flow_ns; /* likewise */
+    int64_t next_probe_ns, last_drain, cap_at, answer_cap_at, throttle_at;
     double cap_tokens, answer_tokens, throttle;
     uint64_t random[4];
     ft_losses *losses;
@@ -145,7 +145,7 @@ struct ft_engine {
     ft_counters counters;
     ft_trace_hit *hits;
     int hit_count;
-    ft_asker *askers;
+    ft_prober *probers;
     batch in, out, extra;
 };
 
@@ -159,9 +159,9 @@ typedef struct {
 } ancillary;
 
 typedef struct {
-    shot *s;
+    probe *s;
     int which;
-} aimed;
+} due_request;
 
 static inline int64_t now_of(clockid_t clock) {
     struct timespec t;
@@ -224,7 +224,7 @@ static inline int64_t reading(ft_engine *e, int64_t system_ns) {
     return e->clocked ? ft_clock_read(&e->clock, system_ns) : system_ns;
 }
 
-static inline int group_of(const ft_engine *e, const shot *s, int paired) {
+static inline int group_of(const ft_engine *e, const probe *s, int paired) {
     return (s->peer * e->config.paths + s->path) * 2 + paired;
 }
 
@@ -239,24 +239,24 @@ static inline int kind_of(const uint8_t *p, int size) {
     return size >= TIMED_BYTES - ENTRY && p[0] == 'F' && p[1] == 'T' && p[2] >> 4 == VERSION ? p[2] & 15 : 0;
 }
 
-static inline half *half_of(ft_engine *e, uint32_t seq, shot **owner) {
-    shot *s = &e->shots[(seq >> 1) & e->shot_mask];
+static inline half *half_of(ft_engine *e, uint32_t seq, probe **owner) {
+    probe *s = &e->probes[(seq >> 1) & e->probe_mask];
     *owner = s;
     half *h = &s->halves[seq & 1];
     return (s->number & 0x7fffffff) == seq >> 1 && h->state >= SENT ? h : NULL;
 }
 
 /* Where losses.c keeps a half. */
-static inline uint32_t slot_of(const ft_engine *e, const shot *s, int which) {
-    return (s->number & e->shot_mask) << 1 | (uint32_t)which;
+static inline uint32_t slot_of(const ft_engine *e, const probe *s, int which) {
+    return (s->number & e->probe_mask) << 1 | (uint32_t)which;
 }
 
-static inline uint32_t way_of(const ft_engine *e, const shot *s) {
+static inline uint32_t path_of(const ft_engine *e, const probe *s) {
     return (uint32_t)(s->peer * e->config.paths + s->path);
 }
 
-static inline uint32_t free_shots(const ft_engine *e) {
-    return e->shot_mask + 1 - (e->head - e->tail_stamp);
+static inline uint32_t free_probes(const ft_engine *e) {
+    return e->probe_mask + 1 - (e->head - e->tail_stamp);
 }
 
 /* wire.c */
@@ -280,14 +280,14 @@ void ft_note_drops(ft_engine *e, const ancillary *a, uint32_t *last);
 /* trace.c */
 void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
                 int size);
-void ft_note_asker(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now);
+void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now);
 void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
                      const struct sockaddr_storage *from, int64_t now);
 void ft_on_traced(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p, int size,
                   const struct sockaddr_storage *from);
 
 /* samples.c */
-void ft_settle(ft_engine *e, shot *s);
+void ft_settle(ft_engine *e, probe *s);
 void ft_on_path_packet(ft_engine *e, int path, const uint8_t *p, int size,
                        const struct sockaddr_storage *from, int64_t t4, int64_t now);
 void ft_ring(ft_engine *e);
@@ -296,10 +296,10 @@ int64_t ft_next_overdue(const ft_engine *e, int64_t now);
 void ft_drain_paths(ft_engine *e, int64_t now);
 
 /* schedule.c */
-void ft_join_turns(ft_engine *e, int64_t now);
-void ft_join_aims(ft_engine *e, int64_t now);
-int ft_has_signs(const ft_engine *e);
-void ft_shoot(ft_engine *e, int64_t now);
+void ft_join_schedule(ft_engine *e, int64_t now);
+void ft_join_flow_schedule(ft_engine *e, int64_t now);
+int ft_has_tail_probes(const ft_engine *e);
+void ft_send_due(ft_engine *e, int64_t now);
 
 /* responder.c */
 void ft_drain_responder_stamps(ft_engine *e);

@@ -27,32 +27,33 @@
 #include "mesh_state.h"
 
 /* Large rooms in large pages where the system has them: what is gathered all over a mesh misses small ones. */
-void *ft_mesh_room_of(int64_t count, size_t size) {
+void *ft_mesh_alloc(int64_t count, size_t size) {
     size_t bytes = ((size_t)count + AHEAD) * size;
     if (bytes < 2 * LARGE_PAGE) return malloc(bytes);
-    void *room = aligned_alloc(LARGE_PAGE, (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE);
+    void *workspace = aligned_alloc(LARGE_PAGE, (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE);
 #ifdef MADV_HUGEPAGE
-    if (room != NULL) madvise(room, (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE);
+    if (workspace != NULL)
+        madvise(workspace, (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE);
 #endif
-    return room;
+    return workspace;
 }
 
 double *ft_mesh_doubles(int64_t n) {
-    return ft_mesh_room_of(n, sizeof(double));
+    return ft_mesh_alloc(n, sizeof(double));
 }
 
 int32_t *ft_mesh_numbers(int64_t n) {
-    return ft_mesh_room_of(n, sizeof(int32_t));
+    return ft_mesh_alloc(n, sizeof(int32_t));
 }
 
 static int64_t *places(int64_t n) {
-    int64_t *room = ft_mesh_room_of(n + 2, sizeof *room);
-    if (room != NULL) memset(room, 0, ((size_t)n + 2) * sizeof *room);
-    return room;
+    int64_t *workspace = ft_mesh_alloc(n + 2, sizeof *workspace);
+    if (workspace != NULL) memset(workspace, 0, ((size_t)n + 2) * sizeof *workspace);
+    return workspace;
 }
 
 /* Sigma of a number, its rounding taken in: of 1e18 ns a double knows some 100 ns. */
-static double told(double sigma, double number) {
+static double rounded_sigma(double sigma, double number) {
     double rounding = fabs(number) * ROUNDING;
     return rounding > 0.01 * sigma ? sqrt(sigma * sigma + rounding * rounding) : sigma;
 }
@@ -112,22 +113,23 @@ static int build(struct mesh *m) {
             m->b[k] = b;
             m->edge[k] = (int32_t)e;
             m->y[k] = of->value[e];
-            m->inverse[k] = 1 / told(of->sigma[e], of->value[e]);
+            m->inverse[k] = 1 / rounded_sigma(of->sigma[e], of->value[e]);
         }
     for (int64_t k = 0; k < edges; k++) m->into[m->in[m->b[k] + 1]++] = (int32_t)k;
-    m->node = ft_mesh_room_of(n, sizeof *m->node);
+    m->node = ft_mesh_alloc(n, sizeof *m->node);
     m->start = ft_mesh_doubles(n);
     m->q = ft_mesh_doubles(n);
-    m->held = ft_mesh_doubles(n);
+    m->prior_inverse = ft_mesh_doubles(n);
     m->ground = ft_mesh_doubles(n);
-    m->room = ft_mesh_doubles(6 * (n > DENSE ? n : DENSE) + 2 * DENSE * DENSE);
+    m->workspace = ft_mesh_doubles(6 * (n > DENSE ? n : DENSE) + 2 * DENSE * DENSE);
     m->sorted = ft_mesh_doubles(SAMPLE);
-    if (!m->node || !m->start || !m->q || !m->held || !m->ground || !m->room || !m->sorted) goto out;
+    if (!m->node || !m->start || !m->q || !m->prior_inverse || !m->ground || !m->workspace || !m->sorted)
+        goto out;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = m->order[i];
         int has = of->prior != NULL && isfinite(of->prior_sigma[at]);
         m->q[i] = has ? of->prior[at] : 0;
-        m->held[i] = has ? 1 / told(of->prior_sigma[at], of->prior[at]) : 0;
+        m->prior_inverse[i] = has ? 1 / rounded_sigma(of->prior_sigma[at], of->prior[at]) : 0;
         m->start[i] = 0;
     }
     done = 1;
@@ -139,7 +141,7 @@ out:
 static void drop(struct mesh *m) {
     free(m->order), free(m->a), free(m->b), free(m->edge), free(m->out), free(m->in), free(m->into);
     free(m->part_node), free(m->y), free(m->inverse), free(m->w), free(m->node), free(m->start), free(m->q);
-    free(m->held), free(m->ground), free(m->room), free(m->sorted);
+    free(m->prior_inverse), free(m->ground), free(m->workspace), free(m->sorted);
 }
 
 /* Median of |y - (x_b - x_a)| * w over a part's edges, of every so many where they are many. */
@@ -160,7 +162,7 @@ double ft_mesh_scale_of_edges(const struct mesh *m, const struct part *part, con
 double ft_mesh_scale_of_priors(const struct mesh *m, const struct part *part) {
     int64_t k = 0, stride = part->n / SAMPLE + 1;
     for (int64_t i = part->lowest; i < part->lowest + part->n; i += stride)
-        if (m->held[i] > 0) m->sorted[k++] = fabs(m->q[i] - m->node[i].x) * m->held[i];
+        if (m->prior_inverse[i] > 0) m->sorted[k++] = fabs(m->q[i] - m->node[i].x) * m->prior_inverse[i];
     return k ? fmax(1, 1.4826 * ft_select(m->sorted, k, k / 2)) : 1;
 }
 
@@ -250,7 +252,7 @@ static int solve_part(struct mesh *m, int64_t number) {
                         .scale = 1,
                         .prior_scale = 1};
     const int64_t low = part.lowest, n = part.n;
-    double *inverse = m->room, *variance = inverse + n, *torn_by = variance + n, worse, prior_worse, dof;
+    double *inverse = m->workspace, *variance = inverse + n, *torn_by = variance + n, worse, prior_worse, dof;
     part.first = m->out[low];
     part.e = m->out[low + n] - part.first;
     if (!ft_mesh_begin(m, &part)) return 0;
@@ -279,13 +281,13 @@ static int solve_part(struct mesh *m, int64_t number) {
     if (n <= DENSE) {
         ft_mesh_exact_variance(m, &part, variance);
         memset(torn_by, 0, (size_t)n * sizeof *torn_by);
-        if (of->robust && !ft_mesh_contest(m, &part, torn_by)) return 0;
+        if (of->robust && !ft_mesh_contested_groups(m, &part, torn_by)) return 0;
         for (int64_t i = 0; i < n; i++) m->node[low + i].spare = fmax(m->node[low + i].spare, torn_by[i]);
     } else if (!ft_mesh_drawn_variance(m, &part, variance))
         return 0;
     for (int64_t i = 0; i < n; i++)
         of->x_sigma[m->order[low + i]] =
-            told(hypot(sqrt(variance[i] * worse), m->node[low + i].spare), of->x[m->order[low + i]]);
+            rounded_sigma(hypot(sqrt(variance[i] * worse), m->node[low + i].spare), of->x[m->order[low + i]]);
     return 1;
 }
 

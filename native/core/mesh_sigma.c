@@ -3,32 +3,32 @@
 
 /* How far a share of the votes for another place speaks against the present one: its standard error, as a part of
  * the way there; a third of the votes is a minority, from three to two on it is a tie. */
-static double tie(double votes, double against) {
+static double tie_share(double votes, double against) {
     double share = fmin(against / fmax(votes + against, 1e-9), 0.5);
     double ramp = fmin(fmax((share - TIE_FROM) / (TIE_TO - TIE_FROM), 0), 1);
     return sqrt(share * (1 - share)) * ramp;
 }
 
-/* The standard error of a node's place from other places that its edges and prior vote for; `room`: 2 (degree + 1). */
-static double torn(const struct mesh *m, const struct part *part, int64_t i, double *room) {
-    struct view view = {0, room, room + degree_of(m, i) + 1};
+/* The standard error of a node's place from other places that its edges and prior vote for; `workspace`: 2 (degree + 1). */
+static double contested_sigma(const struct mesh *m, const struct part *part, int64_t i, double *workspace) {
+    struct view view = {0, workspace, workspace + degree_of(m, i) + 1};
     for (int64_t s = m->in[i] - m->in [i + 1]; s < m->out[i + 1] - m->out[i]; s++) {
         int64_t e = s < 0 ? m->into[m->in[i + 1] + s] : m->out[i] + s;
         double off = m->y[e] - (m->node[m->b[e]].x - m->node[m->a[e]].x);
         view.off[view.k] = s < 0 ? off : -off;
         view.inverse[view.k++] = m->inverse[e] / part->scale;
     }
-    if (m->held[i] > 0) {
+    if (m->prior_inverse[i] > 0) {
         view.off[view.k] = m->q[i] - m->node[i].x;
-        view.inverse[view.k++] = m->held[i] / part->prior_scale;
+        view.inverse[view.k++] = m->prior_inverse[i] / part->prior_scale;
     }
     double votes = ft_mesh_votes_at(&view, 0), most = 0, scattered = (double)view.k - votes;
     int64_t stride = view.k / CANDIDATES + 1;
     for (int64_t k = 0; k < view.k; k += stride) {
         double away = fabs(view.off[k]);
         if (away * view.inverse[k] > SETTLED && away * 0.5 > most) /* few of many may agree by chance */
-            most = fmax(most,
-                        away * tie(votes, fmax(ft_mesh_votes_at(&view, view.off[k]), scattered / SCATTERED)));
+            most = fmax(most, away * tie_share(votes, fmax(ft_mesh_votes_at(&view, view.off[k]),
+                                                           scattered / SCATTERED)));
     }
     return most;
 }
@@ -53,8 +53,8 @@ static int arcs_of(const struct mesh *m, const struct part *part, struct arcs *a
                           ft_mesh_numbers(2 * most),
                           ft_mesh_doubles(most),
                           ft_mesh_doubles(most),
-                          ft_mesh_room_of(most, 1),
-                          ft_mesh_room_of(most, 1)};
+                          ft_mesh_alloc(most, 1),
+                          ft_mesh_alloc(most, 1)};
     if (!arcs->ends || !arcs->from || !arcs->list || !arcs->off || !arcs->inverse || !arcs->odd ||
         !arcs->flow)
         return 0;
@@ -65,11 +65,11 @@ static int arcs_of(const struct mesh *m, const struct part *part, struct arcs *a
         arcs->inverse[k] = m->inverse[e] / part->scale;
     }
     for (int64_t i = 0; i < n; i++)
-        if (m->held[low + i] > 0) {
+        if (m->prior_inverse[low + i] > 0) {
             arcs->ends[2 * k] = (int32_t)n;
             arcs->ends[2 * k + 1] = (int32_t)i;
             arcs->off[k] = m->q[low + i] - m->node[low + i].x;
-            arcs->inverse[k++] = m->held[low + i] / part->prior_scale;
+            arcs->inverse[k++] = m->prior_inverse[low + i] / part->prior_scale;
         }
     memset(arcs->from, 0, ((size_t)n + 3) * sizeof *arcs->from);
     for (k = 0; k < 2 * most; k++) arcs->from[arcs->ends[k] + 2]++;
@@ -104,9 +104,9 @@ static void reach(const struct arcs *arcs, int32_t at, int32_t to, uint8_t *near
     }
 }
 
-/* Add to `add` what the votes against a cut of `held` arcs that fit say; odd arc k asks one side to move. */
+/* Add to `add` what the votes against a cut of `prior_inverse` arcs that fit say; odd arc k asks one side to move. */
 static void weigh_cut(const struct arcs *arcs, const struct part *part, int64_t k, const uint8_t *near,
-                      int64_t held, double *add) {
+                      int64_t prior_inverse, double *add) {
     double against = 0, moves = 0;
     for (int64_t j = 0; j < arcs->count; j++) {
         int way = near[arcs->ends[2 * j]] - near[arcs->ends[2 * j + 1]];
@@ -117,7 +117,7 @@ static void weigh_cut(const struct arcs *arcs, const struct part *part, int64_t 
     for (int64_t i = 0; i < arcs->n; i++) moves += near[i];
     moves = moves * 2 < (double)arcs->n ? 0 : moves * 2 > (double)arcs->n ? 1 : 0.5;
     if (part->priors) moves = near[arcs->n];
-    double size = fabs(arcs->off[k]) * tie((double)held, against);
+    double size = fabs(arcs->off[k]) * tie_share((double)prior_inverse, against);
     for (int64_t i = 0; i < arcs->n; i++) add[i] = fmax(add[i], size * fabs(near[i] - moves));
 }
 
@@ -125,7 +125,7 @@ static void weigh_cut(const struct arcs *arcs, const struct part *part, int64_t 
  * fit: the least cuts between its ends through those that do (Ford and Fulkerson 1956, by the shortest paths), as
  * far as one could be no more than a tie with the votes for the other place. `add` gets the standard error of each
  * node's place from that, the side of the ground, or of more nodes, standing still. Returns 0 without memory. */
-int ft_mesh_contest(const struct mesh *m, const struct part *part, double *add) {
+int ft_mesh_contested_groups(const struct mesh *m, const struct part *part, double *add) {
     struct arcs arcs;
     int64_t odd = 0, seen = 0;
     int done = arcs_of(m, part, &arcs);
@@ -133,7 +133,7 @@ int ft_mesh_contest(const struct mesh *m, const struct part *part, double *add) 
     for (int64_t k = 0; done && k < arcs.count; k++) {
         if (!arcs.odd[k] || seen++ % (odd / CONTESTS + 1)) continue;
         const int32_t start = arcs.ends[2 * k], end = arcs.ends[2 * k + 1];
-        int64_t rivals = 0, held = 0;
+        int64_t rivals = 0, prior_inverse = 0;
         for (int64_t j = 0; j < arcs.count; j++)
             rivals += arcs.odd[j] && fabs(fabs(arcs.off[j]) - fabs(arcs.off[k])) <
                                          SETTLED * (1 / arcs.inverse[j] + 1 / arcs.inverse[k]);
@@ -141,22 +141,22 @@ int ft_mesh_contest(const struct mesh *m, const struct part *part, double *add) 
         int32_t by[DENSE + 1];
         uint8_t near[DENSE + 1];
         memset(arcs.flow, 0, (size_t)arcs.count);
-        for (; held <= most; held++) { /* one path more, while there is one */
+        for (; prior_inverse <= most; prior_inverse++) { /* one path more, while there is one */
             memset(near, 0, sizeof near);
             reach(&arcs, start, end, near, by);
             if (!near[end]) break;
             for (int32_t i = end; i != start; i = arcs.ends[by[i]])
                 arcs.flow[by[i] / 2] = (int8_t)(arcs.flow[by[i] / 2] + (by[i] & 1 ? -1 : 1));
         }
-        if (held > most) continue;
-        weigh_cut(&arcs, part, k, near, held, add);
+        if (prior_inverse > most) continue;
+        weigh_cut(&arcs, part, k, near, prior_inverse, add);
         for (int64_t j = 0; j < arcs.count;
              j++) { /* from one least cut to the next, over an arc it is full with */
             int32_t one = arcs.ends[2 * j], other = arcs.ends[2 * j + 1], next = near[one] ? other : one;
             if (arcs.odd[j] || near[one] == near[other]) continue;
             reach(&arcs, next, end, near, by);
             if (near[end]) break;
-            weigh_cut(&arcs, part, k, near, held, add);
+            weigh_cut(&arcs, part, k, near, prior_inverse, add);
             j = -1;
         }
     }
@@ -190,7 +190,7 @@ int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse
                    t = fabs(off) * inverse * over;
             double kept = of->robust ? kept_of(t) : 1, pull = kept * off * inverse,
                    square = t < 3 ? t * t : 9;
-            double w = m->w[e] = fmax(kept, LEAST_WEIGHT) * inverse * inverse;
+            double w = m->w[e] = fmax(kept, MIN_WEIGHT) * inverse * inverse;
             of->residual[m->edge[e]] = off;
             of->weight[m->edge[e]] = kept;
             pulls += pull * pull;
@@ -205,13 +205,14 @@ int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse
         }
     for (int64_t i = low; i < low + n; i++) {
         double off = m->q[i] - node[i].x, all = (double)degree_of(m, i), found = 0;
-        double kept =
-            m->held[i] > 0 ? (of->robust ? kept_of(fabs(off) * m->held[i] / part->prior_scale) : 1) : 0;
-        double pull = kept * off * m->held[i];
+        double kept = m->prior_inverse[i] > 0
+                          ? (of->robust ? kept_of(fabs(off) * m->prior_inverse[i] / part->prior_scale) : 1)
+                          : 0;
+        double pull = kept * off * m->prior_inverse[i];
         prior_pulls += pull * pull;
         prior_kept += kept;
         share += m->ground[i] > 0 ? m->ground[i] / (m->ground[i] + node[i].weight) : 0;
-        of->prior_residual[m->order[i]] = m->held[i] > 0 ? off : 0;
+        of->prior_residual[m->order[i]] = m->prior_inverse[i] > 0 ? off : 0;
         of->prior_weight[m->order[i]] = kept;
         if (3 * node[i].spare > all) { /* not noise alone: the median, which says how far */
             int64_t k = 0;
@@ -226,8 +227,9 @@ int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse
             found = sqrt(node[i].pull / all);
         }
         of->contradiction[m->order[i]] = found;
-        int lost = m->held[i] > 0 && kept < 0.5;
-        node[i].spare = of->robust && 3 * (node[i].spare + lost) > all ? torn(m, part, i, offs) : 0;
+        int lost = m->prior_inverse[i] > 0 && kept < 0.5;
+        node[i].spare =
+            of->robust && 3 * (node[i].spare + lost) > all ? contested_sigma(m, part, i, offs) : 0;
     }
     free(offs);
     double edges = (double)part->e, told = (double)n - 1 - (part->priors ? fmin(share, (double)n - 1) : 0);
@@ -252,7 +254,7 @@ static uint64_t next_random(uint64_t *state) {
 /* Variances and leverages of a small part, from the whole inverse. */
 void ft_mesh_exact_variance(struct mesh *m, const struct part *part, double *variance) {
     const int64_t n = part->n, low = part->lowest;
-    double *matrix = m->room + 6 * n, *all = matrix + n * n, pivot[DENSE], unit[DENSE], mean[DENSE];
+    double *matrix = m->workspace + 6 * n, *all = matrix + n * n, pivot[DENSE], unit[DENSE], mean[DENSE];
     int64_t base = ft_mesh_eliminate(m, part, matrix, pivot);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < n; j++) unit[j] = i == j;
@@ -287,7 +289,7 @@ static int bound_by_tree(const struct mesh *m, const struct part *part, double *
     const int64_t n = part->n, low = part->lowest;
     struct mesh tree = *m;
     double *x = ft_mesh_doubles(2 * n), *vague = x + n, *inverse = ft_mesh_doubles(part->e), mean = 0;
-    uint8_t *known = ft_mesh_room_of(n, 1);
+    uint8_t *known = ft_mesh_alloc(n, 1);
     int done = 0;
     if (x == NULL || inverse == NULL || known == NULL) goto out;
     for (int64_t k = 0; k < part->e; k++) inverse[k] = sqrt(m->w[part->first + k]);
@@ -310,9 +312,9 @@ out:
 /* Two halves' variances into one, calmed: what the halves differ by is chance, and as far as chance is what the nodes
  * differ by, they take the mean (Stein 1956; Efron and Morris 1973). Compared are ratios to what the nodes within two
  * steps alone leave: 1 / sum_j w_ij (L_jj - w_ij) / L_jj, exact on a tree of that depth. */
-static void calm(struct mesh *m, const struct part *part, double *variance, const double *other) {
+static void shrink_variance(struct mesh *m, const struct part *part, double *variance, const double *other) {
     const int64_t n = part->n, low = part->lowest;
-    double *near = m->room + 3 * n, sum = 0, squares = 0, chance = 0;
+    double *near = m->workspace + 3 * n, sum = 0, squares = 0, chance = 0;
     memcpy(near, part->ground, (size_t)n * sizeof *near);
     for (int64_t i = 0, e = part->first; i < n; i++)
         for (; e < part->out[i + 1]; e++) {

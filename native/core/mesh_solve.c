@@ -18,8 +18,8 @@ static void weigh(const struct mesh *m, const struct part *part, double bend, in
             double inverse = m->inverse[e], off = m->y[e] - (near->x - x);
             double t = fabs(off) * (first ? m->w[e] : inverse) * over;
             double kept = robust ? kept_of(t) : 1, own = kept * inverse * inverse * off;
-            double held = kept < 1 ? kept * (1 - bend) : 1;
-            double w = m->w[e] = fmax(held, LEAST_WEIGHT) * inverse * inverse;
+            double prior_inverse = kept < 1 ? kept * (1 - bend) : 1;
+            double w = m->w[e] = fmax(prior_inverse, MIN_WEIGHT) * inverse * inverse;
             near->pull += own;
             near->weight += w;
             pull -= own;
@@ -31,24 +31,24 @@ static void weigh(const struct mesh *m, const struct part *part, double bend, in
 }
 
 /* Weights of the priors, times `gain`, and with them the diagonal's inverse and the sums; `r`, unless NULL, gets the
- * pull on each node. `room`: n, for the inverse. */
-void ft_mesh_anchor(const struct mesh *m, struct part *part, double gain, double *r, double *room) {
+ * pull on each node. `workspace`: n, for the inverse. */
+void ft_mesh_anchor(const struct mesh *m, struct part *part, double gain, double *r, double *workspace) {
     part->hold = part->whole = part->ask = 0;
-    part->inverse = room;
+    part->inverse = workspace;
     part->out = m->out + part->lowest;
     part->b = m->b + part->first;
     part->w = m->w + part->first;
     part->ground = m->ground + part->lowest;
     for (int64_t k = 0, i = part->lowest; k < part->n; k++, i++) {
-        double off = m->q[i] - m->node[i].x, held = m->held[i];
-        double kept = m->of->robust ? kept_of(fabs(off) * held / part->prior_scale) : 1;
-        double ground = m->ground[i] = fmax(kept, LEAST_WEIGHT) * held * held * gain;
+        double off = m->q[i] - m->node[i].x, prior_inverse = m->prior_inverse[i];
+        double kept = m->of->robust ? kept_of(fabs(off) * prior_inverse / part->prior_scale) : 1;
+        double ground = m->ground[i] = fmax(kept, MIN_WEIGHT) * prior_inverse * prior_inverse * gain;
         double diagonal = m->node[i].weight + ground;
-        room[k] = 1 / fmax(diagonal, 1e-300);
+        workspace[k] = 1 / fmax(diagonal, 1e-300);
         part->hold += ground;
         part->whole += diagonal;
-        part->ask += kept * held * held * gain * off;
-        if (r != NULL) r[k] = m->node[i].pull + kept * held * held * gain * off;
+        part->ask += kept * prior_inverse * prior_inverse * gain * off;
+        if (r != NULL) r[k] = m->node[i].pull + kept * prior_inverse * prior_inverse * gain * off;
     }
 }
 
@@ -115,7 +115,7 @@ void ft_mesh_substitute(int64_t n, const double *matrix, const double *pivot, in
 /* Robust rounds over one part. */
 void ft_mesh_rounds(struct mesh *m, struct part *part) {
     const int64_t n = part->n, low = part->lowest;
-    double *r = m->room, *by = r + n, *inverse = by + n, *spare = inverse + n;
+    double *r = m->workspace, *by = r + n, *inverse = by + n, *spare = inverse + n;
     for (int round = 0; round < ROUNDS; round++) {
         if (m->of->robust) {
             part->scale = ft_mesh_scale_of_edges(m, part, round ? m->inverse : m->w);
@@ -132,7 +132,7 @@ void ft_mesh_rounds(struct mesh *m, struct part *part) {
         if (part->hold > 0) left += part->ask * part->ask / part->hold * (double)n;
         if (!(left > enough * 1e-12)) return;
         if (n <= DENSE) {
-            double *matrix = m->room + 6 * n;
+            double *matrix = m->workspace + 6 * n;
             int64_t base = ft_mesh_eliminate(m, part, matrix, spare);
             ft_mesh_substitute(n, matrix, spare, base, r, by);
             if (part->hold > 0 && base >= 0) {
@@ -150,7 +150,7 @@ void ft_mesh_rounds(struct mesh *m, struct part *part) {
                 size += by[i] * by[i] / inverse[i];
                 m->node[low + i].x += by[i] - common;
                 m->start[low + i] += common;
-                m->q[low + i] -= m->held[low + i] > 0 ? common : 0;
+                m->q[low + i] -= m->prior_inverse[low + i] > 0 ? common : 0;
             }
         if (left < enough && size < SMOOTH * enough) return;
     }

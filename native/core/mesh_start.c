@@ -1,9 +1,9 @@
 /* A start near the answer: priors, sums along a tree, votes of single nodes and of groups; step 1 of mesh.c. */
 #include "mesh_state.h"
 
-static struct view view_of(const struct mesh *m, int64_t i, const double *x, double *room) {
+static struct view view_of(const struct mesh *m, int64_t i, const double *x, double *workspace) {
     int64_t k = 0, most = degree_of(m, i) + 1;
-    struct view view = {0, room, room + most};
+    struct view view = {0, workspace, workspace + most};
     for (int64_t e = m->out[i]; e < m->out[i + 1]; e++, k++) {
         view.off[k] = (x[m->b[e]] - x[i]) - m->y[e];
         view.inverse[k] = m->w[e];
@@ -13,9 +13,9 @@ static struct view view_of(const struct mesh *m, int64_t i, const double *x, dou
         view.off[k] = m->y[e] - (x[i] - x[m->a[e]]);
         view.inverse[k] = m->w[e];
     }
-    if (m->held[i] > 0) {
+    if (m->prior_inverse[i] > 0) {
         view.off[k] = m->q[i] - x[i];
-        view.inverse[k++] = m->held[i];
+        view.inverse[k++] = m->prior_inverse[i];
     }
     view.k = k;
     return view;
@@ -31,7 +31,7 @@ double ft_mesh_votes_at(const struct view *view, double at) {
 }
 
 /* The place, against the present one, that most of the view votes for; 0 where none beats the present. */
-static double elect(const struct view *view) {
+static double most_voted(const struct view *view) {
     double best = 0, most = ft_mesh_votes_at(view, 0) + 0.5;
     int64_t stride = view->k / CANDIDATES + 1;
     for (int64_t k = 0; k < view->k; k += stride) {
@@ -58,7 +58,7 @@ static double elect(const struct view *view) {
 
 /* Move each node at odds with most of its edges where they put it, until none is left or tries run out. */
 static void settle(const struct mesh *m, const struct part *part, double *x, int32_t *queue, uint8_t *visits,
-                   double *room) {
+                   double *workspace) {
     const int64_t n = part->n, low = part->lowest;
     int32_t *odd = queue, *waiting = queue + n; /* counts first, then the ring */
     memset(odd, 0, (size_t)n * sizeof *odd);
@@ -83,11 +83,11 @@ static void settle(const struct mesh *m, const struct part *part, double *x, int
         visits[i] &= 127;
         if (visits[i] >= VISITS) continue;
         visits[i]++;
-        struct view view = view_of(m, low + i, x, room);
+        struct view view = view_of(m, low + i, x, workspace);
         int64_t off = 0;
         for (int64_t k = 0; k < view.k; k++) off += fabs(view.off[k]) * view.inverse[k] > SETTLED;
         if (2 * off < view.k) continue;
-        double by = elect(&view);
+        double by = most_voted(&view);
         if (by == 0) continue;
         x[low + i] += by;
         for (int64_t e = m->out[low + i]; e < m->out[low + i + 1]; e++) {
@@ -107,7 +107,7 @@ static void settle(const struct mesh *m, const struct part *part, double *x, int
     }
 }
 
-static int unite(int32_t *parent, int32_t a, int32_t b) {
+static int merge_roots(int32_t *parent, int32_t a, int32_t b) {
     a = root_of(parent, a);
     b = root_of(parent, b);
     if (a < b)
@@ -121,10 +121,10 @@ static int unite(int32_t *parent, int32_t a, int32_t b) {
  * groups, and its priors, put it. One edge may fit by chance, or because a tree was laid along it: of the edges
  * that fit, those of a spanning forest are left out, so that a second one holds any two nodes of a group
  * together. Returns the number of groups moved, or -1 without memory. */
-static int64_t join(const struct mesh *m, const struct part *part, double *x) {
+static int64_t merge_groups(const struct mesh *m, const struct part *part, double *x) {
     const int64_t n = part->n, low = part->lowest;
     int32_t *forest = ft_mesh_numbers(n), *parent = ft_mesh_numbers(n), *size = NULL, *next = NULL;
-    double *room = NULL;
+    double *workspace = NULL;
     int64_t groups = n, moved = 0, most = 0, largest = 0;
     if (!forest || !parent) {
         moved = -1;
@@ -140,8 +140,8 @@ static int64_t join(const struct mesh *m, const struct part *part, double *x) {
                 __builtin_prefetch(x + m->b[e + AHEAD]);
                 if (fabs(m->y[e] - (x[m->b[e]] - x[i])) * m->w[e] > SETTLED) continue;
                 int32_t a = (int32_t)(i - low), b = (int32_t)(m->b[e] - low);
-                if (root_of(parent, a) != root_of(parent, b) && !unite(forest, a, b))
-                    groups -= unite(parent, a, b);
+                if (root_of(parent, a) != root_of(parent, b) && !merge_roots(forest, a, b))
+                    groups -= merge_roots(parent, a, b);
             }
     }
     if (groups == 1) goto out;
@@ -170,19 +170,19 @@ static int64_t join(const struct mesh *m, const struct part *part, double *x) {
             edges += degree_of(m, low + i) + 1;
         most = edges > most ? edges : most;
     }
-    room = ft_mesh_doubles(2 * most);
-    if (room == NULL) {
+    workspace = ft_mesh_doubles(2 * most);
+    if (workspace == NULL) {
         moved = -1;
         goto out;
     }
     for (int64_t group = 0; group < n; group++) {
         if (parent[group] != group || group == largest || touched[group]) continue;
-        struct view view = {0, room, room + most};
+        struct view view = {0, workspace, workspace + most};
         for (int64_t i = group; i >= 0; i = next[i]) {
             int64_t at = low + i, inward = m->in[at + 1] - m->in[at], outward = m->out[at + 1] - m->out[at];
-            if (m->held[at] > 0) {
+            if (m->prior_inverse[at] > 0) {
                 view.off[view.k] = m->q[at] - x[at];
-                view.inverse[view.k++] = m->held[at];
+                view.inverse[view.k++] = m->prior_inverse[at];
             }
             for (int64_t s = -inward; s < outward; s++) {
                 int64_t e = s < 0 ? m->into[m->in[at + 1] + s] : m->out[at] + s;
@@ -195,7 +195,7 @@ static int64_t join(const struct mesh *m, const struct part *part, double *x) {
                 view.inverse[view.k++] = m->w[e];
             }
         }
-        double by = elect(&view);
+        double by = most_voted(&view);
         for (int64_t i = group; i >= 0; i = next[i]) {
             int64_t at = low + i;
             x[at] += by;
@@ -212,7 +212,7 @@ out:
     free(parent);
     free(size);
     free(next);
-    free(room);
+    free(workspace);
     return moved;
 }
 
@@ -222,13 +222,14 @@ static int compare(const void *one, const void *other) {
 }
 
 /* Move a part's x to where its priors, taken together, put it: by their median. */
-static void place_by_priors(const struct mesh *m, const struct part *part, double *x, double *room) {
+static void place_by_priors(const struct mesh *m, const struct part *part, double *x, double *workspace) {
     int64_t k = 0;
     for (int64_t i = part->lowest; i < part->lowest + part->n; i++)
-        if (m->held[i] > 0) room[k++] = m->q[i] - x[i];
+        if (m->prior_inverse[i] > 0) workspace[k++] = m->q[i] - x[i];
     if (k == 0) return;
-    qsort(room, (size_t)k, sizeof *room, compare);
-    double by = k % 2 ? room[k / 2] : room[k / 2 - 1] + (room[k / 2] - room[k / 2 - 1]) / 2;
+    qsort(workspace, (size_t)k, sizeof *workspace, compare);
+    double by =
+        k % 2 ? workspace[k / 2] : workspace[k / 2 - 1] + (workspace[k / 2] - workspace[k / 2 - 1]) / 2;
     for (int64_t i = part->lowest; i < part->lowest + part->n; i++) x[i] += by;
 }
 
@@ -236,9 +237,9 @@ static void place_by_priors(const struct mesh *m, const struct part *part, doubl
 static int from_priors(const struct mesh *m, const struct part *part, double *x, double *vague,
                        uint8_t *known, int coarse) {
     for (int64_t i = part->lowest; i < part->lowest + part->n; i++)
-        if ((known[i] = m->held[i] > 0)) {
+        if ((known[i] = m->prior_inverse[i] > 0)) {
             x[i] = m->q[i];
-            vague[i] = 1 / (m->held[i] * m->held[i]);
+            vague[i] = 1 / (m->prior_inverse[i] * m->prior_inverse[i]);
         }
     int done = ft_mesh_spread(m, part, x, vague, known, coarse);
     ft_mesh_soften(m, part, vague);
@@ -263,20 +264,20 @@ static double inverse_at(const struct mesh *m, const struct part *part, int k, i
 /* Start near the answer; y and q become what is left, w what soften gives. Returns 0 without memory. */
 int ft_mesh_begin(struct mesh *m, struct part *part) {
     const int64_t n = part->n, low = part->lowest;
-    double *x = m->start, *vague = m->room - low, scale = INFINITY;
+    double *x = m->start, *vague = m->workspace - low, scale = INFINITY;
     int done = 0;
     int64_t degree = 0, vaguer = 0;
     double loose = inverse_at(m, part, 1, 10), tight = inverse_at(m, part, 9, 10);
     part->wide = tight > 30 * loose;
     for (int64_t i = low; i < low + n; i++) {
         degree = degree_of(m, i) > degree ? degree_of(m, i) : degree;
-        part->priors += m->held[i] > 0;
-        vaguer += m->held[i] > 0 && m->held[i] * 10 < tight;
+        part->priors += m->prior_inverse[i] > 0;
+        vaguer += m->prior_inverse[i] > 0 && m->prior_inverse[i] * 10 < tight;
     }
     uint8_t *known = calloc((size_t)n + 1, 1);
     int32_t *queue = ft_mesh_numbers(2 * n);
-    double *room = ft_mesh_doubles((n > 2 * degree ? n : 2 * degree) + 2);
-    if (!known || !queue || !room) goto out;
+    double *workspace = ft_mesh_doubles((n > 2 * degree ? n : 2 * degree) + 2);
+    if (!known || !queue || !workspace) goto out;
     if (part->priors && 2 * vaguer < part->priors) {
         if (!from_priors(m, part, x, vague, known - low, !part->wide)) goto out;
         scale = ft_mesh_median_of_start(m, part, x) * 1.4826;
@@ -284,31 +285,31 @@ int ft_mesh_begin(struct mesh *m, struct part *part) {
     if (scale > SETTLED) {
         if (!from_edges(m, part, x, vague, known - low, !part->wide)) goto out;
         if (ft_mesh_median_of_start(m, part, x) * 1.4826 < scale)
-            place_by_priors(m, part, x, room);
+            place_by_priors(m, part, x, workspace);
         else if (!from_priors(m, part, x, vague, known - low, !part->wide))
             goto out;
     }
     if (m->of->robust) {
-        settle(m, part, x, queue, known, room);
+        settle(m, part, x, queue, known, workspace);
         for (int64_t moved = 1, time = 0; moved > 0 && time < JOINS; time++) {
-            moved = join(m, part, x);
+            moved = merge_groups(m, part, x);
             if (moved < 0) goto out;
-            if (moved > 0) settle(m, part, x, queue, known, room);
+            if (moved > 0) settle(m, part, x, queue, known, workspace);
         }
-        place_by_priors(m, part, x, room);
+        place_by_priors(m, part, x, workspace);
     }
     for (int64_t e = part->first; e < part->first + part->e; e++) {
         __builtin_prefetch(x + m->b[e + AHEAD]);
         m->y[e] -= x[m->b[e]] - x[m->a[e]];
     }
     for (int64_t i = low; i < low + n; i++) {
-        m->q[i] -= m->held[i] > 0 ? x[i] : 0;
+        m->q[i] -= m->prior_inverse[i] > 0 ? x[i] : 0;
         m->node[i].x = 0;
     }
     done = 1;
 out:
     free(known);
     free(queue);
-    free(room);
+    free(workspace);
     return done;
 }

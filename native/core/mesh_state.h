@@ -22,12 +22,12 @@
 #define FINE_OF_MANY   5e-4
 #define FINE           2e-4 /* of the nodes' own standard errors: the last correction */
 #define SMOOTH         1e4  /* times FINE squared: of a correction that hardly shows in the gradient */
-#define LEAST_WEIGHT   1e-12
+#define MIN_WEIGHT     1e-12
 #define LIGHT          1e-10
 #define BEND           0.3
-#define STEPS_MOST     2000
-#define STEPS_LEAST    64
-#define WORK_MOST      4000000 /* nodes times steps beyond the least */
+#define MAX_STEPS      2000
+#define MIN_STEPS      64
+#define MAX_WORK       4000000 /* nodes times steps beyond the least */
 #define DENSE          96
 #define MANY           8192 /* nodes from which on FEW_DRAWS do */
 #define DRAWS          16
@@ -64,10 +64,10 @@ struct mesh {
     double *y, *inverse, *w; /* [e] value, later less the start's difference; 1 / sigma; weight in L */
     struct node *node;       /* [n] x is what the start leaves */
     double *start;
-    double *q, *held; /* [n] prior, later less the start; 1 / its sigma, 0: none */
-    double *ground;   /* [n] weight in P */
-    double *room;     /* 6 n, and 6 DENSE + 2 DENSE^2 at least */
-    double *sorted;   /* SAMPLE */
+    double *q, *prior_inverse; /* [n] prior, later less the start; 1 / its sigma, 0: none */
+    double *ground;            /* [n] weight in P */
+    double *workspace;         /* 6 n, and 6 DENSE + 2 DENSE^2 at least */
+    double *sorted;            /* SAMPLE */
 };
 
 struct part {
@@ -103,7 +103,7 @@ static inline int32_t root_of(int32_t *parent, int32_t i) {
 }
 
 /* mesh.c */
-void *ft_mesh_room_of(int64_t count, size_t size);
+void *ft_mesh_alloc(int64_t count, size_t size);
 double *ft_mesh_doubles(int64_t n);
 int32_t *ft_mesh_numbers(int64_t n);
 double ft_mesh_median_of_start(const struct mesh *m, const struct part *part, const double *x);
@@ -118,14 +118,14 @@ double ft_mesh_votes_at(const struct view *view, double at);
 int ft_mesh_begin(struct mesh *m, struct part *part);
 
 /* mesh_solve.c */
-void ft_mesh_anchor(const struct mesh *m, struct part *part, double gain, double *r, double *room);
+void ft_mesh_anchor(const struct mesh *m, struct part *part, double gain, double *r, double *workspace);
 int64_t ft_mesh_eliminate(const struct mesh *m, const struct part *part, double *matrix, double *pivot);
 void ft_mesh_substitute(int64_t n, const double *matrix, const double *pivot, int64_t base, double *r,
                         double *x);
 void ft_mesh_rounds(struct mesh *m, struct part *part);
 
 /* mesh_sigma.c */
-int ft_mesh_contest(const struct mesh *m, const struct part *part, double *add);
+int ft_mesh_contested_groups(const struct mesh *m, const struct part *part, double *add);
 int ft_mesh_finish(struct mesh *m, struct part *part, double *dof, double *worse, double *prior_worse);
 void ft_mesh_exact_variance(struct mesh *m, const struct part *part, double *variance);
 int ft_mesh_drawn_variance(struct mesh *m, struct part *part, double *variance);

@@ -3,7 +3,7 @@
 
 void ft_drain_responder_stamps(ft_engine *e) {
     batch *b = &e->in;
-    for (int turn = 0; turn < 16; turn++) {
+    for (int iteration = 0; iteration < 16; iteration++) {
         int got = ft_batch_receive(e, b, e->responder_fd, BATCH, MSG_ERRQUEUE);
         for (int i = 0; i < got; i++) {
             ancillary a = ft_read_control(e, &b->messages[i].msg_hdr);
@@ -45,7 +45,7 @@ int ft_answer(ft_engine *e, const uint8_t *p, int size, const struct sockaddr_st
             e->counters.stale_time++;
             return 0;
         }
-        ft_note_asker(e, from, 0, monotonic());
+        ft_note_prober(e, from, 0, monotonic());
         if (t2 == FT_NO_STAMP) e->counters.no_rx_stamp++;
         uint32_t ticket = e->next_ticket++;
         e->replies[ticket & e->reply_mask] = (reply_slot){FT_NO_STAMP, get64(p + 8), ticket, get32(p + 4)};
@@ -97,7 +97,7 @@ static void send_answers(ft_engine *e, batch *b, int n, uint64_t *sent) {
 
 /* Answer what has come. Returns 0 where the rate cap says to wait. */
 int ft_respond(ft_engine *e, int64_t now) {
-    for (int turn = 0; turn < 4; turn++) {
+    for (int iteration = 0; iteration < 4; iteration++) {
         refill(&e->answer_tokens, &e->answer_cap_at, e->config.answer_max_pps, now);
         int want = e->answer_tokens < BATCH ? (int)e->answer_tokens : BATCH;
         if (want < 1) {

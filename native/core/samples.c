@@ -2,12 +2,12 @@
 #include "engine_state.h"
 
 /* Whether a - b is a time that a batch may carry: within 2^62 ns, see decode.h. */
-static int sound_difference(int64_t a, int64_t b) {
+static int valid_difference(int64_t a, int64_t b) {
     int64_t difference;
     return !__builtin_sub_overflow(a, b, &difference) && difference <= MAX_NS && difference >= -MAX_NS;
 }
 
-static void emit(ft_engine *e, const shot *s, const half *h, int paired) {
+static void emit(ft_engine *e, const probe *s, const half *h, int paired) {
     ft_output *out = &e->outputs[e->front];
     if (out->count >= e->config.out_samples) {
         e->counters.overflow_samples++;
@@ -22,7 +22,7 @@ static void emit(ft_engine *e, const shot *s, const half *h, int paired) {
     e->counters.samples++;
 }
 
-void ft_settle(ft_engine *e, shot *s) {
+void ft_settle(ft_engine *e, probe *s) {
     int complete = 0;
     if (s->settled) return;
     for (int i = 0; i <= s->pair; i++) {
@@ -45,15 +45,15 @@ void ft_settle(ft_engine *e, shot *s) {
         if (s->halves[i].state == COMPLETE) emit(e, s, &s->halves[i], paired);
 }
 
-static void complete(ft_engine *e, shot *s, half *h) {
+static void complete(ft_engine *e, probe *s, half *h) {
     if (h->state != REPLIED || h->t1 == FT_NO_STAMP || h->t2 == FT_NO_STAMP || h->t3 == FT_NO_STAMP ||
         h->t4 == FT_NO_STAMP)
         return;
-    if (sound_difference(h->t2, h->t1) && sound_difference(h->t3, h->t2) && sound_difference(h->t4, h->t3)) {
+    if (valid_difference(h->t2, h->t1) && valid_difference(h->t3, h->t2) && valid_difference(h->t4, h->t3)) {
         h->state = COMPLETE;
         int64_t network = (h->t4 - h->t1) - (h->t3 - h->t2);
         if (h->t3 >= h->t2 && network >= 0 && network < e->config.timeout_ns)
-            ft_losses_network(e->losses, way_of(e, s), network, h->told);
+            ft_losses_network(e->losses, path_of(e, s), network, h->declared);
     } else { /* a peer's stamps that no clock shows: one such sample would have the whole batch refused */
         h->state = INCOMPLETE;
         e->counters.no_t3++;
@@ -100,7 +100,7 @@ static void send_collections(ft_engine *e, int64_t now) {
     e->collectings = left;
 }
 
-static void want_stamp(ft_engine *e, const shot *s, uint32_t seq, half *h, int64_t now) {
+static void want_stamp(ft_engine *e, const probe *s, uint32_t seq, half *h, int64_t now) {
     uint32_t index = (uint32_t)(s->peer * e->config.paths + s->path);
     collection *c = &e->collections[index];
     h->tried++;
@@ -117,7 +117,7 @@ static void want_stamp(ft_engine *e, const shot *s, uint32_t seq, half *h, int64
 static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_storage *from, int64_t t4,
                      int64_t now) {
     uint32_t seq = get32(p + 4);
-    shot *s;
+    probe *s;
     half *h = half_of(e, seq, &s);
     if (!h) {
         e->counters.late++;
@@ -146,7 +146,7 @@ static void on_reply(ft_engine *e, const uint8_t *p, const struct sockaddr_stora
     if (h->t1 != FT_NO_STAMP && t4 != FT_NO_STAMP && !__builtin_sub_overflow(t4, h->t1, &stamped) &&
         stamped >= 0 && stamped < round)
         round = stamped;
-    h->told = (uint8_t)ft_losses_answered(e->losses, slot_of(e, s, (int)(seq & 1)), sent + round, round);
+    h->declared = (uint8_t)ft_losses_answered(e->losses, slot_of(e, s, (int)(seq & 1)), sent + round, round);
     if (t4 == FT_NO_STAMP) e->counters.no_rx_stamp++;
     if (t4 != FT_NO_STAMP && h->t2 != FT_NO_STAMP) want_stamp(e, s, seq, h, now);
 }
@@ -156,7 +156,7 @@ static void on_followup(ft_engine *e, const uint8_t *p, const struct sockaddr_st
     for (int i = 0; i < p[3]; i++) {
         uint32_t seq = get32(p + HEAD + i * ENTRY);
         int64_t t3 = (int64_t)get64(p + HEAD + i * ENTRY + 4);
-        shot *s;
+        probe *s;
         half *h = half_of(e, seq, &s);
         if (t3 == FT_NO_STAMP || !h || !ft_same_address(from, &e->peers[s->peer].address)) continue;
         if (h->state != REPLIED || h->t3 != FT_NO_STAMP) {
@@ -200,7 +200,7 @@ void ft_on_path_packet(ft_engine *e, int path, const uint8_t *p, int size,
 }
 
 static void on_path_stamp(ft_engine *e, path_socket *path, const ancillary *a, int64_t now) {
-    shot *s;
+    probe *s;
     uint32_t seq = path->seq_of[a->id & path->id_mask];
     half *h = half_of(e, seq, &s);
     if (a->kind == SCM_TSTAMP_SCHED) {
@@ -227,7 +227,7 @@ static int drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
     path_socket *socket = &e->paths[path];
     batch *b = &e->in;
     int more = 0;
-    for (int turn = 0; events & EPOLLERR && turn < 16; turn++) {
+    for (int iteration = 0; events & EPOLLERR && iteration < 16; iteration++) {
         int got = ft_batch_receive(e, b, socket->fd, BATCH, MSG_ERRQUEUE);
         for (int i = 0; i < got; i++) {
             ancillary a = ft_read_control(e, &b->messages[i].msg_hdr);
@@ -239,7 +239,7 @@ static int drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
         if (!(more = got == BATCH)) break;
     }
     int stamps = more;
-    for (int turn = 0; events & EPOLLIN && turn < 16; turn++) {
+    for (int iteration = 0; events & EPOLLIN && iteration < 16; iteration++) {
         int got = ft_batch_receive(e, b, socket->fd, BATCH, 0);
         for (int i = 0; i < got; i++) {
             struct msghdr *m = &b->messages[i].msg_hdr;
@@ -255,7 +255,7 @@ static int drain_path(ft_engine *e, int path, uint32_t events, int64_t now) {
 
 static void expire(ft_engine *e, int64_t now) {
     for (; e->tail_reply != e->head; e->tail_reply++) {
-        shot *s = &e->shots[e->tail_reply & e->shot_mask];
+        probe *s = &e->probes[e->tail_reply & e->probe_mask];
         if (s->settled) continue;
         if (s->deadline > now || (s->pair && s->halves[1].state == WAITING)) break;
         for (uint32_t i = 0; i <= s->pair; i++) {
@@ -273,7 +273,7 @@ static void expire(ft_engine *e, int64_t now) {
         ft_settle(e, s);
     }
     for (; e->tail_stamp != e->tail_reply; e->tail_stamp++) {
-        shot *s = &e->shots[e->tail_stamp & e->shot_mask];
+        probe *s = &e->probes[e->tail_stamp & e->probe_mask];
         if (s->settled) continue;
         if (s->deadline + e->config.timeout_ns > now) break;
         for (int i = 0; i <= s->pair; i++) {
@@ -296,9 +296,9 @@ void ft_ring(ft_engine *e) {
 void ft_came_late(ft_engine *e, int64_t ns) {
     if (ns < e->config.starved_ns || ns > 60000000000LL)
         return; /* no thread waits for minutes: a clock was set */
-    e->counters.starved++;
+    e->counters.cpu_starved++;
     if (ns > e->trouble.late_ns) e->trouble.late_ns = ns;
-    if (ns >= LATE_TELL_NS) e->late_owed = 1;
+    if (ns >= LATE_REPORT_NS) e->late_owed = 1;
 }
 
 /* When a request may be overdue and its answer is still to be looked for. While all is well every drain_ns is soon
@@ -320,7 +320,7 @@ void ft_drain_paths(ft_engine *e, int64_t now) {
     for (int i = 0; i < ready; i++) more |= drain_path(e, (int)events[i].data.u32, events[i].events, now);
     /* an answer that lies unread in our own socket is not lost */
     if (!more) {
-        ft_losses_judge(e->losses, now);
+        ft_losses_evaluate(e->losses, now);
         expire(e, now);
     }
     if (ft_losses_urgent(e->losses)) {

@@ -6,7 +6,7 @@ static uint32_t stamps_of(const ft_engine *e, uint32_t id) {
     return e->tx_flags | (id % QUEUE_ASKED || e->config.hardware ? 0 : SOF_TIMESTAMPING_TX_SCHED);
 }
 
-static void put_request(ft_engine *e, int i, shot *s, int which, int64_t system_ns) {
+static void put_request(ft_engine *e, int i, probe *s, int which, int64_t system_ns) {
     batch *b = &e->out;
     uint8_t *p = b->data[i];
     path_socket *path = &e->paths[s->path];
@@ -21,36 +21,36 @@ static void put_request(ft_engine *e, int i, shot *s, int which, int64_t system_
     path->seq_of[id & path->id_mask] = seq;
 }
 
-static void send_requests(ft_engine *e, const aimed *aims, int n) {
+static void send_requests(ft_engine *e, const due_request *due, int n) {
     for (int from = 0; from < n;) {
-        int path = aims[from].s->path, to = from + 1;
-        while (to < n && aims[to].s->path == path) to++;
+        int path = due[from].s->path, to = from + 1;
+        while (to < n && due[to].s->path == path) to++;
         int64_t before = monotonic();
         int done = ft_batch_send(e, &e->out, e->paths[path].fd, from, to);
         int error = errno;
         for (int i = from; i < from + done; i++) {
-            aims[i].s->halves[aims[i].which].state = SENT;
-            ft_losses_sent(e->losses, slot_of(e, aims[i].s, aims[i].which), way_of(e, aims[i].s), before);
-            if (aims[i].which == 0 && aims[i].s->pair) aims[i].s->second_due = before + e->config.spacing_ns;
+            due[i].s->halves[due[i].which].state = SENT;
+            ft_losses_sent(e->losses, slot_of(e, due[i].s, due[i].which), path_of(e, due[i].s), before);
+            if (due[i].which == 0 && due[i].s->pair) due[i].s->second_due = before + e->config.spacing_ns;
         }
         e->sent_since_drain += (uint32_t)done;
         e->counters.requests_sent += (uint64_t)done;
         from += done;
         if (from == to) continue;
-        half *h = &aims[from].s->halves[aims[from].which];
+        half *h = &due[from].s->halves[due[from].which];
         if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {
             h->state = UNSENT;
             e->counters.send_errors++;
         } else { /* no route, link down, forbidden: the path answers nothing, and that is what `lost` says */
             h->state = SENT;
-            ft_losses_unsent(e->losses, slot_of(e, aims[from].s, aims[from].which), 1);
+            ft_losses_unsent(e->losses, slot_of(e, due[from].s, due[from].which), 1);
             e->counters.unreachable++;
         }
         if (e->id_by_counter) { /* what was put behind it carries ids of the old count */
             ft_restart_ids(e, e->paths[path].fd);
             for (int i = from + 1; i < n; i++) {
-                if (aims[i].s->path != path) continue;
-                uint32_t seq = (aims[i].s->number << 1) | (uint32_t)aims[i].which;
+                if (due[i].s->path != path) continue;
+                uint32_t seq = (due[i].s->number << 1) | (uint32_t)due[i].which;
                 uint32_t id = e->paths[path].next_id++;
                 e->paths[path].seq_of[id & e->paths[path].id_mask] = seq;
                 ft_batch_put(e, &e->out, i, TIMED_BYTES, stamps_of(e, id), id);
@@ -61,11 +61,11 @@ static void send_requests(ft_engine *e, const aimed *aims, int n) {
 }
 
 static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
-    if (now - e->next_shot > MAX_DEBT_NS) {
-        e->counters.missed_timers += (uint64_t)((double)(now - e->next_shot) / mean_ns) + 1;
-        e->next_shot = now;
+    if (now - e->next_probe_ns > MAX_DEBT_NS) {
+        e->counters.missed_timers += (uint64_t)((double)(now - e->next_probe_ns) / mean_ns) + 1;
+        e->next_probe_ns = now;
         if (now - e->throttle_at > 100000000 || !e->throttle_at) {
-            e->throttle = e->throttle * 0.7 < LEAST_THROTTLE ? LEAST_THROTTLE : e->throttle * 0.7;
+            e->throttle = e->throttle * 0.7 < MIN_THROTTLE ? MIN_THROTTLE : e->throttle * 0.7;
             e->throttle_at = now;
             e->counters.throttled++;
         }
@@ -78,7 +78,7 @@ static void keep_up(ft_engine *e, int64_t now, double mean_ns) {
 /* Two shots share a waking, to two different paths: that halves what waking costs, and the gaps on each path stay
  * exponential. With one path there is nobody to share with. Where single probes go along with each shot, these are
  * what shares its waking. */
-static uint32_t shots_together(const ft_engine *e) {
+static uint32_t probes_per_wakeup(const ft_engine *e) {
     uint32_t ways = (uint32_t)(e->actives * (e->config.paths - e->config.spare)),
              most = e->config.singles ? 1 + e->config.singles : 2;
     return ways < most ? ways : most;
@@ -95,7 +95,7 @@ static uint32_t gcd(uint32_t a, uint32_t b) {
 
 /* The next of `ways` for a single probe: each once a round, in the same order, so that the gaps on each are even; by
  * golden steps, so that neighbours in time are far apart in peer and path. */
-static uint32_t next_way(ft_engine *e, uint32_t ways) {
+static uint32_t next_path(ft_engine *e, uint32_t ways) {
     if (e->round_of != ways) {
         e->round_of = ways;
         e->round_step = (uint32_t)(ways * 0.6180339887) + 1;
@@ -108,148 +108,152 @@ static uint32_t next_way(ft_engine *e, uint32_t ways) {
 
 /* Return the time of a turn: any time of its first half, so that no rhythm of the traffic hides from probes.
  * A throttled prober lets turns go by. */
-static int64_t time_of_turn(ft_engine *e, const ft_turns *t, int64_t *turn) {
-    while (e->throttle < 1 && (double)(draw(e) >> 11) * 0x1p-53 >= e->throttle) ++*turn;
+static int64_t time_of_slot(ft_engine *e, const ft_schedule *t, int64_t *slot) {
+    while (e->throttle < 1 && (double)(draw(e) >> 11) * 0x1p-53 >= e->throttle) ++*slot;
     double jitter = (double)(draw(e) >> 11) * 0x1p-54;
-    return t->at_ns + (int64_t)(((double)*turn + jitter) * t->length_ns);
+    return t->at_ns + (int64_t)(((double)*slot + jitter) * t->length_ns);
 }
 
-static int64_t first_turn(const ft_turns *t, int64_t now) {
+static int64_t first_slot(const ft_schedule *t, int64_t now) {
     return (int64_t)ceil((double)(now - t->at_ns) / t->length_ns);
 }
 
-static void take_turn(ft_engine *e) {
-    e->next_shot = time_of_turn(e, &e->turns, &e->turn);
+static void next_slot(ft_engine *e) {
+    e->next_probe_ns = time_of_slot(e, &e->schedule, &e->slot);
 }
 
 /* Look for the next turn that begins after `now`. */
-void ft_join_turns(ft_engine *e, int64_t now) {
-    e->turn = first_turn(&e->turns, now);
-    take_turn(e);
+void ft_join_schedule(ft_engine *e, int64_t now) {
+    e->slot = first_slot(&e->schedule, now);
+    next_slot(e);
 }
 
-static void take_aim(ft_engine *e) {
-    e->next_aim = time_of_turn(e, &e->aims, &e->aim);
+static void next_flow_slot(ft_engine *e) {
+    e->next_flow_ns = time_of_slot(e, &e->flow_schedule, &e->flow_slot);
 }
 
-void ft_join_aims(ft_engine *e, int64_t now) {
-    e->aim = first_turn(&e->aims, now);
-    take_aim(e);
+void ft_join_flow_schedule(ft_engine *e, int64_t now) {
+    e->flow_slot = first_slot(&e->flow_schedule, now);
+    next_flow_slot(e);
 }
 
-/* The way of shot `i` of the turn, as peer slot * paths + path; -1 where the plan has none that is still there. Which
+/* The path_index of shot `i` of the turn, as peer slot * paths + path; -1 where the plan has none that is still there. Which
  * one comes first, where one of them is a coded pair, changes from round to round. */
-static int64_t planned_way(const ft_engine *e, uint32_t i) {
-    const ft_turns *t = &e->turns;
-    int64_t round = e->turn / t->count, in_round = e->turn % t->count;
+static int64_t scheduled_path(const ft_engine *e, uint32_t i) {
+    const ft_schedule *t = &e->schedule;
+    int64_t round = e->slot / t->count, in_round = e->slot % t->count;
     if (in_round < 0) in_round += t->count;
-    int32_t way = t->way[in_round * t->shots + (i + (uint32_t)(round < 0 ? -round : round)) % t->shots];
-    return way >= 0 && e->peers[way / e->config.paths].used ? way : -1;
+    int32_t path_index =
+        t->path_index[in_round * t->probes + (i + (uint32_t)(round < 0 ? -round : round)) % t->probes];
+    return path_index >= 0 && e->peers[path_index / e->config.paths].used ? path_index : -1;
 }
 
 /* Begin a shot and put its first request as number `i` of the batch. */
-static aimed begin_shot(ft_engine *e, int i, int peer, int path, int paired, int64_t now, int64_t system_ns) {
-    shot *s = &e->shots[e->head & e->shot_mask];
-    *s = (shot){.number = e->head,
-                .peer = (uint16_t)peer,
-                .path = (uint8_t)path,
-                .pair = (uint8_t)paired,
-                .second_due = INT64_MAX,
-                .deadline = now + e->config.timeout_ns};
+static due_request begin_probe(ft_engine *e, int i, int peer, int path, int paired, int64_t now,
+                               int64_t system_ns) {
+    probe *s = &e->probes[e->head & e->probe_mask];
+    *s = (probe){.number = e->head,
+                 .peer = (uint16_t)peer,
+                 .path = (uint8_t)path,
+                 .pair = (uint8_t)paired,
+                 .second_due = INT64_MAX,
+                 .deadline = now + e->config.timeout_ns};
     for (int k = 0; k <= paired; k++)
-        s->halves[k] = (half){FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, 0, WAITING, 0};
+        s->halves[k] = (half){FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, FT_NO_STAMP, 0, WAITING, 0, 0};
     e->head++;
     put_request(e, i, s, 0, system_ns);
-    return (aimed){s, 0};
+    return (due_request){s, 0};
 }
 
-/* Put the single probes of the aims' next turn behind the `n` requests of the batch; returns how many there are then.
+/* Put the single probes of the next slot of flow probing behind the `n` requests of the batch; returns how many there are then.
  * One that the rate cap or the table leaves no room for is not made up for. */
-static int take_aims(ft_engine *e, aimed *aims, int n, int64_t now, int64_t system_ns) {
-    const ft_turns *t = &e->aims;
-    if (now - e->next_aim > MAX_DEBT_NS) {
-        e->counters.missed_timers += (uint64_t)((double)(now - e->next_aim) / t->length_ns);
-        ft_join_aims(e, now);
+static int put_flow_probes(ft_engine *e, due_request *due, int n, int64_t now, int64_t system_ns) {
+    const ft_schedule *t = &e->flow_schedule;
+    if (now - e->next_flow_ns > MAX_DEBT_NS) {
+        e->counters.missed_timers += (uint64_t)((double)(now - e->next_flow_ns) / t->length_ns);
+        ft_join_flow_schedule(e, now);
         return n;
     }
-    int64_t at = e->aim % t->count;
+    int64_t at = e->flow_slot % t->count;
     refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
-    for (uint32_t i = 0; i < t->shots && n < BATCH; i++) {
-        int32_t way = t->way[(at < 0 ? at + t->count : at) * t->shots + i];
-        if (way < 0 || !e->peers[way / e->config.paths].used) continue;
+    for (uint32_t i = 0; i < t->probes && n < BATCH; i++) {
+        int32_t path_index = t->path_index[(at < 0 ? at + t->count : at) * t->probes + i];
+        if (path_index < 0 || !e->peers[path_index / e->config.paths].used) continue;
         if (e->cap_tokens < 1) {
             e->counters.capped++;
             break;
         }
-        if (e->head - e->tail_stamp > e->shot_mask) {
+        if (e->head - e->tail_stamp > e->probe_mask) {
             e->counters.table_full++;
             break;
         }
         e->cap_tokens -= 1;
-        e->counters.aimed++;
-        aims[n] = begin_shot(e, n, way / e->config.paths, way % e->config.paths, 0, now, system_ns);
+        e->counters.flow_probes++;
+        due[n] =
+            begin_probe(e, n, path_index / e->config.paths, path_index % e->config.paths, 0, now, system_ns);
         n++;
     }
-    e->aim++;
-    take_aim(e);
+    e->flow_slot++;
+    next_flow_slot(e);
     return n;
 }
 
 /* Whether there is a peer to ask for a sign of life, and leave to. */
-int ft_has_signs(const ft_engine *e) {
-    return ft_losses_silent(e->losses) && e->cap_tokens >= 1 && free_shots(e) > 0;
+int ft_has_tail_probes(const ft_engine *e) {
+    return ft_losses_silent(e->losses) && e->cap_tokens >= 1 && free_probes(e) > 0;
 }
 
 /* Put a single probe to each peer that owes an answer and may not live behind the `n` requests of the batch; returns
  * how many there are then. */
-static int take_signs(ft_engine *e, aimed *aims, int n, int64_t now, int64_t system_ns) {
+static int put_tail_probes(ft_engine *e, due_request *due, int n, int64_t now, int64_t system_ns) {
     uint32_t ways[BATCH], most = (uint32_t)(BATCH - n);
     refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
-    if (most > free_shots(e)) most = free_shots(e);
+    if (most > free_probes(e)) most = free_probes(e);
     if (most > e->cap_tokens)
         most = e->cap_tokens < 1 ? 0 : (uint32_t)e->cap_tokens; /* pairs and answers overdraw */
-    uint32_t asked = ft_losses_ask(e->losses, now, ways, most);
+    uint32_t asked = ft_losses_tail_probes(e->losses, now, ways, most);
     for (uint32_t i = 0; i < asked; i++, n++)
-        aims[n] = begin_shot(e, n, (int)(ways[i] / (uint32_t)e->config.paths),
+        due[n] = begin_probe(e, n, (int)(ways[i] / (uint32_t)e->config.paths),
                              (int)(ways[i] % (uint32_t)e->config.paths), 0, now, system_ns);
     e->cap_tokens -= asked;
-    e->counters.signs += asked;
+    e->counters.tail_probes += asked;
     return n;
 }
 
-void ft_shoot(ft_engine *e, int64_t now) {
-    aimed aims[BATCH];
+void ft_send_due(ft_engine *e, int64_t now) {
+    due_request due[BATCH];
     int n = 0, fresh = 0, pair = e->config.spacing_ns > 0;
     int64_t system_ns = now_of(CLOCK_REALTIME);
-    for (; e->second != e->head && n < BATCH - SHOTS_A_TURN; e->second++) {
-        shot *s = &e->shots[e->second & e->shot_mask];
+    for (; e->second != e->head && n < BATCH - PROBES_PER_WAKEUP; e->second++) {
+        probe *s = &e->probes[e->second & e->probe_mask];
         if (!s->pair || s->halves[1].state != WAITING) continue;
         if (s->second_due > now) break;
         put_request(e, n, s, 1, system_ns);
-        aims[n++] = (aimed){s, 1};
+        due[n++] = (due_request){s, 1};
     }
-    if (e->actives && e->next_shot <= now) {
-        int planned = e->turns.count > 0;
-        uint32_t together = planned ? e->turns.shots : shots_together(e);
+    if (e->actives && e->next_probe_ns <= now) {
+        int planned = e->schedule.count > 0;
+        uint32_t together = planned ? e->schedule.probes : probes_per_wakeup(e);
         uint32_t alone = e->config.singles || planned ? together - 1 : 0;
         double mean_ns =
-            planned ? e->turns.length_ns
+            planned ? e->schedule.length_ns
                     : 1e9 * ((1 + pair) * (together - alone) + alone) / (e->config.rate_pps * e->throttle);
-        int64_t late = now - e->next_shot;
+        int64_t late = now - e->next_probe_ns;
         keep_up(e, now, mean_ns);
-        if (planned && late > MAX_DEBT_NS) ft_join_turns(e, now);
+        if (planned && late > MAX_DEBT_NS) ft_join_schedule(e, now);
         refill(&e->cap_tokens, &e->cap_at, e->config.max_pps, now);
         uint32_t taken = UINT32_MAX;
-        for (; fresh % together || (fresh + (int)together <= SHOTS_A_TURN && e->next_shot <= now); fresh++) {
+        for (; fresh % together || (fresh + (int)together <= PROBES_PER_WAKEUP && e->next_probe_ns <= now);
+             fresh++) {
             int single = alone && fresh % together; /* rides along */
             if (e->cap_tokens < 1) {
                 e->counters.capped++;
-                e->next_shot = now + (int64_t)((1 - e->cap_tokens) * 1e9 / e->config.max_pps) + 1;
+                e->next_probe_ns = now + (int64_t)((1 - e->cap_tokens) * 1e9 / e->config.max_pps) + 1;
                 break;
             }
-            if (e->head - e->tail_stamp > e->shot_mask) {
+            if (e->head - e->tail_stamp > e->probe_mask) {
                 e->counters.table_full++;
-                e->next_shot = now + 1000000;
+                e->next_probe_ns = now + 1000000;
                 break;
             }
             int paired = pair && !single;
@@ -257,13 +261,13 @@ void ft_shoot(ft_engine *e, int64_t now) {
             uint32_t paths = (uint32_t)(e->config.paths - e->config.spare),
                      choices = (uint32_t)e->actives * paths;
             uint32_t choice;
-            int64_t way = planned ? planned_way(e, fresh % together) : -1;
-            if (way >= 0) {
-                int64_t path = way % e->config.paths;
-                choice = (uint32_t)(e->peers[way / e->config.paths].active_at * (int64_t)paths + path);
+            int64_t path_index = planned ? scheduled_path(e, fresh % together) : -1;
+            if (path_index >= 0) {
+                int64_t path = path_index % e->config.paths;
+                choice = (uint32_t)(e->peers[path_index / e->config.paths].active_at * (int64_t)paths + path);
                 if (!single) taken = path < (int64_t)paths ? choice : UINT32_MAX;
             } else if (single) {
-                do choice = next_way(e, choices);
+                do choice = next_path(e, choices);
                 while (choice == taken && choices > 1);
             } else {
                 choice = draw_below(e, fresh % together ? choices - 1 : choices);
@@ -271,33 +275,33 @@ void ft_shoot(ft_engine *e, int64_t now) {
                     choice++; /* another path than the first of the two */
                 taken = choice;
             }
-            int peer = way >= 0 ? (int)(way / e->config.paths) : e->active[choice / paths];
-            int path = way >= 0 ? (int)(way % e->config.paths) : (int)(choice % paths);
-            aims[n] = begin_shot(e, n, peer, path, paired, now, system_ns);
+            int peer = path_index >= 0 ? (int)(path_index / e->config.paths) : e->active[choice / paths];
+            int path = path_index >= 0 ? (int)(path_index % e->config.paths) : (int)(choice % paths);
+            due[n] = begin_probe(e, n, peer, path, paired, now, system_ns);
             n++;
             if (planned) {
                 if (fresh % together == together - 1) {
-                    e->turn++;
-                    take_turn(e);
+                    e->slot++;
+                    next_slot(e);
                 }
             } else if (fresh % together == 0) {
-                e->next_shot += draw_gap(e, mean_ns);
+                e->next_probe_ns += draw_gap(e, mean_ns);
             }
         }
     }
     /* whose time has come, and whose turn has begun while this thread is awake anyhow */
-    if (e->actives && e->aims.count && n + (int)e->aims.shots <= BATCH &&
-        (e->next_aim <= now ||
-         (fresh && (double)(now - e->aims.at_ns) >= (double)e->aim * e->aims.length_ns)))
-        n = take_aims(e, aims, n, now, system_ns);
-    if (ft_losses_silent(e->losses)) n = take_signs(e, aims, n, now, system_ns);
+    if (e->actives && e->flow_schedule.count && n + (int)e->flow_schedule.probes <= BATCH &&
+        (e->next_flow_ns <= now || (fresh && (double)(now - e->flow_schedule.at_ns) >=
+                                                 (double)e->flow_slot * e->flow_schedule.length_ns)))
+        n = put_flow_probes(e, due, n, now, system_ns);
+    if (ft_losses_silent(e->losses)) n = put_tail_probes(e, due, n, now, system_ns);
     if (!n) return;
-    send_requests(e, aims, n);
+    send_requests(e, due, n);
     int64_t after = monotonic();
     for (int i = 0; i < n; i++) {
-        aims[i].s->deadline = after + e->config.timeout_ns;
-        if (aims[i].s->second_due == INT64_MAX && aims[i].s->pair)
-            aims[i].s->second_due = after + e->config.spacing_ns;
-        ft_settle(e, aims[i].s);
+        due[i].s->deadline = after + e->config.timeout_ns;
+        if (due[i].s->second_due == INT64_MAX && due[i].s->pair)
+            due[i].s->second_due = after + e->config.spacing_ns;
+        ft_settle(e, due[i].s);
     }
 }

@@ -28,24 +28,24 @@ void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr 
     put_hit(e, 0, path, a, m->msg_name, data, size);
 }
 
-void ft_note_asker(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now) {
+void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now) {
     uint8_t block[24] = {0};
     ft_put_address(block, block + 16, from);
-    uint32_t at = (uint32_t)ft_siphash(e->config.key, block, sizeof block), oldest = at & (FT_ASKERS - 1);
+    uint32_t at = (uint32_t)ft_siphash(e->config.key, block, sizeof block), oldest = at & (FT_PROBERS - 1);
     for (uint32_t i = 0; i < 8; i++) {
-        uint32_t here = (at + i) & (FT_ASKERS - 1);
-        ft_asker *k = &e->askers[here];
-        if (k->asked_ns && ft_same_address(&k->address, from)) {
-            k->asked_ns = now;
+        uint32_t here = (at + i) & (FT_PROBERS - 1);
+        ft_prober *k = &e->probers[here];
+        if (k->seen_ns && ft_same_address(&k->address, from)) {
+            k->seen_ns = now;
             if (traced)
                 k->traced_ns = now;
             else
                 k->probed_ns = now;
             return;
         }
-        if (k->asked_ns < e->askers[oldest].asked_ns) oldest = here;
+        if (k->seen_ns < e->probers[oldest].seen_ns) oldest = here;
     }
-    e->askers[oldest] = (ft_asker){*from, now, traced ? now : 0, traced ? 0 : now};
+    e->probers[oldest] = (ft_prober){*from, now, traced ? now : 0, traced ? 0 : now};
 }
 
 /* A trace that came all the way: say so, with as many bytes, to whoever has the key. */
@@ -71,7 +71,7 @@ void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, c
     }
     e->counters.traces_received++;
     e->counters.bytes_asked += (uint64_t)size;
-    if (fd == e->responder_fd) ft_note_asker(e, from, 1, now);
+    if (fd == e->responder_fd) ft_note_prober(e, from, 1, now);
     if (e->answer_tokens < 1) {
         e->counters.answers_capped++;
         return;

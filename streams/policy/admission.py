@@ -7,7 +7,7 @@ from typing import Any, Final
 from schemas.limits import Limits
 from schemas.topics import DECISIONS
 from streams.policy.base import MoveProposal, Proposal, Proposals, RateProposal
-from streams.policy.cycle import Outgoing, PolicyCycle, SuppressedAction
+from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.flow import NO_ROUTE, Flow, Move
 from streams.policy.state import PolicyState
 
@@ -24,11 +24,11 @@ class Admission:
 
     def __init__(self, state: PolicyState) -> None:
         self._state = state
-        self._cycle = PolicyCycle()
+        self._cycle = CycleResult()
 
-    def begin(self) -> PolicyCycle:
+    def begin(self) -> CycleResult:
         """Begin a cycle; return its outputs, which `run` fills."""
-        self._cycle = PolicyCycle()
+        self._cycle = CycleResult()
         return self._cycle
 
     def run(self, proposals: Proposals) -> None:

@@ -8,8 +8,9 @@ from streams.policy.base import MoveProposal, Proposals
 from streams.policy.demands import assume_full_demand
 from streams.policy.flow import Flow
 from streams.policy.path_health import Grade
-from streams.policy.rules import FULL_SHARE, NS_PER_S, RELIEF_SHARE, SAFE_SHARE
+from streams.policy.rules import FULL_SHARE, RELIEF_SHARE, SAFE_SHARE
 from streams.policy.state import PolicyState
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["CollisionRelief"]
 
@@ -35,7 +36,7 @@ class CollisionRelief:
         windows = [window for window in state.open_windows() if window["kind"] == "COLLISION"]
         flows_on = _steady_flows(state) if windows else {}
         for window in windows:
-            link = state.busiest((window["link"], *window["others"]))
+            link = state.busiest((window["link"], *window["candidates"]))
             flows = flows_on.get(link, [])
             since_ns = max(self._since_ns(window, state.now_ns), self._relieved_ns.get(link, 0))
             persists = state.now_ns - since_ns >= state.rules.settle_ns

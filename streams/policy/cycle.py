@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from schemas.topics import Topic
 
-__all__ = ["Outgoing", "PolicyCycle", "SuppressedAction"]
+__all__ = ["CycleResult", "Outgoing", "SuppressedAction"]
 
 
 class Outgoing(NamedTuple):
@@ -31,7 +31,7 @@ class SuppressedAction(NamedTuple):
 
 
 @dataclass(slots=True)
-class PolicyCycle:
+class CycleResult:
     """The outputs of one evaluation of the shard."""
 
     decisions: list[Outgoing] = field(default_factory=list)

@@ -34,7 +34,7 @@ def estimate_demands(state: PolicyState) -> None:
     groups: dict[tuple[str, str, str | None], list[Flow]] = {}
     for flow in state.flows.values():
         rate_bps = flow.live.rate_bps
-        limited_by_host = flow.live.sender_held or flow.live.receiver_held
+        limited_by_host = flow.live.sender_limited or flow.live.receiver_limited
         flow.bottlenecked = not limited_by_host and any(
             rate_bps >= EVEN_SHARE * highest_bps[link] > 0 for link in flow.queues
         )

@@ -186,7 +186,7 @@ def _element(flow: Flow, paths: list[int]) -> Record:
     return {
         "flow_id": flow.live.flow_id,
         "path": flow.path,
-        "others": paths,
+        "other_paths": paths,
         "links": list(flow.route.all_links),
         "other_links": [list(flow.routes[path].all_links) for path in paths],
         "job": flow.live.job,

@@ -1,8 +1,8 @@
 """Collects the inputs of a worker's policies cycle by cycle, so that the log reproduces the same cycles.
 
 `PolicyCycles` records name, for each cycle, its time and the position read in each input. Messages read
-between two cycles are applied in the order (topic as in `INPUTS`, partition, offset). The log holds every input
-except the topology file. This module does no I/O.
+between two cycles are applied in the order (topic as in `INPUTS`, partition, offset). The log holds all
+inputs except the topology file. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from schemas.topics import (
 )
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
-from streams.policy.cycle import Outgoing, PolicyCycle, SuppressedAction
+from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
 from streams.policy.policy import Policy
-from streams.policy.rules import NS_PER_MS, NS_PER_S, Rules
+from streams.policy.rules import Rules
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
 from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
-from streams.runtime.global_tables import GlobalTable, Inventory
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
 from streams.runtime.tables import GlobalTable, Inventory
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "CycleOutput", "PolicyInputs", "read_from"]
 
@@ -316,7 +316,7 @@ class PolicyInputs:
                 "flows_ns": flows_ns,
                 "positions": steps if any(steps) else [],
                 "decisions": decisions,
-                "held": elements,
+                "suppressed": elements,
             }
         )
         shard.number += 1
@@ -333,11 +333,11 @@ class PolicyInputs:
             "inputs": [f"{topic}/{partition}" for topic, partition in self.partitions],
             "flows": flows,
             "movable": movable,
-            "rounds": cycles,
+            "cycles": cycles,
         }
 
 
-def _update_suppressed(shard: _Shard, cycle: PolicyCycle, now_ns: int) -> list[SuppressedAction] | None:
+def _update_suppressed(shard: _Shard, cycle: CycleResult, now_ns: int) -> list[SuppressedAction] | None:
     """Return the suppressed actions if they changed or are due again, else None."""
     actions = sorted(cycle.suppressed)
     is_same = actions == shard.suppressed and now_ns - shard.suppressed_ns < REPEAT_SUPPRESSED_NS
@@ -352,6 +352,6 @@ def _element(action: SuppressedAction) -> Record:
     return {
         "flow_id": action.flow_id,
         "action": action.action,
-        "why": action.cause,
+        "cause": action.cause,
         "reason": action.reason,
     }

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from streams.policy.flow import NO_ROUTE, Flow, History, Move
-from streams.policy.rules import NS_PER_MS, NS_PER_S
 from streams.policy.state import PolicyState
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["MoveTracker"]
 
@@ -23,7 +23,7 @@ QUICK_TRIES: Final = 3
 """Number of paths tried at once, one after the other, while an actuator fails."""
 DONE: Final = frozenset({"APPLIED", "DUPLICATE"})
 OBSERVED: Final = "OBSERVED"
-LOCAL_REPAIR: Final = "REFLEX"
+LOCAL_REPAIR: Final = "LOCAL_REPAIR"
 
 
 class MoveTracker:

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from streams.policy.pacing_feedback import FeedbackTable, PacingFeedback, PacingFeedbackRules
 from streams.policy.rate_target import RateTarget, RecentMax
-from streams.policy.rules import NS_PER_MS, NS_PER_S, WINDOW_STALE_NS
+from streams.policy.rules import WINDOW_STALE_NS
 from streams.runtime.flow_table import LiveFlow
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["Pacing", "PacingRules"]
 
@@ -153,18 +154,18 @@ class _Senders(NamedTuple):
 
 
 # A receiver's last link carries C bit/s. Its senders together get `share` of C, less the rate of small flows.
-# Each gets the same pace p. With demands d, p over the senders that want more, plus min(d, p) over the others,
-# adds up to share C (max-min fair: Bertsekas and Gallager, Data Networks, 6.5). The share follows the delay at
-# the link: additive increase, and multiplicative decrease by how far the delay exceeds its target:
+# Each gets the same pace p. With demands d, p over the senders that want more, plus min(d, p) over the rest,
+# adds up to share C (max-min fair: Bertsekas and Gallager, Data Networks, 6.5). The share follows the delay
+# at the link: additive increase, and multiplicative decrease by how far the delay exceeds its target:
 #
 #     share <- share + a dt                                delay <= target, and senders use what they have
 #     share <- share (1 - min(b (1 - target / delay), m))  delay > target, though it had time to drain
 #
 # Swift does the same by round trips (Kumar et al., SIGCOMM 2020); here the delay of the link is inferred by
-# hosts. Slowing senders before switches must queue is the idea of On-Ramp (Liu et al., NSDI 2021). The target,
-# as in Swift, grows with the number of senders: n of them in step queue n packets without any overload. An
-# existing queue is drained in addition: until it is gone, senders get share (1 - min(delay / D, m)), and the
-# queue has twice the time that this takes before the share is cut.
+# hosts. Slowing senders before switches must queue is the idea of On-Ramp (Liu et al., NSDI 2021). As in
+# Swift, the target grows with the number of senders: n of them in step queue n packets without any overload.
+# An existing queue is drained in addition: until it is gone, senders get share (1 - min(delay / D, m)), and
+# the queue has twice the time that this takes before the share is cut.
 class Pacing:
     """The incasts of one shard. `rate_of` returns a directed link's bit/s, 0 if unknown."""
 
@@ -278,7 +279,7 @@ class Pacing:
             if window["kind"] != "INCAST":
                 continue
             peers = {flow["peer"] for flow in window["flows"]}
-            for link in (window["link"], *window["links"], *window["others"]):
+            for link in (window["link"], *window["links"], *window["candidates"]):
                 nic = _receiver_of(link)
                 if nic in peers or (not peers and link == window["link"]):
                     incasts.setdefault(nic, (link, window["window_id"]))

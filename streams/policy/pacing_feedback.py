@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from streams.policy.rules import NS_PER_MS, NS_PER_S
 from streams.runtime.flow_table import LiveFlow
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["FeedbackTable", "PacingFeedback", "PacingFeedbackRules", "ReceiveRate"]
 

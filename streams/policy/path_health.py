@@ -13,10 +13,11 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from schemas.ids import cable_id
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["HEALTHY", "Grade", "Health", "PathHealth"]
 
-NS_PER_HOUR: Final = 3600 * 1_000_000_000
+NS_PER_HOUR: Final = 3600 * NS_PER_S
 BAD_STATES: Final = frozenset({"DOWN", "GREY"})
 
 
@@ -96,7 +97,7 @@ class PathHealth:
         known = self._subjects.get(subject) or self._subjects.setdefault(subject, _Subject())
         if record["seq"] < known.seq:
             return
-        links, candidates = tuple(record["links"]), tuple(record["others"])
+        links, candidates = tuple(record["links"]), tuple(record["candidates"])
         is_bad = record["state"] in BAD_STATES
         (self._bad.add if is_bad else self._bad.discard)(subject)
         known.update_outages(record, self._hold_down_ns, self._max_hold_down_ns)

@@ -16,7 +16,7 @@ from schemas.topics import FALLBACKS
 from streams.policy.admission import Admission
 from streams.policy.base import Objective
 from streams.policy.collision_relief import CollisionRelief
-from streams.policy.cycle import Outgoing, PolicyCycle
+from streams.policy.cycle import CycleResult, Outgoing
 from streams.policy.demands import estimate_demands
 from streams.policy.failback import Failback
 from streams.policy.failover import Failover
@@ -24,14 +24,15 @@ from streams.policy.fallbacks import FallbackRanking
 from streams.policy.flow import NO_ROUTE, Flow
 from streams.policy.loads import Loads
 from streams.policy.moves import MoveTracker
+from streams.policy.pinning import UplinkPinning
 from streams.policy.rate_limiting import RateLimiting
 from streams.policy.rates import Rates
 from streams.policy.repath import Repath
-from streams.policy.rules import NS_PER_S, Rules
+from streams.policy.rules import Rules
 from streams.policy.state import PolicyState, RouteSource
-from streams.policy.uplink_assignment import UplinkPinning
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["Policy"]
 
@@ -123,13 +124,13 @@ class Policy:
         """True if link health changed since the last cycle."""
         return self._state.health.version != self._seen_health_version
 
-    def decide_urgent(self, now_ns: int) -> PolicyCycle:
+    def decide_urgent(self, now_ns: int) -> CycleResult:
         """Run failover alone, without refreshing the flows. A call of `decide` must follow at once."""
         cycle = self._begin(now_ns)
         self._admission.run(self._failover.propose(self._state))
         return cycle
 
-    def decide(self, now_ns: int) -> PolicyCycle:
+    def decide(self, now_ns: int) -> CycleResult:
         """Run a full cycle at `now_ns`, fabric time."""
         state, cycle = self._state, self._begin(now_ns)
         self._refresh()
@@ -151,7 +152,7 @@ class Policy:
         """Return flow id to action and bit/s of the rate-limited flows."""
         return self._rates.in_force()
 
-    def _begin(self, now_ns: int) -> PolicyCycle:
+    def _begin(self, now_ns: int) -> CycleResult:
         self._state.begin(now_ns)
         self._seen_health_version = self._state.health.version
         return self._admission.begin()
@@ -165,7 +166,7 @@ class Policy:
         reported_ids = {live.flow_id for live in reported}
         for flow_id in [flow_id for flow_id in state.flows if flow_id not in reported_ids]:
             del state.flows[flow_id]
-        queued = {link for window in state.open_windows() for link in (window["link"], *window["others"])}
+        queued = {link for window in state.open_windows() for link in (window["link"], *window["candidates"])}
         state.flows_per_end = Counter(end for live in reported for end in (live.nic, ">" + live.peer))
         state.loads = Loads(state.rate_of)
         state.options.used_ports = set()

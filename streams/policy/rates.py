@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from streams.policy.pacing import Pacing, PacingRules
 from streams.policy.rate_target import RateTarget
-from streams.policy.rules import NS_PER_MS, NS_PER_S
 from streams.policy.slices import SliceRules, Slices
 from streams.runtime.flow_table import LiveFlow
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["RateRules", "Rates", "WantedRate"]
 

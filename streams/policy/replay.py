@@ -13,7 +13,8 @@ from schemas import codec
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs, TopicPartition
-from streams.policy.rules import NS_PER_MS, Rules
+from streams.policy.rules import Rules
+from streams.runtime.units import NS_PER_MS
 
 __all__ = ["earlier_decisions", "replay_cycles"]
 
@@ -21,7 +22,7 @@ Record = dict[str, Any]
 
 
 def earlier_decisions(epoch: int, decisions: Iterable[tuple[Record, int]]) -> list[Record]:
-    """Return the decisions from which the owner of an epoch recovered. Input: (`Decision`, append time, ns)."""
+    """Return the decisions from which the owner of an epoch recovered; input: (record, append ns)."""
     oldest_ns = epoch * NS_PER_MS - DECISION_LOOKBACK_NS
     found = [
         decision for decision, append_ns in decisions if decision["epoch"] < epoch and append_ns >= oldest_ns
@@ -83,8 +84,8 @@ def _cycles(records: Sequence[Record]) -> Iterator[Record]:
         if record["first_cycle"] != number:
             shard, epoch, last = record["shard"], record["epoch"], record["first_cycle"] - 1
             raise ValueError(f"{shard}, epoch {epoch}: cycles {number} to {last} are not in the log")
-        yield from record["rounds"]
-        number += len(record["rounds"])
+        yield from record["cycles"]
+        number += len(record["cycles"])
 
 
 def _by_partition(

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from streams.runtime.units import NS_PER_MS, NS_PER_S
+
 __all__ = [
     "FULL_SHARE",
-    "NS_PER_MS",
-    "NS_PER_S",
     "RELIEF_SHARE",
     "SAFE_SHARE",
     "WINDOW_STALE_NS",
     "Rules",
 ]
 
-NS_PER_MS: Final = 1_000_000
-NS_PER_S: Final = 1_000 * NS_PER_MS
 
 FULL_SHARE: Final = 1.001
 """Demand over rate above which a link cannot carry the demand."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.policy.rate_target import RateTarget, RecentMax, RecentMin
-from streams.policy.rules import NS_PER_MS, NS_PER_S
 from streams.runtime.flow_table import LiveFlow
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["Filled", "Group", "SliceRules", "Slices", "fill"]
 
@@ -90,9 +90,9 @@ class Filled(NamedTuple):
 # 1. Guarantees: flows of tenants with a guarantee g rise evenly. Each stops when its demand is met, or when
 #    the tenant has g on one of its links (scaled down if the guarantees on a link add up to more than F).
 # 2. The rest: all flows rise from there. Each stops when its demand is met, when a link has granted F, or
-#    when its tenant has reached its ceiling on a link. Tenants rise evenly, whatever number of flows each has: a
-#    flow's weight is one over its tenant's count. So r is work-conserving: a flow that gets less than it
-#    demands crosses a full link, or one where its tenant has reached its ceiling.
+#    when its tenant has reached its ceiling on a link. Tenants rise evenly, whatever number of flows each
+#    has: a flow's weight is one over its tenant's count. So r is work-conserving: a flow that gets less than
+#    it demands crosses a full link, or one where its tenant has reached its ceiling.
 #
 # Flows that cannot be limited count first, at their current rate.
 def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: Float64s) -> Filled:

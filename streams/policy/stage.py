@@ -21,11 +21,12 @@ from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
-from streams.policy.rules import NS_PER_MS, NS_PER_S
-from streams.runtime.assignment import Ownership, Generation
+from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
+from streams.runtime.faust_compat import set_read_ahead
 from streams.runtime.global_tables import partition_count, read_tail
 from streams.runtime.rejects import RejectedMessage, send_reject
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["PolicyStage"]
 
@@ -122,11 +123,13 @@ class PolicyStage:
             inputs.take()
             inputs.topology = self.context.topology
             log_ns = self.context.log_clock.now_ns(time.monotonic_ns())
-            now_ns = log_ns + self.context.offsets.log_offset_ns
+            now_ns = log_ns + self.context.clocks.log_offset_ns
             for name in sorted(inputs.shards):
                 await self._publish(inputs.run_cycle(name, now_ns, log_ns))
             for message, error in inputs.refused:
-                await (await send_reject(self.context, RejectedMessage(message), message.value, "solve", error))
+                await (
+                    await send_reject(self.context, RejectedMessage(message), message.value, "solve", error)
+                )
             inputs.refused.clear()
 
     async def _read(self, inputs: PolicyInputs, consumer: AIOKafkaConsumer, wait_ms: int) -> None:

@@ -12,9 +12,10 @@ from streams.policy.flow import Flow
 from streams.policy.loads import Links, Loads
 from streams.policy.path_health import HEALTHY, Grade, Health, PathHealth
 from streams.policy.path_options import PathOptions
-from streams.policy.rules import NS_PER_S, WINDOW_STALE_NS, Rules
+from streams.policy.rules import WINDOW_STALE_NS, Rules
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows
+from streams.runtime.units import NS_PER_S
 
 __all__ = ["PolicyState", "RouteSource"]
 

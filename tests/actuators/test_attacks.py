@@ -25,8 +25,8 @@ from actuators.effectors.endpoints import FlowEndpoints
 from actuators.flow_state import MAX_LEASE_NS
 from actuators.journal import Journal
 from actuators.local_repair import FRESH_NS, DeadLinks
-from actuators.owned_sockets import InUse, leave, listen
 from schemas import codec
+from schemas.ipc import InUse, leave, listen
 from schemas.limits import Limits
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
 
@@ -403,7 +403,7 @@ def test_many_flows_that_nobody_has_cost_little(desk):
 def test_shards_without_number_are_not_all_kept(desk):
     for number in range(3000):
         desk.it.take(decision(shard=f"s{number}", decision_id=f"s{number}/1/0"))
-    assert len(desk.it._epochs) <= 1000
+    assert len(desk.it._fence.epochs) <= 1000
 
 
 # --- the journal ---
@@ -458,7 +458,7 @@ def test_a_full_disk_ends_nothing_and_no_rate_begins_that_a_kill_would_leave_beh
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-    desk.until(lambda: journal.note("x", {}))
+    desk.until(lambda: journal.save("x", {}))
     desk.it.take(pace(2))
     assert heard(program) == ["PACE 2 sock:7 20000000 h1"]
     journal.close()
@@ -510,7 +510,7 @@ def test_a_socket_is_for_its_owner_whatever_the_umask(tmp_path):
 LISTENER = """
 import sys
 from pathlib import Path
-from actuators.owned_sockets import InUse, listen
+from schemas.ipc import InUse, listen
 sys.stdin.readline()
 try:
     made = listen(Path(sys.argv[1]))
@@ -551,7 +551,7 @@ def test_a_second_hand_refuses_and_the_first_ones_notes_stay_its_own(log, read, 
     wait_for(lambda: "acts for" in first.said)
     second = start_act("h1")
     assert second.process.wait(20) == 2
-    wait_for(lambda: "somebody listens there already" in second.said)
+    wait_for(lambda: "another process listens there already" in second.said)
     log.put(DECISIONS.name, "h1", pace(0, expires_at_ns=time.time_ns() + 6 * S))
     wait_for(lambda: owner.rates == {KEY: 20_000_000})
     read(ACTIONS.name).until(len)
@@ -629,7 +629,7 @@ def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refu
         links.take(word(monotonic_ns=11 * S, paths=[lost]), 11 * S + FRESH_NS + 1)
     for number in range(4095):
         links.take(word(f"h1/e{number}", 12 * S), 12 * S)
-    with pytest.raises(ValueError, match="probers are heard already"):
+    with pytest.raises(ValueError, match="probers report already"):
         links.take(word("h1/more", 12 * S), 12 * S)
     links.take(word("h1/more", 20 * S), 20 * S)
 

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from actuators.local_repair import DeadLinks, LocalRepair
-from actuators.owned_sockets import receive_at, received
-from native.core.probe import WayNews
+from native.core.probe import PathEvidence
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from producers.sim.topology import Fleet
 from schemas import codec
+from schemas.ipc import receive_at, received
 from schemas.topics import ACTIONS, CONFIG, FALLBACKS
 
 MS = 1_000_000
@@ -186,7 +186,7 @@ def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
 
 def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.0):
     age_ns = round(age_ms * MS)
-    return WayNews(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+    return PathEvidence(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
 
 
 def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
@@ -261,7 +261,7 @@ def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
     )
     reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
-        reporter.set_listener([news(peer=name, lost=3, loss_streak=3) for name in names])
+        reporter.tell([news(peer=name, lost=3, loss_streak=3) for name in names])
         data = received(receiver, 1 << 20)
     finally:
         reporter.close()
@@ -287,7 +287,7 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     try:
 
         def told():
-            reporter.set_listener([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
+            reporter.tell([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
             return owner.moves
 
         wait_for(told)
