@@ -28,7 +28,8 @@ from producers.sim.workload import FLOW_PORT, address_of
 from producers.trace.flow_routes import flow_candidate_ports
 from schemas import codec
 from schemas.topics import CONFIG, FLOWS, PROBES
-from streams.contention.windows import ContentionRules, ContentionWatch
+from streams.contention.detector import ContentionDetector
+from streams.contention.rules import ContentionRules
 from streams.policy.policy import Policy
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow, LiveFlows, report_of
@@ -172,7 +173,7 @@ class Loop:
         }  # fmt: skip
         self.policy.take_config({"*": codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)})
         hosts = fleet.shape.hosts
-        self.watch = ContentionWatch(SHARD, self._seen, self._nics, lambda: hosts, rate.__getitem__)
+        self.watch = ContentionDetector(SHARD, self._seen, self._nics, lambda: hosts, rate.__getitem__)
         self._depth = self.run.kernel.link_sums()[0]
         self._slots: list[NDArray[np.float64]] = []
         self._later: list[tuple[int, int, Callable[[], None]]] = []
@@ -246,7 +247,7 @@ class Loop:
     def _judge(self, record: Record) -> None:
         began = time.process_time()
         self._seen.advance(self.run.now_ns - FLOW_LAG_NS)
-        for made in self.watch.take(record, ContentionRules()):
+        for made in self.watch.ingest(record, ContentionRules()):
             self._at(self.run.now_ns + HOP_NS, partial(self.policy.take_contention, made))
         self.busy_s += time.process_time() - began
 

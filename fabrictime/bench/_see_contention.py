@@ -26,7 +26,8 @@ from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet
 from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
-from streams.contention.windows import ContentionRules, ContentionWatch
+from streams.contention.detector import ContentionDetector
+from streams.contention.rules import ContentionRules
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
 from streams.runtime.tables import Member
 from streams.links.probe_schedule import plan_shard, records_of
@@ -153,7 +154,7 @@ class Run:
         self.flows = FlowTable(self.paths, self.members.__contains__)
         self.sources = [SourceQueueing(f"bench/{n}", slot_ns // SUB_SLOTS) for n in range(SOURCES)]
         self.queues = ShardQueues(SHARD, lambda link: int(self.rate.get(link, 0)))
-        self.watch = ContentionWatch(
+        self.watch = ContentionDetector(
             SHARD,
             self.flows.of(SHARD),
             self.members.__contains__,
@@ -219,7 +220,7 @@ class Run:
             for record in self.queues.solve(now_ns):
                 append_ns = now_ns + round(HOPS * self._hop_ns)
                 self.watch.flows.advance(append_ns - FLOW_LAG_NS)
-                for made in self.watch.take(record, rules):
+                for made in self.watch.ingest(record, rules):
                     took_ns = 1e9 * (time.process_time() - began)
                     gathered_ns = float(self._rng.uniform(0, GATHER_NS, HOPS).sum())
                     self._note(made, now_ns + HOPS * self._hop_ns + gathered_ns + took_ns)

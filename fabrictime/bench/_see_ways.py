@@ -20,9 +20,9 @@ import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Target, Value
 from fabrictime.testbed.control import ControlClient
-from producers.local_socket import connect
 from schemas import codec
-from schemas.topics import FLOWS, FLOW_ROUTES
+from schemas.ipc import connect
+from schemas.topics import FLOW_ROUTES, FLOWS
 from streams.runtime.flow_routes import FlowRouteTable
 
 __all__ = ["TARGETS", "measure_ways"]

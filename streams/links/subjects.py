@@ -50,7 +50,7 @@ class Subject:
     grey: dict[int, Lossy] = field(default_factory=dict)
     grey_fine_ns: dict[int, int] = field(default_factory=dict)
     """Lossy element to the time since which it loses little."""
-    others: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
     detected_by: str = "PROBES"
     flaps: deque[int] = field(default_factory=deque)
     flaps_total: int = 0
@@ -111,7 +111,7 @@ class SubjectTable:
             record["since_ns"] - self.log_offset_ns,
             record["evaluated_ns"] - self.log_offset_ns,
         )
-        s.others, s.detected_by = tuple(record["others"]), record["detected_by"]
+        s.candidates, s.detected_by = tuple(record["candidates"]), record["detected_by"]
         s.flaps, s.flaps_total = deque(record["flap_ns"]), record["flaps_total"]
         s.links, s.text = tuple(record["links"]), record["text"]
         s.counts = record["paths_dead"], record["paths_living"], record["probers"]
@@ -135,7 +135,7 @@ class SubjectTable:
             self.mark(s, element(s.name, s.since_ns, nic=True), s.since_ns)
         for link in s.links:
             self.mark(s, element(link, s.since_ns), s.since_ns)
-        for other in s.others:
+        for other in s.candidates:
             if "/" in other and ">" not in other and s.kind == "LINK":
                 self.mark(s, element(other, s.since_ns, nic=True), s.since_ns)
 
@@ -175,7 +175,13 @@ class SubjectTable:
         return True
 
     def take_down(
-        self, s: Subject, now_ns: int, begin_ns: int, detected_by: str, others: tuple[str, ...], cause: str
+        self,
+        s: Subject,
+        now_ns: int,
+        begin_ns: int,
+        detected_by: str,
+        candidates: tuple[str, ...],
+        cause: str,
     ) -> None:
         """Make a subject DOWN since `begin_ns`, or refresh its record if it is DOWN already."""
         if s.state == "DOWN":
@@ -185,7 +191,7 @@ class SubjectTable:
             elif set(self._dead_links(s)) != set(s.links):
                 self.publish(s, now_ns)
             return
-        s.detected_by, s.others = detected_by, others
+        s.detected_by, s.candidates = detected_by, candidates
         s.flaps.append(begin_ns + self.log_offset_ns)
         s.flaps_total += 1
         while len(s.flaps) > MAX_FLAPS:
@@ -211,7 +217,7 @@ class SubjectTable:
         if state == s.state:
             return
         if state != "GREY":
-            s.others = ()
+            s.candidates = ()
         before, before_ns = s.state, s.since_ns
         s.detected_by = detected_by
         self._change(s, state, since_ns, now_ns)
@@ -238,7 +244,7 @@ class SubjectTable:
         if known is None:
             names = {e: evidence.names[e] for e in lossy.aliased}
             others = {name if evidence.is_nic[e] else cable_id(name) for e, name in names.items()}
-            s.others = tuple(sorted(others - {s.name}))
+            s.candidates = tuple(sorted(others - {s.name}))
             first_lost = evidence.first_lost_ns[evidence.paths_over(element)]
             begin_ns = int(first_lost.max(initial=now_ns - NS_PER_S))
             self.settle(s, now_ns, min(begin_ns, now_ns), "PROBES")
@@ -305,7 +311,7 @@ class SubjectTable:
             "state": s.state,
             "before": s.before,
             "links": list(s.links),
-            "others": list(s.others),
+            "candidates": list(s.candidates),
             "since_ns": s.since_ns + self.log_offset_ns,
             "evaluated_ns": s.evaluated_ns + self.log_offset_ns,
             "loss_rate": None if loss is None else loss.rate,

@@ -25,8 +25,8 @@ from actuators.effectors.endpoints import FlowEndpoints
 from actuators.flow_state import MAX_LEASE_NS
 from actuators.journal import Journal
 from actuators.local_repair import FRESH_NS, DeadLinks
-from actuators.owned_sockets import InUse, leave, listen
 from schemas import codec
+from schemas.ipc import InUse, leave, listen
 from schemas.limits import Limits
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
 
@@ -510,7 +510,7 @@ def test_a_socket_is_for_its_owner_whatever_the_umask(tmp_path):
 LISTENER = """
 import sys
 from pathlib import Path
-from actuators.owned_sockets import InUse, listen
+from schemas.ipc import InUse, listen
 sys.stdin.readline()
 try:
     made = listen(Path(sys.argv[1]))
@@ -551,7 +551,7 @@ def test_a_second_hand_refuses_and_the_first_ones_notes_stay_its_own(log, read, 
     wait_for(lambda: "acts for" in first.said)
     second = start_act("h1")
     assert second.process.wait(20) == 2
-    wait_for(lambda: "somebody listens there already" in second.said)
+    wait_for(lambda: "another process listens there already" in second.said)
     log.put(DECISIONS.name, "h1", pace(0, expires_at_ns=time.time_ns() + 6 * S))
     wait_for(lambda: owner.rates == {KEY: 20_000_000})
     read(ACTIONS.name).until(len)

@@ -252,11 +252,11 @@ def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is
 
 
 def test_a_file_says_all_that_is_set(tmp_path):
-    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_least_kb=20"])
+    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_min_kb=20"])
     after = live_config.from_file(record, "*", {"mode": "OBSERVE", "allowed_actions": ["REROUTE"]})
     assert live_config.differences(record, after) == [
         ("allowed_actions", None, ["REROUTE"]),
-        ("contention_least_kb", 20.0, None),
+        ("contention_min_kb", 20.0, None),
         ("mode", "ACT", "OBSERVE"),
         ("protected_jobs", ["a"], None),
     ]

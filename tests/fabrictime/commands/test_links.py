@@ -102,7 +102,7 @@ def test_watch_prints_each_change_as_it_comes(log):
 
 def test_config_is_set_live_checked_first_and_compared(log):
     assert fabrictime(log, "config", "diff").exit_code == 0
-    done = fabrictime(log, "config", "set", "flaps_max=3", "up_hold_ms=50", "mode=OBSERVE")
+    done = fabrictime(log, "config", "set", "flaps_max=3", "up_delay_ms=50", "mode=OBSERVE")
     assert (done.exit_code, done.stdout) == (0, "*: version 1 is in force\n"), done.stderr
     for wrong, word in (("flaps_max=0", "1 to 4096"), ("flaps=1", "no such threshold"), ("x", "NAME=VALUE"),
                         ("flaps_max=many", "a number"), ("mode=FAST", "OBSERVE")):  # fmt: skip
@@ -116,14 +116,14 @@ def test_config_is_set_live_checked_first_and_compared(log):
     assert diff.exit_code == 1
     assert diff.stdout.splitlines() == [
         "flaps_max: 5, default 8, set by h1",
-        "up_hold_ms: 50, default 200, set by *",
+        "up_delay_ms: 50, default 200, set by *",
     ]
     got = json.loads(fabrictime(log, "config", "get", "flaps_max", "--json").stdout)
     assert [(t["value"], t["set_by"]) for t in got["thresholds"]] == [(3.0, "*")]
     assert [(r["name"], r["p99_us"], r["for_s"]) for r in got["latency_rules"]] == [("r3r7", 20.0, 10.0)]
     assert got["records"]["*"]["version"] == 2
     assert fabrictime(log, "config", "set", "--unset", "flaps_max").exit_code == 0
-    assert {t["name"] for t in LiveRecords(log).records["*"]["thresholds"]} == {"up_hold_ms"}
+    assert {t["name"] for t in LiveRecords(log).records["*"]["thresholds"]} == {"up_delay_ms"}
     assert "set by" in fabrictime(log, "config", "get").stdout
 
 
@@ -132,7 +132,7 @@ def test_what_changes_nothing_or_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="nothing would change"):
         changed(record, "*", ["flaps_max=3"])
     with pytest.raises(ValueError, match="nothing to take back"):
-        changed(record, "*", [], ["up_hold_ms"])
+        changed(record, "*", [], ["up_delay_ms"])
     with pytest.raises(ValueError, match="expected FROM>TO"):
         parse_rule("r", "rack:r1", 5, 1)
     with pytest.raises(ValueError, match="nothing to take back"):

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from schemas import codec
-from streams.contention.windows import ContentionRules, ContentionWatch, place_of
+from streams.contention.detector import ContentionDetector
+from streams.contention.rules import ContentionRules
+from streams.contention.window import place_of
 from streams.runtime.flow_table import FlowTable, LiveFlows
 from streams.runtime.route_table import RouteTable
 from streams.runtime.thresholds import THRESHOLDS, Thresholds
@@ -57,7 +59,7 @@ def flow(name: int, source: int, to: int, rate: float, hops: list[str], **more: 
 class Shard:
     """A watch with its flows and paths, fed window by window."""
 
-    def __init__(self, watch: ContentionWatch | None = None) -> None:
+    def __init__(self, watch: ContentionDetector | None = None) -> None:
         self.paths = RouteTable()
         self.tail = FlowTable(self.paths, NICS.__contains__)
         self.flows = self.tail.of("fabric")
@@ -66,8 +68,8 @@ class Shard:
         self.made: list[dict[str, Any]] = []
         self.heard: list[dict[str, Any]] = []
 
-    def new(self, flows: LiveFlows | None = None) -> ContentionWatch:
-        return ContentionWatch(
+    def new(self, flows: LiveFlows | None = None) -> ContentionDetector:
+        return ContentionDetector(
             "fabric", flows or self.flows, NICS.__contains__, lambda: len(NICS), lambda _: GBIT
         )
 
@@ -99,7 +101,7 @@ class Shard:
         )  # fmt: skip
         self.window += 1
         self.heard.append(record)
-        made = self.watch.take(record, rules)
+        made = self.watch.ingest(record, rules)
         for each in made:
             codec.encode("ContentionWindow", each)
         self.made += made
@@ -171,7 +173,7 @@ def test_short_slots_are_judged_by_their_mean_and_slow_links_by_bytes():
         }  # fmt: skip
         shard.window += 1
         shard.heard.append(record)
-        shard.made += shard.watch.take(record, RULES)
+        shard.made += shard.watch.ingest(record, RULES)
     assert {each["link"] for each in shard.made} == {SPINE}, "the other is a burst of 1 ms in each 10"
     assert RULES.open_bytes(10**8) == 15e3
     assert RULES.open_bytes(5 * 10**9) == pytest.approx(31.25e3)
@@ -198,7 +200,7 @@ def test_two_flows_that_meet_inside_the_fabric_are_a_collision_with_their_jobs()
         "shard": "fabric", "window": T0 // 10**9, "part": 0, "parts": 1, "window_start_ns": T0,
         "slot_ns": 10**9, "slots": 1, "links": [queue(SPINE, 0.0, utilisation=0.9), queue(LAST, 10e6)],
     }  # fmt: skip
-    assert shard.watch.take(second, RULES) == [], "it sums up what was told"
+    assert shard.watch.ingest(second, RULES) == [], "it sums up what was told"
     for _ in range(10):
         shard.step(queue(SPINE, 80e3))
     assert shard.made[-1]["utilisation"] == 0.9
@@ -330,7 +332,7 @@ def test_a_flow_nobody_traced_counts_where_its_pairs_paths_agree():
     assert shard.flows.flows_on(LAST) == []
     shard.paths.take(b"h1/eth1>h5/eth1", codec.encode("PathMaps", record))
     shard.flows.advance(shard.window * WINDOW)
-    assert [each.sure for each in shard.flows.flows_on(LAST)] == [True]
+    assert [each.certain for each in shard.flows.flows_on(LAST)] == [True]
     (maybe,) = shard.flows.flows_on(ways[0][1])
     assert maybe.weight == 0.5
     (opened,) = shard.step(queue(ways[0][1], 80e3))
@@ -440,7 +442,7 @@ def test_a_new_owner_goes_on_from_the_published_records(seed):
             shard.watch = shard.new()
             shard.watch.recover(rng.sample(shard.made, len(shard.made)))
             for record in again:
-                shard.made += shard.watch.take(record, RULES)
+                shard.made += shard.watch.ingest(record, RULES)
 
     def ends(made: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         return sorted((each["window_id"], each["closed_ns"]) for each in made if each["state"] == "CLOSED")
@@ -455,16 +457,16 @@ def test_repeated_and_older_windows_change_nothing_and_parts_make_one():
     shard = Shard()
     shard.step(queue(SPINE, 80e3))
     again = shard.heard[0]
-    assert shard.watch.take(again, RULES) == []
+    assert shard.watch.ingest(again, RULES) == []
     assert shard.watch.repeated == 1
     first = again | {"window": shard.window, "window_start_ns": shard.window * WINDOW, "parts": 2}
-    assert shard.watch.take(first | {"links": again["links"]}, RULES) == []
+    assert shard.watch.ingest(first | {"links": again["links"]}, RULES) == []
     second = first | {"part": 1, "links": [again["links"][0] | {"link": DOWN}]}
-    assert [each["link"] for each in shard.watch.take(second, RULES)] == [DOWN]
+    assert [each["link"] for each in shard.watch.ingest(second, RULES)] == [DOWN]
     broken = first | {"window": shard.window + 1, "window_start_ns": (shard.window + 1) * WINDOW}
-    assert shard.watch.take(broken, RULES) == []
+    assert shard.watch.ingest(broken, RULES) == []
     after = again | {"window": shard.window + 2, "window_start_ns": (shard.window + 2) * WINDOW, "links": []}
-    shard.watch.take(after, RULES)
+    shard.watch.ingest(after, RULES)
     assert shard.watch.open_windows == 2, "the part that never came is not waited for for ever"
 
 
