@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from producers.flows.service.socket_diag import TcpSocket
+from producers.flows.socket_diag import TcpSocket
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["FlowRules", "FlowTable", "Key", "Registration"]

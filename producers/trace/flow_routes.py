@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from producers.flows.service.service.service.intervals import Key
+from producers.flows.intervals import Key
 from producers.settings import FlowSettings
 from producers.trace.route_tracer import (
     ALL_REST_S,

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from producers.flows.service.intervals import FlowRules, FlowTable, Registration
-from producers.flows.service.registrations import Registrations, parse_registration
+from producers.flows.intervals import FlowRules, FlowTable, Registration
+from producers.flows.registrations import Registrations, parse_registration
 from producers.flows.service.service import AddressTable, FlowReporter
-from producers.flows.service.socket_diag import TcpSocket
+from producers.flows.socket_diag import TcpSocket
 from producers.inventory.nics.nics import nic_record
 from producers.settings import FlowSettings, NicSettings
 from schemas import codec
