@@ -23,7 +23,7 @@ from producers.bounded_producer import BoundedProducer, kafka_client, registry_o
 from producers.flows.intervals import FlowRules, FlowTable, Key
 from producers.flows.registrations import Registrations
 from producers.flows.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics.nics.nics import LookupReader
+from producers.inventory.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
 from producers.stop_request import StopRequest

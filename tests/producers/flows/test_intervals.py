@@ -24,9 +24,9 @@ from confluent_kafka import Producer
 
 from producers.flows.intervals import FlowRules, FlowTable, Registration
 from producers.flows.registrations import Registrations, parse_registration
-from producers.flows.service.service import AddressTable, FlowReporter
+from producers.flows.service import AddressTable, FlowReporter
 from producers.flows.socket_diag import TcpSocket
-from producers.inventory.nics.nics import nic_record
+from producers.inventory.nics import nic_record
 from producers.settings import FlowSettings, NicSettings
 from schemas import codec
 from schemas.ipc import connect
@@ -758,7 +758,7 @@ def test_a_namespace_that_is_not_there_is_named(tmp_path):
 _RUN = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
-from producers.flows.service.service import main
+from producers.flows.service import main
 from producers.settings import FlowSettings, NicSettings
 settings, nics = json.loads(sys.argv[1])
 sys.exit(main(FlowSettings(**settings), [NicSettings(**nic) for nic in nics]))
