@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
-from actuators.timescale import SlewedModel, RawClockModel
+from actuators.timescale import RawClockModel, SlewedModel
 from fabrictime.bench import Figure, Missing, Progress, Value
 from native.core.hostclock import raw_ns
 

@@ -23,11 +23,11 @@ from fabrictime.bench._clock_samples import EPOCH_NS, WindowInput, simulate
 from fabrictime.bench._clock_scenarios import Scenario
 from native.core import NicWindow
 from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
-from streams.delays.counters import JumpLimit, NicState, NicCounters
+from streams.delays.counters import JumpLimit, NicCounters, NicState
 from streams.delays.records import clock_fits, fit_window
-from streams.runtime.tables import Member
 from streams.delays.source_partition import ClosedWindow, NicSamples
 from streams.delays.windows import Cut
+from streams.runtime.tables import Member
 
 __all__ = ["Estimator", "Fabrictime", "Line", "Score", "score"]
 

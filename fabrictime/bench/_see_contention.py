@@ -29,11 +29,11 @@ from schemas.topics import CONTENTION, FLOWS, INVENTORY, PATHS, PROBES, TRUTH
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
-from streams.runtime.tables import Member
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
+from streams.runtime.tables import Member
 
 __all__ = ["TARGETS", "measure"]
 

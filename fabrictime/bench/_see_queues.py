@@ -21,10 +21,10 @@ from native.sim import Dcqcn, PacketSim
 from producers.sim.topology import Fleet
 from schemas import codec
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing
-from streams.runtime.tables import Member
 from streams.links.probe_schedule import plan_shard
 from streams.queues.inference import ShardQueues, fold_of, knots_of
 from streams.runtime.route_table import RouteTable, pair_key
+from streams.runtime.tables import Member
 
 __all__ = ["measure"]
 

@@ -332,7 +332,7 @@ def test_a_flow_nobody_traced_counts_where_its_pairs_paths_agree():
     assert shard.flows.flows_on(LAST) == []
     shard.paths.take(b"h1/eth1>h5/eth1", codec.encode("PathMaps", record))
     shard.flows.advance(shard.window * WINDOW)
-    assert [each.sure for each in shard.flows.flows_on(LAST)] == [True]
+    assert [each.certain for each in shard.flows.flows_on(LAST)] == [True]
     (maybe,) = shard.flows.flows_on(ways[0][1])
     assert maybe.weight == 0.5
     (opened,) = shard.step(queue(ways[0][1], 80e3))

@@ -17,7 +17,7 @@ from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ALERTS, CONFIG, DELAYS, LINK_HEALTH, INVENTORY, LINKS, REJECTS
+from schemas.topics import ALERTS, CONFIG, DELAYS, INVENTORY, LINK_HEALTH, LINKS, REJECTS
 from tests.streams.alerts.test_shard_alerts import slow
 from tests.streams.test_pipeline import Log
 

@@ -21,7 +21,7 @@ SPINES = 4
 
 
 def links_of(nic: str, peer: str, spine: int) -> tuple[str, ...]:
-    """Return the links of a path: NICs h1 to h4 are on leaf1, the others on leaf2; path p uses spine p % 4."""
+    """Return the links of a path. NICs h1 to h4 are on leaf1, the others on leaf2."""
     a, b = int(nic[1:].split("/")[0]), int(peer[1:].split("/")[0])
     up, down = (1 if n <= 4 else 2 for n in (a, b))
     ends = (f"h{a}:eth1>leaf{up}:p{a}", f"leaf{down}:p{b}>h{b}:eth1")

@@ -44,9 +44,7 @@ class Fabric(world.Log):
         found = [record for _, record in self.log.read(DECISIONS.name)]
         found.sort(key=lambda record: (record["epoch"], record["seq"]))
         for decision in found:
-            if (
-                decision["decision_id"] in self.done
-            ):  # partitions are read one after the other, so the order varies
+            if decision["decision_id"] in self.done:  # the read order varies
                 continue
             self.done.add(decision["decision_id"])
             name = decision["flow_id"]
