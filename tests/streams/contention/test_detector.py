@@ -205,7 +205,7 @@ def test_two_flows_that_meet_inside_the_fabric_are_a_collision_with_their_jobs()
         shard.step(queue(SPINE, 80e3))
     assert shard.made[-1]["utilisation"] == 0.9
     assert opened["text"] == (
-        "leaf1 to spine1: fabric collision, 2 flows of 2 senders, job serve and train, 80 kB wait, 640 us"
+        "leaf1 to spine1: fabric collision, 2 flows of 2 senders, job serve and train, 80 kB queued, 640 us"
     )
 
 
@@ -347,7 +347,7 @@ def test_links_that_cannot_be_told_apart_are_one_window_that_says_so():
     (opened,) = shard.step(*alike)
     assert (opened["link"], opened["candidates"]) == (SPINE, [DOWN])
     assert opened["depth_bytes"] == pytest.approx(23e3)
-    assert f"not told apart from {DOWN}" in opened["text"]
+    assert f"aliased with {DOWN}" in opened["text"]
     shard.step(queue(SPINE, 5e3, group=1), queue(DOWN, 18e3, group=1))
     assert {each["link"] for each in shard.made} == {SPINE}, "the same link all along"
 
@@ -379,7 +379,7 @@ def test_a_link_that_is_not_named_has_no_queue_and_a_gap_ends_all():
     shard.window += 600
     late = shard.step(queue(SPINE, 80e3))
     assert states(late) == ["CLOSED", "OPENED"], "a minute is missing: that is no queue of a minute"
-    assert "not measured any more" in late[0]["text"]
+    assert "no longer measured" in late[0]["text"]
     assert late[0]["closed_ns"] < late[1]["opened_ns"] - 59 * 10**9
 
 
