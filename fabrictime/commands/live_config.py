@@ -75,7 +75,7 @@ def lines(records: Mapping[str, Mapping[str, Any]], host: str = EVERYONE) -> lis
     for key in keys:
         source |= {each["name"]: key for each in records[key]["thresholds"]}
     return [
-        Line(name, values[name], t.default, t.least, t.most, source.get(name), t.doc)
+        Line(name, values[name], t.default, t.min_value, t.max_value, source.get(name), t.doc)
         for name, t in sorted(THRESHOLDS.items())
     ]
 

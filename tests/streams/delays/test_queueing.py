@@ -10,8 +10,8 @@ from streams.delays.queueing import (
     FAST_SETTLE_NS,
     GONE_NS,
     LATE_NS,
-    LATELY_NS,
     LATEST_NS,
+    RECENT_NS,
     SETTLE_NS,
     SUB_SLOTS,
     SourceQueueing,
@@ -100,8 +100,8 @@ def test_probes_that_a_queue_holds_up_are_waited_for():
     assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - held_ns - WAY_NS - LATE_NS
     source.add(batch([-(10**9)], [10**9]), EPOCH_NS, 1, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - LATEST_NS, "no longer, whatever a probe takes"
-    later = EPOCH_NS + LATELY_NS + 1
-    source.add(batch([LATELY_NS], [WAY_NS], flushed=later), later, 2, LINES)
+    later = EPOCH_NS + RECENT_NS + 1
+    source.add(batch([RECENT_NS], [WAY_NS], flushed=later), later, 2, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == later - SETTLE_NS
 
 
