@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.delays.counters import JumpLimit, NicState, NicCounters
+from streams.delays.counters import JumpLimit, NicCounters, NicState
 
 LIMIT = JumpLimit(floor_ns=100_000, rate_ppm=1000)
 STEP = 100_000_000

@@ -10,14 +10,14 @@ from streams.delays.queueing import (
     FAST_SETTLE_NS,
     GONE_NS,
     LATE_NS,
-    RECENT_NS,
     LATEST_NS,
+    RECENT_NS,
     SETTLE_NS,
     SUB_SLOTS,
     SourceQueueing,
     slot_ns_of,
 )
-from streams.queues.inference import validate_queueing
+from streams.queues.validation import validate_queueing
 from streams.runtime.tables import Member
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
