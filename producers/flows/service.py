@@ -20,10 +20,10 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
-from producers.flows.service.service.intervals import FlowRules, FlowTable, Key
-from producers.flows.service.service.registrations import Registrations
-from producers.flows.service.service.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics.nics.nics import LookupReader
+from producers.flows.intervals import FlowRules, FlowTable, Key
+from producers.flows.registrations import Registrations
+from producers.flows.socket_diag import SockDiag, TcpSocket
+from producers.inventory.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
 from producers.stop_request import StopRequest

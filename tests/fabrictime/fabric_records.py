@@ -306,7 +306,9 @@ class FabricRecords:
             "inputs": [],
             "flows": 20,
             "movable": 18,
-            "cycles": [{"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}],
+            "cycles": [
+                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}
+            ],
             **fields,
         }
 

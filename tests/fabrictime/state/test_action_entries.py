@@ -94,7 +94,9 @@ def test_reflexes_of_an_actuator_that_began_anew_are_others(made: Any) -> None:
     acts.take(POLICY_CYCLES.name, "fabric", made.rounds(0, []))
     flow = made.flow(1, "h1/eth1", "h5/eth1")
     for at_ns in (NOW, NOW, NOW + S):  # the first twice: read again
-        reflex = made.action(made.decision(0, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/0", shard="")
+        reflex = made.action(
+            made.decision(0, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/0", shard=""
+        )
         acts.take(ACTIONS.name, "h1", {**reflex, "at_ns": at_ns})
     found = action_entries.deeds(acts, NOW + 2 * S)
     assert [deed.done_ns for deed in found] == [NOW + S, NOW]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from native.core.probe import Evidence, PathEvidence
-from producers.trace.source_ports.link_events import EvidencePacer, LinkEvents, agent_trouble
+from producers.ports.link_events import EvidencePacer, LinkEvents, agent_trouble
 from schemas import codec
 from schemas.topics import LINKS
 

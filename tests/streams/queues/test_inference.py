@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fabrictime.bench._see_queues import EPOCH_NS, SLOT_NS, Run
+from fabrictime.bench.detect.queues import EPOCH_NS, SLOT_NS, Run
 from schemas import codec
 from schemas.codec import BadRecord
 from streams.delays.queueing import slot_ns_of
