@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from schemas.records import ContentionKind, FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.flow import Choices, Ends, Flow
 from streams.policy.path_health import Grade
@@ -58,7 +59,13 @@ class UplinkPinning:
             path = self._path_by(state, flow, uplink)
             blocked_by = "NO_BETTER_PATH" if path is None else None
             yield MoveProposal(
-                flow, "REROUTE", path, "COLLISION", reason, steering=True, blocked_by=blocked_by
+                flow,
+                FlowAction.REROUTE,
+                path,
+                ReasonKind.COLLISION,
+                reason,
+                steering=True,
+                blocked_by=blocked_by,
             )
 
     def _wanted(self, state: PolicyState, flows: list[Flow], due_ns: int) -> list[tuple[Flow, str, str]]:
@@ -197,6 +204,6 @@ def _overlaps(state: PolicyState) -> dict[str, str]:
     )
     for window in state.open_windows():
         for link in (window["link"], *window["candidates"]):
-            if window["kind"] == "COLLISION" and state.loads.share(link) > SAFE_SHARE:
+            if window["kind"] == ContentionKind.COLLISION and state.loads.share(link) > SAFE_SHARE:
                 overlaps[link] = window["window_id"]
     return overlaps
