@@ -47,7 +47,7 @@ class Admission:
             return self._admit_rate(proposal)
         cause = self._blocked_by(proposal)
         if cause is not None or proposal.path is None:
-            self._suppress(proposal.flow, proposal.action, cause or "NO_BETTER_PATH", proposal.reason)
+            self._suppress(proposal, cause or "NO_BETTER_PATH")
             return False
         self._move(proposal, proposal.path)
         return True
@@ -91,7 +91,7 @@ class Admission:
         confirm_until_ns = expires_ns + state.rules.confirm_ns
         via = {flow.path, flow.live.path} | (flow.move.via if flow.move is not None else set())
         flow.move = Move(path, frozenset(via - {path}), confirm_until_ns, state.seq)
-        self._decide(flow, proposal.action, limits, {"kind": kind, "id": reason}, details)
+        self._decide(flow, proposal.action, limits, reason.record(kind), details)
         flow.cause = reason
         state.loads.add(flow.links, flow.weight, -1)
         flow.path, flow.route = path, flow.routes.get(path, NO_ROUTE)
@@ -108,7 +108,7 @@ class Admission:
         limits, releases = state.limits_of(flow.host), wanted.action == "UNPACE"
         cause = state.budget.check_rate(flow.live.flow_id, flow.host, limits, state.now_ns)
         if cause is not None and not releases:
-            self._suppress(flow, wanted.action, cause, wanted.reason)
+            self._suppress(proposal, cause)
             return False
         state.budget.count_rate(flow.live.flow_id, flow.host, state.now_ns)
         effect = "let go" if releases else f"held to {wanted.rate_bps / 1e6:.1f} Mbit/s"
@@ -120,7 +120,7 @@ class Admission:
             "rate_bps": None if releases else wanted.rate_bps,
             "text": text[:MAX_TEXT],
         }
-        self._decide(flow, wanted.action, limits, {"kind": wanted.kind, "id": wanted.reason}, details)
+        self._decide(flow, wanted.action, limits, wanted.reason.record(wanted.kind), details)
         return True
 
     def _decide(self, flow: Flow, action: str, limits: Limits, reason: Record, details: Record) -> None:
@@ -143,5 +143,9 @@ class Admission:
         self._cycle.decisions.append(Outgoing(DECISIONS, flow.host, record))
         state.seq += 1
 
-    def _suppress(self, flow: Flow, action: str, cause: str, reason: str) -> None:
-        self._cycle.suppressed.append(SuppressedAction(flow.live.flow_id, action, cause, reason))
+    def _suppress(self, proposal: Proposal, cause: str) -> None:
+        wanted = proposal.wanted if isinstance(proposal, RateProposal) else proposal
+        flow_id = proposal.flow.live.flow_id
+        self._cycle.suppressed.append(
+            SuppressedAction(flow_id, wanted.action, cause, wanted.kind, wanted.reason)
+        )

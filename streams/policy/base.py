@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
+from schemas.reasons import Reason
 from streams.policy.flow import Flow
 from streams.policy.rates import WantedRate
 from streams.policy.state import PolicyState
@@ -28,8 +29,8 @@ class MoveProposal:
     """The new path; None only with `blocked_by`."""
     kind: str
     """DOWN, GREY, COLLISION, DELAY or HEALED."""
-    reason: str
-    """Id of the health record, window or flow that is the reason."""
+    reason: Reason
+    """The health record, window or flow that is the reason."""
     urgent: bool = False
     """True if the move may use the reserved part of the limits."""
     steering: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from schemas.reasons import Reason
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.demands import assume_full_demand
 from streams.policy.flow import Flow
@@ -68,7 +69,7 @@ class CollisionRelief:
             path = _better_path(state, flow, link)
             blocked_by = "NO_BETTER_PATH" if path is None else None
             admitted = yield MoveProposal(
-                flow, "REROUTE", path, "COLLISION", window_id, steering=True, blocked_by=blocked_by
+                flow, "REROUTE", path, "COLLISION", Reason.of_window(window_id), steering=True, blocked_by=blocked_by
             )
             if admitted:
                 self._relieved_ns[link] = state.now_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from schemas.reasons import Reason
 from schemas.topics import Topic
 
 __all__ = ["CycleResult", "Outgoing", "SuppressedAction"]
@@ -27,7 +28,9 @@ class SuppressedAction(NamedTuple):
     """Limits: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. No target: NO_LIVING_PATH, NO_BETTER_PATH.
     COOL_DOWN: steered recently. WAITING: an earlier decision failed, a retry follows. NOT_MOVABLE: the flow's
     endpoint does not support moves."""
-    reason: str
+    kind: str
+    """Kind of the reason, as in `Decision.reason`."""
+    reason: Reason
 
 
 @dataclass(slots=True)

@@ -353,5 +353,5 @@ def _element(action: SuppressedAction) -> Record:
         "flow_id": action.flow_id,
         "action": action.action,
         "cause": action.cause,
-        "reason": action.reason,
+        "reason": action.reason.record(action.kind),
     }

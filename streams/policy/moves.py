@@ -46,9 +46,9 @@ class MoveTracker:
             if decision["shard"] != state.shard or decision["epoch"] >= state.epoch or path is None:
                 continue
             home, subject, steered = self._history.get(flow_id, History(None, "", ()))
-            kind, reason = decision["reason"]["kind"], decision["reason"]["id"]
+            kind, subject_now = decision["reason"]["kind"], decision["reason"]["subject"]
             if kind in ("DOWN", "GREY"):
-                home, subject = path if home is None else home, reason.rpartition("/")[0]
+                home, subject = path if home is None else home, subject_now
             elif kind in ("COLLISION", "DELAY"):
                 home, steered = None, (*steered, (at_ns, path))
             elif decision["action"] == "RESTORE":
@@ -124,7 +124,7 @@ class MoveTracker:
         """Treat a local repair as if policy had decided it."""
         state, rules = self._state, self._state.rules
         if flow.home is None:
-            flow.home, flow.home_subject = from_path, state.health_of(flow).reason.rpartition("/")[0]
+            flow.home, flow.home_subject = from_path, state.health_of(flow).reason.subject
         flow.home_from_ns = at_ns + rules.hold_down_ns
         state.budget.count_move(flow.live.flow_id, flow.host, at_ns)
         until_ns = at_ns + rules.expires_ns + rules.confirm_ns

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from schemas.reasons import Reason
 from streams.policy.pacing_feedback import FeedbackTable, PacingFeedback, PacingFeedbackRules
 from streams.policy.rate_target import RateTarget, RecentMax
 from streams.policy.rules import WINDOW_STALE_NS
@@ -363,7 +364,7 @@ class Pacing:
                 return None
         urgent = self._set_pace(receiver, senders, now_ns)
         receiver.stepped_ns = now_ns
-        target = RateTarget(receiver.pace_bps, receiver.window_id, urgent)
+        target = RateTarget(receiver.pace_bps, Reason.of_window(receiver.window_id), urgent)
         return {each.live.flow_id: target for each in members}
 
     def _update_senders(self, receiver: _Receiver, flows: list[LiveFlow]) -> None:

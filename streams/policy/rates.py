@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from schemas.reasons import Reason
 from streams.policy.pacing import Pacing, PacingRules
 from streams.policy.rate_target import RateTarget
 from streams.policy.slices import SliceRules, Slices
@@ -31,7 +32,7 @@ class WantedRate(NamedTuple):
     """Rate of the flow's frames, as flow reports count them; 0 with UNPACE."""
     kind: str
     """INCAST, SLICE, or DRAINED once the queue is gone."""
-    reason: str
+    reason: Reason
     """Id of the contention window, or tenant and link of the share."""
     expires_at_ns: int
     urgent: bool
@@ -56,7 +57,7 @@ class RateRules:
 class _Lease:
     rate_bps: int
     action: str
-    reason: str
+    reason: Reason
     published_ns: int
     in_force: bool = True
     """False if the last action report shows that the lease was not applied."""

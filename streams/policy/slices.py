@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.reasons import Reason
 from streams.policy.rate_target import RateTarget, RecentMax, RecentMin
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
@@ -396,7 +397,7 @@ class Slices:
         flow.min_limit.add(limit_bps, now_ns)
         flow.limit_bps = limit_bps
         is_urgent = before_bps is None or limit_bps < 0.9 * before_bps
-        return RateTarget(limit_bps, flow.reason, is_urgent)
+        return RateTarget(limit_bps, Reason(flow.reason), is_urgent)
 
 
 def _can_limit(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:
