@@ -1,6 +1,6 @@
 """Converts records to rows: one Arrow table per ClickHouse table, with the columns of `schemas.tables`.
 
-Of several records with one identity in a batch only the newest is kept, so that a block never has a row
+Only the newest of several records with one identity in a batch is kept, so that a block never has a row
 twice.
 """
 

@@ -8,6 +8,7 @@ from schemas.reasons import Reason
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.demands import assume_full_demand
 from streams.policy.flow import Flow
+from streams.policy.loads import Links
 from streams.policy.path_health import Grade
 from streams.policy.rules import FULL_SHARE, RELIEF_SHARE, SAFE_SHARE
 from streams.policy.state import PolicyState
@@ -95,19 +96,25 @@ def _better_path(state: PolicyState, flow: Flow, link: str) -> int | None:
     overlaps, so these moves end as well.
     """
     left = {links for _, links in flow.steered}
-    loads, ranked = state.loads, []
+    ranked = []
     for _, route, path in state.options.available(flow, lambda each: each.grade is Grade.HEALTHY):
-        if link in route.links or route.links in left:
-            continue
-        new = [each for each in route.links if each not in flow.links]
-        old = [each for each in flow.links if each not in route.links]
-        after, before = loads.max_share(new, flow.weight), loads.max_share(old)
-        overlap_after = loads.group_burst_bps(new, flow.weight, added=True)
-        overlap_before = loads.group_burst_bps(old, flow.weight)
-        fewer_overlap = overlap_after < SAME_BURST * overlap_before
-        more_overlap = overlap_after > overlap_before / SAME_BURST
-        is_better = after < RELIEF_SHARE * before or (fewer_overlap and after <= before)
-        if not more_overlap and (after <= FULL_SHARE or is_better):
-            draw = state.draw(flow.live.flow_id, path)
-            ranked.append((not fewer_overlap, after, overlap_after, draw, path))
+        if link not in route.links and route.links not in left:
+            rank = _rank(state, flow, route.links)
+            if rank is not None:
+                ranked.append((*rank, state.draw(flow.live.flow_id, path), path))
     return min(ranked)[-1] if ranked else None
+
+
+def _rank(state: PolicyState, flow: Flow, links: Links) -> tuple[bool, float, float] | None:
+    """Return the rank of a route, the lowest being the best, or None if the route is no better."""
+    loads = state.loads
+    new = [each for each in links if each not in flow.links]
+    old = [each for each in flow.links if each not in links]
+    after, before = loads.max_share(new, flow.weight), loads.max_share(old)
+    overlap_after = loads.group_burst_bps(new, flow.weight, added=True)
+    overlap_before = loads.group_burst_bps(old, flow.weight)
+    if overlap_after > overlap_before / SAME_BURST:
+        return None
+    fewer_overlap = overlap_after < SAME_BURST * overlap_before
+    is_better = after < RELIEF_SHARE * before or (fewer_overlap and after <= before)
+    return (not fewer_overlap, after, overlap_after) if after <= FULL_SHARE or is_better else None

@@ -130,6 +130,11 @@ class Flow:
         elif self.slow_since_ns is None:
             self.slow_since_ns = now_ns
 
+    def forget_steering(self, until_ns: int) -> None:
+        """Forget steering moves up to a time."""
+        while self.steered and self.steered[0][0] <= until_ns:
+            self.steered.popleft()
+
     def cooldown_end_ns(self, first_ns: int, max_ns: int) -> int:
         """Return the earliest time of the next steering move.
 

@@ -184,11 +184,10 @@ class Policy:
         routes = state.routes.of(live)
         if has_report or flow.routes is not routes or flow.move is not None or flow.path != live.path:
             self._place(flow, live, routes, is_new)
-        while flow.steered and flow.steered[0][0] <= state.now_ns - STEERED_MEMORY_NS:
-            flow.steered.popleft()
+        flow.forget_steering(state.now_ns - STEERED_MEMORY_NS)
         if flow.exclusive:
             state.options.used_ports |= {(flow.ends, flow.path), (flow.ends, live.path)}
-        flow.queues = tuple(link for link in live.hops or flow.links if link in queued) if queued else ()
+        flow.queues = tuple(filter(queued.__contains__, live.hops or flow.links)) if queued else ()
         if has_report:
             flow.demand.update(
                 live.rate_bps,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from schemas.reasons import Reason
-from streams.policy.pacing import Pacing, PacingRules
+from streams.policy.pacing import Pacing
+from streams.policy.pacing_receiver import PacingRules
 from streams.policy.rate_target import RateTarget
 from streams.policy.slices import SliceRules, Slices
 from streams.runtime.flow_table import LiveFlow
