@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
+from schemas.reasons import Reason
 from streams.policy.pacing_feedback import FeedbackTable, PacingFeedbackRules
 from streams.policy.pacing_receiver import PacingRules, Receiver, Sender, Senders
 from streams.policy.rate_target import RateTarget

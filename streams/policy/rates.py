@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from schemas.reasons import Reason
 from streams.policy.pacing import Pacing
 from streams.policy.pacing_receiver import PacingRules
 from streams.policy.rate_target import RateTarget
