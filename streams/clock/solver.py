@@ -246,7 +246,7 @@ class ShardClocks:
         return Part(names, members, middle_ns, window_s, names[0], leading, continuing)
 
     def _measurement(self, taken: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
-        """Return what the window shows of clock `i` of a part, in fabric time."""
+        """Return the window's measurement of clock `i` of a part, in fabric time."""
         node = int(part.members[i])
         track = self.tracks.get(part.names[i])
         wander = (self.wander.ppb_per_sqrt_s * (1.0 if track is None else track.wander)) ** 2

@@ -49,7 +49,7 @@ class Timescale:
             self._last_flush[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
 
     def set_gauge(self, tracks: Tracks, taken: WindowInput, mesh: Mesh, part: Part) -> None:
-        """Set the part's gauge: what to add to theta and rate for fabric time."""
+        """Set the part's gauge: the values to add to theta and rate for fabric time."""
         hosts = flushes_by_host(taken, part.members)
         reference = self._reference_node(part)
         if part.continuing:
@@ -92,7 +92,7 @@ class Timescale:
     def _join_provisional(self, tracks: Tracks, taken: WindowInput, mesh: Mesh, part: Part) -> None:
         """Move the provisional tracks of the previous window, which had no gauge, to this window's gauge.
 
-        What they show of the clocks relative to each other is kept.
+        Their offsets relative to each other are kept.
         """
         found = [
             (tracks[name], node)

@@ -46,7 +46,7 @@ class Admission:
             return self._admit_rate(proposal)
         cause = self._blocked_by(proposal)
         if cause is not None or proposal.path is None:
-            self._suppress(proposal.flow, proposal.action, cause or "NO_BETTER_PATH", proposal.reason)
+            self._suppress(proposal, cause or "NO_BETTER_PATH")
             return False
         self._move(proposal, proposal.path)
         return True
@@ -102,7 +102,7 @@ class Admission:
         limits, releases = state.limits_of(flow.host), wanted.action == FlowAction.UNPACE
         cause = state.budget.check_rate(flow.live.flow_id, flow.host, limits, state.now_ns)
         if cause is not None and not releases:
-            self._suppress(flow, wanted.action, cause, wanted.reason)
+            self._suppress(proposal, cause)
             return False
         state.budget.count_rate(flow.live.flow_id, flow.host, state.now_ns)
         effect = "let go" if releases else f"held to {wanted.rate_bps / 1e6:.1f} Mbit/s"
@@ -150,5 +150,9 @@ class Admission:
         self._cycle.decisions.append(Outgoing(DECISIONS, decision["host"], decision))
         self._state.seq += 1
 
-    def _suppress(self, flow: Flow, action: str, cause: str, reason: str) -> None:
-        self._cycle.suppressed.append(SuppressedAction(flow.live.flow_id, action, cause, reason))
+    def _suppress(self, proposal: Proposal, cause: str) -> None:
+        wanted = proposal.wanted if isinstance(proposal, RateProposal) else proposal
+        flow_id = proposal.flow.live.flow_id
+        self._cycle.suppressed.append(
+            SuppressedAction(flow_id, wanted.action, cause, wanted.kind, wanted.reason)
+        )

@@ -29,8 +29,8 @@ class MoveProposal:
     """The new path; None only with `blocked_by`."""
     kind: ReasonKind
     """DOWN, GREY, COLLISION, DELAY or HEALED."""
-    reason: str
-    """Id of the health record, window or flow that is the reason."""
+    reason: Reason
+    """The health record, window or flow that is the reason."""
     urgent: bool = False
     """True if the move may use the reserved part of the limits."""
     steering: bool = False

@@ -32,7 +32,9 @@ class SuppressedAction(NamedTuple):
     """Limits: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. No target: NO_LIVING_PATH, NO_BETTER_PATH.
     COOL_DOWN: steered recently. WAITING: an earlier decision failed, a retry follows. NOT_MOVABLE: the flow's
     endpoint does not support moves."""
-    reason: str
+    kind: str
+    """Kind of the reason, as in `Decision.reason`."""
+    reason: Reason
 
     def record(self) -> records.SuppressedAction:
         """Return the action as an element of a `PolicyCycle`."""

@@ -26,7 +26,7 @@ class Failover:
             home = flow.path if flow.home is None else flow.home
             admitted = yield proposal
             if admitted:
-                flow.home, flow.home_subject = home, health.reason.rpartition("/")[0]
+                flow.home, flow.home_subject = home, health.reason.subject
 
 
 def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:

@@ -123,7 +123,7 @@ class MoveTracker:
         """Treat a local repair as if policy had decided it."""
         state, rules = self._state, self._state.rules
         if flow.home is None:
-            flow.home, flow.home_subject = from_path, state.health_of(flow).reason.rpartition("/")[0]
+            flow.home, flow.home_subject = from_path, state.health_of(flow).reason.subject
         flow.home_from_ns = at_ns + rules.hold_down_ns
         state.budget.count_move(flow.live.flow_id, flow.host, at_ns)
         until_ns = at_ns + rules.expires_ns + rules.confirm_ns

@@ -248,7 +248,7 @@ class Pacing:
                 return None
         urgent = self._set_pace(receiver, senders, now_ns)
         receiver.stepped_ns = now_ns
-        target = RateTarget(receiver.pace_bps, receiver.window_id, urgent)
+        target = RateTarget(receiver.pace_bps, Reason.of_window(receiver.window_id), urgent)
         return {each.live.flow_id: target for each in members}
 
     def _apply_feedback(self, receiver: Receiver, members: list[Sender], now_ns: int) -> None:

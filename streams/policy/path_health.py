@@ -33,14 +33,14 @@ class Grade(IntEnum):
 
 
 class Health(NamedTuple):
-    """Health of a path's worst link. `reason` is subject/seq of the health record."""
+    """Health of a path's worst link. `reason` names the health record."""
 
     grade: Grade
     loss: float
-    reason: str
+    reason: Reason
 
 
-HEALTHY: Final = Health(Grade.HEALTHY, 0.0, "")
+HEALTHY: Final = Health(Grade.HEALTHY, 0.0, NO_REASON)
 
 
 @dataclass(slots=True)
@@ -140,10 +140,10 @@ class PathHealth:
         for cable in now:
             self._suspects.setdefault(cable, set()).add(subject)
 
-    def reason(self, subject: str) -> str:
-        """Return subject/seq of a subject's newest record."""
+    def reason(self, subject: str) -> Reason:
+        """Return the reason that names a subject's newest record."""
         known = self._subjects.get(subject)
-        return f"{subject}/{known.seq}" if known is not None else subject
+        return Reason(subject, known.seq if known is not None else None)
 
     @property
     def all_good(self) -> bool:

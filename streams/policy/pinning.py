@@ -55,7 +55,8 @@ class UplinkPinning:
             self._assigned_ns, self._assigned_version = state.now_ns, state.health.version
             self._planned_bps = self._assign(state, flows)
         for flow, uplink, link in self._wanted(state, flows, due_ns):
-            reason = overlaps[link] or f"{state.shard}/{link}/{self._overlap_since_ns[link]}"
+            window = overlaps[link] or window_id(state.shard, link, self._overlap_since_ns[link])
+            reason = Reason.of_window(window)
             path = self._path_by(state, flow, uplink)
             blocked_by = "NO_BETTER_PATH" if path is None else None
             yield MoveProposal(

@@ -39,7 +39,7 @@ class WantedRate(NamedTuple):
     """Rate of the flow's frames, as flow reports count them; 0 with UNPACE."""
     kind: ReasonKind
     """INCAST, SLICE, or DRAINED once the queue is gone."""
-    reason: str
+    reason: Reason
     """Id of the contention window, or tenant and link of the share."""
     expires_at_ns: int
     urgent: bool

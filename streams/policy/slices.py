@@ -410,7 +410,7 @@ class Slices:
         flow.min_limit.add(limit_bps, now_ns)
         flow.limit_bps = limit_bps
         is_urgent = before_bps is None or limit_bps < 0.9 * before_bps
-        return RateTarget(limit_bps, flow.reason, is_urgent)
+        return RateTarget(limit_bps, Reason(flow.reason), is_urgent)
 
 
 def _can_limit(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:

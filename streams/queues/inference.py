@@ -181,8 +181,8 @@ class ShardQueues:
         if not known.any():
             return
         noise = np.repeat(np.asarray(record["noise_ns"], np.float64), cells)
-        told_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
-        at = told_at if len(told_at) else np.full(len(of), 0.5)
+        published_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
+        at = published_at if len(published_at) else np.full(len(of), 0.5)
         self._cells.append(
             _Cells(
                 (record["start_ns"] // self._slot_ns + np.asarray(record["slot"], np.int64))[known],
