@@ -93,7 +93,7 @@ def decision(seq=0, **fields):
     return {
         "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": T, "host": "h1",
         "action": "REROUTE", "flow_id": "h1/b/qp:eth1:1:1", "from_path": 50_000, "to_path": 50_001,
-        "expires_at_ns": T + S, "reason": {"kind": "DOWN", "id": "leaf1:swp3<>spine1:swp1/1"},
+        "expires_at_ns": T + S, "reason": {"kind": "DOWN", "subject": "leaf1:swp3<>spine1:swp1", "seq": 1, "window_id": None},
         "config_version": 3, "signature": b"", "text": "away from leaf1 to spine1", **fields,
     }  # fmt: skip
 
@@ -154,7 +154,7 @@ def test_each_table_keeps_the_fields_of_its_record():
     assert items("FlowReports", "flows") <= columns(tables.FLOWS)
     assert items("PathMaps", "paths") | {"nic", "peer", "traced_ns"} <= columns(tables.PATHS)
     decided = names(codec.raw_schema("Decision")) - {"at_ns", "reason", "signature"}
-    assert decided | {"reason_kind", "reason_id"} <= columns(tables.DECISIONS)
+    assert decided | {"reason_kind", "reason_subject", "reason_seq", "reason_window_id"} <= columns(tables.DECISIONS)
     assert names(codec.raw_schema("ActionReport")) - {"at_ns"} <= columns(tables.ACTIONS)
 
 
@@ -254,13 +254,13 @@ def test_a_decision_is_a_row_and_so_is_each_thing_that_came_of_it(insert, client
         insert(topics.ACTIONS, action(), action("DUPLICATE"))
     got = ask(
         client,
-        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_id, "
+        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_subject, reason_seq, "
         "toUnixTimestamp64Nano(decided) FROM fabrictime.decisions FINAL ORDER BY seq",
     )
-    flow, cable = "h1/b/qp:eth1:1:1", "leaf1:swp3<>spine1:swp1/1"
+    flow, cable = "h1/b/qp:eth1:1:1", "leaf1:swp3<>spine1:swp1"
     assert got == [
-        ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, T),
-        ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, T),
+        ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, 1, T),
+        ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, 1, T),
     ]
     got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome")
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]

@@ -17,7 +17,7 @@ from streams.delays.queueing import (
     SourceQueueing,
     slot_ns_of,
 )
-from streams.queues.inference import validate_queueing
+from streams.queues.validation import validate_queueing
 from streams.runtime.tables import Member
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
