@@ -1,7 +1,7 @@
-"""Decisions as people read them: cause, what came of it, and how the flow fared before and after.
+"""Formats decisions for people: cause, outcome, and the flow before and after.
 
-In: an `ActionState` (its lock held), health, contention and alerts that decisions answer. Out: `ActionEntry`s, the
-newest first; words; what of the limits is used; the picture of one flow. Pure.
+The input is an `ActionState` (with its lock held) and the health, contention and alerts that decisions refer
+to. The output is `ActionEntry`s, the newest first, texts, the use of limits, and the chart of one flow. Pure.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from schemas.reasons import NO_REASON, Reason
 
 S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * S
-"""After so long what came after an action is as it stays."""
+"""Time after which the outcome of an action no longer changes."""
 MINUTE_NS: Final = 60 * S
 RESERVED: Final = 0.5
-"""Share of the moves of a minute that policy keeps for flows whose paths die."""
+"""Share of a minute's moves that the policy reserves for flows whose paths fail."""
 ANSWER_NS: Final = 1 * S
 """How long after its expiry a decision may still be answered."""
 
@@ -87,7 +87,7 @@ ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ActionEntry:
-    """One decision and what came of it; or what an actuator did by itself."""
+    """One decision with its outcome, or an action that an actuator took without one."""
 
     decision_id: str
     at_ns: int
@@ -117,7 +117,7 @@ class ActionEntry:
 
 
 def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
-    """Return what was decided and done, of all flows or of one, the newest first."""
+    """Return decisions and actions of all flows or of one, the newest first."""
     found = [
         _deed(decision, state.reports.get(name, {}), now_ns)
         for name, decision in state.decisions.items()
@@ -131,7 +131,9 @@ def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[A
     return found
 
 
-def with_effects(found: Iterable[ActionEntry], state: ActionState, now_ns: int, most: int = 1 << 30) -> list[ActionEntry]:
+def with_effects(
+    found: Iterable[ActionEntry], state: ActionState, now_ns: int, most: int = 1 << 30
+) -> list[ActionEntry]:
     """Return the first `most` deeds, each with how its flow fared around it, up to the next that moved it."""
     listed = list(found)
     turns: dict[str, list[int]] = {}
@@ -169,7 +171,7 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         outcome = "WAITING"
     else:
         outcome = "UNANSWERED"
-    # a lease that ended or an action that was undone was done once: how and how quickly says that report
+    # an expired lease or an undone action was carried out once: that report names the means and the duration
     done = reports.get("APPLIED", report)
     return ActionEntry(
         decision["decision_id"],
@@ -221,13 +223,13 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
 
 
 def flow_text(flow_id: str) -> str:
-    """Return a flow as people read it: its host and what carries it, without the boot."""
+    """Return a readable name of a flow: its host and its socket or queue pair, without the boot id."""
     host, _, rest = flow_id.partition("/")
     return f"{host} {rest.partition('/')[2] or rest}"
 
 
 def cause_text(kind: str, reason: Reason) -> str:
-    """Return what a decision answers, in words."""
+    """Return the cause of a decision in words."""
     words = CAUSES.get(kind, kind)
     if kind in ("DOWN", "GREY", "HEALED"):
         return f"{arrow(reason.subject)} {words}" if reason.subject else f"its path {words}"
@@ -237,7 +239,7 @@ def cause_text(kind: str, reason: Reason) -> str:
 
 
 def what_text(deed: ActionEntry | SuppressedAction) -> str:
-    """Return what is to be done, in words."""
+    """Return the action of a decision in words."""
     words = ACTIONS.get(deed.action, deed.action)
     if isinstance(deed, SuppressedAction):
         return words
@@ -282,7 +284,7 @@ def actions_address(**choice: Any) -> str:
 
 
 def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[str, str]]:
-    """Return (label, address) of where the page shows what a decision answers."""
+    """Return (label, address) of the page that shows the cause of a decision."""
     ways: list[tuple[str, str]] = []
     subject = ""
     if kind in ("DOWN", "GREY", "HEALED") and reason.subject:
@@ -308,7 +310,7 @@ def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[s
 
 
 def mode_text(state: ActionState) -> str:
-    """Return the mode in force, by whom and since when."""
+    """Return the mode in force, its author and its time."""
     mode = state.mode()
     words = "ACT: decisions are carried out" if mode.act else "OBSERVE: decisions are told, nothing is done"
     words += f"; set by {mode.by} at {time_text(mode.since_ns)}" if mode.by else "; nobody has set a mode"
@@ -341,8 +343,8 @@ class Used:
 
 
 def limits_used(state: ActionState, now_ns: int) -> list[Used]:
-    """Return what of the limits is used: each shard's, and the busiest host's; as policy counts, that is by
-    what was decided and by what hosts did themselves."""
+    """Return the use of limits: of each shard, and of the busiest host. Decisions and local repairs count, as
+    in the policy."""
     moved: dict[str, set[str]] = {}
     recent: dict[str, list[int]] = {}
     for record in (*state.decisions.values(), *_reflexes(state)):
@@ -386,7 +388,7 @@ def _densest(times: list[int]) -> int:
 
 
 def counts(found: Iterable[ActionEntry]) -> Counter[str]:
-    """Return how many decisions came to what."""
+    """Return the number of decisions per outcome."""
     return Counter(deed.outcome for deed in found)
 
 
@@ -523,7 +525,7 @@ def trail_frame(
 
 
 class Slice(NamedTuple):
-    """A tenant's promise and what its flows send."""
+    """A tenant's guarantee and the rate of its flows."""
 
     tenant: str
     guarantee_bps: int
@@ -542,7 +544,7 @@ class Paces:
 
 
 def paces(flows: Mapping[str, Record], configs: Mapping[str, Record]) -> Paces:
-    """Return current paces and slices, by what flows report and configs promise."""
+    """Return current paces and slices, from flow reports and configurations."""
     held = [
         (name, flow["rate_bps"], flow["rate_limit_bps"])
         for name, flow in flows.items()

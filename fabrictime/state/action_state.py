@@ -1,7 +1,7 @@
-"""What is decided for flows, what came of it, what is held back, and the mode in force.
+"""Keeps decisions, their outcomes, suppressed actions and the mode in force.
 
-In: decoded Decision, ActionReport, PolicyCycles and ActuatorConfig records, FlowReports messages as they
-came. Out: `ActionState`, read under the lock of who fills it. Bounded; pure: no Kafka, no clock.
+Decision, ActionReport, PolicyCycles and ActuatorConfig records arrive decoded, FlowReports as raw messages.
+The state is bounded and read under its owner's lock. Pure: no Kafka, no clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SuppressedAction(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Whether decisions are carried out, who said so and when; `by` empty: nobody, it is the default."""
+    """Whether decisions are carried out, with author and time; an empty `by` means the default."""
 
     act: bool
     by: str = ""
@@ -48,7 +48,7 @@ class Mode(NamedTuple):
 
 @dataclass(slots=True)
 class ShardPolicy:
-    """A shard's policy as of its newest round. `held` None: not told yet since we listen."""
+    """A shard's policy as of its newest cycle. `suppressed` is None until the first record."""
 
     epoch: int = -1
     next_round: int = 0
@@ -60,7 +60,7 @@ class ShardPolicy:
 
 @dataclass(slots=True)
 class _Said:
-    """A key's config, and who last changed its mode."""
+    """A key's configuration, and the author of its last change of mode."""
 
     record: Record
     mode_by: str = ""
@@ -68,7 +68,7 @@ class _Said:
 
 
 class ActionState:
-    """The newest of what is decided and done. Records come in each partition's order."""
+    """The newest decisions and actions. Records arrive in each partition's order."""
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.trail = FlowHistory(decode_flows, raw_ns)
@@ -102,7 +102,7 @@ class ActionState:
             self._take_rounds(record)
 
     def _name(self, report: Record) -> str:
-        """Under which name a report is kept: an actuator that began anew counts its reflexes anew."""
+        """Return the key of a report: a restarted actuator counts its local repairs from zero."""
         name = str(report["decision_id"])
         known = self.reports.get(name, {}).get("LOCAL_REPAIR")
         if report["outcome"] == "LOCAL_REPAIR" and known is not None and known["at_ns"] != report["at_ns"]:
@@ -132,7 +132,7 @@ class ActionState:
                 shard.held = _held(each["suppressed"], shard.held or [], each["now_ns"])
 
     def keep_effect(self, decision_id: str, effect: Effect) -> None:
-        """Keep what a decision did to its flow: samples go, this stays."""
+        """Keep the effect of a decision on its flow; samples expire, this stays."""
         self.effects[decision_id] = effect
         while len(self.effects) > KEPT:
             del self.effects[next(iter(self.effects))]
@@ -149,7 +149,7 @@ class ActionState:
         return Limits.of(self.configs, host)
 
     def mode(self, host: str = EVERYONE) -> Mode:
-        """Return the mode in force at a host, by whom and since when."""
+        """Return the mode in force at a host, its author and its time."""
         mode = Mode(False)
         for key in dict.fromkeys((EVERYONE, host)):
             said = self._said.get(key)
@@ -158,12 +158,12 @@ class ActionState:
         return mode
 
     def apart(self) -> list[str]:
-        """Return the hosts whose mode is not everyone's."""
+        """Return the hosts whose mode differs from that of `*`."""
         act = self.mode().act
         return sorted(key for key in self._said if key != EVERYONE and self.mode(key).act != act)
 
     def held(self) -> list[SuppressedAction]:
-        """Return what is held back now, of all shards, what is so for longest first."""
+        """Return the suppressed actions of all shards, the longest suppressed first."""
         found = [each for shard in self.shards.values() for each in shard.held or ()]
         return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 

@@ -1,7 +1,7 @@
-"""The fabric's cables as the records name them: nodes, tiers, and where each NIC hangs.
+"""Builds the graph of the fabric's cables: nodes, tiers, and the place of each NIC.
 
-In: ids of directed links and the inventory's NICs. Out: numbers for links, and `Plan`, what is drawn.
-A node's tier is its distance from the nearest host: leaf 1, spine 2, core 3. Pure.
+Links get numbers; `Plan` is the drawing. A node's tier is its distance from the nearest host: leaf 1, spine
+2, core 3. Pure.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class CableGraph:
         return (second, first) if number & 1 else (first, second)
 
     def plan(self, nics: Iterable[Nic], drawn: Callable[[int], bool]) -> Plan:
-        """Return what is drawn: the cables for which `drawn(cable)` says so, and all NICs."""
+        """Return the drawing: the cables for which `drawn(cable)` is true, and all NICs."""
         listed = sorted(nics, key=lambda n: (natural(n.host), natural(n.device)))
         cables = [cable for cable in range(len(self._ends)) if drawn(cable)]
         hosts = {nic.host for nic in listed}
@@ -158,7 +158,7 @@ class CableGraph:
 
 
 def _tiers(hosts: Collection[str], cables: list[tuple[str, str]]) -> dict[str, int]:
-    """Distance of each node from the nearest host; what no host reaches stands above all others."""
+    """Distance of each node from the nearest host; a node without a path to a host gets the highest tier."""
     beside: dict[str, list[str]] = {}
     for a, b in cables:
         beside.setdefault(a, []).append(b)

@@ -1,9 +1,9 @@
-"""What the topics say of the fabric right now: cables and paths, health, queues, contention, flows, alerts,
-what is decided and done.
+"""Keeps the present state of the fabric from its topics: cables, paths, health, queues, contention, flows,
+alerts, actions.
 
-In: decoded records, in each partition's order. Out: `FabricState`, which frames and tabs read under its
-lock. Everything is bounded: old windows, cleared alerts and closed contention go first. Pure: no Kafka, no
-clock; times are fabric time, and the log's append time where a name says so.
+Decoded records arrive in each partition's order; frames and tabs read `FabricState` under its lock. All parts
+are bounded: old windows, cleared alerts and closed contention go first. Pure: no Kafka, no clock; times are
+fabric time, or append time where a name says so.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CLEARED_KEPT: Final = 500
 STANDING: Final = 5_000
 MOST_NICS: Final = 262_144
 UNTOLD_NS: Final = 30_000_000_000
-"""A contention window of which nothing was told for so long ended when its worker did, as far as is known."""
+"""A contention window without an update for this long is taken as ended with its worker."""
 
 _PARTS: Final[dict[str, Part]] = {
     INVENTORY.name: "plan",
@@ -80,7 +80,7 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class Subject:
-    """A cable, NIC or host as last judged, and its changes within the past hour as far as they were heard."""
+    """A cable, NIC or host with its last evaluation, and its known changes of the past hour."""
 
     record: Record
     turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=TURNS_KEPT))
@@ -93,7 +93,7 @@ def cleared(alert: Record) -> bool:
 
 
 def stands(window: Record, now_ns: int) -> bool:
-    """Whether a contention window stands, as far as is known: told not to have closed, and not long ago."""
+    """Return whether a contention window is active: not closed, and updated recently."""
     return bool(window["state"] != "CLOSED" and window["updated_ns"] > now_ns - UNTOLD_NS)
 
 
@@ -238,7 +238,7 @@ class FabricState:
         key = record["window_id"]
         before = self.contention.pop(key, None)
         kept = record if before is None or record["update"] >= before["update"] else before
-        self.contention[key] = kept  # last: what was told of longest ago stands first
+        self.contention[key] = kept  # last: the entry with the oldest update comes first
         if kept["state"] == "CLOSED":
             self._closed[key] = None
         self._contention_ns = max(self._contention_ns, record["updated_ns"])
@@ -270,7 +270,7 @@ class FabricState:
     # ----------------------------------------------------------------------------------------------- reading
 
     def plan(self) -> Plan:
-        """Return what is drawn now; the same object while nothing of it changed."""
+        """Return the present drawing; the same object while nothing of it changed."""
         found = self.plan_if_known()
         if found is None:
             self._queues_pass_ns = None
@@ -287,7 +287,7 @@ class FabricState:
         return self.cable_graph.version, self.link_index.shape, self.versions["plan"], passed
 
     def _drawn(self, cable: int) -> bool:
-        """A cable stands while a path crosses it, it is in trouble, or its queues are told."""
+        """A cable is drawn while a path crosses it, it has a fault, or its queues are published."""
         up, down = 2 * cable, 2 * cable + 1
         if (
             self.link_index.crossed(up)
@@ -303,7 +303,7 @@ class FabricState:
         return bool(told)
 
     def state(self, number: int) -> int:
-        """Return a link's state: as judged; else UP where probes cross it in the newest windows."""
+        """Return a link's state: as evaluated, else UP if probes cross it in the newest windows."""
         judged = self.link_state.get(number)
         if judged is not None:
             return judged
@@ -311,7 +311,7 @@ class FabricState:
         return 1 if queue is not None and queue.samples > 0 else 0
 
     def subject_of(self, number: int) -> Subject | None:
-        """Return what was judged of a link's cable."""
+        """Return the last evaluation of a link's cable."""
         return self.subjects.get(self.cable_graph.cable(number))
 
     def standing(self) -> list[Record]:

@@ -1,7 +1,6 @@
-"""The newest flow reports of every host, decoded only when somebody asks.
+"""Keeps the newest flow reports of every host and decodes them only on request.
 
-In: FlowReports messages as they came. Out: the open flows, and those that cross some links. A thousand NICs
-report tens of thousands of flows a second; nearly always nobody looks. Pure.
+A thousand NICs report tens of thousands of flows a second, which are rarely viewed. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 KEPT_NS: Final = 5_000_000_000
-"""Everything is reported each second: older reports tell of flows that are gone."""
+"""Every flow is reported each second: older reports describe flows that are gone."""
 MOST_BYTES: Final = 128 * 1024 * 1024
 MOST_HOSTS: Final = 65_536
 
@@ -56,7 +55,7 @@ class FlowCache:
         return self._flows[1]
 
     def _of(self, host: str, shelf: deque[tuple[int, bytes]]) -> dict[str, Flow]:
-        """The newest whole report and what changed after it."""
+        """The newest complete report and the changes after it."""
         later: list[Mapping[str, Any]] = []
         for _, value in reversed(shelf):
             try:

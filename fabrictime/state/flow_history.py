@@ -1,8 +1,7 @@
-"""How flows fared lately: rate and round trip, report by report, of those hosts whose flows are acted on.
+"""Keeps rate and round trip of flows over time, for hosts whose flows are acted on.
 
-In: FlowReports messages as they came, and hosts to watch. Out: `Sample`s of a flow. What came just before a
-host was watched is kept undecoded, so that there is a before: a thousand NICs report tens of thousands of
-flows a second, and nearly all of them are left alone. Pure; times are the log's append time.
+FlowReports messages arrive raw. Recent messages of unwatched hosts are kept undecoded, so that samples from
+before an action exist. Pure; times are append times.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Final, NamedTuple
 Decode = Callable[[bytes], Mapping[str, Any]]
 
 RAW_NS: Final = 12_000_000_000
-"""How long messages of hosts that nobody watches are kept."""
+"""Time for which messages of unwatched hosts are kept."""
 RAW_BYTES: Final = 128 * 1024 * 1024
 KEPT_NS: Final = 900_000_000_000
 """How long samples are kept."""
@@ -37,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """A flow before and after an action: mean rate, mean round trip; None where no report tells."""
+    """A flow before and after an action: mean rate, mean round trip; None without a report."""
 
     before_bps: float | None = None
     after_bps: float | None = None
@@ -85,7 +84,7 @@ class FlowHistory:
             self._note(value, append_ns)
 
     def watch(self, host: str, until_ns: int) -> None:
-        """Keep what a host's flows do until then, and what they did just before now."""
+        """Watch a host's flows until then, including the most recent messages."""
         known_ns = self._watched.get(host)
         if known_ns is None:
             if until_ns < self._newest_ns or not self._room():
@@ -95,8 +94,7 @@ class FlowHistory:
         self._watched[host] = max(until_ns, known_ns or 0)
 
     def begin(self, host: str) -> None:
-        """Watch a host for good and forget what was taken of it: its reports are taken again, from further
-        back."""
+        """Watch a host permanently and reread its reports from further back."""
         self._raw_bytes -= sum(len(each) for _, each in self._raw.pop(host, ()))
         for name in [name for name in self._samples if name.startswith(f"{host}/")]:
             self._count -= len(self._samples.pop(name))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fabrictime.state.cable_graph import CableGraph
 
 MOST_PAIRS: Final = 65_536
-"""Pairs whose paths are kept; of further ones the links alone are learned."""
+"""Pairs whose paths are kept; of further pairs only the links are kept."""
 MOST_LINKS: Final = 16_000_000
 """Links of all paths that are kept together."""
 

@@ -1,7 +1,7 @@
-"""The queues of the last minute, link by link.
+"""Keeps the queues of the last minute per link.
 
-In: LinkQueues records. Out: the newest figures of every link, and one link's series. Pure; times are fabric
-time. Depths of a link whose rate is not known are those that its delays would mean at 1 Gbit/s.
+LinkQueues records give the newest figures of every link and the series of one link. Pure; times are fabric
+time. If a link's rate is unknown, its depths are those that its delays would mean at 1 Gbit/s.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Floats = NDArray[np.float32]
 
 
 class Depth(NamedTuple):
-    """A link in one window. Utilisation and its bound are None where nothing tells."""
+    """A link in one window. Utilisation and its bound are None without data."""
 
     start_ns: int
     length_ns: int

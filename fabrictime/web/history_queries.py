@@ -1,6 +1,7 @@
 """The views that tabs share: each joins the query functions that one part of the page needs.
 
-In: history and the wall clock. Out: typed values for `frames` and `pipeline_health`. All of them end at the newest
+In: history and the wall clock. Out: typed values for `frames` and `pipeline_health`. All of them end at the
+newest
 window that history holds, not at now, so that a stopped pipeline shows its last state beside its age.
 """
 

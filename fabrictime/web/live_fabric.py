@@ -34,7 +34,9 @@ Told = Callable[[frozenset[Part]], None]
 class LiveFabric:
     """The fabric's state and those who watch it. Runs in one event loop but for `changed`."""
 
-    def __init__(self, state: FabricState, status: Callable[[], ConsumerStatus], now: Callable[[], int]) -> None:
+    def __init__(
+        self, state: FabricState, status: Callable[[], ConsumerStatus], now: Callable[[], int]
+    ) -> None:
         self.state = state
         self.now_ns = now
         self.plan_number = 0

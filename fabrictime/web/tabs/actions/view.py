@@ -294,7 +294,9 @@ class ActionsTab(LiveTab):
         )
         self._show_flow(flow_id, chosen, [d for d in every if d.flow_id == flow_id], samples, alerts, now_ns)
 
-    def _find(self, every: Sequence[ActionEntry], shown: Sequence[ActionEntry], flow_id: str | None) -> ActionEntry | None:
+    def _find(
+        self, every: Sequence[ActionEntry], shown: Sequence[ActionEntry], flow_id: str | None
+    ) -> ActionEntry | None:
         if self.choice.decision is not None:
             return next((deed for deed in every if deed.decision_id == self.choice.decision), None)
         if flow_id is not None:
@@ -325,7 +327,9 @@ class ActionsTab(LiveTab):
         else:
             self._kpi("moved", "—", "policy has not told of a round")
 
-    def _show_list(self, every: Sequence[ActionEntry], listed: Sequence[ActionEntry], shown: Sequence[ActionEntry]) -> None:
+    def _show_list(
+        self, every: Sequence[ActionEntry], listed: Sequence[ActionEntry], shown: Sequence[ActionEntry]
+    ) -> None:
         self.empty.set_text(
             "No decision of this flow within the last hour."
             if self.choice.flow is not None

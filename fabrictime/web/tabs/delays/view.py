@@ -1,6 +1,7 @@
 """One tab of the live page: lays it out and fills it from the hub's snapshots. No query, no maths here.
 
-In: the process's `AppContext` and the tab's choices, which stand in its address so that a link shows the same.
+In: the process's `AppContext` and the tab's choices, which stand in its address so that a link shows the
+same.
 """
 
 from __future__ import annotations

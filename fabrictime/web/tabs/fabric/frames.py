@@ -288,5 +288,7 @@ def of_node(state: FabricState, shown: Drawn, node: str) -> list[dict[str, Any]]
 
 def links_of_job(flows: Mapping[str, Record], job: str, state: FabricState) -> set[int]:
     """Return the links that a job's flows cross."""
-    found = {state.cable_graph.known(hop) for flow in flows.values() if flow["job"] == job for hop in flow["links"]}
+    found = {
+        state.cable_graph.known(hop) for flow in flows.values() if flow["job"] == job for hop in flow["links"]
+    }
     return {number for number in found if number is not None}

@@ -109,7 +109,9 @@ class LinkQueries:
 
     def _over_links(self, links: Sequence[str], from_ns: int, to_ns: int) -> float | None:
         with self._state.lock:
-            numbers = [number for link in links if (number := self._state.cable_graph.known(link)) is not None]
+            numbers = [
+                number for link in links if (number := self._state.cable_graph.known(link)) is not None
+            ]
             found = sorted({each for n in numbers for each in self._state.link_index.over(n)})
         asked = found[:: max(1, -(-len(found) // ASKED))]
         if not asked:
