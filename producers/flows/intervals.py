@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from producers.flows.service.socket_diag import TcpSocket
+from producers.flows.socket_diag import TcpSocket
 from schemas.topics import MAX_ELEMENTS
 
 __all__ = ["FlowRules", "FlowTable", "Key", "Registration"]
@@ -454,7 +454,7 @@ class FlowTable:
             "source_port": source_port,
             "peer_port": peer_port,
             "protocol": protocol,
-            "hops": list(flow.links),
+            "links": list(flow.links),
             "job": flow.job,
             "tenant": flow.tenant,
             "bytes_total": until.frame_bytes,

@@ -20,10 +20,10 @@ from typing import Any, Final
 from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
-from producers.flows.service.service.intervals import FlowRules, FlowTable, Key
-from producers.flows.service.service.registrations import Registrations
-from producers.flows.service.service.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics.nics.nics import LookupReader
+from producers.flows.intervals import FlowRules, FlowTable, Key
+from producers.flows.registrations import Registrations
+from producers.flows.socket_diag import SockDiag, TcpSocket
+from producers.inventory.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
 from producers.stop_request import StopRequest
@@ -31,7 +31,7 @@ from producers.trace.flow_routes import FlowRouteTracer, Wanted
 from producers.trace.route_tracer import Put
 from producers.trace.sockets import open_trace_sockets
 from schemas import codec
-from schemas.ids import nic_id
+from schemas.ids import host_of, nic_id
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY
 from schemas.topology import TopologyError, TopologySource
 
@@ -269,9 +269,9 @@ class FlowReporter:
             self.registrations.flows.items(), self.registrations.queue_pairs.values()
         )
         for key, registration in registrations:
-            nic, peer = self._nic_by_address[key[1]], self._addresses.nic_of(key[3])
-            if peer is not None and peer.partition("/")[0] != nic.partition("/")[0]:
-                wanted.setdefault(nic, []).append((peer, key, "MOVE" in registration.can))
+            own, peer = self._nic_by_address[key[1]], self._addresses.nic_of(key[3])
+            if peer is not None and host_of(peer) != host_of(own):
+                wanted.setdefault(own, []).append((peer, key, "MOVE" in registration.can))
         for nic, wanted_flows in wanted.items():
             if nic in self._tracers:
                 self._tracers[nic].trace_flows(wanted_flows, now_s)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from native.core.probe import Engine, PathEvidence
-from producers.trace.source_ports.device import PortCounters, PortWatch, rdma_ports
-from producers.trace.source_ports.link_events import EvidencePacer, LinkEvents
-from producers.trace.source_ports.verbs_events import VerbsEventReader
+from producers.ports.device import PortCounters, PortWatch, rdma_ports
+from producers.ports.link_events import EvidencePacer, LinkEvents
+from producers.ports.verbs_events import VerbsEventReader
 from producers.settings import NicSettings, ProbeSettings
 
 __all__ = ["LinkReporter"]
@@ -106,7 +106,7 @@ class LinkReporter:
             for record in self._events.probes(evidence):
                 self._put(record)
             if self._on_evidence is not None:
-                self._on_evidence(evidence.ways)
+                self._on_evidence(evidence.paths)
         for growth, interval_ns in self._counters.drain():
             for record in self._events.counters(growth, *self._engine.clocks(), interval_ns):
                 self._put(record)

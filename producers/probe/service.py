@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 
 from native.core.probe import Link
-from producers.inventory.nics.nics import LookupReader, RecordHandler
-from producers.trace.source_ports.link_reporter import LinkReporter
+from producers.inventory.nics import LookupReader, RecordHandler
+from producers.ports.link_reporter import LinkReporter
 from producers.probe.base import STATUS_S, ProbePublisher
 from producers.probe.flow_prober import FlowProber
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker

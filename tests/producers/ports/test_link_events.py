@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from native.core.probe import Evidence, PathEvidence
-from producers.trace.source_ports.link_events import EvidencePacer, LinkEvents, agent_trouble
+from producers.ports.link_events import EvidencePacer, LinkEvents, agent_trouble
 from schemas import codec
 from schemas.topics import LINKS
 
@@ -107,12 +107,12 @@ def test_what_is_urgent_waits_for_the_least_gap_and_the_rest_by_how_well_all_is(
     pace = EvidencePacer(0.005, 1.0, now=10.0)
     assert pace.due(urgent=True) == pytest.approx(10.005)
     assert pace.due(urgent=False) == pytest.approx(11.0)
-    pace.on_evidence_taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)
+    pace.on_evidence_taken(replace(WELL, paths=[DEAD, ALIVE]), 20.0)
     assert pace.due(urgent=True) == pytest.approx(20.01)
     assert pace.due(urgent=False) == pytest.approx(20.1)
     for _ in range(5):
-        pace.on_evidence_taken(replace(WELL, ways=[DEAD, ALIVE]), 20.0)
+        pace.on_evidence_taken(replace(WELL, paths=[DEAD, ALIVE]), 20.0)
     assert pace.due(urgent=True) == pytest.approx(20.04)
-    pace.on_evidence_taken(replace(WELL, ways=[ALIVE]), 20.1)
+    pace.on_evidence_taken(replace(WELL, paths=[ALIVE]), 20.1)
     assert pace.due(urgent=True) == pytest.approx(20.105)
     assert pace.due(urgent=False) == pytest.approx(21.1)
