@@ -1,7 +1,7 @@
 """Turns for a shard's probers: who looks at which links when, so that each is looked at in even steps.
 
-In: the pace of each prober, the paths that are known, the clocks. Out: `ProbeSchedule` of each NIC. How ways are
-chosen stands in native/core/turns.c. Pure; the same input gives the same turns.
+In: the pace of each prober, the paths that are known, the clocks. Out: `ProbeSchedule` of each NIC. How ways
+are chosen stands in native/core/turns.c. Pure; the same input gives the same turns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Turns for the probers of the shards whose clocks this worker solves: planned when paths change, told anew
 when a clock has strayed from what was told of it.
 
-In: the lookups. Out: `fabric.probe-schedules`. What a dead worker told stands until its successor tells again.
+In: the lookups. Out: `fabric.probe-schedules`. What a dead worker told stands until its successor tells
+again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Link health in Faust: evidence about links in, what is UP, GREY, FLAPPING or DOWN out; one writer a shard.
 
-In: `fabric.links`, and the links of paths as a lookup. Out: `LinkHealth` on `fabric.link-health`, at once. Evidence
-is acknowledged when what it led to is, and some seconds later: a new owner goes on from the last record of
-each subject and that much evidence, of which it counts nothing twice.
+In: `fabric.links`, and the links of paths as a lookup. Out: `LinkHealth` on `fabric.link-health`, at once.
+Evidence is acknowledged when what it led to is, and some seconds later: a new owner goes on from the last
+record of each subject and that much evidence, of which it counts nothing twice.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ class LinksStage:
         for subject, record in changes:
             if record is not None and record["seq"] and record["evaluated_ns"] >= partition.state.newest_ns:
                 log.info("links: %s", record["text"])
-            value = None if record is None else codec.encode(LINK_HEALTH.record, record, self.context.registry)
+            value = (
+                None if record is None else codec.encode(LINK_HEALTH.record, record, self.context.registry)
+            )
             await self.partitions.publish(partition, LINK_HEALTH, subject, value)
 
     async def _tick_forever(self) -> None:
