@@ -162,7 +162,7 @@ def test_two_links_at_one_spine_are_two_alerts() -> None:
 
 
 def test_a_dead_host_groups_its_nics_and_cables() -> None:
-    script = Script().health(access(3), "DOWN", others=["h3/eth1"]).wait(3)
+    script = Script().health(access(3), "DOWN", candidates=["h3/eth1"]).wait(3)
     script.health("h3", "DOWN", kind="HOST").wait(0.01).health("h3/eth2", "DOWN", kind="NIC").wait(4)
     records = play(script.inputs, rest_s=5)
     standing = {r["subject"]: r for r in records if r["state"] == "RAISED"} | {
