@@ -169,7 +169,7 @@ class _Pair:
         return [
             {
                 "leg": key.leg,
-                "port": key.port,
+                "path": key.port,
                 "peer_port": key.peer_port,
                 "links": list(route.links),
                 "complete": route.complete,

@@ -154,7 +154,8 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
             "action",
             "outcome",
             "reason_kind",
-            "reason_id",
+            "reason_subject",
+            "reason_window_id",
             "how",
             "ud",
         ),
@@ -614,7 +615,9 @@ def _decisions(message: Message, out: dict[str, Columns]) -> None:
             out,
             decided=_within("at_ns", record["at_ns"]),
             reason_kind=reason["kind"],
-            reason_id=reason["id"],
+            reason_subject=reason["subject"],
+            reason_seq=reason["seq"],
+            reason_window_id=reason["window_id"] or "",
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from schemas.records import ContentionKind, ContentionWindow, FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.demands import assume_full_demand
 from streams.policy.flow import Flow
@@ -14,8 +15,6 @@ from streams.policy.state import PolicyState
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["CollisionRelief"]
-
-Record = dict[str, Any]
 
 SAME_BURST: Final = 0.99
 """Two bursts whose ratio is above this count as equal."""
@@ -34,7 +33,7 @@ class CollisionRelief:
 
     def propose(self, state: PolicyState) -> Proposals:
         """Propose moves for the heaviest flows on each collision until the rest fits."""
-        windows = [window for window in state.open_windows() if window["kind"] == "COLLISION"]
+        windows = [window for window in state.open_windows() if window["kind"] == ContentionKind.COLLISION]
         flows_on = _steady_flows(state) if windows else {}
         for window in windows:
             link = state.busiest((window["link"], *window["candidates"]))
@@ -46,7 +45,7 @@ class CollisionRelief:
             max_share = FULL_SHARE if persists else SAFE_SHARE
             yield from self._offload(state, link, flows, max_share, window["window_id"])
 
-    def _since_ns(self, window: Record, now_ns: int) -> int:
+    def _since_ns(self, window: ContentionWindow, now_ns: int) -> int:
         """Return the time since which a link's queue persists or keeps returning."""
         since_ns, last_ns = self._collisions.get(window["link"], (0, 0))
         if now_ns - last_ns > RECURRENCE_NS:
@@ -69,7 +68,13 @@ class CollisionRelief:
             path = _better_path(state, flow, link)
             blocked_by = "NO_BETTER_PATH" if path is None else None
             admitted = yield MoveProposal(
-                flow, "REROUTE", path, "COLLISION", window_id, steering=True, blocked_by=blocked_by
+                flow,
+                FlowAction.REROUTE,
+                path,
+                ReasonKind.COLLISION,
+                window_id,
+                steering=True,
+                blocked_by=blocked_by,
             )
             if admitted:
                 self._relieved_ns[link] = state.now_ns

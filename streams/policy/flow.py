@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from schemas.reasons import NO_REASON, Reason
 from streams.policy.loads import Demand, Links, Weight
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
@@ -79,7 +80,7 @@ class Flow:
     tries: int = 0
     wait_ns: int = 0
     """Earliest time of the next decision, except for a dead or lossy link other than `cause`."""
-    cause: str = ""
+    cause: Reason = NO_REASON
     """Reason of the last move."""
     steered: deque[tuple[int, Links]] = field(default_factory=deque)
     """Time of each recent steering move, ns, and the links that the flow left."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from schemas.records import ContentionKind, ContentionState, ContentionWindow, FlowAction, LinkQueues
 from streams.policy.pacing_feedback import FeedbackTable, PacingFeedbackRules
 from streams.policy.pacing_receiver import PacingRules, Receiver, Sender, Senders
 from streams.policy.rate_target import RateTarget
@@ -13,9 +14,7 @@ from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["Pacing"]
-
-Record = dict[str, Any]
-IsAllowed = Callable[[LiveFlow, str], bool]
+IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
 UPDATE_NS: Final = 250 * NS_PER_MS
 """Time that the mean delay of a contention window covers."""
@@ -63,14 +62,14 @@ class Pacing:
         self.rules = rules or PacingRules()
         self._feedback = FeedbackTable(feedback)
         self._rate_of = rate_of
-        self._windows: dict[str, Record] = {}
+        self._windows: dict[str, ContentionWindow] = {}
         self._receivers: dict[str, Receiver] = {}
         self._delays: dict[str, _Delay] = {}
         self._past_shares: dict[str, tuple[float, int]] = {}
 
     # ------------------------------------------------------------------------------------ inputs
 
-    def take_contention(self, record: Record) -> None:
+    def take_contention(self, record: ContentionWindow) -> None:
         """Apply a `ContentionWindow`."""
         link = record["link"]
         known = self._windows.get(link)
@@ -78,11 +77,11 @@ class Pacing:
         if known is not None and order <= (known["opened_ns"], known["update"]):
             return
         self._windows[link] = record
-        if record["state"] != "CLOSED" and record["delay_ns"] > 0:
+        if record["state"] != ContentionState.CLOSED and record["delay_ns"] > 0:
             end_ns = record["updated_ns"]
             self._take_delay(link, _Delay(end_ns - UPDATE_NS, end_ns, record["delay_ns"], 0.0, False))
 
-    def take_queues(self, record: Record) -> None:
+    def take_queues(self, record: LinkQueues) -> None:
         """Apply a part of a `LinkQueues`."""
         begin_ns = record["window_start_ns"]
         end_ns = begin_ns + record["slot_ns"] * record["slots"]
@@ -152,7 +151,7 @@ class Pacing:
         stale = [
             link
             for link, window in self._windows.items()
-            if window["state"] == "CLOSED" or window["updated_ns"] <= now_ns - WINDOW_STALE_NS
+            if window["state"] == ContentionState.CLOSED or window["updated_ns"] <= now_ns - WINDOW_STALE_NS
         ]
         for link in stale:
             del self._windows[link]
@@ -161,7 +160,7 @@ class Pacing:
         """Return receiving NIC to last link and window id of the open incasts."""
         incasts: dict[str, tuple[str, str]] = {}
         for _, window in sorted(self._windows.items()):
-            if window["kind"] != "INCAST":
+            if window["kind"] != ContentionKind.INCAST:
                 continue
             peers = {flow["peer"] for flow in window["flows"]}
             for link in (window["link"], *window["links"], *window["candidates"]):
@@ -249,7 +248,7 @@ class Pacing:
                 return None
         urgent = self._set_pace(receiver, senders, now_ns)
         receiver.stepped_ns = now_ns
-        target = RateTarget(receiver.pace_bps, receiver.window_id, urgent)
+        target = RateTarget(receiver.pace_bps, Reason.of_window(receiver.window_id), urgent)
         return {each.live.flow_id: target for each in members}
 
     def _apply_feedback(self, receiver: Receiver, members: list[Sender], now_ns: int) -> None:
@@ -360,7 +359,7 @@ class Pacing:
 
 
 def _can_pace(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:
-    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, "PACE"))
+    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, FlowAction.PACE))
 
 
 def _max_min_pace(capacity_bps: float, modest: list[float], greedy: int) -> float:

@@ -10,21 +10,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.records import FlowAction, TenantSlice
 from streams.policy.rate_target import RateTarget, RecentMax, RecentMin
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["Filled", "Group", "SliceRules", "Slices", "fill"]
 
-Record = dict[str, Any]
 Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-IsAllowed = Callable[[LiveFlow, str], bool]
+IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
 TOLERANCE: Final = 1e-9
 """Relative distance at which a rate counts as having reached its limit; covers rounding."""
@@ -193,7 +193,7 @@ class Slices:
         self.links: frozenset[str] = frozenset()
         """Links that are shared out, because a tenant's guarantee needs protection there."""
 
-    def take_slices(self, slices: Iterable[Record]) -> None:
+    def take_slices(self, slices: Iterable[TenantSlice]) -> None:
         """Apply `ActuatorConfig.slices`; the last element of a tenant counts."""
         found = {}
         for each in slices:
@@ -410,8 +410,8 @@ class Slices:
         flow.min_limit.add(limit_bps, now_ns)
         flow.limit_bps = limit_bps
         is_urgent = before_bps is None or limit_bps < 0.9 * before_bps
-        return RateTarget(limit_bps, flow.reason, is_urgent)
+        return RateTarget(limit_bps, Reason(flow.reason), is_urgent)
 
 
 def _can_limit(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:
-    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, "SLICE"))
+    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, FlowAction.SLICE))

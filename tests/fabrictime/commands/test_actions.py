@@ -28,6 +28,7 @@ from schemas.topics import (
     POLICY_CYCLES,
     QUEUES,
 )
+from tests.records import reason_record
 
 ROOT = Path(__file__).resolve().parents[3]
 S = 1_000_000_000
@@ -56,7 +57,7 @@ def decision(seq, flow_id, at_ns, kind="DOWN", reason=f"{CABLE}/4", **more):
         "decision_id": f"fabric/9/{seq}", "shard": "fabric", "epoch": 9, "seq": seq, "at_ns": at_ns,
         "host": flow_id.partition("/")[0], "action": "REROUTE", "flow_id": flow_id, "from_path": 50_001,
         "to_path": 50_002, "rate_bps": None, "expires_at_ns": at_ns + S,
-        "reason": {"kind": kind, "id": reason}, "config_version": 1, "signature": b"", "text": "words",
+        "reason": reason_record(reason, kind), "config_version": 1, "signature": b"", "text": "words",
         **more,
     }  # fmt: skip
 
@@ -73,7 +74,9 @@ def action(made, outcome, **more):
 def rounds(epoch, held, first=0):
     names = ("flow_id", "action", "cause", "reason")
     now = time.time_ns()
-    told = None if held is None else [dict(zip(names, each, strict=True)) for each in held]
+    told = (
+        None if held is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in held]
+    )
     return {
         "shard": "fabric", "epoch": epoch, "first_cycle": first, "at_ns": now, "inputs": [], "flows": 40,
         "movable": 40,

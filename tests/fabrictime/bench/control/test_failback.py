@@ -24,7 +24,7 @@ def health(state: str, at_s: float, seq: int) -> dict[str, Any]:
 def decision(at_s: float, kind: str, to_path: int, from_path: int, seq: int) -> dict[str, Any]:
     return {
         "decision_id": f"d/{seq}", "epoch": 1, "seq": seq, "at_ns": int(at_s * S), "flow_id": "f",
-        "from_path": from_path, "to_path": to_path, "reason": {"kind": kind, "id": ""},
+        "from_path": from_path, "to_path": to_path, "reason": {"kind": kind, "subject": "", "seq": None, "window_id": None},
         "action": "RESTORE" if kind == "HEALED" else "REROUTE",
     }  # fmt: skip
 
