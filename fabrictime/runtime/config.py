@@ -47,7 +47,7 @@ ROOMS: Final[dict[str, str]] = {
     "flows": "producers.settings:FlowSettings",
     "streams": "streams.settings:StreamSettings",
     "actuators": "actuators.settings:ActuatorSettings",
-    "page": "fabrictime.web.settings:PageSettings",
+    "page": "fabrictime.web.settings:WebSettings",
     "fabric": "fabrictime.testbed.settings:FabricSettings",
     "sim": "producers.sim.settings:SimSettings",
     "schema_registry": "fabrictime.runtime.settings:SchemaRegistrySettings",

@@ -1,6 +1,6 @@
-"""Finds in the log the record that an alert's evidence names.
+"""Finds the record in the log that an alert's evidence refers to.
 
-In: topic, key and time. Out: the record as text. A consumer of its own for each look, closed after it.
+Each search uses a consumer of its own and closes it afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from aiokafka.partitioner import murmur2
 
 from fabrictime.web.history_client import HistoryDown, HistoryError, QueryFailed
-from fabrictime.web.tabs.alerts.frames import Shown, fields_of, nearest, time_text
+from fabrictime.web.tabs.alerts.frames import LogRecord, fields_of, nearest, time_text
 from schemas import codec
 from schemas.topics import (
     ALERTS,
@@ -27,32 +27,34 @@ from schemas.topics import (
     TOPICS,
 )
 
-OPENED: Final = (LINKS, FLAPS, QUEUES, CONTENTION, FLOWS, PATHS, DELAYS, CLOCK_OFFSETS, ALERTS)
-"""Topics whose records are opened."""
+READABLE_TOPICS: Final = (LINKS, FLAPS, QUEUES, CONTENTION, FLOWS, PATHS, DELAYS, CLOCK_OFFSETS, ALERTS)
+"""Topics that the search reads."""
 AROUND_NS: Final = 3_000_000_000
-MOST: Final = 4_000
-PATIENCE_S: Final = 4.0
+"""Searched interval on both sides of the evidence's time."""
+MAX_MESSAGES: Final = 4_000
+TIMEOUT_S: Final = 4.0
 
-Evidence = Callable[[str, str, int, str], Shown]
+EvidenceReader = Callable[[str, str, int, str], LogRecord]
+"""(topic, key, at_ns, text) to the record."""
 
 
-def reader(bootstrap: str, registry: codec.Registry | None) -> Evidence:
-    """Return the function that finds a record; it blocks, and raises HistoryError."""
+def evidence_reader(bootstrap: str, registry: codec.Registry | None) -> EvidenceReader:
+    """Return a function that finds a record. It blocks, and raises HistoryError."""
 
-    def find(topic: str, key: str, at_ns: int, said: str) -> Shown:
-        if topic not in {each.name for each in OPENED}:
-            raise QueryFailed(f"{topic}: not a topic whose records are opened here")
+    def find(topic: str, key: str, at_ns: int, text: str) -> LogRecord:
+        if topic not in {each.name for each in READABLE_TOPICS}:
+            raise QueryFailed(f"{topic}: not a topic with readable evidence")
         from confluent_kafka import KafkaException
 
         try:
             found = _around(bootstrap, topic, key.encode(), at_ns, registry)
         except KafkaException as error:
             raise HistoryDown(f"the log at {bootstrap}: {error.args[0].str()}") from error
-        best = nearest([(append_ns, record) for append_ns, _, record in found], at_ns, said)
+        best = nearest([(append_ns, record) for append_ns, _, record in found], at_ns, text)
         if best is None:
-            raise HistoryError(f"{topic} has no record of {key} around {time_text(at_ns)} any more")
-        place = next(place for append_ns, place, record in found if record is best[1])
-        return Shown(f"{place}, taken by the log at {time_text(best[0])}", fields_of(best[1]))
+            raise HistoryError(f"{topic} has no record of {key} around {time_text(at_ns)}")
+        position = next(position for _, position, record in found if record is best[1])
+        return LogRecord(f"{position}, appended at {time_text(best[0])}", fields_of(best[1]))
 
     return find
 
@@ -60,7 +62,7 @@ def reader(bootstrap: str, registry: codec.Registry | None) -> Evidence:
 def _around(
     bootstrap: str, topic: str, key: bytes, at_ns: int, registry: codec.Registry | None
 ) -> list[tuple[int, str, Any]]:
-    """(append time, place, record) of a key's records within `AROUND_NS`, or its newest one before."""
+    """Return (append time, position, record) of a key's records within `AROUND_NS`."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -82,8 +84,8 @@ def _around(
         start = TopicPartition(topic, number, (at_ns - AROUND_NS) // 1_000_000)
         consumer.assign(consumer.offsets_for_times([start], timeout=2))
         found: list[tuple[int, str, Any]] = []
-        read, end_s = 0, time.monotonic() + PATIENCE_S
-        while read < MOST and time.monotonic() < end_s:
+        read, end_s = 0, time.monotonic() + TIMEOUT_S
+        while read < MAX_MESSAGES and time.monotonic() < end_s:
             for message in consumer.consume(500, 0.2):
                 if message.error() is not None:
                     return found
@@ -97,7 +99,7 @@ def _around(
                 try:
                     record = codec.decode(value, TOPICS[topic].record, registry)
                 except codec.BadRecord:
-                    continue  # the feed has counted it
+                    continue  # counted by the fabric consumer
                 found.append((append_ns, f"{topic}/{number} offset {message.offset()}", record))
         return found
     finally:
