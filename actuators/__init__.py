@@ -1,1 +1,1 @@
-"""What acts on a host: its clock page, fabric time for every program, and the steering of a clock."""
+"""The actuator of a host: it acts on flows, keeps the clock page and disciplines a clock."""

@@ -1,6 +1,7 @@
-"""`python -m actuators settings.json`, or with the JSON itself: the actuator of this host alone.
+"""Runs the clock actuator of this host: `python -m actuators settings.json`.
 
-In: ActuatorSettings as JSON, and under "hosts" a list of HostSettings where it is not for this host.
+The argument is a file, or JSON itself: `ActuatorSettings`, and a list of `HostSettings` under "hosts" if the
+actuator serves hosts other than this one.
 """
 
 from __future__ import annotations

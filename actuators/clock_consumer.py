@@ -1,7 +1,8 @@
-"""The log's side of an actuator: inventory and clock offsets in, rejects out.
+"""Reads the inventory and the clock offsets from Kafka for the clock pages.
 
-In: the whole inventory, and each partition of the offsets topic from its tail. No group: every actuator needs
-everything. Out: decoded and checked records to the one who takes them. Nothing here waits but `close`.
+It reads the whole inventory, and each partition of the offsets topic from its tail. It uses no consumer
+group, because every actuator needs all records. Records that cannot be used go to `fabric.rejects`. Only
+`close` blocks.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from schemas import codec
 from schemas.sanity import sound_offsets
 from schemas.topics import CLOCK_OFFSETS, INVENTORY, REJECTS
 
-__all__ = ["Inlet", "reject_record"]
+__all__ = ["ClockConsumer", "reject_record"]
 
 _log = logging.getLogger(__name__)
 
 OFFSETS_TAIL: Final = 100
-"""Newest records of each partition that are read at the start: only the last windows can be used."""
+"""Newest records that are read from each partition at the start. Only the last windows are useful."""
 READER: Final = "actuator"
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
-_REPEAT_S: Final = 10.0
-_ASK_EVERY_S: Final = 0.5
+_WARN_EVERY_S: Final = 10.0
+_RETRY_S: Final = 0.5
 _CLOSE_S: Final = 1.0
 
 Record = dict[str, Any]
 
 
 def reject_record(message: Any, error: codec.BadRecord) -> Record:
-    """Return the `Reject` of a message that could not be read."""
+    """Return the `Reject` record of a message that could not be used."""
     value = message.value() or b""
     return {
         "topic": message.topic(),
@@ -51,8 +52,8 @@ def reject_record(message: Any, error: codec.BadRecord) -> Record:
     }
 
 
-class Inlet:
-    """Reads both topics. `on_nic` takes (NIC, record or None), `on_offsets` a checked record."""
+class ClockConsumer:
+    """Reads both topics. `on_nic` receives (NIC, record or None), `on_offsets` a validated record."""
 
     def __init__(
         self,
@@ -63,33 +64,35 @@ class Inlet:
         registry: codec.Registry | None = None,
         wanted: Callable[[str], bool] = lambda shard: True,
     ) -> None:
-        """`wanted`: whether records of a shard are of use; others are not even decoded."""
+        """`wanted` returns True for the shards whose records are useful. Others are not decoded."""
         self._client = client
-        self._consumer = Consumer({
-            **client,
-            "group.id": "fabrictime-actuator",  # librdkafka wants one; nothing is ever committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 100,
-        })  # fmt: skip
+        self._consumer = Consumer(
+            {
+                **client,
+                "group.id": "fabrictime-actuator",  # required by librdkafka; nothing is committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": 100,
+            }
+        )
         self._producer: Producer | None = None
         self._window_ns = window_ns
         self._on_nic, self._on_offsets, self._wanted = on_nic, on_offsets, wanted
         self._registry = registry
         self._ask_at_s = 0.0
-        self._said: dict[str, float] = {}
+        self._last_warned_s: dict[str, float] = {}
         self.assigned = False
         self.rejected = 0
 
-    def poll(self, timeout_s: float = 0.0, most: int = 1000) -> int:
-        """Take what has come, waiting for at most so long; return how many messages that was."""
+    def poll(self, timeout_s: float = 0.0, max_messages: int = 1000) -> int:
+        """Process the messages that are available, waiting up to `timeout_s`. Return their number."""
         if self._producer is not None:
             self._producer.poll(0)
         if not self.assigned and not self._assign():
             return 0
         try:
-            messages: list[KafkaMessage] = self._consumer.consume(most, timeout=timeout_s)
+            messages: list[KafkaMessage] = self._consumer.consume(max_messages, timeout=timeout_s)
         except KafkaException as error:
             self._warn(str(error))
             return 0
@@ -98,7 +101,7 @@ class Inlet:
         return len(messages)
 
     def close(self) -> None:
-        """End both clients."""
+        """Close the consumer and the producer."""
         self._consumer.close()
         if self._producer is not None:
             self._producer.flush(_CLOSE_S)
@@ -107,14 +110,14 @@ class Inlet:
         now_s = time.monotonic()
         if now_s < self._ask_at_s:
             return False
-        self._ask_at_s = now_s + _ASK_EVERY_S
+        self._ask_at_s = now_s + _RETRY_S
         wanted: list[TopicPartition] = []
         try:
             topics = self._consumer.list_topics(timeout=1).topics
             for topic in (INVENTORY, CLOCK_OFFSETS):
                 found = topics.get(topic.name)
                 if found is None or found.error is not None or not found.partitions:
-                    self._warn(f"{topic.name}: no such topic yet")
+                    self._warn(f"{topic.name}: topic does not exist yet")
                     return False
                 for number in found.partitions:
                     begin = OFFSET_BEGINNING
@@ -147,7 +150,9 @@ class Inlet:
                 record = codec.decode(value, CLOCK_OFFSETS.record, self._registry)
                 record, left_out = sound_offsets(record, append_ns, self._window_ns)
                 if left_out:
-                    self._warn(f"{key}: window {record['window']}: {left_out} clocks no clock can be")
+                    self._warn(
+                        f"{key}: window {record['window']}: {left_out} clocks with impossible values dropped"
+                    )
                 self._on_offsets(record)
         except codec.BadRecord as bad:
             self._reject(message, bad)
@@ -162,24 +167,29 @@ class Inlet:
         self.rejected += 1
         self._warn(f"refused {message.topic()}/{message.partition()} offset {message.offset()}: {bad}")
         if self._producer is None:
-            self._producer = Producer({
-                **self._client, "partitioner": "murmur2_random", "enable.idempotence": True,
-                "message.timeout.ms": 30_000, "queue.buffering.max.messages": 1000,
-            })  # fmt: skip
+            self._producer = Producer(
+                {
+                    **self._client,
+                    "partitioner": "murmur2_random",
+                    "enable.idempotence": True,
+                    "message.timeout.ms": 30_000,
+                    "queue.buffering.max.messages": 1000,
+                }
+            )
         data = codec.encode(REJECTS.record, reject_record(message, bad), self._registry)
         try:
             self._producer.produce(REJECTS.name, key=str(message.topic()).encode(), value=data)
         except (
             BufferError,
             KafkaException,
-        ) as error:  # counted and said already; a full queue costs the copy
+        ) as error:  # the reject is counted and logged; only its copy is lost
             self._warn(f"{REJECTS.name}: {error}")
 
     def _warn(self, line: str) -> None:
-        """Log a line, the same beginning at most every 10 s."""
+        """Log a line, at most every 10 s for lines with the same beginning."""
         now_s, head = time.monotonic(), line[:40]
-        if now_s - self._said.get(head, -_REPEAT_S) >= _REPEAT_S:
-            if len(self._said) > 100:
-                self._said.clear()
-            self._said[head] = now_s
+        if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
+            if len(self._last_warned_s) > 100:
+                self._last_warned_s.clear()
+            self._last_warned_s[head] = now_s
             _log.warning("%s", line)

@@ -1,7 +1,7 @@
-"""The clock page as bytes, and the file that holds it. Layout: clients/c/fabrictime_clock.h, version 1.
+"""Encodes the clock page, and writes the file that holds it.
 
-In: `Content`, what the page is to say. Out: a file that readers map. A page that a former writer left is gone
-on with where it is sound, else another file takes its place and it is marked retired.
+The layout is version 1 of clients/c/fabrictime_clock.h. Programs map the file. A writer continues the page of
+a former writer if it is valid. Otherwise a new file replaces it, and the old page is marked retired.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from actuators.timescale import Joined, RawLine
+from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import PageWriter, raw_ns
 
 __all__ = [
@@ -45,10 +45,10 @@ NICS: Final = 64
 RETIRED: Final = 1
 
 HEAD: Final = struct.Struct("<8sIIII16sQQQ192s")
-LINE: Final = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
+MODEL: Final = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
 CLOCK: Final = struct.Struct("<64sIIqdddddq")
 NIC: Final = struct.Struct("<60sI")
-COPY_BYTES: Final = LINE.size + CLOCKS * CLOCK.size + NICS * NIC.size
+COPY_BYTES: Final = MODEL.size + CLOCKS * CLOCK.size + NICS * NIC.size
 
 UNSYNCED: Final = "UNSYNCED"
 HOLDOVER: Final = "HOLDOVER"
@@ -61,12 +61,14 @@ _DIRECTORY_MODES: Final = {"owner": 0o700, "group": 0o750, "all": 0o755}
 
 
 class PageError(OSError):
-    """The page cannot be kept at its path. One line says why."""
+    """The page cannot be kept at its path. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
-    """One clock of the host: fabric time at its reading c: c + offset_ns + drift_ppb * 1e-9 * (c - at_ns)."""
+    """One clock of the host. Fabric time at its reading c is c + offset_ns + drift_ppb * 1e-9 * (c -
+    at_ns).
+    """
 
     state: str
     at_ns: int
@@ -80,13 +82,15 @@ class ClockRow:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a page says. `clocks` and `nics` without the host's name; a NIC names its clock."""
+    """The content of a page. Keys of `clocks` and `nics` lack the host's name; `nics` maps a NIC to its
+    clock.
+    """
 
     state: str = UNSYNCED
-    joined: Joined = field(default_factory=lambda: Joined(RawLine(0, 0, 0.0, 0.0, 0.0, 0.0)))
+    slewed: SlewedModel = field(default_factory=lambda: SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)))
     holdover_raw_ns: int = 0
     expires_raw_ns: int = 0
-    look_again_raw_ns: int = 0
+    reopen_raw_ns: int = 0
     written_raw_ns: int = 0
     steps: int = 0
     window: int = 0
@@ -100,7 +104,7 @@ class Content:
 
 
 def _fixed(text: str, size: int) -> bytes:
-    """Return the text in UTF-8, cut to leave a NUL in `size` bytes."""
+    """Return the text in UTF-8, truncated to leave one NUL in `size` bytes."""
     return text.encode()[: size - 1]
 
 
@@ -109,48 +113,114 @@ def _fits(name: str, size: int) -> bool:
 
 
 def pack(content: Content) -> bytes:
-    """Return one copy of the page; clocks and NICs that have no room in it are left out."""
+    """Encode one copy of the page. Clocks and NICs beyond its capacity are left out."""
     clocks = [(name, row) for name, row in content.clocks.items() if _fits(name, 64)][:CLOCKS]
     index = {name: number for number, (name, _) in enumerate(clocks)}
     nics = [
         (name, index[clock]) for name, clock in content.nics.items() if clock in index and _fits(name, 60)
     ][:NICS]
-    tables = bytearray(COPY_BYTES - LINE.size)
+    tables = bytearray(COPY_BYTES - MODEL.size)
     for number, (name, row) in enumerate(clocks):
         CLOCK.pack_into(
-            tables, number * CLOCK.size, _fixed(name, 64), STATES.index(row.state), 0, row.at_ns,
-            row.offset_ns, row.drift_ppb, row.bound_ns, row.growth_ppb, row.wander_ppb_per_s, row.since_ns,
-        )  # fmt: skip
+            tables,
+            number * CLOCK.size,
+            _fixed(name, 64),
+            STATES.index(row.state),
+            0,
+            row.at_ns,
+            row.offset_ns,
+            row.drift_ppb,
+            row.bound_ns,
+            row.growth_ppb,
+            row.wander_ppb_per_s,
+            row.since_ns,
+        )
     for number, (name, clock) in enumerate(nics):
         NIC.pack_into(tables, CLOCKS * CLOCK.size + number * NIC.size, _fixed(name, 60), clock)
-    line = content.joined.line
+    model = content.slewed.model
     domain_hash = int.from_bytes(hashlib.blake2b(content.domain.encode(), digest_size=8).digest(), "little")
-    body = LINE.pack(
-        0, STATES.index(content.state), RETIRED if content.retired else 0, line.raw_at_ns, line.fabric_at_ns,
-        line.rate_ppb, content.joined.slew_ppb, max(content.joined.slew_end_raw_ns, line.raw_at_ns),
-        line.bound_ns, line.growth_ppb, line.wander_ppb_per_s, content.holdover_raw_ns,
-        content.expires_raw_ns, content.look_again_raw_ns, content.steps, content.window,
-        domain_hash if content.domain else 0, os.getpid(), len(clocks), len(nics), zlib.crc32(tables),
-        content.holdover_ms, content.written_raw_ns, content.expires_ms, 0, _fixed(content.source, 64),
+    body = MODEL.pack(
+        0,
+        STATES.index(content.state),
+        RETIRED if content.retired else 0,
+        model.raw_at_ns,
+        model.fabric_at_ns,
+        model.rate_ppb,
+        content.slewed.slew_ppb,
+        max(content.slewed.slew_end_raw_ns, model.raw_at_ns),
+        model.bound_ns,
+        model.growth_ppb,
+        model.wander_ppb_per_s,
+        content.holdover_raw_ns,
+        content.expires_raw_ns,
+        content.reopen_raw_ns,
+        content.steps,
+        content.window,
+        domain_hash if content.domain else 0,
+        os.getpid(),
+        len(clocks),
+        len(nics),
+        zlib.crc32(tables),
+        content.holdover_ms,
+        content.written_raw_ns,
+        content.expires_ms,
+        0,
+        _fixed(content.source, 64),
         _fixed(content.domain, 88),
-    )[4:]  # fmt: skip
+    )[4:]
     return zlib.crc32(body).to_bytes(4, "little") + body + bytes(tables)
 
 
 def unpack(copy: bytes) -> Content | None:
-    """Return what a copy says, without its tables: what a new writer goes on with; None where spoilt."""
-    if zlib.crc32(copy[4 : LINE.size]) != int.from_bytes(copy[:4], "little"):
+    """Decode a copy without its tables, which a new writer does not need. Return None if it is corrupt."""
+    if zlib.crc32(copy[4 : MODEL.size]) != int.from_bytes(copy[:4], "little"):
         return None
-    (_, state, flags, raw_at, fabric_at, rate, slew, slew_end, bound, growth, wander, holdover, expires,
-     look_again, steps, window, _, _, _, _, _, holdover_ms, written, expires_ms, _, source, domain,
-     ) = LINE.unpack_from(copy)  # fmt: skip
+    (
+        _,
+        state,
+        flags,
+        raw_at,
+        fabric_at,
+        rate,
+        slew,
+        slew_end,
+        bound,
+        growth,
+        wander,
+        holdover,
+        expires,
+        reopen,
+        steps,
+        window,
+        _,
+        _,
+        _,
+        _,
+        _,
+        holdover_ms,
+        written,
+        expires_ms,
+        _,
+        source,
+        domain,
+    ) = MODEL.unpack_from(copy)
     if state >= len(STATES):
         return None
     return Content(
-        STATES[state], Joined(RawLine(raw_at, fabric_at, rate, bound, growth, wander), slew, slew_end),
-        holdover, expires, look_again, written, steps, window, _text(domain), _text(source), holdover_ms,
-        expires_ms, retired=bool(flags & RETIRED),
-    )  # fmt: skip
+        STATES[state],
+        SlewedModel(RawClockModel(raw_at, fabric_at, rate, bound, growth, wander), slew, slew_end),
+        holdover,
+        expires,
+        reopen,
+        written,
+        steps,
+        window,
+        _text(domain),
+        _text(source),
+        holdover_ms,
+        expires_ms,
+        retired=bool(flags & RETIRED),
+    )
 
 
 def _text(padded: bytes) -> str:
@@ -158,7 +228,7 @@ def _text(padded: bytes) -> str:
 
 
 def boot_id() -> bytes:
-    """Return this boot's id; zeros where the system does not say."""
+    """Return the id of this boot; zeros if the system has none."""
     with contextlib.suppress(OSError, ValueError):
         text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return bytes.fromhex(text.strip().replace("-", ""))
@@ -166,7 +236,7 @@ def boot_id() -> bytes:
 
 
 def time_namespace() -> int:
-    """Return the inode of this process's time namespace; 0 where the kernel has none."""
+    """Return the inode of this process's time namespace; 0 if the kernel has none."""
     with contextlib.suppress(OSError):
         return os.stat("/proc/self/ns/time").st_ino
     return 0
@@ -178,14 +248,14 @@ def _head(host: str) -> bytes:
 
 
 class PageFile:
-    """The file of one host's page. One writer at a time: the kernel lets go of the lock when it ends."""
+    """The file of one host's page. A lock admits one writer; the kernel releases it when the process ends."""
 
     def __init__(self, path: Path, host: str, readable: str = "owner") -> None:
-        """Take or make the page. Raises PageError."""
+        """Open or create the page. Raises PageError."""
         self.path = path
         self._mode = _MODES[readable]
         self.last: Content | None = None
-        """What a former writer left, where it can be gone on with."""
+        """Content of a former writer's page, if it is valid."""
         try:
             path.parent.mkdir(mode=_DIRECTORY_MODES[readable], parents=True, exist_ok=True)
             self._take(host)
@@ -193,13 +263,13 @@ class PageFile:
             raise
         except OSError as error:
             raise PageError(
-                f"clock_file {path}: {error.strerror or error}, expected a file that we can make and write"
+                f"clock_file {path}: {error.strerror or error}, expected a file that this user can write"
             ) from None
 
     def _take(self, host: str) -> None:
         former = self._open_former()
         head = _head(host)
-        if former is not None and self._is_sound(former, head):
+        if former is not None and self._is_valid(former, head):
             self._fd = former
             self._map()
             self.last = unpack(self._writer.read())
@@ -226,15 +296,15 @@ class PageFile:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             os.close(fd)
-            raise PageError(f"clock_file {self.path}: expected a regular file of our own, or none")
+            raise PageError(f"clock_file {self.path}: expected a regular file of this user, or none")
         return fd
 
     @staticmethod
-    def _is_sound(fd: int, head: bytes) -> bool:
+    def _is_valid(fd: int, head: bytes) -> bool:
         return os.fstat(fd).st_size == PAGE_BYTES and os.pread(fd, HEAD.size, 0) == head
 
     def _new_file(self, head: bytes) -> int:
-        """Make a whole page under another name, then put it in place: no reader finds half a page."""
+        """Write a complete page under another name, then rename it, so that readers never map half a page."""
         fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
@@ -242,7 +312,9 @@ class PageFile:
         try:
             os.fchmod(fd, self._mode)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sequence = (2 * raw_ns()).to_bytes(8, "little")  # unlike the last file's: readers see the change
+            sequence = (2 * raw_ns()).to_bytes(
+                8, "little"
+            )  # differs from the last file's, so readers notice the change
             data = head + sequence + bytes(COPY_AT - SEQUENCE_AT - 8) + 2 * pack(Content())
             os.pwrite(fd, data.ljust(PAGE_BYTES, b"\0"), 0)
             os.rename(fresh, self.path)
@@ -257,11 +329,13 @@ class PageFile:
         self._writer = PageWriter(self._fd, PAGE_BYTES, SEQUENCE_AT, COPY_AT, COPY_BYTES)
 
     def write(self, content: Content, from_raw_ns: int = 0, latest_raw_ns: int = 2**63 - 1) -> bool:
-        """Show `content` from that reading of the raw clock on; False where it is later than the latest."""
+        """Write `content` once the raw clock reads `from_raw_ns`. Return False if that is later than
+        `latest_raw_ns`.
+        """
         return self._writer.write(pack(content), from_raw_ns, latest_raw_ns)
 
     def in_place(self) -> bool:
-        """Return whether our file is still the one at the path."""
+        """Return True if the path still names this file."""
         try:
             there, ours = os.stat(self.path), os.fstat(self._fd)
         except OSError:
@@ -269,17 +343,19 @@ class PageFile:
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def retire(self) -> None:
-        """Tell our readers that another file has taken this one's place."""
+        """Mark the page retired: another file has replaced it."""
         self._writer.write(pack(Content(retired=True)))
 
     def close(self) -> None:
-        """Let go of the page. It stays: readers go on until it expires, and a next writer after that."""
+        """Close the page. The file stays, so readers continue until it expires and a later writer can
+        resume.
+        """
         self._writer.close()
         os.close(self._fd)
 
 
 def _retire(fd: int) -> None:
-    """Tell the readers of a page whose place another file has taken, where they can still read it."""
+    """Mark another writer's page retired, if it still is a page."""
     if os.fstat(fd).st_size != PAGE_BYTES or os.pread(fd, 8, 0) != MAGIC:
         return
     with contextlib.suppress(OSError, ValueError):

@@ -1,6 +1,6 @@
-"""This machine's clocks, read against CLOCK_MONOTONIC_RAW: the system clock, PTP hardware, test clocks.
+"""Reads this machine's clocks against CLOCK_MONOTONIC_RAW: the system clock, PTP hardware and test clocks.
 
-In: clock names (system, ptpN, a device with a test clock). Out: crossings, each with half its bracket.
+Each reading is a cross-timestamp with half of its bracket as the error.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from pathlib import Path
 from typing import Final
 
 from actuators.settings import TestClockSettings
-from actuators.timescale import Crossing
+from actuators.timescale import CrossTimestamp
 from native.core.hostclock import cross
 from native.core.probe import TestClock
 
 __all__ = ["OffsetReads", "PhcDevice", "Sources", "parse_offset", "parse_offset_extended"]
 
-TRIES: Final = 16
+BRACKET_TRIES: Final = 16
 _TIME: Final = struct.Struct("<qII")
 """struct ptp_clock_time of linux/ptp_clock.h: s, ns, reserved."""
 PHC_READS: Final = 10
-MOST_READS: Final = 25
+MAX_READS: Final = 25
 
 OffsetReads = list[tuple[int, int, int]]
-"""(system before, hardware, system after), ns, a read each."""
+"""(system before, hardware, system after) in ns, for each read."""
 
 
 def _iowr(number: int, size: int, direction: int = 3) -> int:
-    """Return an ioctl's number: _IOWR('=', number, size) of asm-generic/ioctl.h; direction 1 is _IOW."""
+    """Return an ioctl number: _IOWR('=', number, size) of asm-generic/ioctl.h; direction 1 gives _IOW."""
     return direction << 30 | size << 16 | ord("=") << 8 | number
 
 
-_EXTENDED_BYTES: Final = 16 + MOST_READS * 3 * _TIME.size
-_BASIC_BYTES: Final = 16 + (2 * MOST_READS + 1) * _TIME.size
+_EXTENDED_BYTES: Final = 16 + MAX_READS * 3 * _TIME.size
+_BASIC_BYTES: Final = 16 + (2 * MAX_READS + 1) * _TIME.size
 PTP_SYS_OFFSET_EXTENDED: Final = _iowr(9, _EXTENDED_BYTES)
 PTP_SYS_OFFSET: Final = _iowr(5, _BASIC_BYTES, direction=1)
 
@@ -48,25 +48,25 @@ def _ns(data: bytes, number: int) -> int:
 
 
 def parse_offset_extended(data: bytes) -> OffsetReads:
-    """Return the reads in a struct ptp_sys_offset_extended: system, hardware, system, for each."""
-    reads = min(int.from_bytes(data[:4], "little"), MOST_READS)
+    """Return the reads of a struct ptp_sys_offset_extended; each holds system, hardware, system."""
+    reads = min(int.from_bytes(data[:4], "little"), MAX_READS)
     return [(_ns(data, 3 * i), _ns(data, 3 * i + 1), _ns(data, 3 * i + 2)) for i in range(reads)]
 
 
 def parse_offset(data: bytes) -> OffsetReads:
-    """Return the reads in a struct ptp_sys_offset: system and hardware in turns, system last."""
-    reads = min(int.from_bytes(data[:4], "little"), MOST_READS)
+    """Return the reads of a struct ptp_sys_offset: system and hardware alternate, system is last."""
+    reads = min(int.from_bytes(data[:4], "little"), MAX_READS)
     return [(_ns(data, 2 * i), _ns(data, 2 * i + 1), _ns(data, 2 * i + 2)) for i in range(reads)]
 
 
 def shortest(reads: OffsetReads) -> tuple[int, int, float]:
-    """Return (system, hardware, half the bracket), ns, of the read whose bracket is shortest.
+    """Return (system, hardware, half the bracket) in ns of the read with the shortest bracket.
 
-    Raises ValueError where none is in order.
+    Raises ValueError if no read is in order.
     """
     whole = [(after - before, before, hardware) for before, hardware, after in reads if after >= before]
     if not whole:
-        raise ValueError(f"{len(reads)} readings of a PTP clock, expected one that is in order")
+        raise ValueError(f"{len(reads)} readings of a PTP clock, expected one with times in order")
     took, before, hardware = min(whole)
     return before + took // 2, hardware, (took + 1) / 2
 
@@ -75,35 +75,35 @@ class PhcDevice:
     """A PTP hardware clock, /dev/ptpN."""
 
     def __init__(self, path: Path) -> None:
-        """Open it to be read. Raises OSError."""
+        """Open the device for reading. Raises OSError."""
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self._extended = True
 
     def read(self) -> tuple[int, int, float]:
-        """Return (CLOCK_REALTIME, this clock, half the bracket), ns. Raises OSError, ValueError."""
+        """Return (CLOCK_REALTIME, this clock, half the bracket) in ns. Raises OSError, ValueError."""
         if self._extended:
-            asked = bytearray(_EXTENDED_BYTES)
-            asked[:4] = PHC_READS.to_bytes(4, "little")
+            request = bytearray(_EXTENDED_BYTES)
+            request[:4] = PHC_READS.to_bytes(4, "little")
             try:
-                fcntl.ioctl(self.fd, PTP_SYS_OFFSET_EXTENDED, asked)
-                return shortest(parse_offset_extended(bytes(asked)))
+                fcntl.ioctl(self.fd, PTP_SYS_OFFSET_EXTENDED, request)
+                return shortest(parse_offset_extended(bytes(request)))
             except OSError as error:
                 if error.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL):
                     raise
                 self._extended = False
-        asked = bytearray(_BASIC_BYTES)
-        asked[:4] = PHC_READS.to_bytes(4, "little")
-        fcntl.ioctl(self.fd, PTP_SYS_OFFSET, asked)
-        return shortest(parse_offset(bytes(asked)))
+        request = bytearray(_BASIC_BYTES)
+        request[:4] = PHC_READS.to_bytes(4, "little")
+        fcntl.ioctl(self.fd, PTP_SYS_OFFSET, request)
+        return shortest(parse_offset(bytes(request)))
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Close the device."""
         os.close(self.fd)
 
 
 class Sources:
-    """Reads the clocks of one host by name. Clocks that cannot be read are said once in `unreadable`."""
+    """Reads the clocks of one host by name. `unreadable` holds the error of each clock that failed."""
 
     def __init__(self, test_clocks: Mapping[str, TestClockSettings], devices: Path = Path("/dev")) -> None:
         now_ns = time.time_ns()
@@ -115,29 +115,29 @@ class Sources:
         self._phc: dict[str, PhcDevice] = {}
         self.unreadable: dict[str, str] = {}
 
-    def read(self, clocks: Iterable[str]) -> dict[str, Crossing]:
-        """Return a crossing of the system clock, and of each of `clocks` that can be read here."""
-        system = cross_system()
+    def read(self, clocks: Iterable[str]) -> dict[str, CrossTimestamp]:
+        """Return a cross-timestamp of the system clock, and of each of `clocks` that can be read here."""
+        system = cross_timestamp_system()
         found = {"system": system}
         for name in clocks:
             if name in self._test:
-                # The clock is a function of the system clock, so it is known as well as that is.
+                # A test clock is a function of the system clock, so both readings have the same error.
                 reading = self._test[name].reading(system.clock_ns)
-                found[name] = Crossing(system.raw_ns, reading, system.half_ns)
+                found[name] = CrossTimestamp(system.raw_ns, reading, system.half_ns)
             elif name.startswith("ptp") and name[3:].isdigit():
-                crossing = self._cross_phc(name)
-                if crossing is not None:
-                    found[name] = crossing
+                cross_timestamp = self._cross_timestamp_phc(name)
+                if cross_timestamp is not None:
+                    found[name] = cross_timestamp
         return found
 
-    def _cross_phc(self, name: str) -> Crossing | None:
-        """Return a hardware clock's crossing: by way of the system clock, read against the raw one twice."""
+    def _cross_timestamp_phc(self, name: str) -> CrossTimestamp | None:
+        """Read a hardware clock between two cross-timestamps of the system clock."""
         try:
             if name not in self._phc:
                 self._phc[name] = PhcDevice(self._devices / name)
-            before = cross_system()
+            before = cross_timestamp_system()
             system_ns, clock_ns, half_ns = self._phc[name].read()
-            after = cross_system()
+            after = cross_timestamp_system()
         except (OSError, ValueError) as error:
             self.unreadable[name] = f"{self._devices / name}: {error}"
             return None
@@ -145,24 +145,24 @@ class Sources:
         return through(before, after, system_ns, clock_ns, half_ns)
 
     def close(self) -> None:
-        """Let go of all devices."""
+        """Close all devices."""
         for device in self._phc.values():
             device.close()
         self._phc.clear()
 
 
-def cross_system() -> Crossing:
-    """Return a crossing of CLOCK_REALTIME with the raw clock."""
-    before_ns, clock_ns, after_ns = cross(time.CLOCK_REALTIME, TRIES)
-    return Crossing((before_ns + after_ns) // 2, clock_ns, (after_ns - before_ns + 1) / 2)
+def cross_timestamp_system() -> CrossTimestamp:
+    """Return a cross-timestamp of CLOCK_REALTIME and the raw clock."""
+    before_ns, clock_ns, after_ns = cross(time.CLOCK_REALTIME, BRACKET_TRIES)
+    return CrossTimestamp((before_ns + after_ns) // 2, clock_ns, (after_ns - before_ns + 1) / 2)
 
 
 def through(
-    before: Crossing, after: Crossing, system_ns: int, clock_ns: int, half_ns: float
-) -> Crossing | None:
-    """Return a clock's crossing, read at `system_ns` between two crossings of the system clock.
+    before: CrossTimestamp, after: CrossTimestamp, system_ns: int, clock_ns: int, half_ns: float
+) -> CrossTimestamp | None:
+    """Return the cross-timestamp of a clock read at `system_ns`, between two of the system clock.
 
-    None where the system clock stepped in between.
+    Returns None if the system clock stepped in between.
     """
     system_took_ns, raw_took_ns = after.clock_ns - before.clock_ns, after.raw_ns - before.raw_ns
     if (
@@ -172,4 +172,4 @@ def through(
     ):
         return None
     raw_ns = before.raw_ns + round((system_ns - before.clock_ns) * (raw_took_ns / system_took_ns))
-    return Crossing(raw_ns, clock_ns, half_ns + max(before.half_ns, after.half_ns))
+    return CrossTimestamp(raw_ns, clock_ns, half_ns + max(before.half_ns, after.half_ns))

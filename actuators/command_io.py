@@ -1,8 +1,9 @@
-"""The log's side of the hand: decisions, fallbacks and config in; reports, states and rejects out.
+"""Kafka I/O of the flow actuator, in a thread of its own.
 
-In: the partitions that the hosts hash to, no group but for offsets. Out: messages for one thread to take, and
-an event that wakes it. Offsets are committed once what a message led to is done and reported, in order. While
-much waits to be taken, no more decisions are read; config, by which all action is stopped, goes before all.
+It reads decisions, fallbacks and config from the partitions that the hosts hash to, and publishes reports,
+states and rejects. The acting thread takes messages from a queue and is woken by an eventfd. An offset is
+committed once its message is processed and reported, in order. A long queue pauses the decisions. Config has
+its own queue and is taken first, because it can stop all actions.
 """
 
 from __future__ import annotations
@@ -30,34 +31,34 @@ from confluent_kafka import Message as KafkaMessage
 
 from actuators.clock_consumer import reject_record
 from schemas import codec
-from schemas.partition import partition_of
+from schemas.kafka.partitioning import partition_of
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, Topic
 
-__all__ = ["Offsets", "Orders", "Taken"]
+__all__ = ["CommandIO", "LogMessage", "Offsets"]
 
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
 _COMMIT_S: Final = 0.2
-_ASK_S: Final = 0.2
-_FRESH_MS: Final = 10_000
-"""How far back an actuator looks that never committed anything."""
-_WAITING_MOST: Final = 20_000
-_REPEAT_S: Final = 10.0
+_RETRY_S: Final = 0.2
+_LOOKBACK_MS: Final = 10_000
+"""An actuator that never committed an offset starts this far back."""
+_MAX_UNSENT: Final = 20_000
+_WARN_EVERY_S: Final = 10.0
 _CLOSE_S: Final = 2.0
-_READ_MOST: Final = 10_000
-_READ_BYTES: Final = 32 << 20
-"""Messages and bytes that may wait to be taken before reading decisions pauses."""
-_AT_ONCE: Final = 1000
+_MAX_QUEUED: Final = 10_000
+_MAX_QUEUED_BYTES: Final = 32 << 20
+"""Limits of the queue, in messages and bytes, beyond which reading pauses."""
+_BATCH: Final = 1000
 _DECISION_BYTES: Final = 32_768
-"""Above what a decision can be."""
+"""Larger than any valid decision."""
 
 Record = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Offsets:
-    """Offsets of one partition that were taken, and how far all of them are done. Pure."""
+    """The offsets of one partition: taken, done, and ready to commit. Pure."""
 
     next: int | None = None
     """Offset after the last one taken."""
@@ -66,16 +67,16 @@ class Offsets:
     committed: int | None = None
 
     def take(self, offset: int) -> None:
-        """Take that a message is being worked at."""
+        """Record that processing of a message has begun."""
         heapq.heappush(self._open, offset)
         self.next = offset + 1
 
     def done(self, offset: int) -> None:
-        """Take that nothing of a message is left to do."""
+        """Record that a message is fully processed."""
         self._done.add(offset)
 
     def to_commit(self) -> int | None:
-        """Return the offset to commit: all before it is done; None where that is so already."""
+        """Return the offset below which all messages are done; None if it is committed already."""
         while self._open and self._open[0] in self._done:
             self._done.discard(heapq.heappop(self._open))
         found = self._open[0] if self._open else self.next
@@ -86,9 +87,12 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Something for the hand: a message, `ready` once the whole config has been read, or `told`: a report
-    that the log has."""
+class LogMessage:
+    """An item for the acting thread.
+
+    `kind` is a message's topic in short, `ready` once the whole config is read, or `published` for a report
+    that the log has stored.
+    """
 
     kind: str
     key: bytes | None = None
@@ -98,61 +102,80 @@ class Taken:
 
     @property
     def append_ms(self) -> int:
-        """When the log took the message, ms since the Unix epoch; 0 or less: not known."""
+        """LogAppendTime of the message in ms since the Unix epoch; 0 or less if unknown."""
         return 0 if self.message is None else int(self.message.timestamp()[1])
 
 
-class Orders:
-    """Reads and writes in a thread of its own; `taken` and `wake_fd` are for the one who acts."""
+class CommandIO:
+    """Reads and writes in a thread. The acting thread uses `queued`, `urgent` and `wake_fd`."""
 
     def __init__(
-        self, client: dict[str, Any], name: str, hosts: Sequence[str],
-        registry: codec.Registry | None = None, *, flows: bool = False,
-    ) -> None:  # fmt: skip
-        """`name`: of the actuator; its offsets are kept under it. `flows`: whether to read the hosts' flow
-        reports, from now on."""
+        self,
+        client: dict[str, Any],
+        name: str,
+        hosts: Sequence[str],
+        registry: codec.Registry | None = None,
+        *,
+        flows: bool = False,
+    ) -> None:
+        """`name`: the actuator's name, which is part of its group id. `flows`: also read the hosts' flow
+        reports, from now on.
+        """
         self._hosts, self._registry, self._flows = list(hosts), registry, flows
-        self._consumer = Consumer({
-            **client, "group.id": f"fabrictime-act-{name}", "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "allow.auto.create.topics": False,
-            "enable.partition.eof": True, "fetch.wait.max.ms": 500, "fetch.min.bytes": 1,
-        })  # fmt: skip
-        self._producer = Producer({
-            **client, "partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 0,
-            "message.timeout.ms": 0, "queue.buffering.max.messages": 2 * _WAITING_MOST,
-        })  # fmt: skip
-        self.taken: deque[Taken] = deque()
-        self.urgent: deque[Taken] = deque()
-        """Config and `ready`: to be taken first."""
+        self._consumer = Consumer(
+            {
+                **client,
+                "group.id": f"fabrictime-act-{name}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "allow.auto.create.topics": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 500,
+                "fetch.min.bytes": 1,
+            }
+        )
+        self._producer = Producer(
+            {
+                **client,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": 0,
+                "queue.buffering.max.messages": 2 * _MAX_UNSENT,
+            }
+        )
+        self.queued: deque[LogMessage] = deque()
+        self.urgent: deque[LogMessage] = deque()
+        """Config and `ready`; taken before `queued`."""
         self._given_bytes = self._taken_bytes = 0
         self._paused: list[TopicPartition] = []
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._offsets: dict[int, Offsets] = {}
         self._config_open: set[int] = set()
-        self._said: dict[str, float] = {}
+        self._last_warned_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self.assigned = False
         self.rejected = 0
         self.dropped = 0
-        """Reports that the log could not take for too long."""
+        """Reports given up because the log was unavailable for too long."""
         self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
-    def next(self) -> Taken | None:
-        """Return the next one of `taken`, None where nothing waits."""
-        if not self.taken:
+    def next(self) -> LogMessage | None:
+        """Return the next item of `queued`; None if it is empty."""
+        if not self.queued:
             return None
-        taken = self.taken.popleft()
-        self._taken_bytes += len(taken.value or b"")
-        return taken
+        queued = self.queued.popleft()
+        self._taken_bytes += len(queued.value or b"")
+        return queued
 
     def report(self, record: Record, done: Callable[[], None]) -> None:
-        """Publish an `ActionReport`; `done` is called once the log has it, or never will."""
+        """Publish an `ActionReport`. `done` is called once the log has stored it, or it is given up."""
 
         def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
             self._waiting -= 1
@@ -160,10 +183,10 @@ class Orders:
                 self.dropped += 1
                 self._warn(f"{ACTIONS.name}: report of {record['decision_id']} not taken: {error}")
             else:
-                self._give(Taken("told", record=record))
+                self._give(LogMessage("published", record=record))
             done()
 
-        if self._waiting >= _WAITING_MOST:
+        if self._waiting >= _MAX_UNSENT:
             self.dropped += 1
             done()
             return
@@ -175,25 +198,25 @@ class Orders:
         self._produce(ACTUATORS, record["actuator"], record, None)
 
     def reject(self, message: Any, bad: codec.BadRecord) -> None:
-        """Tell of a message that could not be read."""
+        """Publish a `Reject` for a message that could not be used."""
         self.rejected += 1
         record = reject_record(message, bad)
         self._warn(f"{message.topic()}: {bad}")
         self._produce(REJECTS, str(message.topic()), record, None)
 
     def done(self, message: Any) -> None:
-        """Take that nothing of a decision's message is left to do."""
+        """Record that the message of a decision is fully processed."""
         with self._lock:
             offsets = self._offsets.get(message.partition())
             if offsets is not None:
                 offsets.done(message.offset())
 
     def flush(self, timeout_s: float) -> int:
-        """Wait for what is being sent; return how many messages are left."""
+        """Wait until all messages are sent. Return the number still unsent."""
         return int(self._producer.flush(timeout_s))
 
     def close(self) -> None:
-        """End reading, send what waits, commit."""
+        """Stop reading, send what is queued, and commit."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S + 1)
@@ -211,12 +234,12 @@ class Orders:
             if delivered is not None:
                 delivered(KafkaError(KafkaError._QUEUE_FULL), None)
 
-    def _give(self, taken: Taken) -> None:
-        if taken.kind in ("config", "ready"):
-            self.urgent.append(taken)
+    def _give(self, queued: LogMessage) -> None:
+        if queued.kind in ("config", "ready"):
+            self.urgent.append(queued)
         else:
-            self._given_bytes += len(taken.value or b"")
-            self.taken.append(taken)
+            self._given_bytes += len(queued.value or b"")
+            self.queued.append(queued)
         os.eventfd_write(self.wake_fd, 1)
 
     # --- the thread ---
@@ -227,12 +250,12 @@ class Orders:
             try:
                 self._producer.poll(0)
                 if not self.assigned and not self._assign():
-                    self._stopping.wait(_ASK_S)
+                    self._stopping.wait(_RETRY_S)
                     continue
                 self._pause()
                 first = self._consumer.poll(_POLL_S)
                 if first is not None:
-                    for message in [first, *self._consumer.consume(_AT_ONCE, 0)]:
+                    for message in [first, *self._consumer.consume(_BATCH, 0)]:
                         self._take(message)
                 now_s = time.monotonic()
                 if now_s - commit_s >= _COMMIT_S:
@@ -242,12 +265,12 @@ class Orders:
                 self._warn(str(error))
 
     def _pause(self) -> None:
-        """Read nothing but config while much waits to be taken."""
-        waiting, size = len(self.taken), self._given_bytes - self._taken_bytes
-        if not self._paused and (waiting > _READ_MOST or size > _READ_BYTES):
+        """Pause everything but config while the queue is long."""
+        waiting, size = len(self.queued), self._given_bytes - self._taken_bytes
+        if not self._paused and (waiting > _MAX_QUEUED or size > _MAX_QUEUED_BYTES):
             self._paused = [tp for tp in self._consumer.assignment() if tp.topic != CONFIG.name]
             self._consumer.pause(self._paused)
-        elif self._paused and waiting < _READ_MOST // 2 and size < _READ_BYTES // 2:
+        elif self._paused and waiting < _MAX_QUEUED // 2 and size < _MAX_QUEUED_BYTES // 2:
             self._consumer.resume(self._paused)
             self._paused = []
 
@@ -257,7 +280,7 @@ class Orders:
         for topic in (DECISIONS, FALLBACKS, CONFIG, *((FLOWS,) if self._flows else ())):
             found = known.get(topic.name)
             if found is None or found.error is not None or not found.partitions:
-                self._warn(f"{topic.name}: no such topic yet")
+                self._warn(f"{topic.name}: topic does not exist yet")
                 return False
             counts[topic] = len(found.partitions)
         wanted = self._begin(counts[DECISIONS])
@@ -273,12 +296,12 @@ class Orders:
         return True
 
     def _begin(self, partitions: int) -> list[TopicPartition]:
-        """Return where to go on with decisions: after what is done; without that, some seconds ago."""
+        """Return where to start with decisions: at the committed offset, else some seconds ago."""
         numbers = sorted({partition_of(host, partitions) for host in self._hosts})
         committed = self._consumer.committed(
             [TopicPartition(DECISIONS.name, number) for number in numbers], timeout=5
         )
-        ago_ms = time.time_ns() // 1_000_000 - _FRESH_MS
+        ago_ms = time.time_ns() // 1_000_000 - _LOOKBACK_MS
         since = self._consumer.offsets_for_times(
             [TopicPartition(DECISIONS.name, number, ago_ms) for number in numbers], timeout=5
         )
@@ -287,7 +310,7 @@ class Orders:
             if done.error is not None:
                 raise KafkaException(done.error)
             begin = done if done.offset >= 0 else fresh
-            if begin.offset < 0:  # nothing is that young: from the end as it is now, not as it will be
+            if begin.offset < 0:  # no message is that recent: start from the present end
                 _, end = self._consumer.get_watermark_offsets(begin, timeout=5)
                 begin = TopicPartition(DECISIONS.name, begin.partition, end)
             found.append(begin)
@@ -303,12 +326,14 @@ class Orders:
             elif message.topic() == CONFIG.name and self._config_open:
                 self._config_open.discard(message.partition())
                 if not self._config_open:
-                    self._give(Taken("ready"))
+                    self._give(LogMessage("ready"))
             return
         kind = {
-            DECISIONS.name: "decision", FALLBACKS.name: "fallbacks", CONFIG.name: "config",
+            DECISIONS.name: "decision",
+            FALLBACKS.name: "fallbacks",
+            CONFIG.name: "config",
             FLOWS.name: "flows",
-        }  # fmt: skip
+        }
         if message.topic() == DECISIONS.name:
             with self._lock:
                 self._offsets[int(message.partition() or 0)].take(int(message.offset() or 0))
@@ -318,7 +343,7 @@ class Orders:
                 self.reject(message, codec.BadRecord("TOO_LARGE", text))
                 self.done(message)
                 return
-        self._give(Taken(kind[str(message.topic())], message.key(), message.value(), message))
+        self._give(LogMessage(kind[str(message.topic())], message.key(), message.value(), message))
 
     def _commit(self, final: bool = False) -> None:
         with self._lock:
@@ -338,10 +363,10 @@ class Orders:
             self._warn(str(error))
 
     def _warn(self, line: str) -> None:
-        """Log a line, the same beginning at most every 10 s."""
+        """Log a line, at most every 10 s for lines with the same beginning."""
         now_s, head = time.monotonic(), line[:40]
-        if now_s - self._said.get(head, -_REPEAT_S) >= _REPEAT_S:
-            if len(self._said) > 100:
-                self._said.clear()
-            self._said[head] = now_s
+        if now_s - self._last_warned_s.get(head, -_WARN_EVERY_S) >= _WARN_EVERY_S:
+            if len(self._last_warned_s) > 100:
+                self._last_warned_s.clear()
+            self._last_warned_s[head] = now_s
             _log.warning("%s", line)

@@ -1,14 +1,18 @@
-"""The lines between an actuator and the owners of flows: ASCII, one a line, fields separated by blanks.
+"""The line protocol between the actuator and flow endpoints: ASCII, one message per line, fields separated
+by blanks.
 
-In: what an owner says, commands. Out: parsed lines, lines to send. An owner says
+An endpoint sends
 
     FLOW <key> <source port> <verbs> [host]     verbs: MOVE,PACE or -
     GONE <key> [host]
     DONE <id> <source port or bit/s now in force> <how>
     FAILED <id> <text>
 
-and is told `MOVE <id> <key> <source port> <host>`, `PACE <id> <key> <bit/s> <host>` (0: let go) and
-`ERROR <text>`.
+and receives
+
+    MOVE <id> <key> <source port> <host>
+    PACE <id> <key> <bit/s> <host>              0 bit/s removes the limit
+    ERROR <text>
 """
 
 from __future__ import annotations
@@ -17,20 +21,20 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["HOW", "LINE_BYTES", "RATE_MOST", "Done", "Failed", "Flow", "Gone", "command", "parse"]
+__all__ = ["HOW", "LINE_BYTES", "RATE_MAX_BPS", "Done", "Failed", "Flow", "Gone", "command", "parse"]
 
 LINE_BYTES: Final = 512
 VERBS: Final = frozenset({"MOVE", "PACE"})
 HOW: Final = frozenset({"SOCKET", "UDP_SPORT", "SQD", "STANDBY", "PACING", "RATE_LIMIT", "HTB", "SIMULATED"})
 _KEY: Final = re.compile(r"sock:\d{1,20}|qp:[!-9;-~]{1,128}:\d{1,10}:\d{1,20}")
 _HOST: Final = re.compile(r"[^\s/>]{1,128}")
-RATE_MOST: Final = 10**15
-"""bit/s, above any NIC's."""
+RATE_MAX_BPS: Final = 10**15
+"""bit/s, above the rate of any NIC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A flow that is there, or that has changed; `host` None: where there is one host alone."""
+    """A flow that is new or has changed. `host` is None if the actuator serves a single host."""
 
     key: str
     port: int
@@ -40,7 +44,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A flow that is no more."""
+    """A flow that ended."""
 
     key: str
     host: str | None
@@ -48,7 +52,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A command that is carried out."""
+    """A command that was carried out."""
 
     number: int
     value: int
@@ -57,14 +61,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A command that could not be."""
+    """A command that failed."""
 
     number: int
     text: str
 
 
 def parse(line: bytes) -> Flow | Gone | Done | Failed:
-    """Return what an owner says. Raises ValueError."""
+    """Parse a line of an endpoint. Raises ValueError."""
     if len(line) > LINE_BYTES:
         raise ValueError(f"a line of {len(line)} bytes, expected at most {LINE_BYTES}")
     try:
@@ -81,9 +85,9 @@ def parse(line: bytes) -> Flow | Gone | Done | Failed:
     if verb == "DONE" and len(rest) == 3:
         if rest[2] not in HOW:
             raise ValueError(f"DONE: how {rest[2]!r:.40}, expected one of {', '.join(sorted(HOW))}")
-        return Done(_whole(rest[0], 0, 2**63), _whole(rest[1], 0, RATE_MOST), rest[2])
+        return Done(_whole(rest[0], 0, 2**63), _whole(rest[1], 0, RATE_MAX_BPS), rest[2])
     if verb == "FAILED" and rest:
-        return Failed(_whole(rest[0], 0, 2**63), " ".join(rest[1:]) or "its owner could not")
+        return Failed(_whole(rest[0], 0, 2**63), " ".join(rest[1:]) or "its endpoint could not")
     raise ValueError(f"{text!r:.80}: expected FLOW, GONE, DONE or FAILED with its fields")
 
 
@@ -111,7 +115,7 @@ def _verbs(text: str) -> frozenset[str]:
     return verbs
 
 
-def _whole(text: str, least: int, most: int) -> int:
-    if not (text.isdecimal() and len(text) <= 20 and least <= int(text) <= most):
-        raise ValueError(f"{text!r:.40}: expected a whole number from {least} to {most}")
+def _whole(text: str, minimum: int, maximum: int) -> int:
+    if not (text.isdecimal() and len(text) <= 20 and minimum <= int(text) <= maximum):
+        raise ValueError(f"{text!r:.40}: expected a whole number from {minimum} to {maximum}")
     return int(text)

@@ -1,6 +1,6 @@
-"""Fabric time as a clock page of this machine says it, else the system clock.
+"""Provides fabric time from a clock page of this machine, else from the system clock.
 
-In: the pages of the hosts that are served; all tell the same time. Out: ns since the Unix epoch.
+All pages of a machine hold the same time.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from native.core.hostclock import PageWriter, raw_ns
 
 __all__ = ["FabricTime"]
 
-_LOOK_NS: Final = 200_000_000
+_REFRESH_NS: Final = 200_000_000
 
 
 class FabricTime:
-    """Call it for the time. A page is looked at again every 200 ms."""
+    """A callable that returns the time. It reads a page again every 200 ms."""
 
     def __init__(self, pages: Sequence[Path]) -> None:
         self._pages = list(pages)
         self._content: Content | None = None
-        self._look_raw_ns = 0
+        self._refresh_raw_ns = 0
 
     def __call__(self) -> int:
-        """Return fabric time, ns."""
+        """Return fabric time in ns since the Unix epoch."""
         now_ns = raw_ns()
-        if now_ns >= self._look_raw_ns:
-            self._look_raw_ns = now_ns + _LOOK_NS
-            self._content = self._look(now_ns)
+        if now_ns >= self._refresh_raw_ns:
+            self._refresh_raw_ns = now_ns + _REFRESH_NS
+            self._content = self._refresh(now_ns)
         content = self._content
         if content is None or now_ns >= content.expires_raw_ns:
             return time.time_ns()
-        whole, rest = content.joined.fabric_ns(now_ns)
+        whole, rest = content.slewed.fabric_ns(now_ns)
         return whole + round(rest)
 
     @property
     def known(self) -> bool:
-        """Whether a page says it."""
+        """True if a page provides the time."""
         return self._content is not None
 
-    def _look(self, now_ns: int) -> Content | None:
+    def _refresh(self, now_ns: int) -> Content | None:
         for path in self._pages[:2]:
             content = _read(path)
             if content is not None and content.state != UNSYNCED and now_ns < content.expires_raw_ns:
                 return content
-        self._pages = [*self._pages[2:], *self._pages[:2]]  # others the next time
+        self._pages = [*self._pages[2:], *self._pages[:2]]  # try other pages next time
         return None
 
 
 def _read(path: Path) -> Content | None:
-    """Return what a page says, None where there is none that can be read."""
+    """Return the content of a page; None if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

@@ -1,10 +1,9 @@
-"""The hand of a host, or of all hosts that live here: carries decisions out and tells what came of them.
+"""The flow actuator: carries out the decisions for the hosts that it serves, and reports the results.
 
-In: `ActuatorSettings`, the hosts; decisions, fallbacks and config from the log; owners of flows on the
-control socket; words of probers. Out: commands to owners, reports on `fabric.actions`, until SIGTERM or
-SIGINT: then it lets go of the rates that it holds, and moves stay. One thread acts and waits for no log,
-another reads and writes there. A process beside the one that keeps the clock pages: neither waits for the
-other's interpreter.
+It takes decisions, fallbacks and config from Kafka, and path status reports from the hosts' probers. It sends
+commands to flow endpoints and publishes reports on `fabric.actions`. On SIGTERM or SIGINT it ends all leases;
+moves stay. One thread acts and never waits for Kafka; another does the Kafka I/O. The clock pages have a
+process of their own, so that neither service waits for the other's interpreter lock.
 """
 
 from __future__ import annotations
@@ -26,177 +25,190 @@ from typing import Any, Final
 
 from sdnotify import SystemdNotifier
 
-from actuators.applier import Applier, key_of, read_decision
-from actuators.command_io import Orders, Taken
-from actuators.effectors.endpoints import Owners
-from actuators.effectors.kernel_pacing import KernelPaces
+from actuators.applier import Applier, read_decision
+from actuators.command_io import CommandIO, LogMessage
+from actuators.effectors.endpoints import FlowEndpoints
+from actuators.effectors.kernel_pacing import KernelPacing
 from actuators.fabric_time import FabricTime
+from actuators.flow_state import key_of
 from actuators.journal import Journal
 from actuators.kafka_clients import kafka_client, registry_of
-from actuators.local_repair import Links, Reflex
-from actuators.owned_sockets import leave, receive_at, received
+from actuators.local_repair import DeadLinks, LocalRepair
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
+from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
 from schemas.sanity import check_epoch
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS
 
-__all__ = ["Hand", "main"]
+__all__ = ["FlowActuator", "main"]
 
 _log = logging.getLogger(__name__)
 
 _STATUS_S: Final = 5.0
 _IDLE_S: Final = 0.25
-_AGAIN_S: Final = 0.02
-_LEAST_S: Final = 0.001
-"""Between two turns that nothing calls for but the time: a due time that is over and stays costs a twentieth
-of a processor then, and not, in the real-time class, all of it."""
+_RETRY_S: Final = 0.02
+_MIN_WAIT_S: Final = 0.001
+"""Minimum wait. A due time that stays in the past then costs a twentieth of a processor, not all of it."""
 _FLUSH_S: Final = 2.0
-_WORD_BYTES: Final = 1 << 20
-_WORDS_BYTES: Final = 4 << 20
-_WORDS_MOST: Final = 64
-"""Words that are taken at once, before anything else is looked at."""
-_WARNED_MOST: Final = 20
-_TAKEN_MOST: Final = 256
-"""Messages of the log that are taken before owners and leases are looked at again."""
+_STATUS_BYTES: Final = 1 << 20
+_STATUS_BUFFER_BYTES: Final = 4 << 20
+_MAX_STATUSES_AT_ONCE: Final = 64
+"""Path status reports taken at once, before anything else is served."""
+_MAX_WARNINGS: Final = 20
+_MAX_MESSAGES_AT_ONCE: Final = 256
+"""Kafka messages taken at once, before endpoints and leases are served."""
 
 Record = dict[str, Any]
 
 
-class Hand:
-    """The hosts' flows and what is done to them, without the log: `orders` stands for it."""
+class FlowActuator:
+    """The acting part, without Kafka: `command_io` exchanges messages with the log."""
 
     def __init__(
-        self, settings: ActuatorSettings, hosts: Sequence[HostSettings], name: str, orders: Orders, *,
-        simulated: bool = False, registry: codec.Registry | None = None,
-    ) -> None:  # fmt: skip
-        """Listen for owners, and take up what a former process noted. Raises OSError."""
-        self.name, self.orders, self._registry = name, orders, registry
+        self,
+        settings: ActuatorSettings,
+        hosts: Sequence[HostSettings],
+        name: str,
+        command_io: CommandIO,
+        *,
+        simulated: bool = False,
+        registry: codec.Registry | None = None,
+    ) -> None:
+        """Listen for flow endpoints and restore the state of a former process. Raises OSError."""
+        self.name, self.command_io, self._registry = name, command_io, registry
         self.run = secrets.randbits(62)
         self.selector = selectors.DefaultSelector()
         self.now_ns = FabricTime([host.clock_file for host in hosts])
         names = [host.host for host in hosts]
-        self.owners = Owners(
+        self.endpoints = FlowEndpoints(
             settings.control_path, names, self.selector, time.monotonic_ns, settings.answer_ms * 1_000_000
         )
-        try:  # not before: another one that listens there writes the journal
-            self.journal = Journal(settings.acts_path)
+        try:  # after listening, because the process that listens owns the journal
+            self.journal = Journal(settings.journal_path)
         except BaseException:
-            self.owners.close()
+            self.endpoints.close()
             raise
         boot = None if simulated else _boot()
         states = _of_hosts(self.journal.states)
-        self._kernels: dict[str, KernelPaces] = {}
+        self._kernels: dict[str, KernelPacing] = {}
         if settings.kernel_nics:
             self._kernels = {
-                host.host: KernelPaces(
-                    host.host, self.owners.of(host.host), settings.kernel_nics, host.netns
+                host.host: KernelPacing(
+                    host.host, self.endpoints.of(host.host), settings.kernel_nics, host.netns
                 )
                 for host in hosts
-            }  # fmt: skip
+            }
         self.appliers: dict[str, Applier] = {}
         for host in names:
             applier = self.appliers[host] = Applier(
-                host, self._kernels.get(host) or self.owners.of(host), self._report, self.now_ns,
-                time.monotonic_ns, notes=self.journal, states=states.get(host, {}), boot=boot,
-            )  # fmt: skip
+                host,
+                self._kernels.get(host) or self.endpoints.of(host),
+                self._report,
+                self.now_ns,
+                time.monotonic_ns,
+                store=self.journal,
+                states=states.get(host, {}),
+                boot=boot,
+            )
             applier.settled = False
-            self.owners.tell(host, applier)
+            self.endpoints.set_listener(host, applier)
         self._records: dict[str, Record] = {}
         self.ready = False
-        """Whether the config has been read: nothing is done before."""
+        """True once the config has been read; nothing is done before."""
         self._settle_s = time.monotonic() + settings.settle_ms / 1000
         self._settled = False
         self._announce_s: float | None = None
         self._announce_by_s = 0.0
         self.reports: dict[str, int] = {}
         """Reports so far, by outcome."""
-        self.selector.register(orders.wake_fd, selectors.EVENT_READ, self._woken)
-        self.links = Links()
-        self._reflexes: dict[str, Reflex] = {}
-        self._words: socket.socket | None = None
-        self._words_path = settings.reflex_path
-        self.words = self.words_refused = 0
-        """Words of probers that were heard, and that made no sense."""
-        if settings.reflex_ms is not None:
-            self._reflexes = {host: Reflex(settings.reflex_ms * 1_000_000) for host in names}
-            self._words = receive_at(self._words_path, _WORDS_BYTES)
-            self.selector.register(self._words, selectors.EVENT_READ, self._hear)
+        self.selector.register(command_io.wake_fd, selectors.EVENT_READ, self._woken)
+        self.links = DeadLinks()
+        self._repairs: dict[str, LocalRepair] = {}
+        self._status_socket: socket.socket | None = None
+        self._status_path = settings.path_status_path
+        self.statuses_received = self.statuses_refused = 0
+        """Path status reports that were received, and that were refused."""
+        if settings.local_repair_ms is not None:
+            self._repairs = {host: LocalRepair(settings.local_repair_ms * 1_000_000) for host in names}
+            self._status_socket = receive_at(self._status_path, _STATUS_BUFFER_BYTES)
+            self.selector.register(self._status_socket, selectors.EVENT_READ, self._receive_status)
 
-    def turn(self, most_s: float = _IDLE_S) -> None:
-        """Do what is due, and wait for more, at most so long."""
-        for key, events in self.selector.select(self._wait_s(most_s)):
+    def step(self, max_wait_s: float = _IDLE_S) -> None:
+        """Serve everything that is due, waiting up to `max_wait_s` for more."""
+        for key, events in self.selector.select(self._wait_s(max_wait_s)):
             key.data(events)
         self._take_some()
-        self.owners.tick()
-        self._reflex()
+        self.endpoints.tick()
+        self._repair()
         now_s = time.monotonic()
         if not self._settled and self.ready and now_s >= self._settle_s:
             self._settled = True
             for host, kernel in self._kernels.items():
-                kernel.resume(self.appliers[host].rates())
+                kernel.restore(self.appliers[host].rates())
             for applier in self.appliers.values():
                 applier.settle()
         for applier in self.appliers.values():
             applier.tick()
         if self._announce_s is not None and now_s >= self._announce_s:
-            self._announce(now_s)
+            self._announce_when_idle(now_s)
 
-    def announce(self, *, soon: bool = False) -> None:
-        """Tell what the actuator is at; `soon`: once commands that are on their way are answered."""
+    def announce_state(self, *, soon: bool = False) -> None:
+        """Publish the actuator's state; with `soon`, once pending commands are answered."""
         if soon:
             self._announce_s = time.monotonic()
             self._announce_by_s = self._announce_s + 1.0
         else:
-            self._tell(ending=False)
+            self._publish_state(ending=False)
 
     def end(self) -> None:
-        """Let go of all rates and say so; moves stay."""
+        """End all leases and publish the state. Moves stay in force."""
         for applier in self.appliers.values():
             applier.release("the actuator ends")
-        until_s = time.monotonic() + 2 * self.owners.answer_s
+        until_s = time.monotonic() + 2 * self.endpoints.answer_s
         while any(applier.busy for applier in self.appliers.values()) and time.monotonic() < until_s:
             for key, events in self.selector.select(0.01):
                 key.data(events)
-            self.owners.tick()
-        self._tell(ending=True)
-        left = self.orders.flush(_FLUSH_S)
+            self.endpoints.tick()
+        self._publish_state(ending=True)
+        left = self.command_io.flush(_FLUSH_S)
         if left:
             _log.warning("%d messages could not be sent before the end", left)
-        while (taken := self.orders.next()) is not None:
-            if taken.kind == "told":
-                self._take(taken)
+        while (incoming := self.command_io.next()) is not None:
+            if incoming.kind == "published":
+                self._take(incoming)
 
     def close(self) -> None:
-        """Hang up."""
-        if self._words is not None:
-            leave(self._words_path, self._words)
+        """Close all sockets and files."""
+        if self._status_socket is not None:
+            leave(self._status_path, self._status_socket)
         for kernel in self._kernels.values():
             kernel.close()
-        self.owners.close()
+        self.endpoints.close()
         self.selector.close()
         self.journal.close()
 
     @property
     def status(self) -> str:
-        """One line for people."""
+        """A one-line summary for the service manager."""
         moved = sum(applier.in_force for applier in self.appliers.values())
         modes = [applier.limits.act for applier in self.appliers.values()]
+        dead = len(self.links.dead_at(time.monotonic_ns()))
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.reports.items()))
         return (
-            f"{len(modes)} hosts, {sum(modes)} ACT, {self.owners.flows()} flows of "
-            f"{self.owners.connected} owners, {moved} actions in force; reports: {counts or 'none'}; "
-            f"{self.words} words of probers, {len(self.links.dead_at(time.monotonic_ns()))} dead links; "
-            f"{self.orders.rejected} refused, {self.owners.refused} lines unreadable"
+            f"{len(modes)} hosts, {sum(modes)} ACT, {self.endpoints.flows()} flows of "
+            f"{self.endpoints.connected} endpoints, {moved} actions in force; reports: {counts or 'none'}; "
+            f"{self.statuses_received} path status reports, {dead} dead links; "
+            f"{self.command_io.rejected} refused, {self.endpoints.refused} lines unreadable"
         )
 
-    # --- inside ---
+    # --- internals ---
 
-    def _wait_s(self, most_s: float) -> float:
-        if self.orders.urgent or (self.ready and self.orders.taken):
+    def _wait_s(self, max_wait_s: float) -> float:
+        if self.command_io.urgent or (self.ready and self.command_io.queued):
             return 0.0
-        waits = [most_s]
-        due_ns = self.owners.due_ns()
+        waits = [max_wait_s]
+        due_ns = self.endpoints.due_ns()
         if due_ns is not None:
             waits.append((due_ns - time.monotonic_ns()) / 1e9)
         leases = [due for applier in self.appliers.values() if (due := applier.due_ns()) is not None]
@@ -204,126 +216,128 @@ class Hand:
             waits.append((min(leases) - self.now_ns()) / 1e9)
         waits += [
             (due - time.monotonic_ns()) / 1e9
-            for reflex in self._reflexes.values()
-            if (due := reflex.due_ns()) is not None
+            for repair in self._repairs.values()
+            if (due := repair.due_ns()) is not None
         ]
         if self._announce_s is not None:
             waits.append(self._announce_s - time.monotonic())
         if not self._settled:
             waits.append(max(0.01, self._settle_s - time.monotonic()))
-        return max(_LEAST_S, min(waits))
+        return max(_MIN_WAIT_S, min(waits))
 
     def _woken(self, events: int) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.orders.wake_fd)
+            os.eventfd_read(self.command_io.wake_fd)
 
-    def _hear(self, events: int) -> None:
-        """Take the words of probers that have come."""
-        for _ in range(_WORDS_MOST):
-            if self._words is None:
+    def _receive_status(self, events: int) -> None:
+        """Take the path status reports that have arrived."""
+        for _ in range(_MAX_STATUSES_AT_ONCE):
+            if self._status_socket is None:
                 return
             try:
-                data = received(self._words, _WORD_BYTES)
+                data = received(self._status_socket, _STATUS_BYTES)
                 if data is None:
                     return
-                word = codec.decode(data, "ProberWord")
-                if word["nic"].partition("/")[0] not in self._reflexes:
-                    raise ValueError(f"{word['nic']!r}: no NIC of a host that is served here")
-                self.links.take(word, time.monotonic_ns())
-                self.words += 1
+                status = codec.decode(data, "PathStatusReport")
+                if status["nic"].partition("/")[0] not in self._repairs:
+                    raise ValueError(f"{status['nic']!r}: not a NIC of a host served here")
+                self.links.take(status, time.monotonic_ns())
+                self.statuses_received += 1
             except (codec.BadRecord, ValueError, PermissionError) as error:
-                self.words_refused += 1
-                if self.words_refused <= _WARNED_MOST:
-                    _log.warning("word of a prober: %s", error)
+                self.statuses_refused += 1
+                if self.statuses_refused <= _MAX_WARNINGS:
+                    _log.warning("path status report: %s", error)
 
-    def _reflex(self) -> None:
-        """Lead flows away from what is dead, where nobody decided."""
+    def _repair(self) -> None:
+        """Make local repairs where no decision has come in time."""
         if not self.ready:
             return
         now_ns = time.monotonic_ns()
         dead = self.links.dead_at(now_ns)
-        for host, reflex in self._reflexes.items():
+        for host, repair in self._repairs.items():
             if not dead:
-                reflex.look(dead, {}, {}, now_ns)
+                repair.due(dead, {}, {}, now_ns)
                 continue
             applier = self.appliers[host]
-            flows = list(reflex.flows())
-            paths = {flow: self.owners.path_of(host, key_of(flow)) for flow in flows}
+            flows = list(repair.flows())
+            paths = {flow: self.endpoints.path_of(host, key_of(flow)) for flow in flows}
             fences = {flow: applier.fence_of(flow) for flow in flows}
-            for wanted in reflex.look(dead, paths, fences, now_ns):
-                applier.reflex(*wanted, len(flows))
+            for wanted in repair.due(dead, paths, fences, now_ns):
+                applier.repair(*wanted, len(flows))
 
-    def _take_fallbacks(self, taken: Taken) -> None:
-        host = (taken.key or b"").decode("utf-8", "replace")
-        if host not in self._reflexes:
+    def _take_fallbacks(self, incoming: LogMessage) -> None:
+        host = (incoming.key or b"").decode("utf-8", "replace")
+        if host not in self._repairs:
             return
         try:
             record = None
-            if taken.value is not None:
-                record = codec.decode(taken.value, FALLBACKS.record, self._registry)
+            if incoming.value is not None:
+                record = codec.decode(incoming.value, FALLBACKS.record, self._registry)
                 if record["host"] != host:
                     raise codec.BadRecord("WRONG_KEY", f"key {host!r}, expected {record['host']!r}")
-                check_epoch(record, taken.append_ms)
+                check_epoch(record, incoming.append_ms)
         except codec.BadRecord as bad:
-            self.orders.reject(taken.message, bad)
+            self.command_io.reject(incoming.message, bad)
             return
         if record is not None:
             self.appliers[host].see_epoch(record["shard"], record["epoch"])
-        self._reflexes[host].take_fallbacks(record)
+        self._repairs[host].take_fallbacks(record)
 
-    def _take_flows(self, taken: Taken) -> None:
-        """Take what a host reports of its flows: those that the kernel may pace."""
-        kernel = self._kernels.get((taken.key or b"").decode("utf-8", "replace"))
-        if kernel is None or taken.value is None:
+    def _take_flows(self, incoming: LogMessage) -> None:
+        """Take a host's flow report: the kernel may pace these flows."""
+        kernel = self._kernels.get((incoming.key or b"").decode("utf-8", "replace"))
+        if kernel is None or incoming.value is None:
             return
         try:
-            record = codec.decode(taken.value, FLOWS.record, self._registry)
-        except codec.BadRecord:  # whoever keeps flows tells of it
+            record = codec.decode(incoming.value, FLOWS.record, self._registry)
+        except codec.BadRecord:  # the reader that keeps flows rejects it
             return
         for key in kernel.take_flows(record):
             self.appliers[kernel.host].seen(key)
 
     def _take_some(self) -> None:
-        """Take what the log said, all config first; of the rest nothing before that, and not too much."""
-        for _ in range(_TAKEN_MOST):
-            while self.orders.urgent:
-                self._take(self.orders.urgent.popleft())
-            taken = self.orders.next() if self.ready else None
-            if taken is None:
+        """Take queued messages: all config first, nothing else before the config is complete, and a
+        bounded number.
+        """
+        for _ in range(_MAX_MESSAGES_AT_ONCE):
+            while self.command_io.urgent:
+                self._take(self.command_io.urgent.popleft())
+            incoming = self.command_io.next() if self.ready else None
+            if incoming is None:
                 return
-            self._take(taken)
+            self._take(incoming)
 
-    def _take(self, taken: Taken) -> None:
-        if taken.kind == "told" and taken.record is not None:
-            self.appliers[taken.record["host"]].told(taken.record)
-        elif taken.kind == "config":
-            self._take_config(taken)
-        elif taken.kind == "flows":
-            self._take_flows(taken)
-        elif taken.kind == "fallbacks":
-            self._take_fallbacks(taken)
-        elif taken.kind == "ready":
+    def _take(self, incoming: LogMessage) -> None:
+        if incoming.kind == "published" and incoming.record is not None:
+            self.appliers[incoming.record["host"]].published(incoming.record)
+        elif incoming.kind == "config":
+            self._take_config(incoming)
+        elif incoming.kind == "flows":
+            self._take_flows(incoming)
+        elif incoming.kind == "fallbacks":
+            self._take_fallbacks(incoming)
+        elif incoming.kind == "ready":
             self.ready = True
             self._set_config()
-        elif taken.kind == "decision":
-            self._take_decision(taken)
+        elif incoming.kind == "decision":
+            self._take_decision(incoming)
 
-    def _take_config(self, taken: Taken) -> None:
-        key = (taken.key or b"").decode("utf-8", "replace")
+    def _take_config(self, incoming: LogMessage) -> None:
+        key = (incoming.key or b"").decode("utf-8", "replace")
         if key != EVERYONE and key not in self.appliers:
             return
         try:
-            if taken.value is None:
+            if incoming.value is None:
                 self._records.pop(key, None)
             else:
-                record = codec.decode(taken.value, CONFIG.record, self._registry)
+                record = codec.decode(incoming.value, CONFIG.record, self._registry)
                 if record["host"] != key:
                     raise codec.BadRecord(
                         "WRONG_KEY", f"key {key!r}, expected the record's {record['host']!r}"
                     )
                 self._records[key] = record
         except codec.BadRecord as bad:
-            self.orders.reject(taken.message, bad)
+            self.command_io.reject(incoming.message, bad)
             return
         if self.ready:
             self._set_config()
@@ -331,97 +345,116 @@ class Hand:
     def _set_config(self) -> None:
         for applier in self.appliers.values():
             applier.take_config(self._records)
-        self.announce(soon=True)
+        self.announce_state(soon=True)
 
-    def _take_decision(self, taken: Taken) -> None:
-        done = partial(self.orders.done, taken.message)
-        if taken.value is None or (taken.key or b"").decode("utf-8", "replace") not in self.appliers:
+    def _take_decision(self, incoming: LogMessage) -> None:
+        done = partial(self.command_io.done, incoming.message)
+        if incoming.value is None or (incoming.key or b"").decode("utf-8", "replace") not in self.appliers:
             done()
             return
         try:
-            decision = read_decision(taken.key, taken.value, self._registry)
-            check_epoch(decision, taken.append_ms)
+            decision = read_decision(incoming.key, incoming.value, self._registry)
+            check_epoch(decision, incoming.append_ms)
         except codec.BadRecord as bad:
-            self.orders.reject(taken.message, bad)
+            self.command_io.reject(incoming.message, bad)
             done()
             return
         self.appliers[decision["host"]].take(decision, done)
 
     def _report(self, record: Record, done: Any) -> None:
         self.reports[record["outcome"]] = self.reports.get(record["outcome"], 0) + 1
-        self.orders.report(record, done or _nothing)
+        self.command_io.report(record, done or _nothing)
 
-    def _announce(self, now_s: float) -> None:
-        """Tell once no command is on its way, and again until what is to be undone is."""
+    def _announce_when_idle(self, now_s: float) -> None:
+        """Publish the state once no command is pending, and again once an order to revert is carried out."""
         busy = any(applier.busy or applier.reverting for applier in self.appliers.values())
         if busy and now_s < self._announce_by_s:
-            self._announce_s = now_s + _AGAIN_S
+            self._announce_s = now_s + _RETRY_S
             return
         self._announce_s = None
-        self._tell(ending=False)
+        self._publish_state(ending=False)
 
-    def _tell(self, *, ending: bool) -> None:
+    def _publish_state(self, *, ending: bool) -> None:
         rows = [
             {
-                "host": host, "mode": "ACT" if applier.limits.act else "OBSERVE",
-                "config_version": applier.limits.version, "flows": self.owners.flows(host),
-                "in_force": applier.in_force, "reverting": applier.reverting,
+                "host": host,
+                "mode": "ACT" if applier.limits.act else "OBSERVE",
+                "config_version": applier.limits.version,
+                "flows": self.endpoints.flows(host),
+                "in_force": applier.in_force,
+                "reverting": applier.reverting,
             }
             for host, applier in self.appliers.items()
-        ]  # fmt: skip
+        ]
         at_ns, parts = self.now_ns(), max(1, -(-len(rows) // MAX_ELEMENTS))
         for part in range(parts):
-            self.orders.state({
-                "actuator": self.name, "run": self.run, "at_ns": at_ns, "part": part, "parts": parts,
-                "ending": ending, "hosts": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
-            })  # fmt: skip
+            self.command_io.state(
+                {
+                    "actuator": self.name,
+                    "run": self.run,
+                    "at_ns": at_ns,
+                    "part": part,
+                    "parts": parts,
+                    "ending": ending,
+                    "hosts": rows[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
+                }
+            )
 
 
 def main(
-    settings: ActuatorSettings, hosts: Sequence[HostSettings], *, name: str | None = None,
+    settings: ActuatorSettings,
+    hosts: Sequence[HostSettings],
+    *,
+    name: str | None = None,
     simulated: bool = False,
-) -> int:  # fmt: skip
-    """Act for `hosts` until SIGTERM or SIGINT; `simulated`: their flows are of any boot.
+) -> int:
+    """Act for `hosts` until SIGTERM or SIGINT. Return the exit code: 0 stopped, 2 cannot start.
 
-    Returns the exit code: 0 stopped, 2 cannot start.
+    `simulated`: accept flows of any boot.
     """
     stopping = threading.Event()
     _on_signals(stopping)
     found = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
     registry = registry_of(settings)
-    orders = Orders(
-        kafka_client(settings), found, [host.host for host in hosts], registry,
+    command_io = CommandIO(
+        kafka_client(settings),
+        found,
+        [host.host for host in hosts],
+        registry,
         flows=bool(settings.kernel_nics),
-    )  # fmt: skip
+    )
     try:
-        hand = Hand(settings, hosts, found, orders, simulated=simulated, registry=registry)
+        actuator = FlowActuator(settings, hosts, found, command_io, simulated=simulated, registry=registry)
     except OSError as error:
         _log.error("%s", ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
         return 2
     notify = SystemdNotifier()
-    orders.start()
+    command_io.start()
     ready, status_s = False, 0.0
     try:
         while not stopping.is_set():
-            hand.turn()
+            actuator.step()
             now_s = time.monotonic()
-            if hand.ready and not ready:
+            if actuator.ready and not ready:
                 ready = True
                 _log.info(
-                    "%s: acts for %d hosts, owners come to %s", found, len(hosts), settings.control_path
+                    "%s: acts for %d hosts, flow endpoints connect to %s",
+                    found,
+                    len(hosts),
+                    settings.control_path,
                 )
                 notify.notify("READY=1")
             if now_s >= status_s:
                 status_s = now_s + _STATUS_S
-                notify.notify(f"STATUS={hand.status}")
+                notify.notify(f"STATUS={actuator.status}")
                 notify.notify("WATCHDOG=1")
-                if hand.ready:
-                    hand.announce()
-        hand.end()
+                if actuator.ready:
+                    actuator.announce_state()
+        actuator.end()
     finally:
         notify.notify("STOPPING=1")
-        orders.close()
-        hand.close()
+        command_io.close()
+        actuator.close()
     return 0
 
 
@@ -430,7 +463,7 @@ def _nothing() -> None:
 
 
 def _of_hosts(states: dict[str, Record]) -> dict[str, dict[str, Record]]:
-    """Return what was noted, by host."""
+    """Return the saved states, grouped by host."""
     found: dict[str, dict[str, Record]] = {}
     for name, state in states.items():
         host = name.partition(" ")[2].partition("/")[0]
@@ -439,12 +472,12 @@ def _of_hosts(states: dict[str, Record]) -> dict[str, dict[str, Record]]:
 
 
 def _boot() -> str:
-    """Return this boot's id as flows carry it."""
+    """Return the boot id as flow ids contain it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _on_signals(stopping: threading.Event) -> None:
-    """Stop on SIGTERM and SIGINT, where this is the process's main thread."""
+    """Set `stopping` on SIGTERM and SIGINT, if this is the main thread of the process."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()

@@ -1,7 +1,7 @@
-"""One host's clocks: from the solver's records and this host's own crossings to the content of its page.
+"""Computes the content of one host's clock page from the published clock offsets and local
+cross-timestamps.
 
-In: `ClockOffsets` and `Nic` records, crossings of the host's clocks with the raw clock, the raw clock's
-reading. Out: `Content`. Knows no file, no log and no clock of its own, so it can be run again over a day.
+It uses no file, Kafka client or clock of its own, so a recorded day can be replayed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from actuators.clock_page import ALWAYS_NS, HOLDOVER, SYNCED, UNSYNCED, ClockRow, Content
-from actuators.timescale import SIGMAS, Crossings, Joined, RawLine, carried, join, wander_growth
+from actuators.timescale import (
+    SIGMAS,
+    CrossTimestamps,
+    RawClockModel,
+    SlewedModel,
+    on_raw_clock,
+    slew,
+    wander_growth,
+)
 
 __all__ = ["HostClock", "PageParameters"]
 
@@ -20,30 +28,30 @@ Record = dict[str, Any]
 
 SYSTEM: Final = "system"
 UNKNOWN_DRIFT_SIGMA_PPB: Final = 15.0
-"""Where the record does not say: 50 ns/s in a bound, as the streams grow it."""
+"""Used if the record has no value: 50 ns/s in a bound, the rate at which the clock stage grows its bounds."""
 SETTLE_NS: Final = 10_000_000_000
-"""After a step of a clock that fabric time was not known by: ns until its records are surely newer."""
-LATE_NS: Final = 3_000_000_000
-"""A page not written for so long is looked for anew by its readers."""
-BETTER: Final = 0.5
-"""Another clock of the host takes over as the source where its bound is below this share of the present's."""
+"""Wait after a clock step while fabric time is unknown: by then its records are surely newer."""
+REOPEN_AFTER_NS: Final = 3_000_000_000
+"""Readers look for a new file if the page was not written for this time."""
+SWITCH_RATIO: Final = 0.5
+"""Another clock becomes the source if its bound is below this share of the present source's bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageParameters:
-    """How fabric time is carried on, see `actuators.settings.ActuatorSettings`."""
+    """Parameters of the page; see `actuators.settings.ActuatorSettings`."""
 
     wander_ppb_per_sqrt_s: float = 3.0
     holdover_after_s: float = 10.0
     expires_s: float = 60.0
-    join_s: float = 0.5
-    join_max_ppm: float = 50.0
+    slew_s: float = 0.5
+    slew_max_ppm: float = 50.0
     step_us: float = 100.0
 
 
 @dataclass(slots=True)
 class _Published:
-    """The newest that the solver said of one clock."""
+    """The newest published record of one clock."""
 
     record: Mapping[str, Any]
     window: int
@@ -56,68 +64,73 @@ class _Published:
 
 @dataclass(slots=True)
 class _Target:
-    """The line that the page follows, on the raw clock."""
+    """The clock model that the page follows, on the raw clock."""
 
-    line: RawLine
+    model: RawClockModel
     source: str
     window: int
     domain: str
-    held: bool
-    """Whether the solver itself carried it on."""
+    in_holdover: bool
+    """True if the clock stage itself extrapolated the model."""
 
 
 @dataclass(slots=True)
-class _Own:
-    """One clock of the host as read here."""
+class _LocalClock:
+    """One clock of the host, as read locally."""
 
-    crossings: Crossings = field(default_factory=Crossings)
-    bent_raw_ns: int | None = None
-    """When it last stepped or changed its rate, and what it read then."""
-    bent_clock_ns: int = ALWAYS_NS
+    cross_timestamps: CrossTimestamps = field(default_factory=CrossTimestamps)
+    changed_raw_ns: int | None = None
+    """Raw time and reading at its last step or rate change."""
+    changed_clock_ns: int = ALWAYS_NS
 
 
 class HostClock:
-    """The clocks of one host. Feed it with `take_*` and `cross`, ask it for `content` before each write."""
+    """The clocks of one host.
+
+    `take_*` and `add_cross_timestamp` take inputs, `content` returns the page's next content.
+    """
 
     def __init__(
         self, host: str, parameters: PageParameters | None = None, last: Content | None = None
     ) -> None:
-        """`last`: what the page said before, of the same boot; fabric time goes on from there."""
+        """`last`: content of a former page of the same boot. Fabric time continues from it."""
         self.host = host
         self.parameters = parameters or PageParameters()
         self.steps = 0 if last is None else last.steps
-        self.joined = None if last is None or not last.joined.line.raw_at_ns else last.joined
-        """What readers have, as far as `written` was called."""
+        self.slewed = None if last is None or not last.slewed.model.raw_at_ns else last.slewed
+        """The model that readers have, as of the last call of `written`."""
         self._target: _Target | None = None
         self._measured_raw_ns = 0
-        self._joined_to: RawLine | None = None
-        self._pending: tuple[Joined | None, RawLine | None, int] = (self.joined, None, self.steps)
+        self._target_model: RawClockModel | None = None
+        self._pending: tuple[SlewedModel | None, RawClockModel | None, int] = (self.slewed, None, self.steps)
         self._published: dict[str, _Published] = {}
-        self._own: dict[str, _Own] = {}
+        self._local: dict[str, _LocalClock] = {}
         self._nics: dict[str, tuple[str, str]] = {}
-        if last is not None and self.joined is not None and last.state != UNSYNCED:
-            # Its line's own place, without the slew that is left: that is in the bound from now on.
-            line = last.joined.line
-            left_ns = last.joined.left_ns(line.raw_at_ns)
-            line = replace(
-                line, fabric_at_ns=line.fabric_at_ns - round(left_ns), bound_ns=line.bound_ns + abs(left_ns)
+        if last is not None and self.slewed is not None and last.state != UNSYNCED:
+            # Start from the model without its remaining slew, which becomes part of the bound.
+            model = last.slewed.model
+            remaining_ns = last.slewed.remaining_ns(model.raw_at_ns)
+            model = replace(
+                model,
+                fabric_at_ns=model.fabric_at_ns - round(remaining_ns),
+                bound_ns=model.bound_ns + abs(remaining_ns),
             )
-            self._target = _Target(line, last.source, last.window, last.domain, held=True)
-            self._joined_to = line
+            self._target = _Target(model, last.source, last.window, last.domain, in_holdover=True)
+            self._target_model = model
             self._measured_raw_ns = last.expires_raw_ns - round(self.parameters.expires_s * 1e9)
 
     @property
     def shards(self) -> set[str]:
-        """The shards of this host's NICs, as far as the inventory said."""
+        """The shards of this host's NICs in the inventory."""
         return {shard for _, shard in self._nics.values()}
 
     @property
     def clocks(self) -> list[str]:
-        """The clocks of this host that were ever published or stamp a NIC of it, without the host's name."""
+        """The host's clocks that were published or timestamp one of its NICs, without the host's name."""
         return sorted({*self._published, *(clock for clock, _ in self._nics.values())})
 
     def take_nic(self, nic: str, record: Mapping[str, Any] | None) -> None:
-        """Take what the inventory says of a NIC; None: it was removed."""
+        """Take the inventory record of a NIC; None if it was removed."""
         host, _, device = nic.partition("/")
         if host != self.host:
             return
@@ -129,9 +142,9 @@ class HostClock:
             self._nics[device] = (clock, record["shard"])
 
     def take_offsets(self, record: Mapping[str, Any], raw_ns: int) -> int:
-        """Take a window's `ClockOffsets`, checked by `sound_offsets`, at a reading of the raw clock.
+        """Take the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `sound_offsets`.
 
-        Return how many of its clocks are this host's and new.
+        Returns the number of its clocks that belong to this host and are new.
         """
         taken = 0
         half_ns = (record["window_end_ns"] - record["window_start_ns"]) // 2
@@ -157,51 +170,62 @@ class HostClock:
             taken += 1
         return taken
 
-    def cross(self, name: str, crossing: Any) -> None:
-        """Take a crossing of clock `name` with the raw clock."""
-        own = self._own.setdefault(name, _Own())
-        if own.crossings.add(crossing):
-            own.bent_raw_ns, own.bent_clock_ns = crossing.raw_ns, crossing.clock_ns
+    def add_cross_timestamp(self, name: str, cross_timestamp: Any) -> None:
+        """Take a cross-timestamp of clock `name` and the raw clock."""
+        local = self._local.setdefault(name, _LocalClock())
+        if local.cross_timestamps.add(cross_timestamp):
+            local.changed_raw_ns, local.changed_clock_ns = cross_timestamp.raw_ns, cross_timestamp.clock_ns
 
     def content(self, raw_ns: int) -> Content:
-        """Return what the page is to say from a reading of the raw clock on."""
+        """Return the content of the page from `raw_ns` on."""
         self._choose(raw_ns)
         p = self.parameters
         state = self._state(raw_ns)
         common: dict[str, Any] = {
-            "written_raw_ns": raw_ns, "look_again_raw_ns": raw_ns + LATE_NS,
-            "holdover_ms": round(p.holdover_after_s * 1000), "expires_ms": round(p.expires_s * 1000),
+            "written_raw_ns": raw_ns,
+            "reopen_raw_ns": raw_ns + REOPEN_AFTER_NS,
+            "holdover_ms": round(p.holdover_after_s * 1000),
+            "expires_ms": round(p.expires_s * 1000),
             "nics": {device: clock for device, (clock, _) in self._nics.items() if device != clock},
-        }  # fmt: skip
+        }
         target = self._target
         if target is None or state == UNSYNCED:
-            self._target = self._joined_to = None
-            self._pending = (self.joined, None, self.steps)
+            self._target = self._target_model = None
+            self._pending = (self.slewed, None, self.steps)
             return Content(
-                joined=self.joined or Joined(RawLine(0, 0, 0.0, 0.0, 0.0, 0.0)), steps=self.steps,
-                clocks=self._rows(raw_ns, UNSYNCED), **common,
-            )  # fmt: skip
-        joined, steps = self.joined, self.steps
-        if joined is None or self._joined_to is not target.line:
-            joined, stepped_ns = join(
-                self.joined, target.line, raw_ns, p.join_s, p.join_max_ppm, p.step_us * 1000
+                slewed=self.slewed or SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)),
+                steps=self.steps,
+                clocks=self._rows(raw_ns, UNSYNCED),
+                **common,
+            )
+        slewed, steps = self.slewed, self.steps
+        if slewed is None or self._target_model is not target.model:
+            slewed, stepped_ns = slew(
+                self.slewed, target.model, raw_ns, p.slew_s, p.slew_max_ppm, p.step_us * 1000
             )
             steps += stepped_ns != 0
-        self._pending = (joined, target.line, steps)
+        self._pending = (slewed, target.model, steps)
         return Content(
-            state, joined, self._measured_raw_ns + round(p.holdover_after_s * 1e9),
-            self._measured_raw_ns + round(p.expires_s * 1e9), steps=steps, window=target.window,
-            domain=target.domain, source=target.source, clocks=self._rows(raw_ns, state), **common,
-        )  # fmt: skip
+            state,
+            slewed,
+            self._measured_raw_ns + round(p.holdover_after_s * 1e9),
+            self._measured_raw_ns + round(p.expires_s * 1e9),
+            steps=steps,
+            window=target.window,
+            domain=target.domain,
+            source=target.source,
+            clocks=self._rows(raw_ns, state),
+            **common,
+        )
 
     def written(self) -> None:
-        """Note that readers have the last `content`: the next line is joined to it."""
-        self.joined, self._joined_to, self.steps = self._pending
+        """Record that the last `content` was written; the next model starts from it."""
+        self.slewed, self._target_model, self.steps = self._pending
 
-    def joins(self, raw_ns: int) -> bool:
-        """Return whether the next content would begin a new line: then the moment of its writing matters."""
+    def has_new_model(self, raw_ns: int) -> bool:
+        """Return True if the next content has a new model, so that its time of writing matters."""
         self._choose(raw_ns)
-        return self._target is not None and self._joined_to is not self._target.line
+        return self._target is not None and self._target_model is not self._target.model
 
     def _state(self, raw_ns: int) -> str:
         target = self._target
@@ -209,14 +233,14 @@ class HostClock:
         if target is None or age_s > self.parameters.expires_s:
             return UNSYNCED
         published = self._published.get(target.source)
-        if published is not None and published.record.get("event") == "LIAR":
+        if published is not None and published.record.get("event") == "FALSETICKER":
             return UNSYNCED
         now_state = HOLDOVER if published is None else published.record["state"]
         late = age_s > self.parameters.holdover_after_s
-        return HOLDOVER if target.held or late or now_state != SYNCED else SYNCED
+        return HOLDOVER if target.in_holdover or late or now_state != SYNCED else SYNCED
 
     def _choose(self, raw_ns: int) -> None:
-        """Follow the newest line of the best clock of the host."""
+        """Follow the newest model of the host's best clock."""
         found: dict[str, _Target] = {}
         for name, published in self._published.items():
             target = self._on_raw(name, published, raw_ns)
@@ -225,74 +249,83 @@ class HostClock:
         if not found:
             return
         present = self._target
-        synced = {name: target for name, target in found.items() if not target.held}
+        synced = {name: target for name, target in found.items() if not target.in_holdover}
         if not synced and present is not None and self._state(raw_ns) != UNSYNCED:
-            return  # our own line is as old as theirs, and stands still
+            return  # our own model is as old as theirs, and does not change
         candidates = synced or found
-        best = min(candidates, key=lambda name: candidates[name].line.bound_at(raw_ns))
+        best = min(candidates, key=lambda name: candidates[name].model.bound_at(raw_ns))
         if present is not None and present.source in candidates:
             kept, other = candidates[present.source], candidates[best]
-            if other.line.bound_at(raw_ns) > BETTER * kept.line.bound_at(raw_ns):
+            if other.model.bound_at(raw_ns) > SWITCH_RATIO * kept.model.bound_at(raw_ns):
                 best = present.source
         chosen = candidates[best]
         if (
             present is not None
             and self._state(raw_ns) != UNSYNCED
-            and (chosen.window < present.window or chosen.line == present.line)
+            and (chosen.window < present.window or chosen.model == present.model)
         ):
             return
-        if present is None or chosen.line != present.line:
+        if present is None or chosen.model != present.model:
             self._target = chosen
-            self._measured_raw_ns = chosen.line.raw_at_ns
+            self._measured_raw_ns = chosen.model.raw_at_ns
 
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
-        """Return a clock's published line on the raw clock; None where its crossings do not tell."""
-        own, clock = self._own.get(name), published.record
-        if own is None or clock["state"] == UNSYNCED or clock.get("event") == "LIAR":
+        """Return a clock's published model on the raw clock; None if its cross-timestamps do not suffice."""
+        local, clock = self._local.get(name), published.record
+        if local is None or clock["state"] == UNSYNCED or clock.get("event") == "FALSETICKER":
             return None
         present = self._target
         if present is not None and present.source == name and present.window == published.window:
-            return present  # once on the raw clock it stays there, whatever that clock does after
-        if own.bent_raw_ns is not None and not self._after_bend(own.bent_raw_ns, published):
+            return present  # once on the raw clock, later steps of that clock do not matter
+        if local.changed_raw_ns is not None and not self._after_change(local.changed_raw_ns, published):
             return None
-        relation = own.crossings.at_clock(clock["at_ns"])
+        relation = local.cross_timestamps.at_clock(clock["at_ns"])
         if relation is None or raw_ns - relation.raw_ns > self.parameters.expires_s * 1e9:
             return None
         sigma_ppb = clock.get("drift_sigma_ppb") or UNKNOWN_DRIFT_SIGMA_PPB
-        line = carried(
-            relation, clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"], sigma_ppb,
+        model = on_raw_clock(
+            relation,
+            clock["at_ns"],
+            clock["offset_ns"],
+            clock["drift_ppb"],
+            clock["bound_ns"],
+            sigma_ppb,
             self.parameters.wander_ppb_per_sqrt_s,
-        )  # fmt: skip
-        return _Target(line, name, published.window, published.domain, clock["state"] != SYNCED)
+        )
+        return _Target(model, name, published.window, published.domain, clock["state"] != SYNCED)
 
-    def _after_bend(self, bent_raw_ns: int, published: _Published) -> bool:
-        """Return whether a window is wholly after a clock stepped: else its at_ns may mean another moment."""
-        if self.joined is not None:
-            bent_fabric_ns = self.joined.fabric_ns(bent_raw_ns)[0]
-            return published.start_ns > bent_fabric_ns
-        return published.arrived_raw_ns - bent_raw_ns > SETTLE_NS
+    def _after_change(self, changed_raw_ns: int, published: _Published) -> bool:
+        """Return True if a window lies wholly after a clock step; else its at_ns is ambiguous."""
+        if self.slewed is not None:
+            changed_fabric_ns = self.slewed.fabric_ns(changed_raw_ns)[0]
+            return published.start_ns > changed_fabric_ns
+        return published.arrived_raw_ns - changed_raw_ns > SETTLE_NS
 
     def _rows(self, raw_ns: int, state: str) -> dict[str, ClockRow]:
-        """Return each clock of the host: as the solver says, or from the page's line and our own reading."""
+        """Return each clock of the host: from its record, or from the page's model and local
+        cross-timestamps.
+        """
         rows = {}
-        for name in sorted({*self.clocks, *self._own}):
+        for name in sorted({*self.clocks, *self._local}):
             published = self._published.get(name)
-            own = self._own.get(name)
+            local = self._local.get(name)
             direct = None if published is None else self._direct(published, raw_ns)
-            bent = own is not None and self._bent_since(own, published)
-            if own is not None and (direct is None or direct.state == UNSYNCED or bent or name == SYSTEM):
-                rows[name] = self._derived(own, state) or _no_row(direct, bent)
+            changed = local is not None and self._changed_since(local, published)
+            if local is not None and (
+                direct is None or direct.state == UNSYNCED or changed or name == SYSTEM
+            ):
+                rows[name] = self._derived(local, state) or _no_row(direct, changed)
             elif direct is not None:
                 rows[name] = direct
             else:
                 rows[name] = _NO_ROW
         return rows
 
-    def _bent_since(self, own: _Own, published: _Published | None) -> bool:
+    def _changed_since(self, local: _LocalClock, published: _Published | None) -> bool:
         return (
-            own.bent_raw_ns is not None
+            local.changed_raw_ns is not None
             and published is not None
-            and not self._after_bend(own.bent_raw_ns, published)
+            and not self._after_change(local.changed_raw_ns, published)
         )
 
     def _direct(self, published: _Published, raw_ns: int) -> ClockRow:
@@ -305,35 +338,49 @@ class HostClock:
         elsewhere = (
             target is not None and published.window == target.window and published.domain != target.domain
         )
-        if clock.get("event") == "LIAR" or age_s > p.expires_s or elsewhere:
+        if clock.get("event") == "FALSETICKER" or age_s > p.expires_s or elsewhere:
             state = UNSYNCED
         elif state == SYNCED and age_s > p.holdover_after_s:
             state = HOLDOVER
         return ClockRow(
-            state, clock["at_ns"], clock["offset_ns"], clock["drift_ppb"],
-            clock["bound_ns"] + math.ulp(clock["offset_ns"]), growth_ppb + SIGMAS * sigma_ppb,
-            wander_ppb_per_s, published.since_ns,
-        )  # fmt: skip
+            state,
+            clock["at_ns"],
+            clock["offset_ns"],
+            clock["drift_ppb"],
+            clock["bound_ns"] + math.ulp(clock["offset_ns"]),
+            growth_ppb + SIGMAS * sigma_ppb,
+            wander_ppb_per_s,
+            published.since_ns,
+        )
 
-    def _derived(self, own: _Own, state: str) -> ClockRow | None:
-        """Return a clock's row by way of the raw clock: right also just after a step or a change of rate."""
-        relation = own.crossings.newest()
+    def _derived(self, local: _LocalClock, state: str) -> ClockRow | None:
+        """Return a clock's row by way of the raw clock, which is right even just after a step or a rate
+        change.
+        """
+        relation = local.cross_timestamps.newest()
         if relation is None or self._target is None or state == UNSYNCED:
             return None
-        line = self._target.line
-        whole, rest = line.fabric_ns(relation.raw_ns)
-        here = line.moved_to(relation.raw_ns)
-        rate = (1 + line.rate_ppb * 1e-9) / (1 + relation.rate_ppb * 1e-9)
+        model = self._target.model
+        whole, rest = model.fabric_ns(relation.raw_ns)
+        here = model.rebased_to(relation.raw_ns)
+        rate = (1 + model.rate_ppb * 1e-9) / (1 + relation.rate_ppb * 1e-9)
         return ClockRow(
-            state, relation.clock_ns, (whole - relation.clock_ns) + rest, (rate - 1) * 1e9,
-            here.bound_ns + relation.error_ns, here.growth_ppb + SIGMAS * relation.rate_sigma_ppb,
-            here.wander_ppb_per_s, own.bent_clock_ns,
-        )  # fmt: skip
+            state,
+            relation.clock_ns,
+            (whole - relation.clock_ns) + rest,
+            (rate - 1) * 1e9,
+            here.bound_ns + relation.error_ns,
+            here.growth_ppb + SIGMAS * relation.rate_sigma_ppb,
+            here.wander_ppb_per_s,
+            local.changed_clock_ns,
+        )
 
 
 _NO_ROW: Final = ClockRow(UNSYNCED, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def _no_row(direct: ClockRow | None, bent: bool) -> ClockRow:
-    """Return what stands for a clock that the raw clock does not give: the solver's word, unless it bent."""
-    return _NO_ROW if direct is None or bent else direct
+def _no_row(direct: ClockRow | None, changed: bool) -> ClockRow:
+    """Return the row of a clock without a usable cross-timestamp: its record's, unless the clock changed
+    since.
+    """
+    return _NO_ROW if direct is None or changed else direct

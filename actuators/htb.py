@@ -1,9 +1,10 @@
-"""Tenants' shares at a host's own NIC, by the kernel: HTB classes, one a tenant, and u32 filters, one a flow.
+"""Divides a host's NIC among tenants by the kernel's HTB: a class for each tenant, a u32 filter for each
+flow.
 
-In: each tenant's guarantee and ceiling, each flow's tenant and ports. Out: the NIC's queueing discipline, as
-it should be. It needs no owner's help, so it holds flows that nobody paces. What is there is read back from
-the kernel and only differences are applied; all of it hangs under one root of our own handle, so removing
-that leaves no trace. IPv4 alone; a NIC whose root somebody else has set is left as it is.
+HTB needs no help from flow endpoints, so it also limits flows that no endpoint paces. The present state is
+read from the kernel, and only differences are applied. Everything hangs under one root with our own handle,
+so deleting that root leaves no trace. Only IPv4 is supported. A NIC with a foreign root qdisc stays
+untouched.
 """
 
 from __future__ import annotations
@@ -16,38 +17,38 @@ from typing import Final, NamedTuple
 
 from pyroute2 import IPRoute
 
-__all__ = ["Applied", "KernelFlows", "Match", "Share"]
+__all__ = ["Applied", "HtbQdisc", "Match", "Share"]
 
 HANDLE: Final = 0x7F74_0000
-"""Of our root: what carries it is ours."""
+"""Handle of our root qdisc."""
 TOP: Final = HANDLE | 1
-REST: Final = HANDLE | 2
-"""Class of what no filter names."""
+DEFAULT_CLASS: Final = HANDLE | 2
+"""Class of packets that match no filter."""
 FIRST, LAST = 0x100, 0xFFEF
-LEAST_BPS: Final = 8_000
-"""What the rest is given where guarantees take all."""
+MIN_BPS: Final = 8_000
+"""Rate of the default class if the guarantees take the whole link."""
 FRAME_BYTES: Final = 1_514
 TC_H_ROOT: Final = 0xFFFF_FFFF
 ETH_P_IP: Final = 0x0800
 ORDER: Final = 10
-OWN: Final = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq"})
-"""What a kernel puts at a NIC by itself, and again once ours is gone."""
+DEFAULT_QDISCS: Final = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq"})
+"""Default root qdiscs, restored when ours is deleted."""
 PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "ROCE": 17}
 
 
 Keys = tuple[tuple[int, int, int], ...]
-"""Bytes of a packet from its IP header on: offset, value, mask."""
+"""Bytes of a packet, counted from the IP header: offset, value, mask."""
 
 
 class Share(NamedTuple):
-    """What a tenant has at this NIC, bit/s; `ceiling_bps` None: all that is free."""
+    """The share of a tenant at this NIC, bit/s. Without `ceiling_bps` it may use all spare capacity."""
 
     guarantee_bps: int
     ceiling_bps: int | None = None
 
 
 class Match(NamedTuple):
-    """A flow, as its packets show it. `protocol`: TCP, UDP, ROCE."""
+    """The header fields of a flow. `protocol`: TCP, UDP or ROCE."""
 
     protocol: str
     source_address: str
@@ -57,37 +58,40 @@ class Match(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What the kernel has. Bit/s, whole bytes a second."""
+    """The state of the kernel, in bit/s that are whole bytes per second."""
 
     classes: dict[int, tuple[int, int]]
     """Minor number of a class to its rate and ceiling."""
     flows: dict[Keys, tuple[int, int]]
-    """What a filter looks for, to the class that it leads to and its own handle."""
+    """Keys of a filter to its class and its own handle."""
 
 
-class KernelFlows:
-    """One NIC. `ip`: opened in the namespace of the NIC, by the thread that uses this; `rate_bps`: what the
-    NIC's link carries."""
+class HtbQdisc:
+    """HTB on one NIC. `ip`: opened in the NIC's namespace, by the thread that uses it; `rate_bps`: the
+    link's rate.
+    """
 
     def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
         found = list(ip.link_lookup(ifname=device))
         if not found:
             raise ValueError(f"NIC {device!r}: no such device here")
-        if rate_bps < LEAST_BPS:
-            raise ValueError(f"NIC {device}: {rate_bps} bit/s, expected at least {LEAST_BPS}")
+        if rate_bps < MIN_BPS:
+            raise ValueError(f"NIC {device}: {rate_bps} bit/s, expected at least {MIN_BPS}")
         self._ip, self.device, self.rate_bps, self._index = ip, device, rate_bps, found[0]
 
     def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
-        """Let tenants have these shares, and flows be theirs (flow to tenant); return how many changes that
-        took. A flow of another tenant shares the rest. Raises ValueError, one line, and then nothing was
-        changed; OSError where the kernel refuses."""
+        """Apply the shares of tenants, and assign flows to them. Return the number of changes.
+
+        A flow of any other tenant uses the default class. Raises ValueError before any change, OSError if the
+        kernel refuses.
+        """
         if not shares:
             return int(self.remove())
         minors = _minors(shares)
         classes = self._classes(shares, minors)
         wanted = {
             _keys(match): HANDLE | minors[tenant] for match, tenant in flows.items() if tenant in shares
-        }  # fmt: skip
+        }
         changes = self._root()
         there = self.read()
         for keys, (target, handle) in there.flows.items():
@@ -101,8 +105,16 @@ class KernelFlows:
         for keys, target in sorted(wanted.items()):
             if keys not in there.flows or there.flows[keys][0] != target:
                 found = [f"{value:#x}/{mask:#x}+{at}" for at, value, mask in keys]
-                self._ip.tc("add-filter", "u32", self._index, parent=HANDLE, prio=ORDER, protocol=ETH_P_IP,
-                            target=target, keys=found)  # fmt: skip
+                self._ip.tc(
+                    "add-filter",
+                    "u32",
+                    self._index,
+                    parent=HANDLE,
+                    prio=ORDER,
+                    protocol=ETH_P_IP,
+                    target=target,
+                    keys=found,
+                )
                 changes += 1
         for minor in sorted(there.classes.keys() - classes.keys(), reverse=True):
             self._ip.tc("del-class", "htb", self._index, HANDLE | minor, parent=TOP, rate=1000, ceil=1000)
@@ -110,7 +122,7 @@ class KernelFlows:
         return changes
 
     def read(self) -> Applied:
-        """Return what the kernel has of ours at this NIC."""
+        """Return our classes and filters at this NIC."""
         if self._root_kind()[1] != HANDLE:
             return Applied({}, {})
         classes = {}
@@ -124,25 +136,25 @@ class KernelFlows:
         flows: dict[Keys, tuple[int, int]] = {}
         for found in self._ip.get_filters(index=self._index, parent=HANDLE):
             options = found.get_attr("TCA_OPTIONS")
-            said = None if options is None else options.get_attr("TCA_U32_SEL")
-            if said is not None and options.get_attr("TCA_U32_CLASSID"):
-                flows[_read_keys(said.data[said.offset + 4 : said.offset + said.length])] = (
+            selector = None if options is None else options.get_attr("TCA_U32_SEL")
+            if selector is not None and options.get_attr("TCA_U32_CLASSID"):
+                flows[_read_keys(selector.data[selector.offset + 4 : selector.offset + selector.length])] = (
                     options.get_attr("TCA_U32_CLASSID"),
                     found["handle"],
                 )
         return Applied(classes, flows)
 
     def remove(self) -> bool:
-        """Take all of ours away; return whether there was anything."""
+        """Delete our root qdisc. Return True if there was one."""
         if self._root_kind()[1] != HANDLE:
             return False
         self._ip.tc("del", "htb", self._index, HANDLE, parent=TC_H_ROOT)
         return True
 
-    # ------------------------------------------------------------------------------------ the kernel
+    # --- the kernel ---
 
     def _root_kind(self) -> tuple[str, int]:
-        """Return kind and handle of the NIC's root."""
+        """Return kind and handle of the root qdisc."""
         for found in self._ip.get_qdiscs(index=self._index):
             if found["parent"] == TC_H_ROOT:
                 return found.get_attr("TCA_KIND"), found["handle"]
@@ -152,47 +164,64 @@ class KernelFlows:
         kind, handle = self._root_kind()
         if handle == HANDLE:
             return 0
-        if kind not in OWN:
+        if kind not in DEFAULT_QDISCS:
             raise ValueError(f"NIC {self.device}: its root is {kind}, expected one of the kernel's own")
-        self._ip.tc("add", "htb", self._index, HANDLE, parent=TC_H_ROOT, default=REST & 0xFFFF)
+        self._ip.tc("add", "htb", self._index, HANDLE, parent=TC_H_ROOT, default=DEFAULT_CLASS & 0xFFFF)
         return 1
 
     def _set_class(self, minor: int, rate_bps: int, ceiling_bps: int) -> None:
         parent = HANDLE if minor == TOP & 0xFFFF else TOP
-        self._ip.tc("replace-class", "htb", self._index, HANDLE | minor, parent=parent, rate=rate_bps // 8,
-                    ceil=ceiling_bps // 8, quantum=10 * FRAME_BYTES)  # fmt: skip
+        self._ip.tc(
+            "replace-class",
+            "htb",
+            self._index,
+            HANDLE | minor,
+            parent=parent,
+            rate=rate_bps // 8,
+            ceil=ceiling_bps // 8,
+            quantum=10 * FRAME_BYTES,
+        )
 
     def _drop_filter(self, handle: int) -> None:
-        self._ip.tc("del-filter", "u32", self._index, handle, parent=HANDLE, prio=ORDER, protocol=ETH_P_IP,
-                    target=0, keys=[])  # fmt: skip
+        self._ip.tc(
+            "del-filter",
+            "u32",
+            self._index,
+            handle,
+            parent=HANDLE,
+            prio=ORDER,
+            protocol=ETH_P_IP,
+            target=0,
+            keys=[],
+        )
 
     def _classes(self, shares: Mapping[str, Share], minors: Mapping[str, int]) -> dict[int, tuple[int, int]]:
-        """Return rate and ceiling of every class, bit/s in whole bytes a second."""
-        line_bps = _whole(self.rate_bps)
-        promised_bps = sum(share.guarantee_bps for share in shares.values())
-        if promised_bps > self.rate_bps:
+        """Return rate and ceiling of every class, in bit/s that are whole bytes per second."""
+        line_bps = _whole_bytes(self.rate_bps)
+        guaranteed_bps = sum(share.guarantee_bps for share in shares.values())
+        if guaranteed_bps > self.rate_bps:
             raise ValueError(
-                f"NIC {self.device}: guarantees of {promised_bps} bit/s, expected at most {self.rate_bps}"
+                f"NIC {self.device}: guarantees of {guaranteed_bps} bit/s, expected at most {self.rate_bps}"
             )
         found = {TOP & 0xFFFF: (line_bps, line_bps)}
-        found[REST & 0xFFFF] = (_whole(max(LEAST_BPS, self.rate_bps - promised_bps)), line_bps)
+        found[DEFAULT_CLASS & 0xFFFF] = (_whole_bytes(max(MIN_BPS, self.rate_bps - guaranteed_bps)), line_bps)
         for tenant, share in shares.items():
-            most_bps = self.rate_bps if share.ceiling_bps is None else min(share.ceiling_bps, self.rate_bps)
-            if most_bps < max(share.guarantee_bps, LEAST_BPS):
+            max_bps = self.rate_bps if share.ceiling_bps is None else min(share.ceiling_bps, self.rate_bps)
+            if max_bps < max(share.guarantee_bps, MIN_BPS):
                 raise ValueError(
-                    f"tenant {tenant}: ceiling of {most_bps} bit/s, expected at least its guarantee of"
-                    f" {share.guarantee_bps} and {LEAST_BPS}"
+                    f"tenant {tenant}: ceiling of {max_bps} bit/s, expected at least its guarantee of"
+                    f" {share.guarantee_bps} and {MIN_BPS}"
                 )
-            found[minors[tenant]] = (_whole(max(LEAST_BPS, share.guarantee_bps)), _whole(most_bps))
+            found[minors[tenant]] = (_whole_bytes(max(MIN_BPS, share.guarantee_bps)), _whole_bytes(max_bps))
         return found
 
 
-def _whole(bps: int) -> int:
+def _whole_bytes(bps: int) -> int:
     return bps // 8 * 8
 
 
 def _minors(tenants: Iterable[str]) -> dict[str, int]:
-    """Return a class number for each tenant, the same whoever else is there but where two would meet."""
+    """Return a class number for each tenant. It depends on other tenants only after a hash collision."""
     found: dict[str, int] = {}
     taken: set[int] = set()
     for tenant in sorted(tenants):
@@ -206,8 +235,10 @@ def _minors(tenants: Iterable[str]) -> dict[str, int]:
 
 
 def _keys(match: Match) -> Keys:
-    """Return what a filter looks for: a header without options, protocol, addresses, ports. Raises
-    ValueError."""
+    """Return the keys of a flow's filter: header without options, protocol, addresses, ports.
+
+    Raises ValueError.
+    """
     if match.protocol not in PROTOCOLS:
         raise ValueError(f"flow {match}: protocol {match.protocol!r}, expected TCP, UDP or ROCE")
     try:
@@ -227,9 +258,6 @@ def _keys(match: Match) -> Keys:
 
 
 def _read_keys(selector: bytes) -> Keys:
-    """Return what a filter looks for, of a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads its keys four
-    bytes too early."""
+    """Return the keys in a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads them four bytes too early."""
     words = struct.iter_unpack("4s4sii", selector[16 : 16 + 16 * selector[2]])
-    return tuple(
-        (at + i, value[i], mask[i]) for mask, value, at, _ in words for i in range(4) if mask[i]
-    )  # fmt: skip
+    return tuple((at + i, value[i], mask[i]) for mask, value, at, _ in words for i in range(4) if mask[i])

@@ -1,8 +1,8 @@
-"""What the hand of a host had in force when it ended: a file that is written before and after each effect.
+"""Journal of the actions in force, written before and after each command, so that they survive a crash.
 
-In: the state of one flow, or of one host, as JSON takes it. Out: after a kill, the newest state of each.
-Lines are only ever added; where they grow many, or one could not be written whole, the file is written anew.
-No fsync: a machine that loses power loses its flows too.
+Each line holds the newest state of one flow or host as JSON. Lines are appended. The file is rewritten when
+it has grown, or after a partial write. There is no fsync, because a host that loses power loses its flows
+too.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-__all__ = ["Journal", "NoJournal", "Notes"]
+__all__ = ["Journal", "NoJournal", "StateStore"]
 
 _log = logging.getLogger(__name__)
 
-_MOST_BYTES: Final = 8 << 20
-_AGAIN_S: Final = 1.0
-"""After a write that failed, until the next is tried."""
+_MAX_BYTES: Final = 8 << 20
+_RETRY_S: Final = 1.0
+"""Pause after a failed write."""
 
 State = dict[str, Any]
 
 
-class Notes(Protocol):
-    """Where states are noted."""
+class StateStore(Protocol):
+    """Stores the newest state of each name."""
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
-        """Keep the newest state of a name; None: it is of no use any more. Return whether it is kept."""
+    def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
+        """Store the state of a name; None deletes it. Return True if it is stored."""
 
 
 class NoJournal:
-    """Keeps nothing."""
+    """Stores nothing."""
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
+    def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
         """Do nothing."""
         return True
 
 
 class Journal:
-    """The file at `path`, owner-only. `states`: what it held at the start, by name."""
+    """The file at `path`, readable by its owner only. `states` holds its content by name."""
 
-    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
-        """Read what is there; lines that cannot be read are left out. Raises OSError."""
-        self._path, self._most_bytes = path, most_bytes
+    def __init__(self, path: Path, max_bytes: int = _MAX_BYTES) -> None:
+        """Read the file; unreadable lines are skipped. Raises OSError."""
+        self._path, self._max_bytes = path, max_bytes
         self.states: dict[str, State] = {}
         self.unreadable = 0
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,39 +60,39 @@ class Journal:
             _log.warning("%s: %d lines could not be read", path, self.unreadable)
         self._fd = -1
         self._size = 0
-        self._again_s = 0.0
+        self._retry_s = 0.0
         self.broken = False
-        """Whether the file lacks something that was noted: the disk is full, say."""
-        self._write_anew()
+        """True while the file lacks a state, for example because the disk is full."""
+        self._rewrite()
 
-    def note(self, name: str, state: Mapping[str, Any] | None) -> bool:
-        """Keep the newest state of a name; None: it is of no use any more. Return whether the file has it."""
+    def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
+        """Store the state of a name; None deletes it. Return True if the file has it."""
         if state is None:
             if self.states.pop(name, None) is None:
                 return not self.broken
         else:
             self.states[name] = dict(state)
-        if self.broken and time.monotonic() < self._again_s:
+        if self.broken and time.monotonic() < self._retry_s:
             return False
         try:
             if self.broken:
-                self._write_anew()
+                self._rewrite()
             else:
                 self._add(_line(name, state))
-                if self._size > self._most_bytes:
-                    self._write_anew()
+                if self._size > self._max_bytes:
+                    self._rewrite()
         except OSError as error:
             if not self.broken:
-                _log.error("%s: %s; no rate is set until it can be written", self._path, error.strerror)
-            self.broken, self._again_s = True, time.monotonic() + _AGAIN_S
+                _log.error("%s: %s; no rate is set until the file can be written", self._path, error.strerror)
+            self.broken, self._retry_s = True, time.monotonic() + _RETRY_S
             return False
         if self.broken:
-            _log.warning("%s: can be written again", self._path)
+            _log.warning("%s: written again", self._path)
             self.broken = False
         return True
 
     def close(self) -> None:
-        """Close the file; what it says stays."""
+        """Close the file; its content stays."""
         os.close(self._fd)
 
     def _take(self, line: bytes) -> None:
@@ -111,10 +111,10 @@ class Journal:
     def _add(self, data: bytes) -> None:
         self._size += _write(self._fd, data)
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         new = self._path.with_name(f"{self._path.name}.new")
         with contextlib.suppress(FileNotFoundError):
-            new.unlink()  # a former process's, or a link that leads elsewhere
+            new.unlink()  # left by a former process, or a link to elsewhere
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             size = _write(fd, b"".join(_line(name, state) for name, state in self.states.items()))
@@ -125,7 +125,7 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size = fd, size
-        self._most_bytes = max(self._most_bytes, 2 * self._size)
+        self._max_bytes = max(self._max_bytes, 2 * self._size)
 
 
 def _write(fd: int, data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What an actuator's Kafka clients share. In: settings. Out: configuration, the schema registry."""
+"""The Kafka client configuration and schema registry that the actuator's services share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kafka_client(settings: ActuatorSettings) -> dict[str, Any]:
 
 
 def registry_of(settings: ActuatorSettings) -> codec.Registry | None:
-    """Return the schema registry; None where none is set."""
+    """Return the schema registry; None if none is configured."""
     if settings.schema_registry_url is None:
         return None
     from schemas.registry import ConfluentRegistry
@@ -38,14 +38,14 @@ def registry_of(settings: ActuatorSettings) -> codec.Registry | None:
     return ConfluentRegistry(settings.schema_registry_url)
 
 
-_said: dict[str, float] = {}
+_last_warned_s: dict[str, float] = {}
 
 
 def _on_error(error: KafkaError) -> None:
-    """Log librdkafka's complaints, the same one at most every 10 s."""
+    """Log an error of librdkafka, at most every 10 s for the same text."""
     line, now_s = str(error), time.monotonic()
-    if now_s - _said.get(line, -1e9) > 10:
-        if len(_said) > 100:
-            _said.clear()
-        _said[line] = now_s
+    if now_s - _last_warned_s.get(line, -1e9) > 10:
+        if len(_last_warned_s) > 100:
+            _last_warned_s.clear()
+        _last_warned_s[line] = now_s
         _log.warning("log: %s", line)

@@ -1,9 +1,11 @@
-"""What a host does by itself when a path dies and nobody decides: the flow goes to its first living fallback.
+"""Local repair: moves a flow to its first living fallback when its path dies and no decision comes.
 
-In: words of the host's probers, `Fallbacks` of policy, where flows are, whether decisions came. Out: flows to
-move, and where to. Pure: it is told the time (ns, monotonic). A link is dead where several requests in a row
-were lost over all paths that cross it since the last one that crossed it and was answered: each living path
-exonerates all its links, so that of a dead path only links that no living one crosses are left.
+It uses path status reports of the host's probers and the `Fallbacks` of policy. It is pure: callers pass in
+the time (ns, monotonic).
+
+A link is dead if several consecutive requests were lost on the paths that cross it, all after the last
+answered request that crossed it. Each living path exonerates its links. Of a dead path, only links that no
+living path crosses remain.
 """
 
 from __future__ import annotations
@@ -12,30 +14,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Links", "Reflex", "Wanted"]
+__all__ = ["DeadLinks", "LocalRepair", "Repair"]
 
 Record = dict[str, Any]
 Fence = tuple[int, int]
 
 DEAD_LOSSES: Final = 3
 FRESH_NS: Final = 2_000_000_000
-"""A prober that has said nothing for so long knows nothing."""
-_NICS_MOST: Final = 4096
-"""Probers that are listened to at once."""
+"""The reports of a prober count for this time."""
+_MAX_NICS: Final = 4096
+"""Maximum number of probers."""
 REST_NS: Final = 100_000_000
-"""After a move that was tried, and could not be made, until the next is."""
+"""Pause after a move that failed."""
 
 
 class _Path(NamedTuple):
-    in_a_row: int
+    loss_streak: int
     answered_ns: int | None
     first_lost_ns: int | None
     last_lost_ns: int | None
     links: tuple[str, ...]
 
 
-class Wanted(NamedTuple):
-    """A flow that is to go on by another path, and why."""
+class Repair(NamedTuple):
+    """A flow to move, its new path and the reason."""
 
     flow_id: str
     to_path: int
@@ -44,57 +46,64 @@ class Wanted(NamedTuple):
 
 
 @dataclass(slots=True)
-class Links:
-    """Which links of a host's paths are dead, from what its probers say."""
+class DeadLinks:
+    """The dead links of a host's paths, as its probers' reports show."""
 
-    _words: dict[str, tuple[int, list[_Path]]] = field(default_factory=dict)
-    _said: dict[str, int] = field(default_factory=dict)
-    """When the newest word of a NIC was told."""
+    _statuses: dict[str, tuple[int, list[_Path]]] = field(default_factory=dict)
+    _sent_ns: dict[str, int] = field(default_factory=dict)
+    """Send time of the newest report of each NIC."""
     _dead: frozenset[str] = frozenset()
-    _news: bool = False
-    """Whether words have come since it was last judged what is dead."""
+    _stale: bool = False
+    """True if reports have arrived since the last evaluation."""
 
     @property
     def dead(self) -> frozenset[str]:
-        """The dead links, by the words taken so far."""
-        if self._news:
-            self._news = False
-            self._judge()
+        """The dead links, as of the reports taken so far."""
+        if self._stale:
+            self._stale = False
+            self._update()
         return self._dead
 
-    def take(self, word: Mapping[str, Any], now_ns: int) -> None:
-        """Take a `ProberWord`; the newest of a NIC holds all that it has to say of what gets lost.
+    def take(self, status: Mapping[str, Any], now_ns: int) -> None:
+        """Take a `PathStatusReport`. The newest report of a NIC replaces the one before.
 
-        Raises ValueError for one that was heard before, or of a prober too many.
+        Raises ValueError if it is old, or of one prober too many.
         """
-        if word["monotonic_ns"] < max(now_ns - FRESH_NS, self._said.get(word["nic"], 0)):
-            raise ValueError(f"{word['nic']}: told at {word['monotonic_ns']}, expected newer than was heard")
-        at_ns = min(now_ns, word["monotonic_ns"])
+        if status["monotonic_ns"] < max(now_ns - FRESH_NS, self._sent_ns.get(status["nic"], 0)):
+            raise ValueError(
+                f"{status['nic']}: sent at {status['monotonic_ns']}, expected newer than the last report"
+            )
+        at_ns = min(now_ns, status["monotonic_ns"])
 
         def then(age_ns: int | None) -> int | None:
             return None if age_ns is None else at_ns - age_ns
 
         paths = [
             _Path(
-                row["in_a_row"], then(row["answered_age_ns"]), then(row["first_lost_age_ns"]),
-                then(row["last_lost_age_ns"]), (*row["links"], *row["back_links"]),
+                row["loss_streak"],
+                then(row["answered_age_ns"]),
+                then(row["first_lost_age_ns"]),
+                then(row["last_lost_age_ns"]),
+                (*row["links"], *row["back_links"]),
             )
-            for row in word["paths"]
-        ]  # fmt: skip
-        for nic in [nic for nic, (said_ns, _) in self._words.items() if said_ns < now_ns - FRESH_NS]:
-            del self._words[nic], self._said[nic]
-        if len(self._words) >= _NICS_MOST and word["nic"] not in self._words:
-            raise ValueError(f"{word['nic']}: {_NICS_MOST} probers are heard already")
-        self._words[word["nic"]], self._said[word["nic"]] = (now_ns, paths), at_ns
-        self._news = True
+            for row in status["paths"]
+        ]
+        for nic in [
+            nic for nic, (received_ns, _) in self._statuses.items() if received_ns < now_ns - FRESH_NS
+        ]:
+            del self._statuses[nic], self._sent_ns[nic]
+        if len(self._statuses) >= _MAX_NICS and status["nic"] not in self._statuses:
+            raise ValueError(f"{status['nic']}: {_MAX_NICS} probers report already")
+        self._statuses[status["nic"]], self._sent_ns[status["nic"]] = (now_ns, paths), at_ns
+        self._stale = True
 
     def dead_at(self, now_ns: int) -> frozenset[str]:
-        """Return the dead links; none once no prober says anything any more."""
-        heard = any(said_ns >= now_ns - FRESH_NS for said_ns, _ in self._words.values())
-        return self.dead if heard else frozenset()
+        """Return the dead links; none if all reports are too old."""
+        fresh = any(received_ns >= now_ns - FRESH_NS for received_ns, _ in self._statuses.values())
+        return self.dead if fresh else frozenset()
 
-    def _judge(self) -> None:
-        paths = [path for _, found in self._words.values() for path in found if path.links]
+    def _update(self) -> None:
+        paths = [path for _, found in self._statuses.values() for path in found if path.links]
         life: dict[str, int] = {}
         for path in paths:
             if path.answered_ns is not None:
@@ -102,14 +111,16 @@ class Links:
                     life[link] = max(life.get(link, path.answered_ns), path.answered_ns)
         lost: dict[str, int] = {}
         for path in paths:
-            if not path.in_a_row or path.last_lost_ns is None or path.first_lost_ns is None:
+            if not path.loss_streak or path.last_lost_ns is None or path.first_lost_ns is None:
                 continue
             for link in path.links:
                 alive_ns = life.get(link)
                 if alive_ns is None or alive_ns < path.first_lost_ns:
-                    lost[link] = lost.get(link, 0) + path.in_a_row
+                    lost[link] = lost.get(link, 0) + path.loss_streak
                 elif alive_ns < path.last_lost_ns:
-                    lost[link] = lost.get(link, 0) + 1  # how many of them came after it, nobody knows
+                    lost[link] = (
+                        lost.get(link, 0) + 1
+                    )  # the number of losses after the answer is unknown: at least one
         self._dead = frozenset(link for link, count in lost.items() if count >= DEAD_LOSSES)
 
 
@@ -119,23 +130,25 @@ class _Waiting:
     fence: Fence
 
 
-class Reflex:
-    """The flows of one host. `wait_ns`: for which a decision is waited for."""
+class LocalRepair:
+    """Repairs the flows of one host. `wait_ns`: time to wait for a decision."""
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
         self._rows: dict[str, Record] = {}
-        self._head = (-1, -1)
+        self._newest = (-1, -1)
         self._waiting: dict[str, _Waiting] = {}
-        self._looked_ns = 0
+        self._checked_ns = 0
 
     def take_fallbacks(self, record: Mapping[str, Any] | None) -> None:
-        """Take the newest `Fallbacks` of the host, which is whole; None: there are none any more. One of an
-        older epoch is a worker's that lost its shard."""
+        """Take the newest complete `Fallbacks` of the host; None if there are none any more.
+
+        A record of an older epoch comes from a worker that lost its shard, and is ignored.
+        """
         if record is None:
             self._rows.clear()
-        elif (record["epoch"], record["seq"]) >= self._head:
-            self._head = (record["epoch"], record["seq"])
+        elif (record["epoch"], record["seq"]) >= self._newest:
+            self._newest = (record["epoch"], record["seq"])
             self._rows = {row["flow_id"]: row for row in record["flows"]}
         self._waiting = {name: each for name, each in self._waiting.items() if name in self._rows}
 
@@ -143,12 +156,14 @@ class Reflex:
         """Return the flows that have fallbacks."""
         return self._rows.keys()
 
-    def look(
+    def due(
         self, dead: frozenset[str], paths: Mapping[str, int | None], fences: Mapping[str, Fence], now_ns: int
-    ) -> list[Wanted]:
-        """Return the flows to move now. `paths`: where flows are; `fences`: their newest decisions. A flow
-        that has waited, and has no living path to go to, waits for news."""
-        self._looked_ns = now_ns
+    ) -> list[Repair]:
+        """Return the flows to move now. `paths`: their present paths; `fences`: their newest decisions.
+
+        A flow without a living fallback waits for new reports.
+        """
+        self._checked_ns = now_ns
         if not dead:
             self._waiting.clear()
             return []
@@ -167,7 +182,7 @@ class Reflex:
             to_path = next(
                 (
                     other
-                    for other, its in zip(row["others"], row["other_links"], strict=False)
+                    for other, its in zip(row["other_paths"], row["other_links"], strict=False)
                     if other != path and its and dead.isdisjoint(its)
                 ),
                 None,
@@ -175,21 +190,21 @@ class Reflex:
             if to_path is not None:
                 link = min(dead.intersection(links))
                 detail = f"path {path} is dead at {link}, no decision came"
-                found.append(Wanted(flow_id, to_path, detail, row.get("job")))
+                found.append(Repair(flow_id, to_path, detail, row.get("job")))
                 waiting.since_ns = now_ns + REST_NS
         return found
 
     def due_ns(self) -> int | None:
-        """Return when to look again, later than the last look; None: when there is news."""
+        """Return the time of the next check; None if only a new report can change the result."""
         dues = (each.since_ns + self._wait_ns for each in self._waiting.values())
-        return min((due_ns for due_ns in dues if due_ns > self._looked_ns), default=None)
+        return min((due_ns for due_ns in dues if due_ns > self._checked_ns), default=None)
 
 
 def _links_of(row: Mapping[str, Any], path: int) -> list[str] | None:
-    """Return the links of a flow's path, None where they are not known."""
+    """Return the links of a flow's path; None if they are unknown."""
     if path == row["path"]:
         return list(row["links"]) or None
-    for other, links in zip(row["others"], row["other_links"], strict=False):
+    for other, links in zip(row["other_paths"], row["other_links"], strict=False):
         if other == path:
             return list(links) or None
     return None

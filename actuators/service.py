@@ -1,7 +1,6 @@
-"""The actuator of a host, or on a testbed of all hosts that live here: keeps their clock pages.
+"""Keeps the clock pages of this host, or of all hosts that live on this machine.
 
-In: `ActuatorSettings`, a `HostSettings` each. Out: pages that programs read, until SIGTERM or SIGINT; then
-they stay, and say by themselves how long they hold.
+It runs until SIGTERM or SIGINT. The pages stay, and each of them states how long it is valid.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 from sdnotify import SystemdNotifier
 
-from actuators.clock_consumer import Inlet
+from actuators.clock_consumer import ClockConsumer
 from actuators.clock_page import Content, PageFile
 from actuators.clock_sources import Sources
 from actuators.discipline import Discipline
@@ -31,15 +30,17 @@ __all__ = ["HostPage", "main", "this_host"]
 _log = logging.getLogger(__name__)
 
 _LEADS_NS: Final = (500_000, 1_500_000, 4_000_000)
-"""ns ahead at which a new line is joined, to have time to make the content; the next where one was short."""
+"""Lead times at which a new model starts, to leave time to encode it; the next is used if one was too
+short.
+"""
 _LATE_NS: Final = 5_000
-"""ns that the writing may be late: two lines cannot part by a ns in it."""
+"""Tolerated delay of the write: two models cannot differ by a ns in this time."""
 _TRIES: Final = 20
 _STATUS_S: Final = 5.0
 
 
 def this_host(settings: ActuatorSettings) -> HostSettings:
-    """Return the host that this machine is, with its page where the settings or the system say."""
+    """Return this machine as a host, with the page at its configured or default path."""
     return HostSettings(
         host=settings.host or socket.gethostname(),
         clock_file=settings.clock_file or default_directory() / "clock",
@@ -47,89 +48,99 @@ def this_host(settings: ActuatorSettings) -> HostSettings:
 
 
 class HostPage:
-    """One host: its clocks, its page, its discipline."""
+    """One host: its clocks, page and clock discipline."""
 
     def __init__(self, settings: ActuatorSettings, host: HostSettings) -> None:
-        """Take its page. Raises PageError, OSError."""
+        """Open the page. Raises PageError, OSError."""
         self.host = host
         self.file = PageFile(host.clock_file, host.host, settings.readable)
         parameters = PageParameters(
-            settings.wander_ppb_per_sqrt_s, settings.holdover_after_s, settings.expires_s, settings.join_s,
-            settings.join_max_ppm, settings.step_us,
-        )  # fmt: skip
+            settings.wander_ppb_per_sqrt_s,
+            settings.holdover_after_s,
+            settings.expires_s,
+            settings.slew_s,
+            settings.slew_max_ppm,
+            settings.step_us,
+        )
         self.clock = HostClock(host.host, parameters, self.file.last)
         self.sources = Sources(host.test_clocks)
         self.content = Content()
         self.late = 0
-        """Times that a new line could not be written at its moment, and was left to the next turn."""
-        self._late_in_a_row = 0
+        """Times that a new model missed its start time and was deferred to the next update."""
+        self._late_streak = 0
         self._gone = False
         self._settings = settings
         self.discipline: Discipline | None = None
         if settings.discipline.mode != "off":
-            note = host.clock_file.with_name(f"{host.clock_file.name}.rate")
-            self.discipline = Discipline(settings.discipline, note)
+            rate_file = host.clock_file.with_name(f"{host.clock_file.name}.rate")
+            self.discipline = Discipline(settings.discipline, rate_file)
 
-    def turn(self, now_s: float) -> None:
+    def step(self, now_s: float) -> None:
         """Read this host's clocks and write the page."""
         names = {*self.clock.clocks, *self.host.test_clocks}
         if self.discipline is not None:
             names.add(self._settings.discipline.clock)
-        crossings = self.sources.read(names)
-        for name, crossing in crossings.items():
-            self.clock.cross(name, crossing)
+        cross_timestamps = self.sources.read(names)
+        for name, cross_timestamp in cross_timestamps.items():
+            self.clock.add_cross_timestamp(name, cross_timestamp)
         if not self.file.in_place():
-            self._make_anew()
+            self._recreate()
         self._write()
         if self.discipline is not None:
             clock = self._settings.discipline.clock
-            if clock in crossings:
+            if clock in cross_timestamps:
                 row = self.content.clocks.get(clock)
-                self.discipline.step(row, crossings[clock].clock_ns, now_s)
+                self.discipline.step(row, cross_timestamps[clock].clock_ns, now_s)
 
-    def _make_anew(self) -> None:
-        """Somebody removed the file or put another in its place: fabric time goes on in a new one."""
+    def _recreate(self) -> None:
+        """Replace a page file that was removed or replaced; fabric time continues in the new file."""
         try:
             file = PageFile(self.host.clock_file, self.host.host, self._settings.readable)
         except OSError as error:
             if not self._gone:
-                _log.warning("%s: its page is gone and cannot be made anew: %s", self.host.host, error)
+                _log.warning("%s: its page is gone and cannot be recreated: %s", self.host.host, error)
             self._gone = True
             return
-        _log.warning("%s: %s was gone, made anew", self.host.host, file.path)
+        _log.warning("%s: %s was gone and has been recreated", self.host.host, file.path)
         self._gone = False
         self.file.retire()
         self.file.close()
         self.file = file
 
     def _write(self) -> None:
-        """Write the page; a new line at the moment that it is joined at, so that none reads time run back."""
+        """Write the page. A new model is written at its start time, so that no reader sees time run
+        backwards.
+        """
         begin_ns = raw_ns()
-        if not self.clock.joins(begin_ns):
+        if not self.clock.has_new_model(begin_ns):
             content = self.clock.content(begin_ns)
             self.file.write(content)
         else:
-            patient = self._late_in_a_row < _TRIES
+            may_defer = self._late_streak < _TRIES
             for lead_ns in _LEADS_NS:
                 begin_ns = raw_ns() + lead_ns
                 content = self.clock.content(begin_ns)
-                if self.file.write(content, begin_ns, begin_ns + _LATE_NS if patient else 2**63 - 1):
+                if self.file.write(content, begin_ns, begin_ns + _LATE_NS if may_defer else 2**63 - 1):
                     break
             else:
                 self.late += 1
-                self._late_in_a_row += 1
+                self._late_streak += 1
                 return
-            self._late_in_a_row = 0
+            self._late_streak = 0
         self.clock.written()
         if content.state != self.content.state or content.steps != self.content.steps:
             _log.info(
-                "%s: %s from %s, window %d, %d steps", self.host.host, content.state,
-                content.source or "no clock", content.window, content.steps,
-            )  # fmt: skip
+                "%s: %s from %s, window %d, %d steps",
+                self.host.host,
+                content.state,
+                content.source or "no clock",
+                content.window,
+                content.steps,
+            )
         self.content = content
 
     def close(self) -> None:
-        """Put a disciplined clock back and let go of everything."""
+        """Restore a disciplined clock and release everything."""
         if self.discipline is not None:
             self.discipline.close()
         self.sources.close()
@@ -137,9 +148,9 @@ class HostPage:
 
 
 def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None) -> int:
-    """Keep the pages of `hosts` (None: of this host) until SIGTERM or SIGINT.
+    """Keep the pages of `hosts` (None: this host) until SIGTERM or SIGINT.
 
-    Returns the exit code: 0 stopped, 2 cannot start.
+    Return the exit code: 0 stopped, 2 cannot start.
     """
     stopping = threading.Event()
     _on_signals(stopping)
@@ -147,9 +158,10 @@ def main(settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None
     served = [this_host(settings)] if hosts is None else list(hosts)
     if settings.discipline.mode != "off" and (len(served) != 1 or served[0].test_clocks):
         _log.error(
-            "discipline.mode %s: expected one host with real clocks, %d here", settings.discipline.mode,
+            "discipline.mode %s: expected one host with real clocks, %d here",
+            settings.discipline.mode,
             len(served),
-        )  # fmt: skip
+        )
         return 2
     try:
         for host in served:
@@ -185,52 +197,56 @@ def _run(
         shards = {shard for page in pages for shard in page.clock.shards}
         return not shards or shard in shards
 
-    inlet = Inlet(
-        kafka_client(settings), settings.window_ms * 1_000_000, take_nic, take_offsets,
-        registry_of(settings), wanted,
-    )  # fmt: skip
+    consumer = ClockConsumer(
+        kafka_client(settings),
+        settings.window_ms * 1_000_000,
+        take_nic,
+        take_offsets,
+        registry_of(settings),
+        wanted,
+    )
     refresh_s = settings.refresh_ms / 1000
     due_s = status_at_s = time.monotonic()
     ready = False
     try:
         while not stopping.is_set():
-            inlet.poll(timeout_s=max(0.0, min(0.05, due_s - time.monotonic())))
-            if not inlet.assigned:
+            consumer.poll(timeout_s=max(0.0, min(0.05, due_s - time.monotonic())))
+            if not consumer.assigned:
                 stopping.wait(0.05)
             now_s = time.monotonic()
             if now_s >= due_s:
                 for page in pages:
-                    page.turn(now_s)
+                    page.step(now_s)
                 due_s = max(due_s + refresh_s, now_s)
-            if inlet.assigned and not ready:
+            if consumer.assigned and not ready:
                 ready = True
                 _log.info("%d clock pages, the first %s", len(pages), pages[0].file.path if pages else "none")
                 notify.notify("READY=1")
             if now_s >= status_at_s:
                 status_at_s = now_s + _STATUS_S
-                notify.notify(f"STATUS={_status(pages, inlet)}")
+                notify.notify(f"STATUS={_status(pages, consumer)}")
                 notify.notify("WATCHDOG=1")
     finally:
-        inlet.close()
+        consumer.close()
 
 
-def _status(pages: list[HostPage], inlet: Inlet) -> str:
+def _status(pages: list[HostPage], consumer: ClockConsumer) -> str:
     now_ns = raw_ns()
     states = [page.content.state for page in pages]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    bounds = [page.content.joined.bound_at(now_ns) for page in pages if page.content.state != "UNSYNCED"]
+    bounds = [page.content.slewed.bound_at(now_ns) for page in pages if page.content.state != "UNSYNCED"]
     worst = f", worst bound {max(bounds):,.0f} ns" if bounds else ""
     steps = sum(page.content.steps for page in pages)
     disciplined = "".join(f"; {page.discipline.status}" for page in pages if page.discipline is not None)
     unreadable = "".join(f"; {line}" for page in pages for line in page.sources.unreadable.values())
     return (
-        f"{len(pages)} clock pages: {counts}{worst}, {steps} steps, {inlet.rejected} refused"
+        f"{len(pages)} clock pages: {counts}{worst}, {steps} steps, {consumer.rejected} refused"
         f"{disciplined}{unreadable}"
     )
 
 
 def _on_signals(stopping: threading.Event) -> None:
-    """Stop on SIGTERM and SIGINT, where this is the process's main thread."""
+    """Set `stopping` on SIGTERM and SIGINT, if this is the main thread of the process."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()

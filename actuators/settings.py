@@ -1,7 +1,4 @@
-"""Settings of a host's actuator: where its clock page lies, how fabric time is carried on, what is steered.
-
-In: values of the application's configuration. Out: frozen models that `actuators.service.main` takes.
-"""
+"""Settings of a host's actuator: its clock page, the flow actuator and the clock discipline."""
 
 from __future__ import annotations
 
@@ -21,37 +18,41 @@ def default_directory() -> Path:
 
 
 class DisciplineSettings(BaseModel):
-    """Whether a clock of this host is steered towards fabric time, and within which limits."""
+    """The clock of this host to be disciplined, and the limits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["off", "dry-run", "on"] = Field(
-        default="off", description="dry-run: says what it would do and changes nothing; on needs CAP_SYS_TIME"
+        default="off", description="dry-run: logs what it would do and changes nothing; on needs CAP_SYS_TIME"
     )
     clock: str = Field(
         default="system", pattern=r"^(system|ptp\d{1,3})$", description="system, or ptpN for /dev/ptpN"
     )
     time_constant_s: float = Field(
-        default=60.0, ge=10, le=3600,
-        description="s in which an offset is worked off; far above a window, so that the solver sees a steady"
-        " clock",
-    )  # fmt: skip
+        default=60.0,
+        ge=10,
+        le=3600,
+        description="s in which an offset is corrected; far above a window, so that the clock"
+        " stage sees a steady clock",
+    )
     interval_s: float = Field(default=1.0, ge=0.1, le=60, description="s between two corrections")
     offset_max_us: float = Field(
-        default=500.0, gt=0, le=100_000,
-        description="us of offset beyond which nothing is done but to say so: steps are not ours to make",
-    )  # fmt: skip
+        default=500.0,
+        gt=0,
+        le=100_000,
+        description="us of offset above which the clock is left alone with a log line: it is never stepped",
+    )
     bound_max_us: float = Field(
         default=100.0,
         gt=0,
         le=100_000,
-        description="us of fabric time's own bound beyond which nothing is done",
+        description="us of fabric time's bound above which the clock is left alone",
     )
     rate_max_ppm: float = Field(
         default=50.0,
         gt=0,
         le=500,
-        description="ppm by which the clock's rate may be changed from where it was",
+        description="ppm by which the clock's rate may differ from its original rate",
     )
 
     @model_validator(mode="after")
@@ -65,37 +66,41 @@ class DisciplineSettings(BaseModel):
 
 
 class ActuatorSettings(BaseModel):
-    """The actuator of a host: its clock page, and the hand that acts on its flows."""
+    """A host's actuator: its clock page, and the flow actuator."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
-        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        default="127.0.0.1:19092",
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
-    )  # fmt: skip
+    )
     schema_registry_url: str | None = Field(
         default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
     )
     window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
     host: str | None = Field(
-        default=None, pattern=r"^[^\s/>]{1,128}$",
-        description="this host's name in the inventory; without it the system's",
-    )  # fmt: skip
+        default=None,
+        pattern=r"^[^\s/>]{1,128}$",
+        description="this host's name in the inventory; default: the system's host name",
+    )
     clock_file: Path | None = Field(
         default=None,
-        description="the clock page of this host; without it 'clock' in $XDG_RUNTIME_DIR/fabrictime, or in"
+        description="the clock page of this host; default: 'clock' in $XDG_RUNTIME_DIR/fabrictime, or in"
         " /run/fabrictime",
     )
     readable: Literal["owner", "group", "all"] = Field(
-        default="owner", description="who besides its owner may read a page"
+        default="owner", description="readers of a page, besides its owner"
     )
     refresh_ms: int = Field(
         default=200, ge=20, le=1000, description="ms between two readings of this host's clocks"
     )
     wander_ppb_per_sqrt_s: float = Field(
-        default=3.0, ge=0, le=10_000,
-        description="ppb per square root of a second that a clock's rate may wander; the bound grows by it",
-    )  # fmt: skip
+        default=3.0,
+        ge=0,
+        le=10_000,
+        description="ppb per square root of a second that a clock's rate may wander; the bound grows with it",
+    )
     holdover_after_s: float = Field(
         default=10.0, ge=1, le=3600, description="s without a new window after which SYNCED becomes HOLDOVER"
     )
@@ -105,54 +110,60 @@ class ActuatorSettings(BaseModel):
         le=86_400,
         description="s without a new window after which fabric time is UNSYNCED",
     )
-    join_s: float = Field(
-        default=0.5, ge=0.05, le=60,
-        description="s in which the difference of a new window's line to the last one is slewed away",
-    )  # fmt: skip
-    join_max_ppm: float = Field(
-        default=50.0, gt=0, le=1000, description="ppm of fabric time's rate that this slewing may take"
+    slew_s: float = Field(
+        default=0.5,
+        ge=0.05,
+        le=60,
+        description="s in which the difference between a new model and the last one is slewed away",
+    )
+    slew_max_ppm: float = Field(
+        default=50.0, gt=0, le=1000, description="ppm by which slewing may change the rate of fabric time"
     )
     step_us: float = Field(
         default=100.0,
         gt=0,
         le=1e9,
-        description="us of difference beyond which it steps instead, and is counted",
+        description="us of difference above which the time steps instead, and the step is counted",
     )
     control_socket: Path | None = Field(
         default=None,
-        description="Unix socket that the owners of flows come to, owner-only; without it 'control.sock' in"
-        " $XDG_RUNTIME_DIR/fabrictime, or in /run/fabrictime; the programs find it in FABRICTIME_CONTROL",
+        description="Unix socket that flow endpoints connect to, owner-only; default: 'control.sock' in"
+        " $XDG_RUNTIME_DIR/fabrictime, or in /run/fabrictime; programs find it in FABRICTIME_CONTROL",
     )
-    local_repair_socket: Path | None = Field(
+    path_status_socket: Path | None = Field(
         default=None,
-        description="Unix socket on which probers tell which paths are dead, owner-only; without it"
-        " 'reflex.sock' beside the control socket",
+        description="Unix socket for path status reports of probers, owner-only; default:"
+        " 'path-status.sock' beside the control socket",
     )
-    acts_file: Path | None = Field(
+    journal_file: Path | None = Field(
         default=None,
-        description="file in which is noted what is in force, for after a kill; without it 'acts.jsonl'"
+        description="file with the actions in force, for the restart after a crash; default: 'journal.jsonl'"
         " beside the control socket",
     )
     answer_ms: int = Field(
-        default=200, ge=10, le=10_000, description="ms within which the owner of a flow answers a command"
+        default=200, ge=10, le=10_000, description="ms within which a flow endpoint must answer a command"
     )
     settle_ms: int = Field(
-        default=1500, ge=0, le=60_000,
-        description="ms after the start in which owners come back: decisions wait so long for theirs",
-    )  # fmt: skip
-    reflex_ms: int | None = Field(
-        default=30, ge=0, le=10_000,
-        description="ms for which a decision is waited for when probers declare a flow's path dead, before it"
-        " is led to the first of its fallbacks that lives; none: never",
-    )  # fmt: skip
+        default=1500,
+        ge=0,
+        le=60_000,
+        description="ms after the start for endpoints to reconnect; decisions for their flows wait",
+    )
+    local_repair_ms: int | None = Field(
+        default=30,
+        ge=0,
+        le=10_000,
+        description="ms to wait for a decision after probers declared a flow's path dead, before the flow"
+        " moves to its first living fallback; none: never",
+    )
     kernel_nics: dict[str, int] = Field(
         default_factory=dict,
         description="NICs, by device, with bit/s of their links, at which the kernel (HTB) paces flows that"
-        " no owner paces; one whose root is not of the kernel's own kinds is left alone. Needs CAP_NET_ADMIN,"
-        " and flows.kernel_paces",
+        " no endpoint paces; a NIC with a foreign root qdisc stays untouched. Needs CAP_NET_ADMIN,"
+        " and flows.kernel_pacing",
     )
     discipline: DisciplineSettings = Field(
-        default_factory=DisciplineSettings, description="steering a clock of this host"
+        default_factory=DisciplineSettings, description="clock discipline of this host"
     )
 
     @model_validator(mode="after")
@@ -164,51 +175,51 @@ class ActuatorSettings(BaseModel):
         for device, rate_bps in self.kernel_nics.items():
             if not 0 < len(device) < 16 or rate_bps < 1_000_000:
                 raise ValueError(
-                    f"kernel_nics {device!r}: {rate_bps} bit/s, expected a device and 1000000 at least"
+                    f"kernel_nics {device!r}: {rate_bps} bit/s, expected a device and at least 1000000"
                 )
         return self
 
     @property
     def control_path(self) -> Path:
-        """Where owners of flows come to."""
+        """Path of the control socket."""
         return self.control_socket or default_directory() / "control.sock"
 
     @property
-    def reflex_path(self) -> Path:
-        """Where words of probers come in."""
-        return self.local_repair_socket or self.control_path.with_name("reflex.sock")
+    def path_status_path(self) -> Path:
+        """Path of the socket for path status reports."""
+        return self.path_status_socket or self.control_path.with_name("path-status.sock")
 
     @property
-    def acts_path(self) -> Path:
-        """Where is noted what is in force."""
-        return self.acts_file or self.control_path.with_name("acts.jsonl")
+    def journal_path(self) -> Path:
+        """Path of the journal."""
+        return self.journal_file or self.control_path.with_name("journal.jsonl")
 
 
 class TestClockSettings(BaseModel):
-    """A clock that a test gave to a NIC of a host; see `native.core.TestClock`."""
+    """The test clock of a NIC; see `native.core.TestClock`."""
 
     __test__ = False
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     offset_ns: int = Field(default=0, description="ns ahead of the system clock")
-    drift_ppb: float = Field(default=0, description="ppb that it runs fast")
+    drift_ppb: float = Field(default=0, description="ppb by which it runs fast")
     wander_ppb_per_sqrt_s: float = Field(default=0, ge=0, description="random walk of its rate")
-    epoch_ns: int = Field(default=0, ge=0, description="ns since the Unix epoch, where drift counts from")
+    epoch_ns: int = Field(default=0, ge=0, description="ns since the Unix epoch at which its drift is zero")
     seed: int = Field(default=0, ge=0, description="seed of the wander")
-    step_ns: int = Field(default=0, description="ns that it jumps at step_at_ns")
-    step_at_ns: int = Field(default=0, ge=0, description="ns since the Unix epoch of that jump")
+    step_ns: int = Field(default=0, description="ns by which it jumps at step_at_ns")
+    step_at_ns: int = Field(default=0, ge=0, description="ns since the Unix epoch at which it jumps")
 
 
 class HostSettings(BaseModel):
-    """One host whose page is kept: this one, or on a testbed each of those that live here."""
+    """A host with a clock page: this one, or each of the hosts of a testbed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(pattern=r"^[^\s/>]{1,128}$", description="its name in the inventory")
     clock_file: Path = Field(description="its page")
     netns: Path | None = Field(
-        default=None, description="network namespace where its NICs are; none: where the actuator runs"
+        default=None, description="network namespace of its NICs; none: that of the actuator"
     )
     test_clocks: dict[str, TestClockSettings] = Field(
-        default_factory=dict, description="its test clocks, by the device whose clock they are"
+        default_factory=dict, description="its test clocks, by NIC device"
     )

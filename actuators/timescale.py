@@ -1,11 +1,12 @@
-"""Straight lines between clocks: how a published line is carried to the raw clock and joined to the last one.
+"""Clock models: maps a published model to the raw clock, and slews from one model to the next.
 
-In: crossings (readings of two clocks at one moment) and the lines that the solver published. Out: `RawLine`,
-fabric time on CLOCK_MONOTONIC_RAW, and `Joined`, what readers are given of it. No clock is read here.
+`RawClockModel` gives fabric time on CLOCK_MONOTONIC_RAW; `SlewedModel` is the version for readers. Nothing
+here reads a clock.
 
-Why the raw clock. CLOCK_REALTIME steps, and NTP changes its rate at any moment, by up to 500 ppm: a line on
-it is wrong from that moment on until the writer sees it. CLOCK_MONOTONIC shares the rate. CLOCK_MONOTONIC_RAW
-is the oscillator itself: nothing in software moves it, so between two windows its line stays what it was.
+Reason for the raw clock: CLOCK_REALTIME steps, and NTP changes its rate at any moment, by up to 500 ppm. A
+model on it is wrong from that moment until the writer notices. CLOCK_MONOTONIC has the same rate.
+CLOCK_MONOTONIC_RAW is the oscillator, and no software adjusts it, so a model on it stays valid between two
+windows.
 """
 
 from __future__ import annotations
@@ -18,36 +19,37 @@ from typing import Final
 
 __all__ = [
     "SIGMAS",
-    "Crossing",
-    "Crossings",
-    "Joined",
-    "RawLine",
+    "CrossTimestamp",
+    "CrossTimestamps",
+    "RawClockModel",
     "Relation",
-    "carried",
-    "join",
+    "SlewedModel",
+    "on_raw_clock",
+    "slew",
     "wander_growth",
 ]
 
 SIGMAS: Final = 3.3
 """Standard errors in a bound that holds 99.9 % of the time (normal errors)."""
 
-KEPT_NS: Final = 15_000_000_000
+HISTORY_NS: Final = 15_000_000_000
 NEAR_NS: Final = 1_500_000_000
-"""ns to either side of a moment whose crossings tell the two clocks' relation there."""
-BEND_NS: Final = 1_000.0
-BEND_PPM: Final = 10.0
-FIRST_BEND_PPM: Final = 1_000.0
-"""A crossing this far from where the last ones lead is from after a step, or a change of rate. The second
-crossing of a stretch knows no rate yet."""
-LEAST_RMS_NS: Final = 2.0
-BEYOND_NS: Final = 400_000_000
-"""ns beyond the last crossing that a relation is carried."""
+"""Cross-timestamps within this many ns of a moment determine the relation there."""
+MAX_RESIDUAL_NS: Final = 1_000.0
+MAX_RATE_CHANGE_PPM: Final = 10.0
+MAX_FIRST_RATE_PPM: Final = 1_000.0
+"""A larger residual means a step or a rate change. The second limit holds while a segment's rate is
+unknown.
+"""
+MIN_RMS_NS: Final = 2.0
+MAX_EXTRAPOLATION_NS: Final = 400_000_000
+"""ns beyond the last cross-timestamp up to which a relation is extrapolated."""
 WANDER_AT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
-    """A clock read `clock_ns` while the raw clock read `raw_ns`, known to +-half_ns."""
+class CrossTimestamp:
+    """A clock read `clock_ns` while the raw clock read `raw_ns`, with an error of at most half_ns."""
 
     raw_ns: int
     clock_ns: int
@@ -56,7 +58,9 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A clock against the raw one near a moment: clock = clock_ns + (1 + rate_ppb * 1e-9)(raw - raw_ns)."""
+    """A clock relative to the raw clock near a moment: clock = clock_ns + (1 + rate_ppb * 1e-9)(raw -
+    raw_ns).
+    """
 
     raw_ns: int
     clock_ns: int
@@ -65,66 +69,73 @@ class Relation:
     rate_sigma_ppb: float
 
 
-class Crossings:
-    """The last seconds of a clock's crossings. A step or a change of rate begins a new stretch."""
+class CrossTimestamps:
+    """The last seconds of a clock's cross-timestamps. A step or a rate change begins a new segment."""
 
     def __init__(self) -> None:
-        self._stretch: deque[Crossing] = deque()
+        self._segment: deque[CrossTimestamp] = deque()
 
     @property
-    def last(self) -> Crossing | None:
-        """The newest crossing."""
-        return self._stretch[-1] if self._stretch else None
+    def last(self) -> CrossTimestamp | None:
+        """The newest cross-timestamp."""
+        return self._segment[-1] if self._segment else None
 
-    def add(self, crossing: Crossing) -> bool:
-        """Take a crossing, newer than the last; return whether the clock stepped or changed its rate."""
+    def add(self, cross_timestamp: CrossTimestamp) -> bool:
+        """Add a cross-timestamp that is newer than the last. Return True if the clock stepped or changed
+        its rate.
+        """
         last = self.last
-        bent = False
+        changed = False
         if last is not None:
-            passed_ns = crossing.raw_ns - last.raw_ns
+            passed_ns = cross_timestamp.raw_ns - last.raw_ns
             if passed_ns <= 0:
                 return False
             rate = self._rate_ppb()
             expected_ns = passed_ns * (1 + (rate or 0.0) * 1e-9)
-            off_ns = abs(crossing.clock_ns - last.clock_ns - expected_ns)
-            ppm = FIRST_BEND_PPM if rate is None else BEND_PPM
-            bent = off_ns > BEND_NS + last.half_ns + crossing.half_ns + ppm * 1e-6 * passed_ns
-            if bent:
-                self._stretch.clear()
-        self._stretch.append(crossing)
-        while crossing.raw_ns - self._stretch[0].raw_ns > KEPT_NS:
-            self._stretch.popleft()
-        return bent
+            residual_ns = abs(cross_timestamp.clock_ns - last.clock_ns - expected_ns)
+            ppm = MAX_FIRST_RATE_PPM if rate is None else MAX_RATE_CHANGE_PPM
+            changed = (
+                residual_ns
+                > MAX_RESIDUAL_NS + last.half_ns + cross_timestamp.half_ns + ppm * 1e-6 * passed_ns
+            )
+            if changed:
+                self._segment.clear()
+        self._segment.append(cross_timestamp)
+        while cross_timestamp.raw_ns - self._segment[0].raw_ns > HISTORY_NS:
+            self._segment.popleft()
+        return changed
 
     def _rate_ppb(self) -> float | None:
-        recent = list(self._stretch)[-8:]
+        recent = list(self._segment)[-8:]
         if len(recent) < 2:
             return None
         raw_ns = recent[-1].raw_ns - recent[0].raw_ns
         return (recent[-1].clock_ns - recent[0].clock_ns - raw_ns) / raw_ns * 1e9
 
     def at_clock(self, clock_ns: int) -> Relation | None:
-        """Return the relation where the clock read `clock_ns`; None where this stretch does not reach it."""
-        found = self._nearest([c.clock_ns - clock_ns for c in self._stretch])
-        if found is None:
+        """Return the relation at the clock's reading `clock_ns`; None if this segment does not cover it."""
+        fit = self._fit([c.clock_ns - clock_ns for c in self._segment])
+        if fit is None:
             return None
-        rate = 1 + found.rate_ppb * 1e-9
-        ahead_ns = round((clock_ns - found.clock_ns) / rate)
-        return replace(found, raw_ns=found.raw_ns + ahead_ns, clock_ns=clock_ns)
+        rate = 1 + fit.rate_ppb * 1e-9
+        ahead_ns = round((clock_ns - fit.clock_ns) / rate)
+        return replace(fit, raw_ns=fit.raw_ns + ahead_ns, clock_ns=clock_ns)
 
     def newest(self) -> Relation | None:
-        """Return the relation at the newest crossing; None where there are too few."""
+        """Return the relation at the newest cross-timestamp; None if there are too few."""
         last = self.last
         return None if last is None else self.at_clock(last.clock_ns)
 
-    def _nearest(self, away_ns: Sequence[int]) -> Relation | None:
-        """Fit a line through the crossings within NEAR_NS; `away_ns`: how far each is from the moment."""
-        if len(away_ns) < 3 or away_ns[0] > 0 or away_ns[-1] < -BEYOND_NS:
+    def _fit(self, distance_ns: Sequence[int]) -> Relation | None:
+        """Fit a line through the cross-timestamps within NEAR_NS. `distance_ns`: distance of each from the
+        moment.
+        """
+        if len(distance_ns) < 3 or distance_ns[0] > 0 or distance_ns[-1] < -MAX_EXTRAPOLATION_NS:
             return None
-        near = [c for c, away in zip(self._stretch, away_ns, strict=True) if abs(away) <= NEAR_NS]
+        near = [c for c, away in zip(self._segment, distance_ns, strict=True) if abs(away) <= NEAR_NS]
         if len(near) < 3:
             return None
-        # Least squares about the middle crossing; sums stay small, so doubles hold a ns.
+        # Least squares about the middle cross-timestamp: the sums stay small, so doubles hold a ns.
         middle = near[len(near) // 2]
         x = [(c.raw_ns - middle.raw_ns) * 1e-9 for c in near]
         y = [float((c.clock_ns - middle.clock_ns) - (c.raw_ns - middle.raw_ns)) for c in near]
@@ -134,31 +145,33 @@ class Crossings:
         rate_ppb = sum((v - mean_x) * (w - mean_y) for v, w in zip(x, y, strict=True)) / spread
         at_middle_ns = mean_y - rate_ppb * mean_x
         rest = [w - at_middle_ns - rate_ppb * v for v, w in zip(x, y, strict=True)]
-        rms_ns = max(LEAST_RMS_NS, math.sqrt(sum(r * r for r in rest) / max(1, n - 2)))
-        half_ns = min(
-            c.half_ns for c in near
-        )  # the fit goes through the shortest brackets as through the rest
+        rms_ns = max(MIN_RMS_NS, math.sqrt(sum(r * r for r in rest) / max(1, n - 2)))
+        half_ns = min(c.half_ns for c in near)  # the fit goes through the shortest brackets as well
         return Relation(
-            middle.raw_ns, middle.clock_ns + round(at_middle_ns), rate_ppb,
-            half_ns + SIGMAS * rms_ns * math.sqrt(2 / n) + 1, rms_ns / math.sqrt(spread),
-        )  # fmt: skip
+            middle.raw_ns,
+            middle.clock_ns + round(at_middle_ns),
+            rate_ppb,
+            half_ns + SIGMAS * rms_ns * math.sqrt(2 / n) + 1,
+            rms_ns / math.sqrt(spread),
+        )
 
 
 def wander_growth(wander_ppb_per_sqrt_s: float) -> tuple[float, float]:
-    """Return (growth_ppb, wander_ppb_per_s): a t + b t^2 above what a random walk of the rate does in t.
+    """Return (growth_ppb, wander_ppb_per_s) such that a t + b t^2 bounds a random walk of the rate after
+    t.
 
     A rate that walks w per square root of a second moves the time by a normal deviate of w t^1.5 / sqrt(3).
-    By the means' inequality t^1.5 <= t (T + t) / (2 sqrt(T)) for any T, equal at t = T.
+    By the inequality of means, t^1.5 <= t (T + t) / (2 sqrt(T)) for any T, with equality at t = T.
     """
     k = SIGMAS * wander_ppb_per_sqrt_s / math.sqrt(3)
     return k * math.sqrt(WANDER_AT_S) / 2, k / (2 * math.sqrt(WANDER_AT_S))
 
 
 @dataclass(frozen=True, slots=True)
-class RawLine:
+class RawClockModel:
     """Fabric time f = fabric_at_ns + (1 + rate_ppb * 1e-9)(raw - raw_at_ns), with a bound that grows.
 
-    bound(t) = bound_ns + growth_ppb t + wander_ppb_per_s t^2 with t the s since raw_at_ns.
+    bound(t) = bound_ns + growth_ppb t + wander_ppb_per_s t^2, with t in s since raw_at_ns.
     """
 
     raw_at_ns: int
@@ -169,91 +182,108 @@ class RawLine:
     wander_ppb_per_s: float
 
     def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
-        """Return fabric time at a reading of the raw clock: whole ns, and what is to be added to them."""
+        """Return fabric time at a raw reading: whole ns, and a remainder to add."""
         ahead_ns = raw_ns - self.raw_at_ns
         return self.fabric_at_ns + ahead_ns, self.rate_ppb * 1e-9 * ahead_ns
 
     def bound_at(self, raw_ns: int) -> float:
-        """Return the bound at a reading of the raw clock, ns."""
+        """Return the bound at a raw reading, ns."""
         t = abs(raw_ns - self.raw_at_ns) * 1e-9
         return self.bound_ns + self.growth_ppb * t + self.wander_ppb_per_s * t * t
 
-    def moved_to(self, raw_ns: int) -> RawLine:
-        """Return the same line and bound, told from a later reading of the raw clock."""
+    def rebased_to(self, raw_ns: int) -> RawClockModel:
+        """Return the same model and bound, relative to a later raw reading."""
         t = (raw_ns - self.raw_at_ns) * 1e-9
         whole, rest = self.fabric_ns(raw_ns)
         return replace(
-            self, raw_at_ns=raw_ns, fabric_at_ns=whole + round(rest), bound_ns=self.bound_at(raw_ns),
+            self,
+            raw_at_ns=raw_ns,
+            fabric_at_ns=whole + round(rest),
+            bound_ns=self.bound_at(raw_ns),
             growth_ppb=self.growth_ppb + 2 * self.wander_ppb_per_s * t,
-        )  # fmt: skip
+        )
 
 
-def carried(
-    relation: Relation, at_ns: int, offset_ns: float, drift_ppb: float, bound_ns: float,
-    drift_sigma_ppb: float, wander_ppb_per_sqrt_s: float,
-) -> RawLine:  # fmt: skip
-    """Return a clock's published line on the raw clock. `relation` is that of the clock at `at_ns`.
+def on_raw_clock(
+    relation: Relation,
+    at_ns: int,
+    offset_ns: float,
+    drift_ppb: float,
+    bound_ns: float,
+    drift_sigma_ppb: float,
+    wander_ppb_per_sqrt_s: float,
+) -> RawClockModel:
+    """Return a clock's published model on the raw clock. `relation` is that of the clock at `at_ns`.
 
     With clock = c0 + (1 + s)(raw - r0) and fabric = clock + offset + drift (clock - c0), the rate of fabric
-    against raw is (1 + s)(1 + drift).
+    time relative to raw is (1 + s)(1 + drift).
     """
     growth_ppb, wander_ppb_per_s = wander_growth(wander_ppb_per_sqrt_s)
     rate_ppb = relation.rate_ppb + drift_ppb + relation.rate_ppb * drift_ppb * 1e-9
     sigma_ppb = math.hypot(drift_sigma_ppb, relation.rate_sigma_ppb)
-    return RawLine(
-        relation.raw_ns, at_ns + round(offset_ns), rate_ppb,
+    return RawClockModel(
+        relation.raw_ns,
+        at_ns + round(offset_ns),
+        rate_ppb,
         bound_ns + relation.error_ns + 1 + math.ulp(offset_ns),
-        growth_ppb + SIGMAS * sigma_ppb, wander_ppb_per_s,
-    )  # fmt: skip
+        growth_ppb + SIGMAS * sigma_ppb,
+        wander_ppb_per_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """What readers are given: a line that begins where the last one was, and is slewed to its own place.
+class SlewedModel:
+    """The model for readers: it begins at the last model's value, and is slewed to its own.
 
-    Until slew_end_raw_ns its rate is rate_ppb + slew_ppb. The bound leaves out what is still to be slewed.
+    Until slew_end_raw_ns its rate is rate_ppb + slew_ppb. The bound excludes the remaining slew.
     """
 
-    line: RawLine
+    model: RawClockModel
     slew_ppb: float = 0.0
     slew_end_raw_ns: int = 0
 
-    def left_ns(self, raw_ns: int) -> float:
-        """Return how far it still is from its own place."""
-        return -self.slew_ppb * 1e-9 * max(0, self.slew_end_raw_ns - max(raw_ns, self.line.raw_at_ns))
+    def remaining_ns(self, raw_ns: int) -> float:
+        """Return the remaining slew."""
+        return -self.slew_ppb * 1e-9 * max(0, self.slew_end_raw_ns - max(raw_ns, self.model.raw_at_ns))
 
     def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
-        """Return fabric time at a reading of the raw clock: whole ns, and what is to be added to them."""
-        whole, rest = self.line.fabric_ns(raw_ns)
-        until = min(raw_ns, max(self.slew_end_raw_ns, self.line.raw_at_ns))
-        return whole, rest + self.slew_ppb * 1e-9 * (until - self.line.raw_at_ns)
+        """Return fabric time at a raw reading: whole ns, and a remainder to add."""
+        whole, rest = self.model.fabric_ns(raw_ns)
+        until = min(raw_ns, max(self.slew_end_raw_ns, self.model.raw_at_ns))
+        return whole, rest + self.slew_ppb * 1e-9 * (until - self.model.raw_at_ns)
 
     def bound_at(self, raw_ns: int) -> float:
-        """Return the whole bound, with what is still to be slewed."""
-        return self.line.bound_at(raw_ns) + abs(self.left_ns(raw_ns))
+        """Return the bound including the remaining slew."""
+        return self.model.bound_at(raw_ns) + abs(self.remaining_ns(raw_ns))
 
 
-def join(
-    last: Joined | None, line: RawLine, raw_ns: int, join_s: float, join_max_ppm: float, step_ns: float
-) -> tuple[Joined, float]:
-    """Return what follows `last` from `raw_ns` on to end up on `line`, and by how much it steps there, ns.
+def slew(
+    last: SlewedModel | None,
+    model: RawClockModel,
+    raw_ns: int,
+    slew_s: float,
+    slew_max_ppm: float,
+    step_ns: float,
+) -> tuple[SlewedModel, float]:
+    """Return the model that follows `last` from `raw_ns` on and converges to `model`, and the step there,
+    ns.
 
-    It begins at the value that `last` has at `raw_ns`, so no reader finds time running back; the difference
-    is slewed away in `join_s`, or longer where that would take more than `join_max_ppm`. A difference above
-    `step_ns` is a step.
+    It begins at the value of `last` at `raw_ns`, so time never runs backwards for a reader. The difference is
+    slewed away in `slew_s`, or more slowly if that would exceed `slew_max_ppm`. A difference above `step_ns`
+    is a step.
     """
-    here = line.moved_to(raw_ns)
+    here = model.rebased_to(raw_ns)
     if last is None:
-        return Joined(here), 0.0
+        return SlewedModel(here), 0.0
     whole, rest = last.fabric_ns(raw_ns)
     begin_ns = whole + round(rest)
-    own_whole, own_rest = line.fabric_ns(raw_ns)
+    own_whole, own_rest = model.fabric_ns(raw_ns)
     ahead_ns = (begin_ns - own_whole) - own_rest
     if abs(ahead_ns) > step_ns:
-        return Joined(here), -ahead_ns
+        return SlewedModel(here), -ahead_ns
     if not ahead_ns:
-        return Joined(replace(here, fabric_at_ns=begin_ns)), 0.0
-    slew_ppb = min(abs(ahead_ns) / join_s, join_max_ppm * 1000)
+        return SlewedModel(replace(here, fabric_at_ns=begin_ns)), 0.0
+    slew_ppb = min(abs(ahead_ns) / slew_s, slew_max_ppm * 1000)
     slew_ns = max(1, round(abs(ahead_ns) / slew_ppb * 1e9))
     slew_ppb = ahead_ns / slew_ns * 1e9
-    return Joined(replace(here, fabric_at_ns=begin_ns), -slew_ppb, raw_ns + slew_ns), 0.0
+    return SlewedModel(replace(here, fabric_at_ns=begin_ns), -slew_ppb, raw_ns + slew_ns), 0.0

@@ -258,7 +258,7 @@ def clocks() -> dashboard.Dashboard:
         .with_target(Query(queries.STATE_LANES, series=True))
     )  # fmt: skip
     events = (
-        _table("Events", "What windows showed: NEW, STEP, RATE_CHANGE, LIAR (rms of what its pairs "
+        _table("Events", "What windows showed: NEW, STEP, RATE_CHANGE, FALSETICKER (rms of what its pairs "
                "contradict), MERGED. At most 100 of a kind.", queries.CLOCK_EVENTS, 10, 12)
         .override_by_name("moved_ns", _unit_override("ns"))
         .override_by_name("rate_ppb", _unit_override("suffix: ppb"))
@@ -428,11 +428,11 @@ def actions() -> dashboard.Dashboard:
         .override_by_regexp(".*INCAST.*", _color_override(PURPLE))
     )  # fmt: skip
     outcomes = (
-        _lines("What came of them", "Reports of actuators: APPLIED and REFLEX were done, the rest was not.",
+        _lines("What came of them", "Reports of actuators: APPLIED and LOCAL_REPAIR were done, the rest was not.",
                queries.OUTCOME_SERIES, "short")
         .stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL)).fill_opacity(60)
         .override_by_regexp(".*APPLIED.*", _color_override(BLUE))
-        .override_by_regexp(".*REFLEX.*", _color_override(PURPLE))
+        .override_by_regexp(".*LOCAL_REPAIR.*", _color_override(PURPLE))
         .override_by_regexp(".*OBSERVED.*", _color_override(SKY))
         .override_by_regexp(".*FAILED.*", _color_override(VERMILLION))
         .override_by_regexp(".*(LIMITED|STALE|EXPIRED|NOT_ALLOWED|OLD_CONFIG|NO_FLOW).*",

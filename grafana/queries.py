@@ -196,7 +196,7 @@ REJECTS: Final = (
 )
 
 _LINK_STATES: Final = (
-    "SELECT subject, toString(state) AS said, toInt8(state) AS number, since, text, flaps_hour, because, "
+    "SELECT subject, toString(state) AS said, toInt8(state) AS number, since, text, flaps_hour, detected_by, "
     "greatest(since, toDateTime64($__fromTime, 9, 'UTC')) AS begin, "
     "if(ahead > since, least(ahead, toDateTime64($__toTime, 9, 'UTC')), toDateTime64($__toTime, 9, 'UTC')) "
     "AS ends FROM (SELECT *, leadInFrame(since) OVER (PARTITION BY subject ORDER BY seq "
@@ -218,7 +218,7 @@ LINK_LANES: Final = (
 )
 LINK_TABLE: Final = (
     "SELECT subject, argMax(said, since) AS state, max(since) AS began, argMax(flaps_hour, since) AS flaps, "
-    "argMax(because, since) AS seen_by, argMax(text, since) AS words "
+    "argMax(detected_by, since) AS seen_by, argMax(text, since) AS words "
     f"FROM ({_LINK_STATES}) GROUP BY subject HAVING max(number) > 1 "
     "ORDER BY argMax(number, since) DESC, began DESC LIMIT 200"
 )
@@ -277,7 +277,7 @@ ALERT_TABLE: Final = (
 )
 FLOW_TABLE: Final = (
     "SELECT job, nic, peer, flow_id, avg(rate_bps) AS rate_bps, max(retransmits) AS retransmits, "
-    "max(rtt_ns) AS rtt_ns, arrayStringConcat(argMax(hops, reported), ' ') AS way FROM ("
+    "max(rtt_ns) AS rtt_ns, arrayStringConcat(argMax(links, reported), ' ') AS way FROM ("
     f"SELECT *, reported AS window_start FROM {_DB}.{tables.FLOWS} FINAL) WHERE {_IN_RANGE} "
     "GROUP BY job, nic, peer, flow_id ORDER BY rate_bps DESC LIMIT 100"
 )
@@ -286,7 +286,7 @@ _DECIDED: Final = (
     f"FROM (SELECT *, decided AS window_start FROM {_DB}.{tables.DECISIONS} FINAL) WHERE {_IN_RANGE}"
 )
 _DONE: Final = f"FROM (SELECT *, done AS window_start FROM {_DB}.{tables.ACTIONS} FINAL) WHERE {_IN_RANGE}"
-_DOES: Final = "('APPLIED', 'REFLEX')"
+_DOES: Final = "('APPLIED', 'LOCAL_REPAIR')"
 DECISION_COUNT: Final = f"SELECT count() AS decisions {_DECIDED}"
 DONE_SHARE: Final = (
     f"SELECT countIf(outcome IN {_DOES}) / count() AS done {_DONE} "
@@ -323,7 +323,7 @@ MOVED_MOST: Final = (
 )
 DECISION_TABLE: Final = (
     "SELECT decisions.decided AS decided_at, decisions.flow_id AS flow, decisions.action AS action_wanted, "
-    "decisions.reason_kind AS reason, decisions.reason_id AS answers, decisions.from_path AS from_port, "
+    "decisions.reason_kind AS reason, decisions.reason_subject AS answers, decisions.from_path AS from_port, "
     "decisions.to_path AS to_port, decisions.rate_bps AS held_to_bps, answers.outcomes AS outcomes, "
     "answers.how AS done_by, answers.took_ns AS effector_ns, answers.detail AS detail, "
     "decisions.decision_id AS decision "

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import fastavro
@@ -27,6 +27,8 @@ HEADER_BYTES: Final = 10
 CONFLUENT_HEADER_BYTES: Final = 5
 
 Record = dict[str, Any]
+R = TypeVar("R")
+"""The type of a record: a class of `schemas.records`."""
 
 
 class BadRecord(ValueError):
@@ -97,9 +99,17 @@ def header(name: str, registry: Registry | None = None) -> bytes:
     return b"\x00" + registry.id_of(name, raw_schema(name)).to_bytes(4, "big")
 
 
-def encode(name: str, record: Mapping[str, Any], registry: Registry | None = None) -> bytes:
-    """Return `record` on the wire; fields that it lacks take their defaults. Raises ValueError where it does
-    not fit its schema."""
+def name_of(record: str | type[Any]) -> str:
+    """Return the name of a record, given by its name or by its type in `schemas.records`."""
+    return record if isinstance(record, str) else record.__name__
+
+
+def encode(kind: str | type[Any], record: Mapping[str, Any], registry: Registry | None = None) -> bytes:
+    """Encode a record of `kind`, a name or a type of `schemas.records`; missing fields take their defaults.
+
+    Raises ValueError if the record does not fit its schema.
+    """
+    name = name_of(kind)
     return header(name, registry) + _written(name, record, parsed_schema(name))
 
 
@@ -123,12 +133,17 @@ def body_start(data: bytes, name: str, registry: Registry | None = None) -> int:
     return start
 
 
-def decode(data: bytes, name: str, registry: Registry | None = None) -> Record:
-    """Return the record in `data`, checked. Raises BadRecord for anything that is not an honest `name`.
+@overload
+def decode(data: bytes, kind: type[R], registry: Registry | None = None) -> R: ...
+@overload
+def decode(data: bytes, kind: str, registry: Registry | None = None) -> Record: ...
+def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
+    """Decode and check a record of `kind`, a name or a type of `schemas.records`.
 
-    With a registry, whatever its `schema_of` raises but KeyError passes through: a registry that is away says
-    nothing about the message.
+    Raises BadRecord for bytes that no correct writer of this record sends. With a registry, all errors of its
+    `schema_of` except KeyError pass through: an unreachable registry does not make a message bad.
     """
+    name = name_of(kind)
     if len(data) > MAX_MESSAGE_BYTES:
         raise BadRecord("TOO_LARGE", f"{name}: {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}")
     writer, start = _writer_of(data, name, registry)

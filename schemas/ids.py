@@ -1,52 +1,219 @@
-"""The one place where ids of NICs, links and paths are made and taken apart."""
+"""Ids of NICs, clocks, links, cables, flows and contention windows: the only place that builds and parses
+them.
+
+Ids are plain strings on the wire and as keys; their types only help the type checker. The `*_parts` functions
+parse an id and name it in their errors. No constructor accepts a part that would make an id ambiguous.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple, NewType
+
+__all__ = [
+    "CableId",
+    "ClockId",
+    "End",
+    "FlowId",
+    "FlowParts",
+    "LinkId",
+    "NicId",
+    "NicParts",
+    "WindowId",
+    "WindowParts",
+    "cable_ends",
+    "cable_id",
+    "clock_id",
+    "device_of",
+    "end_parts",
+    "far_node",
+    "flow_id",
+    "flow_parts",
+    "host_of",
+    "link_ends",
+    "link_id",
+    "natural",
+    "near_node",
+    "nic_id",
+    "nic_parts",
+    "pair_key",
+    "pair_parts",
+    "reverse_link",
+    "window_id",
+    "window_parts",
+]
+
+NicId = NewType("NicId", str)
+"""`host/device`."""
+ClockId = NewType("ClockId", str)
+"""`host/system` or `host/ptpN`."""
+LinkId = NewType("LinkId", str)
+"""A directed link, `node:port>node:port`."""
+CableId = NewType("CableId", str)
+"""Both directions of a link: its two ends in sorted order, `node:port<>node:port`."""
+FlowId = NewType("FlowId", str)
+"""`host/boot/qp:<device>:<number>:<create count>` or `host/boot/sock:<cookie>`."""
+WindowId = NewType("WindowId", str)
+"""A contention window, `shard/link/<ns at which it opened>`."""
 
 
-def nic_id(host: str, device: str) -> str:
-    """Return `host/device`. Raises ValueError where a part is empty or holds a character that ids use."""
-    return f"{_part('host', host)}/{_part('device', device)}"
+class NicParts(NamedTuple):
+    """The parts of a NIC id."""
+
+    host: str
+    device: str
 
 
-def split_nic(nic: str) -> tuple[str, str]:
-    """Return (host, device) of a NIC id. Raises ValueError where `nic` is no such id."""
+class End(NamedTuple):
+    """One end of a link."""
+
+    node: str
+    port: str
+
+
+class FlowParts(NamedTuple):
+    """The parts of a flow id. `key`: the flow within its host and boot, for example `sock:17`."""
+
+    host: str
+    boot: str
+    key: str
+
+
+class WindowParts(NamedTuple):
+    """The parts of a contention window's id."""
+
+    shard: str
+    link: str
+    opened_ns: int
+
+
+def nic_id(host: str, device: str) -> NicId:
+    """Return `host/device`. Raises ValueError for a part that is empty or contains a separator."""
+    return NicId(f"{_part('host', host)}/{_part('device', device)}")
+
+
+def nic_parts(nic: str) -> NicParts:
+    """Return host and device of a NIC id. Raises ValueError if it is none."""
     host, slash, device = nic.partition("/")
     if not slash:
         raise ValueError(f"NIC id {nic!r}: expected host/device")
-    return _part("host", host), _part("device", device)
+    return NicParts(_part("host", host), _part("device", device))
 
 
-def clock_id(host: str, clock: str = "system") -> str:
-    """Return `host/clock`: `system` for the kernel's stamps, `ptpN` for hardware."""
-    return f"{_part('host', host)}/{_part('clock', clock)}"
+def host_of(name: str) -> str:
+    """Return the host of a NIC, clock or flow id, unchecked; a host's name is returned as it is."""
+    return name.partition("/")[0]
 
 
-def link_id(node: str, port: str, far_node: str, far_port: str) -> str:
+def device_of(nic: str) -> str:
+    """Return the device of a NIC id, without checking the id."""
+    return nic.partition("/")[2]
+
+
+def clock_id(host: str, clock: str = "system") -> ClockId:
+    """Return `host/clock`: `system` for the kernel's timestamps, `ptpN` for hardware timestamps."""
+    return ClockId(f"{_part('host', host)}/{_part('clock', clock)}")
+
+
+def link_id(node: str, port: str, far_node: str, far_port: str) -> LinkId:
     """Return the id of a directed link, `node:port>node:port`."""
     near = f"{_part('node', node)}:{_part('port', port)}"
-    return f"{near}>{_part('node', far_node)}:{_part('port', far_port)}"
+    return LinkId(f"{near}>{_part('node', far_node)}:{_part('port', far_port)}")
 
 
-@lru_cache(maxsize=1 << 16)
-def cable_id(link: str) -> str:
-    """Return the cable that a directed link runs in: its two ends, sorted."""
+def end_parts(end: str) -> End:
+    """Return node and port of one end, `node:port`. The last colon counts: a node may be an address."""
+    node, _, port = end.rpartition(":")
+    return End(node, port)
+
+
+def link_ends(link: str) -> tuple[str, str]:
+    """Return both ends of a directed link as `node:port`. Raises ValueError if it is no link id."""
     ends = link.split(">")
     if len(ends) != 2:
         raise ValueError(f"link id {link!r}: expected node:port>node:port")
-    return "<>".join(sorted(ends))
+    return ends[0], ends[1]
+
+
+def near_node(link: str) -> str:
+    """Return the node that sends into a directed link."""
+    return end_parts(link_ends(link)[0]).node
+
+
+def far_node(link: str) -> str:
+    """Return the node that receives from a directed link."""
+    return end_parts(link_ends(link)[1]).node
+
+
+def reverse_link(link: str) -> LinkId:
+    """Return the other direction of a link."""
+    near, far = link_ends(link)
+    return LinkId(f"{far}>{near}")
+
+
+@lru_cache(maxsize=1 << 16)
+def cable_id(link: str) -> CableId:
+    """Return the cable of a directed link. Raises ValueError if it is no link id."""
+    return CableId("<>".join(sorted(link_ends(link))))
+
+
+def cable_ends(cable: str) -> tuple[str, str]:
+    """Return both ends of a cable as `node:port`, in sorted order. Raises ValueError if it is no cable id."""
+    ends = cable.split("<>")
+    if len(ends) != 2:
+        raise ValueError(f"cable id {cable!r}: expected node:port<>node:port")
+    return ends[0], ends[1]
+
+
+def pair_key(nic: str, peer: str) -> str:
+    """Return the key of a directed NIC pair, `nic>peer`."""
+    return f"{nic}>{peer}"
+
+
+def pair_parts(key: str) -> tuple[str, str]:
+    """Return the NIC and the peer of a pair's key. Raises ValueError if it is none."""
+    nic, mark, peer = key.partition(">")
+    if not nic or not mark or not peer or ">" in peer:
+        raise ValueError(f"NIC pair {key!r}: expected nic>peer")
+    return nic, peer
+
+
+def flow_id(host: str, boot: str, key: str) -> FlowId:
+    """Return `host/boot/key`; the key is `sock:<cookie>` or `qp:<device>:<number>:<create count>`."""
+    return FlowId(f"{_part('host', host)}/{_part('boot', boot)}/{key}")
+
+
+def flow_parts(flow: str) -> FlowParts:
+    """Return the parts of a flow id. Raises ValueError if it is none."""
+    parts = flow.split("/", 2)
+    if len(parts) != 3 or not all(parts):
+        raise ValueError(f"flow id {flow!r}: expected host/boot/key")
+    return FlowParts(*parts)
+
+
+def window_id(shard: str, link: str, opened_ns: int) -> WindowId:
+    """Return the identity of a contention window."""
+    return WindowId(f"{shard}/{link}/{opened_ns}")
+
+
+def window_parts(window: str) -> WindowParts:
+    """Return the parts of a contention window's id. Raises ValueError if it is none."""
+    rest, _, opened = window.rpartition("/")
+    shard, slash, link = rest.partition("/")
+    if not slash or not opened.isdigit():
+        raise ValueError(f"window id {window!r}: expected shard/link/time in ns")
+    return WindowParts(shard, link, int(opened))
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a sort key by which h2 comes before h10."""
+    """Return a sort key that places h2 before h10."""
     return [
         (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     ]
 
 
-def _part(what: str, text: str) -> str:
+def _part(name: str, text: str) -> str:
     if not text or len(text) > 128 or any(c in "/>" or c.isspace() or not c.isprintable() for c in text):
-        raise ValueError(f"{what} {text!r}: expected 1 to 128 printable characters without '/', '>' or space")
+        raise ValueError(f"{name} {text!r}: expected 1 to 128 printable characters without '/', '>' or space")
     return text

@@ -27,9 +27,9 @@ class Limits:
     act: bool = False
     """Whether decisions are carried out; else they are only told (OBSERVE)."""
     allowed: frozenset[str] = ALLOWED
-    most_actions_per_s: int = MOST_ACTIONS_PER_S
+    max_actions_per_s: int = MOST_ACTIONS_PER_S
     """Within any second, at this host."""
-    most_moved_share: float = MOST_MOVED_SHARE
+    max_moved_share: float = MOST_MOVED_SHARE
     """Of a shard's flows, within any minute: 0 to 1."""
     protected_jobs: frozenset[str] = frozenset()
     revert_before_ns: int = 0
@@ -40,7 +40,7 @@ class Limits:
     def most_moves(self, flows: int, part: float = 1.0) -> int:
         """Return how many of `flows` may move within a minute, by `part` of the share: one at least, unless
         that is 0."""
-        share = part * self.most_moved_share
+        share = part * self.max_moved_share
         return max(1, int(share * flows)) if share > 0 else 0
 
     @classmethod
@@ -51,9 +51,9 @@ class Limits:
         for record in found:
             act = act if record["mode"] == "UNKNOWN" else record["mode"] == "ACT"
             allowed = frozenset(record["allowed_actions"]) or allowed
-            if record["most_actions_per_s"] is not None:
-                actions = record["most_actions_per_s"]
-        share = records[EVERYONE]["most_moved_share"] if EVERYONE in records else None
+            if record["max_actions_per_s"] is not None:
+                actions = record["max_actions_per_s"]
+        share = records[EVERYONE]["max_moved_share"] if EVERYONE in records else None
         return cls(
             act, allowed, actions,
             MOST_MOVED_SHARE if share is None else min(1.0, max(0.0, share)),

@@ -39,7 +39,7 @@ ACTIONS: Final = "actions"
 
 ROLLUP_VIEW: Final = "delays_1s_view"
 
-WAYS: Final = ("forward", "reverse")
+DIRECTIONS: Final = ("forward", "reverse")
 
 WINDOWS_PER_GROUP: Final = 64
 """Windows that stand together in the sorting key. The last minute of all pairs is then one or two runs of
@@ -50,7 +50,8 @@ DEDUPLICATION_WINDOW: Final = 1000
 
 _STATE: Final = "Enum8('UNSYNCED' = 0, 'HOLDOVER' = 1, 'SYNCED' = 2)"
 _EVENT: Final = (
-    "Enum8('NONE' = 0, 'NEW' = 1, 'STEP' = 2, 'RATE_CHANGE' = 3, 'LIAR' = 4, 'MERGED' = 5) CODEC(ZSTD(1))"
+    "Enum8('NONE' = 0, 'NEW' = 1, 'STEP' = 2, 'RATE_CHANGE' = 3, 'FALSETICKER' = 4, 'MERGED' = 5) "
+    "CODEC(ZSTD(1))"
 )
 _STAMP: Final = "Enum8('UNKNOWN' = 0, 'HARDWARE' = 1, 'KERNEL' = 2, 'USER' = 3)"
 _TIME: Final = "DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))"
@@ -259,7 +260,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("speed_bps", "Nullable(Int64)"), ("mtu_bytes", "Nullable(Int64)"), ("run", "Int64"),
                 ("since_ns", "Int64"), ("announced_ns", "Int64"), ("capabilities", "Array(String)"),
                 ("path_ports", "Array(UInt32)"), ("first_hop", "Nullable(String)"),
-                ("turn_ns", "Int64"), ("turn_shots", "UInt32"), ("ud", "Nullable(String)"),
+                ("slot_ns", "Int64"), ("slot_probes", "UInt32"), ("ud", "Nullable(String)"),
                 ("stamp_error_ns", "Int64"), ("gone", "UInt8"),
                 *_RECORDED,
             ),
@@ -286,10 +287,10 @@ TABLES: Final[dict[str, Table]] = {
             "one row a cable, NIC or host and state that it was in (LinkHealth); since in fabric time",
             (
                 ("subject", _NAME), ("kind", _NAME), ("shard", _NAME), ("seq", _COUNTER), ("since", _TIME),
-                ("state", _STATE_OF_LINK), ("before", _NAME), ("links", _NAMES), ("others", _NAMES),
-                ("judged_ns", _COUNTER), ("loss_rate", _FIGURE), ("loss_rate_low", _FIGURE),
+                ("state", _STATE_OF_LINK), ("before", _NAME), ("links", _NAMES), ("candidates", _NAMES),
+                ("evaluated_ns", _COUNTER), ("loss_rate", _FIGURE), ("loss_rate_low", _FIGURE),
                 ("loss_rate_high", _FIGURE), ("flaps_hour", _COUNT), ("flaps_total", _COUNTER),
-                ("flap_ns", "Array(Int64) CODEC(ZSTD(1))"), ("because", _NAME), ("paths_dead", _COUNT),
+                ("flap_ns", "Array(Int64) CODEC(ZSTD(1))"), ("detected_by", _NAME), ("paths_dead", _COUNT),
                 ("paths_living", _COUNT), ("probers", _COUNT), ("text", _TEXT),
                 *_RECORDED,
             ),
@@ -354,7 +355,7 @@ TABLES: Final[dict[str, Table]] = {
                 ("reported", _TIME), ("host", _NAME), ("boot", _NAME), ("report", _COUNTER),
                 ("shard", _NAME), ("flow_id", _TEXT), ("state", _NAME), ("nic", _NAME), ("peer", _NAME),
                 ("source_address", _NAME), ("peer_address", _NAME), ("source_port", _COUNT),
-                ("peer_port", _COUNT), ("protocol", _NAME), ("hops", _NAMES),
+                ("peer_port", _COUNT), ("protocol", _NAME), ("links", _NAMES),
                 ("job", "LowCardinality(Nullable(String))"), ("tenant", "LowCardinality(Nullable(String))"),
                 ("bytes_total", _COUNTER), ("interval_ns", _COUNTER), ("bytes", _COUNTER),
                 ("rate_bps", _EXACT), ("rtt_ns", _MAYBE_NS), ("retransmits", _MAYBE_NS),
@@ -368,11 +369,11 @@ TABLES: Final[dict[str, Table]] = {
         ),
         Table(
             PATHS,
-            "one row a directed pair, path, leg and way that it took (PathMaps); as last traced",
+            "one row a directed pair, path, leg and direction that it took (PathMaps); as last traced",
             (
                 ("nic", _NAME), ("peer", _NAME), ("path", "UInt32 CODEC(ZSTD(1))"), ("leg", _NAME),
                 ("since_ns", _COUNTER), ("shard", _NAME), ("run", "Int64 CODEC(ZSTD(1))"),
-                ("traced_ns", _COUNTER), ("hops", _NAMES), ("found", _NAME), ("complete", "UInt8"),
+                ("traced_ns", _COUNTER), ("links", _NAMES), ("found", _NAME), ("complete", "UInt8"),
                 ("changes", _COUNT), ("contradiction", "Nullable(String) CODEC(ZSTD(1))"),
                 *_RECORDED,
             ),
@@ -387,7 +388,8 @@ TABLES: Final[dict[str, Table]] = {
                 ("decision_id", _TEXT), ("shard", _NAME), ("epoch", _COUNTER), ("seq", _COUNTER),
                 ("decided", _TIME), ("host", _NAME), ("action", _NAME), ("flow_id", _TEXT),
                 ("from_path", _MAYBE_COUNT), ("to_path", _MAYBE_COUNT), ("rate_bps", _MAYBE_NS),
-                ("expires_at_ns", _COUNTER), ("reason_kind", _NAME), ("reason_id", _TEXT),
+                ("expires_at_ns", _COUNTER), ("reason_kind", _NAME), ("reason_subject", _TEXT),
+                ("reason_seq", _MAYBE_NS), ("reason_window_id", _TEXT),
                 ("config_version", _COUNTER), ("text", _TEXT),
                 *_RECORDED,
             ),
@@ -440,19 +442,19 @@ def create_rollup_view(database: str = DATABASE) -> str:
     A few buckets a row: joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
     """
     kept = "nic, peer, window, part"
-    buckets = {way: f"arraySort(arrayDistinct(g_{way}_bucket))" for way in WAYS}
+    buckets = {side: f"arraySort(arrayDistinct(g_{side}_bucket))" for side in DIRECTIONS}
     counts = {
-        way: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{way}_bucket, g_{way}_count), "
-        + f"{buckets[way]})"
-        for way in WAYS
+        side: f"arrayMap(b -> arraySum((x, y) -> if(x = b, y, 0), g_{side}_bucket, g_{side}_count), "
+        + f"{buckets[side]})"
+        for side in DIRECTIONS
     }
     histograms = ",\n".join(
-        f"  {buckets[way]} AS {way}_bucket,\n  {counts[way]} AS {way}_bucket_count" for way in WAYS
+        f"  {buckets[side]} AS {side}_bucket,\n  {counts[side]} AS {side}_bucket_count" for side in DIRECTIONS
     )
     joined = ",\n".join(
-        f"    groupArrayArray({way}_bucket) AS g_{way}_bucket, "
-        f"groupArrayArray({way}_bucket_count) AS g_{way}_count"
-        for way in WAYS
+        f"    groupArrayArray({side}_bucket) AS g_{side}_bucket, "
+        f"groupArrayArray({side}_bucket_count) AS g_{side}_count"
+        for side in DIRECTIONS
     )
     return (
         f"CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.{ROLLUP_VIEW} TO {database}.{DELAYS_1S} AS\n"
@@ -489,14 +491,14 @@ def bucket_edge_sql(bucket: str) -> str:
     )
 
 
-def merged_sql(way: str) -> str:
+def merged_sql(direction: str) -> str:
     """Return the aggregate that merges histograms of `delays` or `delays_1s`: (buckets, counts), ascending.
 
-    `way` is 'forward' or 'reverse'. Raises ValueError for another one.
+    `direction` is 'forward' or 'reverse'. Raises ValueError for another one.
     """
-    if way not in WAYS:
-        raise ValueError(f"way {way!r}: expected one of {', '.join(WAYS)}")
-    return f"sumMap({way}_bucket, {way}_bucket_count)"
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction {direction!r}: expected one of {', '.join(DIRECTIONS)}")
+    return f"sumMap({direction}_bucket, {direction}_bucket_count)"
 
 
 def quantile_sql(level: float, merged: str) -> str:

@@ -1,37 +1,44 @@
-"""The table of topics: name, key, record, partitions, retention, who writes and who reads.
+"""The table of topics: name, key, record, partitions, retention, writers and readers.
 
-In: nothing. Out: `TOPICS`, used by the embedded log, by every producer and consumer, and by the test that
-compares this table with what each service opens.
+The embedded log creates its topics from `TOPICS`. A test compares the table with the topics that each service
+opens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, Generic
+
+from typing_extensions import TypeVar
+
+from schemas import records
+
+R = TypeVar("R", default=Any)
+"""The type of a topic's records: a class of `schemas.records`."""
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 
 REPLAY_HORIZON_MS: Final = DAY_MS
-"""How far back a window can be run again: compaction leaves younger records alone."""
+"""Compaction leaves younger records alone, so that a past day can be replayed."""
 
 
 class Partitions(StrEnum):
-    """How many partitions a topic has."""
+    """The number of partitions of a topic."""
 
     DATA = "data"
-    """`log.partitions` of the configuration: topics that meet in one agent share it."""
+    """The setting `log.partitions`: topics that one stage joins have equal partition counts."""
     ONE = "one"
 
 
 @dataclass(frozen=True)
-class Topic:
-    """One topic of the contract. `retention_ms` is None where only compaction removes records."""
+class Topic(Generic[R]):
+    """One topic of the contract. `retention_ms` is None if only compaction removes records."""
 
     name: str
     key: str
-    record: str
+    type: type[R]
     doc: str
     partitions: Partitions
     retention_ms: int | None
@@ -40,8 +47,13 @@ class Topic:
     writers: tuple[str, ...] = field(default=())
     readers: tuple[str, ...] = field(default=())
 
+    @property
+    def record(self) -> str:
+        """Return the name of the topic's record."""
+        return self.type.__name__
+
     def config(self, *, retention_hours: float | None = None) -> dict[str, str]:
-        """Kafka topic configuration; `retention_hours` overrides where the topic has a setting for it."""
+        """Return the Kafka topic configuration; `retention_hours` counts if a setting exists for it."""
         retention_ms = self.retention_ms
         if retention_hours is not None and self.retention_setting is not None:
             retention_ms = round(retention_hours * HOUR_MS)
@@ -61,132 +73,277 @@ class Topic:
 
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""Largest message that any topic takes; records are cut into parts well below it."""
+"""Largest message of any topic; records are cut into parts well below it."""
 
 MAX_ELEMENTS: Final = 4096
-"""Most elements of a top-level array in one record; more go into further parts."""
+"""Elements of a top-level array in one record; further ones go into further parts."""
 
 PROBES: Final = Topic(
-    "fabric.probes", "NIC", "ProbeBatch", "one NIC's samples since its last flush",
-    Partitions.DATA, 24 * HOUR_MS, retention_setting="probes.retention_hours",
-    writers=("prober", "sim"), readers=("map",),
-)  # fmt: skip
+    "fabric.probes",
+    "NIC",
+    records.ProbeBatch,
+    "one NIC's probe samples since its last flush",
+    Partitions.DATA,
+    24 * HOUR_MS,
+    retention_setting="probes.retention_hours",
+    writers=("prober", "sim"),
+    readers=("map",),
+)
 INVENTORY: Final = Topic(
-    "fabric.inventory", "NIC", "Nic", "every NIC: host, device, shard, addresses, clock, stamp kind",
-    Partitions.ONE, None, compacted=True,
-    writers=("prober", "sim"), readers=("prober", "flows", "map", "solve", "sink", "page", "up", "actuator"),
-)  # fmt: skip
+    "fabric.inventory",
+    "NIC",
+    records.Nic,
+    "every NIC: host, device, shard, addresses, clock, kind of timestamps",
+    Partitions.ONE,
+    None,
+    compacted=True,
+    writers=("prober", "sim"),
+    readers=("prober", "flows", "map", "solve", "sink", "page", "up", "actuator"),
+)
 CLOCK_FITS: Final = Topic(
-    "fabric.clock.fits", "shard", "ClockFits", "all pairs that one source fitted in one window",
-    Partitions.DATA, DAY_MS,
-    writers=("map", "prober"), readers=("map", "solve", "sink", "up"),
-)  # fmt: skip
+    "fabric.clock.fits",
+    "shard",
+    records.ClockFits,
+    "clock fits of all NIC pairs of one source partition and window",
+    Partitions.DATA,
+    DAY_MS,
+    writers=("map", "prober"),
+    readers=("map", "solve", "sink", "up"),
+)
 CLOCK_OFFSETS: Final = Topic(
-    "fabric.clock.offsets", "shard/part", "ClockOffsets", "a window's clocks, in parts",
-    Partitions.DATA, 7 * DAY_MS, compacted=True,
-    writers=("solve",), readers=("prober", "sim", "map", "solve", "sink", "page", "up", "actuator"),
-)  # fmt: skip
+    "fabric.clock.offsets",
+    "shard/part",
+    records.ClockOffsets,
+    "offsets and drifts of all clocks in one window, in parts",
+    Partitions.DATA,
+    7 * DAY_MS,
+    compacted=True,
+    writers=("solve",),
+    readers=("prober", "sim", "map", "solve", "sink", "page", "up", "actuator"),
+)
 DELAYS: Final = Topic(
-    "fabric.delays", "NIC", "PathDelays", "a NIC's window: counts, loss and delays per peer and path",
-    Partitions.DATA, DAY_MS,
-    writers=("map", "prober"), readers=("solve", "sink", "page", "up"),
-)  # fmt: skip
+    "fabric.delays",
+    "NIC",
+    records.PathDelays,
+    "one NIC's window: counts, losses and delays per peer and path",
+    Partitions.DATA,
+    DAY_MS,
+    writers=("map", "prober"),
+    readers=("solve", "sink", "page", "up"),
+)
 PATHS: Final = Topic(
-    "fabric.paths", "NIC>NIC", "PathMaps", "the links that packets take from one NIC to another",
-    Partitions.DATA, None, compacted=True,
-    writers=("prober", "sim"), readers=("solve", "sink", "page", "up"),
-)  # fmt: skip
-TURNS: Final = Topic(
-    "fabric.turns", "NIC", "ProbeTurns", "when and where to each prober sends, so that all links are seen",
-    Partitions.DATA, HOUR_MS, compacted=True,
-    writers=("solve",), readers=("prober", "sim"),
-)  # fmt: skip
-WAYS: Final = Topic(
-    "fabric.ways", "NIC>NIC", "FlowWays", "the links that flows take, and would from other source ports",
-    Partitions.DATA, None, compacted=True,
-    writers=("flows", "sim"), readers=("flows", "solve", "up"),
-)  # fmt: skip
+    "fabric.paths",
+    "NIC>NIC",
+    records.PathMaps,
+    "the links that probes take from one NIC to another",
+    Partitions.DATA,
+    None,
+    compacted=True,
+    writers=("prober", "sim"),
+    readers=("solve", "sink", "page", "up"),
+)
+PROBE_SCHEDULES: Final = Topic(
+    "fabric.probe-schedules",
+    "NIC",
+    records.ProbeSchedule,
+    "probe slots of each NIC, so that every link is probed at even intervals",
+    Partitions.DATA,
+    HOUR_MS,
+    compacted=True,
+    writers=("solve",),
+    readers=("prober", "sim"),
+)
+FLOW_ROUTES: Final = Topic(
+    "fabric.flow-routes",
+    "NIC>NIC",
+    records.FlowRoutes,
+    "the links that flows take, and would take from other source ports",
+    Partitions.DATA,
+    None,
+    compacted=True,
+    writers=("flows", "sim"),
+    readers=("flows", "solve", "up"),
+)
 LINKS: Final = Topic(
-    "fabric.links", "shard", "LinkEvent", "evidence about links: losses, ports, counters, verbs",
-    Partitions.DATA, 7 * DAY_MS,
-    writers=("prober", "sim"), readers=("solve", "page"),
-)  # fmt: skip
-FLAPS: Final = Topic(
-    "fabric.flaps", "link", "LinkHealth", "health of each cable, NIC and host: UP, GREY, FLAPPING, DOWN",
-    Partitions.DATA, None, compacted=True,
-    writers=("solve",), readers=("solve", "sink", "page", "up"),
-)  # fmt: skip
+    "fabric.links",
+    "shard",
+    records.LinkEvent,
+    "evidence about links: probe losses, carrier, counters, verbs events",
+    Partitions.DATA,
+    7 * DAY_MS,
+    writers=("prober", "sim"),
+    readers=("solve", "page"),
+)
+LINK_HEALTH: Final = Topic(
+    "fabric.link-health",
+    "link",
+    records.LinkHealth,
+    "health of each cable, NIC and host: UP, GREY, FLAPPING, DOWN",
+    Partitions.DATA,
+    None,
+    compacted=True,
+    writers=("solve",),
+    readers=("solve", "sink", "page", "up"),
+)
 PATH_QUEUEING: Final = Topic(
-    "fabric.path-queueing", "shard", "PathQueueing", "delays above each path's floor in short slots",
-    Partitions.DATA, HOUR_MS,
-    writers=("map",), readers=("solve",),
-)  # fmt: skip
+    "fabric.path-queueing",
+    "shard",
+    records.PathQueueing,
+    "delays above each path's floor in short slots",
+    Partitions.DATA,
+    HOUR_MS,
+    writers=("map",),
+    readers=("solve",),
+)
 QUEUES: Final = Topic(
-    "fabric.queues", "shard", "LinkQueues", "inferred depth and utilisation of the shard's links",
-    Partitions.DATA, DAY_MS,
-    writers=("solve",), readers=("solve", "sink", "page", "up"),
-)  # fmt: skip
+    "fabric.queues",
+    "shard",
+    records.LinkQueues,
+    "inferred depth and utilisation of the shard's links",
+    Partitions.DATA,
+    DAY_MS,
+    writers=("solve",),
+    readers=("solve", "sink", "page", "up"),
+)
 FLOWS: Final = Topic(
-    "fabric.flows", "host", "FlowReports", "queue pairs and flows with path, job, tenant, bytes and rate",
-    Partitions.DATA, DAY_MS,
-    writers=("flows", "sim"), readers=("prober", "solve", "sink", "page", "up", "actuator"),
-)  # fmt: skip
+    "fabric.flows",
+    "host",
+    records.FlowReports,
+    "queue pairs and flows with path, job, tenant, bytes and rate",
+    Partitions.DATA,
+    DAY_MS,
+    writers=("flows", "sim"),
+    readers=("prober", "solve", "sink", "page", "up", "actuator"),
+)
 CONTENTION: Final = Topic(
-    "fabric.contention", "link", "ContentionWindow", "queues that stand: where, since when, why, whose",
-    Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("solve", "sink", "page", "up"),
-)  # fmt: skip
+    "fabric.contention",
+    "link",
+    records.ContentionWindow,
+    "persistent queues: link, interval, cause and flows",
+    Partitions.DATA,
+    7 * DAY_MS,
+    writers=("solve",),
+    readers=("solve", "sink", "page", "up"),
+)
 ALERTS: Final = Topic(
-    "fabric.alerts", "subject", "Alert", "what people should know, raised once and cleared once",
-    Partitions.DATA, 7 * DAY_MS, compacted=True,
-    writers=("solve",), readers=("solve", "sink", "page", "up"),
-)  # fmt: skip
+    "fabric.alerts",
+    "subject",
+    records.Alert,
+    "problems that people should know of, raised once and cleared once",
+    Partitions.DATA,
+    7 * DAY_MS,
+    compacted=True,
+    writers=("solve",),
+    readers=("solve", "sink", "page", "up"),
+)
 DECISIONS: Final = Topic(
-    "fabric.decisions", "host", "Decision", "what flows are to do, and why",
-    Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("solve", "sink", "page", "up", "actuator"),
-)  # fmt: skip
-ROUNDS: Final = Topic(
-    "fabric.rounds", "shard", "PolicyRounds", "what policy had read when it decided, and what it held back",
-    Partitions.DATA, 7 * DAY_MS,
-    writers=("solve",), readers=("solve", "page", "up"),
-)  # fmt: skip
+    "fabric.decisions",
+    "host",
+    records.Decision,
+    "actions that the policy wants for flows, with the reason",
+    Partitions.DATA,
+    7 * DAY_MS,
+    writers=("solve",),
+    readers=("solve", "sink", "page", "up", "actuator"),
+)
+POLICY_CYCLES: Final = Topic(
+    "fabric.policy-cycles",
+    "shard",
+    records.PolicyCycles,
+    "the inputs that each policy cycle used, and the actions that it suppressed",
+    Partitions.DATA,
+    7 * DAY_MS,
+    writers=("solve",),
+    readers=("solve", "page", "up"),
+)
 FALLBACKS: Final = Topic(
-    "fabric.fallbacks", "host", "Fallbacks", "each flow's other paths, ranked, for when nobody decides",
-    Partitions.DATA, None, compacted=True,
-    writers=("solve",), readers=("up", "actuator"),
-)  # fmt: skip
+    "fabric.fallbacks",
+    "host",
+    records.Fallbacks,
+    "ranked other paths of each flow, for local repair",
+    Partitions.DATA,
+    None,
+    compacted=True,
+    writers=("solve",),
+    readers=("up", "actuator"),
+)
 ACTUATORS: Final = Topic(
-    "fabric.actuators", "actuator", "ActuatorState", "what each actuator is at: mode, what is in force",
-    Partitions.ONE, DAY_MS,
-    writers=("actuator",), readers=("config",),
-)  # fmt: skip
+    "fabric.actuators",
+    "actuator",
+    records.ActuatorState,
+    "state of each actuator: mode, actions in force",
+    Partitions.ONE,
+    DAY_MS,
+    writers=("actuator",),
+    readers=("config",),
+)
 ACTIONS: Final = Topic(
-    "fabric.actions", "host", "ActionReport", "what actuators made of decisions",
-    Partitions.DATA, 7 * DAY_MS,
-    writers=("actuator",), readers=("solve", "sink", "page", "up"),
-)  # fmt: skip
+    "fabric.actions",
+    "host",
+    records.ActionReport,
+    "outcomes of decisions at the actuators",
+    Partitions.DATA,
+    7 * DAY_MS,
+    writers=("actuator",),
+    readers=("solve", "sink", "page", "up"),
+)
 CONFIG: Final = Topic(
-    "fabric.config", "host or *", "ActuatorConfig", "mode, limits, thresholds and promises, live",
-    Partitions.ONE, None, compacted=True,
-    writers=("config",), readers=("solve", "page", "up", "actuator"),
-)  # fmt: skip
+    "fabric.config",
+    "host or *",
+    records.ActuatorConfig,
+    "mode, limits, thresholds and latency rules, changed at runtime",
+    Partitions.ONE,
+    None,
+    compacted=True,
+    writers=("config",),
+    readers=("solve", "page", "up", "actuator"),
+)
 TRUTH: Final = Topic(
-    "fabric.truth", "shard", "FabricTruth", "what is really so in the simulated fleet; no detector reads it",
-    Partitions.DATA, DAY_MS,
-    writers=("sim",), readers=("bench",),
-)  # fmt: skip
+    "fabric.truth",
+    "shard",
+    records.FabricTruth,
+    "ground truth of the simulated fleet; no detector reads it",
+    Partitions.DATA,
+    DAY_MS,
+    writers=("sim",),
+    readers=("bench",),
+)
 REJECTS: Final = Topic(
-    "fabric.rejects", "topic", "Reject", "messages that could not be read, with why",
-    Partitions.ONE, 7 * DAY_MS,
-    writers=("map", "solve", "sink", "actuator"), readers=("sink",),
-)  # fmt: skip
+    "fabric.rejects",
+    "topic",
+    records.Reject,
+    "messages that could not be used, with the reason",
+    Partitions.ONE,
+    7 * DAY_MS,
+    writers=("map", "solve", "sink", "actuator"),
+    readers=("sink",),
+)
 
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
     for topic in (
-        PROBES, INVENTORY, CLOCK_FITS, CLOCK_OFFSETS, DELAYS, PATHS, TURNS, LINKS, FLAPS, PATH_QUEUEING,
-        QUEUES, FLOWS, WAYS, CONTENTION, ALERTS, DECISIONS, ROUNDS, FALLBACKS, ACTIONS, ACTUATORS,
-        CONFIG, TRUTH, REJECTS,
+        PROBES,
+        INVENTORY,
+        CLOCK_FITS,
+        CLOCK_OFFSETS,
+        DELAYS,
+        PATHS,
+        PROBE_SCHEDULES,
+        LINKS,
+        LINK_HEALTH,
+        PATH_QUEUEING,
+        QUEUES,
+        FLOWS,
+        FLOW_ROUTES,
+        CONTENTION,
+        ALERTS,
+        DECISIONS,
+        POLICY_CYCLES,
+        FALLBACKS,
+        ACTIONS,
+        ACTUATORS,
+        CONFIG,
+        TRUTH,
+        REJECTS,
     )
-}  # fmt: skip
+}

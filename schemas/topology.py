@@ -12,11 +12,11 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from schemas.ids import cable_id, link_id, split_nic
+from schemas.ids import End, cable_id, link_id, nic_parts
 
 __all__ = [
     "CableEntry",
@@ -45,13 +45,6 @@ WAYS_KEPT: Final = 20_000
 
 class TopologyError(ValueError):
     """The file cannot be used; one line says where and why."""
-
-
-class End(NamedTuple):
-    """One end of a cable."""
-
-    node: str
-    port: str
 
 
 class NodeEntry(BaseModel):
@@ -103,7 +96,7 @@ class TopologyFile(BaseModel):
 
 def nic_end(nic: str) -> End:
     """Return a NIC's end of its cable. Raises ValueError where `nic` is no NIC id."""
-    return End(*split_nic(nic))
+    return End(*nic_parts(nic))
 
 
 def split_end(text: str) -> End:

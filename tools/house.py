@@ -39,7 +39,11 @@ SPEECH = re.compile(
     r"\b(?:tell|tells|told|telling|say|says|said|saying|hear|hears|heard|hearing|ask|asks|asked|asking)\b",
     re.IGNORECASE,
 )
-HEADLESS = re.compile(r"^(?:What|Who|Whose|Of|That|Where)\s+(?!is\b|are\b|does\b|do\b)[a-z]")
+HEADLESS = re.compile(
+    r"^(?:What|Who|Whose|Whoever|Of)\s+[a-z]|^That\s+(?!is\b|was\b|are\b|can\b|may\b|does\b|makes?\b|keeps?\b|costs?\b)[a-z]"
+    r"|^Where\s+[a-z][^,]*$"
+)
+"""A sentence that begins with a relative clause instead of its subject; a question is none."""
 BRANCHES = (
     ast.If,
     ast.For,
@@ -253,9 +257,9 @@ def measure_python(name: str, text: str, denied: dict[str, str], figures: Figure
             found = complexity(node)
             if found > COMPLEX_ABOVE:
                 figures.complex_functions.append(f"{name}:{node.lineno} {node.name} {found}")
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and id(node) not in docs:
-            if isinstance(node.value.value, str):  # a documented constant or field
-                measure_prose(node.value.value, f"{name}:{node.lineno}", figures)
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and id(node) not in docs
+        if is_text and isinstance(node.value.value, str):  # a documented constant or field
+            measure_prose(node.value.value, f"{name}:{node.lineno}", figures)
     measure_prose(comments_of(text), name, figures)
     measure_names(names_of(tree) | {Path(name).stem}, name, denied, figures)
     figures.formatter_skips += (

@@ -1,6 +1,6 @@
-"""Write the reference pages that are generated from the code: commands, thresholds and the example settings.
+"""Write the reference pages that come from the code: commands, thresholds, settings.
 
-`python tools/reference_docs.py` writes them; the test suite compares. `tools/topics_doc.py` writes the topics.
+`python tools/reference_docs.py` writes them; the test suite compares. `tools/topics_doc.py` writes topics.md.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from streams.runtime.thresholds import THRESHOLDS  # noqa: E402
 
 COMMANDS_HEAD = """# Commands
 
-Generated from the command line by `tools/reference_docs.py`. `fabrictime COMMAND --help` prints the same.
+Generated from the command line by `tools/reference_docs.py`.
 """
 THRESHOLDS_HEAD = """# Thresholds
 
 Generated from `streams/runtime/thresholds.py` by `tools/reference_docs.py`.
 
-`fabrictime config set NAME=VALUE` changes a threshold in every running stage at once; `--unset NAME` restores its
-default, `--host NAME` limits it to one host, `fabrictime config diff` lists the changes. The unit is part of the name.
+`fabrictime config set NAME=VALUE` changes a threshold in every running stage. `--unset NAME` restores its
+default, and `fabrictime config diff` lists the changes. The unit is part of the name.
 
 | threshold | default | range | meaning |
 |---|---|---|---|

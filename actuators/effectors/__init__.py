@@ -1,1 +1,1 @@
-"""What carries decisions out, one module a kind of flow."""
+"""Effectors: the modules that carry out decisions, one for each kind of flow. `base.py` has the interface."""

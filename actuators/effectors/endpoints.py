@@ -1,8 +1,9 @@
 """Moves and paces flows through the programs that own them, over the control socket.
 
-In: owners that connect and tell of their flows, commands. Out: one answer to each command, within a bounded
-time: an owner that is slow, floods, or hangs up, holds up no other. A flow is the connection's that told of
-it first; another program takes it over once that one has hung up. One thread, which the caller lends.
+A flow endpoint connects and announces its flows; commands go to it. Each command gets one answer within a
+bounded time, even if an endpoint is slow, floods the socket or hangs up. A flow belongs to the first
+connection that announced it. Another program can take it over once that connection is closed. All work
+happens in the caller's thread.
 """
 
 from __future__ import annotations
@@ -20,39 +21,39 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from actuators import endpoint_protocol
-from actuators.applier import Answer
-from actuators.owned_sockets import check_owner, leave, listen
+from actuators.effectors.base import Answer
+from schemas.ipc import check_owner, leave, listen
 
-__all__ = ["HostOwners", "Owners"]
+__all__ = ["FlowEndpoints", "HostEndpoints"]
 
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 8192
-"""Taken of one owner before the next one's turn."""
+"""Bytes read from one endpoint before the next one is served."""
 _WAITING_BYTES: Final = 1 << 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 1_000_000
-_WARNED_MOST: Final = 20
+_MAX_WARNINGS: Final = 20
 _FULL_NS: Final = 500_000_000
-"""For which nobody is let in once no descriptor was left."""
+"""Pause before accepting again after the process ran out of file descriptors."""
 
 
-class Hears(Protocol):
-    """Who wants to know of the flows of a host."""
+class FlowListener(Protocol):
+    """Receives news about the flows of a host."""
 
     def seen(self, key: str) -> None:
-        """A flow is there, or has changed."""
+        """A flow appeared or changed."""
 
     def gone(self, key: str) -> None:
-        """A flow is no more."""
+        """A flow ended."""
 
 
 class _Refused(Exception):
-    """What an owner says makes no sense here."""
+    """A line from an endpoint that cannot be accepted."""
 
 
 @dataclass(slots=True)
-class _Owner:
+class _Endpoint:
     connection: socket.socket
     process: int
     incoming: bytes = b""
@@ -62,25 +63,27 @@ class _Owner:
 
 
 @dataclass(slots=True)
-class _Owned:
-    owner: _Owner
+class _EndpointFlow:
+    endpoint: _Endpoint
     port: int
     verbs: frozenset[str]
 
 
 @dataclass(slots=True)
-class _Ordered:
-    """A command without an answer yet."""
+class _PendingCommand:
+    """A command without an answer."""
 
-    owner: _Owner
+    endpoint: _Endpoint
     flow: tuple[str, str]
     verb: str
     due_ns: int
     answer: Callable[[Answer], None] | None
 
 
-class Owners:
-    """All owners of this machine. Sockets are registered with `selector`; their data is what to call."""
+class FlowEndpoints:
+    """All flow endpoints of this machine. It registers its sockets with `selector`, with a callback as
+    data.
+    """
 
     def __init__(
         self,
@@ -90,67 +93,67 @@ class Owners:
         clock_ns: Callable[[], int],
         answer_ns: int,
     ) -> None:
-        """Listen at `path`. `answer_ns`: how long a command may take. Raises OSError."""
+        """Listen at `path`. `answer_ns`: time limit for an answer. Raises OSError."""
         self._path, self._hosts, self._selector = path, frozenset(hosts), selector
         self._only = hosts[0] if len(hosts) == 1 else None
         self._clock_ns, self._answer_ns = clock_ns, answer_ns
-        self._owners: dict[int, _Owner] = {}
-        self._flows: dict[tuple[str, str], _Owned] = {}
+        self._endpoints: dict[int, _Endpoint] = {}
+        self._flows: dict[tuple[str, str], _EndpointFlow] = {}
         self._counts = dict.fromkeys(hosts, 0)
-        self._ordered: OrderedDict[int, _Ordered] = OrderedDict()
-        self._hears: dict[str, Hears] = {}
+        self._pending: OrderedDict[int, _PendingCommand] = OrderedDict()
+        self._listeners: dict[str, FlowListener] = {}
         self._number = 0
         self.refused = 0
-        """Lines that could not be read."""
+        """Lines that were refused."""
         self.unanswered = 0
         self._full_until_ns: int | None = None
         self._listener = listen(path)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def of(self, host: str) -> HostOwners:
-        """Return the flows of one host."""
-        return HostOwners(self, host)
+    def of(self, host: str) -> HostEndpoints:
+        """Return the effector of one host."""
+        return HostEndpoints(self, host)
 
-    def tell(self, host: str, hears: Hears) -> None:
-        """Tell of the flows of a host from now on."""
-        self._hears[host] = hears
+    def set_listener(self, host: str, listener: FlowListener) -> None:
+        """Send news about the flows of a host to `listener`."""
+        self._listeners[host] = listener
 
     @property
     def answer_s(self) -> float:
-        """s that a command may take."""
+        """Time limit for an answer, s."""
         return self._answer_ns / 1e9
 
     @property
     def connected(self) -> int:
-        """Owners that are connected."""
-        return len(self._owners)
+        """The number of connected endpoints."""
+        return len(self._endpoints)
 
     def flows(self, host: str | None = None) -> int:
-        """Return how many flows there are, in all or of one host."""
+        """Return the number of flows, of all hosts or of one."""
         return len(self._flows) if host is None else self._counts[host]
 
     def due_ns(self) -> int | None:
-        """Return when the next command is to be answered at the latest; None: there is none."""
-        return next((ordered.due_ns for ordered in self._ordered.values()), None)
+        """Return the next time limit of a pending command; None if no command is pending."""
+        return next((command.due_ns for command in self._pending.values()), None)
 
     def tick(self) -> None:
-        """Give up the commands whose time is over."""
+        """Give up the commands that exceeded their time limit."""
         now_ns = self._clock_ns()
         if self._full_until_ns is not None and now_ns >= self._full_until_ns:
             self._full_until_ns = None
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        while self._ordered:
-            number, ordered = next(iter(self._ordered.items()))
-            if ordered.due_ns > now_ns:
+        while self._pending:
+            number, command = next(iter(self._pending.items()))
+            if command.due_ns > now_ns:
                 return
-            del self._ordered[number]
+            del self._pending[number]
             self.unanswered += 1
-            _answered(ordered, Answer(wrong=f"no answer within {self._answer_ns / 1e6:g} ms", unsure=True))
+            _answer(command, Answer(error=f"no answer within {self._answer_ns / 1e6:g} ms", maybe_done=True))
 
     def close(self) -> None:
-        """Hang up and remove the socket."""
-        for number in list(self._owners):
-            self._drop(self._owners[number])
+        """Close all connections and remove the socket."""
+        for number in list(self._endpoints):
+            self._drop(self._endpoints[number])
         if self._full_until_ns is None:
             self._selector.unregister(self._listener)
         leave(self._path, self._listener)
@@ -158,25 +161,25 @@ class Owners:
     # --- for the appliers ---
 
     def path_of(self, host: str, key: str) -> int | None:
-        """Return a flow's source port, None where nobody has told of it."""
-        owned = self._flows.get((host, key))
-        return None if owned is None else owned.port
+        """Return the source port of a flow; None if no endpoint announced it."""
+        flow_entry = self._flows.get((host, key))
+        return None if flow_entry is None else flow_entry.port
 
     def can(self, host: str, key: str) -> frozenset[str]:
-        """Return what may be done to a flow."""
-        owned = self._flows.get((host, key))
-        return frozenset() if owned is None else owned.verbs
+        """Return the commands that a flow's endpoint supports."""
+        flow_entry = self._flows.get((host, key))
+        return frozenset() if flow_entry is None else flow_entry.verbs
 
-    def order(self, host: str, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Send a command; `answer` is called once."""
-        owned = self._flows.get((host, key))
-        if owned is None:
-            answer(Answer(wrong="its owner is gone"))
+    def execute(self, host: str, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+        """Send a command. `answer` is called once."""
+        flow_entry = self._flows.get((host, key))
+        if flow_entry is None:
+            answer(Answer(error="its endpoint is gone"))
             return
         self._number += 1
         due_ns = self._clock_ns() + self._answer_ns
-        self._ordered[self._number] = _Ordered(owned.owner, (host, key), verb, due_ns, answer)
-        self._send(owned.owner, endpoint_protocol.command(verb, self._number, key, value, host))
+        self._pending[self._number] = _PendingCommand(flow_entry.endpoint, (host, key), verb, due_ns, answer)
+        self._send(flow_entry.endpoint, endpoint_protocol.command(verb, self._number, key, value, host))
 
     # --- sockets ---
 
@@ -185,198 +188,202 @@ class Owners:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError as error:  # it would wake us again at once, and who comes waits
-            _log.warning("owner of flows not let in: %s", error.strerror)
+        except (
+            OSError
+        ) as error:  # the listener would wake us at once, and the connection waits in the backlog
+            _log.warning("flow endpoint not accepted: %s", error.strerror)
             self._full_until_ns = self._clock_ns() + _FULL_NS
             self._selector.unregister(self._listener)
             return
         try:
             check_owner(connection)
-            if len(self._owners) >= _CONNECTIONS:
-                raise PermissionError(f"{_CONNECTIONS} owners are connected already")
+            if len(self._endpoints) >= _CONNECTIONS:
+                raise PermissionError(f"{_CONNECTIONS} flow endpoints are connected already")
         except PermissionError as error:
-            _log.warning("owner of flows refused: %s", error)
+            _log.warning("flow endpoint refused: %s", error)
             connection.close()
             return
         connection.setblocking(False)
-        owner = _Owner(connection, _process(connection))
-        self._owners[connection.fileno()] = owner
-        self._selector.register(connection, selectors.EVENT_READ, partial(self._serve, owner))
+        endpoint = _Endpoint(connection, _process(connection))
+        self._endpoints[connection.fileno()] = endpoint
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._serve, endpoint))
 
-    def _serve(self, owner: _Owner, events: int) -> None:
+    def _serve(self, endpoint: _Endpoint, events: int) -> None:
         if events & selectors.EVENT_WRITE:
-            self._flush(owner)
-        if events & selectors.EVENT_READ and owner.connection.fileno() >= 0:
-            self._read(owner)
+            self._flush(endpoint)
+        if events & selectors.EVENT_READ and endpoint.connection.fileno() >= 0:
+            self._read(endpoint)
 
-    def _read(self, owner: _Owner) -> None:
+    def _read(self, endpoint: _Endpoint) -> None:
         try:
-            data = owner.connection.recv(_READ_BYTES)
+            data = endpoint.connection.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        *lines, owner.incoming = (owner.incoming + data).split(b"\n")
+        *lines, endpoint.incoming = (endpoint.incoming + data).split(b"\n")
         for line in lines:
-            self._line(owner, line)
-            if owner.connection.fileno() < 0:
+            self._line(endpoint, line)
+            if endpoint.connection.fileno() < 0:
                 return
-        if len(owner.incoming) > endpoint_protocol.LINE_BYTES:
-            self._refuse(owner, f"a line above {endpoint_protocol.LINE_BYTES} bytes")
+        if len(endpoint.incoming) > endpoint_protocol.LINE_BYTES:
+            self._refuse(endpoint, f"a line above {endpoint_protocol.LINE_BYTES} bytes")
             data = b""
         if not data:
-            self._drop(owner)
+            self._drop(endpoint)
 
-    def _line(self, owner: _Owner, line: bytes) -> None:
+    def _line(self, endpoint: _Endpoint, line: bytes) -> None:
         try:
-            said = endpoint_protocol.parse(line)
+            message = endpoint_protocol.parse(line)
         except ValueError as error:
-            self._refuse(owner, str(error))
+            self._refuse(endpoint, str(error))
             return
         try:
-            match said:
+            match message:
                 case endpoint_protocol.Flow():
-                    self._take_flow(owner, said, self._host(said.host))
+                    self._take_flow(endpoint, message, self._host(message.host))
                 case endpoint_protocol.Gone():
-                    self._take_gone(owner, (self._host(said.host), said.key))
+                    self._take_gone(endpoint, (self._host(message.host), message.key))
                 case endpoint_protocol.Done() | endpoint_protocol.Failed():
-                    self._take_answer(owner, said)
+                    self._take_answer(endpoint, message)
         except _Refused as error:
-            self._refuse(owner, str(error))
+            self._refuse(endpoint, str(error))
 
     def _host(self, host: str | None) -> str:
         found = host or self._only
         if found is None:
-            raise _Refused(f"no host is named, expected one of {len(self._hosts)}")
+            raise _Refused(f"no host given, expected one of {len(self._hosts)}")
         if found not in self._hosts:
             raise _Refused(f"host {found}: not served here")
         return found
 
-    def _take_flow(self, owner: _Owner, said: endpoint_protocol.Flow, host: str) -> None:
-        flow = (host, said.key)
+    def _take_flow(self, endpoint: _Endpoint, message: endpoint_protocol.Flow, host: str) -> None:
+        flow = (host, message.key)
         before = self._flows.get(flow)
         if before is None and len(self._flows) >= _FLOWS:
             raise _Refused(f"{_FLOWS} flows are known already")
-        if before is not None and before.owner is not owner:
-            if before.owner.process != owner.process and not _hung_up(before.owner.connection):
-                raise _Refused(f"{said.key}: another program's, which is still here")
-            before.owner.flows.discard(flow)  # its program connected anew before we saw that it hung up
+        if before is not None and before.endpoint is not endpoint:
+            if before.endpoint.process != endpoint.process and not _has_hung_up(before.endpoint.connection):
+                raise _Refused(f"{message.key}: belongs to another program that is still connected")
+            before.endpoint.flows.discard(flow)  # its program reconnected before we noticed that it hung up
         self._counts[host] += before is None
-        self._flows[flow] = _Owned(owner, said.port, said.verbs)
-        owner.flows.add(flow)
-        if host in self._hears:
-            self._hears[host].seen(said.key)
+        self._flows[flow] = _EndpointFlow(endpoint, message.port, message.verbs)
+        endpoint.flows.add(flow)
+        if host in self._listeners:
+            self._listeners[host].seen(message.key)
 
-    def _take_gone(self, owner: _Owner, flow: tuple[str, str]) -> None:
-        if flow not in owner.flows:
+    def _take_gone(self, endpoint: _Endpoint, flow: tuple[str, str]) -> None:
+        if flow not in endpoint.flows:
             return
-        self._lose(owner, flow)
-        self._fail(lambda ordered: ordered.flow == flow, "the flow ended")
-        if flow[0] in self._hears:
-            self._hears[flow[0]].gone(flow[1])
+        self._lose(endpoint, flow)
+        self._fail(lambda command: command.flow == flow, "the flow ended")
+        if flow[0] in self._listeners:
+            self._listeners[flow[0]].gone(flow[1])
 
-    def _take_answer(self, owner: _Owner, said: endpoint_protocol.Done | endpoint_protocol.Failed) -> None:
-        ordered = self._ordered.get(said.number)
-        if ordered is None or ordered.owner is not owner:
-            return  # given up before: what it has now, its owner tells with the flow
-        wrong = _impossible(ordered.verb, said)
-        if wrong:
-            self._refuse(owner, wrong)
-            said = endpoint_protocol.Failed(said.number, wrong)
-        self._ordered.pop(said.number, None)
-        if isinstance(said, endpoint_protocol.Failed):
-            _answered(ordered, Answer(wrong=said.text))
+    def _take_answer(
+        self, endpoint: _Endpoint, message: endpoint_protocol.Done | endpoint_protocol.Failed
+    ) -> None:
+        command = self._pending.get(message.number)
+        if command is None or command.endpoint is not endpoint:
+            return  # given up before; the endpoint's next FLOW line has the present state
+        error = _invalid_answer(command.verb, message)
+        if error:
+            self._refuse(endpoint, error)
+            message = endpoint_protocol.Failed(message.number, error)
+        self._pending.pop(message.number, None)
+        if isinstance(message, endpoint_protocol.Failed):
+            _answer(command, Answer(error=message.text))
             return
-        owned = self._flows.get(ordered.flow)
-        if ordered.verb == "MOVE" and owned is not None:
-            owned.port = said.value
-        _answered(ordered, Answer(said.value, said.how))
+        flow_entry = self._flows.get(command.flow)
+        if command.verb == "MOVE" and flow_entry is not None:
+            flow_entry.port = message.value
+        _answer(command, Answer(message.value, message.how))
 
-    def _lose(self, owner: _Owner, flow: tuple[str, str]) -> None:
-        owner.flows.discard(flow)
+    def _lose(self, endpoint: _Endpoint, flow: tuple[str, str]) -> None:
+        endpoint.flows.discard(flow)
         if self._flows.pop(flow, None) is not None:
             self._counts[flow[0]] -= 1
 
-    def _drop(self, owner: _Owner) -> None:
-        """Forget an owner that hung up: its flows may go on, and come back with it."""
-        if owner.connection.fileno() < 0:
+    def _drop(self, endpoint: _Endpoint) -> None:
+        """Remove an endpoint that hung up. Its flows may continue and return with it."""
+        if endpoint.connection.fileno() < 0:
             return
-        self._owners.pop(owner.connection.fileno(), None)
-        self._selector.unregister(owner.connection)
-        owner.connection.close()
-        for flow in list(owner.flows):
-            self._lose(owner, flow)
-        self._fail(lambda ordered: ordered.owner is owner, "its owner hung up")
+        self._endpoints.pop(endpoint.connection.fileno(), None)
+        self._selector.unregister(endpoint.connection)
+        endpoint.connection.close()
+        for flow in list(endpoint.flows):
+            self._lose(endpoint, flow)
+        self._fail(lambda command: command.endpoint is endpoint, "its endpoint hung up")
 
-    def _fail(self, which: Callable[[_Ordered], bool], wrong: str) -> None:
-        for number in [number for number, ordered in self._ordered.items() if which(ordered)]:
-            ordered = self._ordered.pop(number, None)
-            if ordered is not None:
-                _answered(ordered, Answer(wrong=wrong, unsure=True))
+    def _fail(self, which: Callable[[_PendingCommand], bool], error: str) -> None:
+        for number in [number for number, command in self._pending.items() if which(command)]:
+            command = self._pending.pop(number, None)
+            if command is not None:
+                _answer(command, Answer(error=error, maybe_done=True))
 
-    def _refuse(self, owner: _Owner, reason: str) -> None:
+    def _refuse(self, endpoint: _Endpoint, reason: str) -> None:
         self.refused += 1
-        if self.refused <= _WARNED_MOST:
-            _log.warning("owner of flows: %s", reason)
-        self._send(owner, f"ERROR {reason}\n".encode("ascii", "replace")[: endpoint_protocol.LINE_BYTES])
+        if self.refused <= _MAX_WARNINGS:
+            _log.warning("flow endpoint: %s", reason)
+        self._send(endpoint, f"ERROR {reason}\n".encode("ascii", "replace")[: endpoint_protocol.LINE_BYTES])
 
-    def _send(self, owner: _Owner, data: bytes) -> None:
-        if owner.connection.fileno() < 0:
+    def _send(self, endpoint: _Endpoint, data: bytes) -> None:
+        if endpoint.connection.fileno() < 0:
             return
-        owner.outgoing += data
-        if len(owner.outgoing) > _WAITING_BYTES:  # it comes back, and then hears whole lines again
-            _log.warning("owner of %d flows does not read what it is told", len(owner.flows))
-            self._drop(owner)
-        elif not owner.writing:
-            self._flush(owner)
+        endpoint.outgoing += data
+        if len(endpoint.outgoing) > _WAITING_BYTES:  # after it reconnects it gets whole lines again
+            _log.warning("flow endpoint with %d flows does not read its commands", len(endpoint.flows))
+            self._drop(endpoint)
+        elif not endpoint.writing:
+            self._flush(endpoint)
 
-    def _flush(self, owner: _Owner) -> None:
+    def _flush(self, endpoint: _Endpoint) -> None:
         try:
-            sent = owner.connection.send(owner.outgoing)
+            sent = endpoint.connection.send(endpoint.outgoing)
         except BlockingIOError:
             sent = 0
         except OSError:
-            owner.outgoing.clear()
-            return  # the end of what it says tells us that it is gone
-        del owner.outgoing[:sent]
-        waiting = bool(owner.outgoing)
-        if waiting != owner.writing:
-            owner.writing = waiting
+            endpoint.outgoing.clear()
+            return  # the end of its input will show that it is gone
+        del endpoint.outgoing[:sent]
+        waiting = bool(endpoint.outgoing)
+        if waiting != endpoint.writing:
+            endpoint.writing = waiting
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waiting else 0)
-            self._selector.modify(owner.connection, events, partial(self._serve, owner))
+            self._selector.modify(endpoint.connection, events, partial(self._serve, endpoint))
 
 
 @dataclass(frozen=True, slots=True)
-class HostOwners:
+class HostEndpoints:
     """The effector of one host."""
 
-    owners: Owners
+    endpoints: FlowEndpoints
     host: str
 
     def path_of(self, key: str) -> int | None:
-        """Return a flow's entropy value, None where there is no such open flow."""
-        return self.owners.path_of(self.host, key)
+        """Return the flow's entropy value; None if no such flow is open."""
+        return self.endpoints.path_of(self.host, key)
 
     def can(self, key: str) -> frozenset[str]:
-        """Return what its owner lets be done to a flow."""
-        return self.owners.can(self.host, key)
+        """Return the commands that the flow's endpoint supports."""
+        return self.endpoints.can(self.host, key)
 
-    def order(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Let a flow go on from a source port (MOVE), or at a rate (PACE, bit/s; 0: let go)."""
-        self.owners.order(self.host, key, verb, value, answer)
+    def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+        """Move a flow to a source port (MOVE), or limit its rate (PACE; bit/s, 0 removes the limit)."""
+        self.endpoints.execute(self.host, key, verb, value, answer)
 
 
-def _answered(ordered: _Ordered, answer: Answer) -> None:
+def _answer(command: _PendingCommand, answer: Answer) -> None:
     """Answer a command, once."""
-    call, ordered.answer = ordered.answer, None
+    call, command.answer = command.answer, None
     if call is not None:
         call(answer)
 
 
-def _impossible(verb: str, said: endpoint_protocol.Done | endpoint_protocol.Failed) -> str:
-    """Return why an answer cannot be one to such a command, empty where it can."""
-    if verb == "MOVE" and isinstance(said, endpoint_protocol.Done) and not 0 < said.value < 65_536:
-        return f"DONE: source port {said.value}, expected 1 to 65535"
+def _invalid_answer(verb: str, message: endpoint_protocol.Done | endpoint_protocol.Failed) -> str:
+    """Return why an answer does not fit its command; empty if it does."""
+    if verb == "MOVE" and isinstance(message, endpoint_protocol.Done) and not 0 < message.value < 65_536:
+        return f"DONE: source port {message.value}, expected 1 to 65535"
     return ""
 
 
@@ -385,8 +392,8 @@ def _process(connection: socket.socket) -> int:
     return int(struct.unpack("=iII", raw)[0])
 
 
-def _hung_up(connection: socket.socket) -> bool:
-    """Whether nobody is at the other end, whatever it said before."""
+def _has_hung_up(connection: socket.socket) -> bool:
+    """Return True if the other end has closed the connection, even if its data is still unread."""
     waiting = select.poll()
     waiting.register(connection, 0)
     return bool(waiting.poll(0))

@@ -1,9 +1,8 @@
-"""Paces flows that no owner paces, by the kernel's HTB at their host's own NIC; owners go first.
+"""Paces flows by the kernel's HTB at their host's NIC, if no endpoint can pace them.
 
-In: the NICs where this is allowed, the flows as their host reports them, commands. Out: one class and one
-filter a flow that is paced (kernel_flows.py), under a root of our own, which is there only while a flow is
-paced; answers, HTB as the means. What a former process left is taken up or removed once its time to settle is
-over. A NIC whose root somebody else has set is left as it is, and the answer says so.
+Each paced flow gets one class and one filter (htb.py), under a root that exists only while a flow is paced.
+After a restart the state of a former process is adopted or removed once endpoints have had time to return. A
+NIC with a foreign root qdisc stays untouched, and the answer is an error.
 """
 
 from __future__ import annotations
@@ -19,77 +18,88 @@ from typing import Any, Final
 
 from pyroute2 import IPRoute, NetlinkError
 
-from actuators.applier import Answer, Effector, key_of
-from actuators.htb import PROTOCOLS, KernelFlows, Match, Share
+from actuators.effectors.base import Answer, Effector
+from actuators.flow_state import key_of
+from actuators.htb import PROTOCOLS, HtbQdisc, Match, Share
 
-__all__ = ["KernelPaces"]
+__all__ = ["KernelPacing"]
 
 _log = logging.getLogger(__name__)
 
 _CLONE_NEWNET: Final = 0x4000_0000
 _WORK_S: Final = 5.0
-"""A kernel that takes longer than this for one change is given up."""
-_FLOWS_MOST: Final = 100_000
+"""Time limit for one change by the kernel."""
+_MAX_FLOWS: Final = 100_000
 
 Record = dict[str, Any]
 
 
-class KernelPaces:
-    """The effector of one host: its owners', and the kernel for what no owner paces.
+class KernelPacing:
+    """The effector of one host: its endpoints, and the kernel for flows that no endpoint paces.
 
-    `nics`: device to bit/s of its link; `netns`: where they are, None: here.
+    `nics`: device to the bit/s of its link; `netns`: network namespace of the devices, None for the present
+    one.
     """
 
-    def __init__(self, host: str, owners: Effector, nics: Mapping[str, int], netns: Path | None) -> None:
-        self.host, self._owners, self._rates = host, owners, dict(nics)
+    def __init__(self, host: str, endpoints: Effector, nics: Mapping[str, int], netns: Path | None) -> None:
+        self.host, self._endpoints, self._link_bps = host, endpoints, dict(nics)
         self._flows: dict[str, tuple[str, Match]] = {}
-        """Key to device and what its packets show."""
-        self._paces: dict[str, int] = {}
-        self._theirs: set[str] = set()
-        """Flows that their owners were told to pace: those never are the kernel's."""
+        """Key to device and packet match."""
+        self._rates_bps: dict[str, int] = {}
+        self._endpoint_paced: set[str] = set()
+        """Flows that their endpoints pace; the kernel never paces these."""
         self._applied: dict[str, dict[str, tuple[int, Match]] | None] = {}
-        """Device to what the kernel was last told; None: not known."""
-        self._kernels: dict[str, KernelFlows] = {}
+        """Device to the state that was last applied; None if unknown."""
+        self._qdiscs: dict[str, HtbQdisc] = {}
         self._ip: IPRoute | None = None
-        # pyroute2 keeps a socket a thread, and a thread cannot leave a namespace: so one for all of it
+        # pyroute2 keeps one socket per thread, and a thread cannot leave its namespace: so one thread does it
+        # all.
         self._thread = ThreadPoolExecutor(1, f"htb {host}", _enter, (netns,))
 
     def take_flows(self, record: Record) -> list[str]:
-        """Take a `FlowReports` of this host; return the keys of flows that came new or changed ports."""
+        """Take a `FlowReports` of this host. Return the keys of flows that are new or changed ports."""
         fresh, here = [], set()
         for flow in record["flows"]:
             key = key_of(flow["flow_id"])
             device = flow["nic"].partition("/")[2]
-            if flow["state"] == "CLOSED" or device not in self._rates or flow["protocol"] not in PROTOCOLS:
-                self._forget(key)
+            if flow["state"] == "CLOSED" or device not in self._link_bps or flow["protocol"] not in PROTOCOLS:
+                self._remove(key)
                 continue
             here.add(key)
-            match = Match(flow["protocol"], flow["source_address"], flow["source_port"],
-                          flow["peer_address"], flow["peer_port"])  # fmt: skip
-            if self._flows.get(key) != (device, match) and len(self._flows) < _FLOWS_MOST:
+            match = Match(
+                flow["protocol"],
+                flow["source_address"],
+                flow["source_port"],
+                flow["peer_address"],
+                flow["peer_port"],
+            )
+            if self._flows.get(key) != (device, match) and len(self._flows) < _MAX_FLOWS:
                 self._flows[key] = (device, match)
                 fresh.append(key)
         if record["whole"]:
             for key in [key for key in self._flows if key not in here]:
-                self._forget(key)
-        if any(key in self._paces for key in fresh):
-            self._tell("flows changed")
+                self._remove(key)
+        if any(key in self._rates_bps for key in fresh):
+            self._apply_all("flows changed")
         return fresh
 
-    def resume(self, paces: Mapping[str, int]) -> None:
-        """Have in force what is held of flows that no owner paces, and nothing else: what a former process
-        left besides is removed. The kernel's refusal is logged."""
-        self._paces = {
-            key: rate for key, rate in paces.items() if "PACE" not in self._owners.can(key)
-        } | self._paces  # fmt: skip
-        for device in self._rates:
+    def restore(self, rates: Mapping[str, int]) -> None:
+        """Pace exactly these flows, except those that an endpoint paces; remove all else of a former
+        process.
+
+        Errors of the kernel are logged.
+        """
+        self._rates_bps = {
+            key: rate for key, rate in rates.items() if "PACE" not in self._endpoints.can(key)
+        } | self._rates_bps
+        for device in self._link_bps:
             self._applied[device] = None
-        self._tell("settling")
+        self._apply_all("settling")
 
     def close(self) -> None:
-        """Remove all of ours, and end."""
-        self._paces.clear()
-        self._tell("ending")
+        """Remove all classes and filters, and end the thread."""
+        self._rates_bps.clear()
+        self._apply_all("ending")
         with contextlib.suppress(BrokenExecutor):
             self._thread.submit(self._close).result(_WORK_S)
         self._thread.shutdown()
@@ -97,77 +107,78 @@ class KernelPaces:
     # --- the effector ---
 
     def path_of(self, key: str) -> int | None:
-        """Return a flow's source port, as its owner says, else as it was reported."""
-        path = self._owners.path_of(key)
-        if path is None and key in self._flows and key not in self._theirs:
+        """Return a flow's source port, as its endpoint or else the flow report gives it."""
+        path = self._endpoints.path_of(key)
+        if path is None and key in self._flows and key not in self._endpoint_paced:
             return self._flows[key][1].source_port
         return path
 
     def can(self, key: str) -> frozenset[str]:
-        """Return what may be done to a flow."""
-        verbs = self._owners.can(key)
-        return verbs | {"PACE"} if key in self._flows and key not in self._theirs else verbs
+        """Return the commands that can be carried out on a flow."""
+        verbs = self._endpoints.can(key)
+        return verbs | {"PACE"} if key in self._flows and key not in self._endpoint_paced else verbs
 
-    def order(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Let its owner do it, else the kernel."""
-        if verb == "PACE" and "PACE" in self._owners.can(key):
-            self._theirs.add(key)
-            if self._paces.pop(key, None) is not None:
-                self._tell("an owner came")
-        if verb != "PACE" or key in self._theirs or key not in self._flows:
-            self._owners.order(key, verb, value, answer)
+    def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+        """Pass a command to the flow's endpoint, or pace it by the kernel."""
+        if verb == "PACE" and "PACE" in self._endpoints.can(key):
+            self._endpoint_paced.add(key)
+            if self._rates_bps.pop(key, None) is not None:
+                self._apply_all("an endpoint connected")
+        if verb != "PACE" or key in self._endpoint_paced or key not in self._flows:
+            self._endpoints.execute(key, verb, value, answer)
             return
-        before = self._paces.get(key)
+        before = self._rates_bps.get(key)
         if value:
-            self._paces[key] = value
+            self._rates_bps[key] = value
         else:
-            self._paces.pop(key, None)
-        wrong = self._apply(self._flows[key][0])
-        if wrong:
+            self._rates_bps.pop(key, None)
+        error = self._apply(self._flows[key][0])
+        if error:
             if before is None:
-                self._paces.pop(key, None)
+                self._rates_bps.pop(key, None)
             else:
-                self._paces[key] = before
-        answer(Answer(wrong=wrong) if wrong else Answer(value, "HTB"))
+                self._rates_bps[key] = before
+        answer(Answer(error=error) if error else Answer(value, "HTB"))
 
-    # --- inside ---
+    # --- internals ---
 
-    def _forget(self, key: str) -> None:
-        self._theirs.discard(key)
-        if self._flows.pop(key, None) is not None and self._paces.pop(key, None) is not None:
-            self._tell("a flow ended")
+    def _remove(self, key: str) -> None:
+        self._endpoint_paced.discard(key)
+        if self._flows.pop(key, None) is not None and self._rates_bps.pop(key, None) is not None:
+            self._apply_all("a flow ended")
 
-    def _tell(self, when: str) -> None:
-        """Bring every NIC up to date, and log what does not work."""
-        for device in self._rates:
-            wrong = self._apply(device)
-            if wrong:
-                _log.warning("%s, %s: %s", self.host, when, wrong)
+    def _apply_all(self, when: str) -> None:
+        """Update every NIC, and log errors."""
+        for device in self._link_bps:
+            error = self._apply(device)
+            if error:
+                _log.warning("%s, %s: %s", self.host, when, error)
 
     def _apply(self, device: str) -> str:
-        """Let the kernel pace what is to be paced at a NIC; return why it does not, or empty."""
+        """Update the pacing of one NIC. Return the error, or an empty string."""
         wanted = {
-            key: (rate, self._flows[key][1]) for key, rate in self._paces.items()
+            key: (rate, self._flows[key][1])
+            for key, rate in self._rates_bps.items()
             if key in self._flows and self._flows[key][0] == device
-        }  # fmt: skip
+        }
         if wanted == self._applied.get(device, {}):
             return ""
         try:
-            self._thread.submit(self._work, device, wanted).result(_WORK_S)
+            self._thread.submit(self._apply_in_thread, device, wanted).result(_WORK_S)
         except (ValueError, OSError, NetlinkError, TimeoutError, BrokenExecutor) as error:
             self._applied[device] = None
             return " ".join(str(error).split()) or type(error).__name__
         self._applied[device] = wanted
         return ""
 
-    def _work(self, device: str, wanted: Mapping[str, tuple[int, Match]]) -> None:
-        """Runs in the thread that is where the NICs are."""
-        kernel = self._kernels.get(device)
+    def _apply_in_thread(self, device: str, wanted: Mapping[str, tuple[int, Match]]) -> None:
+        """Apply the classes of one NIC, in the thread that is in its namespace."""
+        kernel = self._qdiscs.get(device)
         if kernel is None:
             self._ip = self._ip or IPRoute()
-            kernel = self._kernels[device] = KernelFlows(self._ip, device, self._rates[device])
+            kernel = self._qdiscs[device] = HtbQdisc(self._ip, device, self._link_bps[device])
         kernel.apply(
-            _shares(((key, rate) for key, (rate, _) in wanted.items()), self._rates[device]),
+            _shares(((key, rate) for key, (rate, _) in wanted.items()), self._link_bps[device]),
             {match: key for key, (_, match) in wanted.items()},
         )
 
@@ -176,16 +187,17 @@ class KernelPaces:
             self._ip.close()
 
 
-def _shares(paces: Iterable[tuple[str, int]], line_bps: int) -> dict[str, Share]:
-    """Return a class for each flow: at most its pace, and as much for sure, scaled down where all paces are
-    more than the link."""
-    held = {key: min(rate, line_bps) for key, rate in paces}
-    scale = min(1.0, line_bps / max(1, sum(held.values())))
-    return {key: Share(int(scale * rate), rate) for key, rate in held.items()}
+def _shares(rates: Iterable[tuple[str, int]], line_bps: int) -> dict[str, Share]:
+    """Return a class for each flow: its rate as ceiling and guarantee. Guarantees are scaled down if they
+    exceed the link.
+    """
+    capped = {key: min(rate, line_bps) for key, rate in rates}
+    scale = min(1.0, line_bps / max(1, sum(capped.values())))
+    return {key: Share(int(scale * rate), rate) for key, rate in capped.items()}
 
 
 def _enter(netns: Path | None) -> None:
-    """Go into a network namespace, for good."""
+    """Enter a network namespace for the rest of the thread's life."""
     if netns is None:
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -94,7 +94,7 @@ typedef struct {
   int64_t slew_end_raw_ns;
   double bound_ns, growth_ppb, wander_ppb_per_s; /* bound: at raw_at_ns, without what is still to be slewed */
   int64_t holdover_raw_ns, expires_raw_ns;       /* from here at best HOLDOVER, from here UNSYNCED */
-  int64_t look_again_raw_ns;                     /* from here the writer is late: see whether there is another file */
+  int64_t reopen_raw_ns;                     /* from here the writer is late: see whether there is another file */
   uint64_t steps;                                /* times that fabric time stepped here */
   int64_t window;
   uint64_t domain_hash;
@@ -322,7 +322,7 @@ static inline int ft_now(ft_reader *reader, int64_t *time_ns, int64_t *bound_ns)
     if (++tries == FT_TRIES_) return ft_none_(FT_UNSYNCED, time_ns, bound_ns);
   }
   int64_t raw_ns = ft_raw_ns_();
-  if (raw_ns >= line.look_again_raw_ns || line.flags) ft_look_again_(reader, raw_ns);
+  if (raw_ns >= line.reopen_raw_ns || line.flags) ft_look_again_(reader, raw_ns);
   int64_t ahead_ns = raw_ns - line.raw_at_ns;
   if (line.state == FT_UNSYNCED || line.state > FT_SYNCED || raw_ns >= line.expires_raw_ns ||
       ahead_ns < -FT_LOOK_EVERY_NS_)
@@ -383,7 +383,7 @@ static inline int ft_convert(ft_reader *reader, const char *name, int64_t stamp_
   if (strncmp(name, head->host, host) == 0 && name[host] == '/') name += host + 1;
   int found = ft_find_(map, name, &line, &clock);
   int64_t raw_ns = ft_raw_ns_();
-  if (raw_ns >= line.look_again_raw_ns || line.flags) ft_look_again_(reader, raw_ns);
+  if (raw_ns >= line.reopen_raw_ns || line.flags) ft_look_again_(reader, raw_ns);
   if (!found) return ft_none_(FT_NO_CLOCK, time_ns, bound_ns);
   if (!(clock.offset_ns > -FT_MOST_ && clock.offset_ns < FT_MOST_) || (double)stamp_ns > FT_MOST_ ||
       (double)stamp_ns < -FT_MOST_ || (double)clock.at_ns > FT_MOST_ || (double)clock.at_ns < -FT_MOST_)

@@ -250,8 +250,8 @@ def _sink_rows_per_second() -> float:
         "count": sum(HISTOGRAM), "lost": 0, "no_t3": 0, "bound_ns": 60.0,
         **{f"{kind}_{level}_ns": 10_000.5 for kind in ("forward", "reverse", "rtt")
            for level in ("min", "p50", "p99")},
-        **{f"{way}_bucket": list(range(48, 48 + len(HISTOGRAM))) for way in tables.WAYS},
-        **{f"{way}_bucket_count": list(HISTOGRAM) for way in tables.WAYS},
+        **{f"{way}_bucket": list(range(48, 48 + len(HISTOGRAM))) for way in tables.DIRECTIONS},
+        **{f"{way}_bucket_count": list(HISTOGRAM) for way in tables.DIRECTIONS},
     }  # fmt: skip
     paths = [
         {"peer": f"h{peer}/eth0", "path": 33434 + way, **path}

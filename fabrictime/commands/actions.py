@@ -1,6 +1,6 @@
 """Decisions in the terminal: what was decided of late, why, what came of it, and what is held back.
 
-In: `fabric.decisions`, `fabric.actions`, `fabric.rounds` and `fabric.config`, straight from the log. Out: a
+In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log. Out: a
 table with the newest first, JSON, or lines as things happen. It needs neither history nor the page.
 """
 
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
-from fabrictime.state.recent import Recent, Taken
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, ROUNDS, TOPICS
+from schemas.kafka.reader import BEGINNING, Message, TopicReader, back
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES, TOPICS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,7 +50,7 @@ class Acts:
         self.unreadable = 0
         self._registry = registry
 
-    def take(self, taken: Taken) -> codec.Record | None:
+    def take(self, taken: Message) -> codec.Record | None:
         """Take a message; return its record, None where it has none or cannot be read."""
         record = None
         if taken.value is not None:
@@ -74,7 +74,7 @@ class Acts:
 
 
 def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
-    names = (what.flow_id, action_text.flow_text(what.flow_id), what.reason)
+    names = (what.flow_id, action_entries.flow_text(what.flow_id), str(what.reason))
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
 
@@ -83,7 +83,7 @@ def main(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = No
     acts = Acts(registry)
     reader = _reader(bootstrap, wanted)
     try:
-        for taken in reader.catch_up():
+        for taken in reader.read_to_end():
             acts.take(taken)
     finally:
         reader.close()
@@ -109,7 +109,7 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
     acts = Acts(registry)
     reader = _reader(bootstrap, wanted)
     try:
-        for taken in reader.catch_up():
+        for taken in reader.read_to_end():
             acts.take(taken)
         if wanted.as_json or not console.is_terminal:
             shown: set[SuppressedAction] = set()
@@ -117,14 +117,14 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
                 _print_deed(entry, wanted)
             while True:
                 shown = _print_held(acts, wanted, shown)
-                for taken in reader.follow(0.25):
+                for taken in reader.poll(0.25):
                     _print_news(acts, acts.take(taken), taken.topic, wanted)
         from rich.live import Live
 
         now_ns = time.time_ns
         with Live(draw(acts, wanted, now_ns()), console=console, auto_refresh=False, screen=True) as live:
             while True:
-                for taken in reader.follow(0.25):
+                for taken in reader.poll(0.25):
                     acts.take(taken)
                 room = max(3, console.size.height - 8)
                 live.update(draw(acts, wanted, now_ns(), room), refresh=True)
@@ -134,9 +134,10 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
         reader.close()
 
 
-def _reader(bootstrap: str, wanted: Wanted) -> Recent:
-    back_s = wanted.since_s
-    return Recent(bootstrap, {CONFIG: None, DECISIONS: back_s, ACTIONS: back_s, ROUNDS: ROUNDS_BACK_S})
+def _reader(bootstrap: str, wanted: Wanted) -> TopicReader:
+    recent = back(wanted.since_s)
+    starts = {CONFIG: BEGINNING, DECISIONS: recent, ACTIONS: recent, POLICY_CYCLES: back(ROUNDS_BACK_S)}
+    return TopicReader.open(bootstrap, starts)
 
 
 def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wanted) -> None:
@@ -173,8 +174,8 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
         if each not in shown:
             print(
                 json.dumps(suppressed_record(each), allow_nan=False) if wanted.as_json
-                else f"{action_text.time_text(each.since_ns)} HELD {each.flow_id}: "
-                f"{action_text.action_text(each)}; {action_text.LIMIT_TEXTS.get(each.why, each.why)}",
+                else f"{action_entries.time_text(each.since_ns)} HELD {each.flow_id}: "
+                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.cause, each.cause)}",
                 flush=True,
             )  # fmt: skip
     return set(suppressed)
@@ -183,8 +184,8 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
 def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
     """Return what is held back as plain values, for JSON."""
     return {
-        **suppressed._asdict(), "why_text": action_text.LIMIT_TEXTS.get(suppressed.why, suppressed.why),
-        "cause": action_text.suppressed_cause(suppressed),
+        **suppressed._asdict(), "reason": suppressed.reason._asdict(), "why_text": action_entries.WHYS.get(suppressed.cause, suppressed.cause),
+        "because": action_entries.reason_of_held(suppressed),
     }  # fmt: skip
 
 
@@ -228,7 +229,9 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     return Group(*parts)
 
 
-def decided(entries: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False) -> list[RenderableType]:
+def decided(
+    entries: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False
+) -> list[RenderableType]:
     """Return decisions as rich prints them."""
     from rich.table import Table
     from rich.text import Text
@@ -260,7 +263,9 @@ def decided(entries: Sequence[ActionEntry], when: str, room: int, *, effects: bo
     return found
 
 
-def held_back(suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int) -> list[RenderableType]:
+def held_back(
+    suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
+) -> list[RenderableType]:
     """Return what is held back as rich prints it."""
     from rich.table import Table
     from rich.text import Text

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.state.units import delay_text, seconds_text
 from schemas import codec
 from schemas.ids import natural
+from schemas.kafka.reader import BEGINNING, Message, TopicReader, back, tail
 from schemas.topics import CLOCK_OFFSETS, INVENTORY
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
+LAST_MESSAGES: Final = 64
+"""Messages of each partition that count if none is recent."""
 """A log that answers nothing for this long while there is more to read counts as gone."""
 
 MAX_AGE_S: Final = 10.0
@@ -278,99 +279,40 @@ class Reader:
     """Follows both topics without a group and fills a `Fleet`."""
 
     def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
-        """Connect. Raises ValueError where the log or a topic is not there."""
-        from confluent_kafka import Consumer, KafkaException
-
+        """Create the client without connecting."""
         self.fleet = Fleet()
-        self._bootstrap = bootstrap
         self._registry = registry
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap, "group.id": "fabrictime-clock", "enable.auto.commit": False,
-                "enable.partition.eof": True, "log_level": 0, "fetch.wait.max.ms": 50,
-                "fetch.error.backoff.ms": 50, "reconnect.backoff.max.ms": 500,
-            }
-        )  # fmt: skip
-        try:
-            known = self._consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics
-        except KafkaException as error:
-            self.close()
-            raise ValueError(f"log {bootstrap}: {error.args[0].str()}; is `fabrictime up` running?") from None
-        for topic in (CLOCK_OFFSETS.name, INVENTORY.name):
-            if topic not in known or not known[topic].partitions:
-                self.close()
-                raise ValueError(f"topic {topic}: does not exist at {bootstrap}")
-        self._partitions = {
-            name: sorted(known[name].partitions) for name in (CLOCK_OFFSETS.name, INVENTORY.name)
-        }
+        self._reader = TopicReader(bootstrap, {INVENTORY: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
-        self._consumer.close()
+        self._reader.close()
 
     def catch_up(self, since_s: float) -> None:
-        """Read the inventory and the offsets of the last `since_s`, or the last ones that there are.
+        """Read the inventory and the offsets of the last `since_s`, else the last ones that exist.
 
-        Raises ValueError where the log stops to answer.
+        Raises ValueError if the log does not answer or a topic does not exist.
         """
-        from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
+        self._reader.starts[CLOCK_OFFSETS] = back(since_s)
+        messages = self._to_the_end()
+        if not messages:
+            self._reader.starts[CLOCK_OFFSETS] = tail(LAST_MESSAGES)
+            messages = self._to_the_end()
+        self._decode_newest_first(messages)
 
-        inventory = [
-            TopicPartition(INVENTORY.name, number, OFFSET_BEGINNING)
-            for number in self._partitions[INVENTORY.name]
-        ]
-        since_ms = int((time.time() - since_s) * 1e3)
-        name, numbers = CLOCK_OFFSETS.name, self._partitions[CLOCK_OFFSETS.name]
-        try:
-            starts = self._consumer.offsets_for_times(
-                [TopicPartition(name, number, since_ms) for number in numbers], timeout=CONNECT_TIMEOUT_S
-            )
-            if all(start.offset < 0 for start in starts):  # nothing that recent: the last that there is
-                ends = {
-                    number: self._consumer.get_watermark_offsets(
-                        TopicPartition(name, number), timeout=CONNECT_TIMEOUT_S
-                    )
-                    for number in numbers
-                }
-                starts = [
-                    TopicPartition(name, number, max(low, high - 64)) for number, (low, high) in ends.items()
-                ]
+    def _to_the_end(self) -> list[Message]:
+        """Connect and return the messages of `fabric.clock.offsets` up to its end; take the inventory at once."""
+        self._reader.connect()
+        found = []
+        for message in self._reader.read_to_end():
+            if message.topic == INVENTORY.name:
+                self._take(message)
             else:
-                starts = [start if start.offset >= 0 else self._at_end(start) for start in starts]
-        except KafkaException as error:
-            raise ValueError(f"log {self._bootstrap}: {error.args[0].str()}") from None
-        self._consumer.assign([*inventory, *starts])
-        self._decode_newest_first(self._to_the_end())
+                found.append(message)
+        return found
 
-    def _at_end(self, partition: Any) -> Any:
-        from confluent_kafka import OFFSET_END, TopicPartition
-
-        return TopicPartition(partition.topic, partition.partition, OFFSET_END)
-
-    def _to_the_end(self) -> list[Any]:
-        """Return the messages of the offsets' topic up to its end; the inventory is taken at once."""
-        from confluent_kafka import KafkaError
-
-        open_ = {(name, number) for name, numbers in self._partitions.items() for number in numbers}
-        taken: list[Any] = []
-        heard_s = time.monotonic()
-        while open_:
-            for message in self._consumer.consume(500, 0.1):
-                heard_s = time.monotonic()
-                error = message.error()
-                if error is None:
-                    if message.topic() == INVENTORY.name:
-                        self._take(message)
-                    else:
-                        taken.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    open_.discard((message.topic(), message.partition()))
-            if time.monotonic() - heard_s > SILENT_S:
-                raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
-        return taken
-
-    def _decode_newest_first(self, messages: list[Any]) -> None:
-        messages.sort(key=lambda message: message.timestamp()[1], reverse=True)
+    def _decode_newest_first(self, messages: list[Message]) -> None:
+        messages.sort(key=lambda message: message.append_ns, reverse=True)
         states = 0
         for message in messages:
             states += self._take(message)
@@ -379,32 +321,29 @@ class Reader:
 
     def follow(self, wait_s: float) -> bool:
         """Take what comes within `wait_s`; return whether a clocks' window came."""
-        heard = False
-        for message in self._consumer.consume(500, wait_s):
-            if message.error() is None:
-                heard |= message.topic() == CLOCK_OFFSETS.name
-                self._take(message)
-        return heard
+        offsets = False
+        for message in self._reader.poll(wait_s):
+            offsets |= message.topic == CLOCK_OFFSETS.name
+            self._take(message)
+        return offsets
 
-    def _take(self, message: Any) -> int:
-        """Take one message; return how many clocks it told of."""
-        topic, value = message.topic(), message.value()
-        if topic == INVENTORY.name and value is None:
-            self.fleet.add_nic((message.key() or b"").decode("utf-8", "replace"), None, 0)
+    def _take(self, message: Message) -> int:
+        """Take one message; return the number of clocks in it."""
+        if message.topic == INVENTORY.name and message.value is None:
+            self.fleet.add_nic(message.key, None, 0)
             return 0
-        if value is None:
+        if message.value is None:
             return 0
-        append_ns = message.timestamp()[1] * 1_000_000
-        kind = INVENTORY if topic == INVENTORY.name else CLOCK_OFFSETS
+        kind = INVENTORY if message.topic == INVENTORY.name else CLOCK_OFFSETS
         try:
-            record = codec.decode(value, kind.record, self._registry)
+            record = codec.decode(message.value, kind.record, self._registry)
         except codec.BadRecord:
             self.fleet.unreadable += 1
             return 0
         if kind is INVENTORY:
-            self.fleet.add_nic(record["nic"], record, append_ns)
+            self.fleet.add_nic(record["nic"], record, message.append_ns)
             return 0
-        self.fleet.add(record, append_ns)
+        self.fleet.add(record, message.append_ns)
         return len(record["clocks"])
 
 
@@ -623,7 +562,7 @@ _EVENT_FIGURE: Final[Mapping[str, Callable[[float], str]]] = {
     "STEP": lambda ns: f" {_signed_ns(ns)}",
     "MERGED": lambda ns: f" {_signed_ns(ns)}",
     "RATE_CHANGE": lambda ns: f" {ns:+,.1f} ppb",
-    "LIAR": lambda ns: f" {_ns(ns)} rms",
+    "FALSETICKER": lambda ns: f" {_ns(ns)} rms",
 }
 
 

@@ -17,21 +17,21 @@ from fabrictime.state.action_state import SuppressedAction
 from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, is_active
 from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
-from fabrictime.state.recent import Recent
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, reverse
 from schemas.topics import (
     ACTIONS,
     CONFIG,
     CONTENTION,
     DECISIONS,
     FALLBACKS,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
-    WAYS,
     Topic,
 )
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable, Links
@@ -67,7 +67,7 @@ class Seen:
         try:
             if topic == FLOWS.name:
                 self.state.take_flows(key, value, append_ns)
-            elif topic == WAYS.name:
+            elif topic == FLOW_ROUTES.name:
                 self.ways.take(key.encode(), value, self._registry)
             elif topic == FALLBACKS.name:
                 if value is not None:
@@ -123,7 +123,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     if flow is not None:
         ways = seen.ways.of(flow["nic"], flow["peer"], flow["peer_port"])
         own = ways.get(flow["source_port"], own)
-        own = FlowRoute(tuple(flow["hops"]) or own.links, own.reverse)
+        own = FlowRoute(tuple(flow["links"]) or own.links, own.reverse)
         others = _others(seen, flow, ways, own, now_ns)
     mode = actions.mode(host)
     return {
@@ -153,7 +153,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     queue = None if number is None else state.queues.newest(number)
     windows = [
         each for each in state.contention.values()
-        if is_active(each, now_ns) and (each["link"] == link or link in each["others"])
+        if is_active(each, now_ns) and (each["link"] == link or link in each["candidates"])
     ]  # fmt: skip
     record = None if subject is None else subject.record
     return {
@@ -166,12 +166,14 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _others(seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int) -> list[dict[str, Any]]:
+def _others(
+    seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
+) -> list[dict[str, Any]]:
     """The ways other than its own, each once with the ports that lead there: as policy ranks them, then the
     well ones."""
     told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
     ranked: list[int] = next(
-        (each["others"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
+        (each["other_paths"] for each in told["flows"] if each["flow_id"] == flow["flow_id"]), []
     )
     grouped: dict[Links, list[int]] = {}
     for port, way in ways.items():
@@ -186,7 +188,7 @@ def _others(seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRo
         ranks = [ranked.index(port) + 1 for port in ports if port in ranked]
         found.append({
             "rank": min(ranks, default=None), "ports": ports, "links": list(links),
-            "state": worst["state"], "because": worst["text"], "busiest": max(loads, default=None),
+            "state": worst["state"], "detected_by": worst["text"], "busiest": max(loads, default=None),
             "wait_ns": max(waits, default=None),
         })  # fmt: skip
     found.sort(
@@ -219,26 +221,25 @@ def main(
 def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     """Read what the log says, and of the one flow that `text` names what its host reported; return its id.
     Raises ValueError as `main` does."""
-    wanted: dict[Topic, float | None] = {
-        CONFIG: None, INVENTORY: None, FLAPS: None, WAYS: None, FALLBACKS: None, QUEUES: FLOWS_BACK_S,
-        CONTENTION: max(since_s, 60.0), DECISIONS: since_s, ACTIONS: since_s, ROUNDS: ROUNDS_BACK_S,
-        FLOWS: FLOWS_BACK_S,
-    }  # fmt: skip
-    first = Recent(bootstrap, wanted)
-    try:
-        for taken in first.catch_up():
-            seen.take(*taken)
-    finally:
-        first.close()
+    recent = reverse(since_s)
+    starts: dict[Topic, Start] = {
+        **dict.fromkeys((CONFIG, INVENTORY, LINK_HEALTH, FLOW_ROUTES, FALLBACKS), BEGINNING),
+        QUEUES: reverse(FLOWS_BACK_S),
+        CONTENTION: reverse(max(since_s, 60.0)),
+        DECISIONS: recent,
+        ACTIONS: recent,
+        POLICY_CYCLES: reverse(ROUNDS_BACK_S),
+        FLOWS: reverse(FLOWS_BACK_S),
+    }
+    with TopicReader.open(bootstrap, starts) as first:
+        for message in first.read_to_end():
+            seen.take(message.topic, message.key, message.value, message.append_ns)
     flows, actions = seen.state.flows.flows(), seen.state.actions
     told = [*(each["flow_id"] for each in actions.decisions.values()), *(each.flow_id for each in actions.suppressed())]
     flow_id = find(text, flows, told)
     host = flow_id.partition("/")[0]
-    again = Recent(bootstrap, {FLOWS: since_s + SIDE_NS / S}, key=host)
-    try:
-        messages = [taken for taken in again.catch_up() if taken.value is not None]
-    finally:
-        again.close()
+    with TopicReader.open(bootstrap, {FLOWS: reverse(since_s + SIDE_NS / S)}, key=host) as reader:
+        messages = [message for message in reader.read_to_end() if message.value is not None]
     actions.flow_history.restart(host)
     for taken in messages:
         actions.flow_history.take(host, taken.value or b"", taken.append_ns)
@@ -325,7 +326,7 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     for each in ways[:SHOWN_WAYS]:
         ports = ", ".join(map(str, each["ports"][:3])) + (" …" if len(each["ports"]) > 3 else "")
         inner = each["links"][1:-1] or each["links"]
-        over = ", ".join(map(arrow, inner)) + (f": {each['because']}" if each["because"] else "")
+        over = ", ".join(map(arrow, inner)) + (f": {each['detected_by']}" if each["detected_by"] else "")
         busiest = "—" if each["busiest"] is None else percent_text(each["busiest"])
         table.add_row(
             Text("—" if each["rank"] is None else str(each["rank"])), Text(ports),
@@ -335,7 +336,9 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def _held_lines(suppressed: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
+def _held_lines(
+    suppressed: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int
+) -> list[RenderableType]:
     from rich.text import Text
 
     if suppressed:

@@ -1,6 +1,6 @@
 """Links and alerts in the terminal: what is down, lossy or flapping, and what people should know.
 
-In: `fabric.flaps` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON, lines
+In: `fabric.link-health` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON, lines
 as things happen, or a verdict for scripts. It needs neither history nor the page.
 """
 
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.state.units import seconds_text
 from schemas import codec
 from schemas.ids import natural
-from schemas.topics import ALERTS, FLAPS, Topic
+from schemas.kafka.reader import BEGINNING, Message, TopicReader
+from schemas.topics import ALERTS, LINK_HEALTH, Topic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,8 +27,6 @@ __all__ = ["KINDS", "Board", "Kind", "Wanted", "follow", "main", "watch"]
 
 Record = Mapping[str, Any]
 
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
 SHOWN: Final = 40
 CLEARED_SHOWN_S: Final = 3600.0
 _STATES: Final = ("DOWN", "GREY", "FLAPPING", "UP", "UNKNOWN")
@@ -50,7 +49,7 @@ class Board:
         """Take one record of the topic, None: the key was taken back. Return whether it is news."""
         if record is None:
             gone = [name for name, r in self._records.items() if r["subject"] == key]
-            for name in gone if self.kind.topic is FLAPS else ():
+            for name in gone if self.kind.topic is LINK_HEALTH else ():
                 del self._records[name]
             return bool(gone)
         name, number = record[self.kind.identity], record[self.kind.number]
@@ -100,10 +99,10 @@ def _loss(record: Record) -> str:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "links": Kind(
-        FLAPS, "subject", "seq",
+        LINK_HEALTH, "subject", "seq",
         lambda r: r["state"] != "UP",
         lambda r: (_STATES.index(r["state"]), -r["since_ns"], natural(r["subject"])),
-        lambda r: f"{_at(r['judged_ns'])} {r['state']} {r['text']}",
+        lambda r: f"{_at(r['evaluated_ns'])} {r['state']} {r['text']}",
         (
             ("state", lambda r: r["state"]),
             ("subject", lambda r: r["subject"]),
@@ -111,7 +110,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             ("flaps", lambda r: f"{r['flaps_hour']} in 1 h"),
             ("loss", _loss),
             ("paths dead / living", lambda r: f"{r['paths_dead']} / {r['paths_living']}"),
-            ("or", lambda r: ", ".join(r["others"]) or "-"),
+            ("or", lambda r: ", ".join(r["candidates"]) or "-"),
             ("what", lambda r: r["text"]),
         ),
         "no link, NIC or host is known to be anything but UP",
@@ -143,77 +142,43 @@ class Reader:
     """Follows one topic without a group and fills a `Board`."""
 
     def __init__(self, bootstrap: str, kind: Kind, registry: codec.Registry | None = None) -> None:
-        """Connect. Raises ValueError where the log or the topic is not there."""
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-
+        """Connect. Raises ValueError if the log does not answer or the topic does not exist."""
         self.board = Board(kind)
-        self._bootstrap, self._registry = bootstrap, registry
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap, "group.id": "fabrictime-links", "enable.auto.commit": False,
-                "enable.partition.eof": True, "log_level": 0, "fetch.wait.max.ms": 50,
-                "fetch.error.backoff.ms": 50, "reconnect.backoff.max.ms": 500,
-            }
-        )  # fmt: skip
-        name = kind.topic.name
-        try:
-            known = self._consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics
-        except KafkaException as error:
-            self.close()
-            raise ValueError(f"log {bootstrap}: {error.args[0].str()}; is `fabrictime up` running?") from None
-        if name not in known or not known[name].partitions:
-            self.close()
-            raise ValueError(f"topic {name}: does not exist at {bootstrap}")
-        self._numbers = set(known[name].partitions)
-        self._consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for number in self._numbers])
+        self._registry = registry
+        self._reader = TopicReader.open(bootstrap, {kind.topic: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
-        self._consumer.close()
+        self._reader.close()
 
     def catch_up(self) -> None:
-        """Read up to the topic's end; of each key only what counts is decoded. Raises ValueError where the
-        log stops to answer."""
-        from confluent_kafka import KafkaError
+        """Read to the topic's end; decode only the newest record of each key of `fabric.link-health`.
 
-        open_, kept = set(self._numbers), {}
-        heard_s = time.monotonic()
-        while open_:
-            for message in self._consumer.consume(1000, 0.1):
-                heard_s = time.monotonic()
-                wrong = message.error()
-                if wrong is not None:
-                    if wrong.code() == KafkaError._PARTITION_EOF:
-                        open_.discard(message.partition())
-                elif self.board.kind.topic is FLAPS:
-                    kept[message.key()] = message
-                else:  # alerts of one subject are several
-                    self._take(message)
-            if time.monotonic() - heard_s > SILENT_S:
-                raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
-        for message in kept.values():
+        Raises ValueError if the log stops answering.
+        """
+        newest: dict[str, Message] = {}
+        for message in self._reader.read_to_end():
+            if self.board.kind.topic is LINK_HEALTH:
+                newest[message.key] = message
+            else:  # one subject has several alerts
+                self._take(message)
+        for message in newest.values():
             self._take(message)
 
     def follow(self, wait_s: float) -> list[Record]:
-        """Take what comes within `wait_s`; return the records that are news."""
-        news = []
-        for message in self._consumer.consume(500, wait_s):
-            if message.error() is None:
-                record = self._take(message)
-                if record is not None:
-                    news.append(record)
-        return news
+        """Take the messages that come within `wait_s`; return the records that changed something."""
+        found = (self._take(message) for message in self._reader.poll(wait_s))
+        return [record for record in found if record is not None]
 
-    def _take(self, message: Any) -> Record | None:
-        key = (message.key() or b"").decode("utf-8", "replace")
+    def _take(self, message: Message) -> Record | None:
         record = None
-        if message.value() is not None:
+        if message.value is not None:
             try:
-                record = codec.decode(message.value(), self.board.kind.topic.record, self._registry)
+                record = codec.decode(message.value, self.board.kind.topic.record, self._registry)
             except codec.BadRecord:
                 self.board.unreadable += 1
                 return None
-        return record if self.board.take(key, record) else None
+        return record if self.board.take(message.key, record) else None
 
 
 # ------------------------------------------------------------------------------------ what is shown
@@ -321,6 +286,6 @@ def draw(board: Board, wanted: Wanted, room: int = SHOWN) -> RenderableType:
         parts.append(Text(f"and {len(rows) - len(shown):,} more, no worse than these", "dim"))
     if board.unreadable:
         parts.append(Text(f"{board.unreadable:,} records could not be read", "yellow"))
-    oldest_s = time.time() - min(row.get("judged_ns", row.get("updated_ns", 0)) for row in rows) / 1e9
+    oldest_s = time.time() - min(row.get("evaluated_ns", row.get("updated_ns", 0)) for row in rows) / 1e9
     parts.append(Text(f"the oldest of these was judged {seconds_text(max(0.0, oldest_s))} ago", "dim"))
     return Group(*parts)

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from schemas import codec
+from schemas.kafka.publisher import Publisher, PublishFailed
+from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.limits import MOST_VERSION, Limits
 from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
@@ -27,8 +29,6 @@ __all__ = [
     "too_wide", "with_rule",
 ]  # fmt: skip
 
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
 MODES: Final = ("OBSERVE", "ACT", "UNKNOWN")
 ACTIONS: Final = ("REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE")
 SANE_ACTIONS_PER_S: Final = 1000
@@ -39,15 +39,15 @@ REVERT_AHEAD_NS: Final = 1_000_000_000
 nothing is applied meanwhile."""
 PLAIN: Final[dict[str, Any]] = {
     "mode": "UNKNOWN", "thresholds": [], "latency_rules": [], "allowed_actions": [],
-    "most_actions_per_s": None, "most_moved_share": None, "protected_jobs": [], "slices": [],
-    "revert_before_ns": None, "held_mode": "",
+    "max_actions_per_s": None, "max_moved_share": None, "protected_jobs": [], "slices": [],
+    "revert_before_ns": None, "paused_mode": "",
 }  # fmt: skip
 """What a record says, and what it says where nobody set anything."""
 LIMITS: Final = (
     "mode",
     "allowed_actions",
-    "most_actions_per_s",
-    "most_moved_share",
+    "max_actions_per_s",
+    "max_moved_share",
     "protected_jobs",
     "slices",
 )
@@ -75,7 +75,7 @@ def lines(records: Mapping[str, Mapping[str, Any]], host: str = EVERYONE) -> lis
     for key in keys:
         source |= {each["name"]: key for each in records[key]["thresholds"]}
     return [
-        Line(name, values[name], t.default, t.least, t.most, source.get(name), t.doc)
+        Line(name, values[name], t.default, t.min_value, t.max_value, source.get(name), t.doc)
         for name, t in sorted(THRESHOLDS.items())
     ]
 
@@ -116,18 +116,18 @@ def _set_limit(found: dict[str, Any], name: str, text: str) -> None:
     if name == "mode":
         if text not in MODES:
             raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
-        found["mode"], found["held_mode"] = text, ""
+        found["mode"], found["paused_mode"] = text, ""
     elif name == "allowed_actions":
         words = _words(text)
         for word in words:
             if word not in ACTIONS:
                 raise ValueError(f"allowed_actions {word!r}: expected some of {', '.join(ACTIONS)}")
         found[name] = words
-    elif name == "most_actions_per_s":
+    elif name == "max_actions_per_s":
         if not text.isdecimal() or int(text) > 2**31 - 1:
             raise ValueError(f"{name} {text!r}: expected a whole number from 0")
         found[name] = int(text)
-    elif name == "most_moved_share":
+    elif name == "max_moved_share":
         if found["host"] != EVERYONE:
             raise ValueError(f"{name}: is set for {EVERYONE} alone")
         share = _number(name, text)
@@ -189,21 +189,15 @@ def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None)
         return value is not None and value > most and (old is None or old <= most)
 
     found = []
-    if wide("most_actions_per_s", SANE_ACTIONS_PER_S):
+    if wide("max_actions_per_s", SANE_ACTIONS_PER_S):
         found.append(
-            f"most_actions_per_s {record['most_actions_per_s']}: above {SANE_ACTIONS_PER_S} is no limit"
+            f"max_actions_per_s {record['max_actions_per_s']}: above {SANE_ACTIONS_PER_S} is no limit"
         )
-    if wide("most_moved_share", SANE_MOVED_SHARE):
-        found.append(
-            f"most_moved_share {record['most_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit"
-        )
+    if wide("max_moved_share", SANE_MOVED_SHARE):
+        found.append(f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit")
     every = set(record["allowed_actions"]) >= set(ACTIONS) and record["mode"] == "ACT"
-    if (
-        every
-        and not (set(before["allowed_actions"]) >= set(ACTIONS))
-        and record["most_actions_per_s"] is None
-    ):
-        found.append("allowed_actions: all of them, in mode ACT and without most_actions_per_s")
+    if every and not (set(before["allowed_actions"]) >= set(ACTIONS)) and record["max_actions_per_s"] is None:
+        found.append("allowed_actions: all of them, in mode ACT and without max_actions_per_s")
     return found
 
 
@@ -242,7 +236,7 @@ def from_file(record: Mapping[str, Any] | None, host: str, given: Mapping[str, A
     if settings:
         found = changed(empty, host, settings)
     found["latency_rules"] = list((record or PLAIN)["latency_rules"])
-    found["held_mode"] = (record or PLAIN)["held_mode"]
+    found["paused_mode"] = (record or PLAIN)["paused_mode"]
     return found
 
 
@@ -252,7 +246,7 @@ def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int)
     for host in sorted({EVERYONE, *(key for key, each in records.items() if each["mode"] == "ACT")}):
         old = records.get(host)
         new = _next(old, host)
-        new["held_mode"] = new["mode"] if new["mode"] != "OBSERVE" else new["held_mode"]
+        new["paused_mode"] = new["mode"] if new["mode"] != "OBSERVE" else new["paused_mode"]
         new["mode"] = "OBSERVE"
         if revert and host == EVERYONE:
             new["revert_before_ns"] = now_ns + REVERT_AHEAD_NS
@@ -263,9 +257,9 @@ def held(records: Mapping[str, Mapping[str, Any]], *, revert: bool, now_ns: int)
 def resumed(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the records that take `held` back. Raises ValueError where nothing is held."""
     found = []
-    for host in sorted(key for key, each in records.items() if each["held_mode"]):
+    for host in sorted(key for key, each in records.items() if each["paused_mode"]):
         new = _next(records[host], host)
-        new["mode"], new["held_mode"] = new["held_mode"], ""
+        new["mode"], new["paused_mode"] = new["paused_mode"], ""
         found.append(new)
     if not found:
         raise ValueError("nothing is held: `fabrictime config set mode=ACT` begins to act")
@@ -282,7 +276,7 @@ def begin_acting(bootstrap: str, registry: codec.Registry | None = None, *, whol
     new = _next(old, EVERYONE)
     new["mode"] = "ACT"
     if whole:
-        new["most_moved_share"] = 1.0 if new["most_moved_share"] is None else new["most_moved_share"]
+        new["max_moved_share"] = 1.0 if new["max_moved_share"] is None else new["max_moved_share"]
     live.publish(new)
 
 
@@ -344,48 +338,17 @@ class LiveRecords:
         self._read()
 
     def _read(self) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+        with TopicReader.open(self._bootstrap, {CONFIG: BEGINNING}) as reader:
+            for message in reader.read_to_end():
+                self._take(message)
 
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap, "group.id": "fabrictime-config",
-                "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0,
-                "fetch.wait.max.ms": 50,
-            }
-        )  # fmt: skip
-        try:
-            try:
-                known = consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics
-            except KafkaException as error:
-                raise ValueError(
-                    f"log {self._bootstrap}: {error.args[0].str()}; is `fabrictime up` running?"
-                ) from None
-            if CONFIG.name not in known or not known[CONFIG.name].partitions:
-                raise ValueError(f"topic {CONFIG.name}: does not exist at {self._bootstrap}")
-            open_ = set(known[CONFIG.name].partitions)
-            consumer.assign([TopicPartition(CONFIG.name, number, OFFSET_BEGINNING) for number in open_])
-            heard_s = time.monotonic()
-            while open_:
-                for message in consumer.consume(500, 0.1):
-                    heard_s = time.monotonic()
-                    wrong = message.error()
-                    if wrong is None:
-                        self._take(message.key() or b"", message.value())
-                    elif wrong.code() == KafkaError._PARTITION_EOF:
-                        open_.discard(message.partition())
-                if time.monotonic() - heard_s > SILENT_S:
-                    raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
-        finally:
-            consumer.close()
-
-    def _take(self, key: bytes, value: bytes | None) -> None:
-        host = key.decode("utf-8", "replace")
-        if value is None:
-            self.records.pop(host, None)
+    def _take(self, message: Message) -> None:
+        if message.value is None:
+            self.records.pop(message.key, None)
             return
         try:
-            self.records[host] = codec.decode(value, CONFIG.record, self._registry)
-        except codec.BadRecord:  # what nobody can read is as if it were not there
+            self.records[message.key] = codec.decode(message.value, CONFIG.record, self._registry)
+        except codec.BadRecord:  # an unreadable record counts as missing
             return
 
     @property
@@ -400,29 +363,20 @@ class LiveRecords:
 
     def publish(self, *records: Mapping[str, Any]) -> None:
         """Publish records and wait for the log. Raises ValueError where it does not take them."""
-        from confluent_kafka import Producer
-
-        failed: list[str] = []
-        producer = Producer(
-            {
-                "bootstrap.servers": self._bootstrap, "partitioner": "murmur2_random",
-                "linger.ms": 0, "log_level": 0, "delivery.timeout.ms": 10_000,
-            }
-        )  # fmt: skip
-        for record in records:
-            producer.produce(
-                CONFIG.name, codec.encode(CONFIG.record, record, self._registry), record["host"],
-                on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
-            )  # fmt: skip
-        if producer.flush(12) or failed:
-            raise ValueError(f"log {self._bootstrap}: {failed[0] if failed else 'no answer'}; nothing is set")
+        publisher = Publisher(self._bootstrap, self._registry)
+        try:
+            for record in records:
+                publisher.publish(CONFIG, record["host"], record)
+            publisher.flush(12)
+        except PublishFailed as error:
+            raise ValueError(f"{error}; nothing is set") from None
         self.records |= {record["host"]: dict(record) for record in records}
 
 
 def _limits_json(limits: Limits) -> dict[str, Any]:
     return {
         "mode": "ACT" if limits.act else "OBSERVE", "allowed_actions": sorted(limits.allowed),
-        "most_actions_per_s": limits.most_actions_per_s, "most_moved_share": limits.most_moved_share,
+        "max_actions_per_s": limits.max_actions_per_s, "max_moved_share": limits.max_moved_share,
         "protected_jobs": sorted(limits.protected_jobs), "config_version": limits.version,
     }  # fmt: skip
 
@@ -438,7 +392,7 @@ def as_json(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], hos
             "limits": _limits_json(Limits.of(records, host)),
             "slices": [{**each, "set_by": key} for key in sorted(records) for each in records[key]["slices"]],
             "records": {
-                key: {name: records[key][name] for name in ("version", "at_ns", "by", "mode", "held_mode")}
+                key: {name: records[key][name] for name in ("version", "at_ns", "by", "mode", "paused_mode")}
                 for key in sorted(records)
             },
         },
@@ -485,13 +439,13 @@ def show(records: Mapping[str, Mapping[str, Any]], found: Sequence[Line], host: 
     jobs = f", protected jobs {', '.join(sorted(limits.protected_jobs))}" if limits.protected_jobs else ""
     console.print(
         f"in force at {host}: mode {'ACT' if limits.act else 'OBSERVE'}, actions"
-        f" {', '.join(sorted(limits.allowed))}, at most {limits.most_actions_per_s} a second of a host and"
-        f" {limits.most_moved_share:g} of the flows moved in a minute{jobs}",
+        f" {', '.join(sorted(limits.allowed))}, at most {limits.max_actions_per_s} a second of a host and"
+        f" {limits.max_moved_share:g} of the flows moved in a minute{jobs}",
         highlight=False,
     )
     for key in sorted(records):
         record = records[key]
-        put_aside = f" ({record['held_mode']} held)" if record["held_mode"] else ""
+        put_aside = f" ({record['paused_mode']} held)" if record["paused_mode"] else ""
         console.print(
             f"{key}: version {record['version']} by {record['by']}, mode {record['mode']}{put_aside}",
             highlight=False,

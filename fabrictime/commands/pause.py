@@ -1,4 +1,4 @@
-"""`fabrictime hold` and `resume`: stop all action at once, and see that it has stopped.
+"""`fabrictime pause` and `resume`: stop all action at once, and see that it has stopped.
 
 In: the records of `fabric.config`, what actuators say of themselves on `fabric.actuators`. Out: mode OBSERVE
 for everyone, and a line for each actuator that does not say within the time that it has stopped.
@@ -14,10 +14,11 @@ from typing import Any, Final
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import LiveRecords
 from schemas import codec
+from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader, back
 from schemas.limits import Limits
 from schemas.topics import ACTUATORS
 
-__all__ = ["Heard", "Stopped", "hold", "resume"]
+__all__ = ["Heard", "Stopped", "pause", "resume"]
 
 HEARD_S: Final = 30.0
 """An actuator that was not heard for so long is none to wait for."""
@@ -76,7 +77,7 @@ class Stopped:
     """Actions that are still in force: moves stay, leases end by themselves."""
 
 
-def hold(
+def pause(
     live: LiveRecords, *, revert: bool, wait_s: float = WAIT_S, registry: codec.Registry | None = None
 ) -> Stopped:
     """Stop all action, with `revert` undo what is in force, and wait until all say so. Raises ValueError."""
@@ -95,8 +96,6 @@ def _order(
 ) -> Stopped:  # fmt: skip
     import threading
 
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
-
     heard = Heard()
     failed: list[ValueError] = []
 
@@ -106,46 +105,40 @@ def _order(
         except ValueError as error:
             failed.append(error)
 
-    consumer = Consumer({
-        "bootstrap.servers": live.bootstrap, "group.id": "fabrictime-hold", "enable.auto.commit": False,
-        "log_level": 0, "fetch.wait.max.ms": 50, "enable.partition.eof": True,
-    })  # fmt: skip
+    reader = TopicReader(live.bootstrap, {ACTUATORS: back(HEARD_S)})
     try:
-        # the order goes at once: to look meanwhile who is there may take its time
+        # The order goes out at once: finding the actuators meanwhile may take longer.
         began_s = time.monotonic()
         sending = threading.Thread(target=send, daemon=True)
         sending.start()
+        unavailable: LogUnavailable | None = None
         try:
-            known = consumer.list_topics(ACTUATORS.name, timeout=_CONNECT_S).topics[ACTUATORS.name].partitions
-            since_ms = round((time.time() - HEARD_S) * 1000)
-            begin = [TopicPartition(ACTUATORS.name, number, since_ms) for number in known]
-            consumer.assign(consumer.offsets_for_times(begin, timeout=_CONNECT_S))
-        except KafkaException as error:
-            sending.join()
-            raise (
-                failed[0]
-                if failed
-                else ValueError(f"log {live.bootstrap}: {error.args[0].str()}; the order is given")
-            ) from None
+            reader.connect(_CONNECT_S)
+        except TopicMissing:
+            pass  # no actuator has ever reported
+        except LogUnavailable as error:
+            unavailable = error
         sending.join()
         if failed:
             raise failed[0]
-        caught_up = not known
+        if unavailable is not None:
+            raise ValueError(f"{unavailable}; the order is given") from None
+        caught_up = not reader.behind
         missing: list[str] = []
         while True:
-            for message in consumer.consume(500, 0.02):
-                wrong = message.error()
-                value = message.value()
-                if wrong is not None:
-                    caught_up = True
-                elif value is not None:
-                    _take(heard, value, registry)
+            behind = len(reader.behind)
+            for message in reader.poll(0.02) if reader.assigned else ():
+                if message.value is not None:
+                    _take(heard, message.value, registry)
+            caught_up = caught_up or len(reader.behind) < behind
             missing = heard.missing(live.records, act, revert)
             took_s = time.monotonic() - began_s
             if (caught_up and not missing) or took_s > wait_s:
                 break
+            if not reader.assigned:
+                time.sleep(0.02)
     finally:
-        consumer.close()
+        reader.close()
     rows = [row for each in heard.hosts.values() for row in each.values()]
     return Stopped(
         len(heard.hosts), len(rows), missing, took_s * 1e3, sum(row["in_force"] for row in rows)

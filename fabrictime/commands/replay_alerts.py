@@ -18,7 +18,8 @@ from typing import Any, Final
 from fabrictime.commands.links import KINDS
 from fabrictime.state.units import seconds_text
 from schemas import codec
-from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, FLAPS, LINKS, Topic
+from schemas.kafka.reader import SILENT_S, LogUnavailable, Place, TopicReader, since
+from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, TOPICS, Topic
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
 from streams.runtime.live_config import LiveConfig
@@ -34,8 +35,6 @@ Alerts = dict[tuple[str, int], tuple[Record, int]]
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
-CONNECT_TIMEOUT_S: Final = 5.0
-SILENT_S: Final = 10.0
 AFTER_NS: Final = 10 * S
 """ns after the end within which a worker must have published what it judged."""
 EDGE_NS: Final = 2 * S
@@ -132,74 +131,53 @@ def compare(span: Span, live: Alerts, again: Alerts) -> list[Difference]:
 
 
 class LogReader:
-    """Reads partitions from times on, evenly, and says how far all of them have been read."""
+    """Reads partitions from given times on, evenly, and reports up to when all of them have been read."""
 
     def __init__(self, bootstrap: str) -> None:
-        from confluent_kafka import Consumer
-
-        self._bootstrap = bootstrap
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap, "group.id": "fabrictime-replay", "enable.auto.commit": False,
-                "enable.partition.eof": True, "log_level": 0, "fetch.wait.max.ms": 50,
-                "fetch.error.backoff.ms": 50,
-            }
-        )  # fmt: skip
+        self._reader = TopicReader(bootstrap, {})
 
     def close(self) -> None:
         """Leave the log."""
-        self._consumer.close()
+        self._reader.close()
 
     def read(self, since_ns: Mapping[str, int], to_ns: int) -> Iterator[tuple[list[Message], int]]:
-        """Yield (messages, append time up to which every partition has been read) of topics from their times
-        on, up to `to_ns`. Raises ValueError where the log does not answer."""
-        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+        """Yield (messages, append time up to which every partition has been read), up to `to_ns`.
 
-        starts = []
-        try:
-            for topic, from_ns in since_ns.items():
-                found = self._consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics[topic]
-                if found.error is not None or not found.partitions:
-                    raise ValueError(f"topic {topic}: does not exist at {self._bootstrap}")
-                starts += [
-                    TopicPartition(topic, number, max(0, from_ns) // MS) for number in found.partitions
-                ]
-            self._consumer.assign(self._consumer.offsets_for_times(starts, timeout=CONNECT_TIMEOUT_S))
-        except KafkaException as error:
-            raise ValueError(
-                f"log {self._bootstrap}: {error.args[0].str()}; is `fabrictime up` running?"
-            ) from None
-        read = {(start.topic, start.partition): since_ns[start.topic] for start in starts}
-        paused: set[tuple[str, int]] = set()
-        heard_s = time.monotonic()
+        `since_ns`: start time of each topic. Raises ValueError if the log does not answer.
+        """
+        reader = self._reader
+        reader.starts = {TOPICS[topic]: since(from_ns) for topic, from_ns in since_ns.items()}
+        reader.connect()
+        read = {place: since_ns[place[0]] for place in reader.assigned}
+        paused: set[Place] = set()
+        received_s = time.monotonic()
         while read:
-            got = []
-            for message in self._consumer.consume(1000, 0.1):
-                heard_s = time.monotonic()
-                at = (str(message.topic()), int(message.partition() or 0))
-                wrong = message.error()
-                if wrong is not None:
-                    if wrong.code() == KafkaError._PARTITION_EOF:
-                        read.pop(at, None)
-                elif at in read:
-                    append_ns = message.timestamp()[1] * MS
-                    if append_ns >= to_ns:
-                        del read[at]
-                        self._consumer.pause([TopicPartition(*at)])
-                        continue
-                    read[at] = max(read[at], append_ns)
-                    key = (message.key() or b"").decode("utf-8", "replace")
-                    got.append(Message(append_ns, *at, int(message.offset() or 0), key, message.value()))
+            found = []
+            for message in reader.poll(0.1, 1000):
+                received_s = time.monotonic()
+                if message.place not in read:
+                    continue
+                if message.append_ns >= to_ns:
+                    del read[message.place]
+                    reader.pause([message.place])
+                    continue
+                read[message.place] = max(read[message.place], message.append_ns)
+                found.append(
+                    Message(message.append_ns, *message.place, message.offset, message.key, message.value)
+                )
+            for place in read.keys() - reader.behind:
+                del read[place]
+                received_s = time.monotonic()
             mark_ns = min(read.values(), default=to_ns)
-            ahead = {at for at in read if read[at] > mark_ns + AHEAD_NS}
+            ahead = {place for place in read if read[place] > mark_ns + AHEAD_NS}
             if ahead - paused:
-                self._consumer.pause([TopicPartition(*at) for at in ahead - paused])
-            if back := (paused & read.keys()) - ahead:
-                self._consumer.resume([TopicPartition(*at) for at in back])
+                reader.pause(ahead - paused)
+            if behind := (paused & read.keys()) - ahead:
+                reader.resume(behind)
             paused = ahead
-            yield got, mark_ns
-            if time.monotonic() - heard_s > SILENT_S:
-                raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
+            yield found, mark_ns
+            if time.monotonic() - received_s > SILENT_S:
+                raise LogUnavailable(f"log: no answer for {SILENT_S:g} s")
 
 
 def read_all(
@@ -266,7 +244,7 @@ def main(
         )  # fmt: skip
         last: dict[str, Message] = {}
         for message in sorted(waiting):
-            if message.topic == FLAPS.name and message.append_ns < since[FLAPS.name]:
+            if message.topic == LINK_HEALTH.name and message.append_ns < since[LINK_HEALTH.name]:
                 last[message.key] = message
             else:
                 made.offer(message)
@@ -274,27 +252,27 @@ def main(
             made.offer(message)
         return made
 
-    judged_ns = span.from_ns
+    evaluated_ns = span.from_ns
     try:
-        for messages, mark_ns in log.read(since | {FLAPS.name: 0}, span.to_ns):
+        for messages, mark_ns in log.read(since | {LINK_HEALTH.name: 0}, span.to_ns):
             taken += len(messages)
             if feed is None:
                 waiting += messages
                 if mark_ns >= span.from_ns:
                     feed = begin()
-                    judge(feed, judged_ns)
+                    judge(feed, evaluated_ns)
             else:
                 for message in messages:
                     feed.offer(message)
-            while feed is not None and judged_ns + STEP_NS < mark_ns:
-                judged_ns += STEP_NS
-                judge(feed, judged_ns)
+            while feed is not None and evaluated_ns + STEP_NS < mark_ns:
+                evaluated_ns += STEP_NS
+                judge(feed, evaluated_ns)
             if time.monotonic() - looked_s >= LOOK_S:
                 looked_s = time.monotonic()
                 progress(taken, mark_ns)
         if feed is None:
             feed = begin()
-            judge(feed, judged_ns)
+            judge(feed, evaluated_ns)
         judge(feed, span.to_ns - 1)
     finally:
         log.close()

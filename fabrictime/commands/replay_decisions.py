@@ -1,6 +1,6 @@
 """`fabrictime replay decisions`: the policy once more over what it had read, against what it decided then.
 
-In: `fabric.rounds` of a time of the log, which say how far each input had been read when it was decided, and
+In: `fabric.policy-cycles` of a time of the log, which say how far each input had been read when it was decided, and
 those inputs; `fabric.decisions`. Out: a line for each decision, and for each difference. An epoch is decided
 again from its first round on. Nothing is published, nothing is acted on; the mode makes no difference.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 from fabrictime.commands.replay_alerts import LogReader, Span, read_all
 from fabrictime.state.units import seconds_text
 from schemas import codec
-from schemas.topics import DECISIONS, ROUNDS
+from schemas.topics import DECISIONS, POLICY_CYCLES
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISION_LOOKBACK_NS, read_from
@@ -91,7 +91,7 @@ def main(
     began_s = time.monotonic()
     inside = {
         (record["shard"], record["epoch"])
-        for _, record in read_all(bootstrap, ROUNDS, span.to_ns + AFTER_NS, registry, span.from_ns)
+        for _, record in read_all(bootstrap, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, span.from_ns)
     }
     again: dict[str, Record] = {}
     rounds = taken = 0
@@ -105,7 +105,7 @@ def main(
             )
         ]
         told: dict[tuple[str, int], list[Record]] = defaultdict(list)
-        for _, record in read_all(bootstrap, ROUNDS, span.to_ns + AFTER_NS, registry, first_ns):
+        for _, record in read_all(bootstrap, POLICY_CYCLES, span.to_ns + AFTER_NS, registry, first_ns):
             if (record["shard"], record["epoch"]) in inside:
                 told[record["shard"], record["epoch"]].append(record)
         since = read_from(first_ns // MS)
@@ -123,7 +123,7 @@ def main(
                 records, _of_epoch(messages, epoch), earlier_decisions(epoch, past),
                 default_shard=default_shard, topology=topology, registry=registry,
             )  # fmt: skip
-            rounds += sum(len(record["rounds"]) for record in records)
+            rounds += sum(len(record["cycles"]) for record in records)
             again |= {each["decision_id"]: each for each in made if _in(span, each)}
             live |= {
                 each["decision_id"]: each
@@ -152,7 +152,7 @@ def as_json(found: Replayed) -> str:
     decisions = [{**each, "signature": each["signature"].hex()} for each in found.decisions]
     return json.dumps({
         "from_ns": found.span.from_ns, "to_ns": found.span.to_ns, "messages": found.messages,
-        "rounds": found.rounds, "epochs": found.epochs, "took_s": round(found.took_s, 3),
+        "cycles": found.rounds, "epochs": found.epochs, "took_s": round(found.took_s, 3),
         "published": found.published, "decisions": decisions,
         "differences": [
             {"decision_id": d.decision_id, "what": d.what,

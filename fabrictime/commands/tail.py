@@ -15,19 +15,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
-
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, END, Message, TopicReader
 from schemas.topics import TOPICS
 
-CONNECT_TIMEOUT_S: Final = 5.0
 _SHOWN_ELEMENTS: Final = 4
 
 
@@ -72,50 +63,26 @@ def registry_at(url: str | None) -> codec.Registry | None:
 def messages(bootstrap: str, topic: str, *, from_beginning: bool) -> Iterator[Message]:
     """Yield the messages of all partitions of a topic, without a group.
 
-    Raises ValueError where the log or the topic is not there.
+    Raises ValueError if the log does not answer or the topic does not exist.
     """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap, "group.id": "fabrictime-tail", "enable.auto.commit": False,
-            "log_level": 0, "fetch.wait.max.ms": 50, "fetch.error.backoff.ms": 50,
-        }
-    )  # fmt: skip
-    try:
-        try:
-            found = consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics[topic]
-        except KafkaException as error:
-            raise ValueError(f"log {bootstrap}: {error.args[0].str()}; is `fabrictime up` running?") from None
-        if found.error is not None or not found.partitions:
-            raise ValueError(f"topic {topic}: does not exist at {bootstrap}")
-        start = OFFSET_BEGINNING if from_beginning else OFFSET_END
-        consumer.assign([TopicPartition(topic, partition, start) for partition in found.partitions])
+    with TopicReader.open(bootstrap, {TOPICS[topic]: BEGINNING if from_beginning else END}) as reader:
         while True:
-            message = consumer.poll(0.2)
-            if message is None:
-                continue
-            failure = message.error()
-            if failure is None:
-                yield message
-            elif failure.fatal():
-                raise ValueError(f"topic {topic}: {failure.str()}")
-    finally:
-        consumer.close()
+            yield from reader.poll(0.2, at_once=True)
 
 
 def describe(message: Message, record: str, registry: codec.Registry | None = None) -> dict[str, Any]:
-    """Return a message as a JSON-ready dict: where it stands, and its `record`, or `error`."""
-    key, value = message.key(), message.value()
+    """Return a message as a JSON-ready dict: its place in the log, and its `record` or an `error`."""
     line: dict[str, Any] = {
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "append_ns": message.timestamp()[1] * 1_000_000,
-        "key": None if key is None else key.decode("utf-8", "replace"),
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "append_ns": message.append_ns,
+        "key": None if message.key_bytes is None else message.key,
     }
-    if value is None:
+    if message.value is None:
         return line | {"tombstone": True}
     try:
-        return line | {"record": _plain(codec.decode(value, record, registry))}
+        return line | {"record": _plain(codec.decode(message.value, record, registry))}
     except codec.BadRecord as error:
         return line | {"error": f"{error.reason}: {error}"}
 

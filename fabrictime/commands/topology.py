@@ -17,9 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.commands.clock import ANNOUNCED_S, CONNECT_TIMEOUT_S, SILENT_S
+from fabrictime.commands.clock import ANNOUNCED_S
 from schemas import codec
 from schemas.ids import cable_id, natural
+from schemas.kafka.reader import BEGINNING, Message, TopicReader
 from schemas.topics import INVENTORY, PATHS
 from schemas.topology import (
     CableEntry,
@@ -297,70 +298,38 @@ class Reader:
     """Follows both topics without a group."""
 
     def __init__(self, bootstrap: str, registry: codec.Registry | None = None) -> None:
-        """Connect. Raises ValueError where the log or a topic is not there."""
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-
+        """Connect. Raises ValueError if the log does not answer or a topic does not exist."""
         self.book = RouteTable()
         self.unreadable = 0
         self._nics: dict[str, tuple[dict[str, Any], int]] = {}
-        self._bootstrap, self._registry = bootstrap, registry
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap, "group.id": "fabrictime-topology",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True, "log_level": 0, "fetch.wait.max.ms": 50,
-                "fetch.error.backoff.ms": 50, "reconnect.backoff.max.ms": 500,
-            }
-        )  # fmt: skip
-        try:
-            known = self._consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics
-        except KafkaException as error:
-            self.close()
-            raise ValueError(f"log {bootstrap}: {error.args[0].str()}; is `fabrictime up` running?") from None
-        self._open: set[tuple[str, int]] = set()
-        for topic in (PATHS.name, INVENTORY.name):
-            if topic not in known or not known[topic].partitions:
-                self.close()
-                raise ValueError(f"topic {topic}: does not exist at {bootstrap}")
-            self._open |= {(topic, number) for number in known[topic].partitions}
-        self._consumer.assign([TopicPartition(*each, OFFSET_BEGINNING) for each in sorted(self._open)])
+        self._registry = registry
+        self._reader = TopicReader.open(bootstrap, {PATHS: BEGINNING, INVENTORY: BEGINNING})
 
     def close(self) -> None:
         """Leave the log."""
-        self._consumer.close()
+        self._reader.close()
 
     def catch_up(self) -> None:
-        """Read both topics to their end. Raises ValueError where the log stops to answer."""
-        heard_s = time.monotonic()
-        while self._open:
-            if self.follow(0.1):
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > SILENT_S:
-                raise ValueError(f"log {self._bootstrap}: no answer for {SILENT_S:g} s")
+        """Read both topics to their end. Raises ValueError if the log stops answering."""
+        for message in self._reader.read_to_end():
+            self._take(message)
 
     def follow(self, wait_s: float) -> bool:
-        """Take what comes within `wait_s`; return whether anything came."""
-        from confluent_kafka import KafkaError
-
-        messages = self._consumer.consume(500, wait_s)
+        """Take the messages that come within `wait_s`; return whether any came."""
+        messages = self._reader.poll(wait_s)
         for message in messages:
-            error = message.error()
-            if error is None:
-                self._take(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._open.discard((str(message.topic()), int(message.partition() or 0)))
+            self._take(message)
         return bool(messages)
 
-    def _take(self, message: Any) -> None:
-        key, value, append_ms = message.key(), message.value(), message.timestamp()[1]
+    def _take(self, message: Message) -> None:
         try:
-            if message.topic() == PATHS.name:
-                self.book.take(key, value, self._registry)
-            elif value is None:
-                self._nics.pop((key or b"").decode("utf-8", "replace"), None)
+            if message.topic == PATHS.name:
+                self.book.take(message.key_bytes, message.value, self._registry)
+            elif message.value is None:
+                self._nics.pop(message.key, None)
             else:
-                record = codec.decode(value, INVENTORY.record, self._registry)
-                self._nics[record["nic"]] = (record, append_ms)
+                record = codec.decode(message.value, INVENTORY.record, self._registry)
+                self._nics[record["nic"]] = (record, message.append_ns // 1_000_000)
         except codec.BadRecord:
             self.unreadable += 1
 

@@ -1,7 +1,7 @@
 """Decisions, their outcomes, suppressed actions and the mode in force.
 
-The state is filled from Decision, ActionReport, PolicyRounds and ActuatorConfig records and from undecoded
-FlowReports messages. All collections are bounded. The owner of the state provides the lock.
+In: decoded Decision, ActionReport, PolicyCycles and ActuatorConfig records, FlowReports messages as they
+came. Out: `ActionState`, read under the lock of who fills it. Bounded; pure: no Kafka, no clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from fabrictime.state.flow_history import RAW_NS, Decode, Effect, FlowHistory
 from schemas.limits import EVERYONE, Limits
-from schemas.topics import ACTIONS, CONFIG, DECISIONS, ROUNDS
+from schemas.reasons import Reason
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 
 __all__ = ["WATCH_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
 
@@ -31,8 +32,9 @@ class SuppressedAction(NamedTuple):
 
     flow_id: str
     action: str
-    why: str
-    reason: str
+    cause: str
+    kind: str
+    reason: Reason
     since_ns: int
 
 
@@ -93,15 +95,15 @@ class ActionState:
             self.reports.setdefault(self._report_key(record), {}).setdefault(record["outcome"], record)
             while len(self.reports) > MAX_DECISIONS:
                 del self.reports[next(iter(self.reports))]
-            self.flow_history.watch(record["host"], record["at_ns"] + WATCH_NS)
-        elif topic == ROUNDS.name:
-            self._take_cycles(record)
+            self.trail.watch(record["host"], record["at_ns"] + WATCHED_NS)
+        elif topic == POLICY_CYCLES.name:
+            self._take_rounds(record)
 
     def _report_key(self, report: Record) -> str:
         """Return the key of a report. A restarted actuator numbers its local repairs from the start again."""
         name = str(report["decision_id"])
-        known = self.reports.get(name, {}).get("REFLEX")
-        if report["outcome"] == "REFLEX" and known is not None and known["at_ns"] != report["at_ns"]:
+        known = self.reports.get(name, {}).get("LOCAL_REPAIR")
+        if report["outcome"] == "LOCAL_REPAIR" and known is not None and known["at_ns"] != report["at_ns"]:
             return f"{name} {report['at_ns']}"
         return name
 
@@ -116,16 +118,16 @@ class ActionState:
 
     def _take_cycles(self, record: Record) -> None:
         shard = self.shards.setdefault(record["shard"], ShardPolicy())
-        position = (record["epoch"], record["first_round"])
-        if position < (shard.epoch, shard.next_cycle):
-            return  # written by a former owner, or read a second time
+        place = (record["epoch"], record["first_cycle"])
+        if place < (shard.epoch, shard.next_round):
+            return  # of an owner that is no more, or read again
         if record["epoch"] != shard.epoch:
-            shard.suppressed = None
-        shard.epoch, shard.next_cycle = record["epoch"], record["first_round"] + len(record["rounds"])
+            shard.held = None
+        shard.epoch, shard.next_round = record["epoch"], record["first_cycle"] + len(record["cycles"])
         shard.at_ns, shard.flows, shard.movable = record["at_ns"], record["flows"], record["movable"]
-        for cycle in record["rounds"]:
-            if cycle["held"] is not None:
-                shard.suppressed = _suppressed(cycle["held"], shard.suppressed or [], cycle["now_ns"])
+        for each in record["cycles"]:
+            if each["suppressed"] is not None:
+                shard.held = _held(each["suppressed"], shard.held or [], each["now_ns"])
 
     def keep_effect(self, decision_id: str, effect: Effect) -> None:
         """Store a decision's final effect, which outlives the samples."""
@@ -156,16 +158,17 @@ class ActionState:
         act = self.mode().act
         return sorted(key for key in self._configs if key != EVERYONE and self.mode(key).act != act)
 
-    def suppressed(self) -> list[SuppressedAction]:
-        """Return the suppressed actions of all shards, the oldest first."""
-        found = [each for shard in self.shards.values() for each in shard.suppressed or ()]
-        return sorted(found, key=lambda each: (each.since_ns, each))
+    def held(self) -> list[SuppressedAction]:
+        """Return what is held back now, of all shards, what is so for longest first."""
+        found = [each for shard in self.shards.values() for each in shard.held or ()]
+        return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 
 
-def _suppressed(listed: list[Record], before: list[SuppressedAction], now_ns: int) -> list[SuppressedAction]:
-    since = {each[:4]: each.since_ns for each in before}
+def _held(told: list[Record], before: list[SuppressedAction], now_ns: int) -> list[SuppressedAction]:
+    since = {each[:5]: each.since_ns for each in before}
     found = []
-    for each in listed[:MAX_SUPPRESSED]:
-        key = (each["flow_id"], each["action"], each["why"], each["reason"])
-        found.append(SuppressedAction(*key, since.get(key, now_ns)))
+    for each in told[:MOST_HELD]:
+        reason = Reason.from_record(each["reason"])
+        what = (each["flow_id"], each["action"], each["cause"], each["reason"]["kind"], reason)
+        found.append(SuppressedAction(*what, since.get(what, now_ns)))
     return found

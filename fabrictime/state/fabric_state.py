@@ -25,12 +25,12 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     PATHS,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
     TOPICS,
 )
 
@@ -57,15 +57,15 @@ MAX_SILENCE_NS: Final = 30_000_000_000
 _PARTS: Final[dict[str, Part]] = {
     INVENTORY.name: "plan",
     PATHS.name: "paths",
-    FLAPS.name: "health",
+    LINK_HEALTH.name: "health",
     QUEUES.name: "queues",
     CONTENTION.name: "contention",
     FLOWS.name: "flows",
     ALERTS.name: "alerts",
-    DECISIONS.name: "actions",
-    ACTIONS.name: "actions",
-    CONFIG.name: "actions",
-    ROUNDS.name: "suppressed",
+    DECISIONS.name: "acts",
+    ACTIONS.name: "acts",
+    CONFIG.name: "acts",
+    POLICY_CYCLES.name: "held",
 }
 RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
 """Record name by topic, for all topics of the state."""
@@ -136,7 +136,7 @@ class FabricState:
                 self.link_index.forget(*_pair(key))
             else:
                 self.link_index.take(record)
-        elif topic == FLAPS.name:
+        elif topic == LINK_HEALTH.name:
             self._take_health(key, record)
         elif part in ("actions", "suppressed"):
             self.actions.take(topic, key, record)

@@ -84,5 +84,5 @@ class FlowCache:
 def flows_on(flows: Mapping[str, Flow], links: Collection[str]) -> list[Flow]:
     """Return the flows that cross one of the links, by descending rate."""
     wanted = set(links)
-    found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["hops"])]
+    found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["links"])]
     return sorted(found, key=lambda flow: -flow["rate_bps"])

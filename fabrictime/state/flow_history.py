@@ -134,7 +134,7 @@ class FlowHistory:
                         flow["rtt_ns"],
                         flow["source_port"],
                         flow["rate_limit_bps"],
-                        tuple(flow["hops"]),
+                        tuple(flow["links"]),
                     )
                 )
                 self._count += 1

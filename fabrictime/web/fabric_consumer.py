@@ -20,12 +20,12 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DECISIONS,
-    FLAPS,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     PATHS,
+    POLICY_CYCLES,
     QUEUES,
-    ROUNDS,
 )
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 TOPICS_READ: Final = (
     INVENTORY,
     PATHS,
-    FLAPS,
+    LINK_HEALTH,
     ALERTS,
     CONFIG,
     QUEUES,
@@ -41,7 +41,7 @@ TOPICS_READ: Final = (
     FLOWS,
     DECISIONS,
     ACTIONS,
-    ROUNDS,
+    POLICY_CYCLES,
 )
 REPLAY_S: Final = {
     QUEUES.name: 65,
@@ -49,7 +49,7 @@ REPLAY_S: Final = {
     FLOWS.name: 12,
     DECISIONS.name: 3600,
     ACTIONS.name: 3600,
-    ROUNDS.name: 30,
+    POLICY_CYCLES.name: 30,
 }
 """Seconds of a topic that are read at the start. Other topics are read from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)

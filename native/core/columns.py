@@ -238,7 +238,7 @@ class QueueingColumns:
     """[cells] slot, ascending within a path."""
     count: Int32s
     """[cells] samples."""
-    least_ns: Float64s
+    min_ns: Float64s
     """[cells] least delay above the floor."""
     mean_ns: Float64s
     """[cells] mean delay above the floor."""

@@ -181,25 +181,25 @@ static int grow(void **array, int64_t room, size_t element) {
 }
 
 static int more_samples(struct ft_batch *b, int64_t wanted) {
-    if (wanted <= b->sample_room) return 1;
-    int64_t room = b->sample_room + b->sample_room / 2;
+    if (wanted <= b->sample_capacity) return 1;
+    int64_t room = b->sample_capacity + b->sample_capacity / 2;
     if (room < wanted) room = wanted;
     for (int c = 0; c < 4; c++)
         if (!grow((void **)&b->column[c], room, sizeof(int64_t))) return 0;
-    b->sample_room = room;
+    b->sample_capacity = room;
     return 1;
 }
 
 static int more_groups(struct ft_batch *b, int64_t wanted) {
-    if (wanted <= b->group_room) return 1;
-    int64_t room = b->group_room * 2 > wanted ? b->group_room * 2 : wanted;
+    if (wanted <= b->group_capacity) return 1;
+    int64_t room = b->group_capacity * 2 > wanted ? b->group_capacity * 2 : wanted;
     if (!grow((void **)&b->peer, room, sizeof *b->peer) || !grow((void **)&b->path, room, sizeof *b->path) ||
         !grow((void **)&b->spacing_ns, room, sizeof *b->spacing_ns) ||
         !grow((void **)&b->lost, room, sizeof *b->lost) ||
         !grow((void **)&b->no_t3, room, sizeof *b->no_t3) ||
         !grow((void **)&b->start, room + 1, sizeof *b->start))
         return 0;
-    b->group_room = room;
+    b->group_capacity = room;
     return 1;
 }
 
@@ -254,7 +254,7 @@ static enum ft_bad read_group(struct reader *r, struct ft_batch *b) {
 }
 
 /* Least bytes of a group: nine fields of one byte. */
-#define LEAST_GROUP 9
+#define MIN_GROUP 9
 
 static enum ft_bad read_batch(struct reader *r, struct ft_batch *b) {
     enum ft_bad what;
@@ -270,7 +270,7 @@ static enum ft_bad read_batch(struct reader *r, struct ft_batch *b) {
     if (!more_groups(b, 1)) return bad(r, FT_NO_MEMORY, FT_SAMPLES, 1, 0);
     b->start[0] = 0;
     for (;;) {
-        what = read_block(r, FT_SAMPLES, LEAST_GROUP, &n, &block_end);
+        what = read_block(r, FT_SAMPLES, MIN_GROUP, &n, &block_end);
         if (what != FT_OK) return what;
         if (n == 0) break;
         if (b->groups + n > FT_MAX_GROUPS)

@@ -58,12 +58,12 @@ struct ft_batch {
     struct ft_span nic;
     int64_t run, batch, clock_ns, system_ns;
     /* groups */
-    int64_t groups, group_room;
+    int64_t groups, group_capacity;
     struct ft_span *peer;
     int32_t *path, *spacing_ns, *lost, *no_t3;
     int64_t *start; /* groups + 1 */
     /* samples */
-    int64_t samples, sample_room;
+    int64_t samples, sample_capacity;
     int64_t *column[4]; /* sent, forward, turnaround, reverse */
 };
 

@@ -46,14 +46,14 @@ cdef extern from "decode.h":
     struct ft_batch:
         ft_span nic
         int64_t run, batch, clock_ns, system_ns
-        int64_t groups, group_room
+        int64_t groups, group_capacity
         ft_span *peer
         int32_t *path
         int32_t *spacing_ns
         int32_t *lost
         int32_t *no_t3
         int64_t *start
-        int64_t samples, sample_room
+        int64_t samples, sample_capacity
         int64_t *column[4]
     struct ft_fault:
         ft_bad what

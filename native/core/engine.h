@@ -22,10 +22,10 @@
     X(pairs_demoted)    /* complete pairs whose real spacing was too far from the set one */                 \
     X(lost)             /* requests without a reply in time */                                               \
     X(overdue)          /* requests told lost before that time was over */                                   \
-    X(taken_back)       /* of these, answered in time after all */                                           \
+    X(spurious)         /* of these, answered in time after all */                                           \
     X(stuck)            /* requests that never left this host: told as no loss */                            \
-    X(aimed)            /* requests sent for aims */                                                         \
-    X(signs)            /* requests sent to hear whether a peer lives that owes an answer */                 \
+    X(flow_probes)      /* requests sent for aims */                                                         \
+    X(tail_probes)      /* requests sent to hear whether a peer lives that owes an answer */                 \
     X(no_t3)            /* replies without sound stamps */                                                   \
     X(no_t1)            /* requests whose own send stamp never came: never left the host */                  \
     X(late)             /* replies after the verdict */                                                      \
@@ -49,7 +49,7 @@
     X(overflow_samples) /* samples that nobody drained in time */                                            \
     X(table_full)       /* shots put off since the state table was full */                                   \
     X(missed_timers)    /* shots skipped since this thread got no processor in time */                       \
-    X(starved)          /* times that this thread, or its answer, came late */                               \
+    X(cpu_starved)      /* times that this thread, or its answer, came late */                               \
     X(capped)           /* shots put off by the rate cap */                                                  \
     X(answers_capped)   /* times that answering waited for the rate cap */                                   \
     X(throttled)        /* times that the rate was lowered since the thread fell behind */                   \
@@ -78,17 +78,17 @@ typedef struct {
         singles; /* probes that go along with each shot, one a way in turn; 0: two shots share a waking */
     ft_key key;
     int hardware; /* take raw hardware stamps */
-    uint32_t table_shots, out_samples, reply_ring;
+    uint32_t table_probes, out_samples, reply_ring;
 } ft_config;
 
 /* Turns: when to send, and where to. Turn k begins at `at_ns` + k * `length_ns` (monotonic clock); its probes go out
- * together within its first half, to the ways [k % count * shots ...] of `way`: peer slot * paths + path, -1: any. */
+ * together within its first half, to the ways [k % count * probes ...] of `way`: peer slot * paths + path, -1: any. */
 typedef struct {
     int64_t at_ns;
     double length_ns;
-    uint32_t count, shots;
-    int32_t *way; /* [count * shots], the engine's own from then on */
-} ft_turns;
+    uint32_t count, probes; /* slots of a round; probes of a slot */
+    int32_t *path_index;    /* [count * probes], the engine's own from then on */
+} ft_schedule;
 
 typedef struct {
     uint32_t group; /* ((peer * paths) + path) * 2 + (1 for a coded pair) */
@@ -116,11 +116,11 @@ typedef struct {
 /* Who asks us, for tracing the answers' way. */
 typedef struct {
     struct sockaddr_storage address;
-    int64_t asked_ns, traced_ns,
+    int64_t seen_ns, traced_ns,
         probed_ns; /* monotonic: the last of any, trace that arrived, probe; 0: never */
-} ft_asker;
+} ft_prober;
 
-enum { FT_TRACE_BYTES = 40, FT_TRACE_HITS = 1024, FT_ASKERS = 4096 };
+enum { FT_TRACE_BYTES = 40, FT_TRACE_HITS = 1024, FT_PROBERS = 4096 };
 
 /* What goes with the losses of an interval: whose fault they may be. */
 typedef struct {
@@ -143,16 +143,17 @@ void ft_engine_unlock(ft_engine *e);
 void ft_engine_set_peer(ft_engine *e, int slot, const struct sockaddr_storage *address, uint32_t nic_hash);
 void ft_engine_clear_peer(ft_engine *e, int slot);
 void ft_engine_set_rate(ft_engine *e, double rate_pps);
-void ft_engine_set_turns(ft_engine *e, ft_turns turns);  /* count 0: exponential gaps and random ways again */
-void ft_engine_shift_turns(ft_engine *e, int64_t at_ns); /* the same turns, from another time on */
+void ft_engine_set_schedule(ft_engine *e,
+                            ft_schedule schedule); /* count 0: exponential gaps and random ways again */
+void ft_engine_shift_schedule(ft_engine *e, int64_t at_ns); /* the same turns, from another time on */
 /* Ways that are to be looked at more often than turns or chance have it: single probes on top, in turns of their own. A
  * way of -1, or one that is gone, sends nothing. count 0: none */
-void ft_engine_set_aims(ft_engine *e, ft_turns aims);
+void ft_engine_set_flow_probing(ft_engine *e, ft_schedule aims);
 ft_clock *ft_engine_clock(ft_engine *e, int in_use);
 /* put another socket in the place of path i's; what was under way there is forgotten, not lost. 0, or an errno */
 int ft_engine_set_path(ft_engine *e, int i, int fd);
 int ft_engine_trace_hits(ft_engine *e, ft_trace_hit *into, int most); /* takes them */
-int ft_engine_askers(ft_engine *e, ft_asker *into, int most);         /* of the last ASKED_NS */
+int ft_engine_askers(ft_engine *e, ft_prober *into, int most);        /* of the last ASKED_NS */
 /* write a trace packet of FT_TRACE_BYTES */
 void ft_engine_trace_packet(ft_engine *e, uint8_t *p, const struct sockaddr_storage *source,
                             const struct sockaddr_storage *target, uint32_t nic_hash, uint32_t seq,
@@ -162,7 +163,7 @@ int ft_engine_is_traced(ft_engine *e, const uint8_t *p, int size, const struct s
                         const struct sockaddr_storage *own);
 ft_output *ft_engine_swap(ft_engine *e); /* valid until the next swap */
 /* Losses and answers since the last call; see losses.h. `evidence_fd` is readable while there is urgent news. */
-uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_way_news *news, uint32_t most);
+uint32_t ft_engine_evidence(ft_engine *e, ft_trouble *trouble, ft_path_news *news, uint32_t most);
 int ft_engine_evidence_fd(ft_engine *e);
 void ft_engine_clocks(ft_engine *e, int64_t *clock_ns, int64_t *system_ns);
 const ft_counters *ft_engine_counters(ft_engine *e);
@@ -174,7 +175,7 @@ int ft_engine_groups(ft_engine *e);
 void ft_engine_scatter(ft_engine *e, ft_output *out, int64_t *start, int64_t *sent, int64_t *forward,
                        int64_t *turnaround, int64_t *reverse);
 /* one packet through the parser, as if it had come from `from` on path socket `path` (-1: the responder) */
-void ft_engine_feed(ft_engine *e, int path, const uint8_t *data, int size,
-                    const struct sockaddr_storage *from);
+void ft_engine_inject(ft_engine *e, int path, const uint8_t *data, int size,
+                      const struct sockaddr_storage *from);
 
 #endif

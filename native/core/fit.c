@@ -43,37 +43,37 @@
 
 #define BINS           16
 #define BIN_SAMPLES    8    /* of the poorer direction, in the mean */
-#define LEAST_POINTS   4    /* for a line */
-#define SPAN_MOST_NS   60e9 /* stamps further from the median than this are of another clock */
-#define STEP_MOST_NS   1e9  /* the same for clock differences */
-#define RTT_MOST_NS    10e9
-#define SLOPE_MOST     1e-3
+#define MIN_POINTS     4    /* for a line */
+#define MAX_SPAN_NS    60e9 /* stamps further from the median than this are of another clock */
+#define MAX_STEP_NS    1e9  /* the same for clock differences */
+#define MAX_RTT_NS     10e9
+#define MAX_SLOPE      1e-3
 #define NO_SLOPE_PPB   1e6
 #define UNTRUSTED_NS   1e9
-#define LEAST_SIGMA_NS 0.5
+#define MIN_SIGMA_NS   0.5
 #define PROBED         31  /* samples that the medians are taken of */
 #define STEP_SURE      6.0 /* standard errors */
 #define STEP_DOUBT     4.0
-#define HILL           16 /* readings on a floor that make a hill */
-#define HILL_SIGMAS    2.5
+#define MODE           16 /* readings on a floor that make a hill */
+#define MODE_SIGMAS    2.5
 #define BATCHES        8
-#define HILL_SHRINK    1.0476 /* standard deviation of a normal over that of its part within 2.5 of them */
+#define MODE_SHRINK    1.0476 /* standard deviation of a normal over that of its part within 2.5 of them */
 #define ROUNDS         24     /* of mean shift */
 #define CAP            24     /* times its foot's height: what is looked at for a hill */
-#define CLIMB_MOST     2.5    /* times what is usual */
+#define MAX_CLIMB      2.5    /* times what is usual */
 #define ROUNDED        1.3    /* times rounding's own width: that of hills without a shape */
-#define ALIKE          1.6    /* widths of the two hills, one over the other */
+#define SIMILAR        1.6    /* widths of the two hills, one over the other */
 #define UNLIKE         3.0
-#define SHAPE_LEAST    -2 /* of one hill, where the other's makes up for it */
+#define MIN_SHAPE      -2 /* of one hill, where the other's makes up for it */
 #define LOWEST         8  /* readings whose heights tell how well a floor is known */
 #define WRONG          3  /* wrong stamps a direction that a window may hold */
 #define WRONG_GAPS     10.0
 #define CORNERS_SIGMAS 6.0
-#define CORNERS_LEAST  100e-9 /* slope either way within which corners are handed on */
+#define MIN_VERTICES   100e-9 /* slope either way within which corners are handed on */
 #define CORNERS_FREE   100e-6 /* the same without a line */
 
 static double half_trip(double rtt) {
-    return rtt / 2 > LEAST_SIGMA_NS ? rtt / 2 : LEAST_SIGMA_NS;
+    return rtt / 2 > MIN_SIGMA_NS ? rtt / 2 : MIN_SIGMA_NS;
 }
 
 static void sort_longs(int64_t *v, int n) {
@@ -129,8 +129,8 @@ static struct bases bases_of(const struct ft_window *w, const struct ft_chain *c
     sort_longs(sent, n);
     sort_longs(forward, n);
     sort_longs(reverse, n);
-    double grain = step < STEP_MOST_NS ? (double)step / 2.449 : 0;
-    return (struct bases){sent[n / 2], forward[n / 2], reverse[n / 2], fmax(grain, LEAST_SIGMA_NS)};
+    double grain = step < MAX_STEP_NS ? (double)step / 2.449 : 0;
+    return (struct bases){sent[n / 2], forward[n / 2], reverse[n / 2], fmax(grain, MIN_SIGMA_NS)};
 }
 
 struct minima {
@@ -191,7 +191,7 @@ static double excess_of(const struct points *p, int rank, double grain, double e
     double low = ft_select(sorted, p->n, p->n / 4), high = ft_select(sorted, p->n, 3 * p->n / 4);
     for (int k = 0; k < p->n; k++) excess[k] = p->trip[k] > quiet ? p->trip[k] - quiet : 0;
     double s0 = (high - low) / 2;
-    return fmax(s0, fmax(grain / 2, LEAST_SIGMA_NS));
+    return fmax(s0, fmax(grain / 2, MIN_SIGMA_NS));
 }
 
 /* Range of the points where some jump between neighbours is more than their usual scatter and their excess
@@ -271,7 +271,7 @@ static double half_difference(int64_t a, int64_t b, double *rest) {
 }
 
 /* The hill of readings on one floor: heights above the cloud's lowest line. */
-struct hill {
+struct mode {
     double middle, width, slack, shape;
     double lifted; /* by what queued, at most */
     int lumpy;     /* a few steps of the clock */
@@ -280,14 +280,14 @@ struct hill {
 /* The `most` least heights above the line, ascending; returns how many there are. */
 FT_WIDE static int lowest_heights(const struct ft_cloud *c, double slope, double floor, int most,
                                   double *least) {
-    const int step = 4 * FT_LANES;
+    const int step = 4 * FT_SIMD_WIDTH;
     int n = 0;
     double bar = HUGE_VAL;
     for (int64_t i = 0; i < c->n; i += step) {
         int64_t end = i + step < c->n ? i + step : c->n;
         if (end == i + step && n == most) {
             ft_whole any = {0};
-            for (int64_t j = i; j < end; j += FT_LANES)
+            for (int64_t j = i; j < end; j += FT_SIMD_WIDTH)
                 any |= FT_LOAD(c->y + j) - slope * FT_LOAD(c->x + j) - floor < bar;
             if (!FT_ANY(any)) continue;
         }
@@ -319,7 +319,7 @@ static void take_below(const struct ft_cloud *c, double slope, double floor, dou
         out->x[n] = x;
         n += h <= cap;
     }
-    for (int k = 0; k < FT_LANES; k++) out->h[n + k] = HUGE_VAL, out->x[n + k] = 0;
+    for (int k = 0; k < FT_SIMD_WIDTH; k++) out->h[n + k] = HUGE_VAL, out->x[n + k] = 0;
     out->n = n;
 }
 
@@ -333,16 +333,16 @@ FT_WIDE static struct powers powers_of(const struct readings *r, double middle, 
     ft_wide one = {0}, two = {0}, three = {0};
     ft_whole n = {0}, above = {0};
     double scale = 1 / width;
-    for (int64_t i = 0; i < r->n; i += FT_LANES) {
+    for (int64_t i = 0; i < r->n; i += FT_SIMD_WIDTH) {
         ft_wide off = (FT_LOAD(r->h + i) - middle) * scale;
-        ft_whole in = FT_SIZE(off) <= HILL_SIGMAS;
+        ft_whole in = FT_SIZE(off) <= MODE_SIGMAS;
         ft_wide inside = FT_KEEP(in, off), square = inside * inside;
         n -= in;
         one += inside;
         two += square;
         if (all) {
             three += square * inside;
-            above -= (off > HILL_SIGMAS) & (off <= 3 * HILL_SIGMAS);
+            above -= (off > MODE_SIGMAS) & (off <= 3 * MODE_SIGMAS);
         }
     }
     return (struct powers){(double)FT_SUM(n), FT_SUM(one), FT_SUM(two), FT_SUM(three), (double)FT_SUM(above)};
@@ -356,20 +356,20 @@ static double climb(double n) {
 
 /* Find the hill by mean shift from the bottom. `readings` takes what may belong to it. Returns 0 where there is
  * none. */
-static int find_hill(const struct ft_cloud *c, double slope, double floor, const double *least, double grain,
-                     struct readings *readings, struct hill *hill) {
+static int find_mode(const struct ft_cloud *c, double slope, double floor, const double *least, double grain,
+                     struct readings *readings, struct mode *mode) {
     double start = fmax(least[LOWEST - 1], grain);
-    double middle = start, width = start / 1.5, cap = 0, most = CLIMB_MOST * start * climb((double)c->n);
+    double middle = start, width = start / 1.5, cap = 0, most = MAX_CLIMB * start * climb((double)c->n);
     for (int round = 0; round < ROUNDS; round++) {
-        if (middle + 3 * HILL_SIGMAS * width >
+        if (middle + 3 * MODE_SIGMAS * width >
             cap) { /* at first, and where the foot was finer than the hill */
             cap = CAP * fmax(middle, width);
             take_below(c, slope, floor, cap, readings);
         }
         struct powers p = powers_of(readings, middle, width, 0);
-        if (p.n < HILL) return 0;
+        if (p.n < MODE) return 0;
         double shift = p.one / p.n, variance = p.two / p.n - shift * shift;
-        double next = fmax(HILL_SHRINK * sqrt(fmax(variance, 0)) * width, grain);
+        double next = fmax(MODE_SHRINK * sqrt(fmax(variance, 0)) * width, grain);
         middle += shift * width;
         int still = fabs(shift) < 0.02 && fabs(next - width) < 0.02 * width;
         width = next;
@@ -377,7 +377,7 @@ static int find_hill(const struct ft_cloud *c, double slope, double floor, const
         if (middle > most) return 0;
     }
     struct powers p = powers_of(readings, middle, width, 1);
-    if (p.n < HILL || p.n < 2 * p.above) return 0;
+    if (p.n < MODE || p.n < 2 * p.above) return 0;
     /* Noise is symmetric and its lowest of n readings stands far below the middle, some sqrt(2 ln n) widths where
      * it is normal and 2.4 where it comes from rounding. The heap of what queued, or was late, has a steep near
      * edge and a tail above. Either sign alone is weak for a few dozen readings: they are weighed together, each
@@ -386,17 +386,17 @@ static int find_hill(const struct ft_cloud *c, double slope, double floor, const
     double skew = s3 / (s2 * sqrt(s2)) * sqrt(p.n / 6), deep = middle / width;
     double usual = fmin(0.65 * sqrt(2 * log(p.n)) - 0.15, 1.95);
     double shape = (deep - usual) / 0.2 - (skew - 0.2 * sqrt(p.n / 6)) / 0.6;
-    int lumpy = grain > LEAST_SIGMA_NS && width <= ROUNDED * grain;
+    int lumpy = grain > MIN_SIGMA_NS && width <= ROUNDED * grain;
     if (lumpy) shape = fmax(shape, 0.1); /* a few steps of the clock have no shape */
     /* The mean of what lies within k widths of itself, iterated, follows the readings at both edges as well (the
      * "Huber skip"): its standard error is that of a mean times sqrt(t) / (t - k * e), t = 0.9 the variance that a
      * normal has inside, e what density the edge has beyond the normal's, here the upper one's of the band. */
-    double density = p.above / (2 * HILL_SIGMAS * p.n);
-    double gain = 0.9 - HILL_SIGMAS * density;
+    double density = p.above / (2 * MODE_SIGMAS * p.n);
+    double gain = 0.9 - MODE_SIGMAS * density;
     /* that density, were it the same from the floor on, blurred like the hill itself, lifts the mean by its first
      * moment: the integral of z * Phi(z) over +-2.5 */
-    *hill = (struct hill){middle, width, 0.95 / gain, shape, 2.64 * density * width / gain, lumpy};
-    return middle <= CLIMB_MOST * climb(p.n) * start;
+    *mode = (struct mode){middle, width, 0.95 / gain, shape, 2.64 * density * width / gain, lumpy};
+    return middle <= MAX_CLIMB * climb(p.n) * start;
 }
 
 struct line {
@@ -410,12 +410,12 @@ struct sums {
     double n, x, h, xx, xh, hh;
 };
 
-FT_WIDE static struct sums sums_of(const struct readings *r, const struct hill *hill, double turn,
+FT_WIDE static struct sums sums_of(const struct readings *r, const struct mode *mode, double turn,
                                    double about) {
     ft_wide x1 = {0}, h1 = {0}, xx = {0}, xh = {0}, hh = {0};
     ft_whole n = {0};
-    double reach = HILL_SIGMAS * hill->width, middle = hill->middle;
-    for (int64_t i = 0; i < r->n; i += FT_LANES) {
+    double reach = MODE_SIGMAS * mode->width, middle = mode->middle;
+    for (int64_t i = 0; i < r->n; i += FT_SIMD_WIDTH) {
         ft_wide x = FT_LOAD(r->x + i), off = FT_LOAD(r->h + i) - turn * x - middle;
         ft_whole in = FT_SIZE(off) <= reach;
         x = FT_KEEP(in, x - about);
@@ -443,12 +443,12 @@ struct batches {
     double n[BATCHES], h[BATCHES];
 };
 
-static void batches_of(const struct readings *r, const struct hill *hill, double turn, double from, double to,
+static void batches_of(const struct readings *r, const struct mode *mode, double turn, double from, double to,
                        struct batches *out) {
-    double per_ns = BATCHES / (to - from), reach = HILL_SIGMAS * hill->width;
+    double per_ns = BATCHES / (to - from), reach = MODE_SIGMAS * mode->width;
     *out = (struct batches){0};
     for (int64_t i = 0; i < r->n; i++) {
-        double off = r->h[i] - turn * r->x[i] - hill->middle;
+        double off = r->h[i] - turn * r->x[i] - mode->middle;
         if (fabs(off) > reach) continue;
         int k = (int)((r->x[i] - from) * per_ns);
         k = k < BATCHES ? k : BATCHES - 1;
@@ -461,8 +461,8 @@ static void batches_of(const struct readings *r, const struct hill *hill, double
 /* How many times larger the standard errors are than those of independent readings: by the method of batch
  * means, what the line leaves of theta in each part of the window, against what its number of readings explains.
  * A clock that wanders and delays that come in spells show so. What is expected counts as three parts more. */
-static double spells_of(const struct readings *of_f, const struct readings *of_r, const struct hill *on_f,
-                        const struct hill *on_r, double turn, double from, double to) {
+static double spells_of(const struct readings *of_f, const struct readings *of_r, const struct mode *on_f,
+                        const struct mode *on_r, double turn, double from, double to) {
     struct batches f, r;
     double squares = 0;
     int parts = 0;
@@ -481,28 +481,28 @@ static double spells_of(const struct readings *of_f, const struct readings *of_r
 /* Least squares through both hills, one slope and two heights; returns 0 where there are no hills. `room` holds
  * twice both clouds, and lanes. */
 static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, struct ft_gap gap, double from,
-                         double to, const double *least_f, const double *least_r, double grain, double *room,
-                         struct line *line) {
-    int64_t nf = f->n + FT_LANES, nr = r->n + FT_LANES;
+                         double to, const double *min_forward, const double *min_reverse, double grain,
+                         double *room, struct line *line) {
+    int64_t nf = f->n + FT_SIMD_WIDTH, nr = r->n + FT_SIMD_WIDTH;
     struct readings of_f = {room, room + nf, 0}, of_r = {room + 2 * nf, room + 2 * nf + nr, 0};
-    struct hill on_f, on_r;
+    struct mode on_f, on_r;
     double turn = 0, about = (from + to) / 2;
-    if (!find_hill(f, gap.slope, gap.forward, least_f, grain, &of_f, &on_f) ||
-        !find_hill(r, -gap.slope, gap.reverse, least_r, grain, &of_r, &on_r))
+    if (!find_mode(f, gap.slope, gap.forward, min_forward, grain, &of_f, &on_f) ||
+        !find_mode(r, -gap.slope, gap.reverse, min_reverse, grain, &of_r, &on_r))
         return 0;
     /* Both directions bear the noise of the same two clocks' stamps: what one hill's shape leaves open the other's
      * may settle, if they are alike. Where the one is much wider it is no noise. */
     double wider = fmax(on_f.width, on_r.width) / fmin(on_f.width, on_r.width);
-    double least_shape = fmin(on_f.shape, on_r.shape), shapes = on_f.shape + on_r.shape;
-    if (!(shapes > 0 && least_shape > (wider < ALIKE ? SHAPE_LEAST : 0) && wider < UNLIKE)) return 0;
+    double min_shape = fmin(on_f.shape, on_r.shape), shapes = on_f.shape + on_r.shape;
+    if (!(shapes > 0 && min_shape > (wider < SIMILAR ? MIN_SHAPE : 0) && wider < UNLIKE)) return 0;
     struct sums a = {0}, b = {0};
     double information = 0;
     for (int round = 0; round < 3; round++) {
         a = sums_of(&of_f, &on_f, turn, about);
         b = sums_of(&of_r, &on_r, -turn, about);
-        if (a.n < HILL || b.n < HILL || !(a.xx > 0) || !(b.xx > 0)) return 0;
-        on_f.width = fmax(HILL_SHRINK * sqrt(a.hh / a.n), grain);
-        on_r.width = fmax(HILL_SHRINK * sqrt(b.hh / b.n), grain);
+        if (a.n < MODE || b.n < MODE || !(a.xx > 0) || !(b.xx > 0)) return 0;
+        on_f.width = fmax(MODE_SHRINK * sqrt(a.hh / a.n), grain);
+        on_r.width = fmax(MODE_SHRINK * sqrt(b.hh / b.n), grain);
         double wf = 1 / (on_f.width * on_f.width), wr = 1 / (on_r.width * on_r.width);
         information = wf * a.xx + wr * b.xx;
         double more = (wf * a.xh - wr * b.xh) / information;
@@ -537,19 +537,19 @@ static int through_hills(const struct ft_cloud *f, const struct ft_cloud *r, str
 /* The line of the widest gap as it stands. A floor is known as well as its lowest readings agree; it also lies
  * above the path's own by about as much, which both directions share unless one is much busier. Rounding puts it
  * up to a step too low: on both sides alike, as far as drift carries the readings across several steps. */
-static struct line through_gap(struct ft_gap gap, double from, double to, const double *least_f,
-                               const double *least_r, double grain) {
-    double f = least_f[LOWEST - 1], r = least_r[LOWEST - 1], at = (from + to) / 2;
+static struct line through_gap(struct ft_gap gap, double from, double to, const double *min_forward,
+                               const double *min_reverse, double grain) {
+    double f = min_forward[LOWEST - 1], r = min_reverse[LOWEST - 1], at = (from + to) / 2;
     double rounding = grain * fmin(0.5, 0.12 + 2.5 * grain / (fabs(gap.slope) * (to - from)));
     double busier = 0.6 * fmax(fabs(f - r) - (f + r) / 4, 0);
     double scatter = (f * f + r * r) / 16 + rounding * rounding;
-    double sigma = fmax(sqrt(scatter + busier * busier), LEAST_SIGMA_NS);
+    double sigma = fmax(sqrt(scatter + busier * busier), MIN_SIGMA_NS);
     return (struct line){
         .at = at,
         .theta = (gap.forward - gap.reverse) / 2 + gap.slope * at,
         .slope = gap.slope,
         .sigma = sigma,
-        .slope_sigma = 3.5 * fmax(sqrt(scatter), LEAST_SIGMA_NS) / (to - from),
+        .slope_sigma = 3.5 * fmax(sqrt(scatter), MIN_SIGMA_NS) / (to - from),
         .noise = 0,
         .margin = gap.forward + gap.reverse,
     };
@@ -561,7 +561,7 @@ static struct line through_gap(struct ft_gap gap, double from, double to, const 
 static int without_wrong(struct ft_cloud *c, double slope, double floor, double least[LOWEST + WRONG]) {
     int n = lowest_heights(c, slope, floor, LOWEST + WRONG, least), wrong = 0;
     for (int k = 1; k <= WRONG && k + LOWEST <= n; k++)
-        if (least[k] - least[k - 1] > WRONG_GAPS * fmax(least[k + LOWEST - 2] - least[k], LEAST_SIGMA_NS))
+        if (least[k] - least[k - 1] > WRONG_GAPS * fmax(least[k + LOWEST - 2] - least[k], MIN_SIGMA_NS))
             wrong = k;
     if (!wrong) return 0;
     double bar = least[wrong];
@@ -575,7 +575,7 @@ static int without_wrong(struct ft_cloud *c, double slope, double floor, double 
     return wrong;
 }
 
-static int hand_on(const struct ft_cloud *c, double sign, const struct line *line, double around, double half,
+static int pass_on(const struct ft_cloud *c, double sign, const struct line *line, double around, double half,
                    double whole, double *room, int64_t after_ns[FT_CORNERS], double delay_ns[FT_CORNERS]) {
     double x[FT_CORNERS], y[FT_CORNERS];
     int n = ft_corners(c, sign * line->slope, around, room, x, y);
@@ -590,7 +590,7 @@ static int hand_on(const struct ft_cloud *c, double sign, const struct line *lin
 /* What is common to the gathered samples of a pair. */
 struct gathered {
     struct ft_cloud f, r;
-    double from, to, trip_least;
+    double from, to, min_round_trip;
 };
 
 /* Whole numbers of less than 2^51 as doubles: they are put into the low bits of 1.5 * 2^52. */
@@ -601,16 +601,16 @@ struct gathered {
  * 2^64, so that a counter may wrap. */
 FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, double base_trip,
                            struct gathered *out) {
-    int64_t rest[4][FT_LANES];
-    const int64_t span = (int64_t)SPAN_MOST_NS, most = (int64_t)STEP_MOST_NS;
+    int64_t rest[4][FT_SIMD_WIDTH];
+    const int64_t span = (int64_t)MAX_SPAN_NS, most = (int64_t)MAX_STEP_NS;
     double *fx = out->f.x, *fy = out->f.y, *rx = out->r.x, *ry = out->r.y;
-    ft_wide from = FT_ALL(out->from), to = FT_ALL(out->to), least = FT_ALL(out->trip_least);
+    ft_wide from = FT_ALL(out->from), to = FT_ALL(out->to), least = FT_ALL(out->min_round_trip);
     int64_t n = out->f.n;
-    for (int64_t i = 0; i < p->n; i += FT_LANES) {
+    for (int64_t i = 0; i < p->n; i += FT_SIMD_WIDTH) {
         const int64_t *sent = p->sent + i, *forward = p->forward + i, *turnaround = p->turnaround + i;
         const int64_t *reverse = p->reverse + i;
-        if (i + FT_LANES > p->n) {
-            for (int k = 0; k < FT_LANES; k++) { /* what is missing is made unusable */
+        if (i + FT_SIMD_WIDTH > p->n) {
+            for (int k = 0; k < FT_SIMD_WIDTH; k++) { /* what is missing is made unusable */
                 int there = i + k < p->n;
                 rest[0][k] = there ? sent[k] : (int64_t)((uint64_t)base->sent + ((uint64_t)1 << 63));
                 rest[1][k] = there ? forward[k] : 0;
@@ -626,7 +626,7 @@ FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, d
         ft_whole usable = ((ft_whole)s >= -span) & ((ft_whole)s <= span) & ((ft_whole)f >= -most) &
                           ((ft_whole)f <= most) & ((ft_whole)r >= -most) & ((ft_whole)r <= most);
         ft_wide df = REAL(f), dr = REAL(r), trip = df + dr + base_trip;
-        usable &= (trip >= 0) & (trip <= RTT_MOST_NS);
+        usable &= (trip >= 0) & (trip <= MAX_RTT_NS);
         /* theta as of the peer's stamp: half a round trip after t1, and its turnaround later */
         ft_wide x = REAL(s) + trip * 0.5, later = x + FT_KEEP((t >= 0) & (t <= most), REAL((ft_count)t));
         FT_STORE(fx + n, x);
@@ -637,26 +637,26 @@ FT_WIDE static void gather(const struct ft_piece *p, const struct bases *base, d
         to = FT_PICK(usable & (later > to), later, to);
         least = FT_PICK(usable & (trip < least), trip, least);
         if (!FT_ANY(~usable)) {
-            n += FT_LANES;
+            n += FT_SIMD_WIDTH;
             continue;
         }
-        for (int64_t k = 0, first = n; k < FT_LANES; k++) {
+        for (int64_t k = 0, first = n; k < FT_SIMD_WIDTH; k++) {
             fx[n] = fx[first + k], fy[n] = fy[first + k], rx[n] = rx[first + k], ry[n] = ry[first + k];
             n -= usable[k];
         }
     }
     out->f.n = out->r.n = n;
-    for (int k = 0; k < FT_LANES; k++) {
+    for (int k = 0; k < FT_SIMD_WIDTH; k++) {
         out->from = fmin(out->from, from[k]);
         out->to = fmax(out->to, to[k]);
-        out->trip_least = fmin(out->trip_least, least[k]);
+        out->min_round_trip = fmin(out->min_round_trip, least[k]);
     }
 }
 
 int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit *fit) {
     int64_t n = chain->samples;
     if (n == 0) return 0;
-    int64_t each = n + FT_LANES;
+    int64_t each = n + FT_SIMD_WIDTH;
     double *scratch = ft_window_scratch(w, 8 * each);
     if (scratch == NULL) return -1;
     double *room = scratch + 4 * each;
@@ -673,9 +673,9 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         gather(&w->pieces[at], &base, base_trip, &all);
     struct ft_cloud f = all.f, r = all.r;
     if (f.n == 0) return 0;
-    double from = all.from, to = all.to, trip_least = all.trip_least;
+    double from = all.from, to = all.to, min_round_trip = all.min_round_trip;
     int64_t best = 0;
-    while (best < f.n - 1 && f.y[best] + r.y[best] + base_trip > trip_least) best++;
+    while (best < f.n - 1 && f.y[best] + r.y[best] + base_trip > min_round_trip) best++;
     int64_t left_out = n - f.n, accepted = f.n;
     double best_x = f.x[best], best_theta = (f.y[best] - r.y[best]) / 2;
 
@@ -683,18 +683,18 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
     int bins = fewer / BIN_SAMPLES < BINS ? (int)(fewer / BIN_SAMPLES) : BINS, few = 1;
     struct line line = {.slope_sigma = NO_SLOPE_PPB * 1e-9};
     double step = 0, wrong_slope = 0, around = 0;
-    if (bins >= LEAST_POINTS && to - from >= 1000) {
+    if (bins >= MIN_POINTS && to - from >= 1000) {
         struct points p;
-        double excess[BINS], least_f[LOWEST + WRONG], least_r[LOWEST + WRONG];
-        struct ft_gap gap = ft_widest_gap(&f, &r, SLOPE_MOST, room);
-        if (without_wrong(&f, gap.slope, gap.forward, least_f) +
-            without_wrong(&r, -gap.slope, gap.reverse, least_r)) {
-            gap = ft_widest_gap(&f, &r, SLOPE_MOST, room);
-            lowest_heights(&f, gap.slope, gap.forward, LOWEST, least_f);
-            lowest_heights(&r, -gap.slope, gap.reverse, LOWEST, least_r);
+        double excess[BINS], min_forward[LOWEST + WRONG], min_reverse[LOWEST + WRONG];
+        struct ft_gap gap = ft_widest_gap(&f, &r, MAX_SLOPE, room);
+        if (without_wrong(&f, gap.slope, gap.forward, min_forward) +
+            without_wrong(&r, -gap.slope, gap.reverse, min_reverse)) {
+            gap = ft_widest_gap(&f, &r, MAX_SLOPE, room);
+            lowest_heights(&f, gap.slope, gap.forward, LOWEST, min_forward);
+            lowest_heights(&r, -gap.slope, gap.reverse, LOWEST, min_reverse);
         }
         points_of(&f, &r, gap.slope, from, bins / (to - from), bins, &p);
-        few = p.n < LEAST_POINTS;
+        few = p.n < MIN_POINTS;
         if (!few) {
             double s0 = excess_of(&p, p.n / 4, base.grain, excess), rate;
             double sureness, small = small_step_of(&p, excess, s0, &sureness);
@@ -702,17 +702,18 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
             step = step_of(&p, excess, s0, &rate);
             if (step == 0 && sureness > STEP_SURE) step = small;
             if (step > 0) {
-                line = through_gap(gap, from, to, least_f, least_r, base.grain);
+                line = through_gap(gap, from, to, min_forward, min_reverse, base.grain);
                 line.theta = 0;
                 for (int i = 0; i < p.n; i++) line.theta += p.theta[i] / p.n;
                 line.theta += gap.slope * line.at;
                 line.sigma = step > line.sigma ? step : line.sigma;
-                line.slope = fabs(gap.slope + rate) <= SLOPE_MOST ? gap.slope + rate : 0;
+                line.slope = fabs(gap.slope + rate) <= MAX_SLOPE ? gap.slope + rate : 0;
                 line.slope_sigma = NO_SLOPE_PPB * 1e-9;
             } else {
                 struct line hills;
-                line = through_gap(gap, from, to, least_f, least_r, base.grain);
-                if (through_hills(&f, &r, gap, from, to, least_f, least_r, base.grain, room, &hills) &&
+                line = through_gap(gap, from, to, min_forward, min_reverse, base.grain);
+                if (through_hills(&f, &r, gap, from, to, min_forward, min_reverse, base.grain, room,
+                                  &hills) &&
                     hills.sigma < line.sigma) {
                     line = hills;
                     accepted = line.used;
@@ -721,11 +722,11 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
                         line.sigma = fmax(line.sigma, small / 2);
                         line.slope_sigma = fmax(line.slope_sigma, 2 * small / (to - from));
                     }
-                    around = fmax(CORNERS_SIGMAS * line.slope_sigma, CORNERS_LEAST);
+                    around = fmax(CORNERS_SIGMAS * line.slope_sigma, MIN_VERTICES);
                 }
             }
             /* a slope that no clock has: not one clock's samples */
-            if (fabs(line.slope) >= SLOPE_MOST) {
+            if (fabs(line.slope) >= MAX_SLOPE) {
                 wrong_slope = fabs(line.slope);
                 few = 1;
             }
@@ -734,14 +735,14 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
     if (few) {
         line = (struct line){.at = best_x,
                              .theta = best_theta,
-                             .sigma = half_trip(trip_least),
+                             .sigma = half_trip(min_round_trip),
                              .slope_sigma = NO_SLOPE_PPB * 1e-9,
                              .margin = 0};
         if (wrong_slope > 0)
             line.sigma = fmax(line.sigma, wrong_slope * (to - from));
         else
             around = CORNERS_FREE;
-        line.margin = trip_least - base_trip;
+        line.margin = min_round_trip - base_trip;
     }
     if (10 * left_out > n) {
         line.sigma = fmax(line.sigma, UNTRUSTED_NS);
@@ -753,18 +754,18 @@ int ft_fit(struct ft_window *w, const struct ft_chain *chain, struct ft_pair_fit
         .at_ns = (int64_t)((uint64_t)base.sent + (uint64_t)(int64_t)whole),
         .offset_ns = base_theta + (base_rest + line.theta - line.slope * (line.at - whole)),
         .drift_ppb = line.slope * 1e9,
-        .sigma_ns = fmax(line.sigma, LEAST_SIGMA_NS),
+        .sigma_ns = fmax(line.sigma, MIN_SIGMA_NS),
         .drift_sigma_ppb = fmin(line.slope_sigma * 1e9, NO_SLOPE_PPB),
-        .rtt_min_ns = trip_least,
+        .rtt_min_ns = min_round_trip,
         .margin_ns = fmax(line.margin + base_trip, 0),
         .noise_ns = line.noise,
         .samples = n,
         .accepted = accepted,
     };
     if (around > 0) {
-        fit->forward_corners = hand_on(&f, 1, &line, around, base_trip / 2, whole, room,
+        fit->forward_corners = pass_on(&f, 1, &line, around, base_trip / 2, whole, room,
                                        fit->forward_after_ns, fit->forward_delay_ns);
-        fit->reverse_corners = hand_on(&r, -1, &line, around, base_trip / 2, whole, room,
+        fit->reverse_corners = pass_on(&r, -1, &line, around, base_trip / 2, whole, room,
                                        fit->reverse_after_ns, fit->reverse_delay_ns);
     }
     return 1;

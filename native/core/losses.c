@@ -35,34 +35,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHEEL = 1024, TAIL = 16, TELL_ROW = 8, LEARNED = 256, SIGNS = 4, COST = 2, BURST = 32 };
+enum { WHEEL = 1024, TAIL = 16, REPORT_STREAK = 8, LEARNED = 256, SIGNS = 4, COST = 2, BURST = 32 };
 enum { IDLE, ASKED, LEFT, OVERDUE }; /* not waiting; sent; known to have left; waits for a sign of its peer */
 
-static const int64_t TICK = 250000, LIVES_NS = 1000000000, HELD_NS = 500000000;
-static const double FIRST_NS = 2.5e6, LEAST_NS = 1e3;
+static const int64_t TICK = 250000, LIVES_NS = 1000000000, DELAYED_NS = 500000000;
+static const double FIRST_NS = 2.5e6, MIN_NS = 1e3;
 /* exp(0.99 g) and exp(-0.01 g) for g = 1, then g = 0.2 */
 static const double UP[2] = {2.6912344723, 1.2189624}, DOWN[2] = {0.9900498337, 0.9980019987};
 
 typedef struct {
     int64_t sent;
-    uint32_t way, next, prev;
-    uint8_t state, told;
+    uint32_t path_index, next, prev;
+    uint8_t state, declared;
 } request;
 
 typedef struct {
     double network, whole; /* ns, running p99 */
     uint16_t networks, wholes, touched;
-    uint32_t lost, answered, late, held, in_a_row, overdue;
+    uint32_t lost, answered, late, delayed, loss_streak, overdue;
     int64_t last_lost, answered_sent, arrived;
     int64_t slow, slow_until; /* least time-out, since the network held an answer up */
     int64_t tail[TAIL];       /* when the newest of those in a row were sent, a ring */
     int64_t first_lost;
-} way_state;
+} path_state;
 
 typedef struct {
     int64_t since, answered_sent, newest_sent;
-    int64_t sign_at;                 /* when it was asked for a sign last */
-    uint8_t used, signs, sign_waits; /* signs: asked for since it answered */
+    int64_t sign_at;                       /* when it was asked for a sign last */
+    uint8_t used, tail_probes, sign_waits; /* signs: asked for since it answered */
 } peer_state;
 
 struct ft_losses {
@@ -70,7 +70,7 @@ struct ft_losses {
     int64_t least, most, cursor; /* ticks before it have been judged */
     int64_t due;
     request *requests; /* slots, then the heads of the wheel's rings, then that of OVERDUE */
-    way_state *ways;
+    path_state *states;
     peer_state *of;
     uint32_t *touched, touches;
     uint32_t *silent, silents; /* peers of which a sign is wanted */
@@ -85,7 +85,7 @@ static void learn(double *quantile, uint16_t *seen, int64_t ns) {
     int slow = *seen >= LEARNED;
     double x = (double)ns;
     *quantile *= x > *quantile ? UP[slow] : DOWN[slow];
-    if (*quantile < LEAST_NS) *quantile = LEAST_NS;
+    if (*quantile < MIN_NS) *quantile = MIN_NS;
     if (*quantile > 1e11) *quantile = 1e11;
     if (!slow) ++*seen;
 }
@@ -95,12 +95,12 @@ static int64_t within(const ft_losses *l, double p99) {
     return t <= (double)l->least ? l->least : t >= (double)l->most ? l->most : (int64_t)t;
 }
 
-static int64_t network_timeout(const ft_losses *l, const way_state *w) {
+static int64_t network_timeout(const ft_losses *l, const path_state *w) {
     int64_t t = within(l, w->network);
     return t > w->slow ? t : w->slow;
 }
 
-static int64_t whole_timeout(const ft_losses *l, const way_state *w) {
+static int64_t whole_timeout(const ft_losses *l, const path_state *w) {
     int64_t network = network_timeout(l, w), whole = within(l, w->whole);
     return whole > network ? whole : network;
 }
@@ -114,7 +114,7 @@ static void unlink_request(ft_losses *l, uint32_t slot) {
     l->requests[r->next].prev = r->prev;
     if (r->state == OVERDUE) {
         l->overdue--;
-        l->ways[r->way].overdue--;
+        l->states[r->path_index].overdue--;
     } else {
         l->waiting--;
     }
@@ -129,7 +129,7 @@ static void link_at(ft_losses *l, uint32_t slot, uint32_t head, int state) {
     r->state = (uint8_t)state;
     if (state == OVERDUE) {
         l->overdue++;
-        l->ways[r->way].overdue++;
+        l->states[r->path_index].overdue++;
     } else {
         l->waiting++;
     }
@@ -157,15 +157,15 @@ static void find_due(ft_losses *l) {
 
 /* --- life --------------------------------------------------------------------------------------------------- */
 
-static void forget(way_state *w) {
-    *w = (way_state){.network = FIRST_NS, .whole = FIRST_NS, .touched = w->touched, .overdue = w->overdue};
+static void forget(path_state *w) {
+    *w = (path_state){.network = FIRST_NS, .whole = FIRST_NS, .touched = w->touched, .overdue = w->overdue};
     w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
 }
 
 ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t least, int64_t most) {
     ft_losses *l = calloc(1, sizeof *l);
     if (!l) return NULL;
-    size_t ways = (size_t)peers * paths, nodes = (size_t)slots + WHEEL + 1;
+    size_t states = (size_t)peers * paths, nodes = (size_t)slots + WHEEL + 1;
     l->peers = peers;
     l->paths = paths;
     l->slots = slots;
@@ -174,77 +174,77 @@ ft_losses *ft_losses_new(uint32_t peers, uint32_t paths, uint32_t slots, int64_t
     l->due = FT_NEVER;
     l->credit = COST * BURST;
     l->requests = calloc(nodes, sizeof *l->requests);
-    l->ways = calloc(ways, sizeof *l->ways);
+    l->states = calloc(states, sizeof *l->states);
     l->of = calloc(peers, sizeof *l->of);
-    l->touched = calloc(ways, sizeof *l->touched);
+    l->touched = calloc(states, sizeof *l->touched);
     l->silent = calloc(peers, sizeof *l->silent);
-    if (!l->requests || !l->ways || !l->of || !l->touched || !l->silent) {
+    if (!l->requests || !l->states || !l->of || !l->touched || !l->silent) {
         ft_losses_free(l);
         return NULL;
     }
     for (size_t i = slots; i < nodes; i++) l->requests[i].next = l->requests[i].prev = (uint32_t)i;
-    for (size_t i = 0; i < ways; i++) forget(&l->ways[i]);
+    for (size_t i = 0; i < states; i++) forget(&l->states[i]);
     return l;
 }
 
 void ft_losses_free(ft_losses *l) {
     if (!l) return;
     free(l->requests);
-    free(l->ways);
+    free(l->states);
     free(l->of);
     free(l->touched);
     free(l->silent);
     free(l);
 }
 
-void ft_losses_meet(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
+void ft_losses_add_peer(ft_losses *l, uint32_t peer, int fresh, int64_t now) {
     l->of[peer] = (peer_state){.since = now,
                                .answered_sent = NONE,
                                .newest_sent = NONE,
                                .used = 1,
                                .sign_waits = l->of[peer].sign_waits};
     for (uint32_t p = 0; p < l->paths; p++) {
-        way_state *w = &l->ways[peer * l->paths + p];
+        path_state *w = &l->states[peer * l->paths + p];
         if (fresh) forget(w);
-        w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
+        w->loss_streak = w->lost = w->answered = w->late = w->delayed = 0;
         w->first_lost = w->last_lost = w->answered_sent = w->arrived = NONE;
     }
 }
 
-void ft_losses_leave(ft_losses *l, uint32_t peer) {
+void ft_losses_remove_peer(ft_losses *l, uint32_t peer) {
     l->of[peer].used = 0;
     for (uint32_t p = 0; p < l->paths; p++) {
-        way_state *w = &l->ways[peer * l->paths + p];
-        w->in_a_row = w->lost = w->answered = w->late = w->held = 0;
+        path_state *w = &l->states[peer * l->paths + p];
+        w->loss_streak = w->lost = w->answered = w->late = w->delayed = 0;
     }
 }
 
 void ft_losses_new_path(ft_losses *l, uint32_t path) {
-    for (uint32_t p = 0; p < l->peers; p++) forget(&l->ways[p * l->paths + path]);
+    for (uint32_t p = 0; p < l->peers; p++) forget(&l->states[p * l->paths + path]);
 }
 
 static int counts(const ft_losses *l, const request *r) {
-    const peer_state *peer = &l->of[r->way / l->paths];
+    const peer_state *peer = &l->of[r->path_index / l->paths];
     return peer->used && r->sent >= peer->since;
 }
 
-static void touch(ft_losses *l, uint32_t way) {
-    if (l->ways[way].touched) return;
-    l->ways[way].touched = 1;
-    l->touched[l->touches++] = way;
+static void touch(ft_losses *l, uint32_t path_index) {
+    if (l->states[path_index].touched) return;
+    l->states[path_index].touched = 1;
+    l->touched[l->touches++] = path_index;
 }
 
 /* --- what happens to a request ------------------------------------------------------------------------------ */
 
-void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t way, int64_t now) {
+void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t path_index, int64_t now) {
     unlink_request(l, slot);
     request *r = &l->requests[slot];
-    way_state *w = &l->ways[way];
+    path_state *w = &l->states[path_index];
     if (w->slow && now >= w->slow_until) w->slow = 0;
     r->sent = now;
-    r->way = way;
-    r->told = 0;
-    l->of[way / l->paths].newest_sent = now;
+    r->path_index = path_index;
+    r->declared = 0;
+    l->of[path_index / l->paths].newest_sent = now;
     if (l->credit < COST * BURST) l->credit++;
     if (!l->waiting) {
         l->due = FT_NEVER;
@@ -265,61 +265,61 @@ void ft_losses_left(ft_losses *l, uint32_t slot, int64_t at) {
 }
 
 /* One that left at `sent` is answered: who left before it counts no more among those lost in a row. */
-static int cut_row(way_state *w, int64_t sent) {
-    if (!w->in_a_row || sent < w->first_lost) return 0;
-    uint32_t kept = w->in_a_row < TAIL ? w->in_a_row : TAIL, left = 0;
+static int cut_row(path_state *w, int64_t sent) {
+    if (!w->loss_streak || sent < w->first_lost) return 0;
+    uint32_t kept = w->loss_streak < TAIL ? w->loss_streak : TAIL, left = 0;
     int64_t later[TAIL], first = FT_NEVER;
     for (uint32_t i = 0; i < kept; i++) {
-        int64_t lost = w->tail[(w->in_a_row - 1 - i) % TAIL];
+        int64_t lost = w->tail[(w->loss_streak - 1 - i) % TAIL];
         if (lost <= sent) continue;
         if (lost < first) first = lost;
         later[left++] = lost;
     }
     for (uint32_t i = 0; i < left; i++) w->tail[i] = later[left - 1 - i];
-    w->in_a_row = left;
+    w->loss_streak = left;
     w->first_lost = left ? first : NONE;
     return 1;
 }
 
 int ft_losses_answered(ft_losses *l, uint32_t slot, int64_t at, int64_t round) {
     request *r = &l->requests[slot];
-    way_state *w = &l->ways[r->way];
-    peer_state *peer = &l->of[r->way / l->paths];
-    int told = r->told;
+    path_state *w = &l->states[r->path_index];
+    peer_state *peer = &l->of[r->path_index / l->paths];
+    int declared = r->declared;
     unlink_request(l, slot);
     r->state = IDLE;
-    r->told = 0;
+    r->declared = 0;
     learn(&w->whole, &w->wholes, round);
-    if (!counts(l, r)) return told;
-    touch(l, r->way);
+    if (!counts(l, r)) return declared;
+    touch(l, r->path_index);
     w->answered++;
     if (at > w->arrived) w->arrived = at;
     if (r->sent > w->answered_sent) w->answered_sent = r->sent;
     if (r->sent > peer->answered_sent) peer->answered_sent = r->sent;
-    peer->signs = 0;
-    if (told) {
+    peer->tail_probes = 0;
+    if (declared) {
         w->late++;
-        l->counts.taken_back++;
+        l->counts.spurious++;
     }
     if (cut_row(w, r->sent)) l->urgent = 1;
-    return told;
+    return declared;
 }
 
 void ft_losses_too_late(ft_losses *l, uint32_t slot, int64_t at) {
     request *r = &l->requests[slot];
-    way_state *w = &l->ways[r->way];
+    path_state *w = &l->states[r->path_index];
     if (counts(l, r) && at > w->arrived) w->arrived = at;
 }
 
-void ft_losses_network(ft_losses *l, uint32_t way, int64_t ns, int told) {
-    way_state *w = &l->ways[way];
-    int patient = w->slow && w->arrived < w->slow_until;
-    if ((told || patient) && ns > within(l, w->network) && l->of[way / l->paths].used) {
+void ft_losses_network(ft_losses *l, uint32_t path_index, int64_t ns, int declared) {
+    path_state *w = &l->states[path_index];
+    int backed_off = w->slow && w->arrived < w->slow_until;
+    if ((declared || backed_off) && ns > within(l, w->network) && l->of[path_index / l->paths].used) {
         int64_t slow = ns < l->most / 4 ? 2 * ns : l->most / 2;
-        w->held++;
-        if (!patient || slow > w->slow) w->slow = slow;
-        if (slow >= w->slow / 2) w->slow_until = w->arrived + HELD_NS;
-        touch(l, way);
+        w->delayed++;
+        if (!backed_off || slow > w->slow) w->slow = slow;
+        if (slow >= w->slow / 2) w->slow_until = w->arrived + DELAYED_NS;
+        touch(l, path_index);
     }
     learn(&w->network, &w->networks, ns);
 }
@@ -330,21 +330,21 @@ void ft_losses_unsent(ft_losses *l, uint32_t slot, int refused) {
     l->counts.stuck += (uint64_t)refused;
 }
 
-int ft_losses_told(const ft_losses *l, uint32_t slot) {
-    return l->requests[slot].told;
+int ft_losses_declared(const ft_losses *l, uint32_t slot) {
+    return l->requests[slot].declared;
 }
 
 static void tell(ft_losses *l, request *r) {
-    way_state *w = &l->ways[r->way];
-    r->told = 1;
-    touch(l, r->way);
+    path_state *w = &l->states[r->path_index];
+    r->declared = 1;
+    touch(l, r->path_index);
     w->lost++;
     if (r->sent > w->last_lost) w->last_lost = r->sent;
     if (r->sent > w->answered_sent) {
-        w->tail[w->in_a_row % TAIL] = r->sent;
-        if (!w->in_a_row++ || r->sent < w->first_lost) w->first_lost = r->sent;
+        w->tail[w->loss_streak % TAIL] = r->sent;
+        if (!w->loss_streak++ || r->sent < w->first_lost) w->first_lost = r->sent;
     }
-    if (w->in_a_row <= TELL_ROW) l->urgent = 1;
+    if (w->loss_streak <= REPORT_STREAK) l->urgent = 1;
 }
 
 void ft_losses_over(ft_losses *l, uint32_t slot) {
@@ -355,35 +355,37 @@ void ft_losses_over(ft_losses *l, uint32_t slot) {
         tell(l, r);
     unlink_request(l, slot);
     r->state = IDLE;
-    r->told = 0;
+    r->declared = 0;
 }
 
 /* Whether it is lost at `now`; if not, when to look again. */
 static int lost_by(const ft_losses *l, const request *r, int64_t now, int64_t *again) {
-    const way_state *w = &l->ways[r->way];
+    const path_state *w = &l->states[r->path_index];
     int64_t network = network_timeout(l, w), whole = r->sent + whole_timeout(l, w);
     if (r->sent + network > now) {
         *again = r->sent + network;
         return 0;
     }
     *again = whole;
-    return now >= whole || l->of[r->way / l->paths].answered_sent >= r->sent + network / 2;
+    return now >= whole || l->of[r->path_index / l->paths].answered_sent >= r->sent + network / 2;
 }
 
 /* A request is overdue: ask its peer for a sign, unless one that left late enough after it is under way. */
 static void want_sign(ft_losses *l, const request *r, int64_t now) {
-    const way_state *w = &l->ways[r->way];
-    uint32_t number = r->way / l->paths;
+    const path_state *w = &l->states[r->path_index];
+    uint32_t number = r->path_index / l->paths;
     peer_state *peer = &l->of[number];
     int64_t network = network_timeout(l, w);
-    if (l->credit < COST || peer->sign_waits || w->in_a_row >= TELL_ROW) return;
+    if (l->credit < COST || peer->sign_waits || w->loss_streak >= REPORT_STREAK) return;
     if (peer->newest_sent >= r->sent + network / 2) return;
-    if (peer->signs && (peer->signs == SIGNS || now < peer->sign_at + (network << peer->signs))) return;
+    if (peer->tail_probes &&
+        (peer->tail_probes == SIGNS || now < peer->sign_at + (network << peer->tail_probes)))
+        return;
     peer->sign_waits = 1;
     l->silent[l->silents++] = number;
 }
 
-static void judge_one(ft_losses *l, uint32_t slot, int64_t now) {
+static void evaluate_one(ft_losses *l, uint32_t slot, int64_t now) {
     request *r = &l->requests[slot];
     int state = r->state;
     int64_t again;
@@ -391,11 +393,11 @@ static void judge_one(ft_losses *l, uint32_t slot, int64_t now) {
     r->state = IDLE;
     if (!counts(l, r)) return;
     if (state == ASKED) { /* still here, as far as we know */
-        link_due(l, slot, now + network_timeout(l, &l->ways[r->way]), ASKED);
+        link_due(l, slot, now + network_timeout(l, &l->states[r->path_index]), ASKED);
     } else if (lost_by(l, r, now, &again)) {
         tell(l, r);
-        l->counts.told++;
-    } else if (state == OVERDUE || again > r->sent + network_timeout(l, &l->ways[r->way])) {
+        l->counts.declared++;
+    } else if (state == OVERDUE || again > r->sent + network_timeout(l, &l->states[r->path_index])) {
         link_at(l, slot, l->slots + WHEEL, OVERDUE);
         want_sign(l, r, now);
     } else {
@@ -403,11 +405,11 @@ static void judge_one(ft_losses *l, uint32_t slot, int64_t now) {
     }
 }
 
-void ft_losses_judge(ft_losses *l, int64_t now) {
+void ft_losses_evaluate(ft_losses *l, int64_t now) {
     uint32_t head = l->slots + WHEEL;
     for (uint32_t slot = l->requests[head].next, left = l->overdue; left; left--) {
         uint32_t next = l->requests[slot].next; /* who still waits goes to the end */
-        judge_one(l, slot, now);
+        evaluate_one(l, slot, now);
         slot = next;
     }
     int64_t end = now / TICK;
@@ -426,7 +428,7 @@ void ft_losses_judge(ft_losses *l, int64_t now) {
             for (uint32_t slot = first;;) {
                 uint32_t next = l->requests[slot].next;
                 int end_of_ring = slot == last;
-                judge_one(l, slot, now);
+                evaluate_one(l, slot, now);
                 if (end_of_ring) break;
                 slot = next;
             }
@@ -446,18 +448,18 @@ uint32_t ft_losses_silent(const ft_losses *l) {
 }
 
 /* The path that the peer answered over last, of those over which nothing is waited for; -1: none of late. */
-static int64_t living_way(const ft_losses *l, uint32_t peer, int64_t now) {
+static int64_t living_path(const ft_losses *l, uint32_t peer, int64_t now) {
     int64_t found = -1, newest = now - LIVES_NS;
-    for (uint32_t way = peer * l->paths; way < (peer + 1) * l->paths; way++) {
-        const way_state *w = &l->ways[way];
-        if (w->overdue || w->in_a_row || w->arrived == NONE || w->arrived <= newest) continue;
+    for (uint32_t path_index = peer * l->paths; path_index < (peer + 1) * l->paths; path_index++) {
+        const path_state *w = &l->states[path_index];
+        if (w->overdue || w->loss_streak || w->arrived == NONE || w->arrived <= newest) continue;
         newest = w->arrived;
-        found = way;
+        found = path_index;
     }
     return found;
 }
 
-uint32_t ft_losses_ask(ft_losses *l, int64_t now, uint32_t *ways, uint32_t most) {
+uint32_t ft_losses_tail_probes(ft_losses *l, int64_t now, uint32_t *states, uint32_t most) {
     uint32_t n = 0, kept = 0;
     for (uint32_t i = 0; i < l->silents; i++) {
         uint32_t number = l->silent[i];
@@ -467,12 +469,12 @@ uint32_t ft_losses_ask(ft_losses *l, int64_t now, uint32_t *ways, uint32_t most)
             continue;
         }
         peer->sign_waits = 0;
-        int64_t way = peer->used ? living_way(l, number, now) : -1;
-        if (way < 0 || l->credit < COST) continue;
+        int64_t path_index = peer->used ? living_path(l, number, now) : -1;
+        if (path_index < 0 || l->credit < COST) continue;
         l->credit -= COST;
         peer->sign_at = now;
-        peer->signs++;
-        ways[n++] = (uint32_t)way;
+        peer->tail_probes++;
+        states[n++] = (uint32_t)path_index;
     }
     l->silents = kept;
     return n;
@@ -488,30 +490,30 @@ static int64_t age(int64_t now, int64_t at) {
     return at == NONE ? -1 : at > now ? 0 : now - at;
 }
 
-uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_way_news *news, uint32_t most) {
+uint32_t ft_losses_take(ft_losses *l, int64_t now, ft_path_news *news, uint32_t most) {
     uint32_t n = 0, kept = 0;
     l->urgent = 0;
     for (uint32_t i = 0; i < l->touches; i++) {
-        uint32_t way = l->touched[i];
-        way_state *w = &l->ways[way];
+        uint32_t path_index = l->touched[i];
+        path_state *w = &l->states[path_index];
         if (n == most) {
-            l->touched[kept++] = way;
+            l->touched[kept++] = path_index;
             continue;
         }
         w->touched = 0;
-        if (!w->lost && !w->answered && !w->held) continue; /* its peer has left */
-        news[n++] = (ft_way_news){.way = way,
-                                  .lost = w->lost,
-                                  .answered = w->answered,
-                                  .late = w->late,
-                                  .held = w->held,
-                                  .in_a_row = w->in_a_row,
-                                  .first_lost_age = w->in_a_row ? age(now, w->first_lost) : -1,
-                                  .last_lost_age = age(now, w->last_lost),
-                                  .answered_age = age(now, w->answered_sent),
-                                  .arrived_age = age(now, w->arrived),
-                                  .timeout = network_timeout(l, w)};
-        w->lost = w->answered = w->late = w->held = 0;
+        if (!w->lost && !w->answered && !w->delayed) continue; /* its peer has left */
+        news[n++] = (ft_path_news){.path_index = path_index,
+                                   .lost = w->lost,
+                                   .answered = w->answered,
+                                   .late = w->late,
+                                   .delayed = w->delayed,
+                                   .loss_streak = w->loss_streak,
+                                   .first_lost_age = w->loss_streak ? age(now, w->first_lost) : -1,
+                                   .last_lost_age = age(now, w->last_lost),
+                                   .answered_age = age(now, w->answered_sent),
+                                   .arrived_age = age(now, w->arrived),
+                                   .timeout = network_timeout(l, w)};
+        w->lost = w->answered = w->late = w->delayed = 0;
     }
     l->touches = kept;
     return n;

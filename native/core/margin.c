@@ -24,19 +24,19 @@
 
 #include <math.h>
 
-#define STEPS_MOST  200
+#define MAX_STEPS   200
 #define FIRST_REACH 2e-5 /* where a second slope is tried: quartz against quartz */
 #define FARTHER     8
 #define ROUNDING    1e-6 /* of values, which are sums of some 1e9 with 53 bits */
 
 /* Least of y - b x over n points. */
-FT_WIDE static double least_of(const double *x, const double *y, int64_t n, double b) {
+FT_WIDE static double min_of(const double *x, const double *y, int64_t n, double b) {
     ft_wide least = FT_ALL(HUGE_VAL), other = least;
     double low = HUGE_VAL;
     int64_t i = 0;
-    for (; i + 2 * FT_LANES <= n; i += 2 * FT_LANES) {
+    for (; i + 2 * FT_SIMD_WIDTH <= n; i += 2 * FT_SIMD_WIDTH) {
         ft_wide v = FT_LOAD(y + i) - b * FT_LOAD(x + i);
-        ft_wide w = FT_LOAD(y + i + FT_LANES) - b * FT_LOAD(x + i + FT_LANES);
+        ft_wide w = FT_LOAD(y + i + FT_SIMD_WIDTH) - b * FT_LOAD(x + i + FT_SIMD_WIDTH);
         least = FT_LESS(v, least);
         other = FT_LESS(w, other);
     }
@@ -45,16 +45,16 @@ FT_WIDE static double least_of(const double *x, const double *y, int64_t n, doub
         double v = y[i] - b * x[i];
         low = v < low ? v : low;
     }
-    for (int k = 0; k < FT_LANES; k++) low = least[k] < low ? least[k] : low;
+    for (int k = 0; k < FT_SIMD_WIDTH; k++) low = least[k] < low ? least[k] : low;
     return low;
 }
 
 /* The first point with y - b x <= value; n where there is none. */
 FT_WIDE static int64_t first_below(const double *x, const double *y, int64_t n, double b, double value) {
     int64_t i = 0;
-    for (; i + 4 * FT_LANES <= n; i += 4 * FT_LANES) {
+    for (; i + 4 * FT_SIMD_WIDTH <= n; i += 4 * FT_SIMD_WIDTH) {
         ft_whole any = {0};
-        for (int k = 0; k < 4 * FT_LANES; k += FT_LANES)
+        for (int k = 0; k < 4 * FT_SIMD_WIDTH; k += FT_SIMD_WIDTH)
             any |= FT_LOAD(y + i + k) - b * FT_LOAD(x + i + k) <= value;
         if (FT_ANY(any)) break;
     }
@@ -68,7 +68,7 @@ struct touch {
 };
 
 static struct touch touch_of(const struct ft_cloud *c, double b) {
-    double value = least_of(c->x, c->y, c->n, b);
+    double value = min_of(c->x, c->y, c->n, b);
     int64_t i = first_below(c->x, c->y, c->n, b, value);
     if (i == c->n) /* a compiler that rounds the two loops differently */
         i = first_below(c->x, c->y, c->n - 1, b, value + ROUNDING);
@@ -76,7 +76,7 @@ static struct touch touch_of(const struct ft_cloud *c, double b) {
 }
 
 double ft_support(const struct ft_cloud *c, double slope) {
-    return least_of(c->x, c->y, c->n, slope);
+    return min_of(c->x, c->y, c->n, slope);
 }
 
 /* Copy the points on or below the chord of two touching points to `x`, `y`, which may be the cloud's own
@@ -111,7 +111,7 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
     double *fx = room, *fy = fx + f->n, *rx = fy + f->n, *ry = rx + r->n;
     struct ft_gap best = {0, -HUGE_VAL, 0};
     double b = 0, reach = FIRST_REACH;
-    for (int step = 0; step < STEPS_MOST; step++) {
+    for (int step = 0; step < MAX_STEPS; step++) {
         struct touch on_f = touch_of(&cf, b), on_r = touch_of(&cr, -b);
         double value = on_f.value + on_r.value;
         if (value > best.forward + best.reverse) best = (struct ft_gap){b, on_f.value, on_r.value};

@@ -4,20 +4,20 @@
  * Out: functions of those names.
  */
 
-/* Solve (L + P) x = r over a part; r is used up and sums to `ask`. `room` holds 2 * n * CG_COLUMNS. Where the sum
+/* Solve (L + P) x = r over a part; r is used up and sums to `ask`. `workspace` holds 2 * n * CG_COLUMNS. Where the sum
  * of P is 0, `ask` is 0 and x is known up to a constant. Ends as soon as the gradient, in units of the diagonal, is
- * `tolerance` of what it was or its square below `least`, and where `settled` > 0 also x has grown by less than
+ * `tolerance` of what it was or its square below `min`, and where `settled` > 0 also x has grown by less than
  * that share in the last third of the steps: smooth errors, those of a long chain, hardly show in the gradient.
  * Returns the steps taken, or -1 where those that a part of that size is given did not get it there. */
 static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restrict r, const double *ask,
-                   double tolerance, double least, double settled, CG_REAL *restrict room) {
+                   double tolerance, double min, double settled, CG_REAL *restrict workspace) {
     enum { K = CG_COLUMNS };
     const int64_t n = part->n;
     const int32_t *restrict b = part->b;
     const double *restrict inverse = part->inverse, *restrict ground = part->ground, *restrict w = part->w;
     const int anchored = part->hold > 0;
-    const int most = (int)fmin(STEPS_MOST, STEPS_LEAST + WORK_MOST / (double)n);
-    double rz[K], first[K], sum[K], step[K], turn[K], grown[STEPS_MOST + 1];
+    const int max = (int)fmin(MAX_STEPS, MIN_STEPS + MAX_WORK / (double)n);
+    double rz[K], first[K], sum[K], step[K], direction[K], grown[MAX_STEPS + 1];
 
     /* The constant, which gradients find last, is solved for apart; r and p stay at right angles to it. What r sums
      * to beyond `ask` is rounding. */
@@ -33,13 +33,14 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
             x[i * K + c] = (CG_REAL)step[c];
             r[i * K + c] -= (CG_REAL)(sum[c] / inverse[i] + ground[i] * step[c]);
         }
-    for (int c = 0; c < K; c++) rz[c] = turn[c] = step[c] = 0;
+    for (int c = 0; c < K; c++) rz[c] = first[c] = direction[c] = step[c] = 0;
     for (int steps = 0;; steps++) {
         double next[K], lean[K], size = 0;
         for (int c = 0; c < K; c++) next[c] = lean[c] = 0;
         for (int64_t i = 0; i < n; i++) {
-            CG_REAL each = (CG_REAL)inverse[i], held = (CG_REAL)ground[i];
-            const CG_REAL *p = room + 2 * i * K, *q = p + K; /* p and q = (L + P) p of a node side by side */
+            CG_REAL each = (CG_REAL)inverse[i], prior_inverse = (CG_REAL)ground[i];
+            const CG_REAL *p = workspace + 2 * i * K,
+                          *q = p + K; /* p and q = (L + P) p of a node side by side */
             double square = 0;
             for (int c = 0; c < K; c++) {
                 CG_REAL left = r[i * K + c];
@@ -49,7 +50,7 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
                     r[i * K + c] = left -= (CG_REAL)step[c] * q[c];
                 }
                 next[c] += left * left * each;
-                lean[c] += held * left * each;
+                lean[c] += prior_inverse * left * each;
             }
             size += square / inverse[i];
         }
@@ -60,32 +61,33 @@ static int CG_NAME(const struct part *part, CG_REAL *restrict x, CG_REAL *restri
                 first[c] = next[c];
             else if (!(step[c] > 0))
                 next[c] = 0;
-            turn[c] = steps && rz[c] > 0 ? next[c] / rz[c] : 0;
+            direction[c] = steps && rz[c] > 0 ? next[c] / rz[c] : 0;
             rz[c] = next[c];
             lean[c] = anchored ? lean[c] / part->hold : 0;
-            going |= rz[c] > tolerance * tolerance * first[c] && rz[c] > least && rz[c] < 1e12 * first[c];
+            going |= rz[c] > tolerance * tolerance * first[c] && rz[c] > min && rz[c] < 1e12 * first[c];
         }
         if (settled > 0 && steps > 3)
             going |= grown[steps] - grown[steps - steps / 3] > settled * grown[steps];
-        if (!going || steps == most) return going ? -1 : steps;
+        if (!going || steps == max) return going ? -1 : steps;
         for (int64_t i = 0; i < n; i++) {
-            CG_REAL *p = room + 2 * i * K, *q = p + K, held = (CG_REAL)ground[i], each = (CG_REAL)inverse[i];
+            CG_REAL *p = workspace + 2 * i * K, *q = p + K, prior_inverse = (CG_REAL)ground[i],
+                    each = (CG_REAL)inverse[i];
             for (int c = 0; c < K; c++) {
-                p[c] = r[i * K + c] * each - (CG_REAL)lean[c] + (steps ? (CG_REAL)turn[c] * p[c] : 0);
-                q[c] = held * p[c];
+                p[c] = r[i * K + c] * each - (CG_REAL)lean[c] + (steps ? (CG_REAL)direction[c] * p[c] : 0);
+                q[c] = prior_inverse * p[c];
             }
         }
         for (int c = 0; c < K; c++) sum[c] = 0;
         for (int64_t i = 0, e = 0; i < n; i++) {
-            CG_REAL *p = room + 2 * i * K, *q = p + K, own[K], squares[K];
+            CG_REAL *p = workspace + 2 * i * K, *q = p + K, own[K], squares[K];
             for (int c = 0; c < K; c++) {
                 own[c] = (CG_REAL)ground[i] * p[c];
                 squares[c] = own[c] * p[c];
                 own[c] = 0;
             }
             for (const int64_t to = part->out[i + 1] - part->first; e < to; e++) {
-                __builtin_prefetch(room + 2 * (int64_t)(b[e + AHEAD] - part->lowest) * K, 1);
-                CG_REAL *near = room + 2 * (int64_t)(b[e] - part->lowest) * K, each = (CG_REAL)w[e];
+                __builtin_prefetch(workspace + 2 * (int64_t)(b[e + AHEAD] - part->lowest) * K, 1);
+                CG_REAL *near = workspace + 2 * (int64_t)(b[e] - part->lowest) * K, each = (CG_REAL)w[e];
                 for (int c = 0; c < K; c++) {
                     CG_REAL off = p[c] - near[c], pull = each * off;
                     own[c] += pull;
@@ -118,8 +120,8 @@ static inline void CG_SQUARES(const CG_REAL *x, double *even, double *odd) {
 static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
     enum { K = CG_COLUMNS };
     const int64_t n = part->n, low = part->lowest;
-    double *odd = doubles(n), *leverage = m->of->leverage;
-    CG_REAL *x = room_of(n * K, 4 * sizeof *x), *r = x + n * K, sign[256][8];
+    double *odd = ft_mesh_doubles(n), *leverage = m->of->leverage;
+    CG_REAL *x = ft_mesh_alloc(n * K, 4 * sizeof *x), *r = x + n * K, sign[256][8];
     if (x == NULL || odd == NULL) {
         free(x);
         free(odd);
@@ -134,10 +136,10 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
         double ask[K];
         memset(ask, 0, sizeof ask);
         for (int64_t i = 0; i < n; i++) {
-            CG_REAL held = (CG_REAL)sqrt(part->ground[i]);
-            uint64_t bits = held > 0 ? next_random(&seed) : 0;
+            CG_REAL prior_inverse = (CG_REAL)sqrt(part->ground[i]);
+            uint64_t bits = prior_inverse > 0 ? next_random(&seed) : 0;
             for (int c = 0; c < K; c++)
-                ask[c] += r[i * K + c] = held * sign[bits >> (c / 8 * 8) & 255][c % 8];
+                ask[c] += r[i * K + c] = prior_inverse * sign[bits >> (c / 8 * 8) & 255][c % 8];
         }
         for (int64_t i = 0, e = part->first; i < n; i++) {
             CG_REAL own[K];
@@ -191,7 +193,7 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
             all += (even + other) / part->inverse[i];
         }
         settled &= steps >= 0;
-        if (batch == 0 && n < MANY && steps >= 0 && steps < STEPS_LEAST && all > FARTHER * K * (double)n)
+        if (batch == 0 && n < MANY && steps >= 0 && steps < MIN_STEPS && all > FARTHER * K * (double)n)
             batches = BATCHES;
         for (int64_t i = 0, e = part->first; i < n; i++)
             for (; e < part->out[i + 1]; e++) {
@@ -213,7 +215,7 @@ static int CG_DRAWN(struct mesh *m, struct part *part, double *variance) {
         variance[i] = variance[i] * 2 * each + part->inverse[i];
         odd[i] = odd[i] * 2 * each + part->inverse[i];
     }
-    calm(m, part, variance, odd);
+    shrink_variance(m, part, variance, odd);
     for (int64_t i = 0; part->hold > 0 && i < n; i++) variance[i] += 1 / part->hold;
     free(x);
     free(odd);

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from native.core.columns import ProbeColumns
 
 __all__ = [
-    "Asker",
+    "Prober",
     "Engine",
     "Evidence",
     "Link",
@@ -16,7 +16,7 @@ __all__ = [
     "Sockets",
     "TestClock",
     "TraceHit",
-    "WayNews",
+    "PathEvidence",
     "link_of",
     "open_socket",
     "open_sockets",
@@ -39,10 +39,10 @@ class TraceHit:
     seq: int | None
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Prober:
     address: str
     port: int
-    asked_s: float
+    seen_s: float
     traced_s: float | None
     probed_s: float | None = None
 
@@ -51,14 +51,14 @@ class Link:
     speed_bps: int | None
     mtu_bytes: int | None
 
-class WayNews(NamedTuple):
+class PathEvidence(NamedTuple):
     peer: str
     path: int
     lost: int
     answered: int
     late: int
-    held: int
-    in_a_row: int
+    delayed: int
+    loss_streak: int
     first_lost_age_ns: int
     last_lost_age_ns: int
     answered_age_ns: int
@@ -76,7 +76,7 @@ class Evidence:
     stuck: int
     receive_drops: int
     capped: int
-    ways: list[WayNews]
+    paths: list[PathEvidence]
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
@@ -127,10 +127,10 @@ class Engine:
         spacing_ns: int = 20_000,
         singles: int = 0,
         spare: int = 0,
-        aims_pps: float = 0.0,
+        flow_pps: float = 0.0,
         timeout_ms: float = 100.0,
         overdue_ms: float = 2.0,
-        starved_ms: float = 5.0,
+        cpu_starved_ms: float = 5.0,
         collect_delay_ms: float = 20.0,
         drain_ms: float = 5.0,
         max_age_s: float = 86_400.0,
@@ -157,17 +157,17 @@ class Engine:
     ) -> bytes: ...
     def traced_seq(self, data: bytes, sender: tuple[str, int], own: tuple[str, int]) -> int | None: ...
     def trace_hits(self) -> list[TraceHit]: ...
-    def askers(self) -> list[Asker]: ...
+    def probers(self) -> list[Prober]: ...
     def run(self, seconds: float | None = None) -> None: ...
     def stop(self) -> None: ...
     def close(self) -> None: ...
     def set_peers(self, peers: Iterable[Peer]) -> None: ...
     def set_rate(self, rate_pps: float) -> None: ...
-    def set_turns(
-        self, at_ns: int, length_ns: float, shots: int, ways: Sequence[tuple[str, int]]
+    def set_schedule(
+        self, at_ns: int, length_ns: float, probes_per_slot: int, paths: Sequence[tuple[str, int]]
     ) -> None: ...
-    def set_aims(self, length_ns: float, shots: int, ways: Sequence[tuple[str, int] | None]) -> None: ...
-    def shift_turns(self, at_ns: int) -> None: ...
+    def set_flow_probing(self, length_ns: float, probes_per_slot: int, paths: Sequence[tuple[str, int] | None]) -> None: ...
+    def shift_schedule(self, at_ns: int) -> None: ...
     def clock_now(self) -> tuple[int, int]: ...
     def step_clock(self, step_ns: int) -> None: ...
     def counters(self) -> dict[str, float]: ...
@@ -176,4 +176,4 @@ class Engine:
     def clocks(self) -> tuple[int, int]: ...
     def evidence(self, most: int = ...) -> Evidence: ...
     def drain(self) -> ProbeColumns: ...
-    def feed(self, path: int, data: bytes, address: str, port: int) -> None: ...
+    def inject(self, path: int, data: bytes, address: str, port: int) -> None: ...

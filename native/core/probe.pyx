@@ -44,19 +44,19 @@ cdef extern from "hwstamp.h":
     void ft_link(int, const char *, int64_t *, int *)
 
 cdef extern from "losses.h":
-    ctypedef struct ft_way_news:
-        uint32_t way, lost, answered, late, held, in_a_row
+    ctypedef struct ft_path_news:
+        uint32_t path_index, lost, answered, late, delayed, loss_streak
         int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout
 
 cdef extern from "engine.h":
-    int FT_MAX_PATHS, FT_MAX_PEERS, FT_TRACE_BYTES, FT_TRACE_HITS, FT_ASKERS
+    int FT_MAX_PATHS, FT_MAX_PEERS, FT_TRACE_BYTES, FT_TRACE_HITS, FT_PROBERS
     ctypedef struct ft_trace_hit:
         int arrived, path, type, code, size
         sockaddr_storage target, hop
         uint8_t data[40]
-    ctypedef struct ft_asker:
+    ctypedef struct ft_prober:
         sockaddr_storage address
-        int64_t asked_ns, traced_ns, probed_ns
+        int64_t seen_ns, traced_ns, probed_ns
     ctypedef struct ft_counters:
         uint64_t requests_sent
     ctypedef struct ft_config:
@@ -64,13 +64,13 @@ cdef extern from "engine.h":
         int64_t spacing_ns, timeout_ns, overdue_ns, starved_ns, collect_delay_ns, drain_ns, max_age_ns
         double rate_pps, max_pps, answer_max_pps
         uint64_t run, seed
-        uint32_t nic_hash, singles, table_shots, out_samples, reply_ring
+        uint32_t nic_hash, singles, table_probes, out_samples, reply_ring
         ft_key key
-    ctypedef struct ft_turns:
+    ctypedef struct ft_schedule:
         int64_t at_ns
         double length_ns
-        uint32_t count, shots
-        int32_t *way
+        uint32_t count, probes
+        int32_t *path_index
     ctypedef struct ft_output:
         uint32_t count
         uint32_t *lost
@@ -90,35 +90,35 @@ cdef extern from "engine.h":
     void ft_engine_set_peer(ft_engine *, int, const sockaddr_storage *, uint32_t)
     void ft_engine_clear_peer(ft_engine *, int)
     void ft_engine_set_rate(ft_engine *, double)
-    void ft_engine_set_turns(ft_engine *, ft_turns)
-    void ft_engine_shift_turns(ft_engine *, int64_t)
-    void ft_engine_set_aims(ft_engine *, ft_turns)
+    void ft_engine_set_schedule(ft_engine *, ft_schedule)
+    void ft_engine_shift_schedule(ft_engine *, int64_t)
+    void ft_engine_set_flow_probing(ft_engine *, ft_schedule)
     ft_clock *ft_engine_clock(ft_engine *, int)
     int ft_engine_set_path(ft_engine *, int, int)
     int ft_engine_trace_hits(ft_engine *, ft_trace_hit *, int)
-    int ft_engine_askers(ft_engine *, ft_asker *, int)
+    int ft_engine_askers(ft_engine *, ft_prober *, int)
     void ft_engine_trace_packet(ft_engine *, uint8_t *, const sockaddr_storage *, const sockaddr_storage *,
                                 uint32_t, uint32_t, uint32_t)
     int ft_engine_is_traced(ft_engine *, const uint8_t *, int, const sockaddr_storage *, const sockaddr_storage *)
     ft_output *ft_engine_swap(ft_engine *)
-    uint32_t ft_engine_evidence(ft_engine *, ft_trouble *, ft_way_news *, uint32_t)
+    uint32_t ft_engine_evidence(ft_engine *, ft_trouble *, ft_path_news *, uint32_t)
     int ft_engine_evidence_fd(ft_engine *)
     void ft_engine_clocks(ft_engine *, int64_t *, int64_t *)
     const ft_counters *ft_engine_counters(ft_engine *)
     double ft_engine_throttle(ft_engine *)
     int ft_engine_groups(ft_engine *)
     void ft_engine_scatter(ft_engine *, ft_output *, int64_t *, int64_t *, int64_t *, int64_t *, int64_t *) nogil
-    void ft_engine_feed(ft_engine *, int, const uint8_t *, int, const sockaddr_storage *)
+    void ft_engine_inject(ft_engine *, int, const uint8_t *, int, const sockaddr_storage *)
     const char *const *ft_counter_names()
     int ft_counter_count()
 
-__all__ = ["Asker", "Engine", "Evidence", "Link", "Peer", "Sockets", "TestClock", "TraceHit", "WayNews", "link_of",
+__all__ = ["Prober", "Engine", "Evidence", "Link", "Peer", "Sockets", "TestClock", "TraceHit", "PathEvidence", "link_of",
            "open_socket", "open_sockets", "siphash24"]
 
 cdef int64_t SECOND_NS = 1000000000
 cdef int64_t MAX_AT_NS = 4_000_000_000_000_000_000
-cdef int TURN_SHOTS = 9
-cdef int MOST_WAYS = 1 << 16
+cdef int SLOT_PROBES = 9
+cdef int MAX_PATHS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,13 @@ class TraceHit:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Prober:
     """Who asks this NIC: address and port, seconds since it last asked, and since its last trace and its last probe
     (None: none)."""
 
     address: str
     port: int
-    asked_s: float
+    seen_s: float
     traced_s: object
     probed_s: object = None
 
@@ -166,11 +166,11 @@ class Link:
     mtu_bytes: int | None
 
 
-class WayNews(NamedTuple):
+class PathEvidence(NamedTuple):
     """Losses and answers of one peer and path within an interval; ages in ns before its end, -1: none.
 
-    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost; `held`: those
-    that the network itself took longer over than 4 x its p99. `in_a_row`: told lost and sent after the newest
+    `lost`: told lost within it; `late`: of the `answered`, those that had been told lost; `delayed`: those
+    that the network itself took longer over than 4 x its p99. `loss_streak`: told lost and sent after the newest
     answered one.
     """
 
@@ -179,8 +179,8 @@ class WayNews(NamedTuple):
     lost: int
     answered: int
     late: int
-    held: int
-    in_a_row: int
+    delayed: int
+    loss_streak: int
     first_lost_age_ns: int
     last_lost_age_ns: int
     answered_age_ns: int
@@ -192,7 +192,7 @@ class WayNews(NamedTuple):
 class Evidence:
     """What `Engine.evidence` takes: the interval's news of each way, and the agent's own trouble in it.
 
-    `late_ns`: longest that the thread or an answer of it came later than meant, 0 below `starved_ms`; `queue_ns`: longest
+    `late_ns`: longest that the thread or an answer of it came later than meant, 0 below `cpu_starved_ms`; `queue_ns`: longest
     that a request was seen to wait in the host's own queue; `stuck`: requests that never left the host;
     `receive_drops`: packets that its full sockets lost; `capped`: times that a rate cap held probes or answers back.
     """
@@ -206,7 +206,7 @@ class Evidence:
     stuck: int
     receive_drops: int
     capped: int
-    ways: list
+    paths: list
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +360,7 @@ cdef class Engine:
     `rate_pps` requests a second go to random peers on random paths, in coded pairs `spacing_ns` apart with
     exponential gaps between pairs (spacing_ns 0: single probes); along with each go `singles` single probes, to
     all peers and paths in turn. The last `spare` paths take part in none of this: aims alone use them, of up to
-    `aims_pps` probes together. A request is lost for good after `timeout_ms`;
+    `flow_pps` probes together. A request is lost for good after `timeout_ms`;
     it is told lost in `evidence` once it is overdue, `overdue_ms` at least (losses.c). `max_pps` caps what is asked, `answer_max_pps`
     what is answered; both slow and never stop. `device`: take the NIC's own stamps where it can give them.
     Raises ValueError for a setting out of range, OSError where the kernel refuses.
@@ -381,7 +381,7 @@ cdef class Engine:
         self.engine = NULL
 
     def __init__(self, sockets, *, str nic, bytes key, run=None, double rate_pps=1000.0, double max_pps=100_000.0,
-                 double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, int spare=0, double aims_pps=0.0, double timeout_ms=100.0, double overdue_ms=2.0, double starved_ms=5.0,
+                 double answer_max_pps=200_000.0, int64_t spacing_ns=20_000, int singles=0, int spare=0, double flow_pps=0.0, double timeout_ms=100.0, double overdue_ms=2.0, double cpu_starved_ms=5.0,
                  double collect_delay_ms=20.0, double drain_ms=5.0, double max_age_s=86_400.0, clock=None,
                  str device=None, seed=None, int max_peers=64):
         cdef int fds[64]
@@ -393,10 +393,10 @@ cdef class Engine:
         _check("spacing_ns", spacing_ns, 0, 1_000_000_000)
         _check("singles", singles, 0, 8)
         _check("spare", spare, 0, paths - 1)
-        _check("aims_pps", aims_pps, 0, 10e6)
+        _check("flow_pps", flow_pps, 0, 10e6)
         _check("timeout_ms", timeout_ms, 1, 60_000)
         _check("overdue_ms", overdue_ms, 0.1, 60_000)
-        _check("starved_ms", starved_ms, 0.1, 60_000)
+        _check("cpu_starved_ms", cpu_starved_ms, 0.1, 60_000)
         _check("drain_ms", drain_ms, 0, 1_000)
         _check("collect_delay_ms", collect_delay_ms, 0, timeout_ms)
         _check("max_peers", max_peers, 1, FT_MAX_PEERS)
@@ -422,7 +422,7 @@ cdef class Engine:
         self.config.spare = spare
         self.config.timeout_ns = <int64_t>(timeout_ms * 1e6)
         self.config.overdue_ns = <int64_t>(min(overdue_ms, timeout_ms) * 1e6)
-        self.config.starved_ns = <int64_t>(starved_ms * 1e6)
+        self.config.starved_ns = <int64_t>(cpu_starved_ms * 1e6)
         self.config.collect_delay_ns = <int64_t>(collect_delay_ms * 1e6)
         self.config.drain_ns = <int64_t>(drain_ms * 1e6)
         self.config.max_age_ns = <int64_t>(max_age_s * 1e9)
@@ -433,8 +433,8 @@ cdef class Engine:
         self.config.seed = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) & 0xFFFFFFFFFFFFFFFF
         self.config.nic_hash = _hash_of(nic)
         self.config.key = ft_key_from(key, len(key))
-        busiest = min(rate_pps + aims_pps, max_pps) * 1.25
-        self.config.table_shots = <uint32_t>min(busiest * (2.5 * timeout_ms / 1e3 + 0.1) + 512, 4e6)
+        busiest = min(rate_pps + flow_pps, max_pps) * 1.25
+        self.config.table_probes = <uint32_t>min(busiest * (2.5 * timeout_ms / 1e3 + 0.1) + 512, 4e6)
         self.config.out_samples = <uint32_t>min(busiest * 2 + 4096, 4e6)
         self.config.reply_ring = <uint32_t>min(65536, 1024 + answer_max_pps)
         if device is not None and clock is None:
@@ -571,22 +571,22 @@ cdef class Engine:
                     hits[i].code, int.from_bytes(data[4:8], "big") if len(data) >= 16 else None))
         return found
 
-    def askers(self):
+    def probers(self):
         """Return who asked this NIC within the last 10 s, at most 4,096."""
         self._alive()
-        cdef ft_asker *items = <ft_asker *>malloc(FT_ASKERS * sizeof(ft_asker))
+        cdef ft_prober *items = <ft_prober *>malloc(FT_PROBERS * sizeof(ft_prober))
         if items is NULL:
             raise MemoryError
         try:
             self._lock()
-            n = ft_engine_askers(self.engine, items, FT_ASKERS)
+            n = ft_engine_askers(self.engine, items, FT_PROBERS)
             ft_engine_unlock(self.engine)
             now = time.monotonic_ns()
             found = []
             for i in range(n):
                 address, port = _address_of(&items[i].address)
                 traced, probed = items[i].traced_ns, items[i].probed_ns
-                found.append(Asker(address, port, (now - items[i].asked_ns) * 1e-9,
+                found.append(Prober(address, port, (now - items[i].seen_ns) * 1e-9,
                                    (now - traced) * 1e-9 if traced else None,
                                    (now - probed) * 1e-9 if probed else None))
             return found
@@ -658,74 +658,74 @@ cdef class Engine:
         ft_engine_set_rate(self.engine, rate_pps)
         ft_engine_unlock(self.engine)
 
-    def set_turns(self, int64_t at_ns, double length_ns, int shots, ways):
-        """Probe by turns from now on; without `ways` at random again, with exponential gaps.
+    def set_schedule(self, int64_t at_ns, double length_ns, int probes_per_slot, paths):
+        """Probe by turns from now on; without `paths` at random again, with exponential gaps.
 
         Turn k begins at `at_ns` + k * `length_ns` on the monotonic clock; at any time of its first half go the probes
-        of `shots` ways together, the first one as a coded pair where there are such. `ways`: (peer, source port) of
+        of `probes_per_slot` ways together, the first one as a coded pair where there are such. `paths`: (peer, source port) of
         each shot of a round, turn by turn. One that is not there goes to any. Raises ValueError for numbers that
         cannot be.
         """
-        cdef ft_turns turns
+        cdef ft_schedule schedule
         cdef int i
         self._alive()
-        memset(&turns, 0, sizeof(turns))
-        if ways:
-            if not 1 <= shots <= TURN_SHOTS or len(ways) % shots or len(ways) > MOST_WAYS:
-                raise ValueError(f"turns: {len(ways)} ways, {shots} a turn: expected 1 to {TURN_SHOTS} a turn, whole "
-                                 f"turns, {MOST_WAYS} in all at most")
+        memset(&schedule, 0, sizeof(schedule))
+        if paths:
+            if not 1 <= probes_per_slot <= SLOT_PROBES or len(paths) % probes_per_slot or len(paths) > MAX_PATHS:
+                raise ValueError(f"{len(paths)} paths, {probes_per_slot} per slot: expected 1 to {SLOT_PROBES} per slot, "
+                                 f"whole slots, {MAX_PATHS} paths in total at most")
             if not 1e3 <= length_ns <= 1e12 or not -MAX_AT_NS < at_ns < MAX_AT_NS:
-                raise ValueError(f"turns: {length_ns} ns each from {at_ns}: expected 1 us to 1000 s")
-            turns.way = <int32_t *>malloc(len(ways) * sizeof(int32_t))
-            if turns.way is NULL:
+                raise ValueError(f"slots of {length_ns} ns from {at_ns} ns: expected 1 us to 1000 s")
+            schedule.path_index = <int32_t *>malloc(len(paths) * sizeof(int32_t))
+            if schedule.path_index is NULL:
                 raise MemoryError
             at_port = {port: at for at, port in enumerate(self.ports)}
-            for i, (nic, port) in enumerate(ways):
+            for i, (nic, port) in enumerate(paths):
                 slot, at = self.slots.get(nic), at_port.get(port)
-                turns.way[i] = -1 if slot is None or at is None else slot[0] * self.config.paths + at
-            turns.at_ns, turns.length_ns, turns.shots = at_ns, length_ns, shots
-            turns.count = <uint32_t>(len(ways) // shots)
+                schedule.path_index[i] = -1 if slot is None or at is None else slot[0] * self.config.paths + at
+            schedule.at_ns, schedule.length_ns, schedule.probes = at_ns, length_ns, probes_per_slot
+            schedule.count = <uint32_t>(len(paths) // probes_per_slot)
         self._lock()
-        ft_engine_set_turns(self.engine, turns)
+        ft_engine_set_schedule(self.engine, schedule)
         ft_engine_unlock(self.engine)
 
-    def set_aims(self, double length_ns, int shots, ways):
-        """Send single probes to these ways from now on, on top of everything else; without `ways` none.
+    def set_flow_probing(self, double length_ns, int probes_per_slot, paths):
+        """Send single probes to these ways from now on, on top of everything else; without `paths` none.
 
         A turn takes `length_ns`; at any time of its first half, or earlier along with another probe, go those to
-        `shots` ways together. `ways`: (peer, source port) of each shot of a round, turn by turn; one that is not
+        `probes_per_slot` ways together. `paths`: (peer, source port) of each shot of a round, turn by turn; one that is not
         there, and None, sends nothing. Raises ValueError for numbers that cannot be.
         """
-        cdef ft_turns aims
+        cdef ft_schedule schedule
         cdef int i
         self._alive()
-        memset(&aims, 0, sizeof(aims))
-        if ways:
-            if not 1 <= shots <= TURN_SHOTS or len(ways) % shots or len(ways) > MOST_WAYS:
-                raise ValueError(f"aims: {len(ways)} ways, {shots} a turn: expected 1 to {TURN_SHOTS} a turn, whole "
-                                 f"turns, {MOST_WAYS} in all at most")
+        memset(&schedule, 0, sizeof(schedule))
+        if paths:
+            if not 1 <= probes_per_slot <= SLOT_PROBES or len(paths) % probes_per_slot or len(paths) > MAX_PATHS:
+                raise ValueError(f"{len(paths)} paths, {probes_per_slot} per slot: expected 1 to {SLOT_PROBES} per slot, "
+                                 f"whole slots, {MAX_PATHS} paths in total at most")
             if not 1e4 <= length_ns <= 1e12:
-                raise ValueError(f"aims: {length_ns} ns a turn, expected 10 us to 1000 s")
-            aims.way = <int32_t *>malloc(len(ways) * sizeof(int32_t))
-            if aims.way is NULL:
+                raise ValueError(f"slots of {length_ns} ns: expected 10 us to 1000 s")
+            schedule.path_index = <int32_t *>malloc(len(paths) * sizeof(int32_t))
+            if schedule.path_index is NULL:
                 raise MemoryError
             at_port = {port: at for at, port in enumerate(self.ports)}
-            for i, way in enumerate(ways):
+            for i, way in enumerate(paths):
                 slot, at = (None, None) if way is None else (self.slots.get(way[0]), at_port.get(way[1]))
-                aims.way[i] = -1 if slot is None or at is None else slot[0] * self.config.paths + at
-            aims.at_ns, aims.length_ns, aims.shots = time.monotonic_ns(), length_ns, shots
-            aims.count = <uint32_t>(len(ways) // shots)
+                schedule.path_index[i] = -1 if slot is None or at is None else slot[0] * self.config.paths + at
+            schedule.at_ns, schedule.length_ns, schedule.probes = time.monotonic_ns(), length_ns, probes_per_slot
+            schedule.count = <uint32_t>(len(paths) // probes_per_slot)
         self._lock()
-        ft_engine_set_aims(self.engine, aims)
+        ft_engine_set_flow_probing(self.engine, schedule)
         ft_engine_unlock(self.engine)
 
-    def shift_turns(self, int64_t at_ns):
+    def shift_schedule(self, int64_t at_ns):
         """Let the same turns begin at another time of the monotonic clock: the clocks have moved apart."""
         self._alive()
         if not -MAX_AT_NS < at_ns < MAX_AT_NS:
-            raise ValueError(f"turns from {at_ns} ns: out of range")
+            raise ValueError(f"schedule from {at_ns} ns: out of range")
         self._lock()
-        ft_engine_shift_turns(self.engine, at_ns)
+        ft_engine_shift_schedule(self.engine, at_ns)
         ft_engine_unlock(self.engine)
 
     def clock_now(self):
@@ -812,20 +812,20 @@ cdef class Engine:
     def evidence(self, int most=4096):
         """Take losses and answers since the last call, of at most so many ways: the rest comes with the next."""
         cdef ft_trouble trouble
-        cdef ft_way_news *news
+        cdef ft_path_news *news
         cdef uint32_t n, i
         cdef int paths = self.config.paths
         cdef ft_engine *engine = self._alive()
-        news = <ft_way_news *>malloc(max(most, 1) * sizeof(ft_way_news))
+        news = <ft_path_news *>malloc(max(most, 1) * sizeof(ft_path_news))
         if news is NULL:
             raise MemoryError
         try:
             self._lock()
             n = ft_engine_evidence(engine, &trouble, news, max(most, 1))
             ft_engine_unlock(engine)
-            ways = [
-                WayNews(self.names[news[i].way // paths], self.ports[news[i].way % paths], news[i].lost,
-                        news[i].answered, news[i].late, news[i].held, news[i].in_a_row, news[i].first_lost_age,
+            found = [
+                PathEvidence(self.names[news[i].path_index // paths], self.ports[news[i].path_index % paths], news[i].lost,
+                        news[i].answered, news[i].late, news[i].delayed, news[i].loss_streak, news[i].first_lost_age,
                         news[i].last_lost_age, news[i].answered_age, news[i].arrived_age, news[i].timeout)
                 for i in range(n)
             ]
@@ -834,7 +834,7 @@ cdef class Engine:
         return Evidence(
             clock_ns=trouble.clock_ns, system_ns=trouble.system_ns, interval_ns=trouble.interval_ns,
             late_ns=trouble.late_ns, queue_ns=trouble.queue_ns, missed_timers=trouble.missed_timers,
-            stuck=trouble.stuck, receive_drops=trouble.receive_drops, capped=trouble.capped, ways=ways)
+            stuck=trouble.stuck, receive_drops=trouble.receive_drops, capped=trouble.capped, paths=found)
 
     def _rested(self):
         """A slot is given to another peer only when nothing of the old one can come any more."""
@@ -845,13 +845,13 @@ cdef class Engine:
             self.resting.remove(entry)
             self.free_slots.append(entry[0])
 
-    def feed(self, int path, bytes data, str address, int port):
+    def inject(self, int path, bytes data, str address, int port):
         """Put a packet through the parser as if it had come on this path (-1: to the responder); for tests."""
         cdef sockaddr_storage sender
         self._alive()
         _fill_address(&sender, address, port)
         self._lock()
-        ft_engine_feed(self.engine, path, data, <int>min(len(data), 65536), &sender)
+        ft_engine_inject(self.engine, path, data, <int>min(len(data), 65536), &sender)
         ft_engine_unlock(self.engine)
 
 

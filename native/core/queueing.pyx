@@ -72,12 +72,12 @@ cdef class SlotReducer:
 
     cdef void _room_rows(self, int64_t rows) except *:
         floor, stretch = np.full((rows, 2), np.inf), np.zeros(rows, _i8)
-        noise, tally = np.full(rows, 10.0), np.zeros((rows, 3), _i8)
+        noise, counters = np.full(rows, 10.0), np.zeros((rows, 3), _i8)
         if self._n_rows:
             n = self._n_rows
             floor[:n], stretch[:n] = self._floor[:n], self._stretch[:n]
-            noise[:n], tally[:n] = self._row_noise[:n], self._tally[:n]
-        self._floor, self._stretch, self._row_noise, self._tally = floor, stretch, noise, tally
+            noise[:n], counters[:n] = self._row_noise[:n], self._tally[:n]
+        self._floor, self._stretch, self._row_noise, self._tally = floor, stretch, noise, counters
 
     cdef void _room(self, int64_t samples) except *:
         row, at, delay, single = np.empty(samples, _i4), np.empty(samples, _i8), np.empty(samples), np.empty(

@@ -59,11 +59,11 @@
 enum { SIGMA_ROUNDS = 2, LAZY = 2 };
 enum { EVEN, COARSE }; /* what the first estimate's weights and steps are known by */
 
-static const float NU = 1, COARSE_SHARE = 0.1F, WALK = 0.035F, MOST_WALK = 0.5F, LOOSE = 100, EVEN_GRAINS = 5;
+static const float NU = 1, COARSE_SHARE = 0.1F, WALK = 0.035F, MAX_WALK = 0.5F, LOOSE = 100, EVEN_GRAINS = 5;
 static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.02F, FREE = 1e-18F;
 static const float STILL = 0.3F,
                    TINY = 0.003F; /* of a packet's time: moves at rest, and those not worth the while */
-static const float LEAST_GRAIN_NS = 1e-3F;
+static const float MIN_GRAIN_NS = 1e-3F;
 
 struct seen {
     float w, r; /* weight of an observation, and what is left over of it */
@@ -129,8 +129,8 @@ typedef struct {
     float *row;     /* knots of two coarse slots, and two */
 } fine;
 
-struct rooms {
-    struct ft_queue_room *room;
+struct workspaces {
+    struct ft_queue_workspace *room;
     int used, short_of;
 };
 
@@ -139,15 +139,15 @@ static inline float larger(float a, float b) {
 }
 
 /* Return the next of the rooms, with space for n elements, as the call before left it; NULL without memory. */
-static void *need(struct rooms *rooms, int64_t n, size_t size) {
-    struct ft_queue_room *room = &rooms->room[rooms->used++];
+static void *need(struct workspaces *workspaces, int64_t n, size_t size) {
+    struct ft_queue_workspace *room = &workspaces->room[workspaces->used++];
     size_t bytes = (size_t)(n + 1) * size;
     if (room->bytes < bytes) {
         free(room->at);
         room->at = malloc(bytes + bytes / 4);
         room->bytes = room->at ? bytes + bytes / 4 : 0;
     }
-    rooms->short_of |= !room->at;
+    workspaces->short_of |= !room->at;
     return room->at;
 }
 
@@ -163,18 +163,18 @@ static inline float unrest(float grain, float x) {
 
 /* Number the links that are crossed, and copy each observation's out of its route: passes over all of them read
  * straight on, which no list of lists allows. Returns 0 without memory. */
-static int number_links(const struct ft_queues *q, const struct ft_queue_slots *s, struct rooms *rooms,
-                        coarse *k) {
-    int32_t *number = need(rooms, q->links, sizeof *number);
-    k->active = need(rooms, q->links, sizeof *k->active);
-    k->from = need(rooms, s->observations + 1, sizeof *k->from);
-    if (rooms->short_of) return 0;
+static int number_links(const struct ft_queues *q, const struct ft_queue_slots *s,
+                        struct workspaces *workspaces, coarse *k) {
+    int32_t *number = need(workspaces, q->links, sizeof *number);
+    k->active = need(workspaces, q->links, sizeof *k->active);
+    k->from = need(workspaces, s->observations + 1, sizeof *k->from);
+    if (workspaces->short_of) return 0;
     int64_t hops = 0;
     for (int64_t i = 0; i < s->observations; i++)
         hops += q->route_start[s->route[i] + 1] - q->route_start[s->route[i]];
     if (hops > INT32_MAX) return 0;
-    k->hop = need(rooms, hops, sizeof *k->hop);
-    if (rooms->short_of) return 0;
+    k->hop = need(workspaces, hops, sizeof *k->hop);
+    if (workspaces->short_of) return 0;
     memset(number, 0xff, (size_t)q->links * sizeof *number);
     hops = 0;
     for (int64_t i = 0; i < s->observations; i++) {
@@ -208,37 +208,37 @@ static void list_members(const struct ft_queue_slots *s, coarse *k, int32_t *sta
 
 /* Lay out the cells of the first estimate. Returns 0 without memory. */
 static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coarse *k) {
-    struct rooms rooms = {.room = q->room[0]};
+    struct workspaces workspaces = {.room = q->room[0]};
     memset(k, 0, sizeof *k);
     k->rows = (s->slots + s->merge - 1) / s->merge;
-    if (!number_links(q, s, &rooms, k)) return 0;
+    if (!number_links(q, s, &workspaces, k)) return 0;
     int64_t cells = (k->rows + 2) * k->links;
     if (cells > INT32_MAX || s->observations > INT32_MAX) return 0;
-    k->mean = need(&rooms, k->links, sizeof *k->mean);
-    k->start = need(&rooms, cells + 1, sizeof *k->start);
-    k->grain = need(&rooms, cells, sizeof *k->grain);
-    k->x = need(&rooms, cells, sizeof *k->x);
-    k->s2 = need(&rooms, cells, sizeof *k->s2);
-    k->pull = need(&rooms, cells, sizeof *k->pull);
-    k->weight = need(&rooms, cells, sizeof *k->weight);
-    k->lean = need(&rooms, cells, sizeof *k->lean);
-    k->give = need(&rooms, cells, sizeof *k->give);
-    k->look = need(&rooms, cells, sizeof *k->look);
-    k->awake = need(&rooms, cells, sizeof *k->awake);
-    k->moved = need(&rooms, cells, 1);
-    k->w = need(&rooms, s->observations, sizeof *k->w);
-    k->push = need(&rooms, s->observations, sizeof *k->push);
-    k->doubt = need(&rooms, s->observations, sizeof *k->doubt);
-    if (rooms.short_of) return 0;
+    k->mean = need(&workspaces, k->links, sizeof *k->mean);
+    k->start = need(&workspaces, cells + 1, sizeof *k->start);
+    k->grain = need(&workspaces, cells, sizeof *k->grain);
+    k->x = need(&workspaces, cells, sizeof *k->x);
+    k->s2 = need(&workspaces, cells, sizeof *k->s2);
+    k->pull = need(&workspaces, cells, sizeof *k->pull);
+    k->weight = need(&workspaces, cells, sizeof *k->weight);
+    k->lean = need(&workspaces, cells, sizeof *k->lean);
+    k->give = need(&workspaces, cells, sizeof *k->give);
+    k->look = need(&workspaces, cells, sizeof *k->look);
+    k->awake = need(&workspaces, cells, sizeof *k->awake);
+    k->moved = need(&workspaces, cells, 1);
+    k->w = need(&workspaces, s->observations, sizeof *k->w);
+    k->push = need(&workspaces, s->observations, sizeof *k->push);
+    k->doubt = need(&workspaces, s->observations, sizeof *k->doubt);
+    if (workspaces.short_of) return 0;
     memset(k->start, 0, (size_t)(cells + 2) * sizeof *k->start);
     int32_t *start = k->start + 1; /* counting sort: counts, then ends, shifted by one */
     list_members(s, k, start, 0);
     for (int64_t c = 0; c < cells; c++) start[c + 1] += start[c];
-    k->member = need(&rooms, start[cells], sizeof *k->member);
-    if (rooms.short_of) return 0;
+    k->member = need(&workspaces, start[cells], sizeof *k->member);
+    if (workspaces.short_of) return 0;
     list_members(s, k, start, 1);
     for (int64_t a = 0; a < k->links; a++) {
-        k->grain[a] = larger((float)q->packet_ns[k->active[a]], LEAST_GRAIN_NS);
+        k->grain[a] = larger((float)q->packet_ns[k->active[a]], MIN_GRAIN_NS);
         k->mean[a] = (float)q->mean_ns[k->active[a]];
         k->x[a] = (float)q->last_ns[k->active[a]];
     }
@@ -376,7 +376,7 @@ static int solve_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coa
 
 static float pull_of(const struct ft_queue_slots *s, float grain, float deepest) {
     float walk = WALK * sqrtf((float)s->slot_ns / ((float)s->knots * grain));
-    float scale = grain + (walk < MOST_WALK ? walk : MOST_WALK) * deepest;
+    float scale = grain + (walk < MAX_WALK ? walk : MAX_WALK) * deepest;
     return 1 / (scale * scale);
 }
 
@@ -399,12 +399,12 @@ static inline int is_live(const fine *k, int64_t c) {
 
 /* Number the knots: first those of coarse cells with anything a packet deep nearby, then still ones beside them, as
  * the first estimate has them. Returns 0 without memory. */
-static int number_knots(const coarse *first, struct rooms *rooms, fine *k) {
+static int number_knots(const coarse *first, struct workspaces *workspaces, fine *k) {
     int64_t wide = first->links, all = (first->rows + 2) * wide, to = all - wide, live = 0;
-    k->run = need(rooms, all, sizeof *k->run);
-    k->ends = need(rooms, all, sizeof *k->ends);
-    k->near = need(rooms, all, 1);
-    if (rooms->short_of) return 0;
+    k->run = need(workspaces, all, sizeof *k->run);
+    k->ends = need(workspaces, all, sizeof *k->ends);
+    k->near = need(workspaces, all, 1);
+    if (workspaces->short_of) return 0;
     memset(k->ends, 0xff, (size_t)all * sizeof *k->ends);
     memset(k->near, 0, (size_t)all);
     for (int64_t row = 0, c = wide; row < first->rows; row++)
@@ -509,24 +509,24 @@ static void place_hops(const struct ft_queue_slots *s, const coarse *first, fine
 
 /* Lay out the knots, `s->knots` a slot and one behind the last. Returns 0 without memory. */
 static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first, fine *k) {
-    struct rooms rooms = {.room = q->room[1]};
-    int64_t most_hops = first->start[(first->rows + 2) * first->links];
+    struct workspaces workspaces = {.room = q->room[1]};
+    int64_t max_links = first->start[(first->rows + 2) * first->links];
     memset(k, 0, sizeof *k);
     k->rows = s->slots * s->knots + 1;
     k->per = (int64_t)s->knots * s->merge;
-    if (2 * most_hops > INT32_MAX || !number_knots(first, &rooms, k)) return 0;
-    k->cell = need(&rooms, k->n_cells + 1, sizeof *k->cell);
-    k->s2 = need(&rooms, k->n_cells + 1, sizeof *k->s2);
-    k->weight = need(&rooms, k->n_cells, sizeof *k->weight);
-    k->member = need(&rooms, 2 * most_hops, sizeof *k->member);
-    k->hop = need(&rooms, most_hops, sizeof *k->hop);
-    k->hot = need(&rooms, s->observations + 1, sizeof *k->hot);
-    k->o = need(&rooms, s->observations, sizeof *k->o);
-    k->doubt = need(&rooms, s->observations, sizeof *k->doubt);
-    k->awake = need(&rooms, k->n_live, sizeof *k->awake);
-    k->moved = need(&rooms, k->n_live, 1);
-    k->row = need(&rooms, 2 * k->per + 2, sizeof *k->row);
-    if (rooms.short_of) return 0;
+    if (2 * max_links > INT32_MAX || !number_knots(first, &workspaces, k)) return 0;
+    k->cell = need(&workspaces, k->n_cells + 1, sizeof *k->cell);
+    k->s2 = need(&workspaces, k->n_cells + 1, sizeof *k->s2);
+    k->weight = need(&workspaces, k->n_cells, sizeof *k->weight);
+    k->member = need(&workspaces, 2 * max_links, sizeof *k->member);
+    k->hop = need(&workspaces, max_links, sizeof *k->hop);
+    k->hot = need(&workspaces, s->observations + 1, sizeof *k->hot);
+    k->o = need(&workspaces, s->observations, sizeof *k->o);
+    k->doubt = need(&workspaces, s->observations, sizeof *k->doubt);
+    k->awake = need(&workspaces, k->n_live, sizeof *k->awake);
+    k->moved = need(&workspaces, k->n_live, 1);
+    k->row = need(&workspaces, 2 * k->per + 2, sizeof *k->row);
+    if (workspaces.short_of) return 0;
     lay_knots(q, s, first, k);
     place_hops(s, first, k);
     int32_t hops = k->hot[k->n_hot].from, from = 0;
@@ -711,8 +711,8 @@ static void tell(const struct ft_queues *q, struct ft_queue_slots *s, const coar
 }
 
 /* Tell all slots: as the first estimate has it, and more closely where knots are live. */
-static void tell_all(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first,
-                     const fine *k) {
+static void report_all(const struct ft_queues *q, struct ft_queue_slots *s, const coarse *first,
+                       const fine *k) {
     int64_t wide = first->links;
     for (int64_t t = 0; t < s->slots; t++)
         for (int64_t a = 0, c = (t / s->merge + 1) * wide; a < wide; a++, c++) {
@@ -740,12 +740,13 @@ int ft_queues_solve(struct ft_queues *q, struct ft_queue_slots *s) {
         renew_pull(s, &first, &k);
     }
     errors_fine(&first, &k);
-    tell_all(q, s, &first, &k);
+    report_all(q, s, &first, &k);
     learn(q, s, &first, &k);
     q->seen += s->slots;
     return 1;
 }
 
 void ft_queues_free(struct ft_queues *q) {
-    for (int n = 0; n < 2 * FT_QUEUE_ROOMS; n++) free(q->room[n / FT_QUEUE_ROOMS][n % FT_QUEUE_ROOMS].at);
+    for (int n = 0; n < 2 * FT_QUEUE_WORKSPACES; n++)
+        free(q->room[n / FT_QUEUE_WORKSPACES][n % FT_QUEUE_WORKSPACES].at);
 }

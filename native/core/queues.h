@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FT_QUEUE_ROOMS = 24 };
+enum { FT_QUEUE_WORKSPACES = 24 };
 
-struct ft_queue_room {
+struct ft_queue_workspace {
     void *at;
     size_t bytes;
 };
@@ -22,7 +22,7 @@ struct ft_queues {
     double *mean_ns; /* its mean over some time: scale of what it may be */
     int64_t seen;    /* slots so far */
     /* memory kept for the next call: of the first estimate, and of the knots; all 0 at first */
-    struct ft_queue_room room[2][FT_QUEUE_ROOMS];
+    struct ft_queue_workspace room[2][FT_QUEUE_WORKSPACES];
 };
 
 struct ft_queue_slots {

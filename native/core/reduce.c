@@ -53,7 +53,7 @@ int ft_reduce(struct ft_window *w, const struct ft_row *row, const struct ft_lin
     double *rtt = ft_window_scratch(w, 3 * n);
     if (rtt == NULL) return 0;
     double *forward = rtt + n, *reverse = forward + n;
-    double rtt_least = INFINITY, forward_least = INFINITY, reverse_least = INFINITY;
+    double rtt_min = INFINITY, forward_min = INFINITY, reverse_min = INFINITY;
 
     double apart = both ? peer->offset_ns - prober->offset_ns : 0;
     int64_t whole = fabs(apart) < 9e18 ? (int64_t)apart : 0;
@@ -66,7 +66,7 @@ int ft_reduce(struct ft_window *w, const struct ft_row *row, const struct ft_lin
             double trip = (double)plus(piece->forward[i], piece->reverse[i]);
             trip = trip > 0 ? trip : 0;
             rtt[k + i] = trip;
-            rtt_least = trip < rtt_least ? trip : rtt_least;
+            rtt_min = trip < rtt_min ? trip : rtt_min;
         }
         if (both) {
             for (int64_t i = 0; i < piece->n; i++) {
@@ -80,8 +80,8 @@ int ft_reduce(struct ft_window *w, const struct ft_row *row, const struct ft_lin
                                rate_p * (double)minus(t4, prober->at_ns));
                 forward[k + i] = there;
                 reverse[k + i] = back;
-                forward_least = there < forward_least ? there : forward_least;
-                reverse_least = back < reverse_least ? back : reverse_least;
+                forward_min = there < forward_min ? there : forward_min;
+                reverse_min = back < reverse_min ? back : reverse_min;
             }
             for (int64_t i = 0; i < piece->n; i++) {
                 out->forward_bucket[ft_bucket(forward[k + i])]++;
@@ -90,10 +90,10 @@ int ft_reduce(struct ft_window *w, const struct ft_row *row, const struct ft_lin
         }
         k += piece->n;
     }
-    three(rtt, n, rtt_least, out->rtt);
+    three(rtt, n, rtt_min, out->rtt);
     if (both) {
-        three(forward, n, forward_least, out->forward);
-        three(reverse, n, reverse_least, out->reverse);
+        three(forward, n, forward_min, out->forward);
+        three(reverse, n, reverse_min, out->reverse);
     }
     return 1;
 }

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define FT_LANES 4
+#define FT_SIMD_WIDTH 4
 
 typedef double ft_wide __attribute__((vector_size(32)));
 typedef int64_t ft_whole __attribute__((vector_size(32)));

@@ -35,7 +35,7 @@ static int64_t row_of(struct ft_window *w, int32_t peer, int32_t path) {
             if (row->peer == peer && row->path == path) return w->slots[slot] - 1;
         }
     }
-    if (!grow((void **)&w->rows, &w->row_room, w->n_rows + 1, sizeof *w->rows)) return -1;
+    if (!grow((void **)&w->rows, &w->row_capacity, w->n_rows + 1, sizeof *w->rows)) return -1;
     if (2 * (w->n_rows + 1) > w->n_slots) {
         int64_t n = w->n_slots ? 2 * w->n_slots : 128;
         int64_t *slots = calloc((size_t)n, sizeof *slots);
@@ -52,8 +52,8 @@ static int64_t row_of(struct ft_window *w, int32_t peer, int32_t path) {
 
 int ft_window_add(struct ft_window *w, int32_t peer, int32_t path, struct ft_piece piece, int32_t lost,
                   int32_t no_t3) {
-    if (!grow((void **)&w->peers, &w->peer_room, peer + 1, sizeof *w->peers) ||
-        !grow((void **)&w->pieces, &w->piece_room, w->n_pieces + 1, sizeof *w->pieces))
+    if (!grow((void **)&w->peers, &w->peer_capacity, peer + 1, sizeof *w->peers) ||
+        !grow((void **)&w->pieces, &w->piece_capacity, w->n_pieces + 1, sizeof *w->pieces))
         return 0;
     while (w->n_peers <= peer) w->peers[w->n_peers++] = (struct ft_chain){-1, -1, 0};
     int64_t r = row_of(w, peer, path);
@@ -92,5 +92,5 @@ void ft_window_free(struct ft_window *w) {
 }
 
 double *ft_window_scratch(struct ft_window *w, int64_t n) {
-    return grow((void **)&w->scratch, &w->scratch_room, n, sizeof *w->scratch) ? w->scratch : NULL;
+    return grow((void **)&w->scratch, &w->scratch_capacity, n, sizeof *w->scratch) ? w->scratch : NULL;
 }

@@ -28,17 +28,17 @@ struct ft_row {
 
 struct ft_window {
     struct ft_piece *pieces;
-    int64_t n_pieces, piece_room;
+    int64_t n_pieces, piece_capacity;
     struct ft_row *rows;
-    int64_t n_rows, row_room;
+    int64_t n_rows, row_capacity;
     struct ft_chain *peers;
-    int64_t n_peers, peer_room;
+    int64_t n_peers, peer_capacity;
     int64_t *slots; /* open addressing: row + 1, or 0 */
     int64_t n_slots;
     int64_t samples;
     /* scratch of fit and reduce, grown to the longest chain */
     double *scratch;
-    int64_t scratch_room;
+    int64_t scratch_capacity;
 };
 
 /* Add a group. `peer` is the caller's number of it, from 0 on without gaps. Returns 0 without memory. */

@@ -136,7 +136,7 @@ typedef struct {
   int16_t hops[2];
   uint8_t reached[2];
   int32_t lost_b;
-  int32_t lost, answered, late, in_a_row; /* the first three: since the NIC's last piece of evidence */
+  int32_t lost, answered, late, loss_streak; /* the first three: since the NIC's last piece of evidence */
   double first_lost, last_lost, answered_sent, arrived, longest;
 } group_t;
 
@@ -1033,7 +1033,7 @@ static void tell(fl_sim *m, int32_t nic) {
     if (!p->lost && !p->answered) continue;
     double timeout = 4 * p->longest;
     if (timeout < m->s.early_least_ns) timeout = m->s.early_least_ns;
-    m->row[m->rows++] = (fl_row){(int32_t)g, p->lost, p->answered, p->late, p->in_a_row, p->first_lost, p->last_lost,
+    m->row[m->rows++] = (fl_row){(int32_t)g, p->lost, p->answered, p->late, p->loss_streak, p->first_lost, p->last_lost,
                                  p->answered_sent, p->arrived, timeout};
     p->lost = p->answered = p->late = 0;
   }
@@ -1098,13 +1098,13 @@ static void answered(fl_sim *m, group_t *g, const probe_t *p) {
   g->late += p->told;
   if (p->sent > g->answered_sent) g->answered_sent = p->sent;
   if (p->t > g->arrived) g->arrived = p->t;
-  if ((p->told || (g->in_a_row >= BACK && p->sent > g->last_lost)) && m->nic[g->nic].dead != FL_SILENT)
+  if ((p->told || (g->loss_streak >= BACK && p->sent > g->last_lost)) && m->nic[g->nic].dead != FL_SILENT)
     evidence_due(m, g->nic, 1);
   if (p->sent > g->last_lost) {
-    g->in_a_row = 0;
+    g->loss_streak = 0;
     g->first_lost = -1;
-  } else if (g->in_a_row && p->sent > g->first_lost) { /* a slow answer: at least the newest loss is younger */
-    g->in_a_row = 1;
+  } else if (g->loss_streak && p->sent > g->first_lost) { /* a slow answer: at least the newest loss is younger */
+    g->loss_streak = 1;
     g->first_lost = g->last_lost;
   }
 }
@@ -1173,10 +1173,10 @@ static void time_out(fl_sim *m, int32_t at, int k) {
     g->lost++;
     if (p->sent > g->last_lost) g->last_lost = p->sent;
     if (p->sent > g->answered_sent) {
-      g->in_a_row++;
+      g->loss_streak++;
       if (g->first_lost < 0 || p->sent < g->first_lost) g->first_lost = p->sent;
     }
-    if (m->nic[g->nic].dead != FL_SILENT) evidence_due(m, g->nic, g->in_a_row <= GROWS);
+    if (m->nic[g->nic].dead != FL_SILENT) evidence_due(m, g->nic, g->loss_streak <= GROWS);
   }
   if (p->state == FLYING && m->end < p->sent + m->s.timeout_ns) {
     p->due = p->sent + m->s.timeout_ns;
@@ -1398,7 +1398,7 @@ const uint8_t *fl_event_body(fl_sim *m, int64_t event, const uint8_t *shard, int
     p = ft_put_long(p, row->answered);
     p = ft_put_long(p, row->late);
     p = ft_put_long(p, row->late); /* held: whoever is late here, the network held it up */
-    p = ft_put_long(p, row->in_a_row);
+    p = ft_put_long(p, row->loss_streak);
     for (int i = 0; i < 4; i++) p = ft_put_long(p, times[i] < 0 ? -1 : llrint(e->at - times[i]));
     p = ft_put_long(p, llrint(row->timeout_ns));
   }

@@ -44,7 +44,7 @@ typedef struct { /* one piece of evidence: rows [row, row + rows) of the evidenc
 
 typedef struct {
   int32_t group; /* of all */
-  int32_t lost, answered, late, in_a_row;
+  int32_t lost, answered, late, loss_streak;
   double first_lost, last_lost, answered_sent, arrived, timeout_ns; /* ns since t = 0; -1: none */
 } fl_row;
 

@@ -28,7 +28,7 @@ cdef extern from "fluid.h":
         int64_t row, rows
         double at, interval_ns
     ctypedef struct fl_row:
-        int32_t group, lost, answered, late, in_a_row
+        int32_t group, lost, answered, late, loss_streak
         double first_lost, last_lost, answered_sent, arrived, timeout_ns
     ctypedef struct fl_iteration:
         int32_t job
@@ -268,7 +268,7 @@ cdef class Fluid:
         fl_set_nic(self._sim, self._nic(nic), 2 if silent else 1 if dead else 0,
                    self._s.rate_pps if rate_pps is None else rate_pps)
 
-    def set_turns(self, nic, double at_ns, double turn_ns, way):
+    def set_schedule(self, nic, double at_ns, double turn_ns, way):
         """Let a NIC probe in turns from now on: turn k begins at `at_ns` + k * `turn_ns` of the simulation, its pair
         goes at any time of the first half on group `way[k % len(way)]` of the NIC's own, -1: any. Without ways it
         probes at random again, and so it does once its rate changes."""

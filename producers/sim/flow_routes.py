@@ -1,7 +1,7 @@
 """The ways that the simulated fleet's flows take and could take, as its hosts' flow reporters would tell
 them.
 
-In: a `Fleet`, the open flows, which links have a carrier. Out: `FlowWays` of each pair of NICs with flows, in
+In: a `Fleet`, the open flows, which links have a carrier. Out: `FlowRoutes` of each pair of NICs with flows, in
 both directions: what the sender traces, and what the receiver traces of its answers. Source ports are those
 that a real reporter would try. Pure.
 """
@@ -133,7 +133,9 @@ class SimFlowRoutes:
         if ports is None:
             return []
         source, peer = pair
-        tried = flow_candidate_ports(address_of(source), address_of(peer), FLOW_PORT, self._count, _FIRST_PORT)
+        tried = flow_candidate_ports(
+            address_of(source), address_of(peer), FLOW_PORT, self._count, _FIRST_PORT
+        )
         return sorted({*ports, *tried})
 
     def _record(
@@ -143,13 +145,13 @@ class SimFlowRoutes:
         rows = [
             {
                 "leg": leg,
-                "port": port,
+                "path": port,
                 "peer_port": FLOW_PORT,
-                "hops": list(hops),
+                "links": list(hops),
                 "complete": whole,
                 "since_ns": since_ns,
                 "protocol": "UDP",
             }
             for (leg, port), (hops, whole, since_ns) in found.items()
         ]
-        return {"nic": nic, "peer": peer, "shard": self._shard, "traced_ns": now_ns, "ways": rows}
+        return {"nic": nic, "peer": peer, "shard": self._shard, "traced_ns": now_ns, "routes": rows}

@@ -1,6 +1,6 @@
 """The simulated fleet as a service: what all its agents would publish, at the pace of real time.
 
-In: `SimSettings`, `fabric.turns`, `fabric.clock.offsets`, which tell how far behind the workers are, and
+In: `SimSettings`, `fabric.probe-schedules`, `fabric.clock.offsets`, which tell how far behind the workers are, and
 faults over the control socket. Out: acknowledged Kafka messages on the topics that real agents write, and
 `fabric.truth`. Where the machine cannot keep the pace, or the workers cannot, it says by how much.
 """
@@ -26,7 +26,7 @@ from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import TICK_NS, SimFault, Simulation
 from schemas import codec
-from schemas.topics import CLOCK_OFFSETS, INVENTORY, TURNS
+from schemas.topics import CLOCK_OFFSETS, INVENTORY, PROBE_SCHEDULES
 
 __all__ = ["RealTimePacer", "WorkerProgress", "main"]
 
@@ -131,7 +131,7 @@ def main(settings: SimSettings, socket: Path | None = None, actuator: Path | Non
     owner = None if actuator is None else SimFlowEndpoint(actuator, run)
     outlet = _outlet(settings)
     readers = WorkerProgress(time.time())
-    takes = {TURNS: _take_turns(run), CLOCK_OFFSETS: _take_offsets(settings.shard, readers)}
+    takes = {PROBE_SCHEDULES: _take_turns(run), CLOCK_OFFSETS: _take_offsets(settings.shard, readers)}
     told = LookupReader(kafka_client(settings.bootstrap), takes, registry)
     notify = SystemdNotifier()
     notify.notify("READY=1")

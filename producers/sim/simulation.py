@@ -1,8 +1,8 @@
 """The simulated fleet as one object: what every agent of it would publish, in order of time. Knows no Kafka.
 
-In: `SimSettings`, faults by name, calls of an actuator. Out: `SimMessage`s, a message each: `Nic`, `PathMaps`,
-`ProbeBatch`, `LinkEvent`, `FlowReports`, and `FabricTruth`. The same settings and calls give the same
-messages, byte for byte.
+In: `SimSettings`, faults by name, calls of an actuator. Out: `SimMessage`s, a message each: `Nic`,
+`PathMaps`, `ProbeBatch`, `LinkEvent`, `FlowReports`, and `FabricTruth`. The same settings and calls give the
+same messages, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,18 +28,27 @@ from producers.sim.faults import Target, link_states, resolve
 from producers.sim.flow_routes import SimFlowRoutes
 from producers.sim.settings import JobSettings, SimSettings
 from producers.sim.topology import PROBE_PORT, Fleet, LinkKind, Paths
-from producers.sim.workload import SimFlowTable, SimFlow, address_of, job_members, job_phases
+from producers.sim.workload import SimFlow, SimFlowTable, address_of, job_members, job_phases
 from schemas import codec
-from schemas.ids import clock_id, split_nic
-from schemas.topics import FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, WAYS, Topic
+from schemas.ids import clock_id, nic_parts
+from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
-__all__ = ["EVERYTHING", "TICK_NS", "SimMessage", "SimFault", "Simulation", "draw_clocks", "fleet_of", "topology_file"]
+__all__ = [
+    "EVERYTHING",
+    "TICK_NS",
+    "SimFault",
+    "SimMessage",
+    "Simulation",
+    "draw_clocks",
+    "fleet_of",
+    "topology_file",
+]
 
 TICK_NS: Final = 10_000_000
 """What is published is gathered so often; times within are exact to the kernel's step."""
 EPOCH_NS: Final = 1_800_000_000_000_000_000
-EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, WAYS, TRUTH)
+EVERYTHING: Final = (INVENTORY, PATHS, PROBES, LINKS, FLOWS, FLOW_ROUTES, TRUTH)
 
 _SECOND_NS: Final = 1_000_000_000
 _FLOW_TICKS: Final = 10
@@ -160,7 +169,7 @@ class Simulation:
         self._boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
         self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
-        self._ways = SimFlowRoutes(f, s.shard, s.ways, s.route_pairs)
+        self._ways = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)
@@ -307,7 +316,7 @@ class Simulation:
         for nic, name in enumerate(f.nic_ids):
             if self._states.dead.get(nic):
                 continue
-            host, device = split_nic(name)
+            host, device = nic_parts(name)
             yield {
                 "nic": name,
                 "host": host,
@@ -326,8 +335,8 @@ class Simulation:
                 "announced_ns": now_ns,
                 "capabilities": ["probe.udp"],
                 "path_ports": self.path_ports,
-                "turn_ns": self.pace[0],
-                "turn_shots": self.pace[1],
+                "slot_ns": self.pace[0],
+                "slot_probes": self.pace[1],
             }
 
     @property
@@ -339,7 +348,7 @@ class Simulation:
         return round(1e9 * probes / self.settings.rate_pps), 1
 
     def take_turns(self, record: Record) -> None:
-        """Let a NIC of the fleet probe as a `ProbeTurns` says, on its own clock; pass over other fleets.
+        """Let a NIC of the fleet probe as a `ProbeSchedule` says, on its own clock; pass over other fleets.
         Raises ValueError, one line, for what no prober takes."""
         nic = self.fleet.nic_index.get(record["nic"])
         if nic is None:
@@ -353,7 +362,7 @@ class Simulation:
         now_ns = self.kernel.now_ns
         since_ns = fabric_time_ns(record, self.kernel.clock_ns(nic, now_ns)) - record["begin_ns"]
         ways = [at.get(way, -1) for way in schedule_paths(record)]
-        self.kernel.set_turns(nic, now_ns - since_ns, record["turn_ns"], ways)
+        self.kernel.set_schedule(nic, now_ns - since_ns, record["slot_ns"], ways)
 
     def _trace(self) -> None:
         """Tell the paths that were not told yet, or not since they moved."""
@@ -374,7 +383,7 @@ class Simulation:
                     {
                         "path": int(self._group[2][g]),
                         "leg": ("REQUEST", "ANSWER")[leg],
-                        "hops": [names[link] for link in paths.of(g).tolist()],
+                        "links": [names[link] for link in paths.of(g).tolist()],
                         "found": "TRACED",
                         "complete": bool(paths.reached[g]),
                         "since_ns": int(self._since_ns[leg, g]),
@@ -577,13 +586,13 @@ class Simulation:
 
     def _tell_ways(self) -> None:
         """Tell, a few at a time, which links flows could take."""
-        if WAYS.name not in self._tell:
+        if FLOW_ROUTES.name not in self._tell:
             return
         if self._tick % _WAYS_TICKS == 1:
             self._ways.follow(self.book.flows.values())
         system_ns = self._system_ns()
         for key, record in self._ways.take(_WAYS_PER_TICK, self._living(), system_ns, self._states.dead):
-            self._now_out.append(SimMessage(WAYS, key, system_ns, record, gone=record is None))
+            self._now_out.append(SimMessage(FLOW_ROUTES, key, system_ns, record, gone=record is None))
 
     def _look_at_flows(
         self,

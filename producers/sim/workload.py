@@ -1,7 +1,7 @@
 """What the simulated fleet's NICs send: jobs in phases, other traffic, and a book of every flow.
 
-In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and `SimFlowTable`,
-which gives flows to the kernel and makes `FlowReports` of what the kernel says about them.
+In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and
+`SimFlowTable`, which gives flows to the kernel and makes `FlowReports` of what the kernel says about them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from native.sim.fluid import Fluid
 from producers.sim.settings import JobSettings
 from producers.sim.topology import Fleet
-from schemas.ids import split_nic
+from schemas.ids import nic_parts
 
-__all__ = ["FLOW_PORT", "SimFlowTable", "SimFlow", "address_of", "job_members", "job_phases"]
+__all__ = ["FLOW_PORT", "SimFlow", "SimFlowTable", "address_of", "job_members", "job_phases"]
 
 FLOW_PORT: Final = 4791
 """RoCEv2's UDP port: with a flow's source port it decides its way."""
@@ -158,7 +158,7 @@ class SimFlowTable:
         free = self._free.get(source)
         number = free.pop() if free else kernel.add_flow(source, float(fleet.rate_bps[2 * source]))
         self._queue_pairs += 1
-        host, device = split_nic(fleet.nic_ids[source])
+        host, device = nic_parts(fleet.nic_ids[source])
         boot = self._boots[int(fleet.nic_host[source])]
         flow = SimFlow(
             number,
@@ -286,7 +286,7 @@ class SimFlowTable:
             "source_port": flow.port,
             "peer_port": FLOW_PORT,
             "protocol": "ROCE",
-            "hops": flow.hops,
+            "links": flow.hops,
             "job": flow.job,
             "tenant": flow.tenant,
             "bytes_total": int(sums[0] - flow.at_open[0]),

@@ -24,8 +24,8 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DELAYS,
-    FLAPS,
     INVENTORY,
+    LINK_HEALTH,
     LINKS,
     PATHS,
     TOPICS,
@@ -34,10 +34,10 @@ from schemas.topics import (
 from schemas.topology import Topology
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.delays.latency_slo import groups_of
-from streams.links.evidence import sound_event
+from streams.links.validation import validate_link_event
 from streams.links.wiring import Wiring
-from streams.runtime.global_tables import Inventory
 from streams.runtime.live_config import LiveConfig
+from streams.runtime.tables import Inventory
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["MAIN", "AlertsFeed", "Message", "read_from"]
@@ -47,7 +47,7 @@ Published = list[tuple[str, Record]]
 
 WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, PATHS)
 """Topics that are read from their beginning."""
-MAIN: Final[tuple[Topic, ...]] = (*WHOLE, FLAPS, CONTENTION, CLOCK_OFFSETS, LINKS)
+MAIN: Final[tuple[Topic, ...]] = (*WHOLE, LINK_HEALTH, CONTENTION, CLOCK_OFFSETS, LINKS)
 LOOKED_UP: Final = frozenset({CONFIG.name, INVENTORY.name, PATHS.name, CLOCK_OFFSETS.name, LINKS.name})
 """Topics whose bad messages somebody else rejects."""
 
@@ -61,7 +61,7 @@ MARGIN_S: Final = 5.0
 def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dict[str, int]:
     """Return topic to the append time, ns, from which who takes over at `now_ns` must read it again.
 
-    Of `fabric.flaps` it must know each key's last record before as well. `delays_s`: the longest time that
+    Of `fabric.link-health` it must know each key's last record before as well. `delays_s`: the longest time that
     any promise may be broken before it is told.
     """
     heard_s = max(thresholds["alert_agent_s"], thresholds["alert_storm_s"])
@@ -72,7 +72,7 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
         DELAYS: delays_s + MARGIN_S,
     }
     found = {topic.name: now_ns - round(seconds * S) for topic, seconds in back_s.items()}
-    found |= dict.fromkeys((FLAPS.name, CONTENTION.name), now_ns - HORIZON_NS)
+    found |= dict.fromkeys((LINK_HEALTH.name, CONTENTION.name), now_ns - HORIZON_NS)
     return found | dict.fromkeys((topic.name for topic in WHOLE), 0)
 
 
@@ -287,7 +287,7 @@ class AlertsFeed:
             record = codec.decode(message.value, TOPICS[message.topic].record, self._registry)
             if message.topic == LINKS.name:
                 _expect_key(message.key, record)
-                return sound_event(record)
+                return validate_link_event(record)
             if message.topic == CLOCK_OFFSETS.name:
                 return sound_offsets(record, message.append_ns, self._window_ns)[0]
             return record

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from schemas.topics import CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS, LINKS
+from schemas.topics import CLOCK_OFFSETS, CONTENTION, DELAYS, LINK_HEALTH, LINKS
 from streams.alerts.detection import SINCE, Finding
 from streams.delays.latency_slo import EVERYONE, Change, LatencyRules
 from streams.links.prober_health import ProberWatch
@@ -176,7 +176,7 @@ class ShardAlerts:
     def take(
         self, topic: str, key: str, record: Mapping[str, Any] | None, append_ns: int
     ) -> list[tuple[str, Record]]:
-        """Take one record of `fabric.flaps`, `fabric.contention`, `fabric.clock.offsets`, `fabric.links` or
+        """Take one record of `fabric.link-health`, `fabric.contention`, `fabric.clock.offsets`, `fabric.links` or
         `fabric.delays`; None: the key was taken back. Return (key, `Alert`) to publish.
 
         Promises have a time of their own, that of windows: where delays come in between changes nothing.
@@ -188,7 +188,7 @@ class ShardAlerts:
             return self._published()
         self._advance(append_ns - 1)
         self.now_ns = max(self.now_ns, append_ns)
-        if topic == FLAPS.name:
+        if topic == LINK_HEALTH.name:
             self._take_health(key, record)
         elif topic == CONTENTION.name and record is not None:
             self._take_window(record)
@@ -264,7 +264,7 @@ class ShardAlerts:
                 self._over(held, subject, record)
         elif held is None:
             self._want(wanted, subject, record)
-        elif record["judged_ns"] >= held.raised_ns:
+        elif record["evaluated_ns"] >= held.raised_ns:
             self._again(held, wanted, subject, record)
 
     def _wanted(self, record: Mapping[str, Any]) -> str | None:
@@ -291,7 +291,7 @@ class ShardAlerts:
                 self._waiting.setdefault(subject, (self.now_ns + gather_ns, record))
             return
         self._raise(
-            kind, subject, self._severity(kind, record), record["since_ns"], record["judged_ns"],
+            kind, subject, self._severity(kind, record), record["since_ns"], record["evaluated_ns"],
             record["text"], record["links"], _nics([record]), [self._proof(record)], {subject},
         )  # fmt: skip
 
@@ -309,15 +309,15 @@ class ShardAlerts:
         held.clear_at_ns = NEVER
         severity = self._severity(held.kind, record)
         worse = severity == "CRITICAL" and held.severity != "CRITICAL"
-        fresh = record["state"] == "DOWN" and record["judged_ns"] > held.updated_ns
+        fresh = record["state"] == "DOWN" and record["evaluated_ns"] > held.updated_ns
         if worse or (fresh and self._prove(held, record)):
             held.severity = severity if worse else held.severity
             if held.subject == subject and not held.grouped:
                 held.text = record["text"]
-            self._tell(held, record["judged_ns"])
+            self._tell(held, record["evaluated_ns"])
 
     def _over(self, held: _Open, subject: str, record: Mapping[str, Any]) -> None:
-        if record["judged_ns"] < held.raised_ns or subject not in held.members:
+        if record["evaluated_ns"] < held.raised_ns or subject not in held.members:
             return
         held.members.discard(subject)
         held.over_ns = max(held.over_ns, record["since_ns"])
@@ -335,7 +335,7 @@ class ShardAlerts:
             return
         held.members.discard(subject)
         if not held.members:
-            held.over_ns = max(held.over_ns, held.updated_ns, record["judged_ns"] if record else 0)
+            held.over_ns = max(held.over_ns, held.updated_ns, record["evaluated_ns"] if record else 0)
             held.text = f"{held.text}; forgotten, it did not come back"
             held.clear_at_ns = self.now_ns
 
@@ -352,7 +352,7 @@ class ShardAlerts:
             return
         kind = DEATHS[record["kind"]]
         self._raise(
-            kind, subject, "CRITICAL", record["since_ns"], record["judged_ns"], record["text"],
+            kind, subject, "CRITICAL", record["since_ns"], record["evaluated_ns"], record["text"],
             record["links"], _nics([record]), [self._proof(record)], {subject},
         )  # fmt: skip
         if f"{kind}:{subject}:{record['since_ns']}" in self._open and kind == "HOST_DOWN":
@@ -377,7 +377,7 @@ class ShardAlerts:
             of_host.members |= alert.members
             of_host.links += [link for link in alert.links if link not in of_host.links]
             of_host.nics += [nic for nic in alert.nics if nic not in of_host.nics]
-            self._tell(of_host, max(record["judged_ns"], alert.updated_ns))
+            self._tell(of_host, max(record["evaluated_ns"], alert.updated_ns))
 
     def _join_host(self, subject: str, record: Mapping[str, Any]) -> bool:
         """Group a NIC or cable of a host that is down into that host's alert."""
@@ -419,7 +419,7 @@ class ShardAlerts:
         if alert is None:
             raised_ns = min(r["since_ns"] for r in records)
             self._raise(
-                "LINK_DOWN", node, "CRITICAL", raised_ns, max(r["judged_ns"] for r in records), "",
+                "LINK_DOWN", node, "CRITICAL", raised_ns, max(r["evaluated_ns"] for r in records), "",
                 [link for r in records for link in r["links"]], _nics(records),
                 [self._proof(r) for r in records], set(dead), grouped=dead,
                 text_of=lambda a: self._switch_text(node, len(dead), a.raised_ns),
@@ -430,7 +430,7 @@ class ShardAlerts:
                 if cable not in held:
                     self._join(alert, cable, self._health[cable], tell=False)
             alert.text = self._switch_text(node, len(dead), alert.raised_ns)
-            self._tell(alert, record["judged_ns"])
+            self._tell(alert, record["evaluated_ns"])
         for cable in dead:
             self._waiting.pop(cable, None)
 
@@ -448,7 +448,7 @@ class ShardAlerts:
         alert.links += [link for link in record["links"] if link not in alert.links]
         alert.nics += [nic for nic in _nics([record]) if nic not in alert.nics]
         if (self._prove(alert, record) or news) and tell:
-            self._tell(alert, record["judged_ns"])
+            self._tell(alert, record["evaluated_ns"])
 
     # ------------------------------------------------------------------------------------ queues
 
@@ -670,7 +670,7 @@ class ShardAlerts:
 
     @staticmethod
     def _proof(record: Mapping[str, Any]) -> Record:
-        return _proof(FLAPS.name, record["subject"], record["judged_ns"], record["text"])
+        return _proof(LINK_HEALTH.name, record["subject"], record["evaluated_ns"], record["text"])
 
     @staticmethod
     def _queue_proof(w: Mapping[str, Any]) -> Record:
@@ -719,7 +719,7 @@ def _nics(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the NICs that records name."""
     found: dict[str, None] = {}
     for record in records:
-        for name in (record["subject"], *record["others"]):
+        for name in (record["subject"], *record["candidates"]):
             if "/" in name and ">" not in name:
                 found[name] = None
     return list(found)

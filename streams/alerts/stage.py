@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.partitioner import murmur2
 
 from schemas import codec
-from schemas.topics import ALERTS, DELAYS, FLAPS, LINKS, Topic
+from schemas.topics import ALERTS, DELAYS, LINK_HEALTH, LINKS, Topic
 from streams.alerts.ordered_inputs import MAIN, AlertsFeed, Message, read_from
 from streams.delays.latency_slo import groups_of
 from streams.runtime.assignment import Generation, Ownership
@@ -73,7 +73,7 @@ class AlertsStage:
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         self._partitions = await partition_count(bootstrap, LINKS.name)
         alerts = await read_last(bootstrap, ALERTS, registry, lambda r: f"{r['alert_id']}")
-        health = await read_last(bootstrap, FLAPS, registry)
+        health = await read_last(bootstrap, LINK_HEALTH, registry)
         thresholds = self.context.config.thresholds()
         now_ns = self.context.log_clock.now_ns(time.monotonic_ns())
         since_of = read_from(now_ns, thresholds, self._longest_s())
@@ -86,8 +86,8 @@ class AlertsStage:
             log_offset_ns=self.context.clocks.log_offset_ns,
         )  # fmt: skip
         for key, (record, at_ns) in health.items():
-            if at_ns < since_of[FLAPS.name]:
-                feed.offer(Message(at_ns, FLAPS.name, -1, -1, key, None, record))
+            if at_ns < since_of[LINK_HEALTH.name]:
+                feed.offer(Message(at_ns, LINK_HEALTH.name, -1, -1, key, None, record))
         consumer = AIOKafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=POLL_MS
         )

@@ -1,19 +1,18 @@
-"""The solve stage in Faust: a shard's fits in, its clocks out; one writer a shard, by partition.
+"""The clock stage: solves the clocks of each shard, one writer per shard.
 
-In: `fabric.clock.fits`. Out: `ClockOffsets` of each window, in order; then the window's fits are
-acknowledged. A new owner goes on from the last published `ClockOffsets`, the fits just before it and the
-unacknowledged ones.
+Reads `fabric.clock.fits` and publishes the `ClockOffsets` of each window in order; then the window's fits are
+acknowledged. A new owner continues from the last published `ClockOffsets`, the fits just before them and the
+unacknowledged fits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from schemas import codec
@@ -23,20 +22,22 @@ from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
 from streams.links.probe_schedule_stage import TurnsKeeper
-from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
+from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import partition_count, read_tail
+from streams.runtime.shard_stage import ShardStage
 
 __all__ = ["ClockStage"]
 
 log = logging.getLogger(__name__)
 
-MS: Final = 1_000_000
-TICK_S: Final = 0.02
+NS_PER_MS: Final = 1_000_000
+CHECK_S: Final = 0.02
+"""s between two checks for windows whose grace period has ended."""
 TAIL_RECORDS: Final = 200
-"""Newest `ClockOffsets` of each partition in which a new owner looks for its shards' state."""
+"""Newest `ClockOffsets` of each partition from which a new owner recovers its shards."""
 TAIL_WINDOWS: Final = 8
-"""Windows of fits before the last solved one from which a new owner learns the pairs' floors."""
+"""Windows of fits before the last solved one from which a new owner learns the pairs' delay floors."""
 
 
 @dataclass(slots=True)
@@ -45,111 +46,112 @@ class _Shard:
     barrier: WindowBarrier
 
 
-_Part = KeyedState[_Shard]
-"""What is kept of a partition."""
+_Partition = PartitionState[KeyedState[_Shard]]
 
 
-class ClockStage:
-    """One worker's shards."""
+class ClockStage(ShardStage[_Shard]):
+    """The clocks of one worker's shards."""
+
+    name = "solve"
+    topic = CLOCK_FITS
 
     def __init__(self, context: WorkerContext) -> None:
-        self.context = context
-        self.window_ns = context.settings.window_ms * MS
-        self.partitions: Assignment[_Part] = Assignment(
-            context, "solve", CLOCK_FITS, start=self._start, recover=self._recover, take=self._take
-        )
-        self._turns = TurnsKeeper(context, self._shards)
-        self._come = asyncio.Event()
+        super().__init__(context)
+        self.window_ns = context.settings.window_ms * NS_PER_MS
+        self._schedules = TurnsKeeper(context, lambda: [name for _, name, _ in self.shards()])
+        self._arrived = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "solve")
 
-    def _shards(self) -> list[str]:
-        """Return the shards whose clocks are solved here."""
-        return [name for partition in self.partitions for name in partition.state]
+    def start(self) -> None:
+        """Solve windows as soon as they are complete, and publish probe schedules."""
+        self.every(CHECK_S, self._solve_all, wake=self._arrived)
+        self._schedules.start()
 
-    def _start(self) -> None:
-        self.context.task("solve timer", self._solve_forever())
-        self._turns.start()
-
-    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
+    async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
+        """Read the newest offsets and fits; return a function that creates a shard's state from them."""
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
         past = await read_tail(
-            bootstrap, CLOCK_OFFSETS.name, TAIL_RECORDS, registry,
+            bootstrap,
+            CLOCK_OFFSETS.name,
+            TAIL_RECORDS,
+            registry,
             lambda record, append_ns: sound_offsets(record, append_ns, self.window_ns)[0],
-        )  # fmt: skip
+        )
         count = await partition_count(bootstrap, PROBES.name)
         sources = [f"{PROBES.name}/{number}" for number in range(count)]
         past_fits = await read_tail(
-            bootstrap, CLOCK_FITS.name, TAIL_WINDOWS * count, registry,
+            bootstrap,
+            CLOCK_FITS.name,
+            TAIL_WINDOWS * count,
+            registry,
             lambda record, append_ns: validate_fits(record, append_ns, self.window_ns)[0],
-        )  # fmt: skip
-        for partition in taken:
-            partition.state = KeyedState(partial(self._new_shard, past, past_fits, sources))
+        )
 
-    async def _take(self, message: Message[_Part]) -> None:
-        fits = await self.partitions.read(message, self._decode)
-        if fits is None:
-            return
-        shard = message.partition.state[fits["shard"]]
-        if shard.barrier.add(fits, message.offset, time.monotonic_ns(), message.offset):
-            self._come.set()
-        else:
-            log.info("solve: %s of window %d came after its solve", fits["source"], fits["window"])
-            self.partitions.done(message.partition, [message.offset])
+        def create(partition: _Partition, name: str) -> _Shard:
+            settings = self.context.settings.solve
+            clocks = ShardClocks(name, SolveParameters(**settings.model_dump(exclude={"grace_ms"})))
+            clocks.recover(past)
+            self._learn_floors(clocks, past_fits)
+            return _Shard(clocks, WindowBarrier(sources, settings.grace_ms * NS_PER_MS, clocks.last_window))
 
-    def _decode(self, message: Message[_Part], value: bytes) -> codec.Record:
-        fits = codec.decode(value, CLOCK_FITS.record, self.context.registry)
-        fits, left_out = validate_fits(fits, message.append_ns, self.window_ns)
-        if left_out:
-            log.warning("solve: %s of window %d: %d elements no clock can have", fits["source"],
-                        fits["window"], left_out)  # fmt: skip
-        return fits
+        return create
 
-    def _new_shard(
-        self, past: list[codec.Record], past_fits: list[codec.Record], sources: list[str], name: str
-    ) -> _Shard:
-        settings = self.context.settings.solve
-        clocks = ShardClocks(name, SolveParameters(**settings.model_dump(exclude={"grace_ms"})))
-        clocks.recover(past)
-        self._remember(clocks, past_fits)
-        return _Shard(clocks, WindowBarrier(sources, settings.grace_ms * MS, clocks.last_window))
-
-    def _remember(self, clocks: ShardClocks, past_fits: list[codec.Record]) -> None:
-        """Show the shard's new owner the fits of the windows before the last solved one."""
+    def _learn_floors(self, clocks: ShardClocks, past_fits: Iterable[codec.Record]) -> None:
+        """Replay the fits of the windows before the last solved one."""
         windows: dict[int, list[codec.Record]] = {}
         for fits in past_fits:
             if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
                 windows.setdefault(fits["window"], []).append(fits)
         clock_of = self.context.inventory.clock_of()
         for window in sorted(windows)[-TAIL_WINDOWS:]:
-            clocks.remember(window, self.window_ns, windows[window], clock_of)
+            clocks.learn_floors(window, self.window_ns, windows[window], clock_of)
 
-    async def _solve_forever(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._come.wait(), TICK_S)
-            self._come.clear()
-            async with self.partitions.lock:
-                for partition in self.partitions:
-                    for shard in list(partition.state.values()):
-                        for window in shard.barrier.ready(time.monotonic_ns()):
-                            if not partition.revoking:
-                                await self._solve(partition, shard, window)
+    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
+        """Add a message's fits to the barrier of its shard."""
+        fits = await self.partitions.read(message, self._decode)
+        if fits is None:
+            return
+        shard = message.partition.state[fits["shard"]]
+        if shard.barrier.add(fits, message.offset, time.monotonic_ns(), message.offset):
+            self._arrived.set()
+        else:
+            log.info("solve: %s of window %d arrived after its solve", fits["source"], fits["window"])
+            self.partitions.done(message.partition, [message.offset])
 
-    async def _solve(self, partition: PartitionState[_Part], shard: _Shard, window: CompleteWindow) -> None:
+    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> codec.Record:
+        decoded = codec.decode(value, CLOCK_FITS.record, self.context.registry)
+        fits, left_out = validate_fits(decoded, message.append_ns, self.window_ns)
+        if left_out:
+            source, window = fits["source"], fits["window"]
+            log.warning("solve: %s of window %d: ignored %d implausible elements", source, window, left_out)
+        return fits
+
+    async def _solve_all(self) -> None:
+        async with self.partitions.lock:
+            for partition, _, shard in self.shards():
+                for window in shard.barrier.ready(time.monotonic_ns()):
+                    if not partition.revoking:
+                        await self._solve(partition, shard, window)
+
+    async def _solve(self, partition: _Partition, shard: _Shard, window: CompleteWindow) -> None:
         if window.missing:
             log.info("solve: window %d without %s", window.window, ", ".join(window.missing))
-        clock_of, errors_ns = self.context.inventory.clock_of(), self.context.inventory.stamp_errors_ns()
+        clock_of = self.context.inventory.clock_of()
+        errors_ns = self.context.inventory.stamp_errors_ns()
 
-        def work() -> list[tuple[str, bytes]]:
+        def solve() -> list[tuple[str, bytes]]:
             records = shard.clocks.solve(
                 window.window, self.window_ns, window.fits, clock_of, stamp_error_ns=errors_ns
             )
+            solved_ns = time.time_ns()
             return [
-                (f"{r['shard']}/{r['part']}", codec.encode(CLOCK_OFFSETS.record, r, self.context.registry))
-                for r in records
+                (f"{r['shard']}/{r['part']}", self._encode({**r, "solved_ns": solved_ns})) for r in records
             ]
 
-        encoded = await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
         sent = [await self.partitions.send(partition, CLOCK_OFFSETS, key, value) for key, value in encoded]
         await asyncio.gather(*sent)
         self.partitions.done(partition, window.tokens)
+
+    def _encode(self, offsets: codec.Record) -> bytes:
+        return codec.encode(CLOCK_OFFSETS.record, offsets, self.context.registry)

@@ -1,8 +1,7 @@
-"""What may enter the clock solve: `ClockFits` that a worker can have made.
+"""Validates `ClockFits` before the clock solve.
 
-In: a decoded record and its log append time. Out: the record without those pairs and probers whose figures no
-clock has; or `BadRecord`. One absurd number would else end the solver, or move its windows out of reach, for
-as long as the record is read again.
+Implausible pairs and probers are left out, and an implausible record raises `BadRecord`. Otherwise one absurd
+number would stop the solver, or move its windows out of reach, each time the record is read.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from schemas import codec
 __all__ = ["MAX_NS", "validate_fits"]
 
 MAX_NS: Final = 2**62
-"""Times are held within this, as the decoder of samples holds them."""
+"""Limit of times, as in the decoder of samples."""
 MAX_PPB: Final = 1e9
 MAX_SIGMA: Final = 1e18
-MAX_CORNERS: Final = 64
+MAX_VERTICES: Final = 64
 MAX_AFTER_NS: Final = 1e12
 AHEAD_WINDOWS: Final = 1
-"""Windows that a record may be ahead of the log's clock: a prober that fits for itself estimates it."""
+"""Windows by which a record may be ahead of the log's clock: a prober that fits its own samples estimates
+that clock."""
 
 
 def validate_fits(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
-    """Return the record as it may be solved, and how many of its pairs and probers were left out.
+    """Return the record without implausible pairs and probers, and their number.
 
-    Raises BadRecord where the window has not come yet by the log's clock, or the record tells of another
-    window length.
+    Raises BadRecord if the window has not begun by the log's clock, or has another length.
     """
     window = fits["window"]
     latest = append_ns // window_ns + AHEAD_WINDOWS
@@ -39,13 +38,13 @@ def validate_fits(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[c
             "OUT_OF_RANGE",
             f"ClockFits.window_start_ns: {fits['window_start_ns']}, expected {window * window_ns}",
         )
-    pairs = [pair for pair in fits["pairs"] if _sound_pair(pair)]
-    nics = [nic for nic in fits["nics"] if _sound_nic(nic)]
+    pairs = [pair for pair in fits["pairs"] if _is_plausible_pair(pair)]
+    nics = [nic for nic in fits["nics"] if _is_plausible_nic(nic)]
     left_out = len(fits["pairs"]) - len(pairs) + len(fits["nics"]) - len(nics)
     return ({**fits, "pairs": pairs, "nics": nics} if left_out else fits), left_out
 
 
-def _sound_pair(pair: Mapping[str, Any]) -> bool:
+def _is_plausible_pair(pair: Mapping[str, Any]) -> bool:
     return bool(
         abs(pair["at_ns"]) <= MAX_NS
         and abs(pair["offset_ns"]) <= 2 * MAX_NS
@@ -55,19 +54,19 @@ def _sound_pair(pair: Mapping[str, Any]) -> bool:
         and abs(pair["rtt_min_ns"]) <= 2 * MAX_NS
         and 0 <= pair.get("margin_ns", 0) <= 2 * MAX_NS
         and 0 <= pair.get("noise_ns", 0) <= MAX_SIGMA
-        and _sound_corners(pair, "forward")
-        and _sound_corners(pair, "reverse")
+        and _is_plausible_hull(pair, "forward")
+        and _is_plausible_hull(pair, "reverse")
     )
 
 
-def _sound_corners(pair: Mapping[str, Any], direction: str) -> bool:
+def _is_plausible_hull(pair: Mapping[str, Any], direction: str) -> bool:
     after, delay = pair.get(f"{direction}_after_ns", ()), pair.get(f"{direction}_delay_ns", ())
     return (
-        len(after) == len(delay) <= MAX_CORNERS
+        len(after) == len(delay) <= MAX_VERTICES
         and all(abs(each) <= MAX_AFTER_NS for each in after)
         and all(abs(each) <= 2 * MAX_NS for each in delay)
     )
 
 
-def _sound_nic(nic: Mapping[str, Any]) -> bool:
+def _is_plausible_nic(nic: Mapping[str, Any]) -> bool:
     return all(abs(nic[name]) <= MAX_NS for name in ("clock_ns", "system_ns", "append_ns"))

@@ -1,8 +1,9 @@
-"""The map stage in Faust: probes in, fits and path delays out.
+"""The delay stage: fits probe samples and reduces them to path delays, by source partition.
 
-In: `fabric.probes`, this worker's partitions. Out: per source partition and window `ClockFits`, then
-`PathDelays` a NIC; once the log has acknowledged them, the window's messages are acknowledged. On a rebalance
-what is held is dropped: the next owner reads it again and cuts it by the offset ranges that were published.
+Reads `fabric.probes`. For each source partition and window it publishes `ClockFits`, then `PathDelays` for
+each NIC; once the log has acknowledged them, the window's messages are acknowledged. A rebalance drops
+unpublished windows: the next owner reads their messages again and cuts windows by the published offset
+ranges.
 """
 
 from __future__ import annotations
@@ -22,42 +23,51 @@ from schemas import codec
 from schemas.topics import CLOCK_FITS, DELAYS, PATH_QUEUEING, PROBES
 from streams.delays.counters import JumpLimit, NicState
 from streams.delays.queueing import SUB_SLOTS, SourceQueueing, slot_ns_of
-from streams.delays.records import Fitted, Member, clock_fits, fit_window, path_delays
+from streams.delays.records import Fitted, clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.windows import Range
-from streams.runtime.assignment import Assignment, Message, PartitionState
+from streams.runtime.assignment import Message, PartitionState
 from streams.runtime.columnar import encode_columnar
 from streams.runtime.context import WorkerContext
-from streams.runtime.global_tables import Inventory, read_tail
+from streams.runtime.global_tables import read_tail
+from streams.runtime.shard_stage import PartitionStage
+from streams.runtime.tables import Inventory, Member
 from streams.settings import StreamSettings
 
 __all__ = ["DelayStage", "recovered"]
 
 log = logging.getLogger(__name__)
 
-MS: Final = 1_000_000
-TICK_S: Final = 0.01
+NS_PER_MS: Final = 1_000_000
+CHECK_S: Final = 0.01
+"""s between two checks for silent partitions."""
 QUEUEING_S: Final = 0.01
-"""s between two records of what the paths' queueing is."""
+"""s between two `PathQueueing` records."""
 TAIL_QUEUEING: Final = 40
-"""Newest `PathQueueing` of each partition from which a new owner learns floors."""
+"""Newest `PathQueueing` of each partition from which a new owner learns delay floors."""
 TAIL_WINDOWS: Final = 16
-"""Published windows of each source that a new owner looks back on: commits are some two windows behind."""
+"""Published windows of each source that a new owner reads: commits are about two windows behind."""
+MIN_TAIL_PARTITIONS: Final = 8
 
 
 @dataclass(slots=True)
-class _Part:
-    """What is kept of a source partition."""
+class _Source:
+    """The state of a source partition."""
 
     source: Source
     queueing: SourceQueueing
-    seen_ns: int
-    """When the last message came, or the partition."""
+    received_ns: int
+    """Monotonic time of the last message, or of the recovery."""
+
+
+_Partition = PartitionState[_Source]
 
 
 @dataclass(slots=True)
 class _Job:
-    partition: PartitionState[_Part]
+    """A closed window to publish."""
+
+    partition: _Partition
     window: ClosedWindow
     lag_messages: int
     samples: int
@@ -66,7 +76,7 @@ class _Job:
 
 
 class _Members(dict[str, Member]):
-    """Every NIC's member, also of those that the inventory does not know."""
+    """NIC to member, including NICs that the inventory does not know."""
 
     def __init__(self, inventory: Inventory) -> None:
         super().__init__()
@@ -81,15 +91,17 @@ class _Members(dict[str, Member]):
 
 
 def source_name(tp: TP) -> str:
-    """Return the name of a source partition, as `ClockFits.source` has it."""
+    """Return the name of a source partition, as in `ClockFits.source`."""
     return f"{tp.topic}/{tp.partition}"
 
 
 def recovered(
     records: Iterable[codec.Record], source: str, position: int | None
 ) -> tuple[list[Range], dict[str, NicState]]:
-    """Return what a new owner of `source` goes on from: the published ranges, and the probers' states as they
-    were at `position`, where it begins to read."""
+    """Return the past from which a new owner of `source` continues.
+
+    That is the published offset ranges, and the probers' states at `position`, the first offset to read.
+    """
     ranges: dict[int, Range] = {}
     states: dict[str, tuple[int, NicState]] = {}
     begin = 0 if position is None else position
@@ -106,149 +118,147 @@ def recovered(
     return sorted(ranges.values()), {nic: state for nic, (_, state) in states.items()}
 
 
-class DelayStage:
-    """One worker's source partitions."""
+class DelayStage(PartitionStage[_Source]):
+    """The source partitions of one worker."""
+
+    name = "map"
+    topic = PROBES
 
     def __init__(self, context: WorkerContext) -> None:
-        self.context = context
+        super().__init__(context)
         self.settings: StreamSettings = context.settings
-        self.window_ns = self.settings.window_ms * MS
-        self.silence_ns = self.settings.silence_ms * MS
+        self.window_ns = self.settings.window_ms * NS_PER_MS
+        self.silence_ns = self.settings.silence_ms * NS_PER_MS
         self.limit = JumpLimit(self.settings.clock_jump_us * 1000, self.settings.clock_jump_ppm)
-        self.partitions: Assignment[_Part] = Assignment(
-            context, "map", PROBES,
-            start=self._start, recover=self._recover, take=self._take, on_revoke=self._on_revoke,
-        )  # fmt: skip
         self._jobs: list[_Job] = []
-        self._job_came = asyncio.Event()
-        self._batch_came = asyncio.Event()
-        self._room_left = asyncio.Event()
-        self._room_left.set()
+        self._job_queued = asyncio.Event()
+        self._batch_arrived = asyncio.Event()
+        self._capacity = asyncio.Event()
+        """Set while fewer than `max_waiting_samples` samples wait to be published."""
+        self._capacity.set()
         self._waiting_samples = 0
         self._pool = ThreadPoolExecutor(1, "map")
 
-    def _start(self) -> None:
-        self.context.task("map timer", self._tick_forever())
-        self.context.task("map publisher", self._publish_forever())
-        self.context.task("map queueing", self._queueing_forever())
+    def start(self) -> None:
+        """Close the windows of silent partitions, publish closed windows, and publish path queueing."""
+        self.every(CHECK_S, self._close_silent)
+        self.every(None, self._publish_queued, wake=self._job_queued, name="publisher")
+        queueing = self._publish_queueing
+        self.every(None, queueing, wake=self._batch_arrived, settle_s=QUEUEING_S, name="queueing")
 
-    def _on_revoke(self, _: list[PartitionState[_Part]]) -> None:
-        """Drop what is not being published."""
+    def on_revoke(self, partitions: list[_Partition]) -> None:
+        """Drop the windows that are not being published."""
         self._jobs.clear()
         self._waiting_samples = 0
-        self._room_left.set()
+        self._capacity.set()
 
-    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
+    async def recover(self, partitions: list[_Partition]) -> None:
+        """Recover sources from published fits, and delay floors from published queueing."""
         bootstrap, registry = self.context.settings.bootstrap, self.context.registry
-        tail = TAIL_WINDOWS * max(8, len(taken)) * max(1, len(self.context.inventory.shards()))
+        shards = max(1, len(self.context.inventory.shards()))
+        tail = TAIL_WINDOWS * max(MIN_TAIL_PARTITIONS, len(partitions)) * shards
         records = await read_tail(bootstrap, CLOCK_FITS.name, tail, registry)
         floors = await read_tail(bootstrap, PATH_QUEUEING.name, TAIL_QUEUEING, registry)
         slot_ns = self.slot_ns()
-        for partition in taken:
+        for partition in partitions:
             name = source_name(partition.tp)
             queueing = SourceQueueing(name, slot_ns)
             queueing.recover(floors)
             ranges, states = recovered(records, name, partition.next_offset)
             source = Source(name, self.window_ns, self.silence_ns, ranges, states)
-            partition.state = _Part(source, queueing, time.monotonic_ns())
+            partition.state = _Source(source, queueing, time.monotonic_ns())
 
-    async def _take(self, message: Message[_Part]) -> None:
-        partition, part, offset = message.partition, message.partition.state, message.offset
-        part.seen_ns = time.monotonic_ns()
-        self.context.log_clock.observe(message.append_ns, part.seen_ns)
+    async def process(self, message: Message[_Source]) -> None:
+        """Add a probe batch to its source; wait while too many samples are unpublished."""
+        partition, state, offset = message.partition, message.partition.state, message.offset
+        state.received_ns = time.monotonic_ns()
+        self.context.log_clock.observe(message.append_ns, state.received_ns)
         if message.value is None:
-            closed = part.source.skip(message.append_ns, offset, offset)
+            closed = state.source.skip(message.append_ns, offset, offset)
         else:
-            batch = None
-            try:
-                batch = self._decode(message.key, message.value)
-            except (codec.BadRecord, BadBatch) as error:
-                await self.partitions.reject(message, error, "map")
-            closed = part.source.add(message.append_ns, offset, len(message.value), batch, offset)
+            batch = await self._decoded(message, message.value)
+            closed = state.source.add(message.append_ns, offset, len(message.value), batch, offset)
             if batch is not None:
-                part.queueing.add(batch, message.append_ns, offset, self.context.clocks.models())
-                self._batch_came.set()
+                state.queueing.add(batch, message.append_ns, offset, self.context.clocks.models())
+                self._batch_arrived.set()
         if closed:
             self._enqueue(partition, closed)
-            await self._room_left.wait()
+            await self._capacity.wait()
 
-    def _decode(self, key: bytes | None, value: bytes) -> ProbeColumns:
-        batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.context.registry))
-        if key != batch.nic.encode():
-            raise codec.BadRecord("WRONG_KEY", f"key {key!r}, expected the batch's NIC {batch.nic!r}")
+    async def _decoded(self, message: Message[_Source], value: bytes) -> ProbeColumns | None:
+        """Return the batch; None, after publishing its reject, if it is invalid."""
+        try:
+            batch = decode_probe_batch(value, codec.body_start(value, PROBES.record, self.context.registry))
+            if message.key != batch.nic.encode():
+                expected = f"key {message.key!r}, expected the batch's NIC {batch.nic!r}"
+                raise codec.BadRecord("WRONG_KEY", expected)
+        except (codec.BadRecord, BadBatch) as error:
+            await self.partitions.reject(message, error, "map")
+            return None
         return batch
 
-    async def _tick_forever(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            now_ns = time.monotonic_ns()
-            log_now_ns = self.context.log_clock.now_ns(now_ns)
-            for partition in self.partitions:
-                quiet_ns = now_ns - partition.state.seen_ns
-                if quiet_ns < self.silence_ns:
-                    continue
-                closed = partition.state.source.tick(
-                    log_now_ns, quiet_ns, self.partitions.caught_up(partition)
-                )
-                if closed:
-                    self._enqueue(partition, closed)
+    async def _close_silent(self) -> None:
+        now_ns = time.monotonic_ns()
+        log_now_ns = self.context.log_clock.now_ns(now_ns)
+        for partition in self.partitions:
+            silent_ns = now_ns - partition.state.received_ns
+            if silent_ns < self.silence_ns:
+                continue
+            caught_up = self.partitions.caught_up(partition)
+            closed = partition.state.source.tick(log_now_ns, silent_ns, caught_up)
+            if closed:
+                self._enqueue(partition, closed)
 
     def slot_ns(self) -> int:
-        """Return ns of a slot of `PathQueueing`: as the settings say, else by the rate of the NICs."""
+        """Return the slot length of `PathQueueing`: from the settings, else from the fastest rate."""
         if self.settings.queue_slot_us is not None:
             return self.settings.queue_slot_us * 1000 // SUB_SLOTS
         return slot_ns_of(self.context.fastest_bps()) // SUB_SLOTS
 
-    async def _queueing_forever(self) -> None:
-        """Send what the paths' queueing is, soon and often; nothing is acknowledged by it."""
-        while True:
-            await self._batch_came.wait()
-            await asyncio.sleep(QUEUEING_S)
-            self._batch_came.clear()
-            for partition in self.partitions:
-                if partition.revoking or not partition.state.queueing.waiting:
-                    continue
-                records = partition.state.queueing.take(_Members(self.context.inventory))
-                encoded = [
-                    (r["shard"], encode_columnar(PATH_QUEUEING.record, r, self.context.registry))
-                    for r in records
-                ]
-                sent = [
-                    await self.partitions.send(partition, PATH_QUEUEING, shard, value)
-                    for shard, value in encoded
-                ]
-                await asyncio.gather(*sent)
+    async def _publish_queueing(self) -> None:
+        """Publish the newest path queueing; no message is acknowledged by it."""
+        for partition in self.partitions:
+            if partition.revoking or not partition.state.queueing.waiting:
+                continue
+            records = partition.state.queueing.take(_Members(self.context.inventory))
+            encoded = [
+                (r["shard"], encode_columnar(PATH_QUEUEING.record, r, self.context.registry)) for r in records
+            ]
+            sent = [
+                await self.partitions.send(partition, PATH_QUEUEING, shard, value) for shard, value in encoded
+            ]
+            await asyncio.gather(*sent)
 
-    def _enqueue(self, partition: PartitionState[_Part], closed: list[ClosedWindow]) -> None:
+    def _enqueue(self, partition: _Partition, closed: list[ClosedWindow]) -> None:
         if partition.revoking:
             return
-        highwater = self.context.highwater(partition.tp)
-        lag = (
-            -1
-            if highwater is None or partition.next_offset is None
-            else max(0, highwater - partition.next_offset)
-        )
+        lag = self._lag_messages(partition)
         for window in closed:
             job = _Job(partition, window, lag, window.samples)
             self._jobs.append(job)
             self._waiting_samples += job.samples
             if window.duplicates:
-                log.info("map: %s: %d batches came twice", window.source, window.duplicates)
-        if self._waiting_samples > self.settings.held_samples:
-            self._room_left.clear()
-        self._job_came.set()
+                log.info("map: %s: %d duplicate batches", window.source, window.duplicates)
+        if self._waiting_samples > self.settings.max_waiting_samples:
+            self._capacity.clear()
+        self._job_queued.set()
 
-    async def _publish_forever(self) -> None:
-        while True:
-            await self._job_came.wait()
-            self._job_came.clear()
-            while self._jobs:
-                jobs, self._jobs = self._jobs, []
-                async with self.partitions.lock:
-                    await self._publish(jobs)
+    def _lag_messages(self, partition: _Partition) -> int:
+        """Return the number of unread messages of a partition; -1: unknown."""
+        highwater = self.context.highwater(partition.tp)
+        if highwater is None or partition.next_offset is None:
+            return -1
+        return max(0, highwater - partition.next_offset)
+
+    async def _publish_queued(self) -> None:
+        while self._jobs:
+            jobs, self._jobs = self._jobs, []
+            async with self.partitions.lock:
+                await self._publish(jobs)
 
     async def _publish(self, jobs: list[_Job]) -> None:
-        """Publish closed windows: the fits of all first, since the solver waits for them, then the delays."""
+        """Publish the fits of all closed windows first, because the solver waits for them; then the
+        delays."""
         loop = asyncio.get_running_loop()
         for job in jobs:
             members = {nic: self.context.inventory.member(nic) for nic in job.window.nics}
@@ -264,11 +274,15 @@ class DelayStage:
         for job in jobs:
             await asyncio.gather(*job.sent)
             await self.partitions.flush(job.partition)
-            if not job.partition.revoking:
-                self.partitions.done(job.partition, job.window.tokens)
-                self._waiting_samples -= job.samples
-                if self._waiting_samples <= self.settings.held_samples:
-                    self._room_left.set()
+            self._acknowledge(job)
+
+    def _acknowledge(self, job: _Job) -> None:
+        if job.partition.revoking:
+            return
+        self.partitions.done(job.partition, job.window.tokens)
+        self._waiting_samples -= job.samples
+        if self._waiting_samples <= self.settings.max_waiting_samples:
+            self._capacity.set()
 
     def _encode_fits(
         self, job: _Job, members: dict[str, Member], shards: list[str]
@@ -279,13 +293,15 @@ class DelayStage:
         return [(r["shard"], codec.encode(CLOCK_FITS.record, r, self.context.registry)) for r in records]
 
     async def _publish_delays(self, job: _Job) -> None:
-        offsets, window = self.context.clocks, job.window
-        models = offsets.models()
+        clocks, window = self.context.clocks, job.window
+        models = clocks.models()
         end_ns = (window.cut.window + 1) * self.window_ns
         work = [
-            (nic.samples, self.context.inventory.member(name), offsets.state_of(name, end_ns))
+            (nic.samples, self.context.inventory.member(name), clocks.state_of(name, end_ns))
             for name, nic in sorted(window.nics.items())
         ]
+        head = codec.header(DELAYS.record, self.context.registry)
+        log_offset_ns = clocks.log_offset_ns
 
         def encode() -> list[tuple[str, bytes]]:
             return [
@@ -296,8 +312,6 @@ class DelayStage:
                 )
             ]
 
-        head = codec.header(DELAYS.record, self.context.registry)
-        log_offset_ns = offsets.log_offset_ns
         for key, value in await asyncio.get_running_loop().run_in_executor(self._pool, encode):
             job.sent.append(await self.partitions.send(job.partition, DELAYS, key, value))
         window.nics.clear()

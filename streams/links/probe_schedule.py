@@ -1,6 +1,6 @@
 """Turns for a shard's probers: who looks at which links when, so that each is looked at in even steps.
 
-In: the pace of each prober, the paths that are known, the clocks. Out: `ProbeTurns` of each NIC. How ways are
+In: the pace of each prober, the paths that are known, the clocks. Out: `ProbeSchedule` of each NIC. How ways are
 chosen stands in native/core/turns.c. Pure; the same input gives the same turns.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from native.core import ClockLine
-from native.core.turns import plan_turns
+from native.core.turns import plan_schedule
 from streams.runtime.route_table import REQUEST, RouteTable
 
 __all__ = ["Plan", "plan_shard", "records_of"]
@@ -85,7 +85,7 @@ def _planned(
     phase[drawn] = np.arange(len(nics)) / len(nics)
     most = max(len(ways[nic]) for nic in nics)
     turns = min(MOST_TURNS, max(1, -(-ROUNDS * most // shots)))
-    chosen = plan_turns(
+    chosen = plan_schedule(
         way_start, hop_start, hop_link, len(numbers), phase, turns=turns, shots=shots, seed=len(nics)
     )
     return {
@@ -99,7 +99,7 @@ def _planned(
 def records_of(
     plans: Mapping[str, Plan], shard: str, lines: Mapping[str, ClockLine], now_ns: int
 ) -> dict[str, Record]:
-    """Return NIC to its `ProbeTurns`, of those whose clock is known. `now_ns`: fabric time.
+    """Return NIC to its `ProbeSchedule`, of those whose clock is known. `now_ns`: fabric time.
 
     Turns begin at round times, so that a plan made anew goes on where the last one was.
     """
@@ -116,8 +116,8 @@ def records_of(
             "shard": shard,
             "planned_ns": now_ns,
             "begin_ns": begin_ns + round(plan.phase * plan.turn_ns),
-            "turn_ns": float(plan.turn_ns),
-            "shots": plan.shots,
+            "slot_ns": float(plan.turn_ns),
+            "probes_per_slot": plan.shots,
             "clock_at_ns": line.at_ns,
             "offset_ns": line.offset_ns,
             "drift_ppb": line.drift_ppb,

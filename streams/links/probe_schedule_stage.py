@@ -1,7 +1,7 @@
 """Turns for the probers of the shards whose clocks this worker solves: planned when paths change, told anew
 when a clock has strayed from what was told of it.
 
-In: the lookups. Out: `fabric.turns`. What a dead worker told stands until its successor tells again.
+In: the lookups. Out: `fabric.probe-schedules`. What a dead worker told stands until its successor tells again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from native.core import ClockLine
 from schemas import codec
-from schemas.topics import TURNS
+from schemas.topics import PROBE_SCHEDULES
 from streams.links.probe_schedule import Plan, plan_shard, records_of
 from streams.runtime.context import WorkerContext
 
@@ -98,7 +98,7 @@ class TurnsKeeper:
         due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, lines.get(nic), now_s)}
         sent = []
         for nic, record in records_of(due, shard, lines, now_ns).items():
-            sent.append(await self.context.send(TURNS.name, nic, TURNS.record, record))
+            sent.append(await self.context.send(PROBE_SCHEDULES.name, nic, PROBE_SCHEDULES.record, record))
             self._told[nic] = (record, now_s)
         await asyncio.gather(*sent)
 

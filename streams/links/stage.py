@@ -1,6 +1,6 @@
 """Link health in Faust: evidence about links in, what is UP, GREY, FLAPPING or DOWN out; one writer a shard.
 
-In: `fabric.links`, and the links of paths as a lookup. Out: `LinkHealth` on `fabric.flaps`, at once. Evidence
+In: `fabric.links`, and the links of paths as a lookup. Out: `LinkHealth` on `fabric.link-health`, at once. Evidence
 is acknowledged when what it led to is, and some seconds later: a new owner goes on from the last record of
 each subject and that much evidence, of which it counts nothing twice.
 """
@@ -17,9 +17,9 @@ from functools import partial
 from typing import Final
 
 from schemas import codec
-from schemas.topics import FLAPS, LINKS
-from streams.links.evidence import sound_event
+from schemas.topics import LINK_HEALTH, LINKS
 from streams.links.health import Change, ShardHealth
+from streams.links.validation import validate_link_event
 from streams.runtime.acks import pop_before
 from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
 from streams.runtime.context import WorkerContext
@@ -62,7 +62,7 @@ class LinksStage:
         self.context.task("links acknowledgement", self._acknowledge_forever())
 
     async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
-        last = await read_last(self.context.settings.bootstrap, FLAPS, self.context.registry)
+        last = await read_last(self.context.settings.bootstrap, LINK_HEALTH, self.context.registry)
         past = [record for record, _ in last.values()]
         for partition in taken:
             partition.state = _Part(KeyedState(partial(self._new_shard, partition, past)))
@@ -80,7 +80,7 @@ class LinksStage:
         if message.value is None:
             return
         try:
-            event = sound_event(codec.decode(message.value, LINKS.record, self.context.registry))
+            event = validate_link_event(codec.decode(message.value, LINKS.record, self.context.registry))
             if message.key != event["shard"].encode():
                 raise codec.BadRecord("WRONG_KEY", f"key {message.key!r}, expected shard {event['shard']!r}")
         except codec.BadRecord as error:
@@ -89,7 +89,7 @@ class LinksStage:
         self.context.evidence_tap(message.partition.tp.partition, message.offset, message.append_ns, event)
         health = message.partition.state.shards[event["shard"]]
         self._tell(health)
-        changes = health.take(event, message.append_ns, self.context.routes, message.offset)
+        changes = health.ingest(event, message.append_ns, self.context.paths, message.offset)
         await self._publish(message.partition, changes)
         self._taken.set()
 
@@ -118,10 +118,10 @@ class LinksStage:
 
     async def _publish(self, partition: PartitionState[_Part], changes: list[Change]) -> None:
         for subject, record in changes:
-            if record is not None and record["seq"] and record["judged_ns"] >= partition.state.newest_ns:
+            if record is not None and record["seq"] and record["evaluated_ns"] >= partition.state.newest_ns:
                 log.info("links: %s", record["text"])
-            value = None if record is None else codec.encode(FLAPS.record, record, self.context.registry)
-            await self.partitions.publish(partition, FLAPS, subject, value)
+            value = None if record is None else codec.encode(LINK_HEALTH.record, record, self.context.registry)
+            await self.partitions.publish(partition, LINK_HEALTH, subject, value)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -138,7 +138,7 @@ class LinksStage:
                     for health in due:
                         if not partition.revoking:
                             self._tell(health)
-                            await self._publish(partition, health.tick(now_ns))
+                            await self._publish(partition, health.evaluate(now_ns))
 
     def _left_s(self) -> float:
         """Return s until a shard wants to judge again, as far as it knows by now."""

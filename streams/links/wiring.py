@@ -244,7 +244,7 @@ class Wiring:
         hops, leaves, joins, said = set(), set(), set(), set()
         own = nic_end(record["nic"])
         for path in record["paths"]:
-            links = tuple(path["hops"])
+            links = tuple(path["links"])
             hops.add(links)
             for part in (path["contradiction"] or "").split("; "):
                 if part and (UNNAMED in part or LISTED in part or _wired(part) is not None):

@@ -1,1 +1,1 @@
-"""What flows are to do: decisions from link health, contention and flow reports. Pure: no Kafka, no clock."""
+"""Policy: turns link health, contention and flow reports into decisions about flows."""

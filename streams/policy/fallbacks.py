@@ -1,157 +1,193 @@
-"""Other paths of each flow, ranked, for actuators that have to move it by themselves (`Fallbacks`).
+"""Ranks the other paths of each flow (`Fallbacks`), so that actuators can repair a failed path locally.
 
-In: a shard's flows, their options, loads of links, what was said of links since. Out: `Ranks.decide`: the
-`Fallbacks` that changed. Of many flows some are ranked in each round, so that none takes long. Pure.
+A cycle ranks only some of many flows, so that no cycle takes long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 from schemas.limits import Limits
+from schemas.records import Fallbacks, FlowFallbacks
 from schemas.topics import MAX_ELEMENTS
-from streams.policy.flow import Flow
+from streams.policy.flow import Flow, RouteAlternatives
 from streams.policy.loads import Links, Loads
 from streams.policy.path_health import Grade
-from streams.policy.path_options import Options
+from streams.policy.path_options import PathOptions
 
-__all__ = ["Ranks"]
+__all__ = ["FallbackRanking"]
 
-Record = dict[str, Any]
+Rank = tuple[tuple[Grade, float], int, int]
+"""Health, number of links shared with the flow's route, load in steps; lower is better."""
 
-RANKED: Final = 4
-"""Other paths that are told of each flow."""
-RANKED_A_ROUND: Final = 400
-"""Of more flows the other paths are ranked in turn, some in each round, so that no round takes long."""
-DRAWS: Final = 0x9E3779B97F4A7C15
+MAX_FALLBACKS: Final = 4
+"""Fallback paths published for each flow."""
+MAX_FLOWS_PER_CYCLE: Final = 400
+"""Flows ranked in one cycle, which bounds its duration; the rest follow in later cycles."""
+GOLDEN_MULTIPLIER: Final = 0x9E3779B97F4A7C15
 """Odd, and near 2^64 over the golden ratio: products with it scatter (Knuth, TAOCP 3, 6.4)."""
 LOAD_STEPS: Final = 4
-"""Steps of load in which other paths are told apart, so that ranks rest."""
+"""Resolution of the load in a rank: a coarse one keeps ranks stable."""
 
 
-class Ranks:
-    """The ranks of one shard's epoch. `every_ns`: least time between two rankings of a host's flows, but for
-    those that a link's health is about."""
+class FallbackRanking:
+    """The fallback ranks of one shard and epoch. `interval_ns`: shortest time between two full rankings of a
+    host, except for flows affected by a change of link health."""
 
     def __init__(
-        self, shard: str, epoch: int, every_ns: int, options: Options, limits_of: Callable[[str], Limits]
+        self,
+        shard: str,
+        epoch: int,
+        interval_ns: int,
+        options: PathOptions,
+        limits_of: Callable[[str], Limits],
     ) -> None:
-        self._shard, self._epoch, self._every_ns = shard, epoch, every_ns
+        self._shard, self._epoch, self._interval_ns = shard, epoch, interval_ns
         self._options, self._limits_of = options, limits_of
         self._loads = Loads(lambda link: 0)
         self._ranked_ns: dict[str, int] = {}
-        """Host to when all its flows' other paths were ranked."""
-        self._told: dict[str, tuple[int, list[Record]]] = {}
-        """Host to how many rankings of it were told, and the last of them."""
+        """Host to the time of its last full ranking."""
+        self._published: dict[str, tuple[int, list[FlowFallbacks]]] = {}
+        """Host to the number of published rankings, and the last one."""
 
-    def decide(
-        self, flows: Iterable[Flow], loads: Loads, said: frozenset[str], *, limits_are_new: bool
-    ) -> list[Record]:
-        """Rank the other paths of flows: each host's once in `every_ns`, and at once those that cross, or
-        could, the links of which something new was `said`. Return the `Fallbacks` of each host whose ranks
-        changed."""
+    def update(
+        self, flows: Iterable[Flow], loads: Loads, changed: frozenset[str], *, limits_changed: bool
+    ) -> list[Fallbacks]:
+        """Rank the fallback paths; return the `Fallbacks` of each host whose ranks changed.
+
+        Each host is ranked once in `interval_ns`. Flows that use, or could use, a link in `changed` are
+        ranked at once.
+        """
         self._loads = loads
-        of_host: dict[str, list[Flow]] = {host: [] for host in self._told}
-        for f in flows:
-            of_host.setdefault(f.host, []).append(f)
-        due = self._due_hosts(of_host)
-        found: list[Record | None] = []
-        for host, mine in sorted(of_host.items()):
+        flows_of: dict[str, list[Flow]] = {host: [] for host in self._published}
+        for flow in flows:
+            flows_of.setdefault(flow.host, []).append(flow)
+        due = self._due_hosts(flows_of)
+        records: list[Fallbacks | None] = []
+        for host, host_flows in sorted(flows_of.items()):
             if host in due:
-                found.append(self._rank_host(host, mine, mine))
-            elif host in self._ranked_ns:  # of others an earlier owner's ranks hold until their turn
-                anew = [f for f in mine if self._must_rank(f, said)]
-                if anew or limits_are_new:
-                    found.append(self._rank_host(host, mine, anew))
-        return [record for record in found if record is not None]
+                records.append(self._rank_host(host, host_flows, host_flows))
+            elif host in self._ranked_ns:  # other hosts keep the ranks of an earlier owner until they are due
+                outdated = [flow for flow in host_flows if self._is_outdated(flow, changed)]
+                if outdated or limits_changed:
+                    records.append(self._rank_host(host, host_flows, outdated))
+        return [record for record in records if record is not None]
 
-    def _must_rank(self, f: Flow, said: frozenset[str]) -> bool:
-        """Whether a flow's ranks may lead it wrong: it was moved, or could cross links of which something new
-        was `said`, or takes other ways by its ports now and could cross any of which something was."""
-        if f.others is None:
+    def _is_outdated(self, flow: Flow, changed: frozenset[str]) -> bool:
+        """Return True if a flow's ranks may mislead.
+
+        That is so after a move, after a change of health on a link that it could use, and after a change of
+        its routes while any link that it could use has a health record.
+        """
+        if flow.ranked is None:
             return False
-        path, choices, _ = f.others
-        if path != f.path:
+        path, choices, _ = flow.ranked
+        if path != flow.path:
             return True
-        links = said if choices is f.choices else self._options.touched
+        links = changed if choices is flow.choices else self._options.reported
         return bool(links) and not all(
-            links.isdisjoint(way.links) and links.isdisjoint(way.reverse) for way, _ in f.choices
+            links.isdisjoint(route.links) and links.isdisjoint(route.reverse) for route, _ in flow.choices
         )
 
-    def _due_hosts(self, of_host: Mapping[str, Sized]) -> set[str]:
-        """Return the hosts whose flows are to be ranked by now, those that wait the longest: of many flows
-        some in each round, so that none takes long."""
-        waiting = [host for host in of_host if host not in self._ranked_ns]
-        due_ns = self._options.now_ns - self._every_ns
-        waiting += sorted((host for host, at_ns in self._ranked_ns.items() if at_ns <= due_ns),
-                          key=lambda host: (self._ranked_ns[host], host))  # fmt: skip
-        most, chosen = RANKED_A_ROUND, set()
+    def _due_hosts(self, flows_of: Mapping[str, Sized]) -> set[str]:
+        """Return the hosts to rank now: new hosts, then those that have waited longest."""
+        waiting = [host for host in flows_of if host not in self._ranked_ns]
+        due_ns = self._options.now_ns - self._interval_ns
+        overdue = (host for host, at_ns in self._ranked_ns.items() if at_ns <= due_ns)
+        waiting += sorted(overdue, key=lambda host: (self._ranked_ns[host], host))
+        remaining, chosen = MAX_FLOWS_PER_CYCLE, set()
         for host in waiting:
-            if most <= 0:
+            if remaining <= 0:
                 break
-            most -= len(of_host.get(host, ()))
+            remaining -= len(flows_of.get(host, ()))
             chosen.add(host)
             self._ranked_ns[host] = self._options.now_ns
         return chosen
 
-    def _rank_host(self, host: str, flows: list[Flow], anew: list[Flow]) -> Record | None:
-        """Rank the other paths of some of a host's flows; return what is to be told, None where all are as
-        they were told."""
+    def _rank_host(self, host: str, flows: list[Flow], outdated: list[Flow]) -> Fallbacks | None:
+        """Rank the `outdated` flows of a host; return its `Fallbacks`, or None if no rank changed."""
         limits = self._limits_of(host)
-        fresh = {f.live.flow_id for f in anew}
-        ranked: list[Record] = []
-        for f in sorted(flows, key=lambda f: (-f.bps, f.live.flow_id)):
-            if "MOVE" not in f.live.can or f.live.job in limits.protected_jobs or len(ranked) >= MAX_ELEMENTS:
-                f.others = None
+        to_rank = {flow.live.flow_id for flow in outdated}
+        elements: list[FlowFallbacks] = []
+        for flow in sorted(flows, key=lambda each: (-each.bps, each.live.flow_id)):
+            movable = "MOVE" in flow.live.can and flow.live.job not in limits.protected_jobs
+            if not movable or len(elements) >= MAX_ELEMENTS:
+                flow.ranked = None
                 continue
-            if f.live.flow_id in fresh:
-                f.others = f.path, f.choices, self._others(f)
-            others = [path for path in f.others[2] if path in f.ways] if f.others is not None else []
-            if others:
-                ranked.append({
-                    "flow_id": f.live.flow_id, "path": f.path, "others": others,
-                    "links": list(f.way.all_links),
-                    "other_links": [list(f.ways[path].all_links) for path in others],
-                    "job": f.live.job,
-                })  # fmt: skip
-        ranked.sort(key=lambda each: each["flow_id"])
-        count, told = self._told.get(host, (0, None))  # once an epoch at least: an older one's are over
-        if ranked == told:
+            if flow.live.flow_id in to_rank:
+                flow.ranked = flow.path, flow.choices, self._rank(flow)
+            if flow.ranked is not None:
+                paths = [path for path in flow.ranked[2] if path in flow.routes]
+                if paths:
+                    elements.append(_element(flow, paths))
+        elements.sort(key=lambda each: each["flow_id"])
+        seq, published = self._published.get(host, (0, None))  # each epoch publishes at least once
+        if elements == published:
             return None
-        self._told[host] = (count + 1, ranked)
+        self._published[host] = (seq + 1, elements)
         return {
-            "host": host, "shard": self._shard, "epoch": self._epoch, "seq": count,
-            "at_ns": self._options.now_ns, "config_version": limits.version, "flows": ranked,
-        }  # fmt: skip
+            "host": host,
+            "shard": self._shard,
+            "epoch": self._epoch,
+            "seq": seq,
+            "at_ns": self._options.now_ns,
+            "config_version": limits.version,
+            "flows": elements,
+        }
 
-    def _others(self, f: Flow) -> list[int]:
-        """Return a flow's other living paths: well ones first, then those that share least with its own."""
-        if f.elsewhere is None or f.elsewhere[0] is not f.way or f.elsewhere[1] is not f.choices:
-            own, links = frozenset(f.way.all_links), f.links
-            f.elsewhere = f.way, f.choices, [
-                (way, paths, len(own.intersection(way.all_links)),
-                 tuple(each for each in way.links if each not in links))
-                for way, paths in f.choices if way != f.way
-            ]  # fmt: skip
-        found: list[tuple[tuple[tuple[Grade, float], int, int], int]] = []
+    def _rank(self, flow: Flow) -> list[int]:
+        """Return a flow's other living paths: healthy ones first, then those that share the fewest links."""
+        ranked: list[tuple[Rank, int]] = []
         loads: dict[Links, int] = {}
-        exclusive, draw = f.exclusive, self._options.draw(f.live.flow_id)
-        for way, paths, shared, new in f.elsewhere[2]:
-            state = self._options.grade(way)
-            if state.grade is Grade.DEAD:
+        exclusive, draw = flow.exclusive, self._options.draw(flow.live.flow_id)
+        for route, paths, shared, new_links in _alternatives(flow).others:
+            health = self._options.grade(route)
+            if health.grade is Grade.DEAD:
                 continue
-            path = self._options.port(f, paths, exclusive, draw)
+            path = self._options.free_path(flow, paths, exclusive, draw)
             if path is None:
                 continue
-            load = loads.get(new)
+            load = loads.get(new_links)
             if load is None:
-                load = loads[new] = round(LOAD_STEPS * self._loads.worst(new, f.weight))
-            found.append(((state[:2], shared, load), path))
-        found.sort()
-        if len(found) > RANKED:  # ties are broken by a draw, only of what may be told
-            last = found[RANKED - 1][0]
-            found = list(takewhile(lambda each: each[0] <= last, found))
-        drawn = sorted((rank, (draw ^ path) * DRAWS & 2**64 - 1, path) for rank, path in found)
-        return [path for _, _, path in drawn[:RANKED]]
+                load = round(LOAD_STEPS * self._loads.max_share(new_links, flow.weight))
+                loads[new_links] = load
+            ranked.append(((health[:2], shared, load), path))
+        ranked.sort()
+        if len(ranked) > MAX_FALLBACKS:  # only paths that may be published need a tie break
+            last = ranked[MAX_FALLBACKS - 1][0]
+            ranked = list(takewhile(lambda each: each[0] <= last, ranked))
+        drawn = sorted((rank, (draw ^ path) * GOLDEN_MULTIPLIER & 2**64 - 1, path) for rank, path in ranked)
+        return [path for _, _, path in drawn[:MAX_FALLBACKS]]
+
+
+def _alternatives(flow: Flow) -> RouteAlternatives:
+    """Return the other routes of a flow; keep them until its route or its choices change."""
+    known = flow.alternatives
+    if known is not None and known.route is flow.route and known.choices is flow.choices:
+        return known
+    own, links = frozenset(flow.route.all_links), flow.links
+    others = [
+        (
+            route,
+            paths,
+            len(own.intersection(route.all_links)),
+            tuple(link for link in route.links if link not in links),
+        )
+        for route, paths in flow.choices
+        if route != flow.route
+    ]
+    flow.alternatives = known = RouteAlternatives(flow.route, flow.choices, others)
+    return known
+
+
+def _element(flow: Flow, paths: list[int]) -> FlowFallbacks:
+    return {
+        "flow_id": flow.live.flow_id,
+        "path": flow.path,
+        "other_paths": paths,
+        "links": list(flow.route.all_links),
+        "other_links": [list(flow.routes[path].all_links) for path in paths],
+        "job": flow.live.job,
+    }

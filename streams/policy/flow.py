@@ -1,8 +1,4 @@
-"""What policy knows of one flow.
-
-In: nothing by itself, `Policy` keeps it. Out: `Flow` and what it is made of: ways that differ, the decision
-whose effect is awaited, what an earlier owner did with it.
-"""
+"""The state that policy keeps for one flow: path, demand, and the move that awaits confirmation."""
 
 from __future__ import annotations
 
@@ -11,18 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from schemas.reasons import NO_REASON, Reason
 from streams.policy.loads import Demand, Links, Weight
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
 
-__all__ = ["NOWHERE", "Choices", "Flow", "Move", "Past"]
+__all__ = ["NO_ROUTE", "Choices", "Ends", "Flow", "History", "Move", "RouteAlternatives"]
 
 Choices = tuple[tuple[FlowRoute, tuple[int, ...]], ...]
-"""Ways that differ, each with the entropy values that lead there."""
+"""Distinct routes, each with the entropy values that select it."""
+Ends = tuple[str, str, int]
+"""NIC, peer and the peer's port. No two sockets between the same ends may share a source port."""
 
 
 class Move(NamedTuple):
-    """A decision whose effect no report has shown yet."""
+    """A decided move that no flow report has confirmed yet."""
 
     to_path: int
     via: frozenset[int]
@@ -31,79 +30,117 @@ class Move(NamedTuple):
     seq: int
 
 
-class Past(NamedTuple):
-    """What an earlier owner of the policy did with a flow."""
+class History(NamedTuple):
+    """Earlier decisions about a flow, made by a previous owner of the shard."""
 
     home: int | None
     subject: str
     steered: tuple[tuple[int, int], ...]
-    """When, ns, and from which path."""
+    """Time of each steering move, ns, and the path that the flow left."""
 
 
-NOWHERE: Final = FlowRoute(())
+class RouteAlternatives(NamedTuple):
+    """The other routes of a flow, computed for one of its routes and one set of choices."""
+
+    route: FlowRoute
+    choices: Choices
+    others: list[tuple[FlowRoute, tuple[int, ...], int, Links]]
+    """Route, its entropy values, number of links shared with the flow's route, data links new to the flow."""
+
+
+NO_ROUTE: Final = FlowRoute(())
 NO_WEIGHT: Final = Weight("", ("", None), 0.0, 0.0)
 
 
 @dataclass(slots=True)
 class Flow:
-    """One flow. `path` and `links`: where it is, or will be once what is decided is done."""
+    """One flow. `path` and `links` describe its place once all decided moves are applied."""
 
     live: LiveFlow
     since_ns: int = 0
-    """When it was first seen."""
-    ways: Mapping[int, FlowRoute] = field(default_factory=dict)
+    """Time of the first report."""
+    routes: Mapping[int, FlowRoute] = field(default_factory=dict)
     choices: Choices = ()
     path: int = 0
-    way: FlowRoute = NOWHERE
+    route: FlowRoute = NO_ROUTE
     demand: Demand = field(default_factory=Demand)
     bps: float = 0.0
-    """What it would send."""
+    """Estimated demand."""
     weight: Weight = NO_WEIGHT
     queues: Links = ()
-    """Links with a queue that it was last reported on."""
-    squeezed: bool = False
-    """Whether one of those holds it back."""
+    """Links of its path that have a queue."""
+    bottlenecked: bool = False
+    """True if one of these queues limits the flow."""
     move: Move | None = None
     home: int | None = None
-    """The path that it was on before its links went bad."""
+    """Path that the flow had before its links failed."""
     home_subject: str = ""
     home_from_ns: int = 0
-    """It does not go home before."""
+    """Earliest time of a return to `home`."""
     tries: int = 0
     wait_ns: int = 0
-    """Nothing is decided for it before, but for another dead or lossy link than `cause`."""
-    cause: str = ""
-    """What it was moved for last."""
+    """Earliest time of the next decision, except for a dead or lossy link other than `cause`."""
+    cause: Reason = NO_REASON
+    """Reason of the last move."""
     steered: deque[tuple[int, Links]] = field(default_factory=deque)
-    """When it was steered of late, ns, and which links it left."""
-    unproven: int = 0
-    """How many of those, the newest, no report has shown yet."""
+    """Time of each recent steering move, ns, and the links that the flow left."""
+    unconfirmed: int = 0
+    """Number of these moves, the newest, that no report has confirmed."""
     avoid: dict[int, int] = field(default_factory=dict)
-    """Paths that could not be taken, and until when, ns, they are not tried again."""
-    elsewhere: tuple[FlowRoute, Choices, list[tuple[FlowRoute, tuple[int, ...], int, Links]]] | None = None
-    """Its way, its choices, and of each of these that is another: the way, its ports, how many links it has
-    in common with its own, and those of its data that are new."""
-    others: tuple[int, Choices, list[int]] | None = None
-    """Its path and its choices, and how others were ranked then."""
-    least_rtt_ns: int | None = None
+    """Path that an actuator could not apply to the time, ns, until which it is not retried."""
+    alternatives: RouteAlternatives | None = None
+    ranked: tuple[int, Choices, list[int]] | None = None
+    """Path, choices, and the fallback paths ranked for both."""
+    min_rtt_ns: int | None = None
     slow_since_ns: int | None = None
 
     @property
     def links(self) -> Links:
-        """The links of its data."""
-        return self.way.links
+        """Links that the flow's data crosses."""
+        return self.route.links
 
     @property
-    def ends(self) -> tuple[str, str, int]:
-        """What flows share of which no two may have the same source port."""
+    def ends(self) -> Ends:
+        """NIC, peer and peer port."""
         return self.live.nic, self.live.peer, self.live.peer_port
 
     @property
     def host(self) -> str:
-        """Its sender's host."""
+        """Host of the sender."""
         return self.live.nic.partition("/")[0]
 
     @property
+    def group(self) -> tuple[str, str, str | None]:
+        """NIC, peer and job: flows that send at the same time."""
+        return self.live.nic, self.live.peer, self.live.job
+
+    @property
     def exclusive(self) -> bool:
-        """Whether no two flows between the same ends may have one source port: so it is with sockets."""
+        """True for sockets: no two flows between the same ends may share a source port."""
         return "/sock:" in self.live.flow_id
+
+    def update_delay(self, now_ns: int, slow_ns: int) -> None:
+        """Track how long the round trip has been more than `slow_ns` above its minimum."""
+        rtt_ns = self.live.rtt_ns
+        if rtt_ns is None:
+            return
+        self.min_rtt_ns = rtt_ns if self.min_rtt_ns is None else min(self.min_rtt_ns, rtt_ns)
+        if rtt_ns <= self.min_rtt_ns + slow_ns:
+            self.slow_since_ns = None
+        elif self.slow_since_ns is None:
+            self.slow_since_ns = now_ns
+
+    def forget_steering(self, until_ns: int) -> None:
+        """Forget steering moves up to a time."""
+        while self.steered and self.steered[0][0] <= until_ns:
+            self.steered.popleft()
+
+    def cooldown_end_ns(self, first_ns: int, max_ns: int) -> int:
+        """Return the earliest time of the next steering move.
+
+        The pause doubles with each recent move, from `first_ns` up to `max_ns`.
+        """
+        if not self.steered:
+            return 0
+        pause_ns = min(first_ns << min(len(self.steered) - 1, 30), max_ns)
+        return self.steered[-1][0] + pause_ns

@@ -1,124 +1,138 @@
-"""Inputs of the policies of a worker's shards, round by round, so that the log gives the same rounds again.
+"""Collects the inputs of a worker's policies cycle by cycle, so that the log reproduces the same cycles.
 
-In: messages of `INPUTS` in any order, and when to look. Out: `Made`: decisions and fallbacks to publish; and
-`PolicyRounds`, which name for every round how far each input had been read and by which time was decided.
-What was read between two rounds is taken in the order (topic as in `INPUTS`, partition, offset). The topology
-file alone is not in the log. Pure.
+`PolicyCycles` records name, for each cycle, its time and the position read in each input. Messages read
+between two cycles are applied in the order (topic as in `INPUTS`, partition, offset). The log holds all
+inputs except the topology file. This module does no I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from schemas import codec
+from schemas.records import (
+    ActuatorConfig,
+    ContentionWindow,
+    Decision,
+    Fallbacks,
+    LinkHealth,
+    PolicyCycle,
+    PolicyCycles,
+)
 from schemas.topics import (
     ACTIONS,
     CONFIG,
     CONTENTION,
-    FLAPS,
+    FLOW_ROUTES,
     FLOWS,
     INVENTORY,
+    LINK_HEALTH,
     MAX_ELEMENTS,
     QUEUES,
-    TOPICS,
-    WAYS,
     Topic,
 )
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
-from streams.policy.policy import Held, Policy, Rules, Said
+from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
+from streams.policy.policy import Policy
+from streams.policy.rules import Rules
 from streams.runtime.flow_routes import FlowRoute, FlowRouteTable
 from streams.runtime.flow_table import FlowTable, LiveFlow, LiveFlows
-from streams.runtime.global_tables import GlobalTable, Inventory
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.tables import GlobalTable, Inventory
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "Made", "PolicyInputs", "read_from"]
+__all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "CycleOutput", "PolicyInputs", "read_from"]
 
-Record = dict[str, Any]
-Place = tuple[str, int]
-"""Topic and partition."""
+TopicPartition = tuple[str, int]
+R = TypeVar("R")
 
-S: Final = 1_000_000_000
-MS: Final = 1_000_000
-WHOLE: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, WAYS, FLAPS)
+WHOLE_TOPICS: Final[tuple[Topic[Any], ...]] = (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH)
 """Topics that are read from their beginning."""
-INPUTS: Final[tuple[Topic, ...]] = (*WHOLE, CONTENTION, QUEUES, FLOWS, ACTIONS)
+INPUTS: Final[tuple[Topic[Any], ...]] = (*WHOLE_TOPICS, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
-BACK_NS: Final = {CONTENTION.name: 10 * S, QUEUES.name: S, FLOWS.name: 30 * S, ACTIONS.name: 600 * S}
-"""How far back a new owner reads the others: what actuators did by themselves while there was none counts."""
-DECISION_LOOKBACK_NS: Final = 600 * S
+LOOKBACK_NS: Final = {
+    CONTENTION.name: 10 * NS_PER_S,
+    QUEUES.name: NS_PER_S,
+    FLOWS.name: 30 * NS_PER_S,
+    ACTIONS.name: 600 * NS_PER_S,
+}
+"""How far back a new owner reads the others. Actions cover local repairs made without an owner."""
+DECISION_LOOKBACK_NS: Final = 600 * NS_PER_S
 """How far back decisions of earlier epochs count."""
-REGULAR: Final = frozenset({FLOWS.name, QUEUES.name})
-"""Topics that always have news: those wait for the next look."""
-REJECTED: Final = frozenset({WAYS.name, ACTIONS.name})
-"""Topics whose bad messages nobody else rejects."""
-ROUNDS_MOST: Final = 64
-TELL_NS: Final = 250 * MS
-"""Rounds in which nothing was decided are told of this much later at most."""
-HELD_AGAIN_NS: Final = 10 * S
-"""What is held back is told again after so long, though it is the same: for who has just begun to listen."""
+PERIODIC_TOPICS: Final = frozenset({FLOWS.name, QUEUES.name})
+"""Topics with constant traffic; their messages wait for the next regular cycle."""
+REJECTING_TOPICS: Final = frozenset({FLOW_ROUTES.name, ACTIONS.name})
+"""Topics whose invalid messages no other stage rejects."""
+MAX_CYCLES_PER_RECORD: Final = 64
+CYCLE_RECORD_NS: Final = 250 * NS_PER_MS
+"""Longest delay with which cycles without a decision are published."""
+REPEAT_SUPPRESSED_NS: Final = 10 * NS_PER_S
+"""Interval at which unchanged suppressed actions are published again, for new readers."""
 
 
 def read_from(epoch: int) -> dict[str, int]:
-    """Return topic to the append time, ns, from which the owner that began `epoch` reads: an epoch is the
-    log's time at its begin, in ms."""
-    return dict.fromkeys((topic.name for topic in WHOLE), 0) | {
-        name: max(0, epoch * MS - back_ns) for name, back_ns in BACK_NS.items()
-    }
+    """Return topic to the append time, ns, from which the owner of an epoch reads.
+
+    An epoch is the log's time at its begin, in ms.
+    """
+    starts_ns = dict.fromkeys((topic.name for topic in WHOLE_TOPICS), 0)
+    for name, lookback_ns in LOOKBACK_NS.items():
+        starts_ns[name] = max(0, epoch * NS_PER_MS - lookback_ns)
+    return starts_ns
 
 
 @dataclass(slots=True)
-class Made:
-    """What came of one round."""
+class CycleOutput:
+    """The messages to publish after one cycle."""
 
-    decisions: list[Said]
-    fallbacks: list[Said]
-    rounds: list[Record]
-    """`PolicyRounds` to publish."""
+    decisions: list[Outgoing[Decision]]
+    fallbacks: list[Outgoing[Fallbacks]]
+    cycle_records: list[PolicyCycles]
+    """`PolicyCycles` records."""
 
 
 @dataclass(slots=True)
 class _Shard:
     policy: Policy
     live: LiveFlows
-    hurried: bool = False
-    """Whether the last round only let flows leave what had died."""
+    was_urgent: bool = False
+    """True if the last cycle was an urgent one, which ran failover alone."""
     number: int = 0
-    """Of the next round."""
-    told_ns: int = 0
-    told: list[int] = field(default_factory=list)
-    """Positions as of the last round that was noted."""
-    held: list[Held] | None = None
-    held_ns: int = 0
-    """When that was told last."""
-    rounds: list[Record] = field(default_factory=list)
+    """Number of the next cycle."""
+    published_ns: int = 0
+    positions: list[int] = field(default_factory=list)
+    """Positions as of the last noted cycle."""
+    suppressed: list[SuppressedAction] | None = None
+    suppressed_ns: int = 0
+    """Time when these were last published."""
+    cycles: list[PolicyCycle] = field(default_factory=list)
 
 
 class PolicyInputs:
-    """The policies of the shards that `owned` says are ours. `places`: the partitions that are read;
-    `decisions`: those of earlier epochs, in their order."""
+    """The policies of the shards that `owned` accepts. `decisions`: those of earlier epochs, in order."""
 
     def __init__(
         self,
         epoch: int,
-        places: Iterable[Place],
+        partitions: Iterable[TopicPartition],
         owned: Callable[[str], bool] | None = None,
         *,
         default_shard: str = "fabric",
         topology: Topology | None = None,
         registry: codec.Registry | None = None,
-        decisions: Iterable[Record] = (),
+        decisions: Iterable[Decision] = (),
         rules: Rules | None = None,
     ) -> None:
         self.epoch = epoch
-        self.places = sorted(places)
+        self.partitions = sorted(partitions)
         self.refused: list[tuple[Message, codec.BadRecord]] = []
-        """Messages that could not be read and that nobody else rejects."""
-        self.news = self.urgent = False
-        """Whether anything but what is `REGULAR` waits to be taken, and whether links' health does."""
+        """Invalid messages that no other stage rejects."""
+        self.has_news = self.has_urgent = False
+        """True if a message outside `PERIODIC_TOPICS`, or one about link health, waits to be applied."""
         self.shards: dict[str, _Shard] = {}
         self._owned = owned or (lambda shard: True)
         self._registry, self._rules = registry, rules
@@ -126,82 +140,83 @@ class PolicyInputs:
         self._decisions = list(decisions)
         self._inventory = Inventory(default_shard)
         self._config = LiveConfig()
-        self._ways = FlowRouteTable()
-        self._tail = FlowTable(RouteTable(), self._inventory.members.__contains__)
-        self._rates: dict[str, int] = {}
-        self._positions = dict.fromkeys(self.places, 0)
+        self._routes = FlowRouteTable()
+        self._flow_tail = FlowTable(RouteTable(), self._inventory.members.__contains__)
+        self._tables: dict[str, GlobalTable] = {
+            CONFIG.name: self._config,
+            INVENTORY.name: self._inventory,
+            FLOW_ROUTES.name: self._routes,
+            FLOWS.name: self._flow_tail,
+        }
+        self._handlers: dict[str, Callable[[Message], None]] = {
+            CONFIG.name: self._take_config,
+            INVENTORY.name: self._take_inventory,
+            LINK_HEALTH.name: self._take_health,
+            CONTENTION.name: self._take_contention,
+            QUEUES.name: self._take_queues,
+            FLOWS.name: self._take_flows,
+            ACTIONS.name: self._take_action,
+        }
+        self._rates_bps: dict[str, int] = {}
+        self._positions = dict.fromkeys(self.partitions, 0)
         self._waiting: list[Message] = []
-        self._health: dict[str, Record] = {}
-        self._windows: dict[str, Record] = {}
+        self._health: dict[str, LinkHealth] = {}
+        self._windows: dict[str, ContentionWindow] = {}
 
     @property
     def topology(self) -> Topology:
-        """What the topology file says."""
+        """The contents of the topology file."""
         return self._topology
 
     @topology.setter
     def topology(self, topology: Topology) -> None:
         if topology is not self._topology:
             self._topology = topology
-            self._rates.clear()
+            self._rates_bps.clear()
 
-    # ------------------------------------------------------------------------------------ in
+    # ------------------------------------------------------------------------------------ messages
 
     def offer(self, message: Message) -> None:
-        """Take a message of `INPUTS` in; it counts from the next `take` on."""
+        """Queue a message of `INPUTS`; the next `take` applies it."""
         self._waiting.append(message)
-        self.urgent = self.urgent or message.topic == FLAPS.name
-        self.news = self.news or message.topic not in REGULAR
+        self.has_urgent = self.has_urgent or message.topic == LINK_HEALTH.name
+        self.has_news = self.has_news or message.topic not in PERIODIC_TOPICS
 
     def take(self) -> None:
-        """Let what was offered count; a round of each shard is to follow."""
+        """Apply the queued messages; a cycle of each shard must follow."""
         waiting, self._waiting = self._waiting, []
-        self.news = self.urgent = False
+        self.has_news = self.has_urgent = False
         waiting.sort(key=lambda message: (ORDER[message.topic], message.partition, message.offset))
         for message in waiting:
             self._positions[message.topic, message.partition] = message.offset + 1
             try:
                 self._take(message)
             except codec.BadRecord as error:
-                if message.topic in REJECTED:
+                if message.topic in REJECTING_TOPICS:
                     self.refused.append((message, error))
 
     def _take(self, message: Message) -> None:
-        topic, key, value = message.topic, message.key, message.value
-        views: dict[str, GlobalTable] = {
-            CONFIG.name: self._config, INVENTORY.name: self._inventory, WAYS.name: self._ways,
-            FLOWS.name: self._tail,
-        }  # fmt: skip
-        if topic in views:
-            views[topic].take(key.encode(), value, self._registry, message.append_ns)
-        if topic == FLOWS.name:
-            if value is not None:
-                self._shard(codec.decode(value, FLOWS.record, self._registry)["shard"])
-        elif topic == CONFIG.name:
-            for shard in self.shards.values():
-                shard.policy.take_config(self._config.all())
-        elif topic == INVENTORY.name:
-            self._rates.clear()
-        elif topic == FLAPS.name:
-            self._take_health(key, self._decoded(message))
-        elif topic == CONTENTION.name:
-            record = self._decoded(message)
-            if record is not None:
-                self._windows[record["link"]] = record
-                for shard in self.shards.values():
-                    shard.policy.take_contention(record)
-        elif topic == QUEUES.name:
-            if any(shard.policy.needs_queues for shard in self.shards.values()):
-                record = self._decoded(message)
-                if record is not None and record["shard"] in self.shards:
-                    self.shards[record["shard"]].policy.take_queues(record)
-        elif topic == ACTIONS.name:
-            record = self._decoded(message)
-            if record is not None:
-                for shard in self.shards.values():
-                    shard.policy.take_action(record)
+        table = self._tables.get(message.topic)
+        if table is not None:
+            table.take(message.key.encode(), message.value, self._registry, message.append_ns)
+        handler = self._handlers.get(message.topic)
+        if handler is not None:
+            handler(message)
 
-    def _take_health(self, subject: str, record: Record | None) -> None:
+    def _take_flows(self, message: Message) -> None:
+        record = self._decoded(message, FLOWS)
+        if record is not None:
+            self._start_shard(record["shard"])
+
+    def _take_config(self, message: Message) -> None:
+        for shard in self.shards.values():
+            shard.policy.take_config(self._config_records())
+
+    def _take_inventory(self, message: Message) -> None:
+        self._rates_bps.clear()
+
+    def _take_health(self, message: Message) -> None:
+        subject, record = message.key, self._decoded(message, LINK_HEALTH)
         if record is None:
             self._health.pop(subject, None)
         else:
@@ -209,85 +224,136 @@ class PolicyInputs:
         for shard in self.shards.values():
             shard.policy.take_health(subject, record)
 
-    def _decoded(self, message: Message) -> Record | None:
+    def _take_contention(self, message: Message) -> None:
+        record = self._decoded(message, CONTENTION)
+        if record is not None:
+            self._windows[record["link"]] = record
+            for shard in self.shards.values():
+                shard.policy.take_contention(record)
+
+    def _take_queues(self, message: Message) -> None:
+        if not any(shard.policy.needs_queues for shard in self.shards.values()):
+            return
+        record = self._decoded(message, QUEUES)
+        if record is not None and record["shard"] in self.shards:
+            self.shards[record["shard"]].policy.take_queues(record)
+
+    def _take_action(self, message: Message) -> None:
+        record = self._decoded(message, ACTIONS)
+        if record is not None:
+            for shard in self.shards.values():
+                shard.policy.take_action(record)
+
+    def _decoded(self, message: Message, topic: Topic[R]) -> R | None:
         if message.value is None:
             return None
-        return codec.decode(message.value, TOPICS[message.topic].record, self._registry)
+        return codec.decode(message.value, topic.type, self._registry)
 
-    def _shard(self, name: str) -> None:
-        """Begin a shard's policy with its first flow report."""
+    def _config_records(self) -> dict[str, ActuatorConfig]:
+        return cast("dict[str, ActuatorConfig]", self._config.all())
+
+    def _start_shard(self, name: str) -> None:
+        """Start a shard's policy at its first flow report."""
         if name in self.shards or not self._owned(name):
             return
-        live = self._tail.of(name)
+        live = self._flow_tail.of(name)
         policy = Policy(name, self.epoch, live, self, self._rate_bps, rules=self._rules)
         policy.recover(self._decisions)
-        policy.take_config(self._config.all())
+        policy.take_config(self._config_records())
         for subject, record in sorted(self._health.items()):
             policy.take_health(subject, record)
-        for _, record in sorted(self._windows.items()):
-            policy.take_contention(record)
+        for _, window in sorted(self._windows.items()):
+            policy.take_contention(window)
         self.shards[name] = _Shard(policy, live)
 
     def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
-        """Return entropy value to way of a flow."""
-        return self._ways.of(flow.nic, flow.peer, flow.peer_port)
+        """Return entropy value to route of a flow."""
+        return self._routes.of(flow.nic, flow.peer, flow.peer_port)
 
     def _rate_bps(self, link: str) -> int:
-        """Return bit/s of a link; where nobody says, it is taken to be as fast as the fastest NIC."""
-        rate_bps = self._rates.get(link)
+        """Return the bit/s of a link; a link of unknown rate counts as fast as the fastest NIC."""
+        rate_bps = self._rates_bps.get(link)
         if rate_bps is None:
             speeds_bps = self._inventory.speeds_bps
             rate_bps = link_rate_bps(link, self._topology, speeds_bps) or max(speeds_bps.values(), default=0)
-            self._rates[link] = rate_bps
+            self._rates_bps[link] = rate_bps
         return rate_bps
 
-    # ------------------------------------------------------------------------------------ rounds
+    # ------------------------------------------------------------------------------------ cycles
 
     @property
-    def hurries(self) -> bool:
-        """Whether links' health waits to be taken, or what it led to is to be followed by a whole round."""
-        return self.urgent or any(shard.hurried for shard in self.shards.values())
+    def needs_urgent_cycle(self) -> bool:
+        """True if link health waits to be applied, or if a full cycle must follow an urgent one."""
+        return self.has_urgent or any(shard.was_urgent for shard in self.shards.values())
 
-    def round(self, name: str, now_ns: int, flows_ns: int) -> Made:
-        """Decide for one shard by `now_ns`, fabric time, and flow reports up to `flows_ns`, append time."""
+    def run_cycle(self, name: str, now_ns: int, flows_ns: int) -> CycleOutput:
+        """Run a cycle of one shard at `now_ns`, fabric time, with flow reports up to `flows_ns`, append time.
+
+        After a change of link health the cycle runs failover alone, and the next one is a full cycle.
+        """
         shard = self.shards[name]
         policy = shard.policy
-        shard.hurried = policy.hurries and not shard.hurried and policy.counts()[0] > 0
-        if shard.hurried:
-            found = policy.hurry(now_ns)
-            held = None
+        shard.was_urgent = policy.needs_urgent_cycle and not shard.was_urgent and policy.counts()[0] > 0
+        suppressed: list[SuppressedAction] | None = None
+        if shard.was_urgent:
+            cycle = policy.decide_urgent(now_ns)
         else:
             shard.live.advance(flows_ns)
-            found = policy.decide(now_ns)
-            found.held.sort()
-            known = found.held == shard.held and now_ns - shard.held_ns < HELD_AGAIN_NS
-            held = None if known else found.held
-            shard.held = found.held
-            shard.held_ns = shard.held_ns if held is None else now_ns
-        self._note(shard, now_ns, flows_ns, len(found.decisions), held)
-        due = now_ns - shard.told_ns >= TELL_NS or len(shard.rounds) >= ROUNDS_MOST
-        rounds = [self._told(name, shard, now_ns)] if found.decisions or held or due else []
-        return Made(found.decisions, found.fallbacks, rounds)
+            cycle = policy.decide(now_ns)
+            suppressed = _update_suppressed(shard, cycle, now_ns)
+        self._note(shard, now_ns, flows_ns, len(cycle.decisions), suppressed)
+        is_due = now_ns - shard.published_ns >= CYCLE_RECORD_NS or len(shard.cycles) >= MAX_CYCLES_PER_RECORD
+        publishes = cycle.decisions or suppressed or is_due
+        cycle_records = [self._cycle_record(name, shard, now_ns)] if publishes else []
+        return CycleOutput(cycle.decisions, cycle.fallbacks, cycle_records)
 
     def _note(
-        self, shard: _Shard, now_ns: int, flows_ns: int, decisions: int, held: list[Held] | None
+        self,
+        shard: _Shard,
+        now_ns: int,
+        flows_ns: int,
+        decisions: int,
+        suppressed: list[SuppressedAction] | None,
     ) -> None:
-        positions = [self._positions[place] for place in self.places]
-        before = shard.told or [0] * len(positions)
+        """Note a cycle, with the steps of all positions since the last one."""
+        elements = None if suppressed is None else [each.record() for each in suppressed[:MAX_ELEMENTS]]
+        positions = [self._positions[partition] for partition in self.partitions]
+        before = shard.positions or [0] * len(positions)
         steps = [now - then for now, then in zip(positions, before, strict=True)]
-        shard.told = positions
-        shard.rounds.append({
-            "now_ns": now_ns, "flows_ns": flows_ns, "positions": steps if any(steps) else [],
-            "decisions": decisions,
-            "held": None if held is None else [each._asdict() for each in held[:MAX_ELEMENTS]],
-        })  # fmt: skip
+        shard.positions = positions
+        shard.cycles.append(
+            {
+                "now_ns": now_ns,
+                "flows_ns": flows_ns,
+                "positions": steps if any(steps) else [],
+                "decisions": decisions,
+                "suppressed": elements,
+            }
+        )
         shard.number += 1
 
-    def _told(self, name: str, shard: _Shard, now_ns: int) -> Record:
-        rounds, shard.rounds, shard.told_ns = shard.rounds, [], now_ns
+    def _cycle_record(self, name: str, shard: _Shard, now_ns: int) -> PolicyCycles:
+        """Return the record of the cycles noted since the last one."""
+        cycles, shard.cycles, shard.published_ns = shard.cycles, [], now_ns
         flows, movable = shard.policy.counts()
         return {
-            "shard": name, "epoch": self.epoch, "first_round": shard.number - len(rounds), "at_ns": now_ns,
-            "inputs": [f"{topic}/{partition}" for topic, partition in self.places], "flows": flows,
-            "movable": movable, "rounds": rounds,
-        }  # fmt: skip
+            "shard": name,
+            "epoch": self.epoch,
+            "first_cycle": shard.number - len(cycles),
+            "at_ns": now_ns,
+            "inputs": [f"{topic}/{partition}" for topic, partition in self.partitions],
+            "flows": flows,
+            "movable": movable,
+            "cycles": cycles,
+        }
+
+
+def _update_suppressed(shard: _Shard, cycle: CycleResult, now_ns: int) -> list[SuppressedAction] | None:
+    """Return the suppressed actions if they changed or are due again, else None."""
+    actions = sorted(cycle.suppressed)
+    is_same = actions == shard.suppressed and now_ns - shard.suppressed_ns < REPEAT_SUPPRESSED_NS
+    shard.suppressed = actions
+    if is_same:
+        return None
+    shard.suppressed_ns = now_ns
+    return actions

@@ -1,8 +1,8 @@
-"""What paces do to what a receiver takes in, and what is learnt of it for the next time.
+"""Measures the effect of pacing on a receiver: whether paces are too low, and whether they shorten the queue.
 
-In: the sum of the rates of all flows to a NIC, again and again, before it is paced and while it is; the queue
-at its last link. Out: how many times an even split of the link its flows may each have (`turns`), and whether
-to let go of them. Pure: times are the caller's.
+The receive rate of a NIC is the sum of the rates of all flows to it. It is observed before the NIC's senders
+are paced and while they are. From it follows how far the paces may exceed an even split of the link, and
+whether pacing should end. Observations of a receiver are kept for its next incast.
 """
 
 from __future__ import annotations
@@ -13,332 +13,389 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from streams.runtime.flow_table import LiveFlow
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["PacingFeedback", "PacingFeedbackRules", "FeedbackTable", "Intake"]
+__all__ = ["FeedbackTable", "PacingFeedback", "PacingFeedbackRules", "ReceiveRate"]
 
-MS: Final = 1_000_000
-S: Final = 1_000 * MS
+NEVER_NS: Final = -NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class PacingFeedbackRules:
-    """When a pace is too tight, and what is done then."""
+    """Thresholds of the feedback."""
 
-    sample_ns: int = 100 * MS
-    window_ns: int = 1 * S
-    """What is taken in is judged over so much time of sending, less only just after a pace began."""
-    least_ns: int = 300 * MS
-    """What is far too little is seen in less."""
-    settle_ns: int = 400 * MS
-    """From a lower pace until reports show it: it is applied, and an interval of a report has passed."""
-    short: float = 0.9
-    """Part of what was taken in before, below which paces are too tight."""
-    short_unknown: float = 0.7
-    """And part of what is given out, where nobody knows what was taken in before."""
-    full: float = 0.85
-    """And part of the link's rate from which on nothing more is looked for then."""
-    spare: float = 0.97
-    """Part of what was taken in before, below which flows are given no less."""
-    steady: float = 0.4
-    """Part of the mean that the lowest rate is, where senders do not pause."""
+    sample_ns: int = 100 * NS_PER_MS
+    window_ns: int = 1 * NS_PER_S
+    """Sending time over which the receive rate is evaluated, less only just after pacing began."""
+    min_ns: int = 300 * NS_PER_MS
+    """Shortest sending time that shows a large shortfall."""
+    settle_ns: int = 400 * NS_PER_MS
+    """Time from a lower pace until reports show it: it is applied, and one report interval passes."""
+    low_share: float = 0.9
+    """Share of the receive rate before pacing below which paces are too low."""
+    low_share_unknown: float = 0.7
+    """The same as a share of the granted rate, if the rate before pacing is unknown."""
+    full_share: float = 0.85
+    """Share of the link's rate at which a raise ends, if the rate before pacing is unknown."""
+    keep_share: float = 0.97
+    """Share of the rate before pacing below which paces are not lowered."""
+    steady_share: float = 0.4
+    """Lowest rate over mean rate above which senders do not pause."""
     idle_share: float = 0.02
-    """Share of the link's rate below which nobody is taken to send."""
-    step_ns: int = 200 * MS
+    """Share of the link's rate below which no flow counts as sending."""
+    step_ns: int = 200 * NS_PER_MS
     factor: float = 1.5
-    most_factor: float = 4.0
-    """A raise is by `factor`; the first one by what is missing, up to this."""
+    """Factor of each raise after the first."""
+    max_factor: float = 4.0
+    """Upper limit of the first raise, which covers the whole shortfall."""
     gain: float = 1.1
-    """Raises that bring less than this were not what was missing."""
-    wait_ns: int = 1 * S
-    """At a whole link for each flow: until what that brought is judged."""
+    """A raise that increases the receive rate by less than this factor was not needed."""
+    wait_ns: int = 1 * NS_PER_S
+    """Time at a whole link for each flow, after which its effect is evaluated."""
     margin: float = 1.5
-    """A share is not lowered to less than so much above one that was too tight."""
-    again_ns: int = 1 * S
-    """From a trial that brought nothing to the next; twice as long each time."""
-    help_ns: int = 10 * S
-    """Time of sending within which paces must have made the queue shorter."""
-    helped: float = 0.8
-    """Part of the queue before, up to which it is shorter."""
-    alone_ns: int = 60 * S
-    """A receiver that pacing did not help is left alone for so long; twice as long each time."""
-    alone_most_ns: int = 1920 * S
-    keep_ns: int = 600 * S
-    """What was learnt of a receiver is kept for so long."""
+    """Paces are not lowered below this multiple of an oversubscription that was insufficient."""
+    retry_ns: int = 1 * NS_PER_S
+    """Time from a trial without effect to the next one; doubles each time."""
+    effect_ns: int = 10 * NS_PER_S
+    """Sending time within which paces must shorten the queue."""
+    effect_share: float = 0.8
+    """Share of the queue before pacing below which the queue counts as shorter."""
+    exclude_ns: int = 60 * NS_PER_S
+    """Time for which a receiver is not paced after pacing had no effect; doubles each time."""
+    max_exclude_ns: int = 1920 * NS_PER_S
+    memory_ns: int = 600 * NS_PER_S
+    """Time for which observations of a receiver are kept."""
 
 
-class Seen(NamedTuple):
-    """What a NIC took in for some time."""
+class Received(NamedTuple):
+    """The receive rate of a NIC over some time."""
 
-    bps: float
-    """Mean while somebody sent."""
-    most_bps: float
-    long_ns: int
-    """For how long somebody sent."""
+    mean_bps: float
+    """Mean over the time in which any flow sent."""
+    max_bps: float
+    duration_ns: int
+    """Time in which any flow sent."""
     steady: bool
-    """Whether somebody sent all the time."""
+    """True if flows sent all the time."""
 
 
-class Intake:
-    """What one NIC took in of late."""
+class ReceiveRate:
+    """The recent receive rate of one NIC."""
 
     def __init__(self, rules: PacingFeedbackRules) -> None:
         self._rules = rules
-        self._seen: deque[tuple[int, float]] = deque()
+        self._samples: deque[tuple[int, float]] = deque()
 
-    def hear(self, bps: float, now_ns: int) -> None:
-        """Take the sum of the rates of all flows to it."""
-        seen = self._seen
-        seen.append((now_ns, bps))
-        while seen[0][0] <= now_ns - 2 * self._rules.window_ns:
-            seen.popleft()
+    def add(self, bps: float, now_ns: int) -> None:
+        """Add a sample: the sum of the rates of all flows to the NIC."""
+        samples = self._samples
+        samples.append((now_ns, bps))
+        while samples[0][0] <= now_ns - 2 * self._rules.window_ns:
+            samples.popleft()
 
-    def since(self, from_ns: int, least_bps: float) -> Seen:
-        """Return what was heard after `from_ns`, of rates above `least_bps`."""
-        seen = [bps for at_ns, bps in self._seen if at_ns > from_ns]
-        found = [bps for bps in seen if bps > least_bps]
-        if not found:
-            return Seen(0.0, 0.0, 0, False)
-        mean_bps = sum(found) / len(found)
-        steady = min(seen) >= self._rules.steady * mean_bps
-        return Seen(mean_bps, max(found), len(found) * self._rules.sample_ns, steady)
+    def since(self, from_ns: int, min_bps: float) -> Received:
+        """Return the receive rate after `from_ns`, over the samples above `min_bps`."""
+        samples = [bps for at_ns, bps in self._samples if at_ns > from_ns]
+        sending = [bps for bps in samples if bps > min_bps]
+        if not sending:
+            return Received(0.0, 0.0, 0, False)
+        mean_bps = sum(sending) / len(sending)
+        steady = min(samples) >= self._rules.steady_share * mean_bps
+        return Received(mean_bps, max(sending), len(sending) * self._rules.sample_ns, steady)
 
 
 @dataclass(slots=True)
-class _Learnt:
-    """What is known of a receiver from when it was paced."""
+class _Memory:
+    """Observations of a receiver from the time when it was paced."""
 
     at_ns: int = 0
-    crowd: float = 0.0
-    """How many of its flows send at once; 0: not known."""
-    until_ns: int = 0
-    """It is left alone until then."""
-    alone_ns: int = 0
+    concurrent: float = 0.0
+    """Number of its flows that send at once; 0: unknown."""
+    exclude_until_ns: int = 0
+    exclude_ns: int = 0
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Raises of `turns`, until no more is missing."""
+    """A series of raises of the oversubscription."""
 
     bps: float
-    """Taken in when it began."""
-    turns: float
-    tight: float
-    """What both were before it."""
+    """Receive rate when the trial began."""
+    oversubscription: float
+    insufficient: float
+    """Both values as they were before the trial."""
     raised_ns: int
     whole_ns: int | None = None
-    """Since when each flow may have a whole link."""
+    """Time since which each flow may use a whole link."""
 
 
-# Flow reports are of a longer time than one step of a collective operation: of 28 flows that take turns,
-# four at a time, they say that 28 send. An even split then gives each a seventh of what it could have, and
-# the link runs at a seventh. Rates alone do not tell this from an incast of 28; what the receiver takes in
-# does. With k flows of n sending at once at p each it is k p, which grows with p as long as p is what holds
-# them back: so p is raised, `turns` over an even split, until as much comes in as came in unpaced.
+# A flow report covers more time than one step of a collective. If 28 flows alternate, four at a time, reports
+# show 28 senders. An even split then gives each flow a seventh of what it could have, and the link runs at a
+# seventh of its rate. Rates alone do not distinguish this from an incast of 28 flows; the receive rate does.
+# With k of n flows sending at once, each at pace p, the receive rate is k p. It grows with p for as long as p
+# limits the flows. So p is raised to `oversubscription` times an even split, until the receive rate is as
+# high as it was without pacing.
 @dataclass(slots=True)
 class PacingFeedback:
-    """One receiver that is paced. `before_bps`: what it took in unpaced, 0 where nobody knows."""
+    """The feedback of one paced receiver. `before_bps` is its receive rate without pacing, 0 if unknown."""
 
     rules: PacingFeedbackRules
-    intake: Intake
+    receive_rate: ReceiveRate
     rate_bps: int
     begun_ns: int
     before_bps: float = 0.0
-    turns: float = 1.0
-    tight: float = 0.0
-    """The highest `turns` found too tight."""
-    useless: bool = False
-    """Pacing does no good here: let go."""
-    helped: bool = False
-    _judge_ns: int = 0
-    """What was taken in until then says nothing of the paces in force."""
-    raised_ns: int = -S
-    """When a trial last raised `turns`."""
+    oversubscription: float = 1.0
+    """Multiple of an even split of the link that each flow may use."""
+    insufficient: float = 0.0
+    """Highest oversubscription that was found too low."""
+    ineffective: bool = False
+    """True if pacing has no effect here and should end."""
+    effective: bool = False
+    """True if pacing has shortened the queue."""
+    raised_ns: int = NEVER_NS
+    """Time of the last raise of a trial."""
+    _valid_from_ns: int = 0
+    """Samples up to this time do not show the paces in force."""
     _trial: _Trial | None = None
-    _next_ns: int = 0
-    _wait_ns: int = 0
-    _limit_ns: int = -S
+    _ended_trial: _Trial | None = None
+    """The last trial, until a whole window has shown its effect."""
+    _next_trial_ns: int = 0
+    _trial_wait_ns: int = 0
+    _limited_ns: int = NEVER_NS
     _queue_before_ns: float = 0.0
-    _given: float = 1.0
-    """Share of the link that is given out."""
-    _proof: _Trial | None = None
-    """The last trial, until a whole window has shown whether it brought anything."""
-    _queues: list[float] = field(default_factory=list)
+    _granted_share: float = 1.0
+    """Share of the link that is granted to the flows."""
+    _queues_ns: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._judge_ns = self.begun_ns + self.rules.settle_ns
-        self._wait_ns = self.rules.again_ns
+        self._valid_from_ns = self.begun_ns + self.rules.settle_ns
+        self._trial_wait_ns = self.rules.retry_ns
 
-    def step(self, now_ns: int, *, given_bps: float, flows: int, limited: bool, queue_ns: float,
-             over: bool, others_ns: int) -> None:  # fmt: skip
-        """Judge. `given_bps`: what an even split gives all `flows` together; `limited`: whether some flow is
-        at its pace; `queue_ns`: what packets wait at the link; `over`: whether that is too long;
-        `others_ns`: when paces at any receiver were last raised by a trial: jobs wait for the slowest."""
+    @property
+    def _idle_bps(self) -> float:
+        return self.rules.idle_share * self.rate_bps
+
+    def step(
+        self,
+        now_ns: int,
+        *,
+        granted_bps: float,
+        flows: int,
+        limited: bool,
+        queue_ns: float,
+        over_target: bool,
+        last_raise_ns: int,
+    ) -> None:
+        """Evaluate the newest sample.
+
+        `granted_bps`: rate of all `flows` together under an even split. `limited`: a flow sends at its pace.
+        `queue_ns`: delay at the link. `over_target`: the delay is above its target. `last_raise_ns`: last
+        raise at any receiver of the same jobs, because a job waits for its slowest receiver.
+        """
         rules = self.rules
-        self._given = min(1.0, given_bps / self.rate_bps)
+        self._granted_share = min(1.0, granted_bps / self.rate_bps)
         if limited:
-            self._limit_ns = now_ns
-        if now_ns < self._judge_ns:
+            self._limited_ns = now_ns
+        if now_ns < self._valid_from_ns:
             self._queue_before_ns = max(self._queue_before_ns, queue_ns)
             return
-        idle_bps = rules.idle_share * self.rate_bps
-        seen = self.intake.since(max(self._judge_ns, now_ns - rules.window_ns), idle_bps)
-        latest_bps = self.intake.since(now_ns - 2 * rules.sample_ns, idle_bps).bps
+        received = self.receive_rate.since(max(self._valid_from_ns, now_ns - rules.window_ns), self._idle_bps)
+        latest_bps = self.receive_rate.since(now_ns - 2 * rules.sample_ns, self._idle_bps).mean_bps
         if self._trial is not None:
-            self._go_on(self._trial, now_ns, latest_bps, flows, others_ns)
+            self._continue_trial(self._trial, now_ns, latest_bps, flows, last_raise_ns)
             return
-        if seen.long_ns < rules.least_ns or not latest_bps:
+        if received.duration_ns < rules.min_ns or not latest_bps:
             return
-        if self._prove(now_ns, seen):
+        if self._revert_trial(now_ns, received):
             return
-        if self._short(now_ns, seen, given_bps, over):
-            if now_ns >= self._next_ns and flows > 1:
-                self._proof = None
-                self._trial = _Trial(seen.bps, self.turns, self.tight, now_ns)
-                self.tight, self.raised_ns = max(self.tight, self.turns), now_ns
-                missing = (self.before_bps or given_bps) / min(seen.bps, latest_bps)
-                self.turns = min(flows, self.turns * min(max(missing, rules.factor), rules.most_factor))
+        if self._is_low(now_ns, received, granted_bps, over_target):
+            if now_ns >= self._next_trial_ns and flows > 1:
+                self._begin_trial(now_ns, received, latest_bps, granted_bps, flows)
             return
-        if seen.long_ns >= rules.window_ns:
-            self._wait_ns = rules.again_ns
-            if seen.steady and self.turns > 1:
-                self.before_bps = max(self.before_bps, seen.bps)
-        self._weigh(queue_ns)
+        if received.duration_ns >= rules.window_ns:
+            self._trial_wait_ns = rules.retry_ns
+            if received.steady and self.oversubscription > 1:
+                self.before_bps = max(self.before_bps, received.mean_bps)
+        self._evaluate_queue(queue_ns)
 
-    def join(self, turns: float, now_ns: int) -> None:
-        """Take it that paces elsewhere in its flows' jobs were found too tight, and go along."""
-        if turns > self.turns and self._trial is None and now_ns < self._judge_ns + self.rules.window_ns:
-            self.turns = turns
+    def adopt(self, oversubscription: float, now_ns: int) -> None:
+        """Raise the oversubscription to that of another receiver of the same jobs, just after the begin."""
+        is_new = now_ns < self._valid_from_ns + self.rules.window_ns
+        if oversubscription > self.oversubscription and self._trial is None and is_new:
+            self.oversubscription = oversubscription
 
-    def lower(self, cut: float, now_ns: int) -> bool:
-        """Take it that a queue stands though it had time to drain: give each flow less by the part `cut`,
-        where it gets more than an even split. Return whether the link's share is to be left as it is."""
-        if self.turns <= 1:
+    def reduce(self, cut: float, now_ns: int) -> bool:
+        """Lower the oversubscription by the part `cut`, because a queue persists that should have drained.
+
+        Return True if the caller should keep the share of the link as it is.
+        """
+        rules = self.rules
+        if self.oversubscription <= 1:
             return False
-        seen = self.intake.since(now_ns - self.rules.window_ns, self.rules.idle_share * self.rate_bps)
-        if self._trial is not None or seen.bps < self.rules.spare * self.before_bps * self._given:
+        received = self.receive_rate.since(now_ns - rules.window_ns, self._idle_bps)
+        needed_bps = rules.keep_share * self.before_bps * self._granted_share
+        if self._trial is not None or received.mean_bps < needed_bps:
             return True
-        lower = max(1.0, self.turns * (1 - cut), min(self.turns, self.rules.margin * self.tight))
-        if lower == self.turns:
+        floor = min(self.oversubscription, rules.margin * self.insufficient)
+        lower = max(1.0, self.oversubscription * (1 - cut), floor)
+        if lower == self.oversubscription:
             return False
-        self.turns = lower
-        self._judge_ns = max(self._judge_ns, now_ns + self.rules.settle_ns - self.rules.window_ns)
+        self.oversubscription = lower
+        self._valid_from_ns = max(self._valid_from_ns, now_ns + rules.settle_ns - rules.window_ns)
         return True
 
-    def _prove(self, now_ns: int, seen: Seen) -> bool:
-        """Take the raises of a trial back where they brought nothing: jobs pause between rounds, and a pause
-        can look as if too little came in. Return whether they were."""
-        proof = self._proof
-        if proof is None or seen.long_ns < self.rules.window_ns:
-            return False
-        self._proof = None
-        if seen.bps >= self.rules.gain * proof.bps:
-            return False
-        self.turns, self.tight = proof.turns, proof.tight
-        self._judge_ns = now_ns + self.rules.settle_ns
-        self._next_ns, self._wait_ns = now_ns + self._wait_ns, min(2 * self._wait_ns, self.rules.keep_ns)
-        return True
-
-    def _short(self, now_ns: int, seen: Seen, given_bps: float, over: bool) -> bool:
-        """Whether the receiver takes in less than it would unpaced, of what it is given of its link."""
+    def _begin_trial(
+        self, now_ns: int, received: Received, latest_bps: float, granted_bps: float, flows: int
+    ) -> None:
+        """Raise the oversubscription by the whole shortfall."""
         rules = self.rules
+        self._ended_trial = None
+        self._trial = _Trial(received.mean_bps, self.oversubscription, self.insufficient, now_ns)
+        self.insufficient = max(self.insufficient, self.oversubscription)
+        self.raised_ns = now_ns
+        shortfall = (self.before_bps or granted_bps) / min(received.mean_bps, latest_bps)
+        factor = min(max(shortfall, rules.factor), rules.max_factor)
+        self.oversubscription = min(flows, self.oversubscription * factor)
+
+    def _revert_trial(self, now_ns: int, received: Received) -> bool:
+        """Revert the raises of the last trial if they had no effect; return True if so.
+
+        A job pauses between its iterations, and a pause can look like a low receive rate.
+        """
+        trial = self._ended_trial
+        if trial is None or received.duration_ns < self.rules.window_ns:
+            return False
+        self._ended_trial = None
+        if received.mean_bps >= self.rules.gain * trial.bps:
+            return False
+        self.oversubscription, self.insufficient = trial.oversubscription, trial.insufficient
+        self._valid_from_ns = now_ns + self.rules.settle_ns
+        self._postpone_trial(now_ns)
+        return True
+
+    def _postpone_trial(self, now_ns: int) -> None:
+        self._next_trial_ns = now_ns + self._trial_wait_ns
+        self._trial_wait_ns = min(2 * self._trial_wait_ns, self.rules.memory_ns)
+
+    def _is_low(self, now_ns: int, received: Received, granted_bps: float, over_target: bool) -> bool:
+        """Return True if the receive rate is lower than without pacing, given the granted share."""
+        rules = self.rules
+        is_far_below_grant = received.max_bps < rules.low_share_unknown * granted_bps
         if self.before_bps:
-            least_bps = rules.short * self.before_bps * min(1.0, given_bps / self.rate_bps)
-            if seen.most_bps < rules.short_unknown * given_bps:
-                return seen.bps < least_bps
-            return seen.steady and seen.long_ns >= rules.window_ns and seen.bps < least_bps
-        limited = self._limit_ns > max(self._judge_ns, now_ns - rules.window_ns)
-        return limited and not over and seen.most_bps < rules.short_unknown * given_bps
+            min_bps = rules.low_share * self.before_bps * min(1.0, granted_bps / self.rate_bps)
+            if is_far_below_grant:
+                return received.mean_bps < min_bps
+            is_long = received.duration_ns >= rules.window_ns
+            return received.steady and is_long and received.mean_bps < min_bps
+        limited = self._limited_ns > max(self._valid_from_ns, now_ns - rules.window_ns)
+        return limited and not over_target and is_far_below_grant
 
-    def _go_on(self, trial: _Trial, now_ns: int, bps: float, flows: int, others_ns: int) -> None:
-        """Raise on, or end the trial."""
+    def _continue_trial(
+        self, trial: _Trial, now_ns: int, latest_bps: float, flows: int, last_raise_ns: int
+    ) -> None:
+        """Raise further, or end the trial."""
         rules = self.rules
-        enough_bps = rules.short * self.before_bps or rules.full * self.rate_bps
-        if bps >= enough_bps and now_ns - trial.raised_ns >= rules.step_ns:
-            self._trial, self._proof, self._judge_ns = None, trial, now_ns
+        enough_bps = rules.low_share * self.before_bps or rules.full_share * self.rate_bps
+        is_step_over = now_ns - trial.raised_ns >= rules.step_ns
+        if latest_bps >= enough_bps and is_step_over:
+            self._trial, self._ended_trial, self._valid_from_ns = None, trial, now_ns
             return
         if trial.whole_ns is None:
-            if now_ns - trial.raised_ns >= rules.step_ns:
-                self.turns = min(flows, self.turns * rules.factor)
+            if is_step_over:
+                self.oversubscription = min(flows, self.oversubscription * rules.factor)
                 trial.raised_ns = self.raised_ns = now_ns
-                if self.turns >= flows:
+                if self.oversubscription >= flows:
                     trial.whole_ns = now_ns
-        elif now_ns - max(trial.whole_ns, others_ns) >= rules.settle_ns + rules.wait_ns and bps:
-            least_bps = rules.idle_share * self.rate_bps
-            bps = self.intake.since(now_ns - rules.window_ns, least_bps).bps
-            self.useless = bps >= rules.gain * trial.bps
-            self.before_bps, self.turns = bps, trial.turns
-            self.tight = 0.0 if trial.turns <= 1 else self.tight
-            self._trial, self._judge_ns = None, now_ns + rules.settle_ns
-            self._next_ns, self._wait_ns = now_ns + self._wait_ns, min(2 * self._wait_ns, rules.keep_ns)
-
-    def _weigh(self, queue_ns: float) -> None:
-        """Judge whether the queue is shorter."""
-        if self.helped:
             return
-        self._queues.append(queue_ns)
-        if len(self._queues) * self.rules.sample_ns >= self.rules.help_ns:
-            mean_ns = sum(self._queues) / len(self._queues)
-            self.helped = mean_ns <= self.rules.helped * self._queue_before_ns or not self._queue_before_ns
-            self.useless = not self.helped
-            self._queues.clear()
+        evaluate_ns = max(trial.whole_ns, last_raise_ns) + rules.settle_ns + rules.wait_ns
+        if now_ns >= evaluate_ns and latest_bps:
+            self._fail_trial(trial, now_ns)
+
+    def _fail_trial(self, trial: _Trial, now_ns: int) -> None:
+        """End a trial in which even a whole link for each flow did not bring back the receive rate.
+
+        If the rate rose nevertheless, only whole links help, and pacing should end.
+        """
+        rules = self.rules
+        bps = self.receive_rate.since(now_ns - rules.window_ns, self._idle_bps).mean_bps
+        self.ineffective = bps >= rules.gain * trial.bps
+        self.before_bps, self.oversubscription = bps, trial.oversubscription
+        self.insufficient = 0.0 if trial.oversubscription <= 1 else self.insufficient
+        self._trial, self._valid_from_ns = None, now_ns + rules.settle_ns
+        self._postpone_trial(now_ns)
+
+    def _evaluate_queue(self, queue_ns: float) -> None:
+        """Compare the queue with the one before pacing, once."""
+        if self.effective:
+            return
+        self._queues_ns.append(queue_ns)
+        if len(self._queues_ns) * self.rules.sample_ns >= self.rules.effect_ns:
+            mean_ns = sum(self._queues_ns) / len(self._queues_ns)
+            is_shorter = mean_ns <= self.rules.effect_share * self._queue_before_ns
+            self.effective = is_shorter or not self._queue_before_ns
+            self.ineffective = not self.effective
+            self._queues_ns.clear()
 
 
 class FeedbackTable:
-    """All receivers of one shard: what they take in, and what was learnt of them."""
+    """The receive rates of all NICs of one shard, and the observations kept for later incasts."""
 
     def __init__(self, rules: PacingFeedbackRules | None = None) -> None:
         self.rules = rules or PacingFeedbackRules()
-        self._intakes: dict[str, Intake] = {}
-        self._learnt: dict[str, _Learnt] = {}
+        self._receive_rates: dict[str, ReceiveRate] = {}
+        self._memory: dict[str, _Memory] = {}
         self._sampled_ns: int | None = None
 
     def sample(self, now_ns: int, flows: Iterable[LiveFlow]) -> bool:
-        """Take what all receivers take in, where it is time to; return whether it was."""
+        """Sample the receive rates of all NICs if a sample is due; return True if so."""
         if self._sampled_ns is not None and now_ns - self._sampled_ns < self.rules.sample_ns:
             return False
         self._sampled_ns = now_ns
-        sums: dict[str, float] = {}
+        sums_bps: dict[str, float] = {}
         for flow in flows:
-            sums[flow.peer] = sums.get(flow.peer, 0.0) + flow.rate_bps
-        for nic in self._intakes.keys() - sums.keys():
-            del self._intakes[nic]
-        for nic, bps in sums.items():
-            self.intake(nic).hear(bps, now_ns)
+            sums_bps[flow.peer] = sums_bps.get(flow.peer, 0.0) + flow.rate_bps
+        for nic in self._receive_rates.keys() - sums_bps.keys():
+            del self._receive_rates[nic]
+        for nic, bps in sums_bps.items():
+            self.receive_rate(nic).add(bps, now_ns)
         return True
 
-    def intake(self, nic: str) -> Intake:
-        """Return what a NIC takes in."""
-        return self._intakes.setdefault(nic, Intake(self.rules))
+    def receive_rate(self, nic: str) -> ReceiveRate:
+        """Return the receive rate of a NIC."""
+        return self._receive_rates.setdefault(nic, ReceiveRate(self.rules))
 
-    def alone(self, nic: str, now_ns: int) -> bool:
-        """Whether a receiver is left alone."""
-        learnt = self._learnt.get(nic)
-        return learnt is not None and now_ns < learnt.until_ns
+    def is_excluded(self, nic: str, now_ns: int) -> bool:
+        """Return True if a receiver is not paced because pacing had no effect there."""
+        memory = self._memory.get(nic)
+        return memory is not None and now_ns < memory.exclude_until_ns
 
     def begin(self, nic: str, rate_bps: int, flows: int, now_ns: int) -> PacingFeedback:
-        """Return the effect of pacing a receiver, with `flows`, from now on."""
-        rules, intake = self.rules, self.intake(nic)
-        seen = intake.since(now_ns - 2 * rules.window_ns, rules.idle_share * rate_bps)
-        before_bps = seen.bps if seen.long_ns >= rules.window_ns else 0.0
-        effect = PacingFeedback(rules, intake, rate_bps, now_ns, before_bps)
-        learnt = self._learnt.get(nic)
-        if learnt is not None and learnt.crowd and now_ns - learnt.at_ns < rules.keep_ns:
-            effect.turns = max(1.0, flows / learnt.crowd)
-        return effect
+        """Return the feedback of a receiver with `flows` that is paced from now on."""
+        rules, receive_rate = self.rules, self.receive_rate(nic)
+        received = receive_rate.since(now_ns - 2 * rules.window_ns, rules.idle_share * rate_bps)
+        before_bps = received.mean_bps if received.duration_ns >= rules.window_ns else 0.0
+        feedback = PacingFeedback(rules, receive_rate, rate_bps, now_ns, before_bps)
+        memory = self._memory.get(nic)
+        if memory is not None and memory.concurrent and now_ns - memory.at_ns < rules.memory_ns:
+            feedback.oversubscription = max(1.0, flows / memory.concurrent)
+        return feedback
 
-    def end(self, nic: str, effect: PacingFeedback, flows: int, now_ns: int) -> None:
-        """Keep what was learnt of a receiver that is let go."""
-        self._learnt = {
-            name: each for name, each in self._learnt.items()
-            if now_ns < max(each.at_ns, each.until_ns) + self.rules.keep_ns
-        }  # fmt: skip
-        learnt = self._learnt.setdefault(nic, _Learnt())
-        learnt.at_ns = now_ns
-        if effect.useless:
-            learnt.alone_ns = min(2 * learnt.alone_ns or self.rules.alone_ns, self.rules.alone_most_ns)
-            learnt.until_ns = now_ns + learnt.alone_ns
+    def end(self, nic: str, feedback: PacingFeedback, flows: int, now_ns: int) -> None:
+        """Keep the observations of a receiver whose pacing ends."""
+        rules = self.rules
+        self._memory = {
+            name: memory
+            for name, memory in self._memory.items()
+            if now_ns < max(memory.at_ns, memory.exclude_until_ns) + rules.memory_ns
+        }
+        memory = self._memory.setdefault(nic, _Memory())
+        memory.at_ns = now_ns
+        if feedback.ineffective:
+            memory.exclude_ns = min(2 * memory.exclude_ns or rules.exclude_ns, rules.max_exclude_ns)
+            memory.exclude_until_ns = now_ns + memory.exclude_ns
             return
-        if effect.helped:
-            learnt.alone_ns = 0
+        if feedback.effective:
+            memory.exclude_ns = 0
         if flows > 1:
-            learnt.crowd = flows / effect.turns if effect.turns > 1 else 0.0
+            oversubscription = feedback.oversubscription
+            memory.concurrent = flows / oversubscription if oversubscription > 1 else 0.0

@@ -1,200 +1,212 @@
-"""How far links can be relied on, as policy takes it: well, held down, lossy, dead.
+"""Grades paths by the health of their worst link: healthy, dampened, lossy or dead.
 
-In: `LinkHealth` records. Out: `PathHealth`, which grades a path by its worst link. A link that has healed is
-held down for a while, twice as long with each time that it went bad within the hour: an old rule of routers
-(RFC 2439, route flap damping), here without its decay.
+A link that has recovered is dampened for a while. The time doubles with each outage within the hour, as in
+route flap damping (RFC 2439), here without its decay.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.ids import cable_id
+from schemas.records import HealthKind, LinkHealth, LinkState
+from streams.runtime.units import NS_PER_S
 
-__all__ = ["Grade", "State", "PathHealth"]
+__all__ = ["HEALTHY", "Grade", "Health", "PathHealth"]
 
-SECOND_NS: Final = 1_000_000_000
-HOUR_NS: Final = 3600 * SECOND_NS
+NS_PER_HOUR: Final = 3600 * NS_PER_S
+BAD_STATES: Final = frozenset({LinkState.DOWN, LinkState.GREY})
 
 
 class Grade(IntEnum):
-    """How good a path is; a lower one is better."""
+    """Quality of a path; lower is better."""
 
-    WELL = 0
-    HELD = 1
-    """Healed a moment ago, flaps, or may be what explains another's losses."""
-    GREY = 2
+    HEALTHY = 0
+    DAMPENED = 1
+    """Recovered recently, flapping, or a candidate for another subject's losses."""
+    LOSSY = 2
     DEAD = 3
 
 
-class State(NamedTuple):
-    """What is known of a path's worst link. `reason`: subject/seq of the record that says so."""
+class Health(NamedTuple):
+    """Health of a path's worst link. `reason` names the health record."""
 
     grade: Grade
     loss: float
-    reason: str
+    reason: Reason
 
 
-WELL: Final = State(Grade.WELL, 0.0, "")
+HEALTHY: Final = Health(Grade.HEALTHY, 0.0, NO_REASON)
 
 
 @dataclass(slots=True)
 class _Subject:
-    state: str = "UP"
+    state: LinkState = LinkState.UP
     seq: int = -1
     links: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+    """Other cables that may explain the losses."""
     loss: float = 0.0
-    held_until_ns: int = 0
-    spells: deque[int] = field(default_factory=deque)
-    """When it went bad, within the past hour, ns."""
+    dampened_until_ns: int = 0
+    outages: deque[int] = field(default_factory=deque)
+    """Start of each outage within the past hour, ns."""
+
+    def update_outages(self, record: LinkHealth, hold_ns: int, max_hold_ns: int) -> None:
+        """Record an outage that begins; start the dampening when it ends."""
+        is_bad, was_bad = record["state"] in BAD_STATES, self.state in BAD_STATES
+        since_ns = record["since_ns"]
+        if is_bad and not was_bad:
+            self.outages.append(since_ns)
+        while self.outages and self.outages[0] < since_ns - NS_PER_HOUR:
+            self.outages.popleft()
+        if was_bad and not is_bad:
+            count = max(record["flaps_hour"], len(self.outages), 1)
+            self.dampened_until_ns = since_ns + min(hold_ns << min(count - 1, 30), max_hold_ns)
 
 
 class PathHealth:
-    """The links, NICs and hosts of one shard."""
+    """Health of the links, NICs and hosts of one shard."""
 
-    def __init__(self, hold_down_ns: int, hold_down_most_ns: int) -> None:
-        self._hold_ns, self._hold_most_ns = hold_down_ns, hold_down_most_ns
+    def __init__(self, hold_down_ns: int, max_hold_down_ns: int) -> None:
+        self._hold_down_ns, self._max_hold_down_ns = hold_down_ns, max_hold_down_ns
         self._subjects: dict[str, _Subject] = {}
         self._links: dict[str, str] = {}
-        """Directed link to the subject that has said something of it."""
+        """Directed link to the subject that last named it."""
         self._suspects: dict[str, set[str]] = {}
-        """Cable that may be what is bad to the subjects that say so."""
+        """Candidate cable to the subjects whose losses it may explain."""
         self._hosts: dict[str, str] = {}
-        """NIC or host to the subject, which is of the same name."""
+        """NIC or host to its subject, which has the same name."""
         self._bad: set[str] = set()
         """Subjects that are dead or lossy now."""
-        self._touched: frozenset[str] | None = None
-        """What `touched` gives, None where it is to be found anew."""
+        self._reported: frozenset[str] | None = None
+        """Cached value of `reported`; None if outdated."""
         self._changed: set[str] = set()
-        """Directed links of which something new was said."""
+        """Directed links whose health changed."""
         self.version = 0
         """Grows with every change of state."""
 
-    def take(self, subject: str, record: Mapping[str, Any] | None) -> None:
-        """Take a subject's `LinkHealth`; None: it is forgotten. An older record changes nothing."""
-        self._touched = None
-        known = self._subjects.get(subject)
+    def take(self, subject: str, record: LinkHealth | None) -> None:
+        """Apply a subject's `LinkHealth`; None removes the subject. Ignore an older record."""
+        self._reported = None
         if record is None:
-            if known is not None:
-                self._changed.update(known.links, _either_way(known.others))
-                self._suspect(subject, known.others, ())
-                del self._subjects[subject]
-                self._bad.discard(subject)
-                self._hosts.pop(subject, None)
-                self._links = {link: name for link, name in self._links.items() if name != subject}
-                self.version += 1
+            self._remove(subject)
             return
-        s = known or self._subjects.setdefault(subject, _Subject())
-        if record["seq"] < s.seq:
+        known = self._subjects.get(subject) or self._subjects.setdefault(subject, _Subject())
+        if record["seq"] < known.seq:
             return
-        state, was = record["state"], s.state
-        bad, was_bad = state in ("DOWN", "GREY"), was in ("DOWN", "GREY")
-        (self._bad.add if bad else self._bad.discard)(subject)
-        since_ns = record["since_ns"]
-        if bad and not was_bad:
-            s.spells.append(since_ns)
-        while s.spells and s.spells[0] < since_ns - HOUR_NS:
-            s.spells.popleft()
-        if was_bad and not bad:
-            times = max(record["flaps_hour"], len(s.spells), 1)
-            s.held_until_ns = since_ns + min(self._hold_ns << min(times - 1, 30), self._hold_most_ns)
-        if (state, tuple(record["links"]), tuple(record["others"])) != (was, s.links, s.others):
+        links, candidates = tuple(record["links"]), tuple(record["candidates"])
+        is_bad = record["state"] in BAD_STATES
+        (self._bad.add if is_bad else self._bad.discard)(subject)
+        known.update_outages(record, self._hold_down_ns, self._max_hold_down_ns)
+        if (record["state"], links, candidates) != (known.state, known.links, known.candidates):
             self.version += 1
-            self._changed.update(s.links, record["links"], _either_way((*s.others, *record["others"])))
-        self._suspect(subject, s.others, tuple(record["others"]) if bad else ())
-        s.others = tuple(record["others"]) if bad else ()
-        s.state, s.seq, s.loss = state, record["seq"], record["loss_rate"] or 0.0
-        if record["kind"] in ("NIC", "HOST"):
+            self._changed.update(known.links, links, _both_directions((*known.candidates, *candidates)))
+        active_candidates = candidates if is_bad else ()
+        self._set_candidates(subject, known.candidates, active_candidates)
+        known.candidates = active_candidates
+        known.state, known.seq, known.loss = record["state"], record["seq"], record["loss_rate"] or 0.0
+        if record["kind"] in (HealthKind.NIC, HealthKind.HOST):
             self._hosts[subject] = subject
-        links = tuple(record["links"]) or s.links
-        if bad:  # the other direction may have been bad before: it is not what this is about
-            for link in set(s.links) - set(links):
+        self._set_links(subject, known, links or known.links, is_bad)
+
+    def _remove(self, subject: str) -> None:
+        known = self._subjects.pop(subject, None)
+        if known is None:
+            return
+        self._changed.update(known.links, _both_directions(known.candidates))
+        self._set_candidates(subject, known.candidates, ())
+        self._bad.discard(subject)
+        self._hosts.pop(subject, None)
+        self._links = {link: name for link, name in self._links.items() if name != subject}
+        self.version += 1
+
+    def _set_links(self, subject: str, known: _Subject, links: tuple[str, ...], is_bad: bool) -> None:
+        if is_bad:  # the record no longer concerns a direction that only the previous record named
+            for link in set(known.links) - set(links):
                 self._links.pop(link, None)
-        else:  # what was bad before is held down, whatever is named now
-            links = (*links, *(link for link in s.links if link not in links))
-        s.links = links
-        for link in s.links:
+        else:  # links that were bad before are dampened, whichever links the new record names
+            links = (*links, *(link for link in known.links if link not in links))
+        known.links = links
+        for link in links:
             self._links[link] = subject
 
-    def _suspect(self, subject: str, before: Iterable[str], now: Iterable[str]) -> None:
-        for other in before:
-            self._suspects.get(other, set()).discard(subject)
-        for other in now:
-            self._suspects.setdefault(other, set()).add(subject)
+    def _set_candidates(self, subject: str, before: Iterable[str], now: Iterable[str]) -> None:
+        for cable in before:
+            self._suspects.get(cable, set()).discard(subject)
+        for cable in now:
+            self._suspects.setdefault(cable, set()).add(subject)
 
-    def reason(self, subject: str) -> str:
-        """Return subject/seq of what was said of a subject last."""
+    def reason(self, subject: str) -> Reason:
+        """Return the reason that names a subject's newest record."""
         known = self._subjects.get(subject)
-        return f"{subject}/{known.seq}" if known is not None else subject
+        return Reason(subject, known.seq if known is not None else None)
 
     @property
-    def sound(self) -> bool:
-        """Whether nothing is dead or lossy now."""
+    def all_good(self) -> bool:
+        """True if no subject is dead or lossy now."""
         return not self._bad
 
     @property
-    def touched(self) -> frozenset[str]:
-        """The directed links of which anything was said: all others are well."""
-        if self._touched is None:
-            suspects = _either_way(cable for cable, by in self._suspects.items() if by)
-            self._touched = frozenset(self._links).union(suspects)
-        return self._touched
+    def reported(self) -> frozenset[str]:
+        """Directed links for which any record exists; all others are healthy."""
+        if self._reported is None:
+            suspects = _both_directions(cable for cable, subjects in self._suspects.items() if subjects)
+            self._reported = frozenset(self._links).union(suspects)
+        return self._reported
 
-    def changed(self) -> frozenset[str]:
-        """Take the directed links of which something new was said since they were taken last."""
-        found = frozenset(self._changed)
+    def pop_changed(self) -> frozenset[str]:
+        """Return the directed links whose health changed since the last call."""
+        changed = frozenset(self._changed)
         self._changed.clear()
-        return found
+        return changed
 
     @property
-    def calm(self) -> bool:
-        """Whether nothing has ever been said of any link."""
+    def no_records(self) -> bool:
+        """True if no record has ever named a link."""
         return not self._links and not self._suspects
 
-    def of_end(self, nic: str) -> State:
-        """Return what is known of a NIC and its host: DEAD where no path reaches it."""
+    def of_end(self, nic: str) -> Health:
+        """Return the health of a NIC and its host: DEAD if no path reaches it."""
         if not self._hosts:
-            return WELL
+            return HEALTHY
         for name in (nic, nic.partition("/")[0]):
-            s = self._subjects.get(self._hosts.get(name, ""))
-            if s is not None and s.state == "DOWN":
-                return State(Grade.DEAD, 1.0, self.reason(name))
-        return WELL
+            known = self._subjects.get(self._hosts.get(name, ""))
+            if known is not None and known.state == LinkState.DOWN:
+                return Health(Grade.DEAD, 1.0, self.reason(name))
+        return HEALTHY
 
-    def of_links(self, links: Iterable[str], now_ns: int) -> State:
-        """Return what is known of the worst of these directed links."""
-        worst = WELL
-        if not self._links and not self._suspects:
+    def of_links(self, links: Iterable[str], now_ns: int) -> Health:
+        """Return the health of the worst of these directed links."""
+        worst = HEALTHY
+        if self.no_records:
             return worst
         for link in links:
-            found = self._of_link(link, now_ns)
-            if found[:2] > worst[:2]:
-                worst = found
+            health = self._of_link(link, now_ns)
+            if health[:2] > worst[:2]:
+                worst = health
         return worst
 
-    def _of_link(self, link: str, now_ns: int) -> State:
+    def _of_link(self, link: str, now_ns: int) -> Health:
         name = self._links.get(link)
         if name is not None:
-            s = self._subjects[name]
-            reason = self.reason(name)
-            if s.state == "DOWN":
-                return State(Grade.DEAD, 1.0, reason)
-            if s.state == "GREY":
-                return State(Grade.GREY, s.loss, reason)
-            if s.state == "FLAPPING" or now_ns < s.held_until_ns:
-                return State(Grade.HELD, 0.0, reason)
+            known, reason = self._subjects[name], self.reason(name)
+            if known.state == LinkState.DOWN:
+                return Health(Grade.DEAD, 1.0, reason)
+            if known.state == LinkState.GREY:
+                return Health(Grade.LOSSY, known.loss, reason)
+            if known.state == LinkState.FLAPPING or now_ns < known.dampened_until_ns:
+                return Health(Grade.DAMPENED, 0.0, reason)
         if self._suspects and self._suspects.get(cable_id(link)):
-            return State(Grade.HELD, 0.0, self.reason(min(self._suspects[cable_id(link)])))
-        return WELL
+            return Health(Grade.DAMPENED, 0.0, self.reason(min(self._suspects[cable_id(link)])))
+        return HEALTHY
 
 
-def _either_way(cables: Iterable[str]) -> Iterator[str]:
-    """Give both directed links of each cable; what is no cable has none."""
+def _both_directions(cables: Iterable[str]) -> Iterator[str]:
+    """Yield both directed links of each cable; skip names that are no cable."""
     for cable in cables:
         near, between, far = cable.partition("<>")
         if between:

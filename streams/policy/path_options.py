@@ -1,7 +1,6 @@
-"""What a flow could take now: ways by how far their links can be relied on, each with a port that is free.
+"""Paths that a flow can take now: the grade of each route, and a free source port for it.
 
-In: `PathHealth`, ports as they are taken, a seed. Out: `Options`: the grade of a way, other ways with a port of
-their own, a draw that breaks ties. Pure: the same inputs give the same.
+All choices are deterministic: ties are broken by a hash of the seed, the shard and the flow.
 """
 
 from __future__ import annotations
@@ -9,77 +8,79 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from streams.policy.flow import Choices, Flow
-from streams.policy.path_health import WELL, State, PathHealth
+from streams.policy.flow import Choices, Ends, Flow
+from streams.policy.path_health import HEALTHY, Health, PathHealth
 from streams.runtime.flow_routes import FlowRoute
 
-__all__ = ["Options"]
+__all__ = ["PathOptions"]
 
 
-class Options:
-    """The options of one shard's flows, as of the moment that `begin` was told."""
+class PathOptions:
+    """The path options of one shard's flows at the time given to `begin`."""
 
-    def __init__(self, shard: str, seed: int, wellness: PathHealth) -> None:
+    def __init__(self, shard: str, seed: int, health: PathHealth) -> None:
         self.now_ns = 0
-        self.touched: frozenset[str] = frozenset()
-        """Links of which anything was said."""
-        self.ports: set[tuple[tuple[str, str, int], int]] = set()
-        """Ports that sockets have, or will once what is decided is done."""
-        self._shard, self._seed, self._wellness = shard, seed, wellness
-        self._choices: dict[tuple[str, str, int], tuple[Mapping[int, FlowRoute], Choices]] = {}
-        self._graded: dict[FlowRoute, State] = {}
-        """Ways to what is known of them, as of `now_ns`."""
+        self.reported: frozenset[str] = frozenset()
+        """Links for which any health record exists."""
+        self.used_ports: set[tuple[Ends, int]] = set()
+        """Source ports that sockets have, or will have once all decided moves are applied."""
+        self._shard, self._seed, self._health = shard, seed, health
+        self._choices: dict[Ends, tuple[Mapping[int, FlowRoute], Choices]] = {}
+        self._graded: dict[FlowRoute, Health] = {}
+        """Health of each route as of `now_ns`."""
 
     def begin(self, now_ns: int) -> None:
-        """Go on to a moment, with what is known of links by now."""
-        self.now_ns, self._graded, self.touched = now_ns, {}, self._wellness.touched
+        """Advance to a new time and take over the current link health."""
+        self.now_ns, self._graded, self.reported = now_ns, {}, self._health.reported
 
-    def grade(self, way: FlowRoute) -> State:
-        """Return what is known of the worst link of a way, there and back."""
-        if self.touched.isdisjoint(way.links) and self.touched.isdisjoint(way.reverse):
-            return WELL
-        state = self._graded.get(way)
-        if state is None:
-            state = self._graded[way] = self._wellness.of_links(way.all_links, self.now_ns)
-        return state
+    def grade(self, route: FlowRoute) -> Health:
+        """Return the health of the worst link of a route, in both directions."""
+        if self.reported.isdisjoint(route.links) and self.reported.isdisjoint(route.reverse):
+            return HEALTHY
+        health = self._graded.get(route)
+        if health is None:
+            health = self._graded[route] = self._health.of_links(route.all_links, self.now_ns)
+        return health
 
-    def choices_of(self, f: Flow) -> Choices:
-        """Return the ways that differ of those that a flow could take."""
-        known = self._choices.get(f.ends)
-        if known is None or known[0] is not f.ways:
+    def choices_of(self, flow: Flow) -> Choices:
+        """Return the distinct routes that a flow could take."""
+        known = self._choices.get(flow.ends)
+        if known is None or known[0] is not flow.routes:
             grouped: dict[FlowRoute, list[int]] = {}
-            for path, way in f.ways.items():
-                grouped.setdefault(way, []).append(path)
-            known = (f.ways, tuple((way, tuple(paths)) for way, paths in grouped.items()))
-            self._choices[f.ends] = known
+            for path, route in flow.routes.items():
+                grouped.setdefault(route, []).append(path)
+            known = (flow.routes, tuple((route, tuple(paths)) for route, paths in grouped.items()))
+            self._choices[flow.ends] = known
         return known[1]
 
-    def open_to(
-        self, f: Flow, grades: Callable[[State], bool], among: Choices | None = None
-    ) -> Iterator[tuple[State, FlowRoute, int]]:
-        """Give the ways other than its own that a flow could take now, each with a port of its own."""
-        exclusive, calm, draw, own = f.exclusive, self._wellness.calm, self.draw(f.live.flow_id), f.way
-        for way, paths in f.choices if among is None else among:
-            if way == own:
+    def available(
+        self, flow: Flow, accept: Callable[[Health], bool], among: Choices | None = None
+    ) -> Iterator[tuple[Health, FlowRoute, int]]:
+        """Yield health, route and a free path for each other route whose health `accept` admits."""
+        exclusive, no_records = flow.exclusive, self._health.no_records
+        draw, own = self.draw(flow.live.flow_id), flow.route
+        for route, paths in flow.choices if among is None else among:
+            if route == own:
                 continue
-            state = WELL if calm else self.grade(way)
-            if not grades(state):
+            health = HEALTHY if no_records else self.grade(route)
+            if not accept(health):
                 continue
-            path = self.port(f, paths, exclusive, draw)
+            path = self.free_path(flow, paths, exclusive, draw)
             if path is not None:
-                yield state, way, path
+                yield health, route, path
 
-    def port(self, f: Flow, paths: Sequence[int], exclusive: bool, draw: int) -> int | None:
-        """Return one of the ports of a way that a flow can take now, None where there is none."""
-        if exclusive or f.avoid or f.path in paths:
-            paths = [
-                path for path in paths
-                if f.avoid.get(path, 0) <= self.now_ns and path != f.path
-                and not (exclusive and (f.ends, path) in self.ports)
-            ]  # fmt: skip
+    def free_path(self, flow: Flow, paths: Sequence[int], exclusive: bool, draw: int) -> int | None:
+        """Return one of a route's paths that the flow can take now, or None."""
+        if exclusive or flow.avoid or flow.path in paths:
+            paths = [path for path in paths if self._is_free(flow, path, exclusive)]
         return paths[draw % len(paths)] if paths else None
 
-    def draw(self, *what: object) -> int:
-        """Return a number that is random but the same for the same seed, shard and words."""
-        words = "|".join(map(str, (self._seed, self._shard, *what)))
-        return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big")
+    def _is_free(self, flow: Flow, path: int, exclusive: bool) -> bool:
+        if path == flow.path or flow.avoid.get(path, 0) > self.now_ns:
+            return False
+        return not (exclusive and (flow.ends, path) in self.used_ports)
+
+    def draw(self, *items: object) -> int:
+        """Return a pseudo-random number: a hash of the seed, the shard and the items."""
+        text = "|".join(map(str, (self._seed, self._shard, *items)))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

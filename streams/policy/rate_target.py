@@ -1,4 +1,4 @@
-"""What pacing and slices share: a rate that a flow is to be held to; highest and lowest figures of late."""
+"""Types that pacing and slices share: a target rate for a flow, and the extremes of recent figures."""
 
 from __future__ import annotations
 
@@ -6,56 +6,59 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Low", "Peak", "Target"]
+from schemas.reasons import Reason
+
+__all__ = ["RateTarget", "RecentMax", "RecentMin"]
 
 
-class Target(NamedTuple):
-    """A rate that one flow is to be held to, bit/s."""
+class RateTarget(NamedTuple):
+    """A rate to which one flow is to be limited, bit/s."""
 
     rate_bps: float
-    reason: str
+    reason: Reason
     urgent: bool = False
 
 
 @dataclass(slots=True)
-class Peak:
-    """The highest rate, bit/s, heard within the last one to two `half_ns`."""
+class RecentMax:
+    """The highest rate, bit/s, within the last one to two `half_ns`."""
 
     half_ns: int
     began_ns: int
-    now_bps: float = 0.0
-    before_bps: float = 0.0
-    none_bps: float = 0.0
+    current_bps: float = 0.0
+    previous_bps: float = 0.0
+    empty_bps: float = 0.0
+    """Value of a half without any rate."""
 
-    def hear(self, rate_bps: float, now_ns: int) -> None:
-        """Take a rate."""
-        self._turn(now_ns)
-        self.now_bps = max(self.now_bps, rate_bps)
+    def add(self, rate_bps: float, now_ns: int) -> None:
+        """Add a rate."""
+        self._advance(now_ns)
+        self.current_bps = max(self.current_bps, rate_bps)
 
     def bps(self, now_ns: int) -> float:
-        """Return the highest."""
-        self._turn(now_ns)
-        return max(self.now_bps, self.before_bps)
+        """Return the highest recent rate."""
+        self._advance(now_ns)
+        return max(self.current_bps, self.previous_bps)
 
-    def _turn(self, now_ns: int) -> None:
+    def _advance(self, now_ns: int) -> None:
         if now_ns - self.began_ns >= 2 * self.half_ns:
-            self.before_bps = self.now_bps = self.none_bps
+            self.previous_bps = self.current_bps = self.empty_bps
             self.began_ns = now_ns
         elif now_ns - self.began_ns >= self.half_ns:
-            self.before_bps, self.now_bps = self.now_bps, self.none_bps
+            self.previous_bps, self.current_bps = self.current_bps, self.empty_bps
             self.began_ns += self.half_ns
 
 
-class Low:
-    """The lowest figure heard within the last one to two `half_ns`."""
+class RecentMin:
+    """The lowest figure within the last one to two `half_ns`."""
 
     def __init__(self, half_ns: int, began_ns: int) -> None:
-        self._most = Peak(half_ns, began_ns, -math.inf, -math.inf, -math.inf)
+        self._negated = RecentMax(half_ns, began_ns, -math.inf, -math.inf, -math.inf)
 
-    def hear(self, figure: float, now_ns: int) -> None:
-        """Take a figure."""
-        self._most.hear(-figure, now_ns)
+    def add(self, figure: float, now_ns: int) -> None:
+        """Add a figure."""
+        self._negated.add(-figure, now_ns)
 
     def value(self, now_ns: int) -> float:
-        """Return the lowest."""
-        return -self._most.bps(now_ns)
+        """Return the lowest recent figure."""
+        return -self._negated.bps(now_ns)

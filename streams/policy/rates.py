@@ -1,77 +1,86 @@
-"""Which flows are held to which rate: what pacing and slices want, merged and told as leases.
+"""Merges the rates that pacing and slices want, and renews them as leases.
 
-In: what `Pacing` and `Slices` take, the flows as of now. Out: `WantedRate`s, each to be told as a decision. A
-flow that both want held gets the lower rate. A lease is told anew in time, so that what is held by a policy
-that has died is let go. Pure: times are the caller's.
+A flow that both limit gets the lower rate. Leases are renewed in time. So a limit ends by expiry if the
+policy process dies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from streams.policy.pacing import Pacing, PacingRules
-from streams.policy.rate_target import Target
+from schemas.records import (
+    ActionOutcome,
+    ActionReport,
+    ContentionWindow,
+    FlowAction,
+    LinkQueues,
+    ReasonKind,
+    TenantSlice,
+)
+from streams.policy.pacing import Pacing
+from streams.policy.pacing_receiver import PacingRules
+from streams.policy.rate_target import RateTarget
 from streams.policy.slices import SliceRules, Slices
 from streams.runtime.flow_table import LiveFlow
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["RateRules", "Rates", "WantedRate"]
 
-Record = dict[str, Any]
-
-MS: Final = 1_000_000
-S: Final = 1_000 * MS
-
 
 class WantedRate(NamedTuple):
-    """What one flow is to be held to."""
+    """A rate limit for one flow, or the end of one."""
 
     flow_id: str
-    action: str
-    """PACE, SLICE; UNPACE: let go."""
+    action: FlowAction
+    """PACE, SLICE, or UNPACE to end the limit."""
     rate_bps: int
-    """Of its frames, as flow reports count them; 0 with UNPACE."""
-    kind: str
-    """INCAST, SLICE; DRAINED: the queue that it was held for is gone."""
-    reason: str
-    """Id of the contention window, or of the link whose shares it is about."""
+    """Rate of the flow's frames, as flow reports count them; 0 with UNPACE."""
+    kind: ReasonKind
+    """INCAST, SLICE, or DRAINED once the queue is gone."""
+    reason: Reason
+    """Id of the contention window, or tenant and link of the share."""
     expires_at_ns: int
     urgent: bool
-    """Whether a queue stands while it waits to be told."""
+    """True if a queue persists until the limit is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateRules:
-    """How leases are told."""
+    """When leases are renewed."""
 
-    lease_ns: int = 2 * S
-    renew_ns: int = 1 * S
+    lease_ns: int = 2 * NS_PER_S
+    renew_ns: int = 1 * NS_PER_S
     up_share: float = 0.03
-    """A rate is told anew once it is so much above the one told."""
+    """A lease is updated early if the wanted rate is so much above it."""
     down_share: float = 0.01
-    """Or below."""
-    retry_ns: int = 500 * MS
-    """After one was not told, or not done, after all, until it is wanted again."""
+    """Or so much below it."""
+    retry_ns: int = 500 * NS_PER_MS
+    """Time after which a suppressed or failed rate is wanted again."""
 
 
 @dataclass(slots=True)
 class _Lease:
     rate_bps: int
-    action: str
+    action: FlowAction
     reason: str
-    told_ns: int
-    held: bool = True
-    """Whether it is in force, as far as actuators have said."""
+    published_ns: int
+    in_force: bool = True
+    """False if the last action report shows that the lease was not applied."""
 
 
-DONE: Final = frozenset({"APPLIED", "DUPLICATE"})
-RENEWED: Final = frozenset({"OBSERVED", "NO_FLOW", "STALE", "NOT_ALLOWED"})
-"""What came of a lease that is told anew no sooner than one that is in force."""
+DONE: Final = frozenset({ActionOutcome.APPLIED, ActionOutcome.DUPLICATE})
+RENEWED: Final = frozenset(
+    {ActionOutcome.OBSERVED, ActionOutcome.NO_FLOW, ActionOutcome.STALE, ActionOutcome.NOT_ALLOWED}
+)
+"""Outcomes after which a lease is renewed no sooner than one in force."""
+IMMEDIATE: Final = frozenset({ActionOutcome.OLD_CONFIG, ActionOutcome.ENDED, ActionOutcome.REVERTED})
+"""Outcomes after which a lease is published again at once."""
 
 
 class Rates:
-    """The rates of one shard's flows. `rate_of`: a directed link's bit/s, 0 where it is not known."""
+    """The rate limits of one shard's flows. `rate_of` returns a directed link's bit/s, 0 if unknown."""
 
     def __init__(
         self,
@@ -84,90 +93,119 @@ class Rates:
         self.rules = rules or RateRules()
         self.pacing, self.slices = Pacing(rate_of, pacing), Slices(rate_of, slices)
         self._leases: dict[str, _Lease] = {}
-        self._wait_ns: dict[str, int] = {}
+        self._retry_ns: dict[str, int] = {}
+        """Flow to the earliest time of its next lease."""
 
-    def take_contention(self, record: Record) -> None:
-        """Take a `ContentionWindow` of the shard."""
+    def take_contention(self, record: ContentionWindow) -> None:
+        """Apply a `ContentionWindow` of the shard."""
         self.pacing.take_contention(record)
 
-    def take_queues(self, record: Record) -> None:
-        """Take a `LinkQueues` of the shard."""
+    def take_queues(self, record: LinkQueues) -> None:
+        """Apply a `LinkQueues` of the shard."""
         self.pacing.take_queues(record)
 
-    def take_slices(self, slices: Iterable[Record]) -> None:
-        """Take `ActuatorConfig.slices` in force."""
+    def take_slices(self, slices: Iterable[TenantSlice]) -> None:
+        """Apply the `ActuatorConfig.slices` in force."""
         self.slices.take_slices(slices)
 
-    def take_action(self, record: Record) -> None:
-        """Take what an actuator made of a PACE or SLICE of this epoch: what is not in force has no effect
-        that could be judged, and what was refused is told again soon."""
+    def take_action(self, record: ActionReport) -> None:
+        """Apply an `ActionReport` on a PACE or SLICE of this epoch.
+
+        A lease that is not in force has no effect to evaluate. A refused one is published again soon.
+        """
         lease = self._leases.get(record["flow_id"])
         if lease is None or record["action"] != lease.action:
             return
         outcome = record["outcome"]
-        lease.held = outcome in DONE
-        if not lease.held and outcome not in RENEWED:
-            wait_ns = 0 if outcome in ("OLD_CONFIG", "ENDED", "REVERTED") else self.rules.retry_ns
-            lease.told_ns = min(lease.told_ns, record["at_ns"] - self.rules.renew_ns + wait_ns)
+        lease.in_force = outcome in DONE
+        if not lease.in_force and outcome not in RENEWED:
+            wait_ns = 0 if outcome in IMMEDIATE else self.rules.retry_ns
+            due_ns = record["at_ns"] + wait_ns
+            lease.published_ns = min(lease.published_ns, due_ns - self.rules.renew_ns)
 
     def refuse(self, wanted: WantedRate, now_ns: int) -> None:
-        """Note that one was not told after all: it is wanted again later, where it still is."""
+        """Note that a rate was suppressed: it is wanted again later, if still needed."""
         self._leases.pop(wanted.flow_id, None)
-        self._wait_ns[wanted.flow_id] = now_ns + self.rules.retry_ns
+        self._retry_ns[wanted.flow_id] = now_ns + self.rules.retry_ns
 
     def decide(
-        self, now_ns: int, flows: Iterable[LiveFlow], may: Callable[[LiveFlow, str], bool] | None = None
+        self,
+        now_ns: int,
+        flows: Iterable[LiveFlow],
+        is_allowed: Callable[[LiveFlow, FlowAction], bool] | None = None,
     ) -> list[WantedRate]:
-        """Return what is to be told at `now_ns`, fabric time: urgent ones first, then by flow. `may`: whether
-        PACE, or SLICE, of a flow is allowed at all."""
+        """Return the limits to publish at `now_ns`, fabric time: urgent ones first, then by flow.
+
+        `is_allowed`: whether PACE or SLICE of a flow is allowed at all.
+        """
         live = list(flows)
-        sliced = self.slices.decide(now_ns, live, may)
-        paced = self.pacing.decide(now_ns, live, may, self.slices.links, self._is_held)
-        return self._settle(now_ns, {flow.flow_id for flow in live}, paced, sliced)
+        sliced = self.slices.decide(now_ns, live, is_allowed)
+        paced = self.pacing.decide(now_ns, live, is_allowed, self.slices.links, self._is_in_force)
+        reported = {flow.flow_id for flow in live}
+        for flow_id in [flow_id for flow_id in self._leases if flow_id not in reported]:
+            del self._leases[flow_id]
+        self._retry_ns = {
+            flow_id: at_ns
+            for flow_id, at_ns in self._retry_ns.items()
+            if at_ns > now_ns and flow_id in reported
+        }
+        wanted = self._update_leases(now_ns, paced, sliced)
+        wanted += self._end_leases(now_ns, paced.keys() | sliced.keys())
+        wanted.sort(key=lambda each: (not each.urgent, each.flow_id))
+        return wanted
 
-    def held(self) -> dict[str, tuple[str, int]]:
-        """Return action and bit/s of the flows that are held, by id."""
-        return {name: (lease.action, lease.rate_bps) for name, lease in sorted(self._leases.items())}
+    def in_force(self) -> dict[str, tuple[FlowAction, int]]:
+        """Return flow id to action and bit/s of the limited flows."""
+        return {flow_id: (lease.action, lease.rate_bps) for flow_id, lease in sorted(self._leases.items())}
 
-    def _is_held(self, flow_id: str) -> bool:
-        """Return whether a flow is held to what was told last, as far as actuators have said."""
+    def _is_in_force(self, flow_id: str) -> bool:
+        """Return True unless action reports show that the flow's last lease was not applied."""
         lease = self._leases.get(flow_id)
-        return lease is None or lease.held
+        return lease is None or lease.in_force
 
-    def _settle(
-        self, now_ns: int, here: set[str], paced: Mapping[str, Target], sliced: Mapping[str, Target]
+    def _update_leases(
+        self, now_ns: int, paced: Mapping[str, RateTarget], sliced: Mapping[str, RateTarget]
     ) -> list[WantedRate]:
-        rules, made = self.rules, []
-        expires_ns = now_ns + rules.lease_ns
-        for name in [name for name in self._leases if name not in here]:
-            del self._leases[name]
-        self._wait_ns = {name: at for name, at in self._wait_ns.items() if at > now_ns and name in here}
-        for name in sorted(paced.keys() | sliced.keys()):
-            found = [
-                (target.rate_bps, action, target)
-                for action, of_action in (("PACE", paced), ("SLICE", sliced))
-                if (target := of_action.get(name)) is not None
-            ]
-            rate, action, target = min(found, key=lambda each: each[:2])
-            rate_bps, lease = max(1, round(rate)), self._leases.get(name)
-            if lease is None:
-                due = name not in self._wait_ns
-            else:
-                due = (
-                    now_ns - lease.told_ns >= rules.renew_ns
-                    or action != lease.action
-                    or not (1 - rules.down_share) <= rate_bps / lease.rate_bps <= 1 + rules.up_share
-                )
-            if due:
-                fell = lease is None or rate_bps < lease.rate_bps * (1 - rules.down_share)
-                held = lease is None or lease.held
-                self._leases[name] = _Lease(rate_bps, action, target.reason, now_ns, held)
-                kind = "INCAST" if action == "PACE" else "SLICE"
-                made.append(WantedRate(name, action, rate_bps, kind, target.reason, expires_ns,
-                                       fell and target.urgent))  # fmt: skip
-        for name in sorted(self._leases.keys() - paced.keys() - sliced.keys()):
-            lease = self._leases.pop(name)
-            kind = "DRAINED" if lease.action == "PACE" else "SLICE"
-            made.append(WantedRate(name, "UNPACE", 0, kind, lease.reason, expires_ns, False))
-        made.sort(key=lambda each: (not each.urgent, each.flow_id))
+        """Begin, change or renew the leases that are due."""
+        expires_ns, made = now_ns + self.rules.lease_ns, []
+        for flow_id in sorted(paced.keys() | sliced.keys()):
+            action, target = _lower(paced.get(flow_id), sliced.get(flow_id))
+            rate_bps, lease = max(1, round(target.rate_bps)), self._leases.get(flow_id)
+            if not self._is_due(flow_id, lease, action, rate_bps, now_ns):
+                continue
+            fell = lease is None or rate_bps < lease.rate_bps * (1 - self.rules.down_share)
+            in_force = lease is None or lease.in_force
+            self._leases[flow_id] = _Lease(rate_bps, action, target.reason, now_ns, in_force)
+            kind = ReasonKind.INCAST if action == FlowAction.PACE else ReasonKind.SLICE
+            urgent = fell and target.urgent
+            made.append(WantedRate(flow_id, action, rate_bps, kind, target.reason, expires_ns, urgent))
         return made
+
+    def _is_due(
+        self, flow_id: str, lease: _Lease | None, action: FlowAction, rate_bps: int, now_ns: int
+    ) -> bool:
+        rules = self.rules
+        if lease is None:
+            return flow_id not in self._retry_ns
+        if now_ns - lease.published_ns >= rules.renew_ns or action != lease.action:
+            return True
+        return not (1 - rules.down_share) <= rate_bps / lease.rate_bps <= 1 + rules.up_share
+
+    def _end_leases(self, now_ns: int, wanted: Iterable[str]) -> list[WantedRate]:
+        """End the leases of all other flows."""
+        expires_ns, made = now_ns + self.rules.lease_ns, []
+        for flow_id in sorted(self._leases.keys() - wanted):
+            lease = self._leases.pop(flow_id)
+            kind = ReasonKind.DRAINED if lease.action == FlowAction.PACE else ReasonKind.SLICE
+            made.append(WantedRate(flow_id, FlowAction.UNPACE, 0, kind, lease.reason, expires_ns, False))
+        return made
+
+
+def _lower(paced: RateTarget | None, sliced: RateTarget | None) -> tuple[FlowAction, RateTarget]:
+    """Return the action and target of the lower rate; at least one target is given. A tie goes to PACE."""
+    targets = [
+        (action, each)
+        for action, each in ((FlowAction.PACE, paced), (FlowAction.SLICE, sliced))
+        if each is not None
+    ]
+    return min(targets, key=lambda each: (each[1].rate_bps, each[0]))

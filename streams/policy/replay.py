@@ -1,89 +1,99 @@
-"""One epoch of a shard's policy again, from the log.
+"""Replays one epoch of a shard's policy from the log.
 
-In: the epoch's `PolicyRounds`, the messages of its inputs, the `Decision`s of earlier epochs. Out: the
-decisions that it made, which are those that it published, in OBSERVE as in ACT. Pure.
+The inputs are the epoch's `PolicyCycles`, the messages of its inputs and the `Decision`s of earlier epochs.
+The output equals the published decisions, in OBSERVE as in ACT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from schemas import codec
+from schemas.records import Decision, PolicyCycle, PolicyCycles
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
-from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs
-from streams.policy.policy import Rules
+from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs, TopicPartition
+from streams.policy.rules import Rules
+from streams.runtime.units import NS_PER_MS
 
-__all__ = ["replay_cycles", "earlier_decisions"]
-
-Record = dict[str, Any]
-MS = 1_000_000
+__all__ = ["earlier_decisions", "replay_cycles"]
 
 
-def earlier_decisions(epoch: int, decisions: Iterable[tuple[Record, int]]) -> list[Record]:
-    """Return, of (`Decision`, append time in ns), those that the owner that began `epoch` went on from."""
+def earlier_decisions(epoch: int, decisions: Iterable[tuple[Decision, int]]) -> list[Decision]:
+    """Return the decisions from which the owner of an epoch recovered; input: (record, append ns)."""
+    oldest_ns = epoch * NS_PER_MS - DECISION_LOOKBACK_NS
     found = [
-        decision
-        for decision, append_ns in decisions
-        if decision["epoch"] < epoch and append_ns >= epoch * MS - DECISION_LOOKBACK_NS
+        decision for decision, append_ns in decisions if decision["epoch"] < epoch and append_ns >= oldest_ns
     ]
     return sorted(found, key=lambda decision: (decision["epoch"], decision["seq"]))
 
 
 def replay_cycles(
-    rounds: Sequence[Record],
+    records: Sequence[PolicyCycles],
     messages: Iterable[Message],
-    decisions: Iterable[Record] = (),
+    decisions: Iterable[Decision] = (),
     *,
     default_shard: str = "fabric",
     topology: Topology | None = None,
     registry: codec.Registry | None = None,
     rules: Rules | None = None,
-) -> list[Record]:
-    """Return the decisions of one shard and epoch. `rounds`: its `PolicyRounds` from the first on.
+) -> list[Decision]:
+    """Return the decisions of one shard and epoch. `records` are its `PolicyCycles` from the first one on.
 
-    Raises ValueError where a record of them is missing, so that nothing can be said of what follows.
+    Raises ValueError if one of them is missing, because later cycles then cannot be replayed.
     """
-    told = sorted(rounds, key=lambda record: record["first_round"])
-    if not told:
+    records = sorted(records, key=lambda record: record["first_cycle"])
+    if not records:
         return []
-    shard, epoch = told[0]["shard"], told[0]["epoch"]
-    places = [
-        (topic, int(number)) for topic, _, number in (each.rpartition("/") for each in told[0]["inputs"])
-    ]
-    waiting: dict[tuple[str, int], list[Message]] = {place: [] for place in places}
+    shard, epoch = records[0]["shard"], records[0]["epoch"]
+    names = (each.rpartition("/") for each in records[0]["inputs"])
+    partitions = [(topic, int(number)) for topic, _, number in names]
+    waiting = _by_partition(partitions, messages)
+    inputs = PolicyInputs(
+        epoch,
+        partitions,
+        shard.__eq__,
+        default_shard=default_shard,
+        topology=topology,
+        registry=registry,
+        decisions=decisions,
+        rules=rules,
+    )
+    made: list[Decision] = []
+    positions = [0] * len(partitions)
+    for cycle in _cycles(records):
+        if cycle["positions"]:
+            positions = [at + step for at, step in zip(positions, cycle["positions"], strict=True)]
+        for partition, position in zip(partitions, positions, strict=True):
+            of_partition = waiting[partition]
+            while of_partition and of_partition[-1].offset < position:
+                inputs.offer(of_partition.pop())
+        inputs.take()
+        if shard in inputs.shards:
+            output = inputs.run_cycle(shard, cycle["now_ns"], cycle["flows_ns"])
+            made += [outgoing.record for outgoing in output.decisions]
+    return made
+
+
+def _cycles(records: Sequence[PolicyCycles]) -> Iterator[PolicyCycle]:
+    """Yield the cycles of all records. Raises ValueError if one is missing."""
+    number = 0
+    for record in records:
+        if record["first_cycle"] != number:
+            shard, epoch, last = record["shard"], record["epoch"], record["first_cycle"] - 1
+            raise ValueError(f"{shard}, epoch {epoch}: cycles {number} to {last} are not in the log")
+        yield from record["cycles"]
+        number += len(record["cycles"])
+
+
+def _by_partition(
+    partitions: Iterable[TopicPartition], messages: Iterable[Message]
+) -> dict[TopicPartition, list[Message]]:
+    """Return the messages of each partition, the highest offset first."""
+    waiting: dict[TopicPartition, list[Message]] = {partition: [] for partition in partitions}
     for message in messages:
         if (message.topic, message.partition) in waiting:
             waiting[message.topic, message.partition].append(message)
-    for of_place in waiting.values():
-        of_place.sort(key=lambda message: -message.offset)
-    feed = PolicyInputs(
-        epoch, places, shard.__eq__, default_shard=default_shard, topology=topology, registry=registry,
-        decisions=decisions, rules=rules,
-    )  # fmt: skip
-    positions = [0] * len(places)
-    made: list[Record] = []
-    number = 0
-    for record in told:
-        if record["first_round"] != number:
-            raise ValueError(
-                f"{shard}, epoch {epoch}: rounds {number} to {record['first_round'] - 1} are not in the log"
-            )
-        for each in record["rounds"]:
-            positions = (
-                [at + step for at, step in zip(positions, each["positions"], strict=True)]
-                if each["positions"]
-                else positions
-            )
-            for place, position in zip(places, positions, strict=True):
-                of_place = waiting[place]
-                while of_place and of_place[-1].offset < position:
-                    feed.offer(of_place.pop())
-            feed.take()
-            if shard in feed.shards:
-                made += [
-                    said.record for said in feed.round(shard, each["now_ns"], each["flows_ns"]).decisions
-                ]
-            number += 1
-    return made
+    for of_partition in waiting.values():
+        of_partition.sort(key=lambda message: -message.offset)
+    return waiting

@@ -1,7 +1,7 @@
-"""Shares of tenants: to which rate each flow is held so that every tenant has what it is promised everywhere.
+"""Computes a rate limit for each flow so that every tenant gets its guaranteed share of every link.
 
-In: `ActuatorConfig.slices`, the flows as of now with links, tenants and rates. Out: the rates wanted, by
-flow, of flows that need one. Pure: times are the caller's. Hosts alone enforce it, flow by flow.
+Inputs are `ActuatorConfig.slices` and the flows with their links, tenants and rates. Hosts enforce the limits
+flow by flow; switches take no part.
 """
 
 from __future__ import annotations
@@ -10,55 +10,58 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.policy.rate_target import Low, Peak, Target
+from schemas.records import FlowAction, TenantSlice
+from streams.policy.rate_target import RateTarget, RecentMax, RecentMin
 from streams.runtime.flow_table import LiveFlow
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["Filled", "Group", "SliceRules", "Slices", "fill"]
 
-Record = dict[str, Any]
 Float64s = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
-MS: Final = 1_000_000
-S: Final = 1_000 * MS
-CLOSE: Final = 1e-9
-"""Relative: what is nearer than this to a limit is at it."""
+TOLERANCE: Final = 1e-9
+"""Relative distance at which a rate counts as having reached its limit; covers rounding."""
+MAX_NOTICED_SHARE: Final = 0.25
+"""Part of an even share of the link above which growth of a flow is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRules:
-    """How demand is judged, and what is kept free."""
+    """Thresholds of the demand estimate, and the part of each link that stays free."""
 
     fill_share: float = 0.97
-    """Share of a link's rate that is given out: the rest lets demand be seen to grow."""
+    """Share of a link's rate that is granted; the rest makes growing demand visible."""
     full_share: float = 0.9
-    """Share of its rate from which on a link counts as full."""
+    """Share of its rate above which a link counts as full."""
     used_share: float = 0.85
-    """Share of its limit from which on a flow uses it."""
+    """Share of its limit above which a flow uses the limit."""
     growth: float = 1.1
-    """A flow that leaves some of what it is given is given so much times its highest rate of late."""
+    """Demand of a flow that does not use its limit, as a multiple of its highest recent rate."""
     spare_share: float = 0.01
-    """And all of them together this share of a link, so that what is idle can begin."""
+    """Share of a link that all such flows get in addition, so that idle flows can start."""
     noticed_share: float = 0.02
-    """Share of a link below which a flow that grows is not taken to want all."""
-    peak_ns: int = 1 * S
-    """Rates of late: of one to two of these."""
-    settle_ns: int = 1_200 * MS
-    """A flow leaves some of its limit where it used none of those that it had within this."""
+    """Share of a link below which growth of a flow does not count as full demand."""
+    peak_ns: int = 1 * NS_PER_S
+    """Recent rates cover one to two of these."""
+    settle_ns: int = 1_200 * NS_PER_MS
+    """Time over which a flow must stay below all its limits before its demand counts as met."""
     idle_share: float = 0.1
-    """One that uses less than this share of it leaves it at once."""
-    linger_ns: int = 5 * S
-    """A limit is kept for so long after it was needed last."""
+    """Share of its limit below which the demand of a flow counts as met at once."""
+    linger_ns: int = 5 * NS_PER_S
+    """Time for which a limit stays after it was last needed."""
     linger_share: float = 0.05
-    """And is then no less than this share of the flow's slowest link."""
-    absent_ns: int = 30 * S
-    """A tenant that sent nothing over a link for so long has nothing at risk there."""
-    step_ns: int = 100 * MS
-    """Least time between two fillings."""
+    """Lower bound of such a limit, as a share of the flow's slowest link."""
+    absent_ns: int = 30 * NS_PER_S
+    """A tenant that has sent nothing over a link for so long needs no protection there."""
+    step_ns: int = 100 * NS_PER_MS
+    """Shortest time between two computations."""
 
 
 class _Slice(NamedTuple):
@@ -67,99 +70,116 @@ class _Slice(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Flows, by number, that together may have so much."""
+    """Flows, by number, with a common upper limit."""
 
     name: str
-    most_bps: float
+    max_bps: float
     flows: list[int]
 
 
 class Filled(NamedTuple):
-    """What filling gave."""
+    """The result of `fill`."""
 
     rate_bps: Float64s
     stopped: list[int]
-    """Of each flow the number of the group that stopped it; -1: its demand is met."""
+    """For each flow the number of the group that stopped it; -1 if its demand is met."""
 
 
-# Filling. Flow i of tenant t crosses links; link l gives out F = fill x rate. Rates r rise together until
+# Filling. Flow i of tenant t crosses links; link l grants F = fill x rate. All rates r rise together until
 # something stops them (max-min by progressive filling: Bertsekas and Gallager, Data Networks, 6.5), twice:
 #
-# 1. Promised: flows of tenants with a guarantee g, evenly, each until its demand is met or on one of its
-#    links the tenant has g there (scaled down where the promises at a link add up to more than F).
-# 2. What is left: all flows go on from there until their demand is met, a link has given F, or the tenant its
-#    ceiling on a link. Tenants rise evenly, whatever number of flows each has: a flow's weight is one over
-#    its tenant's count. So r is work-conserving: a flow that got less than it wants crosses a full link, or
-#    one where its tenant has its ceiling.
+# 1. Guarantees: flows of tenants with a guarantee g rise evenly. Each stops when its demand is met, or when
+#    the tenant has g on one of its links (scaled down if the guarantees on a link add up to more than F).
+# 2. The rest: all flows rise from there. Each stops when its demand is met, when a link has granted F, or
+#    when its tenant has reached its ceiling on a link. Tenants rise evenly, whatever number of flows each
+#    has: a flow's weight is one over its tenant's count. So r is work-conserving: a flow that gets less than
+#    it demands crosses a full link, or one where its tenant has reached its ceiling.
 #
-# What takes part and cannot be held counts first, at the rate that it has.
+# Flows that cannot be limited count first, at their current rate.
 def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: Float64s) -> Filled:
-    """Let the rates of all flows rise from `from_bps`, in proportion to their weights, each until its demand
-    is met or one of its groups is full. Raises ValueError where nothing stops one.
+    """Raise all rates from `from_bps` by their weights, until their demand or a full group stops them.
 
-    Each turn finds the least rise at which a group is full if nobody's demand were met before. Demands met up
-    to there are met whatever else happens, and only where there are none is that group full.
+    Each step finds the smallest rise at which a group would be full if no demand were met before. Demands met
+    up to there are final. Only if there are none does the group stop its flows.
+
+    Raises ValueError if nothing stops a flow.
     """
     rate = np.minimum(from_bps, demand_bps)
     stopped = [-1] * len(rate)
-    rising = (rate < demand_bps * (1 - CLOSE)) & (weight > 0)
+    rising: Bools = (rate < demand_bps * (1 - TOLERANCE)) & (weight > 0)
     members = [np.array(group.flows, np.int64) for group in groups]
-    of_flow: list[list[int]] = [[] for _ in rate]
-    for number, group in enumerate(groups):
-        for flow in group.flows:
-            of_flow[flow].append(number)
-    left = np.array([group.most_bps for group in groups]) - [rate[flows].sum() for flows in members]
+    groups_of = _groups_of(len(rate), groups)
+    left = np.array([group.max_bps for group in groups]) - [rate[flows].sum() for flows in members]
     pull = np.array([weight[flows[rising[flows]]].sum() for flows in members])
     while rising.any():
-        live = pull > CLOSE * weight.max()
-        rises = np.where(live, np.maximum(left, 0.0) / np.where(live, pull, 1.0), math.inf)
-        first = int(np.argmin(rises)) if len(rises) else -1
-        least = float(rises[first]) if first >= 0 else math.inf
-        needs = np.where(rising, (demand_bps - rate) / np.where(rising, weight, 1.0), math.inf)
-        met = rising & (needs <= least)
-        if math.isinf(least) and np.isinf(demand_bps[rising]).any():
-            raise ValueError("fill: a flow that wants all and is in no group that ends, expected one")
+        first, rise = _first_full(left, pull, TOLERANCE * weight.max())
+        if math.isinf(rise) and np.isinf(demand_bps[rising]).any():
+            raise ValueError("fill: a flow with unlimited demand is in no group that fills up, expected one")
+        needed = np.where(rising, (demand_bps - rate) / np.where(rising, weight, 1.0), math.inf)
+        met = rising & (needed <= rise)
         if met.any():
-            chosen, to = np.flatnonzero(met), demand_bps[met]
+            chosen, final = np.flatnonzero(met), demand_bps[met]
         else:
             chosen = members[first][rising[members[first]]]
-            to = rate[chosen] + weight[chosen] * least
+            final = rate[chosen] + weight[chosen] * rise
             for flow in chosen.tolist():
                 stopped[flow] = first
-        # Those chosen stop here. The others' rise is made up when they are: nothing is full before `least`.
-        grown = to - rate[chosen]
-        rate[chosen] = to
+        # The chosen flows stop here. The others catch up when they stop: no group is full before `rise`.
+        grown = final - rate[chosen]
+        rate[chosen] = final
         rising[chosen] = False
-        for flow, more in zip(chosen.tolist(), grown.tolist(), strict=True):
-            for number in of_flow[flow]:
-                left[number] -= more
+        for flow, growth in zip(chosen.tolist(), grown.tolist(), strict=True):
+            for number in groups_of[flow]:
+                left[number] -= growth
                 pull[number] -= weight[flow]
     return Filled(rate, stopped)
 
 
+def _groups_of(flows: int, groups: list[Group]) -> list[list[int]]:
+    """Return the numbers of each flow's groups."""
+    groups_of: list[list[int]] = [[] for _ in range(flows)]
+    for number, group in enumerate(groups):
+        for flow in group.flows:
+            groups_of[flow].append(number)
+    return groups_of
+
+
+def _first_full(left: Float64s, pull: Float64s, min_pull: float) -> tuple[int, float]:
+    """Return the group that fills up first, and the rise at which it does; -1 and infinity if none does."""
+    if not len(left):
+        return -1, math.inf
+    live = pull > min_pull
+    rises = np.where(live, np.maximum(left, 0.0) / np.where(live, pull, 1.0), math.inf)
+    first = int(np.argmin(rises))
+    return first, float(rises[first])
+
+
 @dataclass(slots=True)
 class _Flow:
-    """What is known of one flow."""
+    """The state of one flow."""
 
     live: LiveFlow
-    peak: Peak
-    wants: bool = False
-    """Whether it is taken to want all there is."""
+    peak: RecentMax
+    wants_all: bool = False
+    """True if the flow is assumed to use any rate that it gets."""
     demand_bps: float = 0.0
     limit_bps: float | None = None
-    low: Low | None = None
-    """Of its limits of late."""
+    min_limit: RecentMin | None = None
+    """Lowest recent limit."""
     needed_ns: int = 0
     reason: str = ""
     sent_ns: int = 0
 
 
-# Demand. A flow's rate is its demand while it uses less than it is given, and a little more, so that growth
-# is seen; one that uses what it is given, or outgrows what it was thought to want, is taken to want all there
-# is, until it is seen to leave some of it. So a tenant that comes back has its guarantee with the next
-# report.
+Member = tuple[_Flow, list[str]]
+"""A flow, and the links on its path that are shared out."""
+
+
+# Demand. While a flow uses less than its limit, its demand is its rate and a little more, which makes growth
+# visible. A flow that uses its limit, or exceeds its estimated demand, is assumed to want all there is, until
+# it leaves part of it unused. So a tenant that returns has its guarantee with the next report.
 class Slices:
-    """The shares of one shard's tenants. `rate_of`: a directed link's bit/s, 0 where it is not known."""
+    """The shares of one shard's tenants. `rate_of` returns a directed link's bit/s, 0 if unknown."""
 
     def __init__(self, rate_of: Callable[[str], int], rules: SliceRules | None = None) -> None:
         self.rules = rules or SliceRules()
@@ -167,27 +187,30 @@ class Slices:
         self._slices: dict[str, _Slice] = {}
         self._flows: dict[str, _Flow] = {}
         self._filled_ns: int | None = None
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, RateTarget] = {}
         self.scaled: frozenset[str] = frozenset()
-        """Links where guarantees add up to more than is given out."""
+        """Links where the guarantees add up to more than is granted."""
         self.links: frozenset[str] = frozenset()
-        """Links where a tenant has something at risk: they are shared out here."""
+        """Links that are shared out, because a tenant's guarantee needs protection there."""
 
-    def take_slices(self, slices: Iterable[Record]) -> None:
-        """Take `ActuatorConfig.slices`; a tenant's last element counts."""
+    def take_slices(self, slices: Iterable[TenantSlice]) -> None:
+        """Apply `ActuatorConfig.slices`; the last element of a tenant counts."""
         found = {}
         for each in slices:
-            ceiling = math.inf if each["ceiling_bps"] is None else float(each["ceiling_bps"])
-            if each["guarantee_bps"] or ceiling < math.inf:
-                found[each["tenant"]] = _Slice(min(float(each["guarantee_bps"]), ceiling), ceiling)
+            ceiling_bps = math.inf if each["ceiling_bps"] is None else float(each["ceiling_bps"])
+            if each["guarantee_bps"] or ceiling_bps < math.inf:
+                guarantee_bps = min(float(each["guarantee_bps"]), ceiling_bps)
+                found[each["tenant"]] = _Slice(guarantee_bps, ceiling_bps)
         if found != self._slices:
             self._slices, self._filled_ns = found, None
 
     def decide(
-        self, now_ns: int, flows: Iterable[LiveFlow], may: Callable[[LiveFlow, str], bool] | None = None
-    ) -> dict[str, Target]:
-        """Return the rates wanted at `now_ns`, fabric time, by flow; a flow that is not named is let go.
-        `may`: whether SLICE of a flow is allowed."""
+        self, now_ns: int, flows: Iterable[LiveFlow], is_allowed: IsAllowed | None = None
+    ) -> dict[str, RateTarget]:
+        """Return the wanted rates at `now_ns`, fabric time, by flow; all other flows have no limit.
+
+        `is_allowed`: whether SLICE of a flow is allowed.
+        """
         if not self._slices:
             self._flows.clear()
             self._targets, self.links = {}, frozenset()
@@ -195,162 +218,200 @@ class Slices:
         if self._filled_ns is not None and now_ns - self._filled_ns < self.rules.step_ns:
             return self._targets
         self._filled_ns = now_ns
-        taking = self._taking_part(now_ns, flows)
-        self._judge(taking, now_ns)
-        self._targets = self._share(taking, may, now_ns)
+        members = self._members(now_ns, flows)
+        self._estimate_demands(members, now_ns)
+        self._targets = self._share_out(members, is_allowed, now_ns)
         return self._targets
 
-    # ------------------------------------------------------------------------------------ what there is
+    def _slice_of(self, flow: LiveFlow) -> _Slice | None:
+        return self._slices.get(flow.tenant or "")
 
-    def _taking_part(self, now_ns: int, flows: Iterable[LiveFlow]) -> list[tuple[_Flow, list[str]]]:
-        """Return the flows that promises are about, by id, each with the links where they are."""
-        rules, live = self.rules, [flow for flow in flows if flow.hops]
-        here = {flow.flow_id for flow in live}
-        for name in [name for name in self._flows if name not in here]:
-            del self._flows[name]
-        promised: set[str] = set()
+    # ------------------------------------------------------------------------------------ members
+
+    def _members(self, now_ns: int, flows: Iterable[LiveFlow]) -> list[Member]:
+        """Return the flows that take part, by id."""
+        live = [flow for flow in flows if flow.hops]
+        reported = {flow.flow_id for flow in live}
+        for flow_id in [flow_id for flow_id in self._flows if flow_id not in reported]:
+            del self._flows[flow_id]
+        self.links = self._protected_links(now_ns, live)
+        members = []
         for flow in live:
-            of_tenant = self._slices.get(flow.tenant or "")
+            of_tenant = self._slice_of(flow)
+            links = [link for link in flow.hops if link in self.links]
+            has_ceiling = of_tenant is not None and not math.isinf(of_tenant.ceiling_bps)
+            if links or has_ceiling:
+                members.append((self._updated(flow, now_ns), links))
+            else:
+                self._flows.pop(flow.flow_id, None)
+        members.sort(key=lambda each: each[0].live.flow_id)
+        return members
+
+    def _protected_links(self, now_ns: int, live: list[LiveFlow]) -> frozenset[str]:
+        """Return the links over which a tenant with a guarantee has sent recently."""
+        protected: set[str] = set()
+        for flow in live:
+            of_tenant = self._slice_of(flow)
             if of_tenant is None or not of_tenant.guarantee_bps:
                 continue
             known = self._flows.get(flow.flow_id)
-            if flow.rate_bps > 0 or known is None or now_ns - known.sent_ns < rules.absent_ns:
-                promised.update(link for link in flow.hops if self._rate_of(link))
-        self.links = frozenset(promised)
-        found = []
-        for flow in live:
-            of_tenant = self._slices.get(flow.tenant or "")
-            links = [link for link in flow.hops if link in promised]
-            if not links and (of_tenant is None or math.isinf(of_tenant.ceiling_bps)):
-                self._flows.pop(flow.flow_id, None)
-                continue
-            f = self._flows.get(flow.flow_id)
-            if f is None:
-                f = self._flows[flow.flow_id] = _Flow(flow, Peak(rules.peak_ns, now_ns), sent_ns=now_ns)
-                f.demand_bps = -1.0
-            found.append((f, links))
-            if f.demand_bps < 0 or f.live is not flow:
-                f.live = flow
-                f.peak.hear(flow.rate_bps, now_ns)
-                if flow.rate_bps > 0:
-                    f.sent_ns = now_ns
-        found.sort(key=lambda each: each[0].live.flow_id)
-        return found
+            if flow.rate_bps > 0 or known is None or now_ns - known.sent_ns < self.rules.absent_ns:
+                protected.update(link for link in flow.hops if self._rate_of(link))
+        return frozenset(protected)
+
+    def _updated(self, flow: LiveFlow, now_ns: int) -> _Flow:
+        """Return the state of a flow, with its newest report."""
+        known = self._flows.get(flow.flow_id)
+        if known is None:
+            peak = RecentMax(self.rules.peak_ns, now_ns)
+            known = self._flows[flow.flow_id] = _Flow(flow, peak, sent_ns=now_ns)
+            known.demand_bps = -1.0
+        if known.demand_bps < 0 or known.live is not flow:
+            known.live = flow
+            known.peak.add(flow.rate_bps, now_ns)
+            if flow.rate_bps > 0:
+                known.sent_ns = now_ns
+        return known
 
     # ------------------------------------------------------------------------------------ demand
 
-    def _judge(self, taking: list[tuple[_Flow, list[str]]], now_ns: int) -> None:
-        """Judge what flows want."""
+    def _estimate_demands(self, members: list[Member], now_ns: int) -> None:
+        """Estimate the demand of each member."""
         rules = self.rules
-        sent: Counter[str] = Counter()
-        for f, links in taking:
+        sent_bps: dict[str, float] = {}
+        for flow, links in members:
             for link in links:
-                sent[link] += f.live.rate_bps  # type: ignore[assignment]
-        full = {link for link, bps in sent.items() if bps >= rules.full_share * self._rate_of(link)}
-        count = max(1, len(taking))
-        for f, links in taking:
-            rate_bps = f.live.rate_bps
-            slowest_bps = self._slowest_bps(f.live)
-            noticed = rate_bps > slowest_bps * min(rules.noticed_share, 0.25 / count)
-            if f.limit_bps is None:
-                outgrew = noticed and f.demand_bps >= 0 and rate_bps > f.demand_bps
-                new = f.demand_bps < 0
-                crowded = any(link in full for link in links)
-                if crowded and noticed and (outgrew or new):
-                    f.wants = True
-                elif not crowded:
-                    f.wants = False
-            elif rate_bps >= rules.used_share * f.limit_bps:
-                f.wants = True
-            elif f.low is not None:
-                low_bps = f.low.value(now_ns)
-                idle = rate_bps < rules.idle_share * low_bps
-                if idle or f.peak.bps(now_ns) < rules.used_share * low_bps:
-                    f.wants = False
-            modest_bps = rules.growth * f.peak.bps(now_ns) + rules.spare_share * slowest_bps / count
-            f.demand_bps = modest_bps
+                sent_bps[link] = sent_bps.get(link, 0) + flow.live.rate_bps
+        full = {link for link, bps in sent_bps.items() if bps >= rules.full_share * self._rate_of(link)}
+        count = max(1, len(members))
+        for flow, links in members:
+            slowest_bps = self._slowest_bps(flow.live)
+            min_noticed_bps = slowest_bps * min(rules.noticed_share, MAX_NOTICED_SHARE / count)
+            is_noticed = flow.live.rate_bps > min_noticed_bps
+            if flow.limit_bps is None:
+                self._update_unlimited(flow, any(link in full for link in links), is_noticed)
+            else:
+                self._update_limited(flow, flow.limit_bps, now_ns)
+            spare_bps = rules.spare_share * slowest_bps / count
+            flow.demand_bps = rules.growth * flow.peak.bps(now_ns) + spare_bps
+
+    def _update_unlimited(self, flow: _Flow, is_crowded: bool, is_noticed: bool) -> None:
+        is_new = flow.demand_bps < 0
+        exceeds = flow.live.rate_bps > flow.demand_bps >= 0
+        if not is_crowded:
+            flow.wants_all = False
+        elif is_noticed and (exceeds or is_new):
+            flow.wants_all = True
+
+    def _update_limited(self, flow: _Flow, limit_bps: float, now_ns: int) -> None:
+        rules, rate_bps = self.rules, flow.live.rate_bps
+        if rate_bps >= rules.used_share * limit_bps:
+            flow.wants_all = True
+        elif flow.min_limit is not None:
+            lowest_bps = flow.min_limit.value(now_ns)
+            is_idle = rate_bps < rules.idle_share * lowest_bps
+            if is_idle or flow.peak.bps(now_ns) < rules.used_share * lowest_bps:
+                flow.wants_all = False
 
     def _slowest_bps(self, flow: LiveFlow) -> float:
         return float(min((rate for link in flow.hops if (rate := self._rate_of(link))), default=0))
 
     # ------------------------------------------------------------------------------------ shares
 
-    def _share(
-        self, taking: list[tuple[_Flow, list[str]]], may: Callable[[LiveFlow, str], bool] | None, now_ns: int
-    ) -> dict[str, Target]:
-        """Fill, and return the limits that follow."""
-        if not taking:
+    def _share_out(
+        self, members: list[Member], is_allowed: IsAllowed | None, now_ns: int
+    ) -> dict[str, RateTarget]:
+        """Fill the links, and return the limits that follow."""
+        if not members:
             return {}
-        able = [
-            "PACE" in f.live.can and (may is None or may(f.live, "SLICE")) for f, _ in taking
-        ]  # fmt: skip
-        rate = np.array([f.live.rate_bps for f, _ in taking])
-        demand = np.array([math.inf if f.wants else f.demand_bps for f, _ in taking])
-        demand = np.where(able, demand, rate)
-        guaranteed, most = self._groups(taking)
-        counts = Counter(f.live.tenant for f, _ in taking)
-        weight = np.array([1 / counts[f.live.tenant] for f, _ in taking])
-        fixed = np.where(able, 0.0, rate)
-        held = np.array([bool(self._guarantee(f)) for f, _ in taking], float)
-        in_promise = {number for group in guaranteed for number in group.flows}
-        sure = np.array([number in in_promise for number in range(len(taking))], float)
-        first = fill(demand, held * sure, guaranteed, fixed).rate_bps
-        filled = fill(demand, weight, most, first)
-        found = {}
-        for number, (f, _) in enumerate(taking):
-            if able[number]:
+        flows = [flow for flow, _ in members]
+        can_limit = np.array([_can_limit(flow.live, is_allowed) for flow in flows])
+        guaranteed, groups = self._groups(members)
+        filled = self._fill(flows, can_limit, guaranteed, groups)
+        targets = {}
+        for number, flow in enumerate(flows):
+            if can_limit[number]:
                 stop = filled.stopped[number]
-                limit = self._limit(
-                    f, float(filled.rate_bps[number]), "" if stop < 0 else most[stop].name, now_ns
-                )
-                if limit is not None:
-                    found[f.live.flow_id] = limit
-        return found
+                reason = "" if stop < 0 else groups[stop].name
+                target = self._target(flow, float(filled.rate_bps[number]), reason, now_ns)
+                if target is not None:
+                    targets[flow.live.flow_id] = target
+        return targets
 
-    def _guarantee(self, f: _Flow) -> float:
-        of_tenant = self._slices.get(f.live.tenant or "")
+    def _fill(
+        self, flows: list[_Flow], can_limit: Bools, guaranteed: list[Group], groups: list[Group]
+    ) -> Filled:
+        """Fill the guarantees, then the rest."""
+        rate = np.array([flow.live.rate_bps for flow in flows])
+        wanted = np.array([math.inf if flow.wants_all else flow.demand_bps for flow in flows])
+        demand = np.where(can_limit, wanted, rate)
+        counts = Counter(flow.live.tenant for flow in flows)
+        weight = np.array([1 / counts[flow.live.tenant] for flow in flows])
+        guarantee_weight = np.zeros(len(flows))
+        for number in {number for group in guaranteed for number in group.flows}:
+            guarantee_weight[number] = float(bool(self._guarantee_bps(flows[number])))
+        fixed = np.where(can_limit, 0.0, rate)
+        first = fill(demand, guarantee_weight, guaranteed, fixed).rate_bps
+        return fill(demand, weight, groups, first)
+
+    def _guarantee_bps(self, flow: _Flow) -> float:
+        of_tenant = self._slice_of(flow.live)
         return of_tenant.guarantee_bps if of_tenant is not None else 0.0
 
-    def _groups(self, taking: list[tuple[_Flow, list[str]]]) -> tuple[list[Group], list[Group]]:
-        """Return the groups of the promised part, and those of all."""
-        over: dict[str, list[int]] = {}
-        of_tenant: dict[tuple[str, str], list[int]] = {}
-        for number, (f, links) in enumerate(taking):
-            for link in links:
-                over.setdefault(link, []).append(number)
-            if f.live.tenant in self._slices:
-                for link in f.live.hops:
-                    of_tenant.setdefault((link, f.live.tenant), []).append(number)
-        given = {link: self.rules.fill_share * self._rate_of(link) for link in over}
-        promised: Counter[str] = Counter()
+    def _groups(self, members: list[Member]) -> tuple[list[Group], list[Group]]:
+        """Return the groups of the guarantees, and the groups of links and ceilings."""
+        on_link, of_tenant = self._numbers(members)
+        granted_bps = {link: self.rules.fill_share * self._rate_of(link) for link in on_link}
+        promised_bps: dict[str, float] = {}
         for link, tenant in of_tenant:
-            promised[link] += self._slices[tenant].guarantee_bps  # type: ignore[assignment]
-        guaranteed, most = [], [Group(link, given[link], numbers) for link, numbers in over.items()]
+            promised_bps[link] = promised_bps.get(link, 0) + self._slices[tenant].guarantee_bps
+        guaranteed = []
+        groups = [Group(link, granted_bps[link], numbers) for link, numbers in on_link.items()]
         for (link, tenant), numbers in of_tenant.items():
-            each = self._slices[tenant]
-            if each.guarantee_bps and link in given:
-                part = min(1.0, given[link] / promised[link])
-                guaranteed.append(Group(f"{tenant}@{link}", part * each.guarantee_bps, numbers))
-            if each.ceiling_bps < math.inf:
-                most.append(Group(f"{tenant}@{link}", each.ceiling_bps, numbers))
-        self.scaled = frozenset(link for link in given if promised[link] > given[link])
-        return guaranteed, most
+            name, limits = f"{tenant}@{link}", self._slices[tenant]
+            if limits.guarantee_bps and link in granted_bps:
+                scale = min(1.0, granted_bps[link] / promised_bps[link])
+                guaranteed.append(Group(name, scale * limits.guarantee_bps, numbers))
+            if limits.ceiling_bps < math.inf:
+                groups.append(Group(name, limits.ceiling_bps, numbers))
+        self.scaled = frozenset(link for link, bps in granted_bps.items() if promised_bps.get(link, 0) > bps)
+        return guaranteed, groups
 
-    def _limit(self, f: _Flow, rate_bps: float, stop: str, now_ns: int) -> Target | None:
-        """Return what a flow is to be held to, None where it needs no limit."""
-        rules, before = self.rules, f.limit_bps
-        if stop:
-            f.needed_ns, f.reason = now_ns, stop
+    def _numbers(
+        self, members: list[Member]
+    ) -> tuple[dict[str, list[int]], dict[tuple[str, str], list[int]]]:
+        """Return the numbers of the members by link, and by link and tenant with a slice."""
+        on_link: dict[str, list[int]] = {}
+        of_tenant: dict[tuple[str, str], list[int]] = {}
+        for number, (flow, links) in enumerate(members):
+            for link in links:
+                on_link.setdefault(link, []).append(number)
+            if flow.live.tenant in self._slices:
+                for link in flow.live.hops:
+                    of_tenant.setdefault((link, flow.live.tenant), []).append(number)
+        return on_link, of_tenant
+
+    def _target(self, flow: _Flow, rate_bps: float, reason: str, now_ns: int) -> RateTarget | None:
+        """Return the limit of a flow, or None if it needs none. `reason`: the group that stopped the flow."""
+        rules, before_bps = self.rules, flow.limit_bps
+        if reason:
+            flow.needed_ns, flow.reason = now_ns, reason
             limit_bps = rate_bps
-        elif before is not None and now_ns - f.needed_ns < rules.linger_ns:
+        elif before_bps is not None and now_ns - flow.needed_ns < rules.linger_ns:
             unused_bps = rules.growth * rate_bps / rules.used_share
-            limit_bps = max(unused_bps, self._guarantee(f), rules.linger_share * self._slowest_bps(f.live))
+            floor_bps = rules.linger_share * self._slowest_bps(flow.live)
+            limit_bps = max(unused_bps, self._guarantee_bps(flow), floor_bps)
         else:
-            f.limit_bps = f.low = None
+            flow.limit_bps = flow.min_limit = None
             return None
-        if f.low is None:
-            f.low = Low(rules.settle_ns, now_ns)
-            f.low.hear(f.live.rate_bps, now_ns)
-        f.low.hear(limit_bps, now_ns)
-        f.limit_bps = limit_bps
-        return Target(limit_bps, f.reason, urgent=before is None or limit_bps < 0.9 * before)
+        if flow.min_limit is None:
+            flow.min_limit = RecentMin(rules.settle_ns, now_ns)
+            flow.min_limit.add(flow.live.rate_bps, now_ns)
+        flow.min_limit.add(limit_bps, now_ns)
+        flow.limit_bps = limit_bps
+        is_urgent = before_bps is None or limit_bps < 0.9 * before_bps
+        return RateTarget(limit_bps, Reason(flow.reason), is_urgent)
+
+
+def _can_limit(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:
+    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, FlowAction.SLICE))

@@ -1,7 +1,6 @@
-"""A lane for every NIC whose flows take turns: the way into the fabric that is its own while it sends.
+"""Assigns an uplink of its leaf to every NIC whose flows alternate.
 
-In: which NICs send in turns, the links that each could enter the fabric by, and which of its flows do. Out:
-`UplinkAssignment.of`: NIC to link. What is assigned stays while it can, so that flows move once. Pure.
+An assignment stays as long as it can, so that each flow moves once.
 """
 
 from __future__ import annotations
@@ -13,108 +12,139 @@ from typing import Final
 
 __all__ = ["UplinkAssignment", "UplinkRequest"]
 
-FITS: Final = 1.02
-"""Share of a link's rate up to which lanes are put on it."""
-REACHED: Final = 0.75
-"""Share of the most flows that reach any link, from which on a link can be a lane where none is reached
-by all."""
+CAPACITY_SHARE: Final = 1.02
+"""Share of a link's rate up to which NICs are assigned to it; above 1 because rates are estimates."""
+MIN_REACH_SHARE: Final = 0.75
+"""Where no link is reached by all flows of a NIC: share of the best reach that qualifies a link."""
 
 
 @dataclass(slots=True)
 class UplinkRequest:
-    """What one NIC asks for."""
+    """The request of one NIC."""
 
     bps: float
-    """What it sends at most, bit/s."""
+    """Highest rate of the NIC, bit/s."""
     flows: Counter[str] = field(default_factory=Counter)
-    """Link to how many of its flows enter the fabric there now."""
-    open: Counter[str] = field(default_factory=Counter)
-    """Link to how many of its flows could."""
+    """Uplink to the number of the NIC's flows that use it now."""
+    reachable: Counter[str] = field(default_factory=Counter)
+    """Uplink to the number of the NIC's flows that could use it."""
+
+    def reaches(self, link: str, share: float) -> bool:
+        """Return True if enough flows reach a link: `share` of the most that reach any link."""
+        return self.reachable[link] >= share * max(self.reachable.values())
 
 
-# Why a lane. Collectives send in steps, and which flows meet in a step changes with how jobs drift against
-# each other: no report tells it, as steps are far shorter than what is reported of. But a NIC sends no more
-# than its cable carries, whoever it sends to. So where the flows of each NIC enter the fabric by a link that
-# is that NIC's own, no two of them ever meet there, in whatever step, of whatever job. A leaf that is not
-# oversubscribed has a link for each of its NICs. In a fabric of which the traffic stays between two leaves,
-# as in a rail of two racks, nothing meets on the way down either; with more leaves, flows of different leaves
-# may still meet there.
+# Why pin uplinks. Collectives send in steps, and jobs drift against each other. So the flows that overlap
+# change from step to step, and no report shows it, because steps are far shorter than report intervals. But a
+# NIC never sends more than its cable carries, whichever peer it sends to. If all flows of a NIC enter the
+# fabric by an uplink of its own, no two NICs overlap there, in any step of any job. A leaf that is not
+# oversubscribed has an uplink for each of its NICs. If traffic stays between two leaves, as in a rail of two
+# racks, flows do not overlap on the downlinks either. With more leaves, flows of different leaves still may.
 #
-# Which NIC gets which link: one that all of its flows reach from a port that was traced, where most of them
-# are already, largest claims first, so that few have to move; who finds none free has another one moved on,
-# along an augmenting path (Kuhn 1955).
+# The assignment chooses an uplink that all flows of the NIC reach from a traced port, preferably one that
+# most of them use already. The largest claims come first, so that few flows move. A NIC that finds no free
+# uplink displaces another one along an augmenting path (Kuhn 1955).
 class UplinkAssignment:
-    """The lanes of one shard. `rate_of`: a directed link's bit/s, 0 where it is not known."""
+    """The pinned uplinks of one shard. `rate_of` returns a directed link's bit/s, 0 if unknown."""
 
     def __init__(self, rate_of: Callable[[str], int]) -> None:
         self._rate_of = rate_of
-        self._lanes: dict[str, str] = {}
+        self._uplinks: dict[str, str] = {}
 
     def of(self, nic: str) -> str | None:
-        """Return a NIC's lane, None where it has none."""
-        return self._lanes.get(nic)
+        """Return the uplink of a NIC, or None."""
+        return self._uplinks.get(nic)
 
-    def assign(self, wants: Mapping[str, UplinkRequest], draw: Callable[[str, str], int]) -> None:
-        """Give each NIC a link of its own, as far as there are enough; those that have one keep it while
-        nearly as many of their flows reach it as any other. `draw` breaks ties."""
-        room: dict[str, float] = {}
-        for want in wants.values():
-            for link in want.open:
-                room.setdefault(link, FITS * self._rate_of(link))
-        held: dict[str, list[str]] = {link: [] for link in room}
-        lanes: dict[str, str] = {}
+    def assign(self, requests: Mapping[str, UplinkRequest], draw: Callable[[str, str], int]) -> None:
+        """Assign an uplink to each NIC, its own one while there are enough. `draw` breaks ties.
 
-        def put(nic: str, link: str) -> None:
-            lanes[nic] = link
-            held[link].append(nic)
-            room[link] -= wants[nic].bps
+        A NIC keeps its uplink while nearly as many of its flows reach it as any other.
+        """
+        matching = _Matching(requests, self._rate_of, draw)
+        for nic, request in sorted(requests.items()):
+            kept = self._uplinks.get(nic)
+            if kept is not None and request.reachable[kept] and request.reaches(kept, MIN_REACH_SHARE):
+                matching.put(nic, kept)
+        for share in (1.0, MIN_REACH_SHARE):
+            matching.put_largest_claims(share)
+            for nic in sorted(requests.keys() - matching.uplinks.keys()):
+                matching.augment(nic, share, set())
+        matching.put_rest()
+        self._uplinks = matching.uplinks
 
-        def find(nic: str, share: float, tried: set[str]) -> bool:
-            """Give a NIC a link that is free, or that another can leave for one."""
-            want = wants[nic]
-            links = sorted(
-                (link for link in want.open if _reached(want, link, share) and link not in tried),
-                key=lambda link: (-want.flows[link], draw(nic, link)),
-            )
-            for link in links:
-                if room[link] >= want.bps:
-                    put(nic, link)
-                    return True
-            for link in links:
-                tried.add(link)
-                for other in held[link]:
-                    if room[link] + wants[other].bps < want.bps:
-                        continue
-                    held[link].remove(other)
-                    room[link] += wants[other].bps
-                    if find(other, share, tried):
-                        put(nic, link)
-                        return True
-                    put(other, link)
-                    break
+
+class _Matching:
+    """One run of the assignment: NICs to uplinks, within the capacity of each uplink."""
+
+    def __init__(
+        self,
+        requests: Mapping[str, UplinkRequest],
+        rate_of: Callable[[str], int],
+        draw: Callable[[str, str], int],
+    ) -> None:
+        self._requests, self._draw = requests, draw
+        self._free_bps: dict[str, float] = {}
+        for request in requests.values():
+            for link in request.reachable:
+                self._free_bps.setdefault(link, CAPACITY_SHARE * rate_of(link))
+        self._nics: dict[str, list[str]] = {link: [] for link in self._free_bps}
+        self.uplinks: dict[str, str] = {}
+
+    def put(self, nic: str, link: str) -> None:
+        """Assign a link to a NIC."""
+        self.uplinks[nic] = link
+        self._nics[link].append(nic)
+        self._free_bps[link] -= self._requests[nic].bps
+
+    def put_largest_claims(self, share: float) -> None:
+        """Assign free links, first to the NICs with the most flows on them."""
+        claims = sorted(
+            (-request.flows[link], self._draw(nic, link), nic, link)
+            for nic, request in self._requests.items()
+            if nic not in self.uplinks
+            for link in request.reachable
+            if request.reaches(link, share)
+        )
+        for _, _, nic, link in claims:
+            if nic not in self.uplinks and self._free_bps[link] >= self._requests[nic].bps:
+                self.put(nic, link)
+
+    def augment(self, nic: str, share: float, tried: set[str]) -> bool:
+        """Assign a link that is free, or that another NIC can leave; return False if there is none."""
+        request = self._requests[nic]
+        links = sorted(
+            (link for link in request.reachable if request.reaches(link, share) and link not in tried),
+            key=lambda link: (-request.flows[link], self._draw(nic, link)),
+        )
+        for link in links:
+            if self._free_bps[link] >= request.bps:
+                self.put(nic, link)
+                return True
+        for link in links:
+            tried.add(link)
+            if self._displace(nic, link, share, tried):
+                return True
+        return False
+
+    def _displace(self, nic: str, link: str, share: float, tried: set[str]) -> bool:
+        """Move the first NIC whose rate makes enough capacity; return True if it found another link."""
+        for other in self._nics[link]:
+            if self._free_bps[link] + self._requests[other].bps < self._requests[nic].bps:
+                continue
+            self._nics[link].remove(other)
+            self._free_bps[link] += self._requests[other].bps
+            if self.augment(other, share, tried):
+                self.put(nic, link)
+                return True
+            self.put(other, link)
             return False
+        return False
 
-        for nic, want in sorted(wants.items()):
-            kept = self._lanes.get(nic)
-            if kept is not None and want.open[kept] and _reached(want, kept, REACHED):
-                put(nic, kept)
-        for share in (1.0, REACHED):
-            claims = sorted(
-                (-want.flows[link], draw(nic, link), nic, link)
-                for nic, want in wants.items() if nic not in lanes
-                for link in want.open if _reached(want, link, share)
-            )  # fmt: skip
-            for _, _, nic, link in claims:
-                if nic not in lanes and room[link] >= wants[nic].bps:
-                    put(nic, link)
-            for nic in sorted(wants.keys() - lanes.keys()):
-                find(nic, share, set())
-        for nic, want in sorted(wants.items()):
-            if nic not in lanes and want.open:
-                put(nic, max((room[name], draw(nic, name), name) for name in want.open)[-1])
-        self._lanes = lanes
-
-
-def _reached(want: UplinkRequest, link: str, share: float) -> bool:
-    """Whether a link is reached by so large a share of the flows that reach any."""
-    return want.open[link] >= share * max(want.open.values())
+    def put_rest(self) -> None:
+        """Assign the emptiest reachable link to each NIC that has none."""
+        for nic, request in sorted(self._requests.items()):
+            if nic not in self.uplinks and request.reachable:
+                emptiest = max(
+                    (self._free_bps[name], self._draw(nic, name), name) for name in request.reachable
+                )
+                self.put(nic, emptiest[-1])

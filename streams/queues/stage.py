@@ -1,46 +1,46 @@
-"""Queue inference in Faust: paths' queueing in, the queues of links out; one writer a shard, by partition.
+"""The queue inference stage: one writer per shard.
 
-In: `fabric.path-queueing`, the links of paths and what flows report as lookups. Out: `LinkQueues`, many times
-a second. A message is acknowledged once the blocks that it had a part in are out; a new owner begins with
-what comes.
+Reads `fabric.path-queueing` with routes and flow rates from the global tables, and publishes `LinkQueues`
+many times a second. A message is acknowledged after its blocks are published. A new owner starts with new
+messages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
 from schemas.topics import PATH_QUEUEING, QUEUES
-from streams.queues.inference import ShardQueues, validate_queueing
-from streams.runtime.acks import pop_before
-from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
+from streams.queues.inference import ShardQueues
+from streams.queues.validation import validate_queueing
+from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.columnar import decode_columnar
 from streams.runtime.context import WorkerContext
 from streams.runtime.flow_table import LiveFlows
+from streams.runtime.shard_stage import ShardStage
 
 __all__ = ["QueuesStage"]
 
 log = logging.getLogger(__name__)
 
-MS: Final = 1_000_000
-TICK_S: Final = 0.005
-"""For the other sources' messages, which come together."""
+NS_PER_MS: Final = 1_000_000
+SETTLE_S: Final = 0.005
+"""s that a block waits for the messages of other sources, which arrive together."""
 IDLE_S: Final = 1.0
-BEHIND_NS: Final = 2_000 * MS
-"""ns behind the log from where messages are passed over: queues of seconds ago help nobody, and a worker that
-has too little processor would fall behind for ever."""
-REPEAT_S: Final = 10.0
-KEPT_NS: Final = 1_000 * MS
-"""ns after which a message is acknowledged: its blocks are out, or came to nothing."""
+SKIP_BEHIND_NS: Final = 2_000 * NS_PER_MS
+"""ns behind the log at which messages are skipped: old queues are useless, and a slow worker must catch
+up."""
+WARN_S: Final = 10.0
+RETAIN_NS: Final = 1_000 * NS_PER_MS
+"""ns after which the blocks of a message are published or dropped."""
 FLOWS_S: Final = 0.5
-"""s between two looks at what flows report."""
+"""s between two updates of the flow rates."""
 
 
 @dataclass(slots=True)
@@ -50,51 +50,53 @@ class _Shard:
     flows_at_s: float = 0.0
 
 
-@dataclass(slots=True)
-class _Part:
-    """What is kept of a partition."""
-
-    shards: KeyedState[_Shard]
-    kept: deque[tuple[int, int]] = field(default_factory=deque)
-    """(when it was taken in ns, offset) of what is not acknowledged yet."""
+_Partition = PartitionState[KeyedState[_Shard]]
 
 
-class QueuesStage:
-    """One worker's shards."""
+class QueuesStage(ShardStage[_Shard]):
+    """The queues of one worker's shards."""
+
+    name = "queues"
+    topic = PATH_QUEUEING
 
     def __init__(self, context: WorkerContext) -> None:
-        self.context = context
-        self.partitions: Assignment[_Part] = Assignment(
-            context, "queues", PATH_QUEUEING,
-            start=self._start, recover=self._recover, take=self._take, on_revoke=self._on_revoke,
-        )  # fmt: skip
-        self._came = asyncio.Event()
+        super().__init__(context)
+        self._arrived = asyncio.Event()
         self._solving = asyncio.Lock()
-        """Held by who changes a shard, not while its blocks are sent: messages need not wait for that."""
+        """Taken to change a shard, but not to send its blocks: messages need not wait for those."""
         self._pool = ThreadPoolExecutor(1, "queues")
-        self.passed_over = 0
-        """Messages that came too late to be worth reading."""
-        self._told_s = -REPEAT_S
+        self._solved_ns: dict[_Partition, int] = {}
+        """Partition to the start of its last completed solve."""
+        self.skipped = 0
+        """Messages that arrived too late."""
+        self._warned_s = -WARN_S
 
-    def _start(self) -> None:
-        self.context.task("queues timer", self._tick_forever())
+    def start(self) -> None:
+        """Solve soon after messages arrive."""
+        self.every(IDLE_S, self._solve_all, wake=self._arrived, settle_s=SETTLE_S)
 
-    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
-        for partition in taken:
-            partition.state = _Part(KeyedState(self._new_shard))
+    async def recover_shards(self) -> Callable[[_Partition, str], _Shard]:
+        """Return a function that creates a shard's state; nothing is read from the log."""
 
-    def _on_revoke(self, parts: list[PartitionState[_Part]]) -> None:
-        for partition in parts:
-            for shard in partition.state.shards.values():
-                self.context.flows.forget(shard.flows)
+        def create(partition: _Partition, name: str) -> _Shard:
+            return _Shard(ShardQueues(name, self.context.link_rate_bps), self.context.flows.of(name))
 
-    def _new_shard(self, name: str) -> _Shard:
-        return _Shard(ShardQueues(name, self.context.link_rate_bps), self.context.flows.of(name))
+        return create
 
-    async def _take(self, message: Message[_Part]) -> None:
-        partition, taken_ns = message.partition, time.monotonic_ns()
-        if self.context.log_clock.now_ns(taken_ns) - message.append_ns > BEHIND_NS:
-            self._pass_over()
+    def drop(self, state: _Shard) -> None:
+        """Stop to update the shard's flows."""
+        self.context.flows.forget(state.flows)
+
+    def on_revoke(self, partitions: list[_Partition]) -> None:
+        """Release the state of revoked partitions."""
+        super().on_revoke(partitions)
+        self._solved_ns.clear()
+
+    async def process(self, message: Message[KeyedState[_Shard]]) -> None:
+        """Add a message's path queueing to its shard."""
+        partition, received_ns = message.partition, time.monotonic_ns()
+        if self.context.log_clock.now_ns(received_ns) - message.append_ns > SKIP_BEHIND_NS:
+            self._skip()
             self.partitions.done(partition, [message.offset])
             return
         record = await self.partitions.read(message, self._decode)
@@ -103,54 +105,50 @@ class QueuesStage:
         async with self._solving:
             if partition.revoking:
                 return
-            shard = partition.state.shards[record["shard"]]
+            shard = partition.state[record["shard"]]
             shard.queues.take(record, self.context.routes)
-            partition.state.kept.append((taken_ns, message.offset))
-            self._came.set()
-            now_s = time.monotonic()
-            if now_s - shard.flows_at_s >= FLOWS_S:
-                shard.flows_at_s = now_s
-                shard.flows.advance(message.append_ns)
-                shard.queues.set_flow_rates(shard.flows.rates_bps())
+            self.retain(message, until=lambda: self._is_solved(partition, received_ns))
+            self._arrived.set()
+            self._update_flow_rates(shard, message.append_ns)
 
-    def _decode(self, message: Message[_Part], value: bytes) -> codec.Record:
-        return validate_queueing(
-            decode_columnar(value, PATH_QUEUEING.record, self.context.registry),
-            message.append_ns + self.context.clocks.log_offset_ns,
-        )
+    def _is_solved(self, partition: _Partition, received_ns: int) -> bool:
+        return received_ns < self._solved_ns.get(partition, 0) - RETAIN_NS
 
-    def _pass_over(self) -> None:
-        self.passed_over += 1
+    def _update_flow_rates(self, shard: _Shard, append_ns: int) -> None:
         now_s = time.monotonic()
-        if now_s - self._told_s > REPEAT_S:
-            self._told_s = now_s
-            log.warning("queues: behind the log, %d messages passed over so far", self.passed_over)
+        if now_s - shard.flows_at_s >= FLOWS_S:
+            shard.flows_at_s = now_s
+            shard.flows.advance(append_ns)
+            shard.queues.set_flow_rates(shard.flows.rates_bps())
 
-    async def _tick_forever(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._came.wait(), IDLE_S)
-            await asyncio.sleep(TICK_S)
-            self._came.clear()
-            for partition in self.partitions:
-                before_ns = time.monotonic_ns() - KEPT_NS
-                async with self.partitions.lock:
-                    for shard in list(partition.state.shards.values()):
-                        while shard.queues.ready() and not partition.revoking:
-                            await self._solve(partition, shard.queues)
-                self.partitions.done(partition, pop_before(partition.state.kept, before_ns))
+    def _decode(self, message: Message[KeyedState[_Shard]], value: bytes) -> codec.Record:
+        record = decode_columnar(value, PATH_QUEUEING.record, self.context.registry)
+        return validate_queueing(record, message.append_ns + self.context.clocks.log_offset_ns)
 
-    async def _solve(self, partition: PartitionState[_Part], shard: ShardQueues) -> None:
-        loop = asyncio.get_running_loop()
+    def _skip(self) -> None:
+        self.skipped += 1
+        now_s = time.monotonic()
+        if now_s - self._warned_s > WARN_S:
+            self._warned_s = now_s
+            log.warning("queues: behind the log, %d messages skipped so far", self.skipped)
 
-        def work() -> list[tuple[str, bytes]]:
-            records = shard.solve(time.time_ns())
+    async def _solve_all(self) -> None:
+        for partition in self.partitions:
+            start_ns = time.monotonic_ns()
+            async with self.partitions.lock:
+                for shard in list(partition.state.values()):
+                    while shard.queues.ready() and not partition.revoking:
+                        await self._solve(partition, shard.queues)
+            self._solved_ns[partition] = start_ns
+
+    async def _solve(self, partition: _Partition, queues: ShardQueues) -> None:
+        def solve() -> list[tuple[str, bytes]]:
             return [
                 (record["shard"], codec.encode(QUEUES.record, record, self.context.registry))
-                for record in records
+                for record in queues.solve(time.time_ns())
             ]
 
         async with self._solving:
-            encoded = await loop.run_in_executor(self._pool, work)
+            encoded = await asyncio.get_running_loop().run_in_executor(self._pool, solve)
         sent = [await self.partitions.send(partition, QUEUES, key, value) for key, value in encoded]
         await asyncio.gather(*sent)

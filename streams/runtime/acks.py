@@ -1,8 +1,7 @@
-"""Acknowledging messages in offset order, whatever the order in which their windows are done.
+"""Acknowledges the messages of a partition in offset order, in whatever order their work ends.
 
-In: Faust messages as they are read, and the news that one is done. Out: acknowledgements of a partition's
-front. Faust (0.15.3) commits past one missing offset, so nothing may be acknowledged ahead of its
-predecessors.
+Faust 0.15.3 commits past one missing offset (faust-streaming/faust#606), so no message may be acknowledged
+before its predecessors.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ __all__ = ["OrderedAcks", "pop_before"]
 
 
 class OrderedAcks:
-    """The messages of one partition that are read but not acknowledged."""
+    """The messages of one partition that were read and not yet acknowledged."""
 
     def __init__(self) -> None:
         self._pending: OrderedDict[int, tuple[Any, bool]] = OrderedDict()
 
     def read(self, message: Any) -> None:
-        """Note a message that was read; offsets ascend."""
+        """Add a message that was read; offsets ascend."""
         self._pending[message.offset] = (message, False)
 
     def done(self, offsets: Iterable[int]) -> list[Any]:
@@ -40,7 +39,7 @@ class OrderedAcks:
 
 
 def pop_before(kept: deque[tuple[int, int]], before_ns: int) -> list[int]:
-    """Take the (ns, offset)s of before a time off the front; return their offsets."""
+    """Remove the (ns, offset)s before a time from the front; return their offsets."""
     offsets = []
     while kept and kept[0][0] < before_ns:
         offsets.append(kept.popleft()[1])

@@ -1,14 +1,15 @@
-"""Partitions as a stage holds them: taken over, read on from where they were committed, let go.
+"""The partitions that a stage of this worker owns, from their assignment to their revocation.
 
-In: what Faust assigns and revokes, and its messages. Out: messages that are to be worked on, once the stage
-knows their partition's past; acknowledgements in offset order; nothing that is sent after the partitions are
-another's. `Ownership` follows partitions of a topic, `Assignment` also reads them.
+`Ownership` follows the assignments of a topic's partitions. `Assignment` also reads them: it passes messages
+to the stage once the partition's state is recovered, acknowledges them in offset order, and sends nothing
+after another worker may own the partition.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from faust.types import TP
 
 from schemas import codec
+from schemas.kafka import partition_of
 from schemas.topics import Topic
 from streams.runtime.acks import OrderedAcks
 from streams.runtime.context import WorkerContext
@@ -28,28 +30,28 @@ log = logging.getLogger(__name__)
 S = TypeVar("S")
 R = TypeVar("R")
 
-MS: Final = 1_000_000
+NS_PER_MS: Final = 1_000_000
 REVOKE_S: Final = 3.0
-"""s that a revocation waits for what is being worked on and sent."""
+"""s that a revocation waits for running work and unacknowledged records."""
 
 
 class Generation:
-    """From an assignment of partitions to its revocation."""
+    """The time from an assignment of partitions to its revocation."""
 
     def __init__(self, tps: Iterable[TP] = ()) -> None:
         self.tps: Final = tuple(tps)
         self.recovered = asyncio.Event()
-        """Set when the past is known, and at the end at the latest."""
+        """Set when the state is recovered, and at the latest when the generation ends."""
         self.revoking = False
-        """Nothing new is begun; what was begun may still be sent."""
+        """No new work starts; results of running work may still be sent."""
         self.revoked = False
-        """The partitions may be another's: nothing is sent."""
+        """Another worker may own the partitions: nothing is sent."""
         if not self.tps:
             self.recovered.set()
 
 
 class Ownership:
-    """A topic's partitions that one stage of this worker owns, from one tenure to the next."""
+    """A topic's partitions that one stage of this worker owns, over all generations."""
 
     def __init__(
         self,
@@ -58,48 +60,54 @@ class Ownership:
         topic: Topic,
         serve: Callable[[Generation], Coroutine[Any, Any, None]],
     ) -> None:
-        """`serve` runs for each tenure that has partitions, from when the lookups have caught up; it sets
-        `recovered` and is cancelled at the tenure's end."""
+        """`serve` runs for each generation with partitions, once the global tables have caught up.
+
+        It sets `Generation.recovered` and is cancelled when the generation ends.
+        """
         self.context = context
         self.stage = stage
         self.topic = topic
         self.generation = Generation()
         self.lock = asyncio.Lock()
-        """Held by who changes or tells a state; a revocation waits for it."""
+        """Taken to change or publish state; a revocation waits for it."""
         self._serve = serve
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def positions(self) -> dict[TP, int]:
-        """One past the last message that was taken of each partition that has one."""
+        """Partition to one past its last processed offset, for partitions that have one."""
         return {}
 
-    def register(self) -> None:
-        """Put what reads the partitions on the app, where anything does."""
+    def owns(self, key: str, partitions: int) -> bool:
+        """Return whether the key's partition, of so many, is assigned to this worker."""
+        return any(tp.partition == partition_of(key, partitions) for tp in self.generation.tps)
 
-    def assigned(self, partitions: Iterable[TP]) -> None:
-        """Take over these partitions and no others."""
+    def register(self) -> None:
+        """Add the agent that reads the partitions to the app; by default there is none."""
+
+    def assign(self, partitions: Iterable[TP]) -> None:
+        """Start a generation with exactly these partitions."""
         self._end()
         self.generation.revoked = True
         self.generation = Generation(partitions)
         if self.generation.tps:
             self._serving = self.context.task(f"{self.stage} ownership", self._begin(self.generation))
 
-    async def revoked(self) -> None:
-        """Let go of all partitions, once what is being worked on is done and out."""
+    async def revoke(self) -> None:
+        """End the generation, after running work has ended and its records are acknowledged."""
         generation, serving = self.generation, self._end()
         try:
             async with asyncio.timeout(REVOKE_S):
                 if serving is not None:
                     await asyncio.wait([serving])
                 async with self.lock:
-                    await self._sent()
+                    await self._flush_all()
         except TimeoutError:
-            log.warning("%s: still at work after %g s of a rebalance", self.stage, REVOKE_S)
+            log.warning("%s: work has not ended after %g s of a rebalance", self.stage, REVOKE_S)
         generation.revoked = True
 
     async def ready(self) -> None:
-        """Wait until what was taken over can be worked on."""
+        """Wait until the state of the assigned partitions is recovered."""
         await self.generation.recovered.wait()
 
     async def _begin(self, generation: Generation) -> None:
@@ -107,7 +115,7 @@ class Ownership:
         await self._serve(generation)
 
     def _end(self) -> asyncio.Task[None] | None:
-        """End the tenure, where it has not ended; return what served it, cancelled."""
+        """End the generation if it has not ended; return its cancelled task."""
         self.generation.revoking = True
         self.generation.recovered.set()
         serving, self._serving = self._serving, None
@@ -115,33 +123,36 @@ class Ownership:
             serving.cancel()
         return serving
 
-    async def _sent(self) -> None:
-        """Wait for the log to have what was sent."""
+    async def _flush_all(self) -> None:
+        """Wait until the log has acknowledged all sent records."""
 
 
 @dataclass(slots=True, eq=False)
 class PartitionState(Generic[S]):
-    """One partition for one tenure, with what its stage keeps of it."""
+    """One partition during one generation, with the stage's state of it."""
 
     tp: TP
     generation: Generation
     next_offset: int | None = None
-    """One past the last message that was taken or is passed over; None: nothing was committed yet."""
+    """One past the last offset that was processed or skipped; None: the group has not committed yet."""
     state: S = field(init=False)
     """Set by the stage's `recover`."""
     acks: OrderedAcks = field(default_factory=OrderedAcks)
     sent: list[asyncio.Future[Any]] = field(default_factory=list)
-    """What `publish` sent and `flush` has not waited for."""
+    """Records of `publish` that `flush` has not waited for yet."""
+    retained: deque[tuple[int, Callable[[], bool]]] = field(default_factory=deque)
+    """(offset, release condition) of processed messages that are not acknowledged yet, see
+    `ShardStage.retain`."""
 
     @property
     def revoking(self) -> bool:
-        """Whether the partition is let go: nothing new is begun."""
+        """Whether the partition is being revoked: no new work starts."""
         return self.generation.revoking
 
 
 @dataclass(slots=True)
 class Message(Generic[S]):
-    """A message to be worked on."""
+    """A message to process."""
 
     partition: PartitionState[S]
     offset: int
@@ -149,26 +160,26 @@ class Message(Generic[S]):
     key: bytes | None
     value: bytes | None
     raw: Any
-    """As Faust has it, its value taken off: it stays in memory until it is acknowledged."""
+    """Faust's message, without its value: it stays in memory until it is acknowledged."""
 
 
 class KeyedState(dict[str, S]):
-    """Things by name, each made when it is first asked for."""
+    """State by key, made by `make` at the first access."""
 
     def __init__(self, make: Callable[[str], S]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, name: str) -> S:
-        made = self[name] = self._make(name)
+    def __missing__(self, key: str) -> S:
+        made = self[key] = self._make(key)
         return made
 
 
 class Assignment(Ownership, Generic[S]):
-    """The partitions that one stage reads, each with the state that the stage keeps of it.
+    """The partitions that one stage reads, each with the stage's state.
 
-    Iterating gives those whose past is known. At least once: a message that is not `done` is read again by
-    the next owner, and one below the committed offset is passed over.
+    Iteration yields the partitions whose state is recovered. Delivery is at least once: the next owner reads
+    each message that is not `done` again and skips those below the committed offset.
     """
 
     def __init__(
@@ -180,11 +191,11 @@ class Assignment(Ownership, Generic[S]):
         start: Callable[[], None],
         recover: Callable[[list[PartitionState[S]]], Awaitable[None]],
         take: Callable[[Message[S]], Awaitable[None]],
-        on_revoke: Callable[[list[PartitionState[S]]], None] = lambda partition: None,
+        on_revoke: Callable[[list[PartitionState[S]]], None] = lambda partitions: None,
     ) -> None:
-        """`start` begins the stage's timers. `recover` sets the state of partitions whose `next_offset` is
-        known; until then no message comes. `take` works on one message. `on_revoke` is told which partitions
-        are not worked on any more."""
+        """`start` starts the stage's timers. `recover` sets the state of partitions, given their
+        `next_offset`; no message arrives before it returns. `take` processes one message. `on_revoke`
+        receives the partitions that the stage must drop."""
         super().__init__(context, stage, topic, self._recovered)
         self._states: dict[TP, PartitionState[S]] = {}
         self._start, self._recover, self._take, self._on_revoke = start, recover, take, on_revoke
@@ -196,26 +207,26 @@ class Assignment(Ownership, Generic[S]):
 
     @property
     def positions(self) -> dict[TP, int]:
-        """One past the last message that was taken of each partition that has one."""
-        return {
-            partition.tp: partition.next_offset for partition in self if partition.next_offset is not None
-        }
+        """Partition to one past its last processed offset, for partitions that have one."""
+        return {each.tp: each.next_offset for each in self if each.next_offset is not None}
 
     def register(self) -> None:
-        """Put an agent that reads the partitions on the app."""
+        """Add the agent that reads the partitions to the app."""
         topic = self.context.app.topic(
             self.topic.name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
         )
         self.context.app.agent(topic, name=self.stage)(self._agent)
 
-    def assigned(self, partitions: Iterable[TP]) -> None:
-        """Take over these partitions and no others; they are read once their past is known."""
-        super().assigned(partitions)
+    def assign(self, partitions: Iterable[TP]) -> None:
+        """Start a generation with exactly these partitions; they are read once their state is recovered."""
+        super().assign(partitions)
         self._states = {tp: PartitionState(tp, self.generation) for tp in self.generation.tps}
 
     def done(self, partition: PartitionState[S], offsets: Iterable[int]) -> None:
-        """Note that messages are worked on and what they led to is out; acknowledge those whose
-        predecessors all are, too."""
+        """Mark messages as processed and their results as published.
+
+        Acknowledge each message whose predecessors are all done.
+        """
         if not partition.revoking:
             for message in partition.acks.done(offsets):
                 message.ack(self.context.app.consumer)
@@ -223,33 +234,35 @@ class Assignment(Ownership, Generic[S]):
     async def send(
         self, partition: PartitionState[S], topic: Topic, key: str, value: bytes | None
     ) -> Awaitable[Any]:
-        """Hand an encoded record to the producer; awaiting the result waits for the log's acknowledgement.
-        Once the partition may be another's nothing is sent."""
-        return (
-            _nothing()
-            if partition.generation.revoked
-            else await self.context.send_bytes(topic.name, key, value)
-        )
+        """Pass an encoded record to the producer; await the result for the log's acknowledgement.
+
+        Nothing is sent once another worker may own the partition.
+        """
+        if partition.generation.revoked:
+            return _nothing()
+        return await self.context.send_bytes(topic.name, key, value)
 
     async def publish(
         self, partition: PartitionState[S], topic: Topic, key: str, value: bytes | None
     ) -> None:
-        """Send a record for which `flush` waits, and a revocation."""
+        """Send a record; `flush` and a revocation wait for its acknowledgement."""
         partition.sent.append(asyncio.ensure_future(await self.send(partition, topic, key, value)))
 
     async def reject(self, message: Message[S], error: Exception, reader: str = "solve") -> None:
-        """Tell that a message could not be read: `error` is what `send_reject` takes."""
-        reject = await send_reject(self.context, message.raw, message.value, reader, error)
-        message.partition.sent.append(asyncio.ensure_future(reject))
+        """Publish the `Reject` of a message that could not be used; see `send_reject` for `error`."""
+        sent = await send_reject(self.context, message.raw, message.value, reader, error)
+        message.partition.sent.append(asyncio.ensure_future(sent))
 
     async def flush(self, partition: PartitionState[S]) -> None:
-        """Wait until the log has what was told by now."""
+        """Wait until the log has acknowledged all records published so far."""
         await asyncio.gather(*partition.sent)
         partition.sent = [sent for sent in partition.sent if not sent.done()]
 
     async def read(self, message: Message[S], decode: Callable[[Message[S], bytes], R]) -> R | None:
-        """Return what a message says; None where it says nothing or `decode` raises BadRecord: then it is
-        done, once its reject is out."""
+        """Return the decoded value; None for a tombstone or if `decode` raises BadRecord.
+
+        In both cases the message is done; a bad one after its reject is acknowledged.
+        """
         if message.value is not None:
             try:
                 return decode(message, message.value)
@@ -260,7 +273,7 @@ class Assignment(Ownership, Generic[S]):
         return None
 
     def caught_up(self, partition: PartitionState[S]) -> bool:
-        """Return whether all that the log holds of a partition was taken, as far as the consumer knows."""
+        """Return whether the stage has processed all of a partition, as far as the consumer knows."""
         highwater = self.context.highwater(partition.tp)
         if highwater is None:
             return False
@@ -269,18 +282,22 @@ class Assignment(Ownership, Generic[S]):
         return highwater == 0 or self.context.position(partition.tp) == highwater
 
     async def receive(self, raw: Any) -> Message[S] | None:
-        """Return a Faust message that is to be worked on, once its partition's past is known; None where
-        the partition was let go or an owner before had done with it."""
+        """Wait for the partition's recovery and return a Faust message to process.
+
+        None: the partition was revoked, or an earlier owner has finished the message.
+        """
         partition = self._states.get(raw.tp)
         if partition is None:
             return None
         await partition.generation.recovered.wait()
-        if partition.revoking or (partition.next_offset is not None and raw.offset < partition.next_offset):
+        already_done = partition.next_offset is not None and raw.offset < partition.next_offset
+        if partition.revoking or already_done:
             return None
         partition.next_offset = raw.offset + 1
         partition.acks.read(raw)
         value, raw.value = raw.value, None
-        return Message(partition, raw.offset, round(raw.timestamp * 1000) * MS, raw.key, value, raw)
+        append_ns = round(raw.timestamp * 1000) * NS_PER_MS
+        return Message(partition, raw.offset, append_ns, raw.key, value, raw)
 
     async def _agent(self, stream: Any) -> None:
         self._start()
@@ -295,26 +312,28 @@ class Assignment(Ownership, Generic[S]):
                 raise
 
     async def _recovered(self, generation: Generation) -> None:
-        """Ask what is committed first: the past that is read then covers it."""
-        taken = list(self._states.values())
-        for partition in taken:
+        """Recover the partitions; read the committed offsets first, so that the recovered past covers
+        them."""
+        partitions = list(self._states.values())
+        for partition in partitions:
             partition.next_offset = await self.context.committed(partition.tp)
-        await self._recover(taken)
+        await self._recover(partitions)
         generation.recovered.set()
-        log.info("%s: took over %s", self.stage, ", ".join(str(tp.partition) for tp in generation.tps))
+        numbers = ", ".join(str(tp.partition) for tp in generation.tps)
+        log.info("%s: recovered partitions %s", self.stage, numbers)
 
     def _end(self) -> asyncio.Task[None] | None:
-        worked_on = list(self)
+        active = list(self)
         serving = super()._end()
-        if worked_on:
-            self._on_revoke(worked_on)
+        if active:
+            self._on_revoke(active)
         return serving
 
-    async def _sent(self) -> None:
+    async def _flush_all(self) -> None:
         sent = [each for partition in self._states.values() for each in partition.sent]
         if sent:
             await asyncio.wait(sent)
 
 
 async def _nothing() -> None:
-    """Stand for an acknowledgement of what was not sent."""
+    """Return at once: the acknowledgement of a record that was not sent."""

@@ -1,7 +1,8 @@
-"""What the agents of one worker share: views, the log's clock, sending with acknowledgement, giving up.
+"""The state that all stages of one worker share.
 
-In: the Faust app and its settings. Out: `WorkerContext`. An error that would lose or double anything ends the worker;
-the supervisor starts a new one, which goes on at the committed offsets.
+`WorkerContext` holds the global tables and the log's clock, sends records with acknowledgement, and aborts
+the worker. A worker aborts on every error that would lose or duplicate a record; the supervisor then starts a
+new one, which continues at the committed offsets.
 """
 
 from __future__ import annotations
@@ -14,66 +15,80 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import faust
-from aiokafka import ConsumerRecord, TopicPartition
 from faust.types import TP
 
 from schemas import codec
+from schemas.kafka import BEGINNING, Start, back, tail
+from schemas.kafka.reader import Message
 from schemas.topology import Topology, TopologyError, TopologySource
 from streams.delays.windows import LogClock
+from streams.runtime import faust_compat
 from streams.runtime.flow_table import FlowTable
-from streams.runtime.global_tables import OFFSETS_TAIL, ClockTable, GlobalTable, GlobalTableReader, Inventory
+from streams.runtime.global_tables import CLOCK_TAIL, GlobalTableReader
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable, link_rate_bps
+from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 from streams.settings import StreamSettings
 
-__all__ = ["WorkerContext"]
+__all__ = ["EvidenceTap", "WorkerContext"]
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS_S: Final = 5.0
+NS_PER_MS: Final = 1_000_000
+LOG_APPEND_TIME: Final = 1
+"""Kafka's timestamp type of a timestamp that the broker set."""
+ABORT_S: Final = 5.0
+"""s that an aborting worker has to stop; then the process exits."""
+EXIT_CODE: Final = 70
 TOPOLOGY_CHECK_S: Final = 5.0
 FLOWS_TAIL_S: Final = 30.0
-"""s of flow reports that are read at the start: longer than a dead worker's partitions wait for a new one."""
+"""s of flow reports that are read at the start: longer than a dead worker's partitions are without an
+owner."""
+
+EvidenceTap = Callable[[int, int, int, codec.Record], None]
+"""Receives link evidence from the links stage: partition, offset, append time, `LinkEvent`."""
 
 
 class WorkerContext:
-    """One worker's shared state."""
+    """The shared state of one worker."""
 
     def __init__(
         self, app: faust.App, settings: StreamSettings, registry: codec.Registry | None, *, flows: bool = True
     ) -> None:
-        """`flows`: whether anybody here asks what flows report."""
+        """`flows`: whether a stage of this worker uses the flow table."""
         self.app = app
         self.settings = settings
         self.registry = registry
         self.inventory = Inventory(settings.default_shard)
-        self.clocks = ClockTable(self.inventory, settings.solve.holdover_s, settings.window_ms * 1_000_000)
+        window_ns = settings.window_ms * NS_PER_MS
+        self.clocks = ClockTable(self.inventory, settings.solve.holdover_s, window_ns)
         self.routes = RouteTable()
-        self._topology = TopologySource(settings.topology_file)
         self.config = LiveConfig()
         self.flows = FlowTable(self.routes, self.inventory.members.__contains__)
         self.log_clock = LogClock(time.time_ns(), time.monotonic_ns())
         self.failed: str | None = None
-        self._reads_flows = flows
+        """The reason of the abort."""
         self.rejected = 0
-        self.reject: Callable[[ConsumerRecord, codec.BadRecord], None] = lambda message, error: None
-        self.evidence_tap: Callable[[int, int, int, codec.Record], None] = lambda *message: None
-        """Told of the evidence that the links stage takes: partition, offset, append time, `LinkEvent`."""
-        self._views: list[GlobalTableReader] = []
+        self.reject: Callable[[Message, codec.BadRecord], None] = lambda message, error: None
+        """Publishes the reject of a global table's message."""
+        self.evidence_tap: EvidenceTap = lambda *evidence: None
+        self._topology = TopologySource(settings.topology_file)
+        self._reads_flows = flows
+        self._readers: list[GlobalTableReader] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[Any] | None = None
 
     @property
     def topology(self) -> Topology:
-        """What the topology file says now; empty where there is none."""
+        """The current content of the topology file; empty without one."""
         return self._topology.topology
 
     def link_rate_bps(self, link: str) -> int:
-        """Return bit/s of a directed link, 0 where neither the topology file nor a NIC says."""
+        """Return bit/s of a directed link; 0 if neither the topology file nor a NIC gives it."""
         return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
 
     def fastest_bps(self) -> int:
-        """Return the rate of the fastest link of the topology file, else of the fastest NIC; 0: not known."""
+        """Return the rate of the topology file's fastest link, else of the fastest NIC; 0: unknown."""
         rates = [self.topology.rate_bps(link) for link in self.topology.links()]
         return max(rates, default=0) or max(self.inventory.speeds_bps.values(), default=0)
 
@@ -82,46 +97,44 @@ class WorkerContext:
             await asyncio.sleep(TOPOLOGY_CHECK_S)
             try:
                 if self._topology.refresh():
-                    log.info("topology file read anew")
+                    log.info("topology file reloaded")
             except TopologyError as error:
-                log.error("%s; what it said before stays", error)
+                log.error("%s; the previous topology stays in use", error)
 
     def start_tables(self) -> None:
-        """Begin to fill the lookups; may be called more than once."""
-        if self._views:
+        """Start to fill the global tables; does nothing if started."""
+        if self._readers:
             return
-        views: tuple[tuple[GlobalTable, int | None, float | None], ...] = (
-            (self.inventory, None, None),
-            (self.clocks, OFFSETS_TAIL, None),
-            (self.routes, None, None),
-            (self.config, None, None),
-            (self.flows, None, FLOWS_TAIL_S),
-        )
-        for view, tail, since_s in views:
-            if view is self.flows and not self._reads_flows:
-                continue
-            filling = GlobalTableReader(
-                view,
+        tables: list[tuple[GlobalTable, Start]] = [
+            (self.inventory, BEGINNING),
+            (self.clocks, tail(CLOCK_TAIL)),
+            (self.routes, BEGINNING),
+            (self.config, BEGINNING),
+        ]
+        if self._reads_flows:
+            tables.append((self.flows, back(FLOWS_TAIL_S)))
+        for table, start in tables:
+            reader = GlobalTableReader(
+                table,
                 self.settings.bootstrap,
-                lambda m, e: self.reject(m, e),
-                tail=tail,
-                since_s=since_s,
+                lambda message, error: self.reject(message, error),
+                start=start,
                 registry=self.registry,
             )
-            self._views.append(filling)
-            self.task(f"lookup of {view.topic}", filling.run())
+            self._readers.append(reader)
+            self.task(f"table of {table.topic}", reader.run())
         if self.settings.topology_file is not None:
             self.task("topology file", self._follow_topology())
 
     async def tables_caught_up(self) -> None:
-        """Wait until all lookups reached the end offsets seen at their start."""
+        """Wait until all global tables have reached the end offsets seen at their start."""
         self.start_tables()
-        for view in self._views:
-            await view.caught_up.wait()
+        for reader in self._readers:
+            await reader.caught_up.wait()
 
-    def task(self, what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` beside the agents; its end by an error ends the worker."""
-        task = asyncio.get_running_loop().create_task(work, name=what)
+    def task(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` in the background; an exception aborts the worker."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._task_ended)
         self._tasks.add(task)
         return task
@@ -135,62 +148,45 @@ class WorkerContext:
             self.abort(f"{task.get_name()}: {type(error).__name__}: {error}", error)
 
     async def stop(self) -> None:
-        """Cancel what runs beside the agents."""
+        """Cancel the background tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self, reason: str, error: BaseException | None = None) -> None:
-        """End this worker with an error; what it holds is unacknowledged and read again by its successor."""
+        """Stop this worker with an error; its successor reads all unacknowledged messages again."""
         if self.failed is not None:
             return
         self.failed = reason
-        log.critical("stream worker gives up: %s", reason, exc_info=error)
+        log.critical("stream worker aborts: %s", reason, exc_info=error)
         loop = asyncio.get_running_loop()
         self._ending = loop.create_task(self.app.stop(), name="stop after failure")
-        loop.call_later(LAST_WORDS_S, os._exit, 70)
+        loop.call_later(ABORT_S, os._exit, EXIT_CODE)
 
     async def send(self, topic: str, key: str, name: str, record: codec.Record) -> Awaitable[Any]:
-        """Hand a record to the producer; awaiting the result waits for the log's acknowledgement."""
+        """Encode a record and pass it to the producer; await the result for the log's acknowledgement."""
         value = codec.encode(name, record, self.registry)
         return await self.send_bytes(topic, key, value)
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
-        """Hand an encoded record to the producer; None takes the key back."""
+        """Pass an encoded record, or a tombstone (None), to the producer."""
         future = await self.app.producer.send(topic, key.encode(), value, None, None, None)
         return self._acknowledged(future)
 
     async def _acknowledged(self, future: Awaitable[Any]) -> None:
         sent = await future
-        if sent.timestamp is not None and sent.timestamp > 0 and sent.timestamp_type == 1:
-            self.log_clock.observe(sent.timestamp * 1_000_000, time.monotonic_ns())
+        if sent.timestamp is not None and sent.timestamp > 0 and sent.timestamp_type == LOG_APPEND_TIME:
+            self.log_clock.observe(sent.timestamp * NS_PER_MS, time.monotonic_ns())
 
     def highwater(self, tp: TP) -> int | None:
-        """Return one past the last offset of a partition as far as the consumer knows."""
-        consumer = self.app.consumer
-        try:
-            highwater = consumer.highwater(tp)
-        except (AssertionError, KeyError, ValueError):
-            return None
-        return highwater if isinstance(highwater, int) else None
-
-    def _consumer(self) -> Any:
-        """Return Faust's consumer with its parts that have no public name (0.15.3)."""
-        return self.app.consumer
+        """Return a partition's end offset, as far as the consumer knows."""
+        return faust_compat.highwater(self.app, tp)
 
     async def committed(self, tp: TP) -> int | None:
-        """Return the offset where this worker begins to read a partition, None where its group never
-        committed."""
-        thread = self._consumer()._thread
-        found = await thread.call_thread(thread._consumer.committed, TopicPartition(tp.topic, tp.partition))
-        return found if isinstance(found, int) and found >= 0 else None
+        """Return the offset at which this worker begins; None if its group has never committed one."""
+        return await faust_compat.committed_offset(self.app, tp)
 
     def position(self, tp: TP) -> int | None:
-        """Return one past the last offset that the client library has handed to Faust."""
-        consumer = self._consumer()._thread._consumer
-        assignment = consumer._subscription.subscription.assignment
-        if assignment is None or TopicPartition(tp.topic, tp.partition) not in assignment.tps:
-            return None
-        state = assignment.state_value(TopicPartition(tp.topic, tp.partition))
-        return state.position if state is not None and state.has_valid_position else None
+        """Return one past the last offset that the client library handed to Faust."""
+        return faust_compat.position(self.app, tp)

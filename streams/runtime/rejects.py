@@ -1,35 +1,49 @@
-"""Messages that could not be read: to `fabric.rejects`, with the reason, and the stream goes on.
-
-In: a message and why it was refused. Out: a `Reject` record, a log line, a count.
-"""
+"""Publishes messages that could not be used to `fabric.rejects`, with the reason."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from schemas import codec
 from schemas.topics import REJECTS
-from streams.alerts.ordered_inputs import Message
 from streams.runtime.context import WorkerContext
 
 __all__ = ["KEY_BYTES", "VALUE_BYTES", "RejectedMessage", "reject_record", "send_reject"]
 
 log = logging.getLogger(__name__)
 
+NS_PER_MS: Final = 1_000_000
 KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1024
-MS: Final = 1_000_000
+DETAIL_CHARACTERS: Final = 300
+
+
+class _Input(Protocol):
+    """A message of `schemas.kafka.reader` or of ordered inputs."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def append_ns(self) -> int: ...
+    @property
+    def key(self) -> str: ...
 
 
 class RejectedMessage:
-    """A message of a feed, as `send_reject` names it."""
+    """A message of a reader without a group, with the attributes that `send_reject` reads."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: _Input, key: bytes | None = None) -> None:
+        """`key`: the key's bytes, if they may not be UTF-8."""
         self.topic, self.partition, self.offset = message.topic, message.partition, message.offset
-        self.timestamp, self.key = message.append_ns // MS, message.key.encode()
+        self.timestamp = message.append_ns // NS_PER_MS
+        self.key = message.key.encode() if key is None else key
 
 
 def reject_record(
@@ -52,7 +66,7 @@ def reject_record(
         "append_ns": append_ns,
         "reader": reader,
         "reason": reason,
-        "detail": detail[:300],
+        "detail": detail[:DETAIL_CHARACTERS],
         "key": (key or b"")[:KEY_BYTES],
         "size_bytes": len(value),
         "head": value[:VALUE_BYTES],
@@ -62,18 +76,29 @@ def reject_record(
 async def send_reject(
     context: WorkerContext, message: Any, value: bytes | None, reader: str, error: Exception
 ) -> Awaitable[Any]:
-    """Send the `Reject` of a Faust or aiokafka message; awaiting the result waits for the acknowledgement.
+    """Send the `Reject` of a Faust message or a `RejectedMessage`; await the result for the acknowledgement.
 
-    `error` is a `BadRecord` or `BadBatch`: its `reason` is a symbol of `Reject.reason`.
+    `error` is a `BadRecord` or `BadBatch`; its `reason` is a symbol of `Reject.reason`.
     """
     context.rejected += 1
-    log.warning(
-        "%s refused %s/%d offset %d: %s", reader, message.topic, message.partition, message.offset, error
-    )
-    seconds_or_ms = message.timestamp or 0
-    append_ns = round(seconds_or_ms * 1000) * MS if isinstance(seconds_or_ms, float) else seconds_or_ms * MS
+    topic, partition, offset = message.topic, message.partition, message.offset
+    log.warning("%s rejected %s/%d offset %d: %s", reader, topic, partition, offset, error)
     record = reject_record(
-        message.topic, message.partition, message.offset, append_ns or time.time_ns(), message.key, value,
-        reader, str(getattr(error, "reason", "OTHER")), str(error),
-    )  # fmt: skip
+        topic,
+        partition,
+        offset,
+        _append_ns(message.timestamp) or time.time_ns(),
+        message.key,
+        value,
+        reader,
+        str(getattr(error, "reason", "OTHER")),
+        str(error),
+    )
     return await context.send(REJECTS.name, message.topic, "Reject", record)
+
+
+def _append_ns(timestamp: float | None) -> int:
+    """Return ns of a timestamp: Faust has seconds as a float, others whole milliseconds."""
+    timestamp = timestamp or 0
+    milliseconds = round(timestamp * 1000) if isinstance(timestamp, float) else timestamp
+    return milliseconds * NS_PER_MS

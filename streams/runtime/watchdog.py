@@ -1,8 +1,9 @@
-"""Gives up a worker whose consumer stands still: known failures of the stream library end that way.
+"""Aborts a worker whose consumer has stopped.
 
-In: the log's end offsets, read by a consumer of its own, and the stages' positions. Out: the worker's end,
-when the log grew and a position did not move for `stall_s`. Time in which the worker waited for a processor
-does not count, and what it worked counts little: one that is late with much to do would only be later anew.
+Known defects of Faust end this way (faust-streaming/faust#175, #532, #640). The watchdog compares the log's
+end offsets, read by its own consumer, with the stages' positions. A partition is stalled if its log grew and
+its position has not moved for `stall_s`. Time without a processor does not count, and time at work counts
+little: a restart would only make a busy worker later.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from faust.types import TP
 
+from schemas.kafka.async_reader import AsyncTopicReader
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
 
@@ -26,16 +28,19 @@ __all__ = ["CpuTimeClock", "StallWatch", "watch"]
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
-BUSY_PACE: Final = 1 / 6
-"""Of a worker that computes all the while: its partitions wait for each other, and none does so for ever."""
+BUSY_WEIGHT: Final = 1 / 6
+"""Weight of time in which the worker computes: partitions wait for each other then, but not for ever."""
 TASKS: Final = Path("/proc/self/task")
 
 
 class CpuTimeClock:
-    """Seconds, of which those in which a thread of this process ran, or waited for a processor, count for
-    `BUSY_PACE`; all of them where the kernel does not tell."""
+    """A clock in seconds that runs at `BUSY_WEIGHT` while a thread of this process runs or waits for a
+    processor.
+
+    It runs at full speed where the kernel does not report scheduling times.
+    """
 
     def __init__(self, tasks: Path = TASKS, now_s: Callable[[], float] = time.monotonic) -> None:
         self._tasks = tasks
@@ -44,32 +49,32 @@ class CpuTimeClock:
         self._s = 0.0
 
     def now_s(self) -> float:
-        """Return the time since it was made."""
+        """Return the time since construction."""
         now_s, wanted_s = self._now_s(), self._wanted()
         passed_s = now_s - self._read_s
         busy_s = min(max(wanted_s - self._wanted_s, 0.0), passed_s)
-        self._s += passed_s - (1 - BUSY_PACE) * busy_s
+        self._s += passed_s - (1 - BUSY_WEIGHT) * busy_s
         self._read_s, self._wanted_s = now_s, wanted_s
         return self._s
 
     def _wanted(self) -> float:
-        """Return the s that all threads have run or waited for a processor: the first two of schedstat."""
+        """Return s that all threads ran or waited for a processor: schedstat's first two fields."""
         ns = 0
         for file in self._tasks.glob("*/schedstat"):
-            with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
-                ns += sum(int(word) for word in file.read_text(encoding="ascii").split()[:2])
+            with contextlib.suppress(OSError, ValueError):  # the thread has just ended
+                ns += sum(int(field) for field in file.read_text(encoding="ascii").split()[:2])
         return ns / 1e9
 
 
 class StallWatch:
-    """The judgement alone: since when does a partition stand still although the log holds more?"""
+    """Decides which partitions have stalled."""
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self._since: dict[TP, tuple[int, float]] = {}
 
-    def look(self, now_s: float, ends: Mapping[TP, int], positions: Mapping[TP, int]) -> list[TP]:
-        """Return the partitions that have stood still for too long."""
+    def check(self, now_s: float, ends: Mapping[TP, int], positions: Mapping[TP, int]) -> list[TP]:
+        """Return the partitions that have not moved for too long."""
         stalled = []
         for tp in list(self._since):
             if tp not in positions:
@@ -84,45 +89,47 @@ class StallWatch:
 
 
 async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
-    """Look once a second; returns after giving the worker up, else only by cancellation."""
-    watching = StallWatch(context.settings.stall_s)
+    """Check once a second; return after aborting the worker."""
+    stalls = StallWatch(context.settings.stall_s)
     clock = CpuTimeClock()
-    rebalancing_since: float | None = None
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=context.settings.bootstrap, group_id=None, enable_auto_commit=False
-    )
-    await consumer.start()
-    try:
-        while True:
-            await asyncio.sleep(LOOK_S)
+    rebalancing_since_s: float | None = None
+    async with AsyncTopicReader(context.settings.bootstrap) as reader:
+        while context.failed is None:
+            await asyncio.sleep(CHECK_S)
             now_s = clock.now_s()
             if context.app.rebalancing:
-                rebalancing_since = rebalancing_since or now_s
-                if now_s - rebalancing_since > REBALANCE_S:
+                rebalancing_since_s = rebalancing_since_s or now_s
+                if now_s - rebalancing_since_s > REBALANCE_S:
                     context.abort(f"a rebalance has not ended for {REBALANCE_S:g} s")
                     return
-                watching.look(now_s, {}, {})
+                stalls.check(now_s, {}, {})
                 continue
-            rebalancing_since = None
-            positions: dict[TP, int] = {}
-            for each in owned:
-                positions |= each.positions
-            if not positions:
-                continue
-            try:
-                found = await consumer.end_offsets(
-                    [TopicPartition(tp.topic, tp.partition) for tp in positions]
-                )
-            except KafkaError as error:  # the log is away: standing still is no fault of ours
-                log.info("watchdog: end offsets not known: %s", error)
-                watching.look(now_s, {}, {})
-                continue
-            ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
-            for tp in watching.look(now_s, ends, positions):
-                context.abort(
-                    f"{tp.topic}/{tp.partition}: position {positions[tp]} stood still for "
-                    f"{context.settings.stall_s:g} s while the log reached {ends[tp]}"
-                )
+            rebalancing_since_s = None
+            reason = await _stall_reason(stalls, now_s, reader, owned)
+            if reason is not None:
+                context.abort(reason)
                 return
-    finally:
-        await consumer.stop()
+
+
+async def _stall_reason(
+    stalls: StallWatch, now_s: float, reader: AsyncTopicReader, owned: Iterable[Ownership]
+) -> str | None:
+    positions: dict[TP, int] = {}
+    for each in owned:
+        positions |= each.positions
+    if not positions:
+        return None
+    partitions = [TopicPartition(tp.topic, tp.partition) for tp in positions]
+    try:
+        found = await reader.consumer.end_offsets(partitions)
+    except KafkaError as error:  # the broker is down, which is no stall
+        log.info("watchdog: end offsets are unknown: %s", error)
+        stalls.check(now_s, {}, {})
+        return None
+    ends = {TP(tp.topic, tp.partition): end for tp, end in found.items()}
+    for tp in stalls.check(now_s, ends, positions):
+        return (
+            f"{tp.topic}/{tp.partition}: position {positions[tp]} has not moved for "
+            f"{stalls.stall_s:g} s, while the log has reached {ends[tp]}"
+        )
+    return None

@@ -26,7 +26,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from actuators.host_clock import HostClock, PageParameters
-from actuators.timescale import Crossing
+from actuators.timescale import CrossTimestamp
 from schemas import codec
 from schemas.topics import TOPICS
 
@@ -87,19 +87,33 @@ class FakeHost:
             clock = self.of(name)
             at_ns = clock.reading(middle_ns)
             rate = 1 + clock.rate_ppb(middle_ns) * 1e-9
-            clocks.append({
-                "clock": f"h1/{name}", "at_ns": at_ns,
-                "offset_ns": float(middle_ns - at_ns) + self.error_ns(name, window),
-                "drift_ppb": (1 / rate - 1) * 1e9, "bound_ns": self.bound_ns, "state": "SYNCED",
-                "drift_sigma_ppb": 5.0, "event": "NONE", **self.states.get(name, {}),
-            })  # fmt: skip
+            clocks.append(
+                {
+                    "clock": f"h1/{name}",
+                    "at_ns": at_ns,
+                    "offset_ns": float(middle_ns - at_ns) + self.error_ns(name, window),
+                    "drift_ppb": (1 / rate - 1) * 1e9,
+                    "bound_ns": self.bound_ns,
+                    "state": "SYNCED",
+                    "drift_sigma_ppb": 5.0,
+                    "event": "NONE",
+                    **self.states.get(name, {}),
+                }
+            )
         return {
-            "shard": "fabric", "window": window, "part": 0, "parts": 1, "domain": "a",
-            "window_start_ns": window * S, "window_end_ns": window * S + S, "log_offset_ns": 0,
-            "solved_ns": 0, "clocks": clocks,
-        }  # fmt: skip
+            "shard": "fabric",
+            "window": window,
+            "part": 0,
+            "parts": 1,
+            "domain": "a",
+            "window_start_ns": window * S,
+            "window_end_ns": window * S + S,
+            "log_offset_ns": 0,
+            "solved_ns": 0,
+            "clocks": clocks,
+        }
 
-    def turn(self) -> Any:
+    def step(self) -> Any:
         """200 ms on; return what the page says then."""
         self.now_ns += 200_000_000
         while self.solving and (self._next_window + 1) * S + self.delay_ns - S <= self.now_ns:
@@ -108,20 +122,20 @@ class FakeHost:
         if not self.solving:
             self._next_window = self.now_ns // S
         for name in ["system", *self.others]:
-            crossing = Crossing(self.raw_ns(), self.of(name).reading(self.now_ns), self.half_ns)
-            self.clock.cross(name, crossing)
+            cross_timestamp = CrossTimestamp(self.raw_ns(), self.of(name).reading(self.now_ns), self.half_ns)
+            self.clock.add_cross_timestamp(name, cross_timestamp)
         self.contents.append(self.clock.content(self.raw_ns()))
         self.clock.written()
         return self.contents[-1]
 
     def run(self, seconds: float) -> Any:
         for _ in range(round(seconds * 5)):
-            content = self.turn()
+            content = self.step()
         return content
 
     def fabric_error_ns(self, content: Any, ahead_ns: int = 0) -> float:
         """By how much the page's fabric time is wrong, and its bound, `ahead_ns` from now."""
-        whole, rest = content.joined.fabric_ns(self.raw.reading(self.now_ns + ahead_ns))
+        whole, rest = content.slewed.fabric_ns(self.raw.reading(self.now_ns + ahead_ns))
         return whole - (self.now_ns + ahead_ns) + rest
 
     def row_error_ns(self, row: Any, name: str, away_ns: int = 0) -> float:
@@ -202,10 +216,15 @@ class Reader:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.record = TOPICS[topic].record
-        self.consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest",
-            "enable.auto.commit": False, "log_level": 0,
-        })  # fmt: skip
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "test",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
         found = self.consumer.list_topics(topic, timeout=10).topics[topic].partitions
         self.consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
         self.records: list[dict[str, Any]] = []
@@ -271,14 +290,19 @@ class Owner:
         with contextlib.suppress(OSError):
             self._connection.sendall(line.encode() + b"\n")
 
-    def _heard(self, words: list[str]) -> None:
-        if words[0] == "ERROR":
-            self.errors.append(" ".join(words))
+    def _heard(self, statuses_received: list[str]) -> None:
+        if statuses_received[0] == "ERROR":
+            self.errors.append(" ".join(statuses_received))
             return
         with self._lock:
-            verb, number, key, value = words[0], words[1], words[2], int(words[3])
+            verb, number, key, value = (
+                statuses_received[0],
+                statuses_received[1],
+                statuses_received[2],
+                int(statuses_received[3]),
+            )
             if self.holding:
-                self.held.append(tuple(words))
+                self.held.append(tuple(statuses_received))
                 return
             self.done.append((verb, key, value))
             (self.flows if verb == "MOVE" else self.rates)[key] = value
@@ -336,9 +360,9 @@ class ActProcess:
         return Path(self.settings["control_socket"])
 
     @property
-    def notes(self) -> str:
+    def store(self) -> str:
         """What it has noted so far."""
-        path = self.control.with_name("acts.jsonl")
+        path = self.control.with_name("journal.jsonl")
         return path.read_text() if path.exists() else ""
 
 

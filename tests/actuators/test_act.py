@@ -10,7 +10,7 @@ import pytest
 
 from actuators.command_io import Offsets
 from schemas import codec
-from schemas.partition import murmur2, partition_of
+from schemas.kafka.partitioning import murmur2, partition_of
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS
 
 S = 1_000_000_000
@@ -24,12 +24,23 @@ def decision(host="h1", seq=None, epoch=1, key=KEY, to_path=50_001, lasts_s=60.0
     seq = next(_seqs) if seq is None else seq
     now_ns = time.time_ns()
     return {
-        "decision_id": f"s0/{epoch}/{seq}", "shard": "s0", "epoch": epoch, "seq": seq, "at_ns": now_ns,
-        "host": host, "action": "REROUTE", "flow_id": f"{host}/b/{key}", "from_path": None,
+        "decision_id": f"s0/{epoch}/{seq}",
+        "shard": "s0",
+        "epoch": epoch,
+        "seq": seq,
+        "at_ns": now_ns,
+        "host": host,
+        "action": "REROUTE",
+        "flow_id": f"{host}/b/{key}",
+        "from_path": None,
         "to_path": to_path,
-        "expires_at_ns": now_ns + round(lasts_s * S), "reason": {"kind": "DOWN", "id": "x/1"},
-        "config_version": 1, "signature": b"", "text": "", **fields,
-    }  # fmt: skip
+        "expires_at_ns": now_ns + round(lasts_s * S),
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
+        "config_version": 1,
+        "signature": b"",
+        "text": "",
+        **fields,
+    }
 
 
 def config(mode="ACT", version=1, host="*", **fields):
@@ -111,7 +122,7 @@ def test_a_kill_between_applying_and_reporting_leads_to_one_report(
     wait_for(lambda: owner.held)
     log.down()
     owner.answer()
-    wait_for(lambda: '"APPLIED"' in act.notes)
+    wait_for(lambda: '"APPLIED"' in act.store)
     act.end(signal.SIGKILL)
     log.up()
     act.start()
@@ -130,16 +141,24 @@ def test_two_policy_workers_duplicates_and_what_comes_out_of_order(log, read, st
     actions = read(ACTIONS.name)
     actions.until(len)
     for given in (
-        {"epoch": 2, "seq": 1, "to_path": 50_002}, {"epoch": 1, "seq": 501},
-        {"epoch": 1, "seq": 502, "key": "sock:8"}, {"epoch": 2, "seq": 1, "to_path": 50_002},
-        {"epoch": 2, "seq": 0, "to_path": 50_003}, {"epoch": 2, "seq": 2, "config_version": 9},
-    ):  # fmt: skip
+        {"epoch": 2, "seq": 1, "to_path": 50_002},
+        {"epoch": 1, "seq": 501},
+        {"epoch": 1, "seq": 502, "key": "sock:8"},
+        {"epoch": 2, "seq": 1, "to_path": 50_002},
+        {"epoch": 2, "seq": 0, "to_path": 50_003},
+        {"epoch": 2, "seq": 2, "config_version": 9},
+    ):
         decide(**given)
     reports = actions.until(lambda found: len(found) == 7)
     assert sorted((each["decision_id"], each["outcome"]) for each in reports) == [
-        ("s0/1/500", "APPLIED"), ("s0/1/501", "STALE"), ("s0/1/502", "STALE"), ("s0/2/0", "STALE"),
-        ("s0/2/1", "APPLIED"), ("s0/2/1", "DUPLICATE"), ("s0/2/2", "OLD_CONFIG"),
-    ]  # fmt: skip
+        ("s0/1/500", "APPLIED"),
+        ("s0/1/501", "STALE"),
+        ("s0/1/502", "STALE"),
+        ("s0/2/0", "STALE"),
+        ("s0/2/1", "APPLIED"),
+        ("s0/2/1", "DUPLICATE"),
+        ("s0/2/2", "OLD_CONFIG"),
+    ]
     assert owner.moves == [(KEY, 50_001), (KEY, 50_002)]
 
 

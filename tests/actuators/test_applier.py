@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.applier import Answer, Applier, read_decision
+from actuators.applier import Applier, read_decision
+from actuators.effectors.base import Answer
 from actuators.journal import Journal
 from schemas import codec
 from schemas.topics import ACTIONS, CONFIG, DECISIONS
@@ -37,7 +38,7 @@ class Flows:
     def can(self, key):
         return self.verbs
 
-    def order(self, key, verb, value, answer):
+    def execute(self, key, verb, value, answer):
         if self.slow:
             self.open.append((key, verb, value, answer))
         else:
@@ -45,7 +46,7 @@ class Flows:
 
     def do(self, key, verb, value, answer):
         if value == 666:
-            answer(Answer(wrong="no"))
+            answer(Answer(error="no"))
             return
         self.done.append((key, verb, value))
         if verb == "MOVE":
@@ -71,8 +72,13 @@ class Host:
         self.now_ns = self.clock_ns = 0
         self.reports = []
         self.it = Applier(
-            "h1", self.flows, self.report, lambda: self.now_ns, lambda: self.clock_ns, **more,
-        )  # fmt: skip
+            "h1",
+            self.flows,
+            self.report,
+            lambda: self.now_ns,
+            lambda: self.clock_ns,
+            **more,
+        )
         self.it.take_config(config() if records is None else records)
 
     def report(self, record, token):
@@ -91,11 +97,23 @@ class Host:
 
 def decision(seq=0, epoch=1, to_path=50_001, **fields):
     return {
-        "decision_id": f"s0/{epoch}/{seq}", "shard": "s0", "epoch": epoch, "seq": seq, "at_ns": 0,
-        "host": "h1", "action": "REROUTE", "flow_id": FLOW, "from_path": 50_000, "to_path": to_path,
-        "expires_at_ns": S, "reason": {"kind": "DOWN", "id": "x/1"}, "config_version": 1, "signature": b"",
-        "text": "", **fields,
-    }  # fmt: skip
+        "decision_id": f"s0/{epoch}/{seq}",
+        "shard": "s0",
+        "epoch": epoch,
+        "seq": seq,
+        "at_ns": 0,
+        "host": "h1",
+        "action": "REROUTE",
+        "flow_id": FLOW,
+        "from_path": 50_000,
+        "to_path": to_path,
+        "expires_at_ns": S,
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
+        "config_version": 1,
+        "signature": b"",
+        "text": "",
+        **fields,
+    }
 
 
 def pace(seq, rate_bps, expires_at_ns=S, action="PACE", **fields):
@@ -119,11 +137,26 @@ def test_a_decision_is_applied_once_and_says_so():
     host.it.take(decision(), "token")
     host.now_ns, host.clock_ns = 20, 7
     host.flows.answer()
-    assert host.reports == [{
-        "host": "h1", "decision_id": "s0/1/0", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": 20,
-        "flow_id": FLOW, "action": "REROUTE", "outcome": "APPLIED", "from_path": 50_000, "to_path": 50_001,
-        "rate_bps": None, "how": "SOCKET", "took_ns": 7, "config_version": 1, "detail": "",
-    }]  # fmt: skip
+    assert host.reports == [
+        {
+            "host": "h1",
+            "decision_id": "s0/1/0",
+            "shard": "s0",
+            "epoch": 1,
+            "seq": 0,
+            "at_ns": 20,
+            "flow_id": FLOW,
+            "action": "REROUTE",
+            "outcome": "APPLIED",
+            "from_path": 50_000,
+            "to_path": 50_001,
+            "rate_bps": None,
+            "how": "SOCKET",
+            "took_ns": 7,
+            "config_version": 1,
+            "detail": "",
+        }
+    ]
     assert host.take(decision()) == "DUPLICATE"
     assert host.flows.moves == [(KEY, 50_001)]
 
@@ -144,7 +177,7 @@ def test_a_decision_is_applied_once_and_says_so():
         (decision(to_path=70_000), 0, None, "FAILED"),
         (decision(to_path=None), 0, None, "FAILED"),
         (decision(action="PACE"), 0, config(allowed_actions=["PACE"]), "FAILED"),
-        (decision(), 0, config(most_actions_per_s=0), "LIMITED"),
+        (decision(), 0, config(max_actions_per_s=0), "LIMITED"),
     ],
 )
 def test_what_is_not_to_be_done_is_not_done_and_has_its_line(given, now_ns, records, outcome):
@@ -186,10 +219,10 @@ def test_wrong_keys_are_refused():
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=30))
-def test_in_any_order_and_however_often_the_newest_decision_stands(order):
+def test_in_any_order_and_however_often_the_newest_decision_stands(execute):
     host = Host()
     newest, done = (-1, -1), []
-    for epoch, seq in order:
+    for epoch, seq in execute:
         outcome = host.take(decision(seq, epoch, to_path=100 * epoch + seq))
         assert outcome == (
             "APPLIED" if (epoch, seq) > newest else "DUPLICATE" if (epoch, seq) == newest else "STALE"
@@ -211,15 +244,19 @@ def test_one_command_at_a_time_for_a_flow_and_a_slow_owner_holds_up_no_other():
     host.flows.answer()
     host.flows.answer()
     assert [(each["decision_id"], each["from_path"], each["to_path"]) for each in host.reports] == [
-        ("s0/1/0", 50_000, 50_001), ("s0/1/2", 40_000, 50_003), ("s0/1/1", 50_001, 50_002),
-    ]  # fmt: skip
+        ("s0/1/0", 50_000, 50_001),
+        ("s0/1/2", 40_000, 50_003),
+        ("s0/1/1", 50_001, 50_002),
+    ]
 
 
 def test_no_more_actions_than_allowed_within_any_second():
-    host = Host(records=config(most_actions_per_s=2))
+    host = Host(records=config(max_actions_per_s=2))
     assert [host.take(decision(seq, to_path=51_000 + seq)) for seq in range(3)] == [
-        "APPLIED", "APPLIED", "LIMITED",
-    ]  # fmt: skip
+        "APPLIED",
+        "APPLIED",
+        "LIMITED",
+    ]
     host.clock_ns = S
     assert host.take(decision(3, to_path=51_003)) == "APPLIED"
 
@@ -299,7 +336,7 @@ def test_a_rate_that_the_owner_refused_is_not_in_force_and_one_without_an_answer
     assert (host.it.in_force, host.reports[-1]["rate_bps"]) == (0, None)
     host.flows.slow = True
     host.take(pace(1, 10_000_000))
-    host.flows.open.pop()[3](Answer(wrong="no answer within 200 ms", unsure=True))
+    host.flows.open.pop()[3](Answer(error="no answer within 200 ms", maybe_done=True))
     assert host.outcomes[-1] == ("s0/1/1", "FAILED")
     assert host.it.in_force == 1
     host.flows.slow, host.now_ns = False, S
@@ -322,8 +359,10 @@ def test_an_order_to_revert_undoes_what_was_applied_before_it_even_in_observe():
     assert host.flows.paths == {KEY: 50_000, "qp:eth1:2:1": 40_000}
     assert host.flows.rates == {KEY: 0}
     assert {each for each in host.outcomes if each[1] == "REVERTED"} == {
-        ("s0/1/1", "REVERTED"), ("s0/1/2", "REVERTED"), ("s0/1/3", "REVERTED"),
-    }  # fmt: skip
+        ("s0/1/1", "REVERTED"),
+        ("s0/1/2", "REVERTED"),
+        ("s0/1/3", "REVERTED"),
+    }
     assert (host.it.in_force, host.it.reverting) == (0, 0)
     host.flows.done.clear()
     host.it.take_config(config(mode="OBSERVE", version=3, revert_before_ns=20))
@@ -353,13 +392,13 @@ def test_a_flow_that_is_back_where_it_was_has_nothing_to_revert():
 
 def after_a_kill(journal, flows, tmp_path, **more):
     """The next process, from what lies on disk."""
-    again = Journal(tmp_path / "acts.jsonl")
-    return Host(flows, notes=again, states=again.states, **more)
+    again = Journal(tmp_path / "journal.jsonl")
+    return Host(flows, store=again, states=again.states, **more)
 
 
 def test_killed_between_sending_and_the_answer_the_move_is_told_once_with_its_true_path(tmp_path):
-    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
-    host = Host(flows, notes=journal)
+    flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
+    host = Host(flows, store=journal)
     flows.slow = True
     host.take(decision())
     assert not host.reports
@@ -374,8 +413,8 @@ def test_killed_between_sending_and_the_answer_the_move_is_told_once_with_its_tr
 
 def test_killed_before_the_owner_did_it_the_move_is_done_then_or_has_expired(tmp_path):
     for late, outcome in ((0, "APPLIED"), (5 * S, "EXPIRED")):
-        flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
-        host = Host(flows, notes=journal)
+        flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
+        host = Host(flows, store=journal)
         flows.slow = True
         host.take(decision(epoch=2 + late))
         flows.slow = False
@@ -386,8 +425,8 @@ def test_killed_before_the_owner_did_it_the_move_is_done_then_or_has_expired(tmp
 
 
 def test_killed_between_applying_and_reporting_the_same_report_is_made_again(tmp_path):
-    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
-    host = Host(flows, notes=journal)
+    flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
+    host = Host(flows, store=journal)
     host.take(decision())
     host = after_a_kill(journal, flows, tmp_path)
     assert host.take(decision()) == "APPLIED"
@@ -397,10 +436,10 @@ def test_killed_between_applying_and_reporting_the_same_report_is_made_again(tmp
 
 
 def test_killed_after_the_log_had_the_report_it_is_a_duplicate_and_fences_hold(tmp_path):
-    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
-    host = Host(flows, notes=journal)
+    flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
+    host = Host(flows, store=journal)
     host.take(decision(5, epoch=3))
-    host.it.told(host.reports[-1])
+    host.it.published(host.reports[-1])
     host = after_a_kill(journal, flows, tmp_path)
     assert host.take(decision(5, epoch=3)) == "DUPLICATE"
     assert host.take(decision(4, epoch=3, to_path=50_004)) == "STALE"
@@ -409,8 +448,8 @@ def test_killed_after_the_log_had_the_report_it_is_a_duplicate_and_fences_hold(t
 
 
 def test_killed_with_a_rate_held_it_ends_in_time_all_the_same(tmp_path):
-    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
-    host = Host(flows, all_allowed(), notes=journal)
+    flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
+    host = Host(flows, all_allowed(), store=journal)
     host.take(pace(0, 20_000_000))
     host = after_a_kill(journal, flows, tmp_path, records=all_allowed())
     host.it.tick()
@@ -421,8 +460,8 @@ def test_killed_with_a_rate_held_it_ends_in_time_all_the_same(tmp_path):
 
 
 def test_an_order_to_revert_that_came_meanwhile_reaches_what_a_former_process_did(tmp_path):
-    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
-    Host(flows, notes=journal).take(decision())
+    flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
+    Host(flows, store=journal).take(decision())
     host = after_a_kill(journal, flows, tmp_path, records=config(mode="OBSERVE", revert_before_ns=20))
     assert flows.paths[KEY] == 50_000
     assert host.outcomes == [("s0/1/0", "REVERTED")]
@@ -447,18 +486,18 @@ def test_decisions_wait_for_owners_to_come_back_after_a_start():
 
 
 def test_a_reflex_is_within_the_same_limits_and_policy_goes_before():
-    host = Host(records=config(most_actions_per_s=1))
-    assert host.it.reflex(FLOW, 50_005, "path 50000 is dead")
-    assert host.reports[-1]["outcome"] == "REFLEX"
+    host = Host(records=config(max_actions_per_s=1))
+    assert host.it.repair(FLOW, 50_005, "path 50000 is dead")
+    assert host.reports[-1]["outcome"] == "LOCAL_REPAIR"
     assert host.reports[-1]["to_path"] == 50_005
-    assert re.fullmatch(r"h1/reflex/\d+/1", host.reports[-1]["decision_id"])
+    assert re.fullmatch(r"h1/local-repair/\d+/1", host.reports[-1]["decision_id"])
     host.clock_ns = 1
-    assert not host.it.reflex(FLOW, 50_006, ""), "one a second"
+    assert not host.it.repair(FLOW, 50_006, ""), "one a second"
     host.clock_ns = S
     assert host.take(decision(0, to_path=50_002)) == "APPLIED"
     for records in (config(mode="OBSERVE"), config(allowed_actions=["PACE"])):
         host = Host(records=records)
-        assert not host.it.reflex(FLOW, 50_005, "")
+        assert not host.it.repair(FLOW, 50_005, "")
         assert not host.flows.moves
 
 
@@ -470,67 +509,69 @@ def many(**more):
 
 
 def test_no_more_flows_are_moved_by_reflex_within_a_minute_than_the_share_allows():
-    host = many(records=config(most_moved_share=0.3))
-    moved = [host.it.reflex(flow, 50_005, "path 50000 is dead", None, 10) for flow in OTHERS]
+    host = many(records=config(max_moved_share=0.3))
+    moved = [host.it.repair(flow, 50_005, "path 50000 is dead", None, 10) for flow in OTHERS]
     assert sum(moved) == 3
     limited = [report for report in host.reports if report["outcome"] == "LIMITED"]
     assert len(limited) == 7
-    assert limited[0]["detail"].startswith("most_moved_share: 3 of 10 flows")
-    assert not host.it.reflex(OTHERS[9], 50_005, "", None, 10)
+    assert limited[0]["detail"].startswith("max_moved_share: 3 of 10 flows")
+    assert not host.it.repair(OTHERS[9], 50_005, "", None, 10)
     assert len(host.reports) == 10, "told once, not with every look"
     host.clock_ns += 61 * S
-    assert host.it.reflex(OTHERS[9], 50_005, "", None, 10)
-    host = many(records=config(most_moved_share=0.0))
-    assert not host.it.reflex(OTHERS[0], 50_005, "", None, 10)
+    assert host.it.repair(OTHERS[9], 50_005, "", None, 10)
+    host = many(records=config(max_moved_share=0.0))
+    assert not host.it.repair(OTHERS[0], 50_005, "", None, 10)
 
 
 def test_what_decisions_moved_counts_for_the_share_too():
-    host = many(records=config(most_moved_share=0.2))
+    host = many(records=config(max_moved_share=0.2))
     for seq, flow in enumerate(OTHERS[:2]):
         assert host.take(decision(seq, flow_id=flow)) == "APPLIED"
-    assert not host.it.reflex(OTHERS[2], 50_005, "", None, 10)
-    assert host.it.reflex(OTHERS[1], 50_005, "", None, 10), "it was moved already"
+    assert not host.it.repair(OTHERS[2], 50_005, "", None, 10)
+    assert host.it.repair(OTHERS[1], 50_005, "", None, 10), "it was moved already"
 
 
 def test_a_protected_job_is_not_moved_by_reflex_whatever_policy_said_before():
     host = Host(records=config(protected_jobs=["j7"]))
-    assert not host.it.reflex(FLOW, 50_005, "path 50000 is dead", "j7")
+    assert not host.it.repair(FLOW, 50_005, "path 50000 is dead", "j7")
     assert host.reports[-1]["outcome"] == "LIMITED"
     assert host.reports[-1]["detail"].startswith("job j7 is protected")
-    assert host.it.reflex(FLOW, 50_005, "path 50000 is dead", "j8")
+    assert host.it.repair(FLOW, 50_005, "path 50000 is dead", "j8")
 
 
 @pytest.mark.parametrize("done", [True, False])
 def test_killed_in_a_reflex_it_is_told_once_and_can_be_undone(tmp_path, done):
-    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
+    flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
     flows.slow = True
-    host = Host(flows, notes=journal, states=journal.states)
-    assert host.it.reflex(FLOW, 50_005, "path 50000 is dead")
+    host = Host(flows, store=journal, states=journal.states)
+    assert host.it.repair(FLOW, 50_005, "path 50000 is dead")
     if done:
         flows.paths[KEY] = 50_005
     flows.slow, flows.open = False, []
     host = after_a_kill(journal, flows, tmp_path)
     host.it.seen(KEY)
     host.it.seen(KEY)
-    assert [report["outcome"] for report in host.reports] == ["REFLEX" if done else "FAILED"]
+    assert [report["outcome"] for report in host.reports] == ["LOCAL_REPAIR" if done else "FAILED"]
     assert (host.reports[0]["from_path"], host.reports[0]["to_path"]) == (50_000, 50_005 if done else 50_000)
     assert host.it.in_force == done
-    host.it.told(host.reports[0])
+    host.it.published(host.reports[0])
     host.now_ns = S
     host.it.take_config(config(version=2, mode="OBSERVE", revert_before_ns=S))
     assert flows.paths[KEY] == 50_000
 
 
 def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_restart(tmp_path):
-    flows, journal = Flows(), Journal(tmp_path / "acts.jsonl")
-    host = Host(flows, notes=journal, states=journal.states)
-    host.it.reflex(FLOW, 50_005, "path 50000 is dead")
-    told = host.reports[-1]
+    flows, journal = Flows(), Journal(tmp_path / "journal.jsonl")
+    host = Host(flows, store=journal, states=journal.states)
+    host.it.repair(FLOW, 50_005, "path 50000 is dead")
+    published = host.reports[-1]
     again = after_a_kill(journal, flows, tmp_path)
     again.it.seen(KEY)
-    assert again.outcomes == [(told["decision_id"], "REFLEX")], "the log had not said that it has it"
-    again.it.told(again.reports[0])
-    again = after_a_kill(Journal(tmp_path / "acts.jsonl"), flows, tmp_path)
+    assert again.outcomes == [(published["decision_id"], "LOCAL_REPAIR")], (
+        "the log had not said that it has it"
+    )
+    again.it.published(again.reports[0])
+    again = after_a_kill(Journal(tmp_path / "journal.jsonl"), flows, tmp_path)
     again.it.seen(KEY)
     assert again.reports == []
     again.now_ns = S
@@ -541,15 +582,15 @@ def test_a_reflex_that_the_log_has_is_not_told_again_and_is_undone_after_a_resta
 def test_a_rate_that_could_not_be_let_go_is_let_go_again():
     host = Host(records=config(allowed_actions=EVERY))
     host.take(pace(0, 10**9))
-    order, refuse = host.flows.order, True
+    execute, refuse = host.flows.execute, True
 
     def refused(key, verb, value, answer):
         if refuse:
-            answer(Answer(wrong="not now"))
+            answer(Answer(error="not now"))
         else:
-            order(key, verb, value, answer)
+            execute(key, verb, value, answer)
 
-    host.flows.order = refused
+    host.flows.execute = refused
     host.now_ns = S
     host.it.tick()
     assert host.reports[-1]["outcome"] == "FAILED"
@@ -563,7 +604,7 @@ def test_a_rate_that_could_not_be_let_go_is_let_go_again():
 
 
 def test_of_one_flow_all_changes_of_its_rate_within_a_second_count_once():
-    host = Host(records=config(most_actions_per_s=2, allowed_actions=EVERY))
+    host = Host(records=config(max_actions_per_s=2, allowed_actions=EVERY))
     for seq in range(20):
         assert host.take(pace(seq, 10**9 + seq)) == "APPLIED"
     assert host.take(decision(20)) == "APPLIED", "room is left to lead it off a dead path"

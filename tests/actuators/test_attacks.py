@@ -20,12 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators import endpoint_protocol
-from actuators.applier import LEASE_MOST_NS, Applier
-from actuators.effectors.endpoints import Owners
+from actuators.applier import Applier
+from actuators.effectors.endpoints import FlowEndpoints
+from actuators.flow_state import MAX_LEASE_NS
 from actuators.journal import Journal
-from actuators.local_repair import FRESH_NS, Links
-from actuators.owned_sockets import InUse, leave, listen
+from actuators.local_repair import FRESH_NS, DeadLinks
 from schemas import codec
+from schemas.ipc import InUse, leave, listen
 from schemas.limits import Limits
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
 
@@ -37,11 +38,23 @@ KEY, FLOW = "sock:7", "h1/b/sock:7"
 def decision(seq=0, epoch=1, to_path=50_001, **fields):
     now_ns = time.time_ns()
     return {
-        "decision_id": f"s0/{epoch}/{seq}", "shard": "s0", "epoch": epoch, "seq": seq, "at_ns": now_ns,
-        "host": "h1", "action": "REROUTE", "flow_id": FLOW, "from_path": None, "to_path": to_path,
-        "expires_at_ns": now_ns + 60 * S, "reason": {"kind": "DOWN", "id": "x/1"}, "config_version": 1,
-        "signature": b"", "text": "", **fields,
-    }  # fmt: skip
+        "decision_id": f"s0/{epoch}/{seq}",
+        "shard": "s0",
+        "epoch": epoch,
+        "seq": seq,
+        "at_ns": now_ns,
+        "host": "h1",
+        "action": "REROUTE",
+        "flow_id": FLOW,
+        "from_path": None,
+        "to_path": to_path,
+        "expires_at_ns": now_ns + 60 * S,
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
+        "config_version": 1,
+        "signature": b"",
+        "text": "",
+        **fields,
+    }
 
 
 def pace(seq, rate_bps=20_000_000, **fields):
@@ -50,7 +63,7 @@ def pace(seq, rate_bps=20_000_000, **fields):
 
 def config(host="*", version=1, mode="ACT", **fields):
     record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": mode, **fields}
-    return {"allowed_actions": EVERY, "most_actions_per_s": 1_000_000, **record}
+    return {"allowed_actions": EVERY, "max_actions_per_s": 1_000_000, **record}
 
 
 def configs(*records):
@@ -63,10 +76,10 @@ class Desk:
     def __init__(self, folder, records=None, **more):
         self.path = folder / "c.sock"
         self.selector = selectors.DefaultSelector()
-        self.owners = Owners(self.path, ["h1"], self.selector, time.monotonic_ns, 300_000_000)
+        self.endpoints = FlowEndpoints(self.path, ["h1"], self.selector, time.monotonic_ns, 300_000_000)
         self.reports, self.programs, self.now_ns = [], [], None
-        self.it = Applier("h1", self.owners.of("h1"), self._report, self._now, time.monotonic_ns, **more)
-        self.owners.tell("h1", self.it)
+        self.it = Applier("h1", self.endpoints.of("h1"), self._report, self._now, time.monotonic_ns, **more)
+        self.endpoints.set_listener("h1", self.it)
         self.it.take_config(configs(config()) if records is None else records)
 
     def _now(self):
@@ -81,7 +94,7 @@ class Desk:
             assert time.monotonic() < end_s, f"not in {timeout_s} s"
             for key, events in self.selector.select(0.01):
                 key.data(events)
-            self.owners.tick()
+            self.endpoints.tick()
             self.it.tick()
 
     def connect(self, *lines):
@@ -95,15 +108,15 @@ class Desk:
 
     def own(self, *lines):
         """A program that has told of its flows."""
-        before = self.owners.flows()
+        before = self.endpoints.flows()
         program = self.connect(*lines)
-        self.until(lambda: self.owners.flows() == before + len(lines))
+        self.until(lambda: self.endpoints.flows() == before + len(lines))
         return program
 
     def close(self):
         for program in self.programs:
             program.close()
-        self.owners.close()
+        self.endpoints.close()
         self.selector.close()
 
     @property
@@ -150,7 +163,7 @@ def test_an_answer_that_cannot_be_is_a_failure_and_told(desk, port):
     desk.until(lambda: desk.reports)
     assert desk.reports[0]["outcome"] == "FAILED"
     assert f"source port {port}" in desk.reports[0]["detail"]
-    assert desk.owners.path_of("h1", KEY) == 50_000
+    assert desk.endpoints.path_of("h1", KEY) == 50_000
 
 
 def test_answers_to_commands_that_were_not_given_change_nothing(desk):
@@ -158,12 +171,12 @@ def test_answers_to_commands_that_were_not_given_change_nothing(desk):
     desk.it.take(decision())
     liar.sendall(b"".join(b"DONE %d 1234 SOCKET\nFAILED %d no\n" % (number, number) for number in range(9)))
     liar.sendall(b"FLOW sock:9 41000 -\n")
-    desk.until(lambda: desk.owners.flows() == 3)
+    desk.until(lambda: desk.endpoints.flows() == 3)
     assert not desk.reports
     program.sendall(b"DONE 1 50001 SOCKET\nDONE 1 50002 SOCKET\nFAILED 1 no\n")
     desk.until(lambda: desk.reports)
     assert desk.outcomes == [("s0/1/0", "APPLIED")]
-    assert (desk.owners.path_of("h1", KEY), desk.owners.path_of("h1", "sock:8")) == (50_001, 40_000)
+    assert (desk.endpoints.path_of("h1", KEY), desk.endpoints.path_of("h1", "sock:8")) == (50_001, 40_000)
 
 
 def test_the_flow_of_a_program_is_no_other_programs_while_that_is_there(desk):
@@ -171,15 +184,15 @@ def test_the_flow_of_a_program_is_no_other_programs_while_that_is_there(desk):
     with another(desk, "FLOW sock:7 666 MOVE,PACE\nGONE sock:7\n", "hear") as thief:
         desk.until(lambda: thief.poll() is not None)
         assert "another program's" in thief.stdout.read()
-    assert desk.owners.path_of("h1", KEY) == 50_000
+    assert desk.endpoints.path_of("h1", KEY) == 50_000
 
 
 def test_a_flow_of_a_program_that_hung_up_is_taken_over_before_we_look(desk):
     with another(desk, "FLOW sock:7 50000 MOVE\n") as former:
         former.wait(20)
     program = desk.connect("FLOW sock:7 51000 MOVE")  # both wait to be read now
-    desk.until(lambda: desk.owners.connected == 1 and desk.owners.flows() == 1)
-    assert desk.owners.path_of("h1", KEY) == 51_000
+    desk.until(lambda: desk.endpoints.connected == 1 and desk.endpoints.flows() == 1)
+    assert desk.endpoints.path_of("h1", KEY) == 51_000
     program.close()
 
 
@@ -194,7 +207,7 @@ def test_an_owner_that_reads_nothing_is_let_go_and_hears_no_half_line(desk):
             pass
         except OSError:
             return True
-        return desk.owners.connected == 0
+        return desk.endpoints.connected == 0
 
     desk.until(flood)
     desk.it.take(decision())
@@ -223,7 +236,7 @@ def test_a_flood_of_one_owner_holds_up_no_other_for_long(desk):
             key.data(events)
         turns += 1
     assert turns <= 2
-    assert desk.owners.flows() < 1000, "no more than a piece of it was looked at before"
+    assert desk.endpoints.flows() < 1000, "no more than a piece of it was looked at before"
 
 
 def test_without_descriptors_left_it_neither_ends_nor_spins(desk):
@@ -245,12 +258,12 @@ def test_without_descriptors_left_it_neither_ends_nor_spins(desk):
         desk.until(lambda: desk.reports)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    desk.until(lambda: desk.owners.connected == 1 + len(waiting))
+    desk.until(lambda: desk.endpoints.connected == 1 + len(waiting))
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20), st.randoms(use_true_random=False))
 def test_any_bytes_are_lines_or_refused(pieces, draw):
-    words = [
+    statuses_received = [
         b"FLOW",
         b"GONE",
         b"DONE",
@@ -263,7 +276,7 @@ def test_any_bytes_are_lines_or_refused(pieces, draw):
         b"h1",
         b"\xff",
     ]
-    for piece in [*pieces, b" ".join(draw.choices(words, k=draw.randrange(6)))]:
+    for piece in [*pieces, b" ".join(draw.choices(statuses_received, k=draw.randrange(6)))]:
         try:
             said = endpoint_protocol.parse(piece)
         except ValueError:
@@ -308,8 +321,8 @@ def test_rubbish_from_many_owners_leaves_the_books_right(desk):
             key.data(events)
     for program in programs:
         program.close()
-    desk.until(lambda: not desk.owners.connected and not desk.it.busy)
-    assert (desk.owners.flows(), desk.owners.flows("h1"), desk.owners.due_ns()) == (0, 0, None)
+    desk.until(lambda: not desk.endpoints.connected and not desk.it.busy)
+    assert (desk.endpoints.flows(), desk.endpoints.flows("h1"), desk.endpoints.due_ns()) == (0, 0, None)
     told = [each["decision_id"] for each in desk.reports]
     assert len(told) == len(set(told)), "one line for each"
 
@@ -350,8 +363,8 @@ def test_no_rate_is_held_for_ever(desk):
     assert heard(program) == ["PACE 1 sock:7 20000000 h1"]
     program.sendall(b"DONE 1 20000000 PACING\n")
     desk.until(lambda: len(desk.reports) == 2)
-    desk.now_ns = time.time_ns() - 3 * LEASE_MOST_NS  # a clock that was wrong is right again
-    desk.until(lambda: desk.owners.due_ns() is not None)
+    desk.now_ns = time.time_ns() - 3 * MAX_LEASE_NS  # a clock that was wrong is right again
+    desk.until(lambda: desk.endpoints.due_ns() is not None)
     assert heard(program) == ["PACE 2 sock:7 0 h1"]
 
 
@@ -390,7 +403,7 @@ def test_many_flows_that_nobody_has_cost_little(desk):
 def test_shards_without_number_are_not_all_kept(desk):
     for number in range(3000):
         desk.it.take(decision(shard=f"s{number}", decision_id=f"s{number}/1/0"))
-    assert len(desk.it._epochs) <= 1000
+    assert len(desk.it._fence.epochs) <= 1000
 
 
 # --- the journal ---
@@ -399,14 +412,20 @@ def test_shards_without_number_are_not_all_kept(desk):
 @pytest.mark.parametrize(
     "line",
     [
-        b"5", b"null", b"[" * 100_000, b'["host h1", {}]', b'["host h1", {"epochs": 3}]', b"\xff\x00",
-        b'["flow h1/b/sock:7", {"flow_id": "h1/b/sock:7"}]', b'["flow h1/b/sock:7", {"flow_id": 7}]',
+        b"5",
+        b"null",
+        b"[" * 100_000,
+        b'["host h1", {}]',
+        b'["host h1", {"epochs": 3}]',
+        b"\xff\x00",
+        b'["flow h1/b/sock:7", {"flow_id": "h1/b/sock:7"}]',
+        b'["flow h1/b/sock:7", {"flow_id": 7}]',
         b'["flow h1/b/sock:7", {"flow_id":"h1/b/sock:7","leases":{"PACE":5},"fence":[1,2],"colour":1}]',
     ],
-)  # fmt: skip
+)
 def test_notes_that_cannot_be_used_are_left_out(tmp_path, line):
     sound = Journal(tmp_path / "a.jsonl")
-    first = Desk(tmp_path, notes=sound)
+    first = Desk(tmp_path, store=sound)
     first.own("FLOW sock:7 50000 MOVE")
     first.it.take(decision(5, to_path=50_000))
     first.close()
@@ -414,7 +433,7 @@ def test_notes_that_cannot_be_used_are_left_out(tmp_path, line):
     spoilt = line + b"\n" + (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "a.jsonl").write_bytes(spoilt)
     journal = Journal(tmp_path / "a.jsonl")
-    desk = Desk(tmp_path, notes=journal, states=journal.states)
+    desk = Desk(tmp_path, store=journal, states=journal.states)
     desk.own("FLOW sock:7 50000 MOVE")
     desk.it.take(decision(4))
     assert desk.reports[-1]["outcome"] == "STALE", "what could be read counts"
@@ -424,7 +443,7 @@ def test_notes_that_cannot_be_used_are_left_out(tmp_path, line):
 
 def test_a_full_disk_ends_nothing_and_no_rate_begins_that_a_kill_would_leave_behind(tmp_path):
     journal = Journal(tmp_path / "a.jsonl")
-    desk = Desk(tmp_path, notes=journal)
+    desk = Desk(tmp_path, store=journal)
     program = desk.own("FLOW sock:7 50000 MOVE,PACE")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -439,7 +458,7 @@ def test_a_full_disk_ends_nothing_and_no_rate_begins_that_a_kill_would_leave_beh
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-    desk.until(lambda: journal.note("x", {}))
+    desk.until(lambda: journal.save("x", {}))
     desk.it.take(pace(2))
     assert heard(program) == ["PACE 2 sock:7 20000000 h1"]
     journal.close()
@@ -491,7 +510,7 @@ def test_a_socket_is_for_its_owner_whatever_the_umask(tmp_path):
 LISTENER = """
 import sys
 from pathlib import Path
-from actuators.owned_sockets import InUse, listen
+from schemas.ipc import InUse, listen
 sys.stdin.readline()
 try:
     made = listen(Path(sys.argv[1]))
@@ -508,11 +527,14 @@ def test_of_many_that_start_at_once_one_listens(tmp_path):
     root = Path(__file__).parents[2]
     begun = [
         subprocess.Popen(
-            [sys.executable, "-c", LISTENER, tmp_path / "c.sock"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, cwd=root,
+            [sys.executable, "-c", LISTENER, tmp_path / "c.sock"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=root,
         )
         for _ in range(6)
-    ]  # fmt: skip
+    ]
     for each in begun:
         each.stdin.write("go\n")
         each.stdin.flush()
@@ -529,7 +551,7 @@ def test_a_second_hand_refuses_and_the_first_ones_notes_stay_its_own(log, read, 
     wait_for(lambda: "acts for" in first.said)
     second = start_act("h1")
     assert second.process.wait(20) == 2
-    wait_for(lambda: "somebody listens there already" in second.said)
+    wait_for(lambda: "another process listens there already" in second.said)
     log.put(DECISIONS.name, "h1", pace(0, expires_at_ns=time.time_ns() + 6 * S))
     wait_for(lambda: owner.rates == {KEY: 20_000_000})
     read(ACTIONS.name).until(len)
@@ -566,9 +588,14 @@ def test_hostile_records_leave_the_hand_at_work(log, read, start_act, own, wait_
     assert owner.moves == [(KEY, 50_009)]
     rejects = read(REJECTS.name).until(lambda found: len(found) == 7)
     assert sorted(each["reason"] for each in rejects) == [
-        "OUT_OF_RANGE", "OUT_OF_RANGE", "OUT_OF_RANGE", "TOO_LARGE", "UNKNOWN_SCHEMA", "WRONG_KEY",
+        "OUT_OF_RANGE",
+        "OUT_OF_RANGE",
+        "OUT_OF_RANGE",
+        "TOO_LARGE",
+        "UNKNOWN_SCHEMA",
         "WRONG_KEY",
-    ]  # fmt: skip
+        "WRONG_KEY",
+    ]
     assert act.process.poll() is None
 
 
@@ -581,10 +608,17 @@ def word(nic="h1/eth1", monotonic_ns=10 * S, paths=()):
 
 def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refused():
     lost = {
-        "peer": "h2/eth1", "path": 1, "dead": True, "in_a_row": 5, "answered_age_ns": None,
-        "first_lost_age_ns": S, "last_lost_age_ns": 0, "links": ["a>b"], "back_links": [],
-    }  # fmt: skip
-    links = Links()
+        "peer": "h2/eth1",
+        "path": 1,
+        "dead": True,
+        "loss_streak": 5,
+        "answered_age_ns": None,
+        "first_lost_age_ns": S,
+        "last_lost_age_ns": 0,
+        "links": ["a>b"],
+        "back_links": [],
+    }
+    links = DeadLinks()
     links.take(word(paths=[lost]), 10 * S)
     assert links.dead == {"a>b"}
     links.take(word(monotonic_ns=11 * S), 11 * S)
@@ -595,7 +629,7 @@ def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refu
         links.take(word(monotonic_ns=11 * S, paths=[lost]), 11 * S + FRESH_NS + 1)
     for number in range(4095):
         links.take(word(f"h1/e{number}", 12 * S), 12 * S)
-    with pytest.raises(ValueError, match="probers are heard already"):
+    with pytest.raises(ValueError, match="probers report already"):
         links.take(word("h1/more", 12 * S), 12 * S)
     links.take(word("h1/more", 20 * S), 20 * S)
 
@@ -603,27 +637,40 @@ def test_words_that_were_heard_before_or_come_of_probers_without_number_are_refu
 def test_datagrams_that_make_no_sense_move_nothing(log, start_act, own, tmp_path, wait_for):
     log.put(CONFIG.name, "*", config())
     path = {
-        "peer": "h2/eth1", "path": 1, "dead": True, "in_a_row": 2**31 - 1, "answered_age_ns": None,
-        "first_lost_age_ns": 2**63 - 1, "last_lost_age_ns": 0, "links": ["a>b"], "back_links": [],
-    }  # fmt: skip
-    row = {"flow_id": FLOW, "path": 50_000, "others": [], "links": ["a>b"], "other_links": []}
+        "peer": "h2/eth1",
+        "path": 1,
+        "dead": True,
+        "loss_streak": 2**31 - 1,
+        "answered_age_ns": None,
+        "first_lost_age_ns": 2**63 - 1,
+        "last_lost_age_ns": 0,
+        "links": ["a>b"],
+        "back_links": [],
+    }
+    row = {"flow_id": FLOW, "path": 50_000, "other_paths": [], "links": ["a>b"], "other_links": []}
     for others in ([-5, 0, 70_000], [50_000]):
-        row["others"] += others
+        row["other_paths"] += others
         row["other_links"] += [["c>d"]] * len(others)
     fallbacks = {
-        "host": "h1", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": 0, "config_version": 1, "flows": [row],
-    }  # fmt: skip
+        "host": "h1",
+        "shard": "s0",
+        "epoch": 1,
+        "seq": 0,
+        "at_ns": 0,
+        "config_version": 1,
+        "flows": [row],
+    }
     log.put(FALLBACKS.name, "h1", fallbacks)
     act = start_act("h1")
     owner = own("h1", sock_7=50_000)
     wait_for(lambda: "acts for" in act.said)
     now_ns = time.monotonic_ns()
-    sound = codec.encode("ProberWord", word(monotonic_ns=now_ns, paths=[path] * 400))
-    foreign = codec.encode("ProberWord", word("h9/eth1", now_ns, [path]))
+    sound = codec.encode("PathStatusReport", word(monotonic_ns=now_ns, paths=[path] * 400))
+    foreign = codec.encode("PathStatusReport", word("h9/eth1", now_ns, [path]))
     draw = random.Random(3)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as prober:
         for data in (b"", b"x" * 100_000, foreign, sound[:-3], sound + b"x", draw.randbytes(500), sound):
-            prober.sendto(data, str(tmp_path / "reflex.sock"))
+            prober.sendto(data, str(tmp_path / "path-status.sock"))
     wait_for(lambda: "word of a prober: 'h9/eth1'" in act.said)
     log.put(DECISIONS.name, "h1", decision(0, to_path=50_005))
     wait_for(lambda: owner.moves)

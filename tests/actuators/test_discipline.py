@@ -167,11 +167,11 @@ def test_note_that_is_not_ours_changes_nothing(tmp_path, change):
     clock = Oscillator(50_000.0, found_ppb=1_000.0)
     drive(make(tmp_path, clock), clock, 30)
     left = clock.set_ppb
-    note = tmp_path / "clock.rate"
-    note.write_text(json.dumps(json.loads(note.read_text()) | change))
+    rate_file = tmp_path / "clock.rate"
+    rate_file.write_text(json.dumps(json.loads(rate_file.read_text()) | change))
     make(tmp_path, clock)
     assert clock.set_ppb == left
-    assert not note.exists()
+    assert not rate_file.exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"clock": 3}'])

@@ -11,7 +11,7 @@ import pytest
 
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import LiveRecords
-from fabrictime.commands.pause import Heard, hold, resume
+from fabrictime.commands.pause import Heard, pause, resume
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
@@ -30,11 +30,23 @@ def config(host="*", mode="ACT", **fields):
 def decision(flow_id, to_path, **fields):
     seq, now_ns = next(_seqs), time.time_ns()
     return {
-        "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": now_ns,
-        "host": flow_id.split("/")[0], "action": "REROUTE", "flow_id": flow_id, "from_path": None,
-        "to_path": to_path, "expires_at_ns": now_ns + 60 * S, "reason": {"kind": "DOWN", "id": "x/1"},
-        "config_version": 1, "signature": b"", "text": "", **fields,
-    }  # fmt: skip
+        "decision_id": f"s0/1/{seq}",
+        "shard": "s0",
+        "epoch": 1,
+        "seq": seq,
+        "at_ns": now_ns,
+        "host": flow_id.split("/")[0],
+        "action": "REROUTE",
+        "flow_id": flow_id,
+        "from_path": None,
+        "to_path": to_path,
+        "expires_at_ns": now_ns + 60 * S,
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
+        "config_version": 1,
+        "signature": b"",
+        "text": "",
+        **fields,
+    }
 
 
 @pytest.fixture
@@ -88,7 +100,7 @@ def test_hold_stops_all_action_with_revert_undoes_it_and_resume_goes_on(fleet, l
     log.put(DECISIONS.name, host, decision(flow.flow_id, 55_555))
     until(lambda: flow.port == 55_555)
     live = LiveRecords(log.bootstrap)
-    found = hold(live, revert=False)
+    found = pause(live, revert=False)
     assert (found.missing, found.in_force, found.actuators) == ([], 1, 1)
     assert found.hosts == run.fleet.shape.hosts
     observed = decision(flow.flow_id, 55_556, config_version=live.records["*"]["version"])
@@ -99,7 +111,7 @@ def test_hold_stops_all_action_with_revert_undoes_it_and_resume_goes_on(fleet, l
     assert flow.port == 55_555
 
     stopped = []
-    thread = threading.Thread(target=lambda: stopped.append(hold(live, revert=True)))
+    thread = threading.Thread(target=lambda: stopped.append(pause(live, revert=True)))
     thread.start()
     until(lambda: stopped)
     thread.join()
@@ -116,9 +128,9 @@ def test_an_actuator_that_does_not_answer_is_named(fleet, log, read):
     _, act, _, _ = fleet
     read(ACTUATORS.name).until(len)
     live = LiveRecords(log.bootstrap)
-    assert hold(live, revert=False).missing == []
+    assert pause(live, revert=False).missing == []
     act.process.send_signal(signal.SIGSTOP)
-    found = hold(live, revert=True, wait_s=0.5)
+    found = pause(live, revert=True, wait_s=0.5)
     act.process.send_signal(signal.SIGCONT)
     assert len(found.missing) == 1
 
@@ -155,10 +167,23 @@ def test_an_emergency_stop_can_be_written_whatever_version_a_record_claims():
 
 def test_what_actuators_say_in_parts_and_those_that_ended():
     def state(at_ns, mode, part=0, parts=1, ending=False, host="h1", version=2, reverting=0):
-        row = {"host": host, "mode": mode, "config_version": version, "flows": 1, "in_force": 0,
-               "reverting": reverting}  # fmt: skip
-        return {"actuator": "a", "run": 1, "at_ns": at_ns, "part": part, "parts": parts, "ending": ending,
-                "hosts": [row]}  # fmt: skip
+        row = {
+            "host": host,
+            "mode": mode,
+            "config_version": version,
+            "flows": 1,
+            "in_force": 0,
+            "reverting": reverting,
+        }
+        return {
+            "actuator": "a",
+            "run": 1,
+            "at_ns": at_ns,
+            "part": part,
+            "parts": parts,
+            "ending": ending,
+            "hosts": [row],
+        }
 
     records = {"*": {**live_config.PLAIN, **config(mode="OBSERVE"), "version": 2}}
     heard = Heard()
@@ -175,10 +200,19 @@ def test_what_actuators_say_in_parts_and_those_that_ended():
 
 
 def test_limits_on_the_command_line():
-    record = live_config.changed(None, "*", [
-        "mode=ACT", "allowed_actions=RESTORE,REROUTE", "most_actions_per_s=20", "most_moved_share=0.25",
-        "protected_jobs=a,b", "slice.red=20M:1.5G", "slice.blue=5M",
-    ])  # fmt: skip
+    record = live_config.changed(
+        None,
+        "*",
+        [
+            "mode=ACT",
+            "allowed_actions=RESTORE,REROUTE",
+            "max_actions_per_s=20",
+            "max_moved_share=0.25",
+            "protected_jobs=a,b",
+            "slice.red=20M:1.5G",
+            "slice.blue=5M",
+        ],
+    )
     assert Limits.of({"*": record}, "h1") == Limits(
         True, frozenset({"REROUTE", "RESTORE"}), 20, 0.25, frozenset({"a", "b"}), 0, 1
     )
@@ -187,20 +221,30 @@ def test_limits_on_the_command_line():
         {"tenant": "red", "guarantee_bps": 20_000_000, "ceiling_bps": 1_500_000_000},
     ]
     assert not live_config.too_wide(record)
-    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "most_moved_share"])
+    back = live_config.changed(record, "*", [], ["slice.red", "protected_jobs", "max_moved_share"])
     assert [name for name, _, _ in live_config.differences(record, back)] == [
-        "most_moved_share", "protected_jobs", "slice.red",
-    ]  # fmt: skip
-    for wrong in ("mode=YES", "allowed_actions=FLY", "most_actions_per_s=-1", "most_moved_share=2",
-                  "slice.red=9G:1G", "slice.=1", "slices=1", "most_moved_share=nan"):  # fmt: skip
+        "max_moved_share",
+        "protected_jobs",
+        "slice.red",
+    ]
+    for wrong in (
+        "mode=YES",
+        "allowed_actions=FLY",
+        "max_actions_per_s=-1",
+        "max_moved_share=2",
+        "slice.red=9G:1G",
+        "slice.=1",
+        "slices=1",
+        "max_moved_share=nan",
+    ):
         with pytest.raises(ValueError):
             live_config.changed(None, "*", [wrong])
     with pytest.raises(ValueError, match="alone"):
-        live_config.changed(None, "h1", ["most_moved_share=0.5"])
+        live_config.changed(None, "h1", ["max_moved_share=0.5"])
 
 
 def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is_not():
-    wide = live_config.changed(None, "*", ["mode=ACT", "most_actions_per_s=5000", "most_moved_share=1"])
+    wide = live_config.changed(None, "*", ["mode=ACT", "max_actions_per_s=5000", "max_moved_share=1"])
     assert len(live_config.too_wide(wide)) == 2
     assert not live_config.too_wide(live_config.changed(wide, "*", ["protected_jobs=a"]), wide)
     every = live_config.changed(None, "*", ["mode=ACT", f"allowed_actions={','.join(live_config.ACTIONS)}"])
@@ -208,19 +252,21 @@ def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is
 
 
 def test_a_file_says_all_that_is_set(tmp_path):
-    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_least_kb=20"])
+    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_min_kb=20"])
     after = live_config.from_file(record, "*", {"mode": "OBSERVE", "allowed_actions": ["REROUTE"]})
     assert live_config.differences(record, after) == [
-        ("allowed_actions", None, ["REROUTE"]), ("contention_least_kb", 20.0, None),
-        ("mode", "ACT", "OBSERVE"), ("protected_jobs", ["a"], None),
-    ]  # fmt: skip
+        ("allowed_actions", None, ["REROUTE"]),
+        ("contention_min_kb", 20.0, None),
+        ("mode", "ACT", "OBSERVE"),
+        ("protected_jobs", ["a"], None),
+    ]
 
 
 def test_up_begins_to_act_where_nothing_is_said_yet_and_leaves_what_people_said(log):
     live_config.begin_acting(log.bootstrap, whole=True)
     records = LiveRecords(log.bootstrap).records
     limits = Limits.of(records, "h1")
-    assert (limits.act, limits.most_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
+    assert (limits.act, limits.max_moved_share, limits.allowed) == (True, 1.0, {"REROUTE", "RESTORE"})
     live = LiveRecords(log.bootstrap)
     live.publish(live_config.changed(live.records["*"], "*", ["mode=OBSERVE"]))
     live_config.begin_acting(log.bootstrap, whole=True)

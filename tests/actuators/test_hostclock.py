@@ -7,7 +7,7 @@ from actuators.host_clock import HostClock
 
 
 def assert_right(host, content, ahead_ns=0):
-    bound = content.joined.bound_at(host.raw.reading(host.now_ns + ahead_ns))
+    bound = content.slewed.bound_at(host.raw.reading(host.now_ns + ahead_ns))
     error = host.fabric_error_ns(content, ahead_ns)
     assert abs(error) <= bound, f"{error} ns off at a bound of {bound} ns"
     return bound
@@ -25,19 +25,19 @@ def assert_never_back(host):
     for before, after in zip(host.contents, host.contents[1:], strict=False):
         if UNSYNCED in (before.state, after.state) or after.steps != before.steps:
             continue
-        at = after.joined.line.raw_at_ns
-        one, other = before.joined.fabric_ns(at), after.joined.fabric_ns(at)
+        at = after.slewed.model.raw_at_ns
+        one, other = before.slewed.fabric_ns(at), after.slewed.fabric_ns(at)
         assert (other[0] - one[0]) + (other[1] - one[1]) > -1
-        assert after.joined.line.rate_ppb + after.joined.slew_ppb > -1e8
+        assert after.slewed.model.rate_ppb + after.slewed.slew_ppb > -1e8
 
 
 def test_kernel_stamping_host_is_synced_within_its_bound(sim):
     host = sim.Host()
-    assert host.turn().state == UNSYNCED
+    assert host.step().state == UNSYNCED
     content = host.run(5)
     assert (content.state, content.source, content.domain) == (SYNCED, "system", "a")
     for _ in range(50):
-        bound = assert_right(host, host.turn())
+        bound = assert_right(host, host.step())
         assert bound < 200  # 100 published, 30 bracket, 1 to 2 s of growth
     assert_row_right(host, host.contents[-1].clocks["system"], "system")
     assert_row_right(host, host.contents[-1].clocks["system"], "system", -2 * sim.S)
@@ -90,9 +90,9 @@ def test_new_windows_are_joined_without_running_back(sim):
     host.error_ns = lambda name, window: 40.0 if window % 2 else -40.0
     host.run(5)
     for _ in range(60):
-        assert_right(host, host.turn())
+        assert_right(host, host.step())
     assert_never_back(host)
-    rates = {round(content.joined.slew_ppb) for content in host.contents[30:]}
+    rates = {round(content.slewed.slew_ppb) for content in host.contents[30:]}
     assert max(map(abs, rates)) <= 200  # 80 ns and some in half a second
     assert host.contents[-1].steps == 0
 
@@ -103,7 +103,7 @@ def test_step_of_the_system_clock_moves_nothing(sim):
     host.run(6)
     host.system.steps.append((host.now_ns + 1, -3 * sim.S))
     for _ in range(3):
-        content = host.turn()
+        content = host.step()
         assert content.state == SYNCED
         assert_right(host, content)
     content = host.run(1)
@@ -111,7 +111,7 @@ def test_step_of_the_system_clock_moves_nothing(sim):
     assert_row_right(host, row, "system")
     assert row.since_ns > ALWAYS_NS
     for _ in range(100):
-        content = host.turn()
+        content = host.step()
         assert content.state != UNSYNCED
         assert_right(host, content)
         assert content.clocks["system"].state != UNSYNCED
@@ -127,7 +127,7 @@ def test_step_seen_by_a_host_that_never_was_synced_waits_until_records_are_surel
     host.solving = False
     host.run(3)
     host.system.steps.append((host.now_ns + 1, -400_000_000))
-    host.turn()
+    host.step()
     host.solving = True
     content = host.run(5)
     assert content.state == UNSYNCED
@@ -142,7 +142,7 @@ def test_sudden_slew_of_the_system_clock_by_ntp_moves_nothing(sim):
     host.run(6)
     host.system.rates.append((host.now_ns + 50_000_000, 500_000.0))
     for _ in range(60):
-        content = host.turn()
+        content = host.step()
         assert content.state == SYNCED
         assert_right(host, content)
         if host.now_ns > host.system.rates[0][0] + sim.S:
@@ -155,7 +155,7 @@ def test_without_records_it_goes_into_holdover_and_then_gives_up(sim):
     host.solving = False
     states = []
     for _ in range(150):
-        content = host.turn()
+        content = host.step()
         states.append(content.state)
         if content.state != UNSYNCED:
             assert_right(host, content)
@@ -209,7 +209,7 @@ def test_clock_that_is_only_held_is_better_than_none(sim):
 def test_liar_is_not_believed_nor_what_it_said_before(sim):
     host = sim.Host()
     host.run(6)
-    host.states["system"] = {"event": "LIAR"}
+    host.states["system"] = {"event": "FALSETICKER"}
     content = host.run(2)
     assert content.state == UNSYNCED
     assert content.clocks["system"].state == UNSYNCED
@@ -220,7 +220,7 @@ def test_liar_is_replaced_by_another_clock_of_the_host(sim):
     host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
     host.published = ["ptp0", "ptp1"]
     host.run(5)
-    host.states[host.contents[-1].source] = {"event": "LIAR"}
+    host.states[host.contents[-1].source] = {"event": "FALSETICKER"}
     liar = host.contents[-1].source
     content = host.run(2)
     assert content.state == SYNCED
@@ -246,11 +246,11 @@ def test_move_below_the_limit_is_slewed_at_the_greatest_rate(sim):
     moved_at = host._next_window
     host.error_ns = lambda name, window: 60_000.0 if window >= moved_at else 0.0
     for _ in range(25):
-        content = host.turn()
+        content = host.step()
         own = 60_000.0 if content.window >= moved_at else 0.0
-        bound = content.joined.bound_at(host.raw_ns())
+        bound = content.slewed.bound_at(host.raw_ns())
         assert abs(host.fabric_error_ns(content) - own) <= bound
-        assert abs(content.joined.slew_ppb) <= 50_001
+        assert abs(content.slewed.slew_ppb) <= 50_001
     assert content.steps == 0
     assert host.fabric_error_ns(content) == pytest.approx(60_000, abs=300)
     assert_never_back(host)
@@ -260,10 +260,10 @@ def test_restarted_writer_goes_on_where_the_last_one_was(sim):
     host = sim.Host()
     host.error_ns = lambda name, window: 30.0 if window % 2 else -30.0
     before = host.run(6.4)
-    assert before.joined.left_ns(host.raw_ns()) != 0  # in the midst of a slew
+    assert before.slewed.remaining_ns(host.raw_ns()) != 0  # in the midst of a slew
     host.clock = HostClock("h1", host.clock.parameters, unpack(pack(before)))
     host.contents = [before]
-    content = host.turn()
+    content = host.step()
     assert content.state == HOLDOVER
     assert content.window == before.window
     assert_right(host, content)
@@ -281,7 +281,7 @@ def test_restart_long_after_finds_nothing_to_go_on_with(sim):
     host.clock = HostClock("h1", host.clock.parameters, unpack(pack(before)))
     host.now_ns += 100 * sim.S
     host.solving = False
-    assert host.turn().state == UNSYNCED
+    assert host.step().state == UNSYNCED
 
 
 def test_nics_of_the_host_are_named_by_their_clock(sim):
@@ -309,7 +309,7 @@ def test_records_of_other_hosts_and_old_windows_change_nothing(sim):
     assert host.clock.take_offsets(other, host.raw_ns()) == 0
     other["clocks"][0]["clock"] = "h1"
     assert host.clock.take_offsets(other, host.raw_ns()) == 0
-    assert_right(host, host.turn())
+    assert_right(host, host.step())
 
 
 def test_clock_of_another_domain_than_the_pages_is_not_converted(sim):
@@ -318,14 +318,14 @@ def test_clock_of_another_domain_than_the_pages_is_not_converted(sim):
     host.others = {"ptp0": sim.Clock(1e6, 10.0), "ptp1": sim.Clock(2e6, 20.0)}
     host.published = ["ptp0"]
     for _ in range(30):
-        content = host.turn()
+        content = host.step()
         record = host.record(host._next_window - 1)
         record["domain"] = "b"
         record["clocks"][0] |= {"clock": "h1/ptp1", "bound_ns": 900.0}
         host.clock.take_offsets(record, host.raw_ns())
     assert content.source == "ptp0"
     assert content.domain == "a"
-    rows = host.turn().clocks
+    rows = host.step().clocks
     assert rows["ptp0"].state == SYNCED
     # by way of the raw clock it is in the page's own domain
     if rows["ptp1"].state != UNSYNCED:

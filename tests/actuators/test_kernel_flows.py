@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyroute2 import IPRoute
 
-from actuators.htb import KernelFlows, Match, Share
+from actuators.htb import HtbQdisc, Match, Share
 from fabrictime.testbed.child import run_inside
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.fabric import Fabric
@@ -57,17 +57,20 @@ def seen(ip: IPRoute) -> list[tuple[Any, ...]]:
 def test_shares_are_applied_once_changed_live_read_back_and_removed_without_trace(inside) -> None:
     def body(ip: IPRoute) -> None:
         before = seen(ip)
-        kernel = KernelFlows(ip, "eth1", LINE)
+        kernel = HtbQdisc(ip, "eth1", LINE)
         assert kernel.remove() is False
         shares = {"gold": Share(5_000_000), "silver": Share(0, 4_000_000)}
         assert kernel.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 7
         assert kernel.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 0
-        again = KernelFlows(ip, "eth1", LINE)  # a service that was started anew finds what is there
+        again = HtbQdisc(ip, "eth1", LINE)  # a service that was started anew finds what is there
         assert again.apply(shares, {GOLD: "gold", OTHER: "silver"}) == 0
         there = again.read()
         assert sorted(there.classes.values()) == [
-            (8_000, 4_000_000), (5_000_000, LINE), (15_000_000, LINE), (LINE, LINE)
-        ]  # fmt: skip
+            (8_000, 4_000_000),
+            (5_000_000, LINE),
+            (15_000_000, LINE),
+            (LINE, LINE),
+        ]
         assert len(there.flows) == 2
         assert again.apply({"gold": Share(6_000_000), "silver": Share(0, 4_000_000)}, {OTHER: "gold"})
         there = again.read()
@@ -88,15 +91,20 @@ def test_a_guarantee_holds_beside_a_greedy_tenant_that_nobody_paces(inside) -> N
             gold = Match("TCP", here, 5000, there, 6000)
 
             def apply(shares: dict[str, Share]) -> None:
-                at_host(
-                    testbed.fabric, lambda ip: KernelFlows(ip, "eth1", LINE).apply(shares, {gold: "gold"})
-                )
+                at_host(testbed.fabric, lambda ip: HtbQdisc(ip, "eth1", LINE).apply(shares, {gold: "gold"}))
 
             apply({"gold": Share(8_000_000)})
 
             def flow(sport: int, seconds: float, *, greedy: bool = False):
-                spec = FlowSpec("h1", "h2", 40_000_000 if greedy else 0, seconds,
-                                "udp" if greedy else "tcp", sport, 6001 if greedy else 6000)  # fmt: skip
+                spec = FlowSpec(
+                    "h1",
+                    "h2",
+                    40_000_000 if greedy else 0,
+                    seconds,
+                    "udp" if greedy else "tcp",
+                    sport,
+                    6001 if greedy else 6000,
+                )
                 return testbed.traffic.start(spec)
 
             alone = flow(5001, 1.0, greedy=True).wait().goodput_bps
@@ -117,7 +125,7 @@ def test_a_guarantee_holds_beside_a_greedy_tenant_that_nobody_paces(inside) -> N
 def test_what_is_no_share_is_refused_in_one_line_and_changes_nothing(inside) -> None:
     def body(ip: IPRoute) -> None:
         before = seen(ip)
-        kernel = KernelFlows(ip, "eth1", LINE)
+        kernel = HtbQdisc(ip, "eth1", LINE)
         for shares, flows, why in (
             ({"gold": Share(30_000_000)}, {}, "guarantees of 30000000 bit/s"),
             ({"gold": Share(5_000_000, 1_000_000)}, {}, "ceiling of 1000000 bit/s"),
@@ -128,7 +136,7 @@ def test_what_is_no_share_is_refused_in_one_line_and_changes_nothing(inside) -> 
                 kernel.apply(shares, flows)
         assert seen(ip) == before
         with pytest.raises(ValueError, match="no such device"):
-            KernelFlows(ip, "nosuch", LINE)
+            HtbQdisc(ip, "nosuch", LINE)
 
     inside(lambda: on_fabric(body))
 
@@ -136,7 +144,7 @@ def test_what_is_no_share_is_refused_in_one_line_and_changes_nothing(inside) -> 
 def test_a_nic_whose_root_is_somebody_elses_is_left_alone(inside) -> None:
     def body(ip: IPRoute) -> None:
         before = seen(ip)
-        kernel = KernelFlows(ip, "eth1", LINE)
+        kernel = HtbQdisc(ip, "eth1", LINE)
         with pytest.raises(ValueError, match="its root is tbf"):
             kernel.apply({"gold": Share(5_000_000)}, {})
         assert kernel.remove() is False

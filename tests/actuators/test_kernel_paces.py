@@ -65,27 +65,69 @@ class Told:
     def flows(self, sport: int, dport: int, *, gone: bool = False) -> None:
         nic, peer = (self.testbed.fabric.nic(host) for host in ("h1", "h2"))
         flow = {
-            "flow_id": f"h1/b/{KEY}", "state": "CLOSED" if gone else "OPEN", "nic": nic.nic, "peer": peer.nic,
-            "source_address": nic.address, "peer_address": peer.address, "source_port": sport,
-            "peer_port": dport, "protocol": "TCP", "hops": [], "job": None, "tenant": None, "bytes_total": 0,
-            "interval_ns": S, "bytes": 0, "rate_bps": 0.0, "rtt_ns": None, "retransmits": 0,
-            "busy_share": None, "receiver_limited_share": None, "sender_limited_share": None,
-            "rate_limit_bps": None, "can": ["PACE"],
-        }  # fmt: skip
-        self.log.put(FLOWS.name, "h1", {
-            "host": "h1", "boot": "b", "report": next(self._seq), "shard": "s0", "system_ns": time.time_ns(),
-            "whole": True, "flows": [flow],
-        })  # fmt: skip
+            "flow_id": f"h1/b/{KEY}",
+            "state": "CLOSED" if gone else "OPEN",
+            "nic": nic.nic,
+            "peer": peer.nic,
+            "source_address": nic.address,
+            "peer_address": peer.address,
+            "source_port": sport,
+            "peer_port": dport,
+            "protocol": "TCP",
+            "links": [],
+            "job": None,
+            "tenant": None,
+            "bytes_total": 0,
+            "interval_ns": S,
+            "bytes": 0,
+            "rate_bps": 0.0,
+            "rtt_ns": None,
+            "retransmits": 0,
+            "busy_share": None,
+            "receiver_limited_share": None,
+            "sender_limited_share": None,
+            "rate_limit_bps": None,
+            "can": ["PACE"],
+        }
+        self.log.put(
+            FLOWS.name,
+            "h1",
+            {
+                "host": "h1",
+                "boot": "b",
+                "report": next(self._seq),
+                "shard": "s0",
+                "system_ns": time.time_ns(),
+                "whole": True,
+                "flows": [flow],
+            },
+        )
 
     def decide(self, action: str, rate_bps: int | None, lasts_s: float = 60.0) -> dict[str, Any]:
         """Decide, and return the report."""
         seq, now_ns = next(self._seq), time.time_ns()
-        self.log.put(DECISIONS.name, "h1", {
-            "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": now_ns,
-            "host": "h1", "action": action, "flow_id": f"h1/b/{KEY}", "from_path": None, "to_path": None,
-            "rate_bps": rate_bps, "expires_at_ns": now_ns + round(lasts_s * S),
-            "reason": {"kind": "INCAST", "id": "w"}, "config_version": 1, "signature": b"", "text": "",
-        })  # fmt: skip
+        self.log.put(
+            DECISIONS.name,
+            "h1",
+            {
+                "decision_id": f"s0/1/{seq}",
+                "shard": "s0",
+                "epoch": 1,
+                "seq": seq,
+                "at_ns": now_ns,
+                "host": "h1",
+                "action": action,
+                "flow_id": f"h1/b/{KEY}",
+                "from_path": None,
+                "to_path": None,
+                "rate_bps": rate_bps,
+                "expires_at_ns": now_ns + round(lasts_s * S),
+                "reason": {"kind": "INCAST", "subject": "", "seq": None, "window_id": "w"},
+                "config_version": 1,
+                "signature": b"",
+                "text": "",
+            },
+        )
         return self.report(lambda report: report["seq"] == seq)
 
     def report(self, which: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -115,12 +157,24 @@ class Told:
 def running(log: Any, start_act: Any, **settings: Any) -> Iterator[tuple[Testbed, Any, Told]]:
     """A fabric and the hand of its first host, whose NIC the kernel may pace at."""
     with Testbed(FabricSettings(**{**SHAPE, **settings})) as testbed:
-        log.put(CONFIG.name, "*", {
-            "host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT",
-            "allowed_actions": ["PACE", "UNPACE"],
-        })  # fmt: skip
+        log.put(
+            CONFIG.name,
+            "*",
+            {
+                "host": "*",
+                "version": 1,
+                "at_ns": 0,
+                "by": "t",
+                "mode": "ACT",
+                "allowed_actions": ["PACE", "UNPACE"],
+            },
+        )
         act = start_act(
-            "h1", netns=testbed.fabric.netns("h1"), kernel_nics={"eth1": LINE}, settle_ms=500, reflex_ms=None
+            "h1",
+            netns=testbed.fabric.netns("h1"),
+            kernel_nics={"eth1": LINE},
+            settle_ms=500,
+            local_repair_ms=None,
         )
         told = Told(log, testbed)
         try:
@@ -190,7 +244,7 @@ def test_what_a_killed_hand_left_is_removed_where_nothing_is_held_any_more(
             before = at_nic(testbed)
             assert told.paced(5000, 6000)["outcome"] == "APPLIED"
             act.end(signal.SIGKILL)
-            act.control.with_name("acts.jsonl").unlink()
+            act.control.with_name("journal.jsonl").unlink()
             assert at_nic(testbed) != before
             act.start()
             wait_for(lambda: at_nic(testbed) == before)

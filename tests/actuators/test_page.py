@@ -20,14 +20,24 @@ from actuators.clock_page import (
     pack,
     unpack,
 )
-from actuators.timescale import Joined, RawLine
+from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import PageWriter, cross, raw_ns
 
 ROW = ClockRow(SYNCED, 1, 2.0, 3.0, 4.0, 5.0, 6.0)
 CONTENT = Content(
-    SYNCED, Joined(RawLine(10, 20, 30.5, 40.5, 50.5, 60.5), 70.5, 80), 90, 100, 110, 120, 3, 4, "a", "ptp0",
-    10_000, 60_000,
-)  # fmt: skip
+    SYNCED,
+    SlewedModel(RawClockModel(10, 20, 30.5, 40.5, 50.5, 60.5), 70.5, 80),
+    90,
+    100,
+    110,
+    120,
+    3,
+    4,
+    "a",
+    "ptp0",
+    10_000,
+    60_000,
+)
 
 
 def test_what_is_packed_reads_back():
@@ -146,8 +156,11 @@ def test_writer_refuses_what_does_not_fit(tmp_path):
     fd = os.open(path, os.O_RDWR)
     try:
         for size, sequence_at, copies_at, copy_bytes in (
-            (4096, 3, 8, 8), (4096, 0, 8, 4096), (4096, 8, 8, 8), (4096, 0, 8, 12),
-        ):  # fmt: skip
+            (4096, 3, 8, 8),
+            (4096, 0, 8, 4096),
+            (4096, 8, 8, 8),
+            (4096, 0, 8, 12),
+        ):
             with pytest.raises(ValueError, match="expected"):
                 PageWriter(fd, size, sequence_at, copies_at, copy_bytes)
         writer = PageWriter(fd, 4096, 0, 8, 64)

@@ -7,48 +7,63 @@ import re
 
 import pytest
 
-from actuators.local_repair import Links, Reflex
-from actuators.owned_sockets import receive_at, received
-from native.core.probe import WayNews
-from producers.probe.path_status import PathStatusTracker, PathStatusReporter
+from actuators.local_repair import DeadLinks, LocalRepair
+from native.core.probe import PathEvidence
+from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from producers.sim.topology import Fleet
 from schemas import codec
+from schemas.ipc import receive_at, received
 from schemas.topics import ACTIONS, CONFIG, FALLBACKS
 
 MS = 1_000_000
 FLOW = "h1/b/sock:7"
 
 
-def path(links, in_a_row=0, answered_ms=None, lost_ms=None, first_ms=None, peer="h2/eth1", port=9320):
+def path(links, loss_streak=0, answered_ms=None, lost_ms=None, first_ms=None, peer="h2/eth1", port=9320):
     def age_ns(ms):
         return None if ms is None else round(ms * MS)
 
     first_ms = lost_ms if first_ms is None else first_ms
     return {
-        "peer": peer, "path": port, "dead": in_a_row >= 3, "in_a_row": in_a_row,
-        "answered_age_ns": age_ns(answered_ms), "first_lost_age_ns": age_ns(first_ms),
-        "last_lost_age_ns": age_ns(lost_ms), "links": links, "back_links": [],
-    }  # fmt: skip
+        "peer": peer,
+        "path": port,
+        "dead": loss_streak >= 3,
+        "loss_streak": loss_streak,
+        "answered_age_ns": age_ns(answered_ms),
+        "first_lost_age_ns": age_ns(first_ms),
+        "last_lost_age_ns": age_ns(lost_ms),
+        "links": links,
+        "back_links": [],
+    }
 
 
 def word(*paths, nic="h1/eth1", at_ns=0):
     record = {"nic": nic, "run": 1, "monotonic_ns": at_ns, "paths": list(paths)}
-    return codec.decode(codec.encode("ProberWord", record), "ProberWord")
+    return codec.decode(codec.encode("PathStatusReport", record), "PathStatusReport")
 
 
 def fallbacks(flow_id=FLOW, at=50_000, links=("up", "s1"), others=((50_001, ("up", "s2")),), seq=0, epoch=1):
     return {
-        "host": flow_id.split("/")[0], "shard": "s", "epoch": epoch, "seq": seq, "at_ns": 0,
+        "host": flow_id.split("/")[0],
+        "shard": "s",
+        "epoch": epoch,
+        "seq": seq,
+        "at_ns": 0,
         "config_version": 1,
-        "flows": [{
-            "flow_id": flow_id, "path": at, "others": [port for port, _ in others], "links": list(links),
-            "other_links": [list(its) for _, its in others],
-        }],
-    }  # fmt: skip
+        "flows": [
+            {
+                "flow_id": flow_id,
+                "path": at,
+                "other_paths": [port for port, _ in others],
+                "links": list(links),
+                "other_links": [list(its) for _, its in others],
+            }
+        ],
+    }
 
 
 def test_losses_of_several_paths_make_a_link_dead_and_one_that_lives_exonerates_its_links():
-    links = Links()
+    links = DeadLinks()
     links.take(word(path(["up", "s1"], 1, 20, 5), path(["up", "s1"], 1, 30, 4), path(["up", "s2"], 0, 2)), 0)
     assert links.dead == frozenset(), "two losses may be chance"
     links.take(
@@ -60,13 +75,13 @@ def test_losses_of_several_paths_make_a_link_dead_and_one_that_lives_exonerates_
 
 
 def test_losses_before_the_last_sign_of_life_are_none():
-    links = Links()
+    links = DeadLinks()
     links.take(word(path(["s1"], 3, 300, 200), path(["s1"], 0, 100)), 0)
     assert links.dead == frozenset()
 
 
 def test_probers_of_one_host_are_put_together_and_silent_ones_know_nothing():
-    links = Links()
+    links = DeadLinks()
     links.take(word(path(["s1"], 2, 50, 2)), 0)
     links.take(word(path(["s1"], 2, 50, 2), nic="h1/eth2"), 0)
     assert links.dead_at(MS) == {"s1"}
@@ -75,59 +90,59 @@ def test_probers_of_one_host_are_put_together_and_silent_ones_know_nothing():
     assert links.dead == frozenset()
 
 
-def look(reflex, dead, now_ms, at=50_000, fence=(-1, -1)):
-    found = reflex.look(frozenset(dead), {FLOW: at}, {FLOW: fence}, round(now_ms * MS))
+def due(repair, dead, now_ms, at=50_000, fence=(-1, -1)):
+    found = repair.due(frozenset(dead), {FLOW: at}, {FLOW: fence}, round(now_ms * MS))
     return [each.to_path for each in found]
 
 
 def test_it_waits_for_a_decision_and_takes_the_first_path_that_lives():
-    reflex = Reflex(30 * MS)
+    repair = LocalRepair(30 * MS)
     others = ((50_001, ("up", "s1")), (50_002, ()), (50_003, ("up", "s3")), (50_004, ("up", "s4")))
-    reflex.take_fallbacks(fallbacks(others=others))
-    assert look(reflex, {"s1"}, 0) == []
-    assert reflex.due_ns() == 30 * MS
-    assert look(reflex, {"s1"}, 29) == []
-    assert look(reflex, {"s1"}, 30) == [50_003], "50001 is dead too, of 50002 nobody knows"
-    assert look(reflex, {"s1", "s3"}, 40, at=50_003) == []
-    assert look(reflex, {"s1", "s3"}, 200, at=50_003) == [50_004], "the second failure"
-    assert look(reflex, {"s1", "s3"}, 400, at=50_004) == []
+    repair.take_fallbacks(fallbacks(others=others))
+    assert due(repair, {"s1"}, 0) == []
+    assert repair.due_ns() == 30 * MS
+    assert due(repair, {"s1"}, 29) == []
+    assert due(repair, {"s1"}, 30) == [50_003], "50001 is dead too, of 50002 nobody knows"
+    assert due(repair, {"s1", "s3"}, 40, at=50_003) == []
+    assert due(repair, {"s1", "s3"}, 200, at=50_003) == [50_004], "the second failure"
+    assert due(repair, {"s1", "s3"}, 400, at=50_004) == []
 
 
 def test_a_decision_goes_before():
-    reflex = Reflex(30 * MS)
-    reflex.take_fallbacks(fallbacks())
-    look(reflex, {"s1"}, 0)
-    assert look(reflex, {"s1"}, 31, at=50_001, fence=(1, 4)) == []
-    assert look(reflex, {"s1"}, 33, fence=(1, 4)) == [], "decided, and still dead: 30 ms from there"
-    assert look(reflex, {"s1"}, 64, fence=(1, 4)) == [50_001]
+    repair = LocalRepair(30 * MS)
+    repair.take_fallbacks(fallbacks())
+    due(repair, {"s1"}, 0)
+    assert due(repair, {"s1"}, 31, at=50_001, fence=(1, 4)) == []
+    assert due(repair, {"s1"}, 33, fence=(1, 4)) == [], "decided, and still dead: 30 ms from there"
+    assert due(repair, {"s1"}, 64, fence=(1, 4)) == [50_001]
 
 
 def test_a_flow_that_can_go_nowhere_waits_for_news_and_keeps_nobody_busy():
     """Looked at again and again without a pause, by a process that goes before all others, it starved the
     probers, whose losses then made more links look dead."""
-    reflex = Reflex(30 * MS)
-    reflex.take_fallbacks(fallbacks())
-    assert look(reflex, {"up"}, 0) == []
-    assert reflex.due_ns() == 30 * MS
-    assert look(reflex, {"up"}, 31) == [], "its own link is dead: every way begins there"
-    assert reflex.due_ns() is None
-    assert look(reflex, {"s1"}, 40) == [50_001], "news: at once"
-    assert reflex.due_ns() > 40 * MS
-    assert look(reflex, {"s1"}, 50) == []
-    assert reflex.due_ns() > 50 * MS
+    repair = LocalRepair(30 * MS)
+    repair.take_fallbacks(fallbacks())
+    assert due(repair, {"up"}, 0) == []
+    assert repair.due_ns() == 30 * MS
+    assert due(repair, {"up"}, 31) == [], "its own link is dead: every way begins there"
+    assert repair.due_ns() is None
+    assert due(repair, {"s1"}, 40) == [50_001], "news: at once"
+    assert repair.due_ns() > 40 * MS
+    assert due(repair, {"s1"}, 50) == []
+    assert repair.due_ns() > 50 * MS
 
 
 def test_what_is_not_known_moves_nothing():
-    reflex = Reflex(0)
-    reflex.take_fallbacks(fallbacks(links=()))
-    assert look(reflex, {"s1"}, 0) == []
-    reflex.take_fallbacks(fallbacks(seq=1))
-    assert look(reflex, {"s1"}, 0, at=51_234) == [], "its owner led it where nobody traced"
-    assert look(reflex, {"s1"}, 0, at=None) == []
-    reflex.take_fallbacks(fallbacks(seq=0, others=((50_009, ("s9",)),), epoch=0))
-    assert look(reflex, {"s1"}, 0) == [50_001], "fallbacks of a worker that lost its shard count for nothing"
-    reflex.take_fallbacks(None)
-    assert look(reflex, {"s1"}, 500) == []
+    repair = LocalRepair(0)
+    repair.take_fallbacks(fallbacks(links=()))
+    assert due(repair, {"s1"}, 0) == []
+    repair.take_fallbacks(fallbacks(seq=1))
+    assert due(repair, {"s1"}, 0, at=51_234) == [], "its owner led it where nobody traced"
+    assert due(repair, {"s1"}, 0, at=None) == []
+    repair.take_fallbacks(fallbacks(seq=0, others=((50_009, ("s9",)),), epoch=0))
+    assert due(repair, {"s1"}, 0) == [50_001], "fallbacks of a worker that lost its shard count for nothing"
+    repair.take_fallbacks(None)
+    assert due(repair, {"s1"}, 500) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -148,16 +163,14 @@ def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
     goal = rng.choice(peers)
     its = ways([(me, goal)] * len(ports), ports, 4791)
     dead = rng.choice([link for link in its[0][1:-1] if any(link in links for links in probed)])
-    links = Links()
-    links.take(word(*(
-        path(way, 3, 200, 5, 60) if dead in way else path(way, 0, 1) for way in probed
-    )), 0)  # fmt: skip
+    links = DeadLinks()
+    links.take(word(*(path(way, 3, 200, 5, 60) if dead in way else path(way, 0, 1) for way in probed)), 0)
     assert dead in links.dead
     assert all(not links.dead.intersection(way) for way in probed if dead not in way)
-    reflex = Reflex(0)
+    repair = LocalRepair(0)
     record = fallbacks(links=its[0], others=tuple(zip(ports[1:], its[1:], strict=True)))
-    reflex.take_fallbacks(record)
-    found = reflex.look(links.dead, {FLOW: ports[0]}, {}, 0)
+    repair.take_fallbacks(record)
+    found = repair.due(links.dead, {FLOW: ports[0]}, {}, 0)
     if found:
         assert dead not in its[ports.index(found[0].to_path)]
     else:
@@ -165,15 +178,15 @@ def test_by_truth_flows_leave_the_dead_link_and_none_goes_onto_it(seed):
     away = next((i for i, way in enumerate(its) if not links.dead.intersection(way)), None)
     if away is not None:
         assert found
-        assert not reflex.look(links.dead, {FLOW: ports[away]}, {}, 10**9), "a flow on a living path stays"
+        assert not repair.due(links.dead, {FLOW: ports[away]}, {}, 10**9), "a flow on a living path stays"
 
 
 # --- the prober's side ---
 
 
-def news(peer="h2/eth1", port=9320, lost=0, answered=0, in_a_row=0, age_ms=0.0):
+def news(peer="h2/eth1", port=9320, lost=0, answered=0, loss_streak=0, age_ms=0.0):
     age_ns = round(age_ms * MS)
-    return WayNews(peer, port, lost, answered, 0, 0, in_a_row, age_ns, age_ns, age_ns, age_ns, 10 * MS)
+    return PathEvidence(peer, port, lost, answered, 0, 0, loss_streak, age_ns, age_ns, age_ns, age_ns, 10 * MS)
 
 
 def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
@@ -181,18 +194,18 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
     calm = [news(answered=3), news(port=9321, answered=2), news(port=9322, answered=2)]
     assert book.take(calm, 0)["paths"] == [], "nothing gets lost"
     assert book.take([news(answered=1)], 10 * MS) is None, "all is well"
-    lost = book.take([news(lost=1, in_a_row=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
+    lost = book.take([news(lost=1, loss_streak=1, age_ms=4), news(port=9321, answered=1)], 20 * MS)
     row, other = lost["paths"]
-    assert (row["path"], row["in_a_row"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
+    assert (row["path"], row["loss_streak"], row["answered_age_ns"]) == (9320, 1, 10 * MS)
     assert (row["first_lost_age_ns"], row["links"]) == (4 * MS, ["up", "s1"])
     assert (other["path"], other["answered_age_ns"]) == (9321, 0), "what was answered last across 'up'"
     book.links_of = lambda peer, port: ["up"]  # traced anew, to where it is dead
     assert book.take([], 24 * MS) is None
-    more = book.take([news(lost=2, in_a_row=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
+    more = book.take([news(lost=2, loss_streak=3, age_ms=1), news(port=9322, answered=1)], 30 * MS)
     row, other = more["paths"]
     assert (row["dead"], row["first_lost_age_ns"], row["last_lost_age_ns"]) == (True, 14 * MS, 1 * MS)
     assert (row["links"], other["path"]) == (["up", "s1"], 9322)
-    codec.encode("ProberWord", more)
+    codec.encode("PathStatusReport", more)
     assert book.take([news(answered=1)], 31 * MS)["paths"] == [], "it lives again, at once"
     assert book.take([news(answered=1)], 1000 * MS) is None
     assert book.take([news(answered=1)], 1031 * MS)["paths"] == [], "it is still there"
@@ -200,7 +213,7 @@ def test_a_prober_tells_of_losses_soon_and_who_speaks_for_their_links():
 
 def test_what_goes_on_getting_lost_is_told_less_often():
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up"])
-    told = [ms for ms in range(2000) if book.take([news(lost=1, in_a_row=ms + 1)], ms * MS) is not None]
+    told = [ms for ms in range(2000) if book.take([news(lost=1, loss_streak=ms + 1)], ms * MS) is not None]
     assert told[:6] == [0, 5, 15, 35, 75, 115]
     assert len(told) < 60
 
@@ -212,14 +225,14 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
     ways = {(f"h{i}/eth1", port): rng.sample(names, 4) for i in range(2, 9) for port in (9320, 9321, 9322)}
     cut = set(rng.sample(names, rng.randrange(3)))
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ways[peer, port])
-    links, lost = Links(), dict.fromkeys(ways, 0)
+    links, lost = DeadLinks(), dict.fromkeys(ways, 0)
     every = {}
     for ms in range(0, 400, 5):
         said = []
         for name in rng.sample(sorted(ways), 6):
             dead = ms >= 100 and cut.intersection(ways[name])
             lost[name] = lost[name] + 1 if dead else 0
-            said.append(news(*name, lost=int(bool(dead)), answered=int(not dead), in_a_row=lost[name]))
+            said.append(news(*name, lost=int(bool(dead)), answered=int(not dead), loss_streak=lost[name]))
             row = every.setdefault(name, {"answered": None, "first": None, "last": None})
             if dead:
                 row["first"], row["last"] = (row["first"] if lost[name] > 1 else ms), ms
@@ -228,8 +241,8 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
         last = book.take(said, ms * MS)
         if last is None:
             continue
-        links.take(codec.decode(codec.encode("ProberWord", last), "ProberWord"), ms * MS)
-        whole = Links()
+        links.take(codec.decode(codec.encode("PathStatusReport", last), "PathStatusReport"), ms * MS)
+        whole = DeadLinks()
         rows = []
         for (peer, port), row in every.items():
             age_ms = {what: None if at is None else ms - at for what, at in row.items()}
@@ -241,20 +254,20 @@ def test_a_word_says_as_much_of_dead_links_as_all_paths_would(seed):
 
 
 def test_the_word_of_a_dead_nic_with_many_peers_arrives(tmp_path):
-    receiver = receive_at(tmp_path / "reflex.sock", 4 << 20)
+    receiver = receive_at(tmp_path / "path-status.sock", 4 << 20)
     names = [f"a-host-with-a-long-name-{number}/mlx5_bond_0" for number in range(6000)]
     book = PathStatusTracker(
         "h1/eth1", 5, lambda peer, port: ["h1:eth1>leaf1:h1", "leaf1:s1>spine1:l1", f"spine1>{peer}"]
     )
-    words = PathStatusReporter(tmp_path / "reflex.sock", book)
+    reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
-        words.tell([news(peer=name, lost=3, in_a_row=3) for name in names])
+        reporter.tell([news(peer=name, lost=3, loss_streak=3) for name in names])
         data = received(receiver, 1 << 20)
     finally:
-        words.close()
+        reporter.close()
         receiver.close()
-    links = Links()
-    told = codec.decode(data, "ProberWord")
+    links = DeadLinks()
+    told = codec.decode(data, "PathStatusReport")
     links.take(told, told["monotonic_ns"])
     assert "h1:eth1>leaf1:h1" in links.dead
 
@@ -270,20 +283,20 @@ def test_a_word_is_heard_and_a_flow_moves_while_the_log_is_stopped(
     wait_for(lambda: "acts for" in act.said)
     log.down()
     book = PathStatusTracker("h1/eth1", 5, lambda peer, port: ["up", f"s{port - 9319}"])
-    words = PathStatusReporter(tmp_path / "reflex.sock", book)
+    reporter = PathStatusReporter(tmp_path / "path-status.sock", book)
     try:
 
         def told():
-            words.tell([news(lost=1, in_a_row=3), news(port=9321, answered=1)])
+            reporter.tell([news(lost=1, loss_streak=3), news(port=9321, answered=1)])
             return owner.moves
 
         wait_for(told)
     finally:
-        words.close()
+        reporter.close()
     assert owner.moves == [("sock:7", 50_001)]
     log.up()
     report = read(ACTIONS.name).until(len)[0]
-    assert report["outcome"] == "REFLEX"
-    assert re.fullmatch(r"h1/reflex/\d+/1", report["decision_id"])
+    assert report["outcome"] == "LOCAL_REPAIR"
+    assert re.fullmatch(r"h1/local-repair/\d+/1", report["decision_id"])
     assert (report["from_path"], report["to_path"], report["how"]) == (50_000, 50_001, "SOCKET")
     assert "s1" in report["detail"]

@@ -12,14 +12,14 @@ from actuators.clock_sources import (
     PTP_SYS_OFFSET_EXTENDED,
     PhcDevice,
     Sources,
-    cross_system,
+    cross_timestamp_system,
     parse_offset,
     parse_offset_extended,
     shortest,
     through,
 )
 from actuators.settings import TestClockSettings
-from actuators.timescale import Crossing
+from actuators.timescale import CrossTimestamp
 from native.core.hostclock import raw_ns
 from native.core.probe import TestClock
 
@@ -85,8 +85,11 @@ def test_ptp_clock_is_read_by_the_newer_call_and_else_by_the_older(ptp):
     assert (clock - system, half) == (37 * S + 200, 200.5) or half <= 200.5
     phc.read()
     assert state["asked"] == [
-        PTP_SYS_OFFSET_EXTENDED, PTP_SYS_OFFSET_EXTENDED, PTP_SYS_OFFSET, PTP_SYS_OFFSET,
-    ]  # fmt: skip
+        PTP_SYS_OFFSET_EXTENDED,
+        PTP_SYS_OFFSET_EXTENDED,
+        PTP_SYS_OFFSET,
+        PTP_SYS_OFFSET,
+    ]
     phc.close()
 
 
@@ -98,7 +101,7 @@ def test_sources_cross_system_ptp_and_test_clocks(ptp):
     found = made.read(["ptp0", "eth1", "nothing", "ptp"])
     after = raw_ns()
     assert set(found) == {"system", "ptp0", "eth1"}
-    assert all(before <= crossing.raw_ns <= after for crossing in found.values())
+    assert all(before <= cross_timestamp.raw_ns <= after for cross_timestamp in found.values())
     ahead = (
         found["ptp0"].clock_ns - found["system"].clock_ns - (found["ptp0"].raw_ns - found["system"].raw_ns)
     )
@@ -123,14 +126,16 @@ def test_ptp_clock_that_cannot_be_read_is_named_once_and_the_rest_goes_on(ptp, t
 
 
 def test_reading_across_a_step_of_the_system_clock_is_dropped():
-    before = Crossing(1000, 50_000, 30.0)
-    assert through(before, Crossing(3000, 52_000, 40.0), 51_000, 7, 100.0) == Crossing(2000, 7, 140.0)
-    assert through(before, Crossing(3000, 90_000, 40.0), 51_000, 7, 100.0) is None
-    assert through(before, Crossing(3000, 40_000, 40.0), 51_000, 7, 100.0) is None
+    before = CrossTimestamp(1000, 50_000, 30.0)
+    assert through(before, CrossTimestamp(3000, 52_000, 40.0), 51_000, 7, 100.0) == CrossTimestamp(
+        2000, 7, 140.0
+    )
+    assert through(before, CrossTimestamp(3000, 90_000, 40.0), 51_000, 7, 100.0) is None
+    assert through(before, CrossTimestamp(3000, 40_000, 40.0), 51_000, 7, 100.0) is None
 
 
 def test_system_clock_crosses_the_raw_clock_within_its_bracket():
-    one = cross_system()
+    one = cross_timestamp_system()
     assert 0 < one.half_ns < 100_000
     assert abs(one.clock_ns - time.time_ns()) < S
-    assert clock_sources.TRIES >= 8
+    assert clock_sources.BRACKET_TRIES >= 8

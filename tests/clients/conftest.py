@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from actuators.clock_page import SYNCED, ClockRow, Content, PageFile
-from actuators.timescale import Joined, RawLine
+from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import raw_ns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,14 +27,24 @@ S = 1_000_000_000
 def content(state: str = SYNCED, **given: Any) -> Content:
     """A page that is right: fabric time is the system clock, with a bound of 50 ns that grows by 20 ns/s."""
     now_ns, fabric_ns = raw_ns(), time.time_ns()
-    line = RawLine(now_ns, fabric_ns, 0.0, 50.0, 20.0, 1.0)
+    model = RawClockModel(now_ns, fabric_ns, 0.0, 50.0, 20.0, 1.0)
     row = ClockRow(SYNCED, fabric_ns, -1_000_000.25, 100.0, 70.0, 10.0, 1.0)
     made = Content(
-        state, Joined(line), now_ns + 10 * S, now_ns + 60 * S, now_ns + 3 * S, now_ns, 0, 7, "h1/eth0",
+        state,
+        SlewedModel(model),
+        now_ns + 10 * S,
+        now_ns + 60 * S,
+        now_ns + 3 * S,
+        now_ns,
+        0,
+        7,
+        "h1/eth0",
         "ptp0",
-        10_000, 60_000, {"ptp0": row, "system": replace(row, offset_ns=0.0, drift_ppb=0.0)},
+        10_000,
+        60_000,
+        {"ptp0": row, "system": replace(row, offset_ns=0.0, drift_ppb=0.0)},
         {"eth0": "ptp0", "eth1": "ptp0", "eth2": "system"},
-    )  # fmt: skip
+    )
     return replace(made, **given)
 
 
@@ -60,10 +70,22 @@ def reader(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     """Run the C reader; return the numbers that it printed."""
     program = tmp_path_factory.mktemp("reader") / "reader"
     subprocess.run(
-        [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", HEADER,
-         Path(__file__).with_name("reader.c"), "-o", program],
+        [
+            compiler,
+            "-std=c11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Werror",
+            "-I",
+            HEADER,
+            Path(__file__).with_name("reader.c"),
+            "-o",
+            program,
+        ],
         check=True,
-    )  # fmt: skip
+    )
 
     def run(*words: Any, env: dict[str, str] | None = None) -> list[int]:
         done = subprocess.run(

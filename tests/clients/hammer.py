@@ -13,29 +13,33 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from actuators.clock_page import SYNCED, Content, PageFile
-from actuators.timescale import Joined, RawLine, join
+from actuators.timescale import RawClockModel, SlewedModel, slew
 from native.core.hostclock import raw_ns
 
 S = 1_000_000_000
 
 
-def content(joined: Joined) -> Content:
+def content(slewed: SlewedModel) -> Content:
     now_ns = raw_ns()
-    return Content(SYNCED, joined, now_ns + 60 * S, now_ns + 60 * S, now_ns + 60 * S, now_ns)
+    return Content(SYNCED, slewed, now_ns + 60 * S, now_ns + 60 * S, now_ns + 60 * S, now_ns)
 
 
 def lines(page: PageFile) -> None:
     number = 1
-    base = Content(SYNCED, Joined(RawLine(1, 1, 0.0, 1.0, 0.0, 0.0)))
+    base = Content(SYNCED, SlewedModel(RawClockModel(1, 1, 0.0, 1.0, 0.0, 0.0)))
     while True:
         now_ns = raw_ns()
-        line = RawLine(now_ns, now_ns + number * 10**12, 0.0, float(number), 0.0, 0.0)
+        model = RawClockModel(now_ns, now_ns + number * 10**12, 0.0, float(number), 0.0, 0.0)
         page.write(
             replace(
-                base, joined=Joined(line), holdover_raw_ns=now_ns + 60 * S, written_raw_ns=now_ns,
-                expires_raw_ns=now_ns + 60 * S, look_again_raw_ns=now_ns + 60 * S,
+                base,
+                slewed=SlewedModel(model),
+                holdover_raw_ns=now_ns + 60 * S,
+                written_raw_ns=now_ns,
+                expires_raw_ns=now_ns + 60 * S,
+                reopen_raw_ns=now_ns + 60 * S,
             )
-        )  # fmt: skip
+        )
         number = number % 1_000_000 + 1
         if number == 2:
             print("writing", flush=True)
@@ -43,16 +47,16 @@ def lines(page: PageFile) -> None:
 
 def joins(page: PageFile) -> None:
     draw = random.Random(1)
-    joined = None
+    slewed = None
     first = True
     while True:
         now_ns = raw_ns()
-        own = RawLine(now_ns, now_ns + draw.randint(-1000, 1000), draw.uniform(-20, 20), 1.0, 0.0, 0.0)
+        own = RawClockModel(now_ns, now_ns + draw.randint(-1000, 1000), draw.uniform(-20, 20), 1.0, 0.0, 0.0)
         begin_ns = now_ns + 300_000
-        following, stepped_ns = join(joined, own, begin_ns, 0.5, 50.0, 100_000.0)
+        following, stepped_ns = slew(slewed, own, begin_ns, 0.5, 50.0, 100_000.0)
         assert not stepped_ns
         if page.write(content(following), begin_ns, begin_ns + 5_000):
-            joined = following
+            slewed = following
             if first:  # not before a line stands: one that comes too late for its moment is not written
                 first = False
                 print("writing", flush=True)

@@ -9,7 +9,7 @@ static int layout(void) {
   PRINT(offsetof(ft_page_head, boot_id));
   PRINT(offsetof(ft_page_head, host));
   PRINT(sizeof(ft_page_line));
-  PRINT(offsetof(ft_page_line, look_again_raw_ns));
+  PRINT(offsetof(ft_page_line, reopen_raw_ns));
   PRINT(offsetof(ft_page_line, steps));
   PRINT(offsetof(ft_page_line, tables_crc));
   PRINT(offsetof(ft_page_line, expires_ms));

@@ -14,7 +14,7 @@ from fabrictime_client import Clock, ClockError, Unsynced
 
 from actuators import clock_page as writer
 from actuators.clock_page import PageError, PageFile
-from actuators.timescale import Joined, RawLine
+from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import raw_ns
 
 S = 1_000_000_000
@@ -198,8 +198,8 @@ def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
             file.write(b"h9")
         renewed = PageFile(page.path, "h1")
         assert renewed.last is None
-        joined = Joined(RawLine(raw_ns(), 77 * S, 0.0, 5.0, 0.0, 0.0))
-        renewed.write(made.content(joined=joined, window=9))
+        slewed = SlewedModel(RawClockModel(raw_ns(), 77 * S, 0.0, 5.0, 0.0, 0.0))
+        renewed.write(made.content(slewed=slewed, window=9))
         with pytest.raises(Unsynced):
             clock.now()  # retired: this call looks, the next one has the new file
         assert clock.status().window == 9
@@ -218,7 +218,7 @@ def test_readers_notice_the_new_file_of_a_new_writer(page, made, reader):
 def test_readers_find_a_file_put_in_place_of_one_whose_writer_was_killed(page, made, reader):
     """Removed from outside (a runtime directory cleared): the old page was never marked as retired."""
     now = raw_ns()
-    page.write(made.content(look_again_raw_ns=now))  # its writer is late from now on
+    page.write(made.content(reopen_raw_ns=now))  # its writer is late from now on
     clock = Clock(page.path)
     page.path.unlink()
     assert clock.now().bound_ns < 1000  # what was known still holds
@@ -231,7 +231,7 @@ def test_readers_find_a_file_put_in_place_of_one_whose_writer_was_killed(page, m
 
 
 def test_reader_keeps_the_page_it_has_where_the_new_file_is_no_page(page, made):
-    page.write(made.content(look_again_raw_ns=raw_ns()))
+    page.write(made.content(reopen_raw_ns=raw_ns()))
     clock = Clock(page.path)
     page.path.unlink()
     page.path.write_bytes(b"rubbish" * 5000)

@@ -67,10 +67,18 @@ class Solver:
         self.thread = threading.Thread(target=self.run, daemon=True)
         for host in clocks:
             record = {
-                "nic": f"{host}/eth1", "host": host, "device": "eth1", "shard": "fabric", "addresses": [],
-                "probe_port": 0, "clock": f"{host}/eth1", "stamp": "KERNEL", "run": 1, "since_ns": 0,
+                "nic": f"{host}/eth1",
+                "host": host,
+                "device": "eth1",
+                "shard": "fabric",
+                "addresses": [],
+                "probe_port": 0,
+                "clock": f"{host}/eth1",
+                "stamp": "KERNEL",
+                "run": 1,
+                "since_ns": 0,
                 "announced_ns": 0,
-            }  # fmt: skip
+            }
             self.put(INVENTORY, f"{host}/eth1", codec.encode("Nic", record))
         self.thread.start()
 
@@ -84,16 +92,31 @@ class Solver:
         for host, clock in self.clocks.items():
             at_ns = clock.reading(middle_ns)
             rate = 1 + HOSTS[host]["drift_ppb"] * 1e-9
-            found.append({
-                "clock": f"{host}/eth1", "at_ns": at_ns, "offset_ns": float(middle_ns - at_ns),
-                "drift_ppb": (1 / rate - 1) * 1e9, "bound_ns": BOUND_NS, "state": "SYNCED", "pairs": 1,
-                "residual_ns": 1.0, "drift_sigma_ppb": 10.0,
-            })  # fmt: skip
+            found.append(
+                {
+                    "clock": f"{host}/eth1",
+                    "at_ns": at_ns,
+                    "offset_ns": float(middle_ns - at_ns),
+                    "drift_ppb": (1 / rate - 1) * 1e9,
+                    "bound_ns": BOUND_NS,
+                    "state": "SYNCED",
+                    "pairs": 1,
+                    "residual_ns": 1.0,
+                    "drift_sigma_ppb": 10.0,
+                }
+            )
         return {
-            "shard": "fabric", "window": window, "part": 0, "parts": 1, "domain": "h1/eth1",
-            "window_start_ns": window * WINDOW_NS, "window_end_ns": (window + 1) * WINDOW_NS,
-            "log_offset_ns": 0, "solved_ns": time.time_ns(), "clocks": found,
-        }  # fmt: skip
+            "shard": "fabric",
+            "window": window,
+            "part": 0,
+            "parts": 1,
+            "domain": "h1/eth1",
+            "window_start_ns": window * WINDOW_NS,
+            "window_end_ns": (window + 1) * WINDOW_NS,
+            "log_offset_ns": 0,
+            "solved_ns": time.time_ns(),
+            "clocks": found,
+        }
 
     def run(self):
         last = time.time_ns() // WINDOW_NS
@@ -132,8 +155,10 @@ class Actuator:
         (folder / "settings.json").write_text(json.dumps(settings | given))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "actuators", folder / "settings.json"],
-            env={**os.environ, "NOTIFY_SOCKET": address}, stdout=self.output, stderr=self.output,
-        )  # fmt: skip
+            env={**os.environ, "NOTIFY_SOCKET": address},
+            stdout=self.output,
+            stderr=self.output,
+        )
         self.told = []
         self.until("READY=1")
 
@@ -300,10 +325,26 @@ def test_what_no_solver_makes_is_refused_counted_and_sent_on(actuator, log, solv
     ahead = record | {"window": record["window"] + 100_000}
     solver.put(CLOCK_OFFSETS, "fabric/0", b"rubbish")
     solver.put(CLOCK_OFFSETS, "fabric/0", codec.encode("ClockOffsets", ahead))
-    solver.put(INVENTORY, "h1/eth9", codec.encode("Nic", {
-        "nic": "h1/eth8", "host": "h1", "device": "eth8", "shard": "fabric", "addresses": [],
-        "probe_port": 0, "clock": "h1/system", "stamp": "KERNEL", "run": 1, "since_ns": 0, "announced_ns": 0,
-    }))  # fmt: skip
+    solver.put(
+        INVENTORY,
+        "h1/eth9",
+        codec.encode(
+            "Nic",
+            {
+                "nic": "h1/eth8",
+                "host": "h1",
+                "device": "eth8",
+                "shard": "fabric",
+                "addresses": [],
+                "probe_port": 0,
+                "clock": "h1/system",
+                "stamp": "KERNEL",
+                "run": 1,
+                "since_ns": 0,
+                "announced_ns": 0,
+            },
+        ),
+    )
     solver.put(INVENTORY, "h1/eth9", None)
     solver.producer.flush(10)
 
@@ -311,15 +352,19 @@ def test_what_no_solver_makes_is_refused_counted_and_sent_on(actuator, log, solv
         return {(r["topic"], r["reason"]) for r in rejects(log.bootstrap) if r["reader"] == "actuator"}
 
     wanted = {
-        (CLOCK_OFFSETS.name, "UNKNOWN_SCHEMA"), (CLOCK_OFFSETS.name, "OUT_OF_RANGE"),
+        (CLOCK_OFFSETS.name, "UNKNOWN_SCHEMA"),
+        (CLOCK_OFFSETS.name, "OUT_OF_RANGE"),
         (INVENTORY.name, "WRONG_KEY"),
-    }  # fmt: skip
+    }
     wait_for(lambda: refused() >= wanted)
     assert clock.state() == "SYNCED"
     lines = actuator.until("STATUS=2 clock pages")
-    wait_for(lambda: "3 refused" in actuator.until("STATUS=")[-1] or actuator.told.append(
-        actuator.notify.recv(4096).decode().splitlines()[0]
-    ))  # fmt: skip
+    wait_for(
+        lambda: (
+            "3 refused" in actuator.until("STATUS=")[-1]
+            or actuator.told.append(actuator.notify.recv(4096).decode().splitlines()[0])
+        )
+    )
     assert lines
     assert any(line == "WATCHDOG=1" for line in actuator.told)
 
@@ -334,9 +379,13 @@ def test_end_leaves_a_page_that_holds_by_itself(actuator):
 
 def run_once(folder, *words):
     return subprocess.run(
-        [sys.executable, "-m", "actuators", *map(str, words)], capture_output=True, text=True, timeout=60,
-        env={key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "actuators", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"},
+        check=False,
+    )
 
 
 def test_settings_that_cannot_be_used_are_one_line(tmp_path):

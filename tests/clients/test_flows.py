@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.local_socket import listen
+from schemas.ipc import listen
 
 HERE = Path(__file__).parent
 WAIT_S = 20.0
@@ -20,7 +20,7 @@ class Agent:
 
     def __init__(self, path):
         self._path = path
-        self._socket = listen(path)
+        self._socket = listen(path, blocking=True)
         self._socket.settimeout(WAIT_S)
 
     def accept(self):
@@ -48,10 +48,22 @@ def program(request, made, tmp_path):
         return [sys.executable, HERE / "owner.py"]
     compiler = request.getfixturevalue("compiler")
     subprocess.run(
-        [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
-         "-I", made.HEADER, HERE / "owner.c", "-o", tmp_path / "owner"],
+        [
+            compiler,
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsanitize=address,undefined",
+            "-I",
+            made.HEADER,
+            HERE / "owner.c",
+            "-o",
+            tmp_path / "owner",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     return [tmp_path / "owner"]
 
 
@@ -79,11 +91,20 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
     where.mkdir()
     reporter = Agent(where / "flows.sock")
     owner = subprocess.Popen(
-        [*program, where / "flows.sock", where / "control.sock", "h1", "127.0.0.1",
-         str(sock.getsockname()[1]), protocol],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [
+            *program,
+            where / "flows.sock",
+            where / "control.sock",
+            "h1",
+            "127.0.0.1",
+            str(sock.getsockname()[1]),
+            protocol,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={"PYTHONPATH": str(made.PYTHON_CLIENT)},
-    )  # fmt: skip
+    )
     try:
         key, port = owner.stdout.readline().split()
         reporter.accept()
@@ -111,10 +132,16 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
         actuator.ask(f"MOVE 7 sock:1 {to} h1")
         assert actuator.hear() == "FAILED 7 no such flow here"
         for order in (
-            "hello", "MOVE", f"MOVE 7 {key}", f"MOVE 7 {key} 4MOVE", f"MOVE -7 {key} {to}",
+            "hello",
+            "MOVE",
+            f"MOVE 7 {key}",
+            f"MOVE 7 {key} 4MOVE",
+            f"MOVE -7 {key} {to}",
             f"PACE 7 {key} -1",
-            f"MOVE 99999999999999999999 {key} {to}", f"PACE 7 {key} {'9' * 400}", f"move 7 {key} {to}",
-        ):  # fmt: skip
+            f"MOVE 99999999999999999999 {key} {to}",
+            f"PACE 7 {key} {'9' * 400}",
+            f"move 7 {key} {to}",
+        ):
             actuator.ask(order)
             assert actuator.hear().startswith("ERROR "), order
         actuator.ask("ERROR of the hand's own, which is no order\n\0\xff")
@@ -164,8 +191,21 @@ int main(void) {
 }
 """)
     subprocess.run(
-        [wanted, f"-std={dialect}", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror",
-         "-I", made.HEADER, source, "-o", tmp_path / "main"],
+        [
+            wanted,
+            f"-std={dialect}",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Wshadow",
+            "-Werror",
+            "-I",
+            made.HEADER,
+            source,
+            "-o",
+            tmp_path / "main",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     assert subprocess.run([tmp_path / "main"], check=False).returncode == 0

@@ -82,10 +82,16 @@ wholes = st.integers(-(2**63), MOST)
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.integers(0, 2**32 - 1), st.integers(0, 3), st.tuples(wholes, wholes), st.tuples(numbers, numbers),
-    wholes, st.tuples(numbers, numbers, numbers), st.tuples(wholes, wholes, wholes),
-    st.integers(0, 2**32 - 1), st.tuples(wholes, numbers, numbers, numbers, numbers, numbers, wholes),
-)  # fmt: skip
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 3),
+    st.tuples(wholes, wholes),
+    st.tuples(numbers, numbers),
+    wholes,
+    st.tuples(numbers, numbers, numbers),
+    st.tuples(wholes, wholes, wholes),
+    st.integers(0, 2**32 - 1),
+    st.tuples(wholes, numbers, numbers, numbers, numbers, numbers, wholes),
+)
 def test_page_with_right_checksums_and_mad_numbers_never_crashes_a_reader(
     sound, reader, state, flags, at, rates, slew_end, bounds, ends, clocks, row
 ):
@@ -93,9 +99,28 @@ def test_page_with_right_checksums_and_mad_numbers_never_crashes_a_reader(
     tables = bytearray(writer.COPY_BYTES - writer.LINE.size)
     struct.pack_into("<64sIIqdddddq", tables, 0, b"ptp0", state % 4, 0, *row)
     body = writer.LINE.pack(
-        0, state % 4 if state % 2 else state, flags, *at, *rates, slew_end, *bounds, *ends, 0, 0, 0, 0,
-        clocks % 40 if clocks % 2 else clocks, 0, zlib.crc32(tables), 10_000, 0, 2**32 - 1, 0, b"", b"",
-    )[4:]  # fmt: skip
+        0,
+        state % 4 if state % 2 else state,
+        flags,
+        *at,
+        *rates,
+        slew_end,
+        *bounds,
+        *ends,
+        0,
+        0,
+        0,
+        0,
+        clocks % 40 if clocks % 2 else clocks,
+        0,
+        zlib.crc32(tables),
+        10_000,
+        0,
+        2**32 - 1,
+        0,
+        b"",
+        b"",
+    )[4:]
     copy = zlib.crc32(body).to_bytes(4, "little") + body + bytes(tables)
     data = sound[:320] + 2 * copy
     data = data.ljust(20480, b"\0")

@@ -14,7 +14,7 @@ from fabrictime_client import Clock, PageMissing, PageUnusable, UnknownClock, Un
 
 from actuators import clock_page as writer
 from actuators.clock_page import HOLDOVER, SYNCED, UNSYNCED, PageFile
-from actuators.timescale import Joined, RawLine
+from actuators.timescale import RawClockModel, SlewedModel
 from native.core.hostclock import raw_ns
 
 S = 1_000_000_000
@@ -44,17 +44,30 @@ int main(void) {
 }
 """)
     subprocess.run(
-        [wanted, f"-std={dialect}", level, "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror",
-         "-I", made.HEADER, source, "-o", tmp_path / "main"],
+        [
+            wanted,
+            f"-std={dialect}",
+            level,
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Wshadow",
+            "-Werror",
+            "-I",
+            made.HEADER,
+            source,
+            "-o",
+            tmp_path / "main",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     assert subprocess.run([tmp_path / "main"], check=False).returncode == 0
 
 
 def test_writer_header_and_package_agree_on_the_layout(made, reader, compiler):
     done = subprocess.run([reader.program, "layout"], capture_output=True, text=True, check=True)
-    said = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
-    in_c = {name: int(value) for name, value in said.items()}
+    values = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    in_c = {name: int(value) for name, value in values.items()}
     assert in_c["sizeof(ft_page_head)"] == writer.HEAD.size == _page.HEAD.size
     assert in_c["sizeof(ft_page_line)"] == writer.LINE.size == _page.LINE.size == _page.LINE_BYTES
     assert in_c["sizeof(ft_page_clock)"] == writer.CLOCK.size == _page.CLOCK.size
@@ -65,9 +78,13 @@ def test_writer_header_and_package_agree_on_the_layout(made, reader, compiler):
     assert writer.LINE.format == _page.LINE.format
     header = (made.HEADER / "fabrictime_clock.h").read_text()
     for name, value in {
-        "VERSION": writer.VERSION, "BYTES": writer.PAGE_BYTES, "CLOCKS": writer.CLOCKS, "NICS": writer.NICS,
-        "SEQUENCE": writer.SEQUENCE_AT, "COPY": writer.COPY_AT,
-    }.items():  # fmt: skip
+        "VERSION": writer.VERSION,
+        "BYTES": writer.PAGE_BYTES,
+        "CLOCKS": writer.CLOCKS,
+        "NICS": writer.NICS,
+        "SEQUENCE": writer.SEQUENCE_AT,
+        "COPY": writer.COPY_AT,
+    }.items():
         assert re.search(rf"#define FT_PAGE_{name} {value}u", header), name
 
 
@@ -78,30 +95,30 @@ def exact(whole_and_rest):
 
 
 def test_now_is_the_line_of_the_page_in_both(page, made, reader):
-    line = RawLine(raw_ns() - S, time.time_ns(), 20_000.0, 50.0, 20.0, 3.0)
-    page.write(made.content(joined=Joined(line)))
+    model = RawClockModel(raw_ns() - S, time.time_ns(), 20_000.0, 50.0, 20.0, 3.0)
+    page.write(made.content(slewed=SlewedModel(model)))
     with Clock(page.path) as clock:
         before = raw_ns()
         time_ns, bound_ns = clock.now()
         after = raw_ns()
     for state, read_ns, bound, low, high in ((2, time_ns, bound_ns, before, after), reader("now", page.path)):
         assert state == 2
-        assert exact(line.fabric_ns(low)) - 1 <= read_ns <= exact(line.fabric_ns(high)) + 1
-        assert line.bound_at(low) <= bound <= line.bound_at(high) + 3
+        assert exact(model.fabric_ns(low)) - 1 <= read_ns <= exact(model.fabric_ns(high)) + 1
+        assert model.bound_at(low) <= bound <= model.bound_at(high) + 3
 
 
 def test_what_is_still_to_be_slewed_is_in_the_bound(page, made, reader):
     """A line 10 us behind its place, brought there at 1 ppm: nearly 10 us of bound at first."""
     begin = raw_ns()
-    joined = Joined(RawLine(begin, 10 * S, 0.0, 50.0, 0.0, 0.0), 1_000.0, begin + 10 * S)
-    page.write(made.content(joined=joined))
+    slewed = SlewedModel(RawClockModel(begin, 10 * S, 0.0, 50.0, 0.0, 0.0), 1_000.0, begin + 10 * S)
+    page.write(made.content(slewed=slewed))
     clock = Clock(page.path)
     low, reading, high = raw_ns(), clock.now(), raw_ns()
     state, time_ns, bound_ns, c_low, c_high = reader("now", page.path)
     assert state == 2
     for read_ns, bound, first, last in ((*reading, low, high), (time_ns, bound_ns, c_low, c_high)):
-        assert exact(joined.fabric_ns(first)) - 1 <= read_ns <= exact(joined.fabric_ns(last)) + 1
-        assert joined.bound_at(last) - 1 <= bound <= joined.bound_at(first) + 3
+        assert exact(slewed.fabric_ns(first)) - 1 <= read_ns <= exact(slewed.fabric_ns(last)) + 1
+        assert slewed.bound_at(last) - 1 <= bound <= slewed.bound_at(first) + 3
         own_place = 10 * S + (first - begin) + 10_000
         assert abs(own_place - read_ns) <= bound + (last - first)
 
@@ -157,10 +174,14 @@ def test_stamp_too_far_from_what_was_measured_has_no_answer(page, made, reader):
 @pytest.mark.parametrize(
     ("state", "holdover_s", "expires_s", "seen"),
     [
-        (SYNCED, 10, 60, SYNCED), (SYNCED, -1, 60, HOLDOVER), (HOLDOVER, 10, 60, HOLDOVER),
-        (SYNCED, -2, -1, UNSYNCED), (UNSYNCED, 10, 60, UNSYNCED), (HOLDOVER, -2, -1, UNSYNCED),
+        (SYNCED, 10, 60, SYNCED),
+        (SYNCED, -1, 60, HOLDOVER),
+        (HOLDOVER, 10, 60, HOLDOVER),
+        (SYNCED, -2, -1, UNSYNCED),
+        (UNSYNCED, 10, 60, UNSYNCED),
+        (HOLDOVER, -2, -1, UNSYNCED),
     ],
-)  # fmt: skip
+)
 def test_state_is_what_time_has_made_of_it(page, made, reader, state, holdover_s, expires_s, seen):
     """Also with a writer that is gone: the page itself says how long it holds."""
     now = raw_ns()
@@ -200,7 +221,7 @@ def spoil(path, at, data):
         (lambda path: (path.unlink(), path.mkdir()), PageUnusable, BAD_PAGE),
         (lambda path: (path.unlink(), os.mkfifo(path)), PageUnusable, BAD_PAGE),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_page_is_said(page, reader, what, error, code):
     what(page.path)
     with pytest.raises(error, match=re.escape(str(page.path))):
@@ -281,7 +302,7 @@ def test_forked_child_reads_on(page, made):
         finally:
             os._exit(code)
     os.close(to_child)
-    page.write(made.content(joined=Joined(RawLine(raw_ns(), 5 * S, 0.0, 1.0, 0.0, 0.0)), window=8))
+    page.write(made.content(slewed=SlewedModel(RawClockModel(raw_ns(), 5 * S, 0.0, 1.0, 0.0, 0.0)), window=8))
     os.write(from_parent, b"x")
     os.close(from_parent)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -293,9 +314,12 @@ def test_shell_gets_a_line_and_an_exit_code(page, made, tmp_path):
 
     def run(*words):
         return subprocess.run(
-            [sys.executable, "-m", "fabrictime_client", *map(str, words)], cwd=made.PYTHON_CLIENT,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "fabrictime_client", *map(str, words)],
+            cwd=made.PYTHON_CLIENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     done = run(page.path)
     assert done.returncode == 0

@@ -25,10 +25,23 @@ def wheel(tmp_path_factory, made):
     source = folder / "source"  # a copy: building leaves nothing in the checkout
     shutil.copytree(made.PYTHON_CLIENT, source, ignore=shutil.ignore_patterns("__pycache__"))
     built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q",
-         "-w", folder, source],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "-q",
+            "-w",
+            folder,
+            source,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
     (found,) = folder.glob("*.whl")
     return found
@@ -40,8 +53,9 @@ def test_wheel_is_pure_typed_and_needs_nothing(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "fabrictime_client/py.typed" in names
     assert {name.partition("/")[0] for name in names} == {
-        "fabrictime_client", "fabrictime_client-0.1.0.dist-info"
-    }  # fmt: skip
+        "fabrictime_client",
+        "fabrictime_client-0.1.0.dist-info",
+    }
     (metadata,) = (name for name in names if name.endswith("/METADATA"))
     text = zipfile.ZipFile(wheel).read(metadata).decode()
     assert "Requires-Dist" not in text
@@ -54,16 +68,29 @@ def test_wheel_works_in_a_bare_environment(wheel, made, page, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", target], check=True, capture_output=True)
     python = target / "bin" / "python"
     subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--disable-pip-version-check",
-         wheel],
+        [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-index",
+            "--no-deps",
+            "--disable-pip-version-check",
+            wheel,
+        ],
         check=True,
-    )  # fmt: skip
+    )
     environment = {"PATH": os.environ["PATH"], "FABRICTIME_CLOCK": str(page.path)}
     page.write(made.content())  # all that took a while
     done = subprocess.run(
-        [python, "-W", "error", "-c", PROGRAM, page.path], capture_output=True, text=True, env=environment,
-        cwd=tmp_path, check=False,
-    )  # fmt: skip
+        [python, "-W", "error", "-c", PROGRAM, page.path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"SYNCED {target}")
 
@@ -77,15 +104,21 @@ def test_package_runs_on_other_pythons(made, page, version):
     if python is None:
         pytest.skip(f"python{version} is not installed here")
     environment = {
-        "PATH": os.environ["PATH"], "PYTHONPATH": str(made.PYTHON_CLIENT), "HOME": str(Path.home()),
-        "FABRICTIME_CLOCK": str(page.path), "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(made.PYTHON_CLIENT),
+        "HOME": str(Path.home()),
+        "FABRICTIME_CLOCK": str(page.path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     usable = subprocess.run([python, "-c", ""], env=environment, capture_output=True, text=True, check=False)
     if usable.returncode:
         pytest.skip(f"{python} does not start: {usable.stderr.partition(chr(10))[0]}")
     done = subprocess.run(
-        [python, "-W", "error", "-c", PROGRAM, page.path], capture_output=True, text=True, env=environment,
+        [python, "-W", "error", "-c", PROGRAM, page.path],
+        capture_output=True,
+        text=True,
+        env=environment,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("SYNCED")

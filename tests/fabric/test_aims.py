@@ -82,7 +82,7 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                     "whole": True,
                     "flows": [
                         {"flow_id": f"f{port}{peer}", "state": "OPEN", "nic": nic.nic, "peer": peer,
-                         "source_port": port, "hops": list(links), "rate_bps": 1e6}
+                         "source_port": port, "links": list(links), "rate_bps": 1e6}
                         for (peer, links), port in live.items()
                     ],
                 }  # fmt: skip
@@ -132,10 +132,10 @@ def test_each_live_flows_own_way_is_crossed_and_a_port_is_added_where_none_goes_
                     looked[peer, port] += int(batch.start[at + 1] - batch.start[at])
             spare = set(engine.all_ports) - set(engine.path_ports)
             run(lambda: not aimer.aims.shots, {})
-            aimed = engine.counters()["aimed"]
+            flow_probes = engine.counters()["flow_probes"]
             sent = engine.counters()["requests_sent"]
             run(lambda: engine.counters()["requests_sent"] > sent + 30, {})
-            dropped = engine.counters()["aimed"] == aimed
+            dropped = engine.counters()["flow_probes"] == flow_probes
             for each in watches.values():
                 each.close()
             fleet.close()

@@ -59,7 +59,7 @@ class Reporting:
     def put(self, topic: str, key: str, value: bytes | None) -> None:
         assert topic == self.book.topic
         self.book.take(key.encode(), value)
-        record = None if value is None else self.codec.decode(value, "FlowWays")
+        record = None if value is None else self.codec.decode(value, "FlowRoutes")
         self.records[key] = record
         self.reporter.hear(key, record, 0)
 
@@ -90,7 +90,7 @@ def right(testbed: Testbed, flow: dict[str, Any]) -> bool:
     true = testbed.truth.path_of(
         flow["nic"], flow["peer"], flow["source_port"], flow["peer_port"], flow["protocol"].lower()
     )
-    return bool(true) and flow["hops"] == true
+    return bool(true) and flow["links"] == true
 
 
 def port_over(testbed: Testbed, host: str, peer: str, protocol: str, first: int) -> int:
@@ -124,9 +124,9 @@ def test_flows_are_told_with_the_links_that_their_packets_take(inside, hash_prot
                         ends = {"sport": sport, "dport": sport + 1_000, "job": "train"}
                         flows.append(start(FlowSpec(f"h{a}", f"h{b}", RATE, 60.0, protocol, **ends)))
                 ports = [flow.sport for flow in flows]
-                reporting.until(lambda: all((flow := reporting.of(port)) and flow["hops"] for port in ports))
+                reporting.until(lambda: all((flow := reporting.of(port)) and flow["links"] for port in ports))
                 told = [reporting.of(port) for port in ports]
-                found = [(flow["protocol"], right(testbed, flow), flow["hops"]) for flow in told]
+                found = [(flow["protocol"], right(testbed, flow), flow["links"]) for flow in told]
                 results = [flow.stop() for flow in flows]
                 reporting.close()
                 return found, [result.loss for result in results]
@@ -145,7 +145,7 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
         import struct
 
         from fabrictime.testbed.topology import topology_file
-        from producers.local_socket import connect
+        from schemas.ipc import connect
 
         def opened(address: str) -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -191,7 +191,7 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
                     or list(way.reverse) != truth.likely_path_of(b.nic, a.nic, dport, port)
                 ]  # fmt: skip
                 (before,) = reporting.flows.values()
-                other = next(port for port, way in ways().items() if list(way.links) != before["hops"])
+                other = next(port for port, way in ways().items() if list(way.links) != before["links"])
                 moved = said | {"source_port": other, "flow": f"sock:{cookie}", "sent_bytes": 2000,
                                 "at_ns": time.monotonic_ns()}  # fmt: skip
                 program.sendall(json.dumps(moved).encode() + b"\n")
@@ -206,8 +206,8 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
 
     sport, other, links, wrong, before, after, expected, quiet = inside(body)
     assert not wrong
-    assert (before["source_port"], before["hops"]) == (sport, list(links))
+    assert (before["source_port"], before["links"]) == (sport, list(links))
     (flow,) = after.values()
     assert (flow["flow_id"], flow["source_port"]) == (before["flow_id"], other)
-    assert flow["hops"] == expected, "known already when it moved"
+    assert flow["links"] == expected, "known already when it moved"
     assert quiet

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas import codec, topics
+from tests.records import reason_record
 
 SECOND_NS = 1_000_000_000
 
@@ -96,7 +97,7 @@ class FabricRecords:
                 {
                     "path": 40_000 + k,
                     "leg": leg,
-                    "hops": self.hops(nic, peer, k % self.spines + 1),
+                    "links": self.hops(nic, peer, k % self.spines + 1),
                     "found": "TRACED",
                     "complete": True,
                     "since_ns": self.now_ns,
@@ -120,10 +121,10 @@ class FabricRecords:
             "before": "UP",
             "links": [link, self.back(link)],
             "since_ns": self.now_ns,
-            "judged_ns": self.now_ns,
+            "evaluated_ns": self.now_ns,
             "flaps_hour": 0,
             "flaps_total": 0,
-            "because": "PROBES",
+            "detected_by": "PROBES",
             "paths_dead": 4,
             "paths_living": 0,
             "probers": 2,
@@ -179,7 +180,7 @@ class FabricRecords:
             "source_port": 50_000 + number,
             "peer_port": 4791,
             "protocol": "ROCE",
-            "hops": self.hops(nic, peer, spine),
+            "links": self.hops(nic, peer, spine),
             "job": None,
             "tenant": None,
             "bytes_total": 10**9,
@@ -258,7 +259,7 @@ class FabricRecords:
             "to_path": flow["source_port"] + 1,
             "rate_bps": None,
             "expires_at_ns": at_ns + SECOND_NS,
-            "reason": {"kind": kind, "id": reason},
+            "reason": reason_record(reason, kind),
             "config_version": 1,
             "signature": b"",
             "text": f"{flow['nic']} to {flow['peer']}: {kind} {reason}",
@@ -295,18 +296,22 @@ class FabricRecords:
         self, first: int, suppressed: list[tuple[str, str, str, str]] | None, **fields: Any
     ) -> dict[str, Any]:
         """One round of the policy; `suppressed`: (flow, action, why, reason), None: as before."""
-        names = ("flow_id", "action", "why", "reason")
-        told = None if suppressed is None else [dict(zip(names, each, strict=True)) for each in suppressed]
+        names = ("flow_id", "action", "cause", "reason")
+        told = (
+        None if suppressed is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
+    )
         at_ns = fields.get("at_ns", self.now_ns)
         return {
             "shard": "fabric",
             "epoch": 7,
-            "first_round": first,
+            "first_cycle": first,
             "at_ns": at_ns,
             "inputs": [],
             "flows": 20,
             "movable": 18,
-            "rounds": [{"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "held": told}],
+            "cycles": [
+                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}
+            ],
             **fields,
         }
 

@@ -148,7 +148,7 @@ def _records(end_s):
     nic = {"nic": NICS[0], "host": "h0", "device": "eth0", "shard": "s0", "rail": None, "rack": None,
            "addresses": [], "probe_port": 0, "clock": "h0/system", "stamp": "KERNEL", "speed_bps": None,
            "mtu_bytes": None, "run": 1, "since_ns": 1, "announced_ns": 1, "capabilities": [],
-           "path_ports": [], "first_hop": None, "turn_ns": 0, "turn_shots": 0, "ud": None,
+           "path_ports": [], "first_hop": None, "slot_ns": 0, "slot_probes": 0, "ud": None,
            "stamp_error_ns": 0}  # fmt: skip
     made[topics.INVENTORY.name].append(Message(nic, NICS[0], end_s * 10**9))
     for topic, record, at_ns in _fabric(end_s):
@@ -174,10 +174,10 @@ def _fabric(end_s):
         ("h1/eth0", 1, "GREY", begin - 10**12, []),
     ):  # fmt: skip
         record = {"subject": subject, "kind": "LINK", "shard": "s0", "seq": seq, "state": state,
-                  "before": "UP", "links": [], "since_ns": since_ns, "judged_ns": since_ns,
-                  "flaps_hour": len(flaps), "flaps_total": 1, "flap_ns": flaps, "because": "PROBES",
+                  "before": "UP", "links": [], "since_ns": since_ns, "evaluated_ns": since_ns,
+                  "flaps_hour": len(flaps), "flaps_total": 1, "flap_ns": flaps, "detected_by": "PROBES",
                   "text": "words"}  # fmt: skip
-        yield topics.FLAPS, record, since_ns + 10**8
+        yield topics.LINK_HEALTH, record, since_ns + 10**8
     for window in range(end_s - WINDOWS, end_s):
         links = [
             {"link": link, "rate_bps": 10**9, "depth_mean_bytes": depth, "depth_max_bytes": 2 * depth,
@@ -213,15 +213,15 @@ def _fabric(end_s):
             **common, "alert_id": f"a{number}", "subject": CABLE, "kind": "LINK_DOWN",
             "state": "RAISED" if closed_ns is None else "CLEARED", "severity": "CRITICAL", "update": 0,
             "raised_ns": opened, "cleared_ns": closed_ns, "links": [LINK], "nics": [], "grouped": [],
-            "evidence": [{"topic": "t", "key": "k", "at_ns": 1, "text": "because"}],
+            "evidence": [{"topic": "t", "key": "k", "at_ns": 1, "text": "detected_by"}],
         }, middle  # fmt: skip
     flow = {"flow_id": "h1/b/sock:1", "state": "OPEN", "nic": "h1/eth0", "peer": "h2/eth0",
             "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2, "protocol": "TCP",
-            "hops": [LINK], "job": "llm", "tenant": None, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
+            "links": [LINK], "job": "llm", "tenant": None, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
             "rate_bps": 8e6, "can": ["MOVE"]}  # fmt: skip
     yield topics.FLOWS, {"host": "h1", "boot": "b", "report": 1, "shard": "s0", "system_ns": middle,
                          "whole": True, "flows": [flow]}, middle  # fmt: skip
-    way = {"path": 1, "leg": "REQUEST", "hops": [LINK], "found": "TRACED", "complete": True, "since_ns": 1,
+    way = {"path": 1, "leg": "REQUEST", "links": [LINK], "found": "TRACED", "complete": True, "since_ns": 1,
            "changes": 0}  # fmt: skip
     yield topics.PATHS, {"nic": "h1/eth0", "peer": "h2/eth0", "shard": "s0", "run": 1, "traced_ns": middle,
                          "paths": [way]}, middle  # fmt: skip
@@ -229,7 +229,7 @@ def _fabric(end_s):
             "action": "REROUTE", "flow_id": "h1/b/sock:1", "from_path": 1, "to_path": 2,
             "config_version": 1}  # fmt: skip
     yield topics.DECISIONS, {**step, "rate_bps": None, "expires_at_ns": middle + 10**9, "signature": b"",
-                             "reason": {"kind": "DOWN", "id": "x"}, "text": "words"}, middle  # fmt: skip
+                             "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None}, "text": "words"}, middle  # fmt: skip
     yield (
         topics.ACTIONS,
         {

@@ -18,8 +18,8 @@ LINK = "leaf1:swp3>spine1:swp1"
 def health(seq=1, **fields):
     return {
         "subject": "leaf1:swp3<>spine1:swp1", "kind": "LINK", "shard": "s0", "seq": seq, "state": "DOWN",
-        "before": "UP", "links": [LINK], "since_ns": T, "judged_ns": T + 40_000_000, "flaps_hour": 1,
-        "flaps_total": 3, "flap_ns": [T], "because": "PROBES", "text": "leaf1 to spine1 is DOWN", **fields,
+        "before": "UP", "links": [LINK], "since_ns": T, "evaluated_ns": T + 40_000_000, "flaps_hour": 1,
+        "flaps_total": 3, "flap_ns": [T], "detected_by": "PROBES", "text": "leaf1 to spine1 is DOWN", **fields,
     }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def contention(update=0, **fields):
 
 
 def alert(update=0, **fields):
-    evidence = {"topic": "fabric.flaps", "key": "k", "at_ns": T, "text": "24 paths dead"}
+    evidence = {"topic": "fabric.link-health", "key": "k", "at_ns": T, "text": "24 paths dead"}
     return {
         "alert_id": f"LINK_DOWN:{LINK}:{T}", "subject": LINK, "kind": "LINK_DOWN", "state": "RAISED",
         "severity": "CRITICAL", "shard": "s0", "update": update, "raised_ns": T, "updated_ns": T,
@@ -68,7 +68,7 @@ def flows(*ids, **fields):
             {
                 "flow_id": each, "state": "OPEN", "nic": "h1/eth1", "peer": "h2/eth1",
                 "source_address": "10.0.0.1", "peer_address": "10.0.0.2", "source_port": 50_000,
-                "peer_port": 4791, "protocol": "ROCE", "hops": [LINK], "job": "llm", "tenant": None,
+                "peer_port": 4791, "protocol": "ROCE", "links": [LINK], "job": "llm", "tenant": None,
                 "bytes_total": 10, "interval_ns": S, "bytes": 10, "rate_bps": 80.0, "rtt_ns": 9_000,
                 "retransmits": None, "busy_share": 0.5,
             }
@@ -82,7 +82,7 @@ def paths(since_ns=T, traced_ns=T, hops=(LINK,), **fields):
     return {
         "nic": "h1/eth1", "peer": "h2/eth1", "shard": "s0", "run": 1, "traced_ns": traced_ns,
         "paths": [
-            {"path": 40_000, "leg": "REQUEST", "hops": list(hops), "found": "TRACED", "complete": True,
+            {"path": 40_000, "leg": "REQUEST", "links": list(hops), "found": "TRACED", "complete": True,
              "since_ns": since_ns, "changes": 0}
         ],
         **fields,
@@ -93,7 +93,7 @@ def decision(seq=0, **fields):
     return {
         "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": T, "host": "h1",
         "action": "REROUTE", "flow_id": "h1/b/qp:eth1:1:1", "from_path": 50_000, "to_path": 50_001,
-        "expires_at_ns": T + S, "reason": {"kind": "DOWN", "id": "leaf1:swp3<>spine1:swp1/1"},
+        "expires_at_ns": T + S, "reason": {"kind": "DOWN", "subject": "leaf1:swp3<>spine1:swp1", "seq": 1, "window_id": None},
         "config_version": 3, "signature": b"", "text": "away from leaf1 to spine1", **fields,
     }  # fmt: skip
 
@@ -148,19 +148,19 @@ def test_each_table_keeps_the_fields_of_its_record():
     renamed = {"since_ns", "evidence_source", "evidence_offset"}
     assert names(codec.raw_schema("LinkHealth")) - renamed <= columns(tables.LINK_HEALTH)
     assert items("LinkQueues", "links") - {"slot", "depth_bytes"} <= columns(tables.LINK_QUEUES)
-    renamed = {"opened_ns", "flows", "others"}
+    renamed = {"opened_ns", "flows", "candidates"}
     assert names(codec.raw_schema("ContentionWindow")) - renamed <= columns(tables.CONTENTION)
     assert names(codec.raw_schema("Alert")) - {"raised_ns", "evidence"} <= columns(tables.ALERTS)
     assert items("FlowReports", "flows") <= columns(tables.FLOWS)
     assert items("PathMaps", "paths") | {"nic", "peer", "traced_ns"} <= columns(tables.PATHS)
     decided = names(codec.raw_schema("Decision")) - {"at_ns", "reason", "signature"}
-    assert decided | {"reason_kind", "reason_id"} <= columns(tables.DECISIONS)
+    assert decided | {"reason_kind", "reason_subject", "reason_seq", "reason_window_id"} <= columns(tables.DECISIONS)
     assert names(codec.raw_schema("ActionReport")) - {"at_ns"} <= columns(tables.ACTIONS)
 
 
 def test_a_link_s_state_is_a_row_and_what_is_told_of_it_again_overwrites(insert, client):
-    insert(topics.FLAPS, health(1), health(1, paths_dead=9))
-    insert(topics.FLAPS, health(1, paths_dead=12), health(2, state="UP", before="DOWN", since_ns=T + S))
+    insert(topics.LINK_HEALTH, health(1), health(1, paths_dead=9))
+    insert(topics.LINK_HEALTH, health(1, paths_dead=12), health(2, state="UP", before="DOWN", since_ns=T + S))
     got = ask(
         client,
         "SELECT seq, toString(state), paths_dead, toUnixTimestamp64Nano(since), links, flap_ns "
@@ -206,7 +206,7 @@ def test_flows_are_rows_by_report_and_keep_job_and_hops(insert, client):
     insert(topics.FLOWS, flows("h1/b/sock:1", "h1/b/sock:2"), flows("h1/b/sock:1", report=8))
     got = ask(
         client,
-        "SELECT flow_id, report, job, tenant, hops, rtt_ns, retransmits, rate_bps "
+        "SELECT flow_id, report, job, tenant, links, rtt_ns, retransmits, rate_bps "
         "FROM fabrictime.flows FINAL ORDER BY flow_id, report",
     )
     assert [row[:2] for row in got] == [("h1/b/sock:1", 7), ("h1/b/sock:1", 8), ("h1/b/sock:2", 7)]
@@ -218,14 +218,14 @@ def test_a_path_that_moved_leaves_both_ways_and_the_newest_is_told_by_its_trace(
     insert(topics.PATHS, paths())
     insert(topics.PATHS, paths(traced_ns=T + S))
     insert(topics.PATHS, paths(since_ns=T + 2 * S, traced_ns=T + 2 * S, hops=(other,)))
-    got = ask(client, "SELECT hops, since_ns, traced_ns FROM fabrictime.paths FINAL ORDER BY since_ns")
+    got = ask(client, "SELECT links, since_ns, traced_ns FROM fabrictime.paths FINAL ORDER BY since_ns")
     assert got == [([LINK], T, T + S), ([other], T + 2 * S, T + 2 * S)]
 
 
 @pytest.mark.parametrize(
     ("topic", "record", "words"),
     [
-        (topics.FLAPS, health(since_ns=5), "since_ns: 5, expected a time"),
+        (topics.LINK_HEALTH, health(since_ns=5), "since_ns: 5, expected a time"),
         (topics.QUEUES, queues(LINK, LINK), "a link stands there twice"),
         (topics.QUEUES, queues(LINK, window_start_ns=5), "window_start_ns: 5"),
         (topics.CONTENTION, contention(opened_ns=-1), "opened_ns: -1"),
@@ -243,7 +243,7 @@ def test_empty_records_and_tombstones_make_no_row():
     for topic, record in (
         (topics.QUEUES, queues()), (topics.QUEUES, queues(LINK, slot_ns=10**7, slots=5)),
         (topics.FLOWS, flows()), (topics.PATHS, paths(paths=[])),
-        (topics.FLAPS, None), (topics.ALERTS, None), (topics.CONTENTION, None),
+        (topics.LINK_HEALTH, None), (topics.ALERTS, None), (topics.CONTENTION, None),
     ):  # fmt: skip
         assert rows.rows_of(topic.name, [rows.Message(record, "k", T)]) == {}
 
@@ -254,13 +254,13 @@ def test_a_decision_is_a_row_and_so_is_each_thing_that_came_of_it(insert, client
         insert(topics.ACTIONS, action(), action("DUPLICATE"))
     got = ask(
         client,
-        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_id, "
+        "SELECT decision_id, host, action, flow_id, from_path, to_path, reason_kind, reason_subject, reason_seq, "
         "toUnixTimestamp64Nano(decided) FROM fabrictime.decisions FINAL ORDER BY seq",
     )
-    flow, cable = "h1/b/qp:eth1:1:1", "leaf1:swp3<>spine1:swp1/1"
+    flow, cable = "h1/b/qp:eth1:1:1", "leaf1:swp3<>spine1:swp1"
     assert got == [
-        ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, T),
-        ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, T),
+        ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, 1, T),
+        ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, 1, T),
     ]
     got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome")
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]

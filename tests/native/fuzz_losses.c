@@ -28,7 +28,7 @@ enum { IDLE, ASKED, LEFT, TOLD };
 
 typedef struct {
     int64_t sent;
-    int way, state;
+    int path_index, state;
 } request;
 
 typedef struct {
@@ -36,25 +36,25 @@ typedef struct {
     int64_t answered_sent;
     int64_t row[100000]; /* when those told lost were sent */
     int rows;
-} way;
+} path_index;
 
-static way ways[WAYS];
+static path_index ways[WAYS];
 static request requests[SLOTS];
 static int64_t since[PEERS];
 static int used[PEERS];
 
 static int counts(const request *r) {
-    return used[r->way / PATHS] && r->sent >= since[r->way / PATHS];
+    return used[r->path_index / PATHS] && r->sent >= since[r->path_index / PATHS];
 }
 
-static int in_a_row(const way *w) {
+static int loss_streak(const path_index *w) {
     int n = 0;
     for (int i = 0; i < w->rows; i++) n += w->row[i] > w->answered_sent;
     return n;
 }
 
 static void model_told(request *r) {
-    way *w = &ways[r->way];
+    path_index *w = &ways[r->path_index];
     w->lost++;
     if (w->rows < 100000) w->row[w->rows++] = r->sent;
 }
@@ -70,7 +70,7 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
     for (int i = 0; i < WAYS; i++) ways[i].answered_sent = INT64_MIN;
     int64_t now = 5000000000LL + (int64_t)chance(1000000000);
     for (int p = 0; p < PEERS; p++) {
-        ft_losses_meet(l, (uint32_t)p, 1, now);
+        ft_losses_add_peer(l, (uint32_t)p, 1, now);
         used[p] = 1;
         since[p] = now;
     }
@@ -86,7 +86,7 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
         case 2:
             if (r->state != IDLE) break;
             *r = (request){now, (int)chance(WAYS), ASKED};
-            ft_losses_sent(l, slot, (uint32_t)r->way, now);
+            ft_losses_sent(l, slot, (uint32_t)r->path_index, now);
             break;
         case 3:
         case 4:
@@ -99,12 +99,12 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
         case 5:
         case 6: {
             if (r->state == IDLE) break;
-            int told = ft_losses_answered(l, slot, now, now - r->sent);
-            CHECK(told == (r->state == TOLD));
+            int declared = ft_losses_answered(l, slot, now, now - r->sent);
+            CHECK(declared == (r->state == TOLD));
             if (counts(r)) {
-                way *w = &ways[r->way];
+                path_index *w = &ways[r->path_index];
                 w->answered++;
-                w->late += (uint64_t)told;
+                w->late += (uint64_t)declared;
                 if (r->sent > w->answered_sent) w->answered_sent = r->sent;
                 int kept =
                     0; /* its own loss is taken back, also where it stands later than the newest answered one */
@@ -127,15 +127,15 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
             {
                 uint32_t p = (uint32_t)chance(PEERS);
                 if (used[p] && chance(2)) {
-                    ft_losses_leave(l, p);
+                    ft_losses_remove_peer(l, p);
                     used[p] = 0;
                 } else {
-                    ft_losses_meet(l, p, !used[p], now);
+                    ft_losses_add_peer(l, p, !used[p], now);
                     used[p] = 1;
                     since[p] = now;
                 }
                 for (int i = 0; i < PATHS; i++) {
-                    way *w = &ways[p * PATHS + i];
+                    path_index *w = &ways[p * PATHS + i];
                     w->lost = w->answered = w->late = 0;
                     w->rows = 0;
                     w->answered_sent = INT64_MIN;
@@ -144,14 +144,14 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
             break;
         case 9: {
             if (chance(20)) break;
-            ft_way_news news[WAYS];
+            ft_path_news news[WAYS];
             uint32_t most = (uint32_t)chance(WAYS) + 1, n = ft_losses_take(l, now, news, most);
             CHECK(n <= most && !ft_losses_urgent(l));
             for (uint32_t i = 0; i < n; i++) {
-                way *w = &ways[news[i].way];
+                path_index *w = &ways[news[i].path_index];
                 CHECK(news[i].lost == w->lost && news[i].answered == w->answered && news[i].late == w->late);
-                int row = in_a_row(w);
-                CHECK(news[i].in_a_row == (uint32_t)row || (row > 16 && news[i].in_a_row >= 16));
+                int row = loss_streak(w);
+                CHECK(news[i].loss_streak == (uint32_t)row || (row > 16 && news[i].loss_streak >= 16));
                 CHECK(news[i].timeout == timeout);
                 CHECK((news[i].first_lost_age >= 0) == (row > 0));
                 CHECK(news[i].answered_age == (w->answered_sent == INT64_MIN ? -1 : now - w->answered_sent));
@@ -163,12 +163,12 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
         }
         default: {
             int64_t unjudged_ns = now - judged_at; /* what was due meanwhile had nobody to look at it */
-            ft_losses_judge(l, now);
+            ft_losses_evaluate(l, now);
             int waits;
             for (uint32_t i = 0; i < SLOTS; i++) {
                 request *q = &requests[i];
                 if (q->state != LEFT) continue;
-                if (ft_losses_told(l, i)) {
+                if (ft_losses_declared(l, i)) {
                     CHECK(counts(q) && now >= q->sent + timeout);
                     model_told(q);
                     q->state = TOLD;
@@ -190,19 +190,19 @@ static void against_model(int64_t timeout, int64_t step, int rounds) {
 static ft_losses *met(uint32_t peers, uint32_t paths, uint32_t slots, int64_t now) {
     ft_losses *l = ft_losses_new(peers, paths, slots, 2000000, 100000000);
     CHECK(l);
-    for (uint32_t p = 0; p < peers; p++) ft_losses_meet(l, p, 1, now);
+    for (uint32_t p = 0; p < peers; p++) ft_losses_add_peer(l, p, 1, now);
     return l;
 }
 
-static void leaves(ft_losses *l, uint32_t slot, uint32_t way, int64_t at) {
-    ft_losses_sent(l, slot, way, at);
+static void leaves(ft_losses *l, uint32_t slot, uint32_t path_index, int64_t at) {
+    ft_losses_sent(l, slot, path_index, at);
     ft_losses_left(l, slot, at);
 }
 
 /* A peer that is silent altogether waits for the long time-out; one that answers later requests does not. */
 static void overtaken(void) {
     static const int64_t MS = 1000000;
-    ft_way_news news[2];
+    ft_path_news news[2];
     int64_t now = 1000 * MS;
     ft_losses *l = met(2, 1, 8, now);
     for (int i = 0; i < 3000; i++) { /* the network is quick, the peer sometimes slow */
@@ -216,27 +216,27 @@ static void overtaken(void) {
     int64_t sent = now;
     leaves(l, 0, 0, sent);
     int waits;
-    for (now = sent; now < sent + 10 * MS; now += MS / 4) ft_losses_judge(l, now);
+    for (now = sent; now < sent + 10 * MS; now += MS / 4) ft_losses_evaluate(l, now);
     CHECK(ft_losses_take(l, now, news, 2) == 0); /* the peer may be starved */
     ft_losses_due(l, &waits);
     CHECK(waits);
     leaves(l, 1, 0, sent + 5 * MS);
     ft_losses_answered(l, 1, now, 30000);
-    ft_losses_judge(l, now);
+    ft_losses_evaluate(l, now);
     CHECK(ft_losses_urgent(l));
-    CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 0 &&
+    CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].loss_streak == 0 &&
           news[0].timeout == 2 * MS);
     sent = now;
     leaves(l, 2, 0, sent);
-    for (; now < sent + 99 * MS; now += MS / 4) ft_losses_judge(l, now);
-    CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].in_a_row == 1);
+    for (; now < sent + 99 * MS; now += MS / 4) ft_losses_evaluate(l, now);
+    CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].lost == 1 && news[0].loss_streak == 1);
     ft_losses_free(l);
 }
 
 /* Of answers that came after all, the stamps tell who was late: the network, or the peer. */
-static void held(void) {
+static void delayed(void) {
     static const int64_t MS = 1000000;
-    ft_way_news news[2];
+    ft_path_news news[2];
     int64_t now = 1000 * MS;
     ft_losses *l = met(1, 2, 8, now);
     for (int i = 0; i < 600; i++) {
@@ -252,20 +252,20 @@ static void held(void) {
         leaves(l, 2, 1, sent + 5 * MS);
         now = sent + 9 * MS;
         CHECK(!ft_losses_answered(l, 2, now, 4 * MS)); /* overtakes */
-        ft_losses_judge(l, now);
-        CHECK(ft_losses_take(l, now, news, 2) == 2 && ft_losses_told(l, 1));
+        ft_losses_evaluate(l, now);
+        CHECK(ft_losses_take(l, now, news, 2) == 2 && ft_losses_declared(l, 1));
         now = sent + 30 * MS;
         CHECK(ft_losses_answered(l, 1, now, 30 * MS));
-        CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].late == 1 && news[0].held == 0);
+        CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].late == 1 && news[0].delayed == 0);
         ft_losses_network(l, 1, 50 * MS, 0); /* was not told lost */
         ft_losses_network(l, 0, network ? 25 * MS : MS, 1);
         if (network)
-            CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].way == 0 && news[0].held == 1 &&
+            CHECK(ft_losses_take(l, now, news, 2) == 1 && news[0].path_index == 0 && news[0].delayed == 1 &&
                   !news[0].lost);
         CHECK(ft_losses_take(l, now, news, 2) == 0);
     }
     ft_losses_network(l, 0, 99 * MS, 1);
-    ft_losses_leave(l, 0);
+    ft_losses_remove_peer(l, 0);
     ft_losses_network(l, 0, 99 * MS, 1);
     CHECK(ft_losses_take(l, now, news, 2) == 0); /* it has left */
     ft_losses_free(l);
@@ -275,14 +275,14 @@ static void held(void) {
  * and then. */
 static ft_losses *two_that_live(int64_t *now) {
     static const int64_t MS = 1000000;
-    ft_way_news news[6];
+    ft_path_news news[6];
     *now = 1000 * MS;
     ft_losses *l = met(2, 3, 64, *now);
     for (int i = 0; i < 6000; i++) {
-        uint32_t way = (uint32_t)i % 5;
+        uint32_t path_index = (uint32_t)i % 5;
         *now += MS / 10;
-        leaves(l, 0, way, *now);
-        ft_losses_network(l, way, 20000, 0);
+        leaves(l, 0, path_index, *now);
+        ft_losses_network(l, path_index, 20000, 0);
         ft_losses_answered(l, 0, *now, i / 5 % 20 ? 50000 : 15 * MS);
     }
     ft_losses_take(l, *now, news, 6);
@@ -290,34 +290,34 @@ static ft_losses *two_that_live(int64_t *now) {
 }
 
 /* A peer is asked for a sign of life where nothing under way could tell whether it lives, and not without end. */
-static void signs(void) {
+static void tail_probes(void) {
     static const int64_t MS = 1000000;
     int64_t now;
     ft_losses *l = two_that_live(&now);
-    ft_way_news news[6];
+    ft_path_news news[6];
     uint32_t ways[2];
 
     now += MS;
     int64_t sent = now;
     leaves(l, 1, 0, sent);
-    ft_losses_judge(l, now += 3 * MS);
+    ft_losses_evaluate(l, now += 3 * MS);
     CHECK(ft_losses_silent(l) == 1 && !ft_losses_urgent(l));
-    CHECK(ft_losses_ask(l, now, ways, 0) == 0 && ft_losses_silent(l) == 1);
-    CHECK(ft_losses_ask(l, now, ways, 2) == 1 && ways[0] == 2); /* answered after way 1 was */
+    CHECK(ft_losses_tail_probes(l, now, ways, 0) == 0 && ft_losses_silent(l) == 1);
+    CHECK(ft_losses_tail_probes(l, now, ways, 2) == 1 && ways[0] == 2); /* answered after way 1 was */
     CHECK(ft_losses_silent(l) == 0);
     leaves(l, 2, ways[0], now);
-    ft_losses_judge(l, now += MS);
+    ft_losses_evaluate(l, now += MS);
     CHECK(ft_losses_silent(l) == 0); /* it is under way */
     ft_losses_answered(l, 2, now, 30000);
-    ft_losses_judge(l, now);
+    ft_losses_evaluate(l, now);
     CHECK(ft_losses_take(l, now, news, 6) == 2); /* lost, and the sign, 4 ms after it was sent */
 
     leaves(l, 1, 0, now);
     leaves(l, 2, 1, now + MS); /* late enough to overtake it */
-    ft_losses_judge(l, now += 5 * MS / 2);
+    ft_losses_evaluate(l, now += 5 * MS / 2);
     CHECK(ft_losses_silent(l) == 0);
     ft_losses_answered(l, 2, now, 30000);
-    ft_losses_judge(l, now);
+    ft_losses_evaluate(l, now);
     ft_losses_take(l, now, news, 6);
 
     /* a peer that says nothing any more: each sign is waited for twice as long, four of them; the other has its own */
@@ -326,8 +326,8 @@ static void signs(void) {
     leaves(l, 3, 0, now);
     leaves(l, 4, 3, now);
     for (int64_t end = now + 1000 * MS; now < end; now += MS / 4) {
-        ft_losses_judge(l, now);
-        uint32_t n = ft_losses_ask(l, now, ways, 2);
+        ft_losses_evaluate(l, now);
+        uint32_t n = ft_losses_tail_probes(l, now, ways, 2);
         for (uint32_t i = 0; i < n; i++) {
             leaves(l, slot++, ways[i], now);
             if (ways[i] >= 3) continue; /* the other peer answers none either: counted once */
@@ -342,8 +342,8 @@ static void signs(void) {
     leaves(l, 5, 1, now); /* it is back */
     ft_losses_answered(l, 5, now, 30000);
     leaves(l, 6, 0, now);
-    ft_losses_judge(l, now += 3 * MS);
-    CHECK(ft_losses_ask(l, now, ways, 2) == 1 && ways[0] == 1);
+    ft_losses_evaluate(l, now += 3 * MS);
+    CHECK(ft_losses_tail_probes(l, now, ways, 2) == 1 && ways[0] == 1);
     ft_losses_free(l);
 
     /* a path that goes on losing needs no more, and a peer that answers over no other path has none to be asked over */
@@ -352,8 +352,8 @@ static void signs(void) {
     for (int i = 0; i < 200; i++) {
         leaves(l, 1, 0, now += MS);
         for (int step = 0; step < 40; step++) {
-            ft_losses_judge(l, now += MS / 4);
-            if (!ft_losses_ask(l, now, ways, 2)) continue;
+            ft_losses_evaluate(l, now += MS / 4);
+            if (!ft_losses_tail_probes(l, now, ways, 2)) continue;
             CHECK(ways[0] == 1 || ways[0] == 2);
             asked++;
             leaves(l, 2, ways[0], now);
@@ -363,9 +363,9 @@ static void signs(void) {
     CHECK(asked >= 7 && asked <= 9);
     now += 2000 * MS;
     leaves(l, 1, 3, now);
-    ft_losses_judge(l, now += 3 * MS);
-    CHECK(ft_losses_silent(l) == 1 && ft_losses_ask(l, now, ways, 2) == 0 && ft_losses_silent(l) == 0);
-    ft_losses_leave(l, 0);
+    ft_losses_evaluate(l, now += 3 * MS);
+    CHECK(ft_losses_silent(l) == 1 && ft_losses_tail_probes(l, now, ways, 2) == 0 && ft_losses_silent(l) == 0);
+    ft_losses_remove_peer(l, 0);
     ft_losses_free(l);
 }
 
@@ -382,8 +382,8 @@ static void slow(void) {
             ft_losses_answered(l, s, now, 50000);
             due[s] = 0;
         }
-        ft_losses_judge(l, now);
-        uint32_t n = ft_losses_ask(l, now, ways, 2);
+        ft_losses_evaluate(l, now);
+        uint32_t n = ft_losses_tail_probes(l, now, ways, 2);
         if (!n && step % 40 == 0) {
             ways[n++] = 0;
             sent++;
@@ -425,10 +425,10 @@ static void wild(void) {
             ft_losses_over(l, slot);
             break;
         case 5:
-            ft_losses_judge(l, now);
+            ft_losses_evaluate(l, now);
             break;
         case 6: {
-            uint32_t most = (uint32_t)chance(PEERS + 1), n = ft_losses_ask(l, now, asked, most), met = 0;
+            uint32_t most = (uint32_t)chance(PEERS + 1), n = ft_losses_tail_probes(l, now, asked, most), met = 0;
             CHECK(n <= most && ft_losses_silent(l) <= PEERS);
             for (uint32_t i = 0; i < n; i++) {
                 CHECK(asked[i] < WAYS && used[asked[i] / PATHS] && !(met & 1U << asked[i] / PATHS));
@@ -440,9 +440,9 @@ static void wild(void) {
         case 7:
             if (chance(100)) break;
             if (used[peer])
-                ft_losses_leave(l, peer);
+                ft_losses_remove_peer(l, peer);
             else
-                ft_losses_meet(l, peer, (int)chance(2), now);
+                ft_losses_add_peer(l, peer, (int)chance(2), now);
             used[peer] = !used[peer];
             break;
         case 8:
@@ -461,8 +461,8 @@ static void wild(void) {
 /* A queue comes up and stands: the first answer that it holds up makes its way patient, for a while after the last. */
 static void queue(void) {
     static const int64_t MS = 1000000;
-    ft_way_news news[1];
-    int64_t now = 1000 * MS, lost = 0, held = 0;
+    ft_path_news news[1];
+    int64_t now = 1000 * MS, lost = 0, delayed = 0;
     ft_losses *l = met(1, 1, 8, now);
     for (int i = 0; i < 600; i++) {
         now += MS;
@@ -475,32 +475,32 @@ static void queue(void) {
     for (int i = 0; i < 8; i++) { /* each takes 9 ms, the next leaves after 50 */
         int64_t sent = now += 50 * MS;
         leaves(l, 1, 0, sent);
-        for (; now < sent + 9 * MS; now += MS / 4) ft_losses_judge(l, now);
-        int told = ft_losses_answered(l, 1, now, 9 * MS);
-        ft_losses_network(l, 0, 9 * MS, told);
+        for (; now < sent + 9 * MS; now += MS / 4) ft_losses_evaluate(l, now);
+        int declared = ft_losses_answered(l, 1, now, 9 * MS);
+        ft_losses_network(l, 0, 9 * MS, declared);
         CHECK(ft_losses_take(l, now, news, 1) == 1);
         CHECK(news[0].timeout == 18 * MS);
         lost += news[0].lost;
-        held += news[0].held;
+        delayed += news[0].delayed;
     }
-    CHECK(lost == 1 && held == 8);
+    CHECK(lost == 1 && delayed == 8);
     for (int i = 0; i < 4; i++) { /* small ones do not prolong what a great one began */
         now += 150 * MS;
         leaves(l, 2, 0, now);
         ft_losses_answered(l, 2, now + 3 * MS, 3 * MS);
         ft_losses_network(l, 0, 3 * MS, 0);
     }
-    CHECK(ft_losses_take(l, now, news, 1) == 1 && news[0].timeout < 6 * MS && news[0].held == 3);
+    CHECK(ft_losses_take(l, now, news, 1) == 1 && news[0].timeout < 6 * MS && news[0].delayed == 3);
     int64_t sent = now += 50 * MS;
     leaves(l, 1, 0, sent);
-    for (; now < sent + 99 * MS; now += MS / 4) ft_losses_judge(l, now);
+    for (; now < sent + 99 * MS; now += MS / 4) ft_losses_evaluate(l, now);
     ft_losses_network(l, 0, 90 * MS, ft_losses_answered(l, 1, now, 99 * MS));
     CHECK(ft_losses_take(l, now, news, 1) == 1 && news[0].timeout == 50 * MS);
     now += 500 * MS;
     leaves(l, 2, 0, now);
     ft_losses_network(l, 0, 20000, 0);
     ft_losses_answered(l, 2, now + 30000, 30000);
-    CHECK(ft_losses_take(l, now, news, 1) == 1 && news[0].timeout < 6 * MS && !news[0].held);
+    CHECK(ft_losses_take(l, now, news, 1) == 1 && news[0].timeout < 6 * MS && !news[0].delayed);
     ft_losses_free(l);
 }
 
@@ -511,9 +511,9 @@ int main(void) {
         against_model(400000000, 8000000, 30000); /* further than the wheel reaches */
     }
     overtaken();
-    held();
+    delayed();
     queue();
-    signs();
+    tail_probes();
     slow();
     wild();
     puts("clean");

@@ -82,9 +82,12 @@ class Peer:
 @contextlib.contextmanager
 def running(command: list[str | Path], **environment: str) -> Iterator[subprocess.Popen[str]]:
     started = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env=os.environ | {"LD_PRELOAD": str(qp.library())} | environment,
-    )  # fmt: skip
+    )
     with started:
         try:
             yield started

@@ -15,7 +15,18 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-CORE = ("decode.c", "encode.c", "window.c", "fit.c", "margin.c", "reduce.c", "mesh.c")
+CORE = (
+    "decode.c",
+    "encode.c",
+    "window.c",
+    "fit.c",
+    "margin.c",
+    "reduce.c",
+    "mesh.c",
+    "mesh_start.c",
+    "mesh_solve.c",
+    "mesh_sigma.c",
+)
 
 
 @pytest.mark.parametrize(

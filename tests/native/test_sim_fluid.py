@@ -16,19 +16,32 @@ MS = 1e6
 
 def fluid_of(fleet, **more):
     return Fluid(
-        **{"rate_bps": fleet.rate_bps, "delay_ns": fleet.delay_ns, "buffer_bytes": fleet.buffer_bytes,
-           "kind": fleet.kind, "nics": fleet.nics, "rate_pps": 0, **more}
-    )  # fmt: skip
+        **{
+            "rate_bps": fleet.rate_bps,
+            "delay_ns": fleet.delay_ns,
+            "buffer_bytes": fleet.buffer_bytes,
+            "kind": fleet.kind,
+            "nics": fleet.nics,
+            "rate_pps": 0,
+            **more,
+        }
+    )
 
 
 def funnel(senders, **more):
     """`senders` NICs with a link each, and one link that all of them share on to NIC `senders`."""
     links = senders + 1
     return Fluid(
-        **{"rate_bps": np.full(links, RATE), "delay_ns": np.full(links, 600),
-           "buffer_bytes": np.full(links, 1_000_000), "kind": [0] * senders + [1], "nics": senders + 1,
-           "rate_pps": 0, **more}
-    )  # fmt: skip
+        **{
+            "rate_bps": np.full(links, RATE),
+            "delay_ns": np.full(links, 600),
+            "buffer_bytes": np.full(links, 1_000_000),
+            "kind": [0] * senders + [1],
+            "nics": senders + 1,
+            "rate_pps": 0,
+            **more,
+        }
+    )
 
 
 def line_of(fluid, count):
@@ -282,10 +295,16 @@ def test_wrong_arguments_are_named(call, message):
 def fork(ways, **more):
     """One NIC with a link of its own and then `ways` links side by side, of which each leads to NIC 1."""
     return Fluid(
-        **{"rate_bps": np.full(ways + 2, RATE), "delay_ns": np.full(ways + 2, 600),
-           "buffer_bytes": np.full(ways + 2, 1_000_000), "kind": [0, *[2] * ways, 1], "nics": 2,
-           "rate_pps": 0, **more}
-    )  # fmt: skip
+        **{
+            "rate_bps": np.full(ways + 2, RATE),
+            "delay_ns": np.full(ways + 2, 600),
+            "buffer_bytes": np.full(ways + 2, 1_000_000),
+            "kind": [0, *[2] * ways, 1],
+            "nics": 2,
+            "rate_pps": 0,
+            **more,
+        }
+    )
 
 
 def used(fluid, before):
@@ -338,9 +357,13 @@ def test_a_step_begins_for_two_ends_once_both_have_done_the_one_before():
     step of 0 with 1 does not wait for them, the one of 1 with 2 does."""
     links = 6
     fluid = Fluid(
-        rate_bps=np.full(links, RATE), delay_ns=np.full(links, 600), buffer_bytes=np.full(links, 1_000_000),
-        kind=[0] * links, nics=links, rate_pps=0,
-    )  # fmt: skip
+        rate_bps=np.full(links, RATE),
+        delay_ns=np.full(links, 600),
+        buffer_bytes=np.full(links, 1_000_000),
+        kind=[0] * links,
+        nics=links,
+        rate_pps=0,
+    )
     flows = [fluid.add_flow(nic, RATE) for nic in range(links)]
     for nic, flow in enumerate(flows):
         fluid.set_flow_path(flow, [nic])

@@ -231,8 +231,14 @@ def test_probes_of_one_path_never_overtake():
 @settings(max_examples=60, deadline=None)
 def test_nothing_is_lost_unseen(seed, links, flows, room, until, lossy):
     rng = np.random.default_rng(seed)
-    sim = PacketSim(rng.uniform(1e9, 1e11, links), rng.integers(0, 2_000, links), room * 1000, slot_ns=50_000,
-                    seed=seed, ecn=(2_000, 20_000, 0.2))  # fmt: skip
+    sim = PacketSim(
+        rng.uniform(1e9, 1e11, links),
+        rng.integers(0, 2_000, links),
+        room * 1000,
+        slot_ns=50_000,
+        seed=seed,
+        ecn=(2_000, 20_000, 0.2),
+    )
     if lossy:
         sim.set_loss(range(links), rng.random(links) * 0.2)
 

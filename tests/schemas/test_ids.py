@@ -6,7 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.ids import cable_id, clock_id, link_id, nic_id, split_nic
+from schemas.ids import (
+    cable_ends,
+    cable_id,
+    clock_id,
+    device_of,
+    far_node,
+    flow_id,
+    flow_parts,
+    host_of,
+    link_ends,
+    link_id,
+    near_node,
+    nic_id,
+    nic_parts,
+    pair_key,
+    pair_parts,
+    reverse_link,
+    window_id,
+    window_parts,
+)
 
 part = st.text(st.characters(codec="utf-8"), min_size=1, max_size=128).filter(
     lambda text: not any(c in "/>" or c.isspace() or not c.isprintable() for c in text)
@@ -16,7 +35,7 @@ plain = part.filter(lambda text: ":" not in text)
 
 @given(part, part)
 def test_a_nic_comes_apart_as_it_was_made(host, device):
-    assert split_nic(nic_id(host, device)) == (host, device)
+    assert nic_parts(nic_id(host, device)) == (host, device)
 
 
 @given(part, part, part, part)
@@ -53,7 +72,7 @@ def test_parts_that_would_break_an_id(bad):
 @pytest.mark.parametrize("bad", ["", "host", "/eth0", "host/", "a/b/c", "a /b"])
 def test_what_is_no_nic(bad):
     with pytest.raises(ValueError):
-        split_nic(bad)
+        nic_parts(bad)
 
 
 @pytest.mark.parametrize("bad", ["", "a:b", "a:b>c:d>e:f"])
@@ -65,3 +84,39 @@ def test_what_is_no_link(bad):
 def test_clocks():
     assert clock_id("h1") == "h1/system"
     assert clock_id("h1", "ptp0") == "h1/ptp0"
+
+
+@given(plain, plain, plain, plain)
+def test_a_link_comes_apart_as_it_was_made(node, port, far, far_port):
+    link = link_id(node, port, far, far_port)
+    assert link_ends(link) == (f"{node}:{port}", f"{far}:{far_port}")
+    assert (near_node(link), far_node(link)) == (node, far)
+    assert reverse_link(reverse_link(link)) == link
+
+
+@given(part, part, part.map("sock:{}".format))
+def test_a_flow_comes_apart_as_it_was_made(host, boot, key):
+    assert flow_parts(flow_id(host, boot, key)) == (host, boot, key)
+    assert host_of(flow_id(host, boot, key)) == host
+
+
+def test_a_window_comes_apart_as_it_was_made():
+    link = link_id("leaf1", "swp1", "spine1", "swp3")
+    assert window_parts(window_id("pod/1".partition("/")[0], link, 17)) == ("pod", link, 17)
+    for bad in ("", "x", "shard/link", "shard/link/late"):
+        with pytest.raises(ValueError, match="window id"):
+            window_parts(bad)
+
+
+def test_pairs_hosts_and_devices():
+    assert pair_parts(pair_key("h1/eth0", "h2/eth0")) == ("h1/eth0", "h2/eth0")
+    assert (host_of("h1/eth0"), host_of("h1"), device_of("h1/eth0")) == ("h1", "h1", "eth0")
+    assert cable_ends("a:1<>b:2") == ("a:1", "b:2")
+    for parse, bad in (
+        (pair_parts, "h1"),
+        (cable_ends, "a:1>b:2"),
+        (flow_parts, "h1/boot"),
+        (link_ends, "a:1"),
+    ):
+        with pytest.raises(ValueError, match=repr(bad)):
+            parse(bad)

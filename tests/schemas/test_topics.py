@@ -53,7 +53,7 @@ def test_every_schema_travels_on_a_topic():
     from pathlib import Path
 
     here = {path.stem for path in Path(codec.__file__).parent.glob("*.avsc")}
-    local = {"ProberWord"}  # from a host's prober to its actuator, over a socket
+    local = {"PathStatusReport"}  # from a host's prober to its actuator, over a socket
     assert here - local == {topic.record for topic in TOPICS.values()}
 
 

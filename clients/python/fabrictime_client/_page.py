@@ -131,9 +131,35 @@ def time_namespace() -> int:
 
 def read_line(copy: bytes, sequence: int) -> Line | None:
     """Return the line of a copy; None where the bytes are not one: torn, or spoilt."""
-    (crc, state, flags, raw_at, fabric_at, rate, slew, slew_end, bound, growth, wander, holdover, expires,
-     look_again, steps, window, _, _, clocks, nics, tables_crc, holdover_ms, written, expires_ms, _,
-     source, domain) = LINE.unpack_from(copy)  # fmt: skip
+    (
+        crc,
+        state,
+        flags,
+        raw_at,
+        fabric_at,
+        rate,
+        slew,
+        slew_end,
+        bound,
+        growth,
+        wander,
+        holdover,
+        expires,
+        reopen,
+        steps,
+        window,
+        _,
+        _,
+        clocks,
+        nics,
+        tables_crc,
+        holdover_ms,
+        written,
+        expires_ms,
+        _,
+        source,
+        domain,
+    ) = LINE.unpack_from(copy)
     if crc != zlib.crc32(copy[4:LINE_BYTES]) or state > SYNCED or clocks > CLOCKS or nics > NICS:
         return None
     if not all(map(math.isfinite, (rate, slew, bound, growth, wander))) or bound < 0 or growth < 0:
@@ -141,7 +167,7 @@ def read_line(copy: bytes, sequence: int) -> Line | None:
     if wander < 0 or abs(rate) > 1e9 or abs(slew) > 1e9 or bound > 1e18 or abs(fabric_at) > MOST_NS:
         return None
     slew_ns = max(0, slew_end - raw_at)
-    holdover_ns, expires_ns, look_again_ns = (at - raw_at for at in (holdover, expires, look_again))
+    holdover_ns, expires_ns, look_again_ns = (at - raw_at for at in (holdover, expires, reopen))
     usable_ns = min(expires_ns, look_again_ns)
     if state == SYNCED:
         usable_ns = min(usable_ns, holdover_ns)
@@ -153,14 +179,38 @@ def read_line(copy: bytes, sequence: int) -> Line | None:
     hot = hot_after
     if slew_ns:
         hot = (
-            sequence, raw_at, fabric_at, 0.0, rate + slew, bound + steep * slew_ns, growth - steep, wander,
+            sequence,
+            raw_at,
+            fabric_at,
+            0.0,
+            rate + slew,
+            bound + steep * slew_ns,
+            growth - steep,
+            wander,
             min(usable_ns, slew_ns),
-        )  # fmt: skip
+        )
     return Line(
-        hot, hot_after, sequence, raw_at, slew_ns, holdover_ns, expires_ns, look_again_ns, state,
-        bool(flags & RETIRED), steps, window, _text(domain), _text(source), expires_ms * 1_000_000,
-        holdover_ms * 1_000_000, tables_crc, clocks, nics, written,
-    )  # fmt: skip
+        hot,
+        hot_after,
+        sequence,
+        raw_at,
+        slew_ns,
+        holdover_ns,
+        expires_ns,
+        look_again_ns,
+        state,
+        bool(flags & RETIRED),
+        steps,
+        window,
+        _text(domain),
+        _text(source),
+        expires_ms * 1_000_000,
+        holdover_ms * 1_000_000,
+        tables_crc,
+        clocks,
+        nics,
+        written,
+    )
 
 
 def read_tables(copy: bytes, line: Line) -> Tables | None:

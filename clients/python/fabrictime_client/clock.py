@@ -135,9 +135,15 @@ class Clock:
         raw_ns = _raw_ns(_RAW)
         state = STATES[self._state(line, raw_ns - line.raw_at_ns)]
         return Status(
-            state, self.host, line.domain, line.source, line.window, line.steps,
-            raw_ns - line.written_raw_ns, tuple(sorted(tables)),
-        )  # fmt: skip
+            state,
+            self.host,
+            line.domain,
+            line.source,
+            line.window,
+            line.steps,
+            raw_ns - line.written_raw_ns,
+            tuple(sorted(tables)),
+        )
 
     def close(self) -> None:
         """Let go of the page. A closed clock raises ValueError."""
@@ -278,8 +284,10 @@ def _why_not(found: _page.ClockLine, away_ns: int, stamp_ns: int, line: Line) ->
         return "stamp %d is from before a step of that clock" % stamp_ns
     reach_s = line.reach_ns / 1e9
     return "stamp %d is %.1f s from what was measured, expected within %.1f s" % (
-        stamp_ns, away_ns / 1e9, reach_s,
-    )  # fmt: skip
+        stamp_ns,
+        away_ns / 1e9,
+        reach_s,
+    )
 
 
 __all__: list[str] = ["Clock", "Reading", "Status", "default_path"]

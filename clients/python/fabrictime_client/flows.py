@@ -50,8 +50,14 @@ def pace_tcp(sock: socket.socket, rate_bps: int) -> int:
 class Flow:
     """One flow, made by `FlowOwner.add`. `key` names it for good, whatever sockets carry it."""
 
-    def __init__(self, owner: FlowOwner, sock: socket.socket, said: dict[str, Any], move: Move | None,
-                 pace: Pace | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        owner: FlowOwner,
+        sock: socket.socket,
+        said: dict[str, Any],
+        move: Move | None,
+        pace: Pace | None,
+    ) -> None:
         self._owner = owner
         self._said = said
         self._move, self._pace = move, pace
@@ -202,9 +208,10 @@ class FlowOwner:
                 self.refused.append(line[:_LINE_BYTES])
                 continue
             if (
-                len(words) not in (4, 5) or words[0] not in ("MOVE", "PACE")
+                len(words) not in (4, 5)
+                or words[0] not in ("MOVE", "PACE")
                 or not (_number(words[1]) and _number(words[3]))
-            ):  # fmt: skip
+            ):
                 self._control.say("ERROR expected MOVE or PACE, id, key and value, not %s" % line[:80])
                 continue
             named = self._flows.get(words[2])

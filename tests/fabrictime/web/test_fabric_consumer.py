@@ -35,9 +35,9 @@ def follow(log_address: str) -> Iterator[Callable[..., tuple[FabricState, Fabric
 def test_old_and_new_records_are_read(records: Any, log_address: str, follow: Any, until: Any) -> None:
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
-    fabric.publish(*fabric.fleet(), ("fabric.flaps", fabric.cable(link), fabric.health(link, "DOWN")))
-    state, consumer, changes = follow()
-    until("caught up", lambda: consumer.status.caught_up)
+    fabric.publish(*fabric.fleet(), ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN")))
+    state, feed, said = follow()
+    until("caught up", lambda: feed.status.caught_up)
     assert (len(state.nics), state.link_index.pairs, len(state.subjects)) == (8, 56, 1)
     assert consumer.status.error is None
     fabric.publish(
@@ -57,7 +57,7 @@ def test_old_and_new_records_are_read(records: Any, log_address: str, follow: An
             == 1
         )
         assert state.queues.newest(state.cable_graph.known(link) or 0) is not None
-    fabric.publish(("fabric.flaps", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
+    fabric.publish(("fabric.link-health", fabric.cable(link), None), ("fabric.inventory", "h1/eth1", None))
     until("gone", lambda: not state.subjects and len(state.nics) == 7)
 
 
@@ -71,7 +71,7 @@ def test_blocks_of_short_slots_are_skipped_and_bad_records_counted(
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": log_address, "log_level": 0})
-    for topic in ("fabric.queues", "fabric.flaps", "fabric.flows", "fabric.inventory"):
+    for topic in ("fabric.queues", "fabric.link-health", "fabric.flows", "fabric.inventory"):
         producer.produce(topic, b"no record", b"key")
     producer.produce("fabric.queues", codec.encode("LinkQueues", block)[:14], b"key")
     assert producer.flush(20) == 0

@@ -72,10 +72,10 @@ def test_picture_of_the_fabric(
     down = now - 1_500 * S
     cable = fabric.cable(grey)
     fabric.publish(
-        ("fabric.flaps", cable, fabric.health(grey, "DOWN", since_ns=down, text="dead")),
-        ("fabric.flaps", cable, fabric.health(grey, "UP", since_ns=down + 90 * S, before="DOWN")),
+        ("fabric.link-health", cable, fabric.health(grey, "DOWN", since_ns=down, text="dead")),
+        ("fabric.link-health", cable, fabric.health(grey, "UP", since_ns=down + 90 * S, before="DOWN")),
         (
-            "fabric.flaps",
+            "fabric.link-health",
             cable,
             fabric.health(
                 grey,

@@ -126,7 +126,7 @@ class ScriptedResponder:
         self.run, self.random = run, random.Random(seed)
         self.lie = (t2_ns, t3_ns)
         self.t3: dict[int, int] = {}
-        self.held: list[tuple[bytes, Address]] = []
+        self.delayed: list[tuple[bytes, Address]] = []
         self.dropped = self.asked = self.collects = 0
         self.stopping = False
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -179,18 +179,18 @@ class ScriptedResponder:
     def _send(self, body: bytes, asker: Address) -> None:
         packet = body + mac(KEY, self.address, asker, body)
         if self._luck("reorder"):
-            self.held.append((packet, asker))
+            self.delayed.append((packet, asker))
             return
         self.sock.sendto(packet, asker)
         if self._luck("double"):
             self.sock.sendto(packet, asker)
-        if len(self.held) > 8:
+        if len(self.delayed) > 8:
             self._let_go()
 
     def _let_go(self) -> None:
-        self.random.shuffle(self.held)
-        while self.held:
-            self.sock.sendto(*self.held.pop())
+        self.random.shuffle(self.delayed)
+        while self.delayed:
+            self.sock.sendto(*self.delayed.pop())
 
 
 @pytest.fixture

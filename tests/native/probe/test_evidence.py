@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from native.core.probe import Engine, Evidence, Peer, WayNews
+from native.core.probe import Engine, Evidence, PathEvidence, Peer
 
 MakeNic = Callable[..., Any]
 MakeResponder = Callable[..., Any]
@@ -40,14 +40,14 @@ class Told:
             select.select([self.engine.evidence_fd], [], [], 0.05)
             self.take()
 
-    def ways(self) -> list[WayNews]:
-        return [way for event in self.events for way in event.ways]
+    def paths(self) -> list[PathEvidence]:
+        return [way for event in self.events for way in event.paths]
 
     def sum(self, name: str) -> int:
-        return sum(getattr(way, name) for way in self.ways())
+        return sum(getattr(way, name) for way in self.paths())
 
     def row(self) -> int:
-        newest = {(way.peer, way.path): way.in_a_row for way in self.ways()}
+        newest = {(way.peer, way.path): way.loss_streak for way in self.paths()}
         return max(newest.values(), default=0)
 
 
@@ -71,7 +71,7 @@ def test_what_is_answered_is_counted_once_and_nothing_is_lost(make_nic: MakeNic)
     assert (told.sum("answered"), asked()) == (sent, sent), "each once"
     assert told.sum("lost") == told.sum("late")
     assert a.engine.counters()["lost"] == 0
-    way = next(way for way in told.ways() if not way.lost and not way.in_a_row)
+    way = next(way for way in told.paths() if not way.lost and not way.loss_streak)
     assert way.peer == "b/lo"
     assert way.path in a.engine.path_ports
     assert 0 <= way.arrived_age_ns <= way.answered_age_ns
@@ -91,13 +91,13 @@ def test_a_peer_that_falls_silent_is_told_with_the_age_of_its_last_answer(make_n
     b.stop()
     told.until(lambda: told.row() >= 3)
     took_ns = (time.monotonic() - stopped) * 1e9
-    news = next(way for way in reversed(told.ways()) if way.in_a_row >= 3)
+    news = next(way for way in reversed(told.paths()) if way.loss_streak >= 3)
     assert 0 <= news.last_lost_age_ns <= news.first_lost_age_ns < took_ns
     assert news.first_lost_age_ns < news.answered_age_ns < took_ns + 1e9
     assert news.timeout_ns <= 400e6
     b.start()
     told.until(lambda: told.row() == 0)
-    assert told.ways()[-1].answered_age_ns >= 0
+    assert told.paths()[-1].answered_age_ns >= 0
 
 
 def test_losses_are_those_that_were_dropped_each_told_once(
@@ -117,7 +117,7 @@ def test_losses_are_those_that_were_dropped_each_told_once(
     counters = a.engine.counters()
     assert told.sum("answered") + told.sum("lost") - told.sum("late") == counters["requests_sent"]
     assert told.sum("lost") - told.sum("late") == counters["lost"] >= responder.dropped
-    assert told.sum("late") == counters["taken_back"]
+    assert told.sum("late") == counters["spurious"]
 
 
 def test_an_answer_that_comes_late_takes_the_loss_back(
@@ -130,7 +130,7 @@ def test_an_answer_that_comes_late_takes_the_loss_back(
     told = Told(a.engine)
     told.until(lambda: told.sum("late") > 15)
     for event in told.events:
-        for way in event.ways:
+        for way in event.paths:
             assert way.late <= way.answered
     assert told.sum("lost") >= told.sum("late")
     a.until(lambda: a.samples() > 500)
@@ -156,7 +156,7 @@ def test_a_peer_that_is_no_longer_asked_leaves_no_losses_to_who_comes_after(make
     told.until(asked)
     # b may have slept; what is not b's never comes back
     told.until(lambda: told.sum("lost") == told.sum("late"))
-    assert {way.peer for way in told.ways()} == {"b/lo"}
+    assert {way.peer for way in told.paths()} == {"b/lo"}
 
 
 def test_a_peer_at_a_new_address_begins_anew(make_nic: MakeNic) -> None:
@@ -182,8 +182,8 @@ def test_news_beyond_what_is_taken_comes_with_the_next(make_nic: MakeNic) -> Non
     a.until(lambda: a.samples() > 500)
     first = a.engine.evidence(3)
     second = a.engine.evidence()
-    assert len(first.ways) == 3
-    assert len({way.path for way in (*first.ways, *second.ways)}) == 8
+    assert len(first.paths) == 3
+    assert len({way.path for way in (*first.paths, *second.paths)}) == 8
 
 
 def test_requests_without_a_way_out_are_told_as_stuck_and_not_as_lost(make_nic: MakeNic) -> None:
@@ -207,7 +207,7 @@ threading.Thread(target=engine.run, daemon=True).start()
 print(json.dumps(sockets.port), flush=True)
 for line in sys.stdin:
     e = engine.evidence()
-    lost, answered = sum(w.lost - w.late for w in e.ways), sum(w.answered for w in e.ways)
+    lost, answered = sum(w.lost - w.late for w in e.paths), sum(w.answered for w in e.paths)
     print(json.dumps({"late_ns": e.late_ns, "lost": lost, "answered": answered}), flush=True)
 engine.stop()
 """

@@ -50,7 +50,7 @@ def test_a_key_of_32_bytes_uses_all_of_them() -> None:
 NO_STAMP = -(2**63)
 
 
-class Asker:
+class Prober:
     """A plain socket that asks a responder."""
 
     def __init__(self, nic: Any) -> None:
@@ -71,7 +71,7 @@ class Asker:
 def test_an_answer_is_never_larger_than_its_question(make_nic: MakeNic, wire: Any) -> None:
     nic = make_nic("a/lo")
     nic.start()
-    asker = Asker(nic)
+    asker = Prober(nic)
     question = wire.request(wire.KEY, asker.own, asker.target, "a/lo", seq=5)
     answer = asker.ask(question)
     assert answer is not None
@@ -104,7 +104,7 @@ def test_an_answer_is_never_larger_than_its_question(make_nic: MakeNic, wire: An
 def test_a_stamp_is_given_to_its_asker_alone(make_nic: MakeNic, wire: Any) -> None:
     nic = make_nic("a/lo")
     nic.start()
-    asker = Asker(nic)
+    asker = Prober(nic)
     answer = asker.ask(wire.request(wire.KEY, asker.own, asker.target, "a/lo", seq=5))
     assert answer is not None
     ticket = struct.unpack_from(">I", answer, 24)[0]
@@ -118,7 +118,7 @@ def test_a_stamp_is_given_to_its_asker_alone(make_nic: MakeNic, wire: Any) -> No
 def test_strangers_get_no_answer_and_are_counted(make_nic: MakeNic, wire: Any) -> None:
     nic = make_nic("a/lo", max_age_s=60)
     nic.start()
-    asker, other = Asker(nic), Asker(nic)
+    asker, other = Prober(nic), Prober(nic)
     good = wire.request(wire.KEY, asker.own, asker.target, "a/lo")
     flipped = bytearray(good)
     flipped[20] ^= 1
@@ -228,7 +228,7 @@ def test_the_parser_takes_any_bytes(make_nic: MakeNic, wire: Any) -> None:
         body += wire.mac(wire.KEY, source, to, body) if draw.random() < 0.7 else draw.randbytes(8)
         if draw.random() < 0.2:
             body = draw.randbytes(draw.randrange(700))
-        nic.engine.feed(path, body, *source)
+        nic.engine.inject(path, body, *source)
     counters = nic.engine.counters()
     assert counters["malformed"] > 1000
     assert counters["bad_mac"] > 10
@@ -246,8 +246,8 @@ def test_a_trace_that_arrives_is_answered_and_counts_as_nothing_else(make_nic: M
     a.start()
     b.start()
     a.engine.set_peers([b.peer()])
-    b.until(lambda: len(b.engine.askers()) == len(a.engine.path_ports))
-    assert {(k.address, k.port, k.traced_s) for k in b.engine.askers()} == {
+    b.until(lambda: len(b.engine.probers()) == len(a.engine.path_ports))
+    assert {(k.address, k.port, k.traced_s) for k in b.engine.probers()} == {
         (a.address, port, None) for port in a.engine.path_ports
     }
     there, here = (b.address, b.sockets.port), (a.address, a.sockets.port)
@@ -267,9 +267,9 @@ def test_a_trace_that_arrives_is_answered_and_counts_as_nothing_else(make_nic: M
     a.until(both)
     assert [(h.path, h.target, h.hop, h.seq) for h in hits["a"]] == [(1, there, None, 77)]
     assert [(h.path, h.target, h.hop, h.seq) for h in hits["b"]] == [(-1, (a.address, port), None, 78)]
-    traced = [k for k in b.engine.askers() if k.traced_s is not None]
+    traced = [k for k in b.engine.probers() if k.traced_s is not None]
     assert [(k.address, k.port) for k in traced] == [(a.address, port)]
-    assert here not in {(k.address, k.port) for k in a.engine.askers()}, "an answer's trace is no question"
+    assert here not in {(k.address, k.port) for k in a.engine.probers()}, "an answer's trace is no question"
     for nic in (a, b):
         counters = nic.engine.counters()
         assert counters["traces_received"] == counters["traces_answered"] == 1
@@ -280,7 +280,7 @@ def test_a_trace_that_arrives_is_answered_and_counts_as_nothing_else(make_nic: M
 def test_strangers_traces_get_no_answer(make_nic: MakeNic, wire: Any) -> None:
     nic, other = make_nic("a/lo", max_age_s=60), make_nic("x/lo", key=bytes(16))
     nic.start()
-    asker = Asker(nic)
+    asker = Prober(nic)
     wrong_key = other.engine.trace_packet(asker.own, asker.target, "a/lo", 1, 3)
     other_nic = nic.engine.trace_packet(asker.own, asker.target, "b/lo", 1, 3)
     good = nic.engine.trace_packet(asker.own, asker.target, "a/lo", 1, 3)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from zlib import crc32
 
 import pytest
+from tests.streams.contention.test_windows import queue
 
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import EPOCH_NS, Simulation
@@ -22,19 +23,19 @@ from schemas.topics import (
     CONFIG,
     CONTENTION,
     DELAYS,
-    FLAPS,
     INVENTORY,
+    LINK_HEALTH,
     LINKS,
     PATHS,
     Topic,
 )
 from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
-from streams.contention.windows import ContentionRules, ContentionWatch
+from streams.contention.detector import ContentionDetector
+from streams.contention.rules import ContentionRules
 from streams.links.health import ShardHealth
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
 from tests.streams.alerts.test_shard_alerts import RULE, T0, slow
-from tests.streams.contention.test_windows import queue
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
@@ -89,9 +90,9 @@ def judge(
             book.take(message.key.encode(), message.value, None, message.append_ns)
             continue
         while seed is not None and now_ns < message.append_ns:
-            said += [(now_ns, *change) for change in health.tick(now_ns)]
+            said += [(now_ns, *change) for change in health.evaluate(now_ns)]
             now_ns = max(now_ns, message.append_ns - 600 * MS) + rng.choice((1, 5, 30, 100)) * MS
-        changes = health.take(message.record or {}, message.append_ns, book, message.offset)
+        changes = health.ingest(message.record or {}, message.append_ns, book, message.offset)
         said += [(message.append_ns, *change) for change in changes]
     return said
 
@@ -123,7 +124,7 @@ def hour() -> Log:
     _delays(log)
     _queues(log)
     for at_ns, subject, record in judge(log.of(LINKS), log.of(PATHS), seed=1):
-        log.put(FLAPS, subject, at_ns + 2 * MS, record)
+        log.put(LINK_HEALTH, subject, at_ns + 2 * MS, record)
     log.messages.sort()
     return log
 
@@ -136,9 +137,9 @@ def _config(log: Log) -> None:
             "thresholds": [{"name": name, "value": value} for name, value in thresholds.items()],
         }, partition=0)  # fmt: skip
 
-    tell(0, 1, [], alert_storm_least_pps=1500)
-    tell(300, 2, [RULE], alert_storm_least_pps=1500)
-    tell(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_least_pps=1500, alert_clear_s=9)
+    tell(0, 1, [], alert_storm_min_pps=1500)
+    tell(300, 2, [RULE], alert_storm_min_pps=1500)
+    tell(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_min_pps=1500, alert_clear_s=9)
 
 
 def _wires(log: Log) -> None:
@@ -179,7 +180,7 @@ def _delays(log: Log) -> None:
 
 def _queues(log: Log) -> None:
     tail = FlowTable(RouteTable(), lambda nic: True)
-    watch = ContentionWatch("fabric", tail.of("fabric"), lambda nic: True, lambda: 4, lambda _: 10**9)
+    watch = ContentionDetector("fabric", tail.of("fabric"), lambda nic: True, lambda: 4, lambda _: 10**9)
     for second in range(HOUR_S):
         stands = any(second in each for each in QUEUED)
         window = EPOCH_NS // S + second
@@ -188,7 +189,7 @@ def _queues(log: Log) -> None:
             "slot_ns": SLOT, "slots": SLOTS, "synced": True, "paths": 10, "solved_ns": 1,
             "links": [queue("leaf1:swp4>spine2:swp1", 80e3)] if stands else [],
         }  # fmt: skip
-        for made in watch.take(
+        for made in watch.ingest(
             codec.decode(codec.encode("LinkQueues", record), "LinkQueues"), ContentionRules()
         ):
             log.put(CONTENTION, made["link"], (window + 1) * S + 40 * MS, made)
@@ -262,9 +263,9 @@ def test_the_hour_has_alerts_of_every_kind_each_raised_once_and_most_cleared() -
 def test_link_health_is_the_same_however_often_its_worker_looks_at_the_time() -> None:
     log = hour()
     evidence, paths = log.of(LINKS), log.of(PATHS)
-    told = [(m.key, m.value) for m in log.of(FLAPS)]
+    told = [(m.key, m.value) for m in log.of(LINK_HEALTH)]
     again = [
-        (subject, None if record is None else codec.encode(FLAPS.record, record))
+        (subject, None if record is None else codec.encode(LINK_HEALTH.record, record))
         for _, subject, record in judge(evidence, paths, seed=None)
     ]
     assert sorted(again, key=repr) == sorted(told, key=repr)
@@ -320,7 +321,7 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
             break
         if message.append_ns >= since[message.topic]:
             feed.offer(message)
-        elif message.topic == FLAPS.name:
+        elif message.topic == LINK_HEALTH.name:
             last[message.key] = message
     for message in last.values():
         feed.offer(message)

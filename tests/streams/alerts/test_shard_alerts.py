@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from native.core import bucket_of
 from schemas import codec
-from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, FLAPS
+from schemas.topics import ALERTS, CLOCK_OFFSETS, CONTENTION, DELAYS, LINK_HEALTH
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.runtime.thresholds import Thresholds
 
@@ -53,17 +53,17 @@ class Script:
         at_ns = self.now_ns + SHIFT
         record = {
             "subject": subject, "kind": kind, "shard": "fabric", "seq": seq, "state": state, "before": "UP",
-            "links": [subject.replace("<>", ">")] if kind == "LINK" else [], "others": more.get("others", []),
-            "since_ns": at_ns - 20 * MS, "judged_ns": at_ns, "loss_rate": loss or None,
-            "flaps_hour": flaps, "flaps_total": flaps, "because": "PROBES",
+            "links": [subject.replace("<>", ">")] if kind == "LINK" else [], "candidates": more.get("candidates", []),
+            "since_ns": at_ns - 20 * MS, "evaluated_ns": at_ns, "loss_rate": loss or None,
+            "flaps_hour": flaps, "flaps_total": flaps, "detected_by": "PROBES",
             "text": f"{subject} is {state}",
         }  # fmt: skip
-        codec.encode(FLAPS.record, record)
-        self.inputs.append((FLAPS.name, subject, record, self.now_ns))
+        codec.encode(LINK_HEALTH.record, record)
+        self.inputs.append((LINK_HEALTH.name, subject, record, self.now_ns))
         return self
 
     def forget(self, subject: str) -> Script:
-        self.inputs.append((FLAPS.name, subject, None, self.now_ns))
+        self.inputs.append((LINK_HEALTH.name, subject, None, self.now_ns))
         return self
 
     def queue(self, link: str, state: str, opened_s: float, kind: str = "INCAST", **more: Any) -> Script:
@@ -123,7 +123,7 @@ def test_a_dead_link_is_raised_once_and_cleared_once() -> None:
     raised, cleared = records[0], records[-1]
     assert raised["severity"] == "CRITICAL"
     assert raised["evidence"] == [{
-        "topic": FLAPS.name, "key": cable(1, 2), "at_ns": T0 + SHIFT, "text": f"{cable(1, 2)} is DOWN"
+        "topic": LINK_HEALTH.name, "key": cable(1, 2), "at_ns": T0 + SHIFT, "text": f"{cable(1, 2)} is DOWN"
     }]  # fmt: skip
     assert cleared["cleared_ns"] == T0 + 30 * S + SHIFT - 20 * MS
     assert [r["update"] for r in records] == list(range(len(records)))

@@ -114,7 +114,7 @@ def test_a_liar_is_named_and_moves_nobody(sim: SimpleNamespace) -> None:
                 pair["offset_ns"] += lies[pair["prober"]] / 2
         records = solver.solve(window, WINDOW_NS, fits, {})
         found = sim.states(records)
-        assert found["h04/e0"]["event"] == "LIAR"
+        assert found["h04/e0"]["event"] == "FALSETICKER"
         assert found["h04/e0"]["state"] == UNSYNCED
         errors = fleet.errors_ns(records)
         for name, state in found.items():
@@ -188,7 +188,7 @@ def test_a_new_owner_that_saw_the_fits_before_knows_the_floors(sim: SimpleNamesp
     heir = ShardClocks("fabric")
     heir.recover([r for records in published[-2:] for r in records])
     for window, each in zip(span(sim, 22, 30), fits, strict=True):
-        heir.remember(window, WINDOW_NS, each, {})
+        heir.learn_floors(window, WINDOW_NS, each, {})
     fleet.delay_ns = lambda a, b, w: 15_000.0 if a == "h03/e0" else 5_000.0
     for records in run(heir, fleet, span(sim, 30, 40)):
         errors = fleet.errors_ns(records)

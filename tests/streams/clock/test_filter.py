@@ -43,11 +43,11 @@ def test_a_fleet_learns_how_much_its_clocks_wander(true_wander: float) -> None:
 def test_what_may_hide_enters_by_the_gain_and_infinity_does_not_stay() -> None:
     track = fresh()
     assert math.isinf(track.limit_ns)
-    track.limits(math.inf, 0.0, 5_000.0, 0.5)
+    track.blend_limits(math.inf, 0.0, 5_000.0, 0.5)
     assert track.bound_ns == pytest.approx(4.2 * 5 + 5_000)
-    track.limits(10.0, 40.0, 5_000.0, 0.5)
+    track.blend_limits(10.0, 40.0, 5_000.0, 0.5)
     assert track.bound_ns == pytest.approx(4.2 * math.hypot(5, 10) + 20)
-    track.limits(math.inf, 0.0, 5_000.0, 0.5)
+    track.blend_limits(math.inf, 0.0, 5_000.0, 0.5)
     assert math.isfinite(track.bound_ns)
 
 
@@ -56,6 +56,6 @@ def test_doubt_of_a_rate_becomes_error_when_a_clock_is_let_go() -> None:
     uneasy.unrest_ppb = 100.0
     assert uneasy.drift_sigma_ppb > 99
     for track in (calm, uneasy):
-        track.let_go()
+        track.begin_holdover()
         track.advance(10_000_000_000, 1.0)
     assert uneasy.sigma_ns > 900 > 100 > calm.sigma_ns

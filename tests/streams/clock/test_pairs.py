@@ -42,22 +42,22 @@ def test_turned_to_the_true_drift_a_line_stands_on_the_lowest_samples(seed: int,
             reverse_after_ns=(after_s * 1e9).astype(int).tolist(), reverse_delay_ns=reverse.tolist(),
         )
     )  # fmt: skip
-    turned = pairs.turned(np.array([500.0 - true_ppb]), np.array([1.0]))
+    rotated = pairs.rotated(np.array([500.0 - true_ppb]), np.array([1.0]))
     least_f = (forward + true_ppb * after_s).min()
     least_r = (reverse - true_ppb * after_s).min()
-    assert turned.turned[0]
-    assert abs(turned.margin_ns[0] - (least_f + least_r)) < 1e-3
-    assert abs(turned.offset_ns[0] - (1e6 + (least_f - least_r) / 2)) < 1e-3
+    assert rotated.rotated[0]
+    assert abs(rotated.margin_ns[0] - (least_f + least_r)) < 1e-3
+    assert abs(rotated.offset_ns[0] - (1e6 + (least_f - least_r) / 2)) < 1e-3
 
 
 def test_a_drift_beyond_the_corners_reach_or_less_well_known_turns_nothing() -> None:
     corners = {"forward_after_ns": [0], "forward_delay_ns": [5_200.0], "reverse_after_ns": [0],
                "reverse_delay_ns": [5_200.0]}  # fmt: skip
     pairs = of(pair(**corners), pair(**corners), pair(**corners))
-    turned = pairs.turned(np.array([500.0 + 1_801, 520.0, 520.0]), np.array([1.0, 301.0, 1.0]))
-    assert turned.turned.tolist() == [False, False, True]
-    assert turned.offset_ns.tolist() == [1e6, 1e6, 1e6]
-    assert turned.drift_ppb.tolist() == [2_301.0, 500.0, 520.0]
+    rotated = pairs.rotated(np.array([500.0 + 1_801, 520.0, 520.0]), np.array([1.0, 301.0, 1.0]))
+    assert rotated.rotated.tolist() == [False, False, True]
+    assert rotated.offset_ns.tolist() == [1e6, 1e6, 1e6]
+    assert rotated.drift_ppb.tolist() == [2_301.0, 500.0, 520.0]
 
 
 def test_fits_of_an_earlier_release_and_bad_pairs() -> None:
@@ -69,8 +69,8 @@ def test_fits_of_an_earlier_release_and_bad_pairs() -> None:
     pairs = of(old, pair(drift_ppb=2e6), pair(accepted=0), pair(peer="a/e0"), pair(peer="nobody"))
     assert pairs.names == [("a/e0", "b/e0")]
     assert pairs.margin_ns.tolist() == [11_000.0]
-    assert not pairs.turned(np.zeros(1), np.zeros(1)).turned.any()
-    assert len(of().turned(np.empty(0), np.empty(0)).offset_ns) == 0
+    assert not pairs.rotated(np.zeros(1), np.zeros(1)).rotated.any()
+    assert len(of().rotated(np.empty(0), np.empty(0)).offset_ns) == 0
 
 
 def run_memory(margins: list[float], memory: PairMemory | None = None, middle: bool = False) -> list[float]:
@@ -94,9 +94,9 @@ def test_a_floor_is_known_once_it_was_seen_twice_and_queues_stand_above_it() -> 
 
 
 def test_a_path_that_became_longer_gets_a_new_floor_after_a_while() -> None:
-    found = run_memory([10_000.0] * 5 + [12_000.0] * (PairMemory.PATIENCE + 5))
+    found = run_memory([10_000.0] * 5 + [12_000.0] * (PairMemory.MAX_ABOVE_WINDOWS + 5))
     assert found[4] == 0
-    assert all(1_990 < excess <= 2_000 for excess in found[5 : 4 + PairMemory.PATIENCE])
+    assert all(1_990 < excess <= 2_000 for excess in found[5 : 4 + PairMemory.MAX_ABOVE_WINDOWS])
     assert found[-1] == 0
 
 
@@ -116,8 +116,8 @@ def test_a_queue_far_above_a_floor_is_a_queue_for_minutes(middle: bool, same: bo
     """A pair that always had hills has none while a queue stands: no floor of lowest readings either."""
     memory, kind = PairMemory(), middle if same else not middle
     run_memory([10_000.0] * 9, memory, middle=middle)
-    found = run_memory([110_000.0] * PairMemory.PATIENCE_FAR, memory, middle=kind)
-    assert found[:-1] == [100_000.0] * (PairMemory.PATIENCE_FAR - 1)
+    found = run_memory([110_000.0] * PairMemory.MAX_FAR_ABOVE_WINDOWS, memory, middle=kind)
+    assert found[:-1] == [100_000.0] * (PairMemory.MAX_FAR_ABOVE_WINDOWS - 1)
     assert run_memory([110_000.0] * 2, memory, middle=kind)[-1] == 0, "the path moved, after all"
     assert np.isinf(run_memory([112_000.0], memory, middle=not kind)[0]), "and what it was is forgotten"
 
@@ -138,7 +138,7 @@ def test_a_lasting_residual_becomes_a_bias_with_an_error() -> None:
     names = [("a/e0", "b/e0"), ("b/e0", "c/e0")]
     for window in range(60):
         rows = memory.rows(names, window)
-        memory.take_residuals(rows, np.array([300.0, 0.0]) + rng.normal(0, 10, 2), np.array([True, True]))
+        memory.learn_residuals(rows, np.array([300.0, 0.0]) + rng.normal(0, 10, 2), np.array([True, True]))
     bias, sigma, windows = memory.bias(rows)
     assert windows.tolist() == [60, 60]
     assert np.abs(bias - [300, 0]).max() < 5

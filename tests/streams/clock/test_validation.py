@@ -13,8 +13,9 @@ from schemas.sanity import sound_offsets
 from streams.clock.solver import ShardClocks
 from streams.clock.validation import validate_fits
 from streams.delays.counters import JumpLimit
-from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.records import clock_fits, fit_window
 from streams.delays.source_partition import Source
+from streams.runtime.tables import Member
 
 WINDOW_NS = 1_000_000_000
 NOW = 1_795_000_000 * WINDOW_NS

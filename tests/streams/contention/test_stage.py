@@ -92,7 +92,7 @@ def flow(source: int, to: int, rate_bps: float, job: str) -> codec.Record:
     return {
         "flow_id": f"h{source}/b/sock:{source}", "state": "OPEN", "nic": f"h{source}/eth1",
         "peer": f"h{to}/eth1", "source_address": "", "peer_address": "", "source_port": 1, "peer_port": 2,
-        "protocol": "TCP", "hops": [SPINE, LAST], "job": job, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
+        "protocol": "TCP", "links": [SPINE, LAST], "job": job, "bytes_total": 1, "interval_ns": 1, "bytes": 1,
         "rate_bps": rate_bps,
     }  # fmt: skip
 

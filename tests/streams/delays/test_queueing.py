@@ -10,15 +10,15 @@ from streams.delays.queueing import (
     FAST_SETTLE_NS,
     GONE_NS,
     LATE_NS,
-    LATELY_NS,
     LATEST_NS,
+    RECENT_NS,
     SETTLE_NS,
     SUB_SLOTS,
     SourceQueueing,
     slot_ns_of,
 )
-from streams.delays.records import Member
-from streams.queues.inference import validate_queueing
+from streams.queues.validation import validate_queueing
+from streams.runtime.tables import Member
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 SLOT_NS = 250_000
@@ -51,7 +51,7 @@ def told(source):
             (int(when[n]), int(record["count"][n]), float(record["mean_ns"][n]))
             for n in range(end - cells, end)
         ]
-        for way, cells, end in zip(record["way"], record["cells"], ends, strict=True)
+        for way, cells, end in zip(record["direction"], record["cells"], ends, strict=True)
     }
 
 
@@ -100,8 +100,8 @@ def test_probes_that_a_queue_holds_up_are_waited_for():
     assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - held_ns - WAY_NS - LATE_NS
     source.add(batch([-(10**9)], [10**9]), EPOCH_NS, 1, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == EPOCH_NS - LATEST_NS, "no longer, whatever a probe takes"
-    later = EPOCH_NS + LATELY_NS + 1
-    source.add(batch([LATELY_NS], [WAY_NS], flushed=later), later, 2, LINES)
+    later = EPOCH_NS + RECENT_NS + 1
+    source.add(batch([RECENT_NS], [WAY_NS], flushed=later), later, 2, LINES)
     assert source.take(MEMBERS)[0]["complete_ns"] == later - SETTLE_NS
 
 

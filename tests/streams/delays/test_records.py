@@ -14,9 +14,10 @@ from fabrictime.bench._fleet import SyntheticFleet
 from native.core import ClockLine, ProbeColumns
 from schemas import codec
 from streams.delays.counters import JumpLimit
-from streams.delays.records import Member, clock_fits, fit_window, path_delays
+from streams.delays.records import clock_fits, fit_window, path_delays
 from streams.delays.source_partition import ClosedWindow, Source
 from streams.delays.stage import recovered
+from streams.runtime.tables import Member
 
 MS = 1_000_000
 WINDOW = 1000 * MS
@@ -106,18 +107,18 @@ def test_path_delays_are_one_way_where_clocks_are_known_and_null_where_not() -> 
     source = Source("fabric.probes/0", WINDOW, SILENCE)
     log = messages(fleet, windows=1)
     window = next(w for w in read(source, [*log, (BASE + 5 * WINDOW, log[0][1])]) if w.nics)
-    lines = {}
+    models = {}
     for name, nic in fleet.members.items():
         rate = -nic.clock.drift_ppb / (1 + nic.clock.drift_ppb * 1e-9)
         at = nic.clock.reading_at(BASE)
-        lines[name] = ClockLine(at, float(BASE - at), rate, 10.0)
+        models[name] = ClockLine(at, float(BASE - at), rate, 10.0)
     name = "host0001/eth0"
 
     def decoded(state: str, known: dict[str, ClockLine]) -> dict[str, Any]:
         (body,) = path_delays(window.nics[name].samples, member(name), 7, WINDOW, known, state, 5)
         return codec.decode(codec.header("PathDelays") + body, "PathDelays")
 
-    record = decoded("SYNCED", lines)
+    record = decoded("SYNCED", models)
     assert record["window_start_ns"] == 7 * WINDOW + 5
     assert (record["state"], record["part"], record["parts"]) == ("SYNCED", 0, 1)
     assert len(record["paths"]) == 4
@@ -126,9 +127,9 @@ def test_path_delays_are_one_way_where_clocks_are_known_and_null_where_not() -> 
         assert path["reverse_min_ns"] == pytest.approx(5_000, abs=400)
         assert path["bound_ns"] == 20.0
         assert sum(path["forward_bucket_count"]) == path["count"] > 0
-    without = decoded("UNSYNCED", lines)
+    without = decoded("UNSYNCED", models)
     assert all(p["forward_min_ns"] is None and p["rtt_min_ns"] is not None for p in without["paths"])
-    one_peer = decoded("SYNCED", {k: v for k, v in lines.items() if k != "host0000/eth0"})
+    one_peer = decoded("SYNCED", {k: v for k, v in models.items() if k != "host0000/eth0"})
     assert {p["peer"]: p["forward_p50_ns"] is None for p in one_peer["paths"]} == {
         "host0000/eth0": True, "host0002/eth0": False
     }  # fmt: skip

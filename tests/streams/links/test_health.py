@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fabrictime.bench._link_evidence import ProbedFleet
+from fabrictime.bench.detect.link_evidence import ProbedFleet
 from native.core import ClockLine
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import FLAPS
+from schemas.topics import LINK_HEALTH
 from streams.links import health
 from streams.links.cover import losses_needed
 from streams.links.health import Change, ShardHealth
@@ -43,19 +43,19 @@ class Watched:
         for _ in range(for_ns // (5 * MS)):
             for append_ns, event in self.probes.run(5 * MS):
                 self.feed(append_ns, event)
-            self._keep(self.health.tick(self.probes.now_ns))
+            self._keep(self.health.evaluate(self.probes.now_ns))
             if until is not None and until():
                 return
         assert until is None, [c[1][1]["text"] for c in self.changes if c[1][1]]
 
     def feed(self, append_ns: int, event: Mapping[str, Any]) -> None:
         self.log.append((append_ns, event))
-        self._keep(self.health.take(event, append_ns, self.probes.book, len(self.log) - 1))
+        self._keep(self.health.ingest(event, append_ns, self.probes.book, len(self.log) - 1))
 
     def _keep(self, changes: list[Change]) -> None:
         for subject, record in changes:
             if record is not None:
-                codec.encode(FLAPS.record, record)
+                codec.encode(LINK_HEALTH.record, record)
                 assert record["subject"] == subject
             self.changes.append((self.probes.now_ns, (subject, record)))
 
@@ -147,7 +147,7 @@ def test_a_dead_link_inside_is_named_at_once_and_no_other(seed: int) -> None:
     assert at_ns - began < 60 * MS
     assert record is not None
     assert record["links"] == [it.fleet.link_ids[link]]
-    assert record["others"] == []
+    assert record["candidates"] == []
     assert abs(record["since_ns"] - began) < 15 * MS
     assert record["text"].startswith("leaf1 to spine2 is down since ")
     assert (record["flaps_total"], record["flaps_hour"], record["seq"]) == (1, 1, 1)
@@ -164,7 +164,7 @@ def test_of_two_leaves_the_cables_of_a_path_are_named_together_and_not_waited_fo
     at_ns, (subject, record) = it.changes[0]
     assert at_ns - began < 60 * MS, "what no path tells apart is the same after any wait"
     assert record is not None
-    assert {subject, *record["others"]} == {it.cable("leaf1", "spine2"), it.cable("leaf2", "spine2")}
+    assert {subject, *record["candidates"]} == {it.cable("leaf1", "spine2"), it.cable("leaf2", "spine2")}
     it.run(300 * MS)
     assert it.said("DOWN") == {subject}
 
@@ -206,8 +206,8 @@ def test_a_nic_cut_off_is_its_own_cable_where_its_agent_still_speaks() -> None:
     cable = it.cable("leaf3", "h6")
     assert it.said("DOWN") == {cable}
     record = it.last(cable)
-    assert record["others"] == ["h6/eth1"]
-    assert record["because"] == "PROBES"
+    assert record["candidates"] == ["h6/eth1"]
+    assert record["detected_by"] == "PROBES"
     it.probes.down[:] = False
     it.run(600 * MS, until=lambda: it.state(cable) == "UP")
 
@@ -220,8 +220,8 @@ def test_a_host_that_vanishes_is_one_host_no_link_and_is_forgotten() -> None:
     assert it.changes == []
     it.run(2000 * MS)
     assert [(s, r["kind"], r["state"]) for _, (s, r) in it.changes if r] == [("h4", "HOST", "DOWN")]
-    assert it.last("h4")["because"] == "SILENCE"
-    assert it.last("h4")["others"] == [it.cable("h4", "leaf2")]
+    assert it.last("h4")["detected_by"] == "SILENCE"
+    assert it.last("h4")["candidates"] == [it.cable("h4", "leaf2")]
     it.run(14 * S)
     assert it.state("h4") is None
     assert it.said("DOWN") == {"h4"}
@@ -291,7 +291,7 @@ def test_a_carrier_speaks_first_and_at_once_both_ways() -> None:
     it.port("h1/eth1", False)
     cable = it.cable("h1", "leaf1")
     assert it.state(cable) == "DOWN"
-    assert it.last(cable)["because"] == "CARRIER"
+    assert it.last(cable)["detected_by"] == "CARRIER"
     it.run(500 * MS)
     assert it.said("DOWN") == {cable}
     it.port("h1/eth1", True)
@@ -335,13 +335,13 @@ def test_what_was_lost_while_a_host_came_late_is_never_counted_however_old_it_is
     evidence = it.health.evidence
     nic = it.fleet.nic_index["h3/eth1"]
     template = next(e for _, e in it.log if e["nic"] == "h3/eth1" and e["paths"])
-    path = {**template["paths"][0], "lost": 7, "answered": 30, "in_a_row": 0, "first_lost_age_ns": -1}
+    path = {**template["paths"][0], "lost": 7, "answered": 30, "loss_streak": 0, "first_lost_age_ns": -1}
     began_ns = it.probes.now_ns + after_ms * MS
     late = {
         **template, "event": int(it.probes._event[nic]), "clock_ns": began_ns + int(it.probes._clock[nic]),
         "interval_ns": 60 * MS, "late_ns": 50 * MS, "trouble": ["STARVED"], "paths": [path],
     }  # fmt: skip
-    evidence.take(late, began_ns, it.probes.book)
+    evidence.ingest(late, began_ns, it.probes.book)
     row = evidence.nics["h3/eth1"].paths[path["peer"], path["path"]]
     assert evidence.lost[row].sum() == 7
     for age_ms in range(0, 2500, 10):
@@ -372,7 +372,7 @@ def test_a_host_that_came_late_once_hides_its_dead_port_no_longer_than_that(seed
     it.run(700 * MS, until=lambda: bool(it.changes))
     cable = it.cable("h3", "leaf2")
     assert it.said("DOWN") == {cable}
-    assert "though its agent is well" in it.last(cable)["text"]
+    assert "though its agent is healthy" in it.last(cable)["text"]
 
 
 def test_a_silent_agent_is_no_dead_nic_while_its_nic_answers() -> None:
@@ -425,7 +425,7 @@ def test_a_lossy_cable_of_a_host_names_the_host_beside_it() -> None:
     it.run(1500 * MS)
     cable = it.cable("h3", "leaf2")
     assert it.said("GREY") == {cable}
-    assert it.last(cable)["others"] == ["h3/eth1"]
+    assert it.last(cable)["candidates"] == ["h3/eth1"]
     assert it.said("DOWN") == set()
 
 
@@ -479,7 +479,7 @@ def test_a_link_that_flaps_is_said_so_and_counted() -> None:
     assert (record["flaps_hour"], record["flaps_total"], len(record["flap_ns"])) == (9, 9, 9)
     assert record["text"] == "leaf2 to spine3 flapped 9 times within the past hour"
     hour_later = it.probes.now_ns + 3600 * S
-    it._keep(it.health.tick(hour_later))
+    it._keep(it.health.evaluate(hour_later))
     assert it.state(cable) == "UP"
     assert it.last(cable)["flaps_total"] == 9
 
@@ -498,7 +498,7 @@ def test_flaps_are_counted_once_whenever_the_worker_dies_and_how_much_it_reads_a
         recovered.recover(published.values())
         begin = max(0, len(it.log) - back)
         for offset, (append_ns, event) in enumerate(it.log[begin:], begin):
-            it._keep(recovered.take(event, append_ns, it.probes.book, offset))
+            it._keep(recovered.ingest(event, append_ns, it.probes.book, offset))
         it.health = recovered
 
     for number in range(6):
@@ -573,7 +573,7 @@ def test_a_switch_that_all_are_led_around_is_down_until_they_come_back() -> None
     it.run(1500 * MS)
     cables = {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
     assert it.said("DOWN") == cables
-    assert "led around it, and none crosses it" in it.last(it.cable("leaf1", "spine2"))["text"]
+    assert "bypass it now, and none crosses it" in it.last(it.cable("leaf1", "spine2"))["text"]
     book = it.probes.book
     book._forward.update(before[0])
     book._reverse.update(before[1])
@@ -642,11 +642,11 @@ def test_a_switch_that_was_taken_away_is_forgotten_after_a_day() -> None:
     cables = {it.cable(f"leaf{n}", "spine2") for n in range(1, 5)}
     assert it.said("DOWN") == cables
     hour = 3_600 * S
-    it._keep(it.health.tick(it.probes.now_ns + 23 * hour))
+    it._keep(it.health.evaluate(it.probes.now_ns + 23 * hour))
     assert {it.state(cable) for cable in cables} == {"DOWN"}
-    it._keep(it.health.tick(it.probes.now_ns + 25 * hour))
+    it._keep(it.health.evaluate(it.probes.now_ns + 25 * hour))
     assert {it.state(cable) for cable in cables} == {None}
-    assert "is no more: no path has led over it" in it.last(cables.pop())["text"]
+    assert "no longer exists: no path has crossed it" in it.last(cables.pop())["text"]
 
 
 def plug(it: Watched, leaf: str, one: str, other: str) -> None:
@@ -682,7 +682,7 @@ def test_a_cable_that_is_plugged_elsewhere_is_no_more_and_not_down(lost_ns: int)
     assert not gone & it.health.subjects.keys(), "forgotten, so that no page draws them"
     if lost_ns:
         assert any(
-            "is no more: there is leaf1:" in text for text in [r["text"] for _, (_, r) in it.changes if r]
+            "no longer exists: its port is now on leaf1:" in text for text in [r["text"] for _, (_, r) in it.changes if r]
         )
     for links, was in zip((it.probes.book._forward, it.probes.book._reverse), before, strict=True):
         links.update(was)
@@ -702,7 +702,7 @@ def test_a_path_that_nobody_asks_any_more_does_not_make_the_next_death_look_like
     it.probes.down[link] = True
     it.run(400 * MS)
     assert it.state(cable) == "DOWN"
-    name, whole = it.fleet.link_ids[link], it.health.take
+    name, whole = it.fleet.link_ids[link], it.health.ingest
 
     def take(event: Any, *rest: Any) -> list[Change]:
         gone = [path for path in event["paths"] if (event["nic"], path["peer"], path["path"]) in left_alone]
@@ -711,7 +711,7 @@ def test_a_path_that_nobody_asks_any_more_does_not_make_the_next_death_look_like
 
     ways = {**it.probes.book._forward, **it.probes.book._reverse}
     left_alone = sorted(key for key, way in ways.items() if name in way)[:3]
-    it.health.take = take  # type: ignore[method-assign]
+    it.health.ingest = take  # type: ignore[method-assign]
     it.probes.down[link] = False
     it.run(2500 * MS)
     assert it.state(cable) == "UP"
@@ -725,7 +725,7 @@ def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyP
     """All paths get other source ports every other second, as those do that follow flows."""
     monkeypatch.setattr(health, "PATH_KEPT_NS", 3 * S)
     it = small()
-    first, apart, book, whole = 40_000, 100, it.probes.book, it.health.take
+    first, apart, book, whole = 40_000, 100, it.probes.book, it.health.ingest
     forward, reverse, generation = book.forward, book.reverse, 0
 
     def port(path: int) -> int:
@@ -737,7 +737,7 @@ def test_flows_that_come_and_go_leave_nothing_behind(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(book, "forward", lambda nic, peer, path: forward(nic, peer, port(path)))
     monkeypatch.setattr(book, "reverse", lambda nic, peer, path: reverse(nic, peer, port(path)))
-    monkeypatch.setattr(it.health, "take", take)
+    monkeypatch.setattr(it.health, "ingest", take)
     it.run(WARM)
     at_once = it.health.evidence.paths
     for _ in range(6):
@@ -758,14 +758,14 @@ def test_a_link_over_which_answers_were_held_up_must_be_silent_for_longer(
     """A queue that comes at once holds up all that crosses it for tens of ms: no path lives meanwhile."""
     it = small()
     it.run(WARM)
-    whole = it.health.take
+    whole = it.health.ingest
 
     def take(event: Any, *rest: Any) -> list[Change]:
-        paths = [{**path, "held": min(1, path["answered"])} for path in event["paths"]]
+        paths = [{**path, "delayed": min(1, path["answered"])} for path in event["paths"]]
         return whole({**event, "paths": paths}, *rest)
 
     with monkeypatch.context() as held:
-        held.setattr(it.health, "take", take)
+        held.setattr(it.health, "ingest", take)
         it.run(1100 * MS)  # all have told by then
     link = it.link("spine2", "leaf3")
     it.probes.down[link] = True
@@ -783,18 +783,18 @@ def test_where_held_answers_storm_in_a_link_beside_them_must_be_silent_for_longe
 ) -> None:
     it = small()
     link, cable = it.link("spine2", "leaf3"), it.cable("spine2", "leaf3")
-    name, take, many = it.fleet.link_ids[link], it.health.take, 0
+    name, take, many = it.fleet.link_ids[link], it.health.ingest, 0
 
     def held_elsewhere(event: Any, append_ns: int, book: Any, *rest: Any) -> list[Change]:
         paths = [
-            {**p, "held": min(many, p["answered"])
+            {**p, "delayed": min(many, p["answered"])
              if name not in {*book.forward(event["nic"], p["peer"], p["path"]),
                              *book.reverse(event["nic"], p["peer"], p["path"])} else 0}
             for p in event["paths"]
         ]  # fmt: skip
         return take({**event, "paths": paths}, append_ns, book, *rest)
 
-    monkeypatch.setattr(it.health, "take", held_elsewhere)
+    monkeypatch.setattr(it.health, "ingest", held_elsewhere)
     it.run(WARM)
     many = 3
     it.run(1100 * MS)
@@ -814,12 +814,12 @@ def test_answers_that_their_peers_were_late_with_make_no_link_patient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = small()
-    take = it.health.take
+    take = it.health.ingest
 
     def late_everywhere(event: Any, *rest: Any) -> list[Change]:
         return take({**event, "paths": [{**p, "late": p["answered"]} for p in event["paths"]]}, *rest)
 
-    monkeypatch.setattr(it.health, "take", late_everywhere)
+    monkeypatch.setattr(it.health, "ingest", late_everywhere)
     it.run(WARM)
     assert silence(it) == it.health.thresholds.ns("link_dead_ms")
 
@@ -830,11 +830,11 @@ def test_the_longer_silence_is_a_threshold_and_never_the_shorter_of_the_two() ->
     it.health.thresholds = Thresholds(values)
     evidence = it.health.evidence
     it.run(WARM)
-    evidence.held_ns[:] = it.health.now_ns
+    evidence.delayed_ns[:] = it.health.now_ns
     assert silence(it) == 40 * MS
     it.health.thresholds = Thresholds({**values, "link_dead_ms": 500})
     assert silence(it) == 500 * MS
-    evidence.held_ns[:] = 0
+    evidence.delayed_ns[:] = 0
     it.health.thresholds = Thresholds(values)
     assert silence(it) == 10 * MS
 
@@ -857,7 +857,7 @@ def test_a_message_that_comes_twice_counts_once() -> None:
     it.run(300 * MS)
     before = len(it.changes)
     for append_ns, event in it.log[-300:]:
-        assert it.health.take(event, append_ns + 10 * MS, it.probes.book, len(it.log)) == []
+        assert it.health.ingest(event, append_ns + 10 * MS, it.probes.book, len(it.log)) == []
     assert len(it.changes) == before
 
 
@@ -888,7 +888,7 @@ def test_messages_that_come_late_by_much_blame_no_other_link_where_clocks_are_kn
             while waiting and waiting[0][0] <= it.probes.now_ns:
                 append_ns, _, event = heapq.heappop(waiting)
                 it.feed(append_ns, event)
-            it._keep(it.health.tick(it.probes.now_ns))
+            it._keep(it.health.evaluate(it.probes.now_ns))
 
     run(WARM)
     cable = it.cable("leaf1", "spine2")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fabrictime.bench._see_queues import _book
+from fabrictime.bench.detect.queues import _book
 from native.core import ClockLine
 from producers.sim.topology import Fleet
 from schemas import codec
-from schemas.topics import TURNS
+from schemas.topics import PROBE_SCHEDULES
 from streams.links.probe_schedule import plan_shard, records_of
 from streams.runtime.route_table import RouteTable, pair_key
 
@@ -59,7 +59,7 @@ def test_paths_whose_links_are_not_known_are_probed_all_the_same():
     book = RouteTable()
     for nic, peer in (("a/e", "b/e"), ("b/e", "a/e")):
         paths = [
-            {"path": port, "leg": "REQUEST", "hops": [], "found": "UNKNOWN", "complete": False, "since_ns": 0,
+            {"path": port, "leg": "REQUEST", "links": [], "found": "UNKNOWN", "complete": False, "since_ns": 0,
              "changes": 0, "contradiction": None}
             for port in (7, 8, 9)
         ]  # fmt: skip
@@ -77,7 +77,7 @@ def test_records_carry_the_clock_s_line_and_begin_at_round_times(fleet, book):
     line = ClockLine(T0 - 5_000, 4_321.5, -17.25, 40.0)
     first = records_of(plans, "fabric", {nic: line}, T0 + 123_456)
     assert first.keys() == {nic}, "those whose clock is not known wait"
-    record = codec.decode(codec.encode(TURNS.record, first[nic]), TURNS.record)
+    record = codec.decode(codec.encode(PROBE_SCHEDULES.record, first[nic]), PROBE_SCHEDULES.record)
     assert (record["clock_at_ns"], record["offset_ns"], record["drift_ppb"]) == (T0 - 5_000, 4_321.5, -17.25)
     ways = [(record["peers"][peer], path) for peer, path in zip(record["peer"], record["path"], strict=True)]
     assert tuple(ways) == plans[nic].ways

@@ -55,7 +55,7 @@ def event(
         "system_ns": T0 + number * S, "interval_ns": s * S, "trouble": list(trouble),
         "late_ns": round(late_ms * MS), "carrier": None, "speed_bps": None, "counters": [], "verbs": None,
         "paths": [{
-            "peer": peer, "path": 9320, "lost": 2, "answered": s * pps - 1, "late": 1, "in_a_row": 0,
+            "peer": peer, "path": 9320, "lost": 2, "answered": s * pps - 1, "late": 1, "loss_streak": 0,
             "first_lost_age_ns": -1, "last_lost_age_ns": -1, "answered_age_ns": 0, "arrived_age_ns": 0,
             "timeout_ns": 1,
         }],
@@ -134,7 +134,7 @@ def test_what_is_no_storm() -> None:
     everyone = {f"h{i}": {"pps": 40_000} for i in range(1, 7)}
     fast = dict.fromkeys(PACE, (100000, 3))
     assert Fleet(pace=fast.get).run(20, **everyone).out == []  # all as fast as they say
-    few = ShardAlerts("fabric", Thresholds({"alert_storm_least_pps": 50_000}), pace=PACE.get)
+    few = ShardAlerts("fabric", Thresholds({"alert_storm_min_pps": 50_000}), pace=PACE.get)
     assert Fleet(few).run(20, h5={"pps": 40_000}).out == []
 
 

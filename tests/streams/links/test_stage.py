@@ -1,4 +1,4 @@
-"""Link health as it runs: a real log, real workers, evidence in, records of fabric.flaps out."""
+"""Link health as it runs: a real log, real workers, evidence in, records of fabric.link-health out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from fabrictime.bench._link_evidence import ProbedFleet
-from fabrictime.bench._live_links import LiveLinks
+from fabrictime.bench.detect.link_evidence import ProbedFleet
+from fabrictime.bench.detect.live_links import LiveLinks
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ALERTS, CONFIG, DELAYS, FLAPS, INVENTORY, LINKS, REJECTS
+from schemas.topics import ALERTS, CONFIG, DELAYS, INVENTORY, LINK_HEALTH, LINKS, REJECTS
 from tests.streams.alerts.test_shard_alerts import slow
 from tests.streams.test_pipeline import Log
 
@@ -97,7 +97,7 @@ def test_evidence_that_no_prober_sends_is_rejected_and_the_stream_goes_on(
         "nic": "h1/eth1", "shard": "fabric", "run": 7, "event": 0, "kind": "PROBE", "clock_ns": 0,
         "system_ns": 0, "interval_ns": 0,
         "paths": [{
-            "peer": "h1/eth1", "path": 1, "lost": 0, "answered": 1, "in_a_row": 0, "first_lost_age_ns": -1,
+            "peer": "h1/eth1", "path": 1, "lost": 0, "answered": 1, "loss_streak": 0, "first_lost_age_ns": -1,
             "last_lost_age_ns": -1, "answered_age_ns": 0, "arrived_age_ns": 0, "timeout_ns": 0,
         }],
     }  # fmt: skip
@@ -158,7 +158,7 @@ def test_an_alert_outlives_its_worker_and_is_cleared_once(
     raised = log.records(ALERTS.name)[0]
     assert raised["kind"] == "NIC_DOWN"
     assert raised["text"].startswith("NIC h1/eth1 is down since ")
-    assert [(e["topic"], e["key"]) for e in raised["evidence"]] == [(FLAPS.name, "h1/eth1")]
+    assert [(e["topic"], e["key"]) for e in raised["evidence"]] == [(LINK_HEALTH.name, "h1/eth1")]
     assert alerts() == [(raised["alert_id"], 0, "RAISED"), (raised["alert_id"], 1, "CLEARED")]
     log.close()
 

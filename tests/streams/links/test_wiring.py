@@ -80,7 +80,7 @@ class Traced:
         return {
             "nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": self.at_ns,
             "paths": [{
-                "path": 9320, "leg": "REQUEST", "hops": named, "found": "TRACED", "complete": True,
+                "path": 9320, "leg": "REQUEST", "links": named, "found": "TRACED", "complete": True,
                 "since_ns": 0, "changes": 0, "contradiction": contradiction,
             }],
         }  # fmt: skip
@@ -167,7 +167,7 @@ def test_cables_swapped_at_a_spine_are_one_alert_however_many_paths_say_so() -> 
         for port, hops in enumerate(traces, 9320):
             named = name_path(nic, peer, hops, True, path=port, topology=topology)
             rows.append({
-                "path": port, "leg": "REQUEST", "hops": list(named.links), "found": named.found,
+                "path": port, "leg": "REQUEST", "links": list(named.links), "found": named.found,
                 "complete": named.complete, "since_ns": 0, "changes": 0, "contradiction": named.contradiction,
             })  # fmt: skip
         assert any(row["contradiction"] for row in rows)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fabrictime.bench._see_queues import EPOCH_NS, SLOT_NS, Run
+from fabrictime.bench.detect.queues import EPOCH_NS, SLOT_NS, Run
 from schemas import codec
 from schemas.codec import BadRecord
 from streams.delays.queueing import slot_ns_of
-from streams.queues.inference import ShardQueues, busy_shares, validate_queueing
+from streams.queues.inference import ShardQueues
+from streams.queues.utilisation import busy_shares
+from streams.queues.validation import validate_queueing
 from streams.runtime.route_table import RouteTable
 
 NOW_NS = EPOCH_NS
@@ -64,9 +66,10 @@ def queueing(**changes):
         "shard": "fabric", "source": "fabric.probes/0", "first_offset": 0, "next_offset": 5,
         "part": 0, "parts": 1,
         "start_ns": NOW_NS, "slot_ns": 250_000, "complete_ns": NOW_NS + 40_000_000, "synced": True,
-        "nics": ["a/eth0", "b/eth0"], "nic": [0], "peer": [1], "path": [9320], "way": [1], "floor_ns": [5e3],
+        "nics": ["a/eth0", "b/eth0"], "nic": [0], "peer": [1], "path": [9320], "direction": [1],
+        "floor_ns": [5e3],
         "noise_ns": [8.0], "singles": [3], "idle": [1], "lost": [0], "cells": [2], "slot": [0, 9],
-        "count": [1, 2], "least_ns": [0.0, 5.0], "mean_ns": [0.0, 9.0],
+        "count": [1, 2], "min_ns": [0.0, 5.0], "mean_ns": [0.0, 9.0],
         "at_ns": [7, 249_999],
     }  # fmt: skip
     return record | changes

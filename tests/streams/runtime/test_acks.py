@@ -46,16 +46,16 @@ def test_what_was_never_read_is_not_acknowledged() -> None:
 def test_a_position_that_stands_still_while_the_log_grows_is_a_stall() -> None:
     watch = StallWatch(8.0)
     for second in range(8):
-        assert watch.look(second, {A: 10 + second}, {A: 10}) == []
-    assert watch.look(8.5, {A: 20}, {A: 10}) == [A]
+        assert watch.check(second, {A: 10 + second}, {A: 10}) == []
+    assert watch.check(8.5, {A: 20}, {A: 10}) == [A]
 
 
 def test_an_idle_or_moving_or_lost_partition_is_none() -> None:
     watch = StallWatch(8.0)
     for second in range(30):
-        assert watch.look(second, {A: 10, B: 1000}, {A: 10, B: second}) == []
-    assert watch.look(31, {A: 11}, {}) == []
-    assert watch.look(60, {A: 11}, {A: 10}) == []
+        assert watch.check(second, {A: 10, B: 1000}, {A: 10, B: second}) == []
+    assert watch.check(31, {A: 11}, {}) == []
+    assert watch.check(60, {A: 11}, {A: 10}) == []
 
 
 def test_a_worker_without_a_processor_or_with_much_to_do_has_not_stalled(tmp_path: Path) -> None:

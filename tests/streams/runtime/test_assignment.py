@@ -139,8 +139,8 @@ class Stage:
         if message is not None:
             await self._take(message)
 
-    async def take_over(self, *tps: TP) -> None:
-        self.partitions.assigned(tps)
+    async def recover(self, *tps: TP) -> None:
+        self.partitions.assign(tps)
         await asyncio.wait_for(self.partitions.ready(), 5)
 
 
@@ -164,7 +164,7 @@ async def test_messages_wait_for_the_past_and_go_on_where_it_was_committed(
 ) -> None:
     context.committed_offsets[TP0] = 7
     stage.go_on.clear()
-    stage.partitions.assigned([TP0])
+    stage.partitions.assign([TP0])
     given = [asyncio.ensure_future(stage.give(Raw(offset))) for offset in (5, 6, 7, 8)]
     await settle()
     assert (stage.taken, stage.partitions.positions, list(stage.partitions)) == ([], {}, [])
@@ -179,7 +179,7 @@ async def test_the_past_is_read_when_lookups_are_filled_and_the_committed_offset
     context: FakeContext, stage: Stage
 ) -> None:
     context.caught_up.clear()
-    stage.partitions.assigned([TP0, TP1])
+    stage.partitions.assign([TP0, TP1])
     await settle()
     assert stage.recovering == []
     context.caught_up.set()
@@ -188,7 +188,7 @@ async def test_the_past_is_read_when_lookups_are_filled_and_the_committed_offset
 
 
 async def test_a_message_of_a_partition_that_is_not_held_is_nobodys(stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     await stage.give(Raw(0, TP1))
     assert stage.taken == []
 
@@ -197,17 +197,17 @@ async def test_no_takeover_vouches_for_a_later_one(context: FakeContext, stage: 
     """Nor does one of no partitions, which has nothing to read and ends at once."""
     context.caught_up.clear()
     for tps in ([], [TP0], []):
-        stage.partitions.assigned(tps)
-        await stage.partitions.revoked()
+        stage.partitions.assign(tps)
+        await stage.partitions.revoke()
     stage.go_on.clear()
-    stage.partitions.assigned([TP0])
+    stage.partitions.assign([TP0])
     first = asyncio.ensure_future(stage.give(Raw(0)))
     context.caught_up.set()
     await settle()
     assert (stage.recovering, stage.taken) == ([[TP0]], [])
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
     overtaken, stage.go_on = stage.go_on, asyncio.Event()
-    stage.partitions.assigned([TP0])
+    stage.partitions.assign([TP0])
     second = asyncio.ensure_future(stage.give(Raw(0)))
     overtaken.set()
     await settle()
@@ -219,7 +219,7 @@ async def test_no_takeover_vouches_for_a_later_one(context: FakeContext, stage: 
 
 
 async def test_acknowledgements_are_in_order_and_none_comes_after_the_end(stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     raws = [Raw(offset) for offset in range(4)]
     for raw in raws:
         await stage.give(raw)
@@ -229,23 +229,23 @@ async def test_acknowledgements_are_in_order_and_none_comes_after_the_end(stage:
     assert not any(raw.acked for raw in raws)
     stage.partitions.done(partition, [0])
     assert [raw.acked for raw in raws] == [True, True, False, False]
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
     stage.partitions.done(partition, [2])
     assert [raw.acked for raw in raws] == [True, True, False, False]
     assert (stage.on_revoke, stage.partitions.positions, list(stage.partitions)) == ([TP0], {}, [])
     await stage.give(Raw(4))
     assert stage.taken == [0, 1, 2, 3]
-    await stage.take_over(TP1)
+    await stage.recover(TP1)
     assert stage.on_revoke == [TP0], "told once"
 
 
 async def test_a_partition_that_comes_back_begins_anew(context: FakeContext, stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     for offset in range(3):
         await stage.give(Raw(offset))
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
     context.committed_offsets[TP0] = 1
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     for offset in range(1, 4):
         await stage.give(Raw(offset))
     assert [partition.state for partition in stage.partitions] == [[1, 2, 3]]
@@ -254,11 +254,11 @@ async def test_a_partition_that_comes_back_begins_anew(context: FakeContext, sta
 async def test_a_revocation_waits_for_what_is_worked_on_and_for_the_log(
     context: FakeContext, stage: Stage
 ) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (partition,) = stage.partitions
     context.log_takes.clear()
     async with stage.partitions.lock:
-        revoking = asyncio.ensure_future(stage.partitions.revoked())
+        revoking = asyncio.ensure_future(stage.partitions.revoke())
         await settle()
         assert partition.revoking
         await stage.partitions.publish(partition, LINKS, "a", b"1")
@@ -272,10 +272,10 @@ async def test_what_a_revocation_could_not_wait_for_is_not_sent_later(
     context: FakeContext, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REVOKE_S", 0.05)
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (partition,) = stage.partitions
     async with stage.partitions.lock:
-        await stage.partitions.revoked()
+        await stage.partitions.revoke()
         await stage.partitions.publish(partition, LINKS, "a", b"1")
         await (await stage.partitions.send(partition, LINKS, "a", b"2"))
     await stage.partitions.flush(partition)
@@ -285,19 +285,19 @@ async def test_what_a_revocation_could_not_wait_for_is_not_sent_later(
 async def test_a_partition_that_is_assigned_again_without_a_revocation_has_one_tenure(
     context: FakeContext, stage: Stage
 ) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (before,) = stage.partitions
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (after,) = stage.partitions
     assert (before.revoking, after.revoking, stage.on_revoke) == (True, False, [TP0])
     await stage.partitions.publish(before, LINKS, "a", b"1")
     await stage.partitions.publish(after, LINKS, "a", b"2")
     assert context.sent == [(LINKS.name, "a", b"2")]
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
 
 
 async def test_told_waits_for_all_that_was_told_by_then(context: FakeContext, stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (partition,) = stage.partitions
     context.log_takes.clear()
     await stage.partitions.publish(partition, LINKS, "a", b"1")
@@ -312,7 +312,7 @@ async def test_told_waits_for_all_that_was_told_by_then(context: FakeContext, st
 
 
 async def test_what_cannot_be_read_is_done_once_its_reject_is_out(context: FakeContext, stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
 
     def decode(message: Message[list[int]], value: bytes) -> str:
         if value == b"bad":
@@ -345,7 +345,7 @@ async def test_what_cannot_be_read_is_done_once_its_reject_is_out(context: FakeC
 
 
 async def test_caught_up_is_what_the_consumer_knows(context: FakeContext, stage: Stage) -> None:
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     (partition,) = stage.partitions
     assert not stage.partitions.caught_up(partition)
     context.ends[TP0] = 0
@@ -360,7 +360,7 @@ async def test_the_agent_starts_timers_once_and_an_error_ends_the_worker(
     context: FakeContext, stage: Stage
 ) -> None:
     stage.partitions.register()
-    await stage.take_over(TP0)
+    await stage.recover(TP0)
     raws = [Raw(0), Raw(1), Raw(2, value=b"bad"), Raw(3)]
 
     class Stream:
@@ -391,16 +391,16 @@ async def test_what_serves_a_tenure_is_alone_and_ends_with_it(context: FakeConte
     owned = Ownership(context, "stage", LINKS, serve)
     context.caught_up.clear()
     for _ in range(2):  # the same partitions twice, before anything could be served
-        owned.assigned([TP0])
+        owned.assign([TP0])
         await settle()
-        await owned.revoked()
-    owned.assigned([TP0])
+        await owned.revoke()
+    owned.assign([TP0])
     context.caught_up.set()
     await owned.ready()
     assert at_work == [owned.generation]
-    await owned.revoked()
+    await owned.revoke()
     assert at_work == []
-    owned.assigned([])
+    owned.assign([])
     await owned.ready()
     assert (at_work, owned.positions) == ([], {})
 
@@ -434,7 +434,7 @@ def test_through_revocations_and_deaths_all_is_worked_on_and_nothing_is_acknowle
         context = FakeContext()
         stage = Stage(context)
         context.committed_offsets[TP0] = committed = 0
-        await stage.take_over(TP0)
+        await stage.recover(TP0)
         reads, raws = 0, list[Raw]()
 
         def commit() -> int:
@@ -457,13 +457,13 @@ def test_through_revocations_and_deaths_all_is_worked_on_and_nothing_is_acknowle
             elif what in ("revoke", "die"):
                 committed = commit()
                 if what == "revoke":
-                    await stage.partitions.revoked()
+                    await stage.partitions.revoke()
                 else:
                     stage = Stage(context)
                 context.committed_offsets[TP0] = committed
                 raws = []
                 reads = max(0, committed - number)  # some that were committed may be read again
-                await stage.take_over(TP0)
+                await stage.recover(TP0)
             committed = commit()
             assert sorted(set(range(reads)) - out) == sorted(
                 offset for partition in stage.partitions for offset in set(partition.state) - out

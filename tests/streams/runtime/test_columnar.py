@@ -10,7 +10,7 @@ from schemas import codec
 from streams.runtime.columnar import decode_columnar, encode_columnar
 
 NAME = "PathQueueing"
-ROWS = ("nic", "peer", "path", "way", "singles", "idle", "lost", "cells")
+ROWS = ("nic", "peer", "path", "direction", "singles", "idle", "lost", "cells")
 WHOLE = st.integers(0, 2**31 - 1)
 
 
@@ -35,7 +35,7 @@ def queueing(draw):
         "floor_ns": many(st.floats(allow_nan=False, allow_infinity=False), rows),
         "noise_ns": many(st.floats(0, 1e9, width=32), rows),
         "slot": many(WHOLE, cells), "count": many(WHOLE, cells),
-        "least_ns": many(narrow, cells), "mean_ns": many(narrow, cells),
+        "min_ns": many(narrow, cells), "mean_ns": many(narrow, cells),
         "at_ns": many(WHOLE, cells),
     }  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_bent_messages_meet_the_same_verdict_as_in_the_codec(record, data):
     ],
 )
 def test_what_no_column_may_hold_is_refused(field, value, reason):
-    cells = ("slot", "count", "least_ns", "mean_ns", "at_ns")
+    cells = ("slot", "count", "min_ns", "mean_ns", "at_ns")
     columns = {name: [] for name in (*ROWS, "floor_ns", "noise_ns", *cells)}
     record = {
         "shard": "", "source": "s", "first_offset": 0, "next_offset": 1, "part": 0, "parts": 1, "start_ns": 0,

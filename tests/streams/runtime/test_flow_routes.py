@@ -17,13 +17,13 @@ BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth
 
 
 def row(leg: str, port: int, hops: tuple[str, ...], peer_port: int = 80, **more: Any) -> dict[str, Any]:
-    return {"leg": leg, "port": port, "peer_port": peer_port, "hops": list(hops), "complete": True,
+    return {"leg": leg, "path": port, "peer_port": peer_port, "links": list(hops), "complete": True,
             "since_ns": 1, "protocol": "TCP", **more}  # fmt: skip
 
 
 def ways(nic: str, peer: str, *rows: dict[str, Any]) -> bytes:
-    return codec.encode("FlowWays", {
-        "nic": nic, "peer": peer, "shard": "fabric", "traced_ns": 1, "ways": list(rows),
+    return codec.encode("FlowRoutes", {
+        "nic": nic, "peer": peer, "shard": "fabric", "traced_ns": 1, "routes": list(rows),
     })  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_the_version_grows_only_when_a_way_changes_and_a_tombstone_forgets() -> 
 def test_a_record_that_names_no_link_is_refused_and_changes_nothing(link: str) -> None:
     book = FlowRouteTable()
     book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, OUT)))
-    with pytest.raises(codec.BadRecord, match=r"FlowWays\.hops"):
+    with pytest.raises(codec.BadRecord, match=r"FlowRoutes\.hops"):
         book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, (link,))))
     assert book.of("a/e", "b/e", 80) == {1: FlowRoute(OUT)}
 

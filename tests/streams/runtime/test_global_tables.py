@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas import codec
-from streams.runtime.global_tables import ClockTable, Inventory
+from streams.runtime.tables import ClockTable, Inventory
 from streams.settings import StreamSettings
 
 S = 1_000_000_000
@@ -39,15 +39,15 @@ def test_who_takes_turns_is_known_until_it_says_goodbye() -> None:
     view = Inventory("fabric")
     versions = []
     for more in (
-        {}, {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"probe_port": 9319},
+        {}, {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"probe_port": 9319},
         {"probe_port": 9319},
-        {"probe_port": 9319, "turn_ns": 5_000_000, "turn_shots": 4}, {"turn_ns": 5_000_000, "turn_shots": 4},
+        {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"slot_ns": 5_000_000, "slot_probes": 4},
     ):  # fmt: skip
         view.take(b"a/e0", nic("a/e0", "a/system", **more))
         versions.append((view.version, view.probe_slots.get("a/e0")))
     pace = (5_000_000, 4)
     assert versions == [(1, None), (2, pace), (3, None), (3, None), (4, pace), (5, None)]
-    view.take(b"a/e0", nic("a/e0", "a/system", probe_port=9319, turn_ns=5_000_000, turn_shots=4))
+    view.take(b"a/e0", nic("a/e0", "a/system", probe_port=9319, slot_ns=5_000_000, slot_probes=4))
     view.take(b"a/e0", None)
     assert view.probe_slots == {}
 

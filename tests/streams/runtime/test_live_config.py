@@ -25,7 +25,7 @@ def rule(name: str, p99_us: float) -> dict[str, Any]:
 
 def test_every_default_is_within_its_limits_and_has_a_meaning() -> None:
     for name, each in THRESHOLDS.items():
-        assert each.least <= each.default <= each.most
+        assert each.min_value <= each.default <= each.max_value
         assert each.doc
         assert check_value(name, each.default) == each.default
 
@@ -38,10 +38,10 @@ def test_a_threshold_that_is_none_is_refused_by_name(name: str, value: float) ->
 
 def test_a_hosts_own_values_go_before_those_of_everyone_one_by_one() -> None:
     view = LiveConfig()
-    view.take(b"*", config("*", flaps_max=3, up_hold_ms=500))
+    view.take(b"*", config("*", flaps_max=3, up_delay_ms=500))
     view.take(b"h1", config("h1", flaps_max=5))
     assert (view.thresholds()["flaps_max"], view.thresholds("h1")["flaps_max"]) == (3, 5)
-    assert view.thresholds("h1").ns("up_hold_ms") == 500_000_000
+    assert view.thresholds("h1").ns("up_delay_ms") == 500_000_000
     assert view.thresholds("h2")["flaps_max"] == 3
     view.take(b"*", None)
     assert view.thresholds()["flaps_max"] == THRESHOLDS["flaps_max"].default
@@ -50,8 +50,8 @@ def test_a_hosts_own_values_go_before_those_of_everyone_one_by_one() -> None:
 
 def test_what_no_threshold_takes_keeps_what_stood_and_the_rest_counts() -> None:
     view = LiveConfig()
-    view.take(b"*", config("*", flaps_max=-1, nonsense=1, up_hold_ms=0))
-    assert dict(view.thresholds()) == dict(Thresholds({"up_hold_ms": 0}))
+    view.take(b"*", config("*", flaps_max=-1, nonsense=1, up_delay_ms=0))
+    assert dict(view.thresholds()) == dict(Thresholds({"up_delay_ms": 0}))
 
 
 def test_a_record_under_another_key_is_refused() -> None:

@@ -13,7 +13,7 @@ import pytest
 from faust.types import TP
 
 from schemas import codec
-from schemas.topics import FLAPS, LINKS, PATH_QUEUEING, PROBES, QUEUES, REJECTS
+from schemas.topics import LINK_HEALTH, LINKS, PATH_QUEUEING, PROBES, QUEUES, REJECTS
 from streams.alerts.stage import AlertsStage
 from streams.delays import stage as map
 from streams.links import stage as links
@@ -80,7 +80,7 @@ async def context(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def give(stage: Any, raw: Raw) -> None:
     message = await stage.partitions.receive(raw)
     if message is not None:
-        await stage._take(message)
+        await (stage.process if hasattr(stage, "process") else stage._take)(message)
 
 
 def carrier(offset: int, up: bool) -> Raw:
@@ -94,7 +94,7 @@ def carrier(offset: int, up: bool) -> Raw:
 
 async def links_stage(context: StageContext) -> links.LinksStage:
     stage = links.LinksStage(context)
-    stage.partitions.assigned([TP(LINKS.name, 0)])
+    stage.partitions.assign([TP(LINKS.name, 0)])
     await stage.partitions.ready()
     return stage
 
@@ -116,7 +116,7 @@ async def test_evidence_is_not_acknowledged_before_what_it_led_to_could_be_sent(
     context.space.set()
     await giving
     await asyncio.sleep(0.05)
-    assert set(context.topics()) == {FLAPS.name}
+    assert set(context.topics()) == {LINK_HEALTH.name}
     assert not raw.acked
     context.log_takes.set()
     await asyncio.wait_for(raw.acknowledged.wait(), 10)
@@ -139,7 +139,7 @@ async def test_evidence_that_waits_for_its_turn_does_not_grow_old(
     assert (giving.done(), raw.acked) == (False, False)
     context.space.set()
     await asyncio.wait_for(raw.acknowledged.wait(), 10)
-    assert set(context.topics()) == {FLAPS.name}
+    assert set(context.topics()) == {LINK_HEALTH.name}
 
 
 async def test_evidence_that_waited_for_its_turn_when_its_partition_went_is_its_next_owners(
@@ -150,14 +150,14 @@ async def test_evidence_that_waited_for_its_turn_when_its_partition_went_is_its_
     async with stage.partitions.lock:
         giving = asyncio.ensure_future(give(stage, raw))
         await settle()
-        await stage.partitions.revoked()
+        await stage.partitions.revoke()
     await giving
     assert (context.sent, raw.acked) == ([], False)
 
 
 async def test_a_window_that_closes_after_its_partition_went_holds_no_room(context: StageContext) -> None:
     stage = map.DelayStage(context)
-    stage.partitions.assigned([TP(PROBES.name, 0)])
+    stage.partitions.assign([TP(PROBES.name, 0)])
     await stage.partitions.ready()
 
     def bad(offset: int) -> Raw:
@@ -167,7 +167,7 @@ async def test_a_window_that_closes_after_its_partition_went_holds_no_room(conte
     context.space.clear()
     closing = asyncio.ensure_future(give(stage, bad(1)))
     await settle()
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
     context.space.set()
     await asyncio.wait_for(closing, 1)
     assert stage._jobs == []
@@ -194,20 +194,20 @@ class Shard:
 
 async def solving_queues(context: StageContext) -> tuple[queues.QueuesStage, Any, Shard]:
     stage = queues.QueuesStage(context)
-    stage.partitions.assigned([TP(PATH_QUEUEING.name, 0)])
+    stage.partitions.assign([TP(PATH_QUEUEING.name, 0)])
     await stage.partitions.ready()
     (partition,) = stage.partitions
     shard = Shard()
-    partition.state.shards["fabric"] = queues._Shard(shard, None)
+    partition.state["fabric"] = queues._Shard(shard, None)
     stage._start()
-    stage._came.set()
+    stage._arrived.set()
     assert await asyncio.to_thread(shard.solving.wait, 10)
     return stage, partition, shard
 
 
 async def test_a_block_that_is_solved_after_its_partition_went_is_not_sent(context: StageContext) -> None:
     stage, _, shard = await solving_queues(context)
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
     shard.go_on.set()
     async with stage.partitions.lock:
         assert context.topics() == []
@@ -216,15 +216,19 @@ async def test_a_block_that_is_solved_after_its_partition_went_is_not_sent(conte
 async def test_what_came_during_a_solve_is_acknowledged_with_the_next(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "KEPT_NS", 0)
+    monkeypatch.setattr(queues, "RETAIN_NS", 0)
     stage, partition, shard = await solving_queues(context)
     raw = Raw(3, TP(PATH_QUEUEING.name, 0))
     partition.acks.read(raw)
-    partition.state.kept.append((time.monotonic_ns(), raw.offset))
+    received_ns = time.monotonic_ns()
+    stage.retain(
+        SimpleNamespace(partition=partition, offset=raw.offset),
+        lambda: stage._is_solved(partition, received_ns),
+    )
     shard.go_on.set()
     async with stage.partitions.lock:
         assert (context.topics(), raw.acked) == ([QUEUES.name], False)
-    stage._came.set()
+    stage._arrived.set()
     await asyncio.wait_for(raw.acknowledged.wait(), 10)
 
 
@@ -245,12 +249,12 @@ async def test_alerts_follow_their_evidence_once_however_often_it_was_assigned(
     stage = AlertsStage(context)
     context.caught_up.clear()
     for _ in range(2):
-        stage.partitions.assigned([TP(LINKS.name, 0)])
+        stage.partitions.assign([TP(LINKS.name, 0)])
         await settle()
-        await stage.partitions.revoked()
-    stage.partitions.assigned([TP(LINKS.name, 0)])
+        await stage.partitions.revoke()
+    stage.partitions.assign([TP(LINKS.name, 0)])
     context.caught_up.set()
     await settle()
     assert following == [LINKS.name]
-    await stage.partitions.revoked()
+    await stage.partitions.revoke()
     assert following == []

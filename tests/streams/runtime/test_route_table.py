@@ -15,7 +15,7 @@ BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth
 
 
 def path(port: int, leg: str, hops: tuple[str, ...], **more: Any) -> dict[str, Any]:
-    return {"path": port, "leg": leg, "hops": list(hops), "found": "TRACED", "complete": True,
+    return {"path": port, "leg": leg, "links": list(hops), "found": "TRACED", "complete": True,
             "since_ns": 1, "changes": 0, "contradiction": None, **more}  # fmt: skip
 
 

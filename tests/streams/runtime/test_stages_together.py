@@ -11,8 +11,9 @@ import pytest
 from fabrictime.bench._fleet import SyntheticFleet
 from streams.clock.solver import SYNCED, UNSYNCED, ShardClocks
 from streams.delays.counters import JumpLimit
-from streams.delays.records import Member, clock_fits, fit_window
+from streams.delays.records import clock_fits, fit_window
 from streams.delays.source_partition import ClosedWindow, Source
+from streams.runtime.tables import Member
 
 MS = 1_000_000
 WINDOW = 1000 * MS

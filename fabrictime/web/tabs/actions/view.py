@@ -138,7 +138,7 @@ class ActionsTab(LiveTab):
                 ("cause", "cause", "left"),
                 ("action", "action", "left"),
                 ("outcome", "outcome", "left"),
-                ("took", "took", "right"),
+                ("taken", "taken", "right"),
                 ("rate", "rate before → after", "right"),
                 ("delay", "round trip before → after", "right"),
             ]

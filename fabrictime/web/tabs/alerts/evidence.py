@@ -9,25 +9,24 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from aiokafka.partitioner import murmur2
-
 from fabrictime.web.history_client import HistoryDown, HistoryError, QueryFailed
 from fabrictime.web.tabs.alerts.frames import LogRecord, fields_of, nearest, time_text
 from schemas import codec
+from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader, since
 from schemas.topics import (
     ALERTS,
     CLOCK_OFFSETS,
     CONTENTION,
     DELAYS,
-    FLAPS,
     FLOWS,
+    LINK_HEALTH,
     LINKS,
     PATHS,
     QUEUES,
     TOPICS,
 )
 
-READABLE_TOPICS: Final = (LINKS, FLAPS, QUEUES, CONTENTION, FLOWS, PATHS, DELAYS, CLOCK_OFFSETS, ALERTS)
+READABLE_TOPICS: Final = (LINKS, LINK_HEALTH, QUEUES, CONTENTION, FLOWS, PATHS, DELAYS, CLOCK_OFFSETS, ALERTS)
 """Topics that the search reads."""
 AROUND_NS: Final = 3_000_000_000
 """Searched interval on both sides of the evidence's time."""
@@ -60,7 +59,7 @@ def evidence_reader(bootstrap: str, registry: codec.Registry | None) -> Evidence
 
 
 def _around(
-    bootstrap: str, topic: str, key: bytes, at_ns: int, registry: codec.Registry | None
+    bootstrap: str, topic: str, key: str, at_ns: int, registry: codec.Registry | None
 ) -> list[tuple[int, str, Any]]:
     """Return (append time, position, record) of a key's records within `AROUND_NS`."""
     from confluent_kafka import Consumer, TopicPartition

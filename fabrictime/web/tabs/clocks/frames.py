@@ -42,7 +42,7 @@ def event_text(event: str, event_ns: float) -> str:
         return f"{event} {signed_delay_text(event_ns)}"
     if event == "RATE_CHANGE":
         return f"RATE_CHANGE {event_ns:+,.0f} ppb"
-    return f"{event} {delay_text(event_ns)} rms" if event == "LIAR" else event
+    return f"{event} {delay_text(event_ns)} rms" if event == "FALSETICKER" else event
 
 
 def _marks(events: Sequence[EventRow], drawn: set[str], t: Sequence[int]) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def test_frames_of_a_thousand_nics(
         fabric.publish(("fabric.queues", "fabric", fabric.queues(depth)))
         for link in rng.sample(ups, 10):
             state = rng.choice(("UP", "DOWN", "GREY", "FLAPPING"))
-            fabric.publish(("fabric.flaps", fabric.cable(link), fabric.health(link, state)))
+            fabric.publish(("fabric.link-health", fabric.cable(link), fabric.health(link, state)))
         for host in range(1, 129):
             flows = [fabric.flow(k, f"h{host}/eth1", "h1/eth1") for k in range(8)]
             fabric.publish(("fabric.flows", f"h{host}", fabric.flows(f"h{host}", flows)))

@@ -93,7 +93,7 @@ def test_a_flow_is_moved_and_cause_act_and_effect_stand_side_by_side(
     subject = fabric.cable(link)
     alert = fabric.alert(subject, "leaf1 to spine1 is DOWN", links=[link])
     fabric.publish(
-        ("fabric.flaps", subject, fabric.health(link, "DOWN")),
+        ("fabric.link-health", subject, fabric.health(link, "DOWN")),
         ("fabric.alerts", subject, alert),
     )
     decision = fabric.decision(3, flow, f"{subject}/1", at_ns=time_ns())
@@ -107,7 +107,7 @@ def test_a_flow_is_moved_and_cause_act_and_effect_stand_side_by_side(
         "rate_bps": 6.4e8,
         "rtt_ns": 80_000,
         "source_port": flow["source_port"] + 1,
-        "hops": fabric.hops("h1/eth1", "h5/eth1", 2),
+        "links": fabric.hops("h1/eth1", "h5/eth1", 2),
     }
     report(fabric, flow, 2, **after)
     until("its effect", lambda: "20.0 Mbit/s → 640 Mbit/s" in browser.text("actions"))
@@ -144,14 +144,18 @@ def test_what_is_held_back_stands_there_in_words_until_it_is_not(
     fabric.publish(
         ("fabric.config", "*", fabric.config(mode="OBSERVE")),
         ("fabric.config", "h2", fabric.config(host="h2", mode="ACT")),
-        ("fabric.rounds", "fabric", fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)])),
+        (
+            "fabric.policy-cycles",
+            "fabric",
+            fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)]),
+        ),
     )
     until("suppressed", lambda: "its job is protected (protected_jobs)" in browser.text("suppressed"))
     assert "a queue stands at leaf1:swp3 → spine1:swp1" in browser.text("suppressed")
     until("counted", lambda: "1" in browser.text("kpi-held"))
     until("the mode", lambda: "Otherwise at h2: ACT" in browser.text("mode"))
-    fabric.publish(("fabric.rounds", "fabric", fabric.rounds(1, None, at_ns=time.time_ns())))
-    fabric.publish(("fabric.rounds", "fabric", fabric.rounds(2, [], at_ns=time.time_ns())))
+    fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(1, None, at_ns=time.time_ns())))
+    fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(2, [], at_ns=time.time_ns())))
     until("no more", lambda: browser.text("held-empty") == "Nothing is held back.")
     calm(browser, page)
 
@@ -219,7 +223,7 @@ def test_names_from_the_network_are_shown_and_never_run(
         ("fabric.config", "*", fabric.config(by=f"{node}>")),
         ("fabric.decisions", "h1", decision),
         ("fabric.actions", "h1", fabric.action(decision, detail=f"{node}>")),
-        ("fabric.rounds", "fabric", fabric.rounds(0, [suppressed])),
+        ("fabric.policy-cycles", "fabric", fabric.rounds(0, [suppressed])),
     )
     page = show()
     until("shown", lambda: "<img src=x" in browser.text("act-text"))

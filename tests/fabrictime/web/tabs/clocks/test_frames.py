@@ -100,14 +100,14 @@ def test_offsets_have_their_bound_and_wander_the_fleets_quantiles() -> None:
 def test_events_of_the_drawn_clocks_are_marks() -> None:
     events = [
         EventRow(T + 2 * S, "a/ptp0", "s0", "STEP", 1_500.0, "SYNCED"),
-        EventRow(T + S, "b/ptp0", "s0", "LIAR", 250.0, "UNSYNCED"),
+        EventRow(T + S, "b/ptp0", "s0", "FALSETICKER", 250.0, "UNSYNCED"),
         EventRow(T - 30 * S, "a/ptp0", "s0", "NEW", 0.0, "SYNCED"),
     ]
     drawn = series(ClockPoint("a/ptp0", T, 0.0, 9.0, "SYNCED"))
     frame = frames.bounds_frame(fleet(2, events=events), drawn)
     assert [(mark["clock"], mark["text"]) for mark in frame["marks"]] == [("a/ptp0", "STEP +1.50 µs")]
     assert frames.event_text("RATE_CHANGE", -1_234.5) == "RATE_CHANGE -1,234 ppb"
-    assert frames.event_text("LIAR", 250.0) == "LIAR 250 ns rms"
+    assert frames.event_text("FALSETICKER", 250.0) == "FALSETICKER 250 ns rms"
     assert frames.event_text("MERGED", -2e6) == "MERGED -2.00 ms"
     assert frames.event_text("NEW", 0.0) == "NEW"
 

@@ -71,7 +71,7 @@ def fill(history: Any, seconds: int = 20, clocks: int = 12) -> int:
             rows["h3/ptp0"] |= {"state": "HOLDOVER", "bound_ns": 700.0}
             rows["h4/ptp0"] |= {"state": "UNSYNCED", "bound_ns": 1e9, "residual_ns": 250.0}
         if second == 12:
-            rows["h4/ptp0"] |= {"event": "LIAR", "event_ns": 250.0}
+            rows["h4/ptp0"] |= {"event": "FALSETICKER", "event_ns": 250.0}
         history.suspects(at, {("h1/eth0", "h2/eth0"): {"asymmetry_ns": -412.0, "sigma_ns": 3.5}})
         history.clocks(at, rows)
         history.pipeline(at, {"fabric.probes/0": {}})
@@ -88,7 +88,7 @@ def test_the_fleet_s_clocks_are_told_and_drawn(history: Any, show: Any, browser:
     assert browser.text("kpi-suspects").split("\n") == ["suspect pairs", "1", "h1/eth0 → h2/eth0"]
     events = browser.text("events")
     assert "STEP +1.50 µs" in events
-    assert "LIAR 250 ns rms" in events
+    assert "FALSETICKER 250 ns rms" in events
     for words in ("h1/eth0 → h2/eth0", "-412 ns", "3.50 ns", "5%"):
         assert words in browser.text("suspects")
     assert browser.text("mesh-note").startswith("12 NICs, 24 directed pairs; 1 suspect pair, worst h1/eth0")

@@ -138,7 +138,7 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     page = show("")
     link = fabric.up("leaf3", 1)
     now = time.time_ns()
-    judged = fabric.health(link, "DOWN", judged_ns=now, paths_dead=17)
+    judged = fabric.health(link, "DOWN", evaluated_ns=now, paths_dead=17)
     lost = {
         "nic": "h5/eth1",
         "shard": "fabric",
@@ -150,7 +150,7 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
         "interval_ns": 10**7,
     }
     fabric.publish(
-        ("fabric.flaps", fabric.cable(link), judged),
+        ("fabric.link-health", fabric.cable(link), judged),
         ("fabric.links", "fabric", {**lost, "nic": "h6/eth1"}),
         ("fabric.links", "fabric", lost),
     )
@@ -162,9 +162,9 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
         jobs=["llama"],
         grouped=["h5/eth1>h1/eth1"],
         evidence=[
-            {"topic": "fabric.flaps", "key": fabric.cable(link), "at_ns": now, "text": "17 paths dead"},
+            {"topic": "fabric.link-health", "key": fabric.cable(link), "at_ns": now, "text": "17 paths dead"},
             {"topic": "fabric.links", "key": "fabric", "at_ns": now + 1, "text": "h5/eth1 lost 8 in a row"},
-            {"topic": "fabric.flaps", "key": "gone", "at_ns": now, "text": "an old one"},
+            {"topic": "fabric.link-health", "key": "gone", "at_ns": now, "text": "an old one"},
         ],
     )
     until("the first tab stands", lambda: browser.text("banner") != "")
@@ -181,7 +181,7 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
     browser.js("document.querySelector('[data-testid=evidence-1]').click()")
     until("its NIC's", lambda: "nic\nh5/eth1" in browser.text("record-1"))
     browser.js("document.querySelector('[data-testid=evidence-2]').click()")
-    until("none", lambda: "fabric.flaps has no record of gone" in browser.text("record-2"))
+    until("none", lambda: "fabric.link-health has no record of gone" in browser.text("record-2"))
 
     cleared = {**alert, "update": 1, "state": "CLEARED", "cleared_ns": now + S}
     fabric.publish(("fabric.alerts", alert["subject"], cleared))
@@ -204,7 +204,7 @@ def test_names_from_the_network_are_shown_and_never_run(
     link = f"{node}:1>leaf1:9"
     fabric.publish(
         ("fabric.inventory", f"{node}/e", fabric.nic(f"{node}/e", rack=evil, host=node)),
-        ("fabric.flaps", fabric.cable(link), fabric.health(link, "DOWN", text=evil, others=[evil])),
+        ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN", text=evil, others=[evil])),
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9e4}})),
         ("fabric.contention", link, fabric.contention(link, text=evil, jobs=[evil])),
         ("fabric.alerts", link, fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil])),

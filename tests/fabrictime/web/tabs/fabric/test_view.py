@@ -113,7 +113,7 @@ def test_a_dead_link_is_drawn_and_told_within_a_second_and_opens_by_a_click(
         alert = fabric.alert(fabric.cable(link), told(k), raised_ns=fabric.now_ns + k, links=[link])
         health = fabric.health(link, "DOWN", text=told(k), before="DOWN" if k else "UP")
         fabric.publish(
-            ("fabric.flaps", fabric.cable(link), health), ("fabric.alerts", fabric.cable(link), alert)
+            ("fabric.link-health", fabric.cable(link), health), ("fabric.alerts", fabric.cable(link), alert)
         )
 
     def seen(k: int) -> bool:
@@ -134,7 +134,7 @@ def test_a_dead_link_is_drawn_and_told_within_a_second_and_opens_by_a_click(
     browser.driver.refresh()
     until("the same after a reload", lambda: browser.text("link-state") == "DOWN")
     fabric.publish(
-        ("fabric.flaps", fabric.cable(link), fabric.health(link, "UP", text="back", before="DOWN"))
+        ("fabric.link-health", fabric.cable(link), fabric.health(link, "UP", text="back", before="DOWN"))
     )
     until("UP again", lambda: browser.text("link-state") == "UP")
     calm(browser, page)
@@ -238,7 +238,7 @@ def test_a_thousand_nics_are_drawn_with_their_troubles(
     fabric.publish(*fabric.fleet(peers=6))
     bad = [fabric.up("leaf9", 17), fabric.first("h77/eth3")]
     fabric.publish(
-        *(("fabric.flaps", fabric.cable(link), fabric.health(link, "DOWN")) for link in bad),
+        *(("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN")) for link in bad),
         ("fabric.queues", "fabric", fabric.queues({link: {} for link in fabric.links()})),
     )
     page = start_page(shared_server, bootstrap=log_address)
@@ -258,6 +258,6 @@ def test_a_thousand_nics_are_drawn_with_their_troubles(
         return bool(browser.text("link-title").startswith("h77:eth3 ⇄ leaf19"))
 
     until("a NIC's cable among bundles", opened)
-    fabric.publish(("fabric.flaps", fabric.cable(bad[0]), fabric.health(bad[0], "UP", before="DOWN")))
+    fabric.publish(("fabric.link-health", fabric.cable(bad[0]), fabric.health(bad[0], "UP", before="DOWN")))
     until("UP again", lambda: state_of(browser, "leaf9", "spine17") == (1, 1))
     calm(browser, page)

@@ -1,0 +1,42 @@
+"""The interface of effectors: the code that moves and paces the flows of one host.
+
+Each effector is one module of this package. The applier calls it, and knows no other part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Answer", "Effector"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of a command."""
+
+    value: int = 0
+    """The source port, or the rate in bit/s, that is now in force."""
+    how: str = ""
+    """The means: SOCKET, SQD, HTB and so on."""
+    error: str = ""
+    """The reason of a failure; empty after a success."""
+    maybe_done: bool = False
+    """True if a command that failed may be in force nevertheless."""
+
+
+class Effector(Protocol):
+    """Moves and paces the flows of one host, which it knows by their keys."""
+
+    def path_of(self, key: str) -> int | None:
+        """Return the flow's entropy value; None if no such flow is open."""
+
+    def can(self, key: str) -> frozenset[str]:
+        """Return the commands that the flow's endpoint supports: MOVE, PACE."""
+
+    def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
+        """Move a flow to a source port (MOVE), or limit its rate (PACE; bit/s, 0 removes the limit).
+
+        `answer` is called exactly once: at once, or within a bounded time.
+        """

@@ -1,0 +1,39 @@
+"""Fencing: a decision of an older policy owner, or an older decision for the same flow, is not applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actuators.flow_state import FlowState, fence_of
+
+__all__ = ["Fence"]
+
+MAX_SHARDS: Final = 1000
+"""Number of shards with a known epoch; the ones that appeared last are kept."""
+
+
+class Fence:
+    """The newest epoch of each shard's policy owner."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[str, int] = {}
+
+    def advance(self, shard: str, epoch: int) -> bool:
+        """Take the epoch of a shard's policy owner; return True if it is newer than the known one."""
+        if epoch <= self.epochs.get(shard, -1):
+            return False
+        self.epochs.pop(shard, None)
+        self.epochs[shard] = epoch
+        if len(self.epochs) > MAX_SHARDS:
+            del self.epochs[next(iter(self.epochs))]
+        return True
+
+    def refusal(self, flow: FlowState, decision: Mapping[str, Any]) -> str:
+        """Return STALE, DUPLICATE or the outcome that the decision already had; empty if it is new."""
+        fence = fence_of(decision)
+        if fence < flow.fence or decision["epoch"] < self.epochs.get(decision["shard"], 0):
+            return "STALE"
+        if fence == flow.fence:
+            return "DUPLICATE" if flow.outcome == "APPLIED" else flow.outcome
+        return ""

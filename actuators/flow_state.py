@@ -1,0 +1,185 @@
+"""The state of one flow: its fence, its move, its leases and the decisions that wait for it.
+
+Everything here is pure. The applier passes in times and paths, and saves `to_json` in the journal, from
+which the next process restores the flow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+__all__ = ["MAX_LEASE_NS", "MOVES", "FlowState", "Lease", "fence_of", "key_of", "reported_fields"]
+
+Record = dict[str, Any]
+FlowFence = tuple[int, int]
+Token = Any
+
+MOVES: Final = frozenset({"REROUTE", "RESTORE"})
+REPORTED_FIELDS: Final = ("decision_id", "shard", "epoch", "seq", "flow_id", "action")
+"""Fields of a decision that its report repeats."""
+SECOND_NS: Final = 1_000_000_000
+MAX_LEASE_NS: Final = 600 * SECOND_NS
+"""A rate that is not renewed ends after this time, even if a decision or a stepped clock says otherwise."""
+
+
+def key_of(flow_id: str) -> str:
+    """Return the key by which an endpoint knows a flow: the flow id without host and boot."""
+    return flow_id.split("/", 2)[-1]
+
+
+def fence_of(decision: Mapping[str, Any]) -> FlowFence:
+    """Return (epoch, seq) of a decision."""
+    return decision["epoch"], decision["seq"]
+
+
+def reported_fields(decision: Mapping[str, Any]) -> Record:
+    """Return the fields of a decision that its report repeats."""
+    return {name: decision[name] for name in REPORTED_FIELDS}
+
+
+@dataclass(slots=True)
+class Lease:
+    """A rate limit that ends at `expires_at_ns` (fabric time) unless it is renewed."""
+
+    rate_bps: int
+    expires_at_ns: int
+    at_ns: int
+    decision: Record
+    """The reported fields of its decision."""
+
+    def is_over(self, now_ns: int) -> bool:
+        """True if its time has passed, or lies so far ahead that the clock must have stepped."""
+        return self.expires_at_ns <= now_ns or self.expires_at_ns > now_ns + 2 * MAX_LEASE_NS
+
+
+@dataclass(slots=True)
+class FlowState:
+    """One flow. The fields above `busy` are saved in the journal."""
+
+    flow_id: str
+    fence: FlowFence = (-1, -1)
+    outcome: str = ""
+    intent: Record | None = None
+    """Decision id and former path of the command that is being carried out."""
+    unpublished: Record | None = None
+    """Report of the newest decision, until the log has stored it."""
+    first_path: int | None = None
+    """Path before the first move."""
+    set_path: int | None = None
+    moved_ns: int = 0
+    moved_by: Record | None = None
+    leases: dict[str, Lease] = field(default_factory=dict)
+    repair_report: Record | None = None
+    """Report of the newest local repair, until the log has stored it. Its outcome is empty until the answer
+    arrives."""
+    busy: bool = False
+    """True while a command is unanswered."""
+    waiting: deque[tuple[Record | None, Token]] = field(default_factory=deque)
+    """Decisions in order of arrival; None stands for an order to revert."""
+    report_restored: bool = False
+    """True if a former process wrote `unpublished`."""
+    repair_restored: bool = False
+    """True if a former process wrote `repair_report`."""
+    suppressed_ns: int | None = None
+    """Monotonic time of the last report of a suppressed local repair."""
+    rated_ns: int | None = None
+    """Monotonic time of the last rate change that counted against the action limit."""
+
+    @property
+    def rate_bps(self) -> int | None:
+        """The lowest rate of its leases; None without a lease."""
+        return min((lease.rate_bps for lease in self.leases.values()), default=None)
+
+    @property
+    def in_force(self) -> int:
+        """The number of actions in force."""
+        return len(self.leases) + (self.moved_by is not None)
+
+    def action_times(self) -> list[int]:
+        """Return the fabric times at which the actions in force were taken."""
+        moved = [] if self.moved_by is None else [self.moved_ns]
+        return [*moved, *(lease.at_ns for lease in self.leases.values())]
+
+    def set_moved(self, from_path: int | None, to_path: int, decision: Record, now_ns: int) -> None:
+        """Record a move; a flow that is back on its first path counts as never moved."""
+        if self.first_path is None or from_path != self.set_path:
+            self.first_path = from_path
+        self.set_path, self.moved_by, self.moved_ns = to_path, decision, now_ns
+        if to_path == self.first_path:
+            self.clear_move()
+
+    def clear_move(self) -> None:
+        """Forget the move."""
+        self.moved_by = self.first_path = self.set_path = None
+
+    def end(self) -> None:
+        """Forget every action: the flow no longer exists."""
+        self.leases.clear()
+        self.clear_move()
+        self.intent = None
+
+    def set_lease(self, kind: str, lease: Lease | None) -> None:
+        """Put a lease in force, or remove it."""
+        if lease is None:
+            self.leases.pop(kind, None)
+        else:
+            self.leases[kind] = lease
+
+    def was_done(self, decision: Record, path: int | None) -> bool:
+        """True if a former process had begun this move and the flow has reached its target."""
+        intent = self.intent
+        return (
+            intent is not None
+            and intent["decision_id"] == decision["decision_id"]
+            and decision["action"] in MOVES
+            and path is not None
+            and path == decision["to_path"] != intent["from_path"]
+        )
+
+    def take_restored_report(self, decision: Record) -> Record | None:
+        """Return a former process's report of this decision once; None if there is none."""
+        if not self.report_restored or fence_of(decision) != self.fence or self.unpublished is None:
+            return None
+        self.report_restored = False
+        return self.unpublished
+
+    def drop_published(self, report: Mapping[str, Any]) -> bool:
+        """Drop the reports that the log has stored; return True if there were any."""
+        dropped = False
+        if self.repair_report is not None and _same(self.repair_report, report):
+            self.repair_report, self.repair_restored, dropped = None, False, True
+        if self.unpublished is not None and _same(self.unpublished, report):
+            self.unpublished, self.report_restored, dropped = None, False, True
+        return dropped
+
+    def to_json(self) -> Record:
+        """Return the state that the next process needs."""
+        return {
+            "flow_id": self.flow_id,
+            "fence": list(self.fence),
+            "outcome": self.outcome,
+            "intent": self.intent,
+            "unpublished": self.unpublished,
+            "first_path": self.first_path,
+            "set_path": self.set_path,
+            "moved_ns": self.moved_ns,
+            "moved_by": self.moved_by,
+            "leases": {kind: asdict(lease) for kind, lease in self.leases.items()},
+            "repair_report": self.repair_report,
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> FlowState:
+        """Return the flow as the former process left it. Raises KeyError, TypeError or ValueError."""
+        leases = {kind: Lease(**lease) for kind, lease in state["leases"].items()}
+        flow = cls(**{**state, "fence": tuple(state["fence"]), "leases": leases})
+        flow.report_restored = flow.unpublished is not None
+        flow.repair_restored = flow.repair_report is not None
+        return flow
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return (one["decision_id"], one["outcome"]) == (other["decision_id"], other["outcome"])

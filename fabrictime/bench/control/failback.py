@@ -1,0 +1,78 @@
+"""How long flows stayed away from their own paths though these were well again, by the records of a run.
+
+In: decisions, what actuators made of them, `LinkHealth` in order. Out: times away, and of each the longest
+time for which the flow could have been at home. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from streams.policy.path_health import Grade, PathHealth
+from streams.policy.rules import Rules
+
+__all__ = ["Away", "could_be_home", "times_away"]
+
+Record = Mapping[str, Any]
+DONE: Final = ("APPLIED", "DUPLICATE")
+STEP_S: Final = 0.02
+"""How finely is looked for how long a way was well."""
+
+
+class Away(NamedTuple):
+    """A time in which a flow was away from the port that it had before it left a bad link."""
+
+    flow_id: str
+    home: int
+    begin_s: float
+    end_s: float
+    back: bool
+    """Whether it ended with a return, and not with another failover or a steering."""
+
+
+def times_away(decisions: Iterable[Record], actions: Iterable[Record]) -> tuple[list[Away], list[Away]]:
+    """Return the times away that have ended, and those that last (their `end_s` is when they began)."""
+    ended: list[Away] = []
+    away: dict[str, Away] = {}
+    done = {action["decision_id"] for action in actions if action["outcome"] in DONE}
+    for decision in sorted(decisions, key=lambda each: (each["epoch"], each["seq"])):
+        name, at_s = decision["flow_id"], decision["at_ns"] / 1e9
+        if decision["decision_id"] not in done or decision["from_path"] is None:
+            continue
+        known = away.setdefault(name, Away(name, decision["from_path"], at_s, at_s, False))
+        if decision["reason"]["kind"] not in ("DOWN", "GREY") or decision["to_path"] == known.home:
+            del away[name]
+            if known.begin_s < at_s:
+                ended.append(known._replace(end_s=at_s, back=decision["action"] == "RESTORE"))
+    return ended, list(away.values())
+
+
+def could_be_home(
+    aways: Sequence[Away], ways: Sequence[Sequence[str]], health: Iterable[Record]
+) -> tuple[list[float], int]:
+    """Return the longest time, s, for which the way home was well within each time away, and how many flows
+    went back before it was. `ways`: the links of each way home, there and back. What well means is policy's
+    own (streams/policy/path_health.py): every link up, and its hold-down over."""
+    told = sorted(health, key=lambda record: record["evaluated_ns"])
+    rules = Rules()
+    health_table = PathHealth(rules.hold_down_ns, rules.max_hold_down_ns)
+    longest, since_s, early = [0.0] * len(aways), [0.0] * len(aways), 0
+    begin_s = min((each.begin_s for each in aways), default=0.0)
+    end_s = max((each.end_s for each in aways), default=0.0)
+    taken = 0
+    for at_s in np.arange(begin_s, end_s + STEP_S, STEP_S).tolist():
+        while taken < len(told) and told[taken]["evaluated_ns"] <= at_s * 1e9:
+            health_table.take(told[taken]["subject"], told[taken])
+            taken += 1
+        for number, (each, way) in enumerate(zip(aways, ways, strict=True)):
+            if not each.begin_s <= at_s < each.end_s + STEP_S or not way:
+                continue
+            well = health_table.of_links(way, int(at_s * 1e9)).grade is Grade.HEALTHY
+            since_s[number] = (since_s[number] or at_s) if well else 0.0
+            if well:
+                longest[number] = max(longest[number], min(at_s, each.end_s) - since_s[number])
+            early += int(each.back and not well and at_s >= each.end_s)
+    return longest, early

@@ -1,0 +1,231 @@
+"""Evidence about links as probers would send it, over a simulated fleet whose broken links are known.
+
+In: a `Fleet`, how it is probed, and what breaks when. Out: `LinkEvent` records with their append times, in
+order, and the paths' links. For benches and tests of the judgement alone: nothing queues here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.sim.topology import Fleet
+
+__all__ = ["FleetPaths", "ProbedFleet"]
+
+MS: Final = 1_000_000
+STEP_NS: Final = MS
+FIRST_PORT: Final = 40_000
+
+
+class FleetPaths:
+    """The links of each probed path, as `streams.runtime.route_table.RouteTable` tells them."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.moved: set[tuple[str, str]] | None = None
+        self._forward: dict[tuple[str, str, int], tuple[str, ...]] = {}
+        self._reverse: dict[tuple[str, str, int], tuple[str, ...]] = {}
+
+    def add(self, nic: str, peer: str, path: int, forward: tuple[str, ...], reverse: tuple[str, ...]) -> None:
+        """Take one path."""
+        self._forward[nic, peer, path] = forward
+        self._reverse[nic, peer, path] = reverse
+
+    def changed(self, since: int) -> set[tuple[str, str]] | None:
+        """Return the pairs that are said to have changed, whatever `since`; None: any may have."""
+        return self.moved
+
+    def forward(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
+        """Return the links of the requests; empty where they are not known."""
+        return self._forward.get((nic, peer, path), ())
+
+    def reverse(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
+        """Return the links of the answers; empty where they are not known."""
+        return self._reverse.get((nic, peer, path), ())
+
+
+class ProbedFleet:
+    """NICs that probe `peers` random others over `paths` source ports each, `rate_hz` probes a second a NIC.
+
+    `down` [L] and `loss` [L] say what links do from now on, `gone` [N] which NICs neither ask nor answer,
+    `starve` which only do so late. A NIC reports losses in a row and what lives again at once (at most every
+    `gather_ns`), everything each `beat_ns`; a message takes some ms to the log.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        peers: int = 10,
+        paths: int = 4,
+        rate_hz: float = 1000.0,
+        seed: int = 1,
+        start_ns: int = 1_760_000_000_000_000_000,
+    ) -> None:
+        self.fleet = fleet
+        self.rng = np.random.default_rng(seed)
+        n, rng = fleet.nics, self.rng
+        peers = min(peers, n - 1)
+        src = np.repeat(np.arange(n), peers * paths)
+        ring = np.argsort(rng.random((n, n - 1)), axis=1)[:, :peers] if n <= 2048 else rng.integers(
+            0, n - 1, (n, peers)
+        )  # fmt: skip
+        ring = ring + (ring >= np.arange(n)[:, None])
+        dst = np.repeat(ring, paths, axis=1).reshape(-1)
+        port = np.tile(np.arange(paths), n * peers) * 7 + FIRST_PORT + rng.integers(0, 7, len(src))
+        self.src, self.dst, self.port = src, dst, port
+        out, back = fleet.round_trips(src, dst, port)
+        width = int((out.hops + back.hops).max())
+        self.links = np.full((len(src), width), -1, np.int64)
+        self.book = FleetPaths()
+        names = fleet.link_ids
+        for p in range(len(src)):
+            forward, reverse = out.of(p), back.of(p)
+            both = np.concatenate([forward, reverse])
+            self.links[p, : len(both)] = both
+            self.book.add(
+                fleet.nic_ids[src[p]], fleet.nic_ids[dst[p]], int(port[p]),
+                tuple(names[i] for i in forward), tuple(names[i] for i in reverse),
+            )  # fmt: skip
+        self.rate_hz = np.full(len(src), rate_hz / (peers * paths))
+        self.down = np.zeros(fleet.links + 1, np.bool_)
+        self.loss = np.zeros(fleet.links + 1)
+        self.gone = np.zeros(n, np.bool_)
+        self.muzzled = np.zeros(n, np.bool_)
+        """[N] agents whose reports do not reach the log."""
+        self.starved_until = np.zeros(n, np.int64)
+        self.now_ns = start_ns
+        self.timeout_ns = 2 * MS
+        self.gather_ns = 10 * MS
+        self.beat_ns = 1000 * MS
+        self.confess = True
+        """Whether a starved agent says so."""
+
+        size = len(src)
+        self._lost = np.zeros(size, np.int64)
+        self._answered = np.zeros(size, np.int64)
+        self._latecomers = np.zeros(size, np.int64)
+        self._row = np.zeros(size, np.int64)
+        self._first = np.zeros(size, np.int64)
+        self._last = np.zeros(size, np.int64)
+        self._good = np.full(size, -1, np.int64)
+        self._came = np.full(size, -1, np.int64)
+        self._of_nic = [np.flatnonzero(src == i) for i in range(n)]
+        self._urgent = np.zeros(n, np.bool_)
+        self._sent_ns = np.full(n, start_ns) - rng.integers(0, self.beat_ns, n)
+        self._event = np.zeros(n, np.int64)
+        self._clock = rng.integers(-(10**15), 10**15, n)
+        self._trouble = np.zeros(n, np.int64)
+        self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.bool_]]] = []
+        self._late: list[tuple[int, int, int]] = []
+        self._queue: list[tuple[int, int, dict[str, Any]]] = []
+        self._append_ns = np.zeros(n, np.int64)
+        self._count = 0
+
+    def starve(self, nic: int, for_ns: int) -> None:
+        """Take the processor from a NIC's agent for some time: it asks nobody, and answers late."""
+        self.starved_until[nic] = self.now_ns + for_ns
+        self._trouble[nic] = for_ns
+
+    def run(self, for_ns: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Let time pass; yield (append time, event) in the log's order."""
+        end_ns = self.now_ns + for_ns
+        while self.now_ns < end_ns:
+            self.now_ns += STEP_NS
+            self._probe()
+            self._report()
+            while self._queue and self._queue[0][0] <= self.now_ns:
+                append_ns, _, event = heapq.heappop(self._queue)
+                yield append_ns, event
+
+    def _probe(self) -> None:
+        now_ns, rng = self.now_ns, self.rng
+        sends = np.flatnonzero(rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9))
+        active = ~self.gone & (self.starved_until <= now_ns)
+        sends = sends[active[self.src[sends]]]
+        links = self.links[sends]
+        lost = self.down[links].any(axis=1) | self.gone[self.dst[sends]]
+        if self.loss.any():
+            keep = np.prod(1 - self.loss[links], axis=1)
+            lost |= rng.random(len(sends)) > keep
+        late = ~lost & (self.starved_until[self.dst[sends]] > now_ns)
+        for p in sends[late].tolist():
+            heapq.heappush(self._late, (int(self.starved_until[self.dst[p]]), p, now_ns))
+        good = sends[~lost & ~late]
+        alive_again = good[self._row[good] >= 3]
+        self._urgent[self.src[alive_again]] = True
+        self._answered[good] += 1
+        self._row[good] = 0
+        self._good[good] = now_ns
+        self._came[good] = now_ns + 12_000
+        while self._late and self._late[0][0] <= now_ns:
+            _, p, sent_ns = heapq.heappop(self._late)
+            self._came[p] = max(self._came[p], now_ns)
+            self._answered[p] += 1
+            self._latecomers[p] += sent_ns <= now_ns - self.timeout_ns
+        self._waiting.append((now_ns, sends[lost | late], late[lost | late]))
+        while self._waiting and self._waiting[0][0] <= now_ns - self.timeout_ns:
+            sent_ns, at, _ = self._waiting.pop(0)
+            at = at[self._good[at] < sent_ns]
+            begins = self._row[at] == 0
+            self._first[at[begins]] = sent_ns
+            self._row[at] += 1
+            self._lost[at] += 1
+            self._last[at] = sent_ns
+            self._urgent[self.src[at]] = True
+
+    def _report(self) -> None:
+        now_ns = self.now_ns
+        age_ns = now_ns - self._sent_ns
+        woken = (self._trouble > 0) & (self.starved_until <= now_ns)
+        due = (self._urgent & (age_ns >= self.gather_ns)) | (age_ns >= self.beat_ns) | woken
+        due &= ~self.gone & (self.starved_until <= now_ns)
+        for nic in np.flatnonzero(due).tolist():
+            self._send(nic, now_ns)
+
+    def _send(self, nic: int, now_ns: int) -> None:
+        mine = self._of_nic[nic]
+        at = mine[(self._lost[mine] > 0) | (self._answered[mine] > 0)]
+        names = self.fleet.nic_ids
+
+        def age(time_ns: int) -> int:
+            return -1 if time_ns < 0 else max(0, now_ns - time_ns)
+
+        elements = []
+        for p in at.tolist():
+            row = int(self._row[p])
+            elements.append({
+                "peer": names[self.dst[p]], "path": int(self.port[p]), "lost": int(self._lost[p]),
+                "answered": int(self._answered[p]), "loss_streak": row,
+                "first_lost_age_ns": age(int(self._first[p])) if row else -1,
+                "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
+                "answered_age_ns": age(int(self._good[p])), "arrived_age_ns": age(int(self._came[p])),
+                "timeout_ns": self.timeout_ns, "late": int(self._latecomers[p]), "delayed": 0,
+            })  # fmt: skip
+        late_ns = int(self._trouble[nic])
+        event = {
+            "nic": names[nic], "shard": "fabric", "run": 1, "event": int(self._event[nic]), "kind": "PROBE",
+            "clock_ns": int(now_ns + self._clock[nic]), "system_ns": now_ns,
+            "interval_ns": int(now_ns - self._sent_ns[nic]),
+            "trouble": ["STARVED"] if late_ns and self.confess else [], "late_ns": late_ns,
+            "paths": elements, "carrier": None, "speed_bps": None, "counters": [], "verbs": None,
+        }  # fmt: skip
+        self._trouble[nic] = 0
+        self._event[nic] += 1
+        self._sent_ns[nic] = now_ns
+        self._urgent[nic] = False
+        self._lost[at] = 0
+        self._answered[at] = 0
+        self._latecomers[at] = 0
+        if self.muzzled[nic]:
+            return
+        append_ns = now_ns + int(self.rng.integers(1, 6)) * MS
+        append_ns = max(append_ns // MS * MS, int(self._append_ns[nic]))
+        self._append_ns[nic] = append_ns
+        self._count += 1
+        heapq.heappush(self._queue, (append_ns, self._count, event))

@@ -1,0 +1,105 @@
+/* Traces: answers of hops and of the far end, and answers to the traces of others. */
+#include "engine_state.h"
+
+static void put_hit(ft_engine *e, int arrived, int path, const ancillary *a,
+                    const struct sockaddr_storage *target, const uint8_t *data, int size) {
+    if (e->hit_count == FT_TRACE_HITS) {
+        e->counters.trace_hits_dropped++;
+        return;
+    }
+    ft_trace_hit *h = &e->hits[e->hit_count++];
+    *h = (ft_trace_hit){.arrived = arrived, .path = path, .target = *target};
+    if (a) {
+        h->type = a->icmp_type;
+        h->code = a->icmp_code;
+        h->hop = a->offender;
+    }
+    h->size = size < (int)sizeof h->data ? size : (int)sizeof h->data;
+    memcpy(h->data, data, (size_t)h->size);
+}
+
+/* An error of the network for one of our packets. What quotes a probe is no answer to a trace; what quotes too little
+ * to tell may be one. */
+void ft_on_icmp(ft_engine *e, int path, const ancillary *a, const struct msghdr *m, const uint8_t *data,
+                int size) {
+    e->counters.icmp_errors++;
+    int told = size >= 4 && data[0] == 'F' && data[1] == 'T';
+    if (told && (data[2] & 15) != KIND_TRACE) return;
+    put_hit(e, 0, path, a, m->msg_name, data, size);
+}
+
+void ft_note_prober(ft_engine *e, const struct sockaddr_storage *from, int traced, int64_t now) {
+    uint8_t block[24] = {0};
+    ft_put_address(block, block + 16, from);
+    uint32_t at = (uint32_t)ft_siphash(e->config.key, block, sizeof block), oldest = at & (FT_PROBERS - 1);
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t here = (at + i) & (FT_PROBERS - 1);
+        ft_prober *k = &e->probers[here];
+        if (k->seen_ns && ft_same_address(&k->address, from)) {
+            k->seen_ns = now;
+            if (traced)
+                k->traced_ns = now;
+            else
+                k->probed_ns = now;
+            return;
+        }
+        if (k->seen_ns < e->probers[oldest].seen_ns) oldest = here;
+    }
+    e->probers[oldest] = (ft_prober){*from, now, traced ? now : 0, traced ? 0 : now};
+}
+
+/* A trace that came all the way: say so, with as many bytes, to whoever has the key. */
+void ft_answer_trace(ft_engine *e, int fd, const struct sockaddr_storage *own, const uint8_t *p, int size,
+                     const struct sockaddr_storage *from, int64_t now) {
+    if (size != FT_TRACE_BYTES) {
+        e->counters.malformed++;
+        return;
+    }
+    if (ft_mac_of(e, from, own, p, FT_TRACE_BYTES - MAC) ^ get64(p + FT_TRACE_BYTES - MAC)) {
+        e->counters.bad_mac++;
+        return;
+    }
+    if (get32(p + 24) != e->config.nic_hash) {
+        e->counters.wrong_nic++;
+        return;
+    }
+    int64_t age;
+    int wraps = __builtin_sub_overflow(now_of(CLOCK_REALTIME), (int64_t)get64(p + 16), &age);
+    if (e->config.max_age_ns && (wraps || age > e->config.max_age_ns || age < -e->config.max_age_ns)) {
+        e->counters.stale_time++;
+        return;
+    }
+    e->counters.traces_received++;
+    e->counters.bytes_asked += (uint64_t)size;
+    if (fd == e->responder_fd) ft_note_prober(e, from, 1, now);
+    if (e->answer_tokens < 1) {
+        e->counters.answers_capped++;
+        return;
+    }
+    e->answer_tokens -= 1;
+    batch *b = &e->extra;
+    uint8_t *q = b->data[0];
+    memcpy(q, p, FT_TRACE_BYTES - MAC);
+    q[2] = (uint8_t)(VERSION << 4 | KIND_TRACED);
+    put64(q + FT_TRACE_BYTES - MAC, ft_mac_of(e, own, from, q, FT_TRACE_BYTES - MAC));
+    b->names[0] = *from;
+    ft_batch_put(e, b, 0, FT_TRACE_BYTES, 0, 0);
+    if (ft_batch_send(e, b, fd, 0, 1) == 1) {
+        e->counters.traces_answered++;
+        e->counters.bytes_answered += FT_TRACE_BYTES;
+    } else {
+        e->counters.send_errors++;
+    }
+}
+
+void ft_on_traced(ft_engine *e, int path, const struct sockaddr_storage *own, const uint8_t *p, int size,
+                  const struct sockaddr_storage *from) {
+    if (size != FT_TRACE_BYTES)
+        e->counters.malformed++;
+    else if (get64(p + 8) != e->config.run)
+        e->counters.stale_run++;
+    else if (!ft_engine_is_traced(e, p, size, from, own))
+        e->counters.bad_mac++;
+    else
+        put_hit(e, 1, path, NULL, from, p, size);
+}

@@ -1,0 +1,38 @@
+"""The Kafka clients of fabrictime: all services and commands read and write the log through this package.
+
+- `settings`: `KafkaSettings`, the address and security of a cluster, as options of either client library.
+- `reader`: `TopicReader`, a groupless consumer on confluent-kafka. It starts at the beginning, the end, a
+  time or a number of messages before the end; reads up to the end; then follows.
+- `async_reader`: `AsyncTopicReader`, the same on aiokafka, for code that runs in an event loop.
+- `publisher`: `Publisher`, which encodes and sends records with the contract's partitioner.
+- `partitioning`: the partition of a key, as all clients of the contract compute it.
+
+A typical use:
+
+    with TopicReader(settings, {LINK_HEALTH: BEGINNING, FLOWS: back(30.0)}) as reader:
+        reader.connect()
+        for message in reader.read_to_end():
+            record = codec.decode(message.value, LinkHealth, registry)
+        while running:
+            for message in reader.poll(0.05):
+                ...
+"""
+
+from __future__ import annotations
+
+from schemas.kafka.partitioning import murmur2, owns, partition_of
+from schemas.kafka.settings import KafkaSettings
+from schemas.kafka.start import BEGINNING, END, Start, back, since, tail
+
+__all__ = [
+    "BEGINNING",
+    "END",
+    "KafkaSettings",
+    "Start",
+    "back",
+    "murmur2",
+    "owns",
+    "partition_of",
+    "since",
+    "tail",
+]

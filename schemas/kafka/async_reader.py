@@ -1,0 +1,137 @@
+"""Reads topics without a consumer group, in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from schemas.kafka.reader import Message, Place
+from schemas.kafka.settings import KafkaSettings, as_settings
+from schemas.kafka.start import Start
+from schemas.topics import Topic
+
+__all__ = ["AsyncTopicReader", "partition_count"]
+
+log = logging.getLogger(__name__)
+
+MISSING_TOPIC_RETRY_S: Final = 0.5
+
+
+class AsyncTopicReader:
+    """A groupless consumer of some topics on aiokafka; use it with `async with`.
+
+    It commits nothing and keeps the order of each partition. `assign` waits for topics that do not exist yet.
+    """
+
+    def __init__(self, cluster: KafkaSettings | str, *, fetch_wait_ms: int = 500) -> None:
+        """Create the client without connecting. `fetch_wait_ms`: longest time of a delayed fetch."""
+        self.consumer: Any = AIOKafkaConsumer(
+            **as_settings(cluster).aiokafka_options(),
+            group_id=None,
+            enable_auto_commit=False,
+            fetch_max_wait_ms=fetch_wait_ms,
+        )
+        self.ends: dict[Place, int] = {}
+        """End offset of each assigned partition when it was assigned."""
+        self._missing: dict[TopicPartition, int] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.consumer.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.consumer.stop()
+
+    async def partitions(self, topic: str) -> list[int]:
+        """Return the numbers of a topic's partitions; wait until the topic exists."""
+        while True:
+            # The public partitions_for_topic() knows subscribed topics only (aiokafka 0.14).
+            numbers = (await self.consumer._client.fetch_all_metadata()).partitions_for_topic(topic)
+            if numbers:
+                return sorted(numbers)
+            log.info("waiting for topic %s", topic)
+            await asyncio.sleep(MISSING_TOPIC_RETRY_S)
+
+    async def assign(
+        self, starts: Mapping[Topic, Start], only: Mapping[Topic, Iterable[int]] | None = None
+    ) -> None:
+        """Assign the topics' partitions and seek to their start positions.
+
+        `only`: for some topics, the partitions to which the reader is limited.
+        """
+        start_of: dict[TopicPartition, Start] = {}
+        for topic, start in starts.items():
+            numbers = await self.partitions(topic.name)
+            wanted = set((only or {}).get(topic, numbers))
+            start_of |= {TopicPartition(topic.name, number): start for number in numbers if number in wanted}
+        await self.seek(start_of)
+
+    async def seek(self, start_of: Mapping[TopicPartition, Start]) -> None:
+        """Assign these partitions and seek to their start positions."""
+        places = list(start_of)
+        self.consumer.assign(places)
+        # Begins and ends first: a message that arrives before the times are resolved is read, not skipped.
+        begins = await self.consumer.beginning_offsets(places)
+        ends = await self.consumer.end_offsets(places)
+        times_ms = {
+            tp: max(0, start.since_ns // 1_000_000)
+            for tp, start in start_of.items()
+            if start.since_ns is not None
+        }
+        found = await self.consumer.offsets_for_times(times_ms) if times_ms else {}
+        self._missing, self.ends = {}, {(tp.topic, tp.partition): end for tp, end in ends.items()}
+        for tp, start in start_of.items():
+            first = begins[tp]
+            if tp in times_ms:
+                first = ends[tp] if found[tp] is None else found[tp].offset
+            elif start.tail_messages is not None:
+                first = max(first, ends[tp] - start.tail_messages)
+            self.consumer.seek(tp, first)
+            if ends[tp] > first:
+                self._missing[tp] = ends[tp]
+
+    async def poll(self, wait_s: float, max_messages: int | None = None) -> list[Message]:
+        """Return the messages that come within `wait_s`, in the order of each partition."""
+        batches = await self.consumer.getmany(timeout_ms=round(wait_s * 1e3), max_records=max_messages)
+        return [_message(each) for batch in batches.values() for each in batch]
+
+    async def caught_up(self) -> bool:
+        """Return whether every partition has been read to the end that it had when it was assigned."""
+        for tp in list(self._missing):
+            if await self.consumer.position(tp) >= self._missing[tp]:
+                del self._missing[tp]
+        return not self._missing
+
+    @property
+    def missing(self) -> set[Place]:
+        """Partitions that `caught_up` still waits for."""
+        return {(tp.topic, tp.partition) for tp in self._missing}
+
+    def pause(self, places: Iterable[Place]) -> None:
+        """Stop to fetch some partitions."""
+        self.consumer.pause(*(TopicPartition(*place) for place in places))
+
+
+async def partition_count(cluster: KafkaSettings | str, topic: str) -> int:
+    """Return the number of partitions of a topic; wait until the topic exists."""
+    async with AsyncTopicReader(cluster) as reader:
+        return len(await reader.partitions(topic))
+
+
+def _message(message: Any) -> Message:
+    return Message(
+        message.topic,
+        message.partition,
+        message.offset,
+        (message.key or b"").decode("utf-8", "replace"),
+        message.value,
+        message.timestamp * 1_000_000,
+        message.key,
+    )

@@ -1,0 +1,35 @@
+"""The partition of a key, as all clients of the contract compute it (`partitioner=murmur2_random`)."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+__all__ = ["murmur2", "owns", "partition_of"]
+
+_MASK = 0xFFFFFFFF
+_FACTOR = 0x5BD1E995
+_SEED = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit MurmurHash2 (Austin Appleby) of `data`, with the seed of Kafka's clients."""
+    value = (_SEED ^ len(data)) & _MASK
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        block = int.from_bytes(data[at : at + 4], "little") * _FACTOR & _MASK
+        block = (block ^ block >> 24) * _FACTOR & _MASK
+        value = (value * _FACTOR & _MASK) ^ block
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _FACTOR & _MASK
+    value = (value ^ value >> 13) * _FACTOR & _MASK
+    return value ^ value >> 15
+
+
+def partition_of(key: str | bytes, partitions: int) -> int:
+    """Return the partition of a key among `partitions`."""
+    return (murmur2(key.encode() if isinstance(key, str) else key) & 0x7FFFFFFF) % partitions
+
+
+def owns(key: str | bytes, partitions: int, numbers: Container[int]) -> bool:
+    """Return whether the partition of a key is one of `numbers`."""
+    return partition_of(key, partitions) in numbers

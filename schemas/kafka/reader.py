@@ -1,0 +1,293 @@
+"""Reads topics without a consumer group: from a start position up to the end, then onwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from schemas import codec
+from schemas.kafka.partitioning import partition_of
+from schemas.kafka.settings import KafkaSettings, as_settings
+from schemas.kafka.start import BEGINNING, END, Start, back, since, tail
+from schemas.topics import TOPICS, Topic
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+__all__ = [
+    "BEGINNING",
+    "END",
+    "LogUnavailable",
+    "Message",
+    "Start",
+    "TopicMissing",
+    "TopicReader",
+    "back",
+    "since",
+    "tail",
+]
+
+CONNECT_TIMEOUT_S: Final = 5.0
+SILENT_S: Final = 10.0
+"""A log that sends nothing for this long while a reader is behind is unavailable."""
+END_TIMESTAMP: Final = -1
+"""Instead of a time: the end of a partition (ListOffsets of the Kafka protocol)."""
+FETCH_ERROR_BACKOFF_MS: Final = 50
+RECONNECT_BACKOFF_MAX_MS: Final = 500
+
+Place = tuple[str, int]
+"""Topic and partition."""
+RejectHandler = Callable[["Message", codec.BadRecord], None]
+"""Receives a message that cannot be decoded, and why."""
+
+
+class LogUnavailable(ValueError):
+    """The log does not answer, or a topic does not exist: one line for people."""
+
+
+class TopicMissing(LogUnavailable):
+    """A topic does not exist."""
+
+
+class Message(NamedTuple):
+    """One message of the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    value: bytes | None
+    """None: a tombstone, which removes the key."""
+    append_ns: int
+    """ns since the Unix epoch, log append time."""
+    key_bytes: bytes | None
+    """The key as it was sent; `key` replaces bytes that are not UTF-8 and is empty for None."""
+
+    @property
+    def place(self) -> Place:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+
+class TopicReader:
+    """A groupless consumer of some topics.
+
+    It commits nothing and keeps the order of each partition. `connect` assigns the partitions; a service
+    calls it again after `LogUnavailable`.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaSettings | str,
+        starts: Mapping[Topic, Start],
+        *,
+        key: str | None = None,
+        fetch_wait_ms: int = 50,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create the client without connecting.
+
+        `key`: only messages with this key are read, from its partitions. `fetch_wait_ms`: longest time for
+        which a broker delays a fetch. `options`: further options of confluent-kafka.
+        """
+        from confluent_kafka import Consumer
+
+        self._cluster = as_settings(cluster)
+        self.starts, self._key = dict(starts), key
+        self.behind: set[Place] = set()
+        """Partitions that have not been read up to their end yet."""
+        self.assigned: list[Place] = []
+        self._consumer = Consumer(
+            {
+                **self._cluster.confluent_options(),
+                "group.id": "fabrictime-reader",  # librdkafka demands one; nothing is committed
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "allow.auto.create.topics": False,
+                "auto.offset.reset": "latest",
+                "fetch.wait.max.ms": fetch_wait_ms,
+                "fetch.error.backoff.ms": FETCH_ERROR_BACKOFF_MS,
+                "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
+                "log_level": 0,
+                **(options or {}),
+            }
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @classmethod
+    def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **given: Any) -> Self:
+        """Create and connect a reader; it is closed again on LogUnavailable."""
+        reader = cls(cluster, starts, **given)
+        try:
+            return reader.connect()
+        except LogUnavailable:
+            reader.close()
+            raise
+
+    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S, partitions: Container[int] | None = None) -> Self:
+        """Find the partitions and their start offsets, and assign them.
+
+        `partitions`: numbers to which the reader is limited. Raises LogUnavailable and TopicMissing.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            known = self._consumer.list_topics(timeout=timeout_s).topics
+            found = [
+                each
+                for topic, start in self.starts.items()
+                for each in self._positions(topic, start, known.get(topic.name), partitions)
+            ]
+            self._consumer.assign(self._resolved(found, timeout_s))
+        except KafkaException as error:
+            raise LogUnavailable(
+                f"log {self._cluster.bootstrap}: {error.args[0].str()}; is `fabrictime up` running?"
+            ) from None
+        self.assigned = [(each.topic, each.partition) for each, _ in found]
+        self.behind = set(self.assigned)
+        return self
+
+    def close(self) -> None:
+        """End the client."""
+        self._consumer.close()
+
+    def read_to_end(self) -> Iterator[Message]:
+        """Yield messages until every partition has been read to its end. Raises LogUnavailable on silence."""
+        received_s = time.monotonic()
+        while self.behind:
+            received, messages = self._receive(1000, 0.1)
+            if received:
+                received_s = time.monotonic()
+            yield from messages
+            if time.monotonic() - received_s > SILENT_S:
+                raise LogUnavailable(f"log {self._cluster.bootstrap}: no answer for {SILENT_S:g} s")
+
+    def poll(self, wait_s: float, max_messages: int = 500, *, at_once: bool = False) -> list[Message]:
+        """Return the messages that come within `wait_s`; with `at_once`, return as soon as one has come."""
+        if not at_once:
+            return self._receive(max_messages, wait_s)[1]
+        first = self._consumer.poll(wait_s)
+        if first is None:
+            return []
+        received = [first, *self._consumer.consume(max_messages - 1, 0)]
+        return [found for each in received if (found := self._message(each)) is not None]
+
+    def pause(self, places: Iterable[Place]) -> None:
+        """Stop to fetch some partitions until `resume`."""
+        self._consumer.pause(_partitions(places))
+
+    def resume(self, places: Iterable[Place]) -> None:
+        """Fetch paused partitions again."""
+        self._consumer.resume(_partitions(places))
+
+    def decoded(
+        self,
+        messages: Iterable[Message],
+        registry: codec.Registry | None = None,
+        on_reject: RejectHandler | None = None,
+    ) -> Iterator[tuple[Message, Any]]:
+        """Yield messages with their records, None for a tombstone; bad ones go to `on_reject` only."""
+        for message in messages:
+            if message.value is None:
+                yield message, None
+                continue
+            try:
+                record = codec.decode(message.value, TOPICS[message.topic].record, registry)
+            except codec.BadRecord as error:
+                if on_reject is not None:
+                    on_reject(message, error)
+                continue
+            yield message, record
+
+    def _positions(
+        self, topic: Topic, start: Start, known: Any, partitions: Container[int] | None
+    ) -> list[tuple[TopicPartition, Start]]:
+        from confluent_kafka import TopicPartition
+
+        if known is None or known.error is not None or not known.partitions:
+            raise TopicMissing(f"topic {topic.name}: does not exist at {self._cluster.bootstrap}")
+        numbers = sorted(known.partitions)
+        if self._key is not None:
+            numbers = [partition_of(self._key, len(numbers))]
+        if partitions is not None:
+            numbers = [number for number in numbers if number in partitions]
+        return [(TopicPartition(topic.name, number), start) for number in numbers]
+
+    def _resolved(self, found: list[tuple[TopicPartition, Start]], timeout_s: float) -> list[TopicPartition]:
+        """Return the partitions with their start offsets."""
+        from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
+
+        timed = []
+        for each, start in found:
+            if start.since_ns is not None:
+                timed.append((each, start.since_ns // 1_000_000))
+            elif start.tail_messages is None:
+                each.offset = OFFSET_BEGINNING
+            elif start.tail_messages == 0:
+                each.offset = OFFSET_END
+            else:
+                low, high = self._consumer.get_watermark_offsets(each, timeout=timeout_s)
+                each.offset = max(low, high - start.tail_messages)
+        if timed:
+            self._resolve_times(timed, timeout_s)
+        return [each for each, _ in found]
+
+    def _resolve_times(self, timed: list[tuple[TopicPartition, int]], timeout_s: float) -> None:
+        """Set the offsets of partitions that start at a time, ms since the Unix epoch."""
+        from confluent_kafka import TopicPartition
+
+        # Ends first: a message that arrives between the two requests is then read, not skipped.
+        ends = self._consumer.offsets_for_times(
+            [TopicPartition(each.topic, each.partition, END_TIMESTAMP) for each, _ in timed],
+            timeout=timeout_s,
+        )
+        starts = self._consumer.offsets_for_times(
+            [TopicPartition(each.topic, each.partition, max(0, at_ms)) for each, at_ms in timed],
+            timeout=timeout_s,
+        )
+        for (each, _), end, start in zip(timed, ends, starts, strict=True):
+            each.offset = start.offset if start.offset >= 0 else end.offset
+
+    def _receive(self, max_messages: int, wait_s: float) -> tuple[bool, list[Message]]:
+        """Return whether the log answered, and the messages."""
+        received = self._consumer.consume(max_messages, wait_s)
+        return bool(received), [found for each in received if (found := self._message(each)) is not None]
+
+    def _message(self, message: Any) -> Message | None:
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                self.behind.discard((message.topic(), message.partition()))
+            elif error.fatal():
+                raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.str()}")
+            return None
+        key_bytes = message.key()
+        key = (key_bytes or b"").decode("utf-8", "replace")
+        if self._key is not None and key != self._key:
+            return None
+        return Message(
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            key,
+            message.value(),
+            message.timestamp()[1] * 1_000_000,
+            key_bytes,
+        )
+
+
+def _partitions(places: Iterable[Place]) -> list[TopicPartition]:
+    from confluent_kafka import TopicPartition
+
+    return [TopicPartition(*place) for place in places]

@@ -1,0 +1,215 @@
+"""Classifies a window's measurement of one clock, and applies it to the clock's track.
+
+`classify` compares a measurement with the track's prediction and names the event: a new clock, a step, a
+change of rate, a merge with another domain, a falseticker, or none. `apply` then updates or resets the track.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.records import ClockEvent
+from streams.clock.filter import FRESH_RATE_PPB, SYNCED, UNKNOWN_BOUND_NS, UNSYNCED, ClockTrack
+
+__all__ = ["Change", "Measurement", "apply", "classify"]
+
+STEP_SIGMAS: Final = 6.0
+MIN_STEP_NS: Final = 25.0
+"""A clock that is off by more than both from its prediction has stepped."""
+STEP_TOLERANCE: Final = 1.5
+"""Times the step limit by which a change of rate may also move the offset."""
+DOUBT_WIDTHS: Final = 3.0
+DOUBT_WINDOWS: Final = 3
+"""A clock that is off by less than so many widths of its timestamp noise is given so many windows before it
+counts as stepped. Its bound covers both positions meanwhile."""
+RATE_LIMIT_PPB: Final = 450_000.0
+"""A faster or slower clock is unusable: two of them differ by more than a pair's drift may."""
+BEND_SHARE: Final = 1 / 24
+"""A rate that changes by r over a window of length T bends the phase: the window's best line is off by
+r * T / 24 at its middle."""
+UNREST_KEPT: Final = 0.7
+"""Share of the doubt after a rate change that remains a window later: the rate may change further."""
+MIN_GAIN: Final = 0.02
+MIN_SINCE_S: Final = 1e-3
+
+
+@dataclass(slots=True)
+class Measurement:
+    """A clock's offset and rate from one window's mesh, in fabric time."""
+
+    reading_ns: int
+    offset_ns: float
+    rate_ppb: float
+    variance: float
+    """ns^2, of the offset."""
+    rate_variance: float
+    """ppb^2"""
+    asymmetry_ns: float
+    queue_ns: float
+    limit_ns: float
+    noise_ns: float
+    """Timestamp noise of the clock's pairs."""
+    pairs: int
+    residual_ns: float
+    stepped: bool
+    """Most pairs show a step within the window."""
+    contradiction_ns: float
+    """Median residual of a falseticker's pairs; 0 for other clocks."""
+    jumped: bool
+    """A NIC of the clock reported a jump."""
+    continues: bool
+    """The clock carries its domain's timeline on."""
+    trusted: bool
+    """Fabric time's own rate is known."""
+    domain: str
+    middle_ns: int
+    window_s: float
+    slew_change_ppb: float
+    """Change of fabric time's rate in this window."""
+
+
+@dataclass(slots=True)
+class Change:
+    """The difference of a measurement from the prediction, and its consequences for the track."""
+
+    state: str
+    event: ClockEvent = ClockEvent.NONE
+    event_ns: float = 0.0
+    reset: bool = False
+    """Start the track from the measurement alone."""
+    deferred: bool = False
+    """Ignore the measurement for now: noise may explain it."""
+    innovation: tuple[float, float] | None = None
+    """The innovation in standard errors, and the filter's own share of their variance."""
+    bend_variance: float = 0.0
+    """Additional variance of the offset by a change of rate within the window."""
+    rate_doubt: float = 0.0
+    """Additional variance of the rate by a change that noise may explain."""
+
+
+def classify(track: ClockTrack | None, seen: Measurement) -> Change:
+    """Return the change that a measurement shows. Fabric time's slew is taken into the track first."""
+    state = SYNCED if seen.trusted else UNSYNCED
+    if track is None:
+        return Change(state, ClockEvent.NEW, reset=True)
+    if track.provisional and seen.trusted and not seen.jumped:
+        return Change(state)
+    if track.state == UNSYNCED and not seen.jumped:
+        if seen.stepped:
+            return Change(UNSYNCED, ClockEvent.STEP, reset=True)
+        return Change(state, ClockEvent.NEW, reset=True)
+    if seen.jumped:
+        return Change(UNSYNCED, ClockEvent.STEP, reset=True)
+    if not seen.continues:
+        return Change(state, ClockEvent.MERGED, seen.offset_ns - track.offset_ns, reset=True)
+    track.drift_ppb += seen.slew_change_ppb
+    track.unrest_ppb *= UNREST_KEPT
+    return _compare(track, seen, state)
+
+
+def _compare(track: ClockTrack, seen: Measurement, state: str) -> Change:
+    """Compare a measurement with the track's prediction."""
+    rate_change = seen.rate_ppb - track.drift_ppb
+    rate_spread = math.sqrt(track.p_drift + seen.rate_variance)
+    bend_ppb = max(abs(rate_change) - 2 * rate_spread, 0.0)
+    bend_variance = (bend_ppb * seen.window_s * BEND_SHARE) ** 2
+    off_ns = seen.offset_ns - track.offset_ns
+    spread_ns = math.sqrt(track.p_offset + (seen.variance + bend_variance))
+    limit_ns = _step_limit_ns(track, seen, spread_ns)
+    doubtful_ns = DOUBT_WIDTHS * seen.noise_ns
+    if limit_ns < abs(off_ns) <= doubtful_ns and track.doubts < DOUBT_WINDOWS:
+        return Change(state, deferred=True)
+    rate_changed = abs(rate_change) > STEP_SIGMAS * rate_spread
+    rate_doubt = 0.0
+    if rate_changed and abs(off_ns) <= limit_ns and abs(rate_change) * seen.window_s <= doubtful_ns:
+        rate_changed, rate_doubt = False, rate_change**2
+    if abs(off_ns) <= limit_ns and not rate_changed:
+        own_share = track.p_offset / (track.p_offset + (seen.variance + bend_variance))
+        innovation = (off_ns / spread_ns, own_share)
+        return Change(state, innovation=innovation, bend_variance=bend_variance, rate_doubt=rate_doubt)
+    since_s = max((seen.middle_ns - track.measured_ns) * 1e-9, MIN_SINCE_S)
+    explained_ns = limit_ns + STEP_TOLERANCE * abs(rate_change) * since_s
+    near = rate_changed or abs(off_ns) <= STEP_TOLERANCE * limit_ns
+    if abs(off_ns) <= explained_ns and near:
+        event, event_ns = ClockEvent.RATE_CHANGE, rate_change
+    else:
+        event, event_ns, state = ClockEvent.STEP, -off_ns, UNSYNCED
+    return Change(state, event, event_ns, reset=True, bend_variance=bend_variance)
+
+
+def _step_limit_ns(track: ClockTrack, seen: Measurement, spread_ns: float) -> float:
+    """Return the deviation above which the clock has stepped."""
+    limit_ns = max(STEP_SIGMAS * spread_ns, 2 * (seen.queue_ns + track.queue_ns), MIN_STEP_NS)
+    if seen.stepped:  # the measurement's error is the step's size, so the track's own error counts
+        known_ns = max(STEP_SIGMAS * track.sigma_ns, 2 * track.queue_ns, MIN_STEP_NS)
+        limit_ns = min(limit_ns, known_ns)
+    return limit_ns
+
+
+def apply(
+    track: ClockTrack | None, seen: Measurement, change: Change
+) -> tuple[ClockTrack, tuple[float, float] | None]:
+    """Apply a change to a track. Returns the track, a new one after a reset, and the innovation.
+
+    The innovation is None unless the clock continued as predicted.
+    """
+    if track is not None and change.deferred:
+        _defer(track, seen, change)
+        return track, None
+    variance = seen.variance + change.bend_variance
+    if track is None or change.reset:
+        track = _reset(track, seen, change, variance)
+    else:
+        track.p_drift += change.rate_doubt / 4
+        track.measure_drift(seen.rate_ppb, seen.rate_variance + change.rate_doubt)
+        gain = track.p_offset / (track.p_offset + variance)
+        track.measure(seen.offset_ns, variance)
+        track.blend_limits(seen.asymmetry_ns, seen.queue_ns, seen.limit_ns, max(gain, MIN_GAIN))
+    track.doubts = 0
+    track.provisional = track.provisional and not seen.trusted
+    event, event_ns, state, innovation = change.event, change.event_ns, change.state, change.innovation
+    if seen.contradiction_ns:
+        event, event_ns, state = ClockEvent.FALSETICKER, seen.contradiction_ns, UNSYNCED
+        innovation = None
+        track.p_offset = UNKNOWN_BOUND_NS**2
+    if abs(track.drift_ppb) > RATE_LIMIT_PPB:
+        state, innovation = UNSYNCED, None
+    _set_window(track, seen, state, event, event_ns)
+    return track, innovation
+
+
+def _defer(track: ClockTrack, seen: Measurement, change: Change) -> None:
+    """Keep the prediction, with a bound that covers the measurement too."""
+    track.doubts += 1
+    track.queue_ns = max(track.queue_ns, abs(seen.offset_ns - track.offset_ns))
+    track.innovation = 0.0
+    _set_window(track, seen, change.state, ClockEvent.NONE, 0.0)
+
+
+def _reset(track: ClockTrack | None, seen: Measurement, change: Change, variance: float) -> ClockTrack:
+    """Return a track that starts from the measurement; a known clock keeps its own wander."""
+    made = ClockTrack(
+        seen.reading_ns,
+        seen.offset_ns,
+        seen.rate_ppb,
+        variance,
+        0.0,
+        min(seen.rate_variance, FRESH_RATE_PPB**2),
+        change.state,
+        seen.domain,
+        seen.middle_ns,
+        wander=1.0 if track is None else track.wander,
+    )
+    made.provisional = not seen.trusted
+    if change.event == ClockEvent.RATE_CHANGE:
+        made.unrest_ppb = abs(change.event_ns)
+    made.blend_limits(seen.asymmetry_ns, seen.queue_ns, seen.limit_ns, 1.0)
+    return made
+
+
+def _set_window(track: ClockTrack, seen: Measurement, state: str, event: ClockEvent, event_ns: float) -> None:
+    track.state, track.domain, track.measured_ns = state, seen.domain, seen.middle_ns
+    track.event, track.event_ns = event, event_ns
+    track.pairs, track.residual_ns = seen.pairs, seen.residual_ns

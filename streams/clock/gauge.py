@@ -1,0 +1,109 @@
+"""The gauge of fabric time: where a connected part's relative clocks stand on the absolute timescale.
+
+The mesh gives clocks relative to each other; the gauge is added to them for fabric time. `Slew` steers fabric
+time towards its reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from streams.clock.mesh import Mesh
+from streams.clock.pairs import Float64s
+
+__all__ = ["FlushesByHost", "Slew", "SlewParameters", "hosts_gauge_ns", "median", "robust_mean"]
+
+Record = dict[str, Any]
+FlushesByHost = Mapping[str, Sequence[tuple[int, Record]]]
+"""Host to (node, last flush) of its NICs."""
+
+RATE_LEARN: Final = 0.05
+"""Least share of a new estimate of the reference's rate that is learned per window."""
+MAX_REFERENCE_RATE_PPB: Final = 10_000.0
+RATE_WINDOWS: Final = 3
+"""Windows whose median gives the reference's rate: setting the reference changes one of them only."""
+CLIP_SPREADS: Final = 5
+CLIP_ERRORS: Final = 3.0
+
+
+class SlewParameters(Protocol):
+    """The limits of slewing."""
+
+    @property
+    def slew_max_ppb(self) -> float:
+        """Limit of the proportional part."""
+
+    @property
+    def slew_time_s(self) -> float:
+        """Time constant of the proportional part."""
+
+
+@dataclass(slots=True)
+class Slew:
+    """A controller: a limited proportional part, and an integral part that learns the reference's rate."""
+
+    proportional_ppb: float = 0.0
+    rate_ppb: float = 0.0
+    previous_ns: float | None = None
+    """The error one window ago."""
+    recent_ppb: list[float] = field(default_factory=list)
+    """The reference's rate in the last windows."""
+    seen: int = 0
+
+    def step(self, error_ns: float | None, seconds: float, parameters: SlewParameters) -> float:
+        """Return the change of fabric time's rate (ppb) for the next window.
+
+        `error_ns` is the reference minus fabric time; None: there is no reference now.
+        """
+        before_ppb = self.proportional_ppb + self.rate_ppb
+        if error_ns is None:
+            self.proportional_ppb, self.previous_ns, self.recent_ppb = 0.0, None, []
+            return self.proportional_ppb + self.rate_ppb - before_ppb
+        if self.previous_ns is not None:
+            self._learn_rate((error_ns - self.previous_ns) / seconds)
+        self.previous_ns = error_ns
+        limit_ppb = parameters.slew_max_ppb
+        self.proportional_ppb = min(max(error_ns / parameters.slew_time_s, -limit_ppb), limit_ppb)
+        return self.proportional_ppb + self.rate_ppb - before_ppb
+
+    def _learn_rate(self, error_rate_ppb: float) -> None:
+        """Learn from the error's rate, which is the reference's rate minus our own correction."""
+        self.recent_ppb = [*self.recent_ppb[1 - RATE_WINDOWS :], error_rate_ppb + self.proportional_ppb]
+        self.seen += 1
+        if len(self.recent_ppb) == RATE_WINDOWS:
+            self.rate_ppb += max(RATE_LEARN, 1 / self.seen) * sorted(self.recent_ppb)[RATE_WINDOWS // 2]
+            self.rate_ppb = min(max(self.rate_ppb, -MAX_REFERENCE_RATE_PPB), MAX_REFERENCE_RATE_PPB)
+
+
+def hosts_gauge_ns(mesh: Mesh, hosts: FlushesByHost, gauge_rate: float) -> float:
+    """Return the gauge at which fabric time is the median of the hosts' system clocks."""
+    medians = []
+    for flushes in hosts.values():
+        ahead = []
+        for node, nic in flushes:
+            since_ns = nic["clock_ns"] - int(mesh.reading_ns[node])
+            rate = math.expm1((mesh.rate_log_ppb[node] + gauge_rate) * 1e-9)
+            ahead.append(nic["system_ns"] - nic["clock_ns"] - mesh.theta_ns[node] - rate * since_ns)
+        medians.append(median(ahead))
+    return float(np.median(medians)) if medians else 0.0
+
+
+def median(values: list[float]) -> float:
+    """Return the median of at least three values, else the mean."""
+    return float(np.median(values)) if len(values) > 2 else sum(values) / len(values)
+
+
+def robust_mean(values: Float64s, weight: Float64s) -> float:
+    """Return the weighted mean of the values near the weighted median: one stepped clock changes nothing."""
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weight[order])
+    middle = values[order[int(np.searchsorted(total, total[-1] / 2))]]
+    away = np.abs(values - middle)
+    spread = 1.4826 * float(np.sort(away)[(len(away) - 1) // 2])
+    near = away <= max(CLIP_SPREADS * spread, CLIP_ERRORS / float(np.sqrt(weight.max())))
+    return float(np.average(values[near], weights=weight[near]))

@@ -1,0 +1,139 @@
+"""Links and NICs of one shard as elements of array columns.
+
+An element is a directed link or a NIC. Its index never changes. Columns hold one entry per element: the
+newest answer over it, whether it is known to be dead, and when its agent was in trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.links.rules import NEVER_NS, WINDOW_PARTS
+
+__all__ = ["NOTHING", "Bools", "ElementTable", "Int32s", "Int64s", "grown"]
+
+Int64s: TypeAlias = NDArray[np.int64]
+Int32s: TypeAlias = NDArray[np.int32]
+Bools: TypeAlias = NDArray[np.bool_]
+
+NOTHING: Final = 0
+"""The element that fills unused columns: it always lives, so it explains nothing."""
+FIRST_CAPACITY: Final = 64
+COLUMNS: Final = (
+    "last_answer_ns",
+    "has_answered",
+    "is_nic",
+    "revived_ns",
+    "exempt_ns",
+    "nic_event_ns",
+    "egress",
+    "ingress",
+    "down",
+    "suppressed_ns",
+    "recovered_ns",
+    "cpu_starved_ns",
+    "cpu_starved",
+    "_cpu_starved_next",
+    "first_seen_ns",
+    "delayed_ns",
+)
+
+
+class ElementTable:
+    """Columns over the elements [E]. Times are nanoseconds of log append time."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+        """Name of a link or NIC to element."""
+        self.names: list[str] = [""]
+        self.ends: list[tuple[str, str]] = [("", "")]
+        """Element to the nodes at which a link begins and ends."""
+        self.parallel_cables: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        """(node, node), sorted, to the ports of the cables between them."""
+        self.links_at: dict[str, set[int]] = {}
+        """Node to the links that begin or end there."""
+
+        size = FIRST_CAPACITY
+        self.last_answer_ns: Int64s = np.full(size, 0, np.int64)
+        """[E] newest answer over a link or from a NIC; before the first, when the element was first seen."""
+        self.has_answered: Bools = np.zeros(size, np.bool_)
+        """[E] whether any answer was ever seen."""
+        self.first_seen_ns: Int64s = np.full(size, 0, np.int64)
+        self.is_nic: Bools = np.zeros(size, np.bool_)
+        self.revived_ns: Int64s = np.zeros(size, np.int64)
+        """[E] NICs: first answer after `QUIET_NS` without one."""
+        self.exempt_ns: Int64s = np.zeros(size, np.int64)
+        """[E] NICs: end of the newest trouble of its agent that voids its losses."""
+        self.cpu_starved_ns: Int64s = np.zeros(size, np.int64)
+        """[E] NICs: end of the newest time in which its agent was late by `CPU_STARVED_NS`."""
+        self.cpu_starved: Bools = np.zeros((size, WINDOW_PARTS), np.bool_)
+        """[E, part] NICs: whether that was in this part of the window, or next to it."""
+        self._cpu_starved_next: Bools = np.zeros(size, np.bool_)
+        """[E] the same for the part that follows."""
+        self.nic_event_ns: Int64s = np.zeros(size, np.int64)
+        """[E] NICs: its newest event."""
+        self.delayed_ns: Int64s = np.zeros(size, np.int64)
+        """[E] newest answer that the network delayed for longer than the loss time-out."""
+        self.egress: Int32s = np.zeros(size, np.int32)
+        self.ingress: Int32s = np.zeros(size, np.int32)
+        """[E] NICs: the link that begins and the one that ends there, NOTHING if unknown."""
+        self.down: Bools = np.zeros(size, np.bool_)
+        """[E] known to be dead: losses behind it are explained."""
+        self.suppressed_ns: Int64s = np.zeros(size, np.int64)
+        """[E] losses behind it do not count until then: its port has just come up."""
+        self.recovered_ns: Int64s = np.zeros(size, np.int64)
+        """[E] end of its last outage: losses that began before it are explained."""
+        self.last_answer_ns[NOTHING] = NEVER_NS
+
+    def element(self, name: str, now_ns: int, *, nic: bool = False) -> int:
+        """Return the element of a link or NIC; make it if it is new."""
+        found = self.index.get(name)
+        if found is not None:
+            return found
+        made = self.index[name] = len(self.names)
+        self.names.append(name)
+        near, _, far = name.partition(">")
+        self.ends.append(("", "") if nic else (_end(near)[0], _end(far)[0]))
+        if made >= len(self.last_answer_ns):
+            for column in COLUMNS:
+                setattr(self, column, grown(getattr(self, column), 0))
+        self.last_answer_ns[made] = self.first_seen_ns[made] = now_ns
+        self.is_nic[made] = nic
+        if not nic:
+            (first, first_port), (second, second_port) = sorted((_end(near), _end(far)))
+            self.parallel_cables.setdefault((first, second), set()).add((first_port, second_port))
+            for node in (first, second):
+                self.links_at.setdefault(node, set()).add(made)
+        return made
+
+    def nodes_of(self, link: int) -> tuple[str, str]:
+        """Return the nodes at which a link begins and ends."""
+        return self.ends[link]
+
+    def links_of(self, nic: int) -> list[int]:
+        """Return the known links between a NIC and its switch."""
+        return [int(link) for link in (self.egress[nic], self.ingress[nic]) if link != NOTHING]
+
+    def among(self, elements: Sequence[int] | NDArray[Any]) -> Bools:
+        """Return [E] whether each element is one of these."""
+        found = np.zeros(len(self.last_answer_ns), np.bool_)
+        found[elements] = True
+        return found
+
+    def reporting_nics(self, since_ns: int) -> int:
+        """Return the number of NICs with an event after `since_ns`; each sends one a second."""
+        return int(np.count_nonzero(self.nic_event_ns > since_ns))
+
+
+def grown(array: NDArray[Any], fill: int) -> NDArray[Any]:
+    """Return a column of twice the size."""
+    return np.concatenate([array, np.full_like(array, fill)])
+
+
+def _end(text: str) -> tuple[str, str]:
+    node, _, port = text.rpartition(":")
+    return node, port

@@ -1,0 +1,1 @@
+"""Localisers: functions from evidence to faults, one per kind of fault."""

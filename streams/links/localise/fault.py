@@ -1,0 +1,27 @@
+"""The output of a localiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Fault"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One dead subject, as a localiser found it."""
+
+    subject: str
+    kind: str
+    """LINK, NIC or HOST."""
+    elements: tuple[int, ...]
+    """Elements that are dead with it, in the order in which they are marked."""
+    begin_ns: int
+    """Start of the outage, log append time."""
+    cause: str
+    """Text that explains the evidence."""
+    detected_by: str = "PROBES"
+    candidates: tuple[str, ...] = ()
+    """Names that cannot be told apart from the subject."""
+    yields_to_carrier: bool = False
+    """Whether the fault is dropped if the subject's own port already reports no carrier."""

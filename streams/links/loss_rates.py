@@ -1,0 +1,128 @@
+"""Loss rates of links by likelihood: the fewest links that explain the losses of the paths.
+
+The losses of a path are Poisson with the sum of its elements' rates. `find_lossy` adds links one by one, each
+the one that raises the likelihood most, and fits all rates again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.links.elements import NOTHING, Int32s, Int64s
+from streams.links.rules import BACKGROUND_LOSS, FIT_ITERATIONS, MAX_LOSSY, MIN_GAIN, Z_95
+
+__all__ = ["Lossy", "find_lossy", "wilson"]
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lossy:
+    """One lossy element. `aliased`: others that the same paths cross. `paths`: paths with a loss."""
+
+    element: int
+    aliased: tuple[int, ...]
+    rate: float
+    low: float
+    high: float
+    lost: float
+    requests: float
+    paths: int
+
+
+def wilson(lost: float, requests: float) -> tuple[float, float]:
+    """Return the 95% interval of a share (Wilson 1927).
+
+    It holds the shares s for which lost / requests is within z standard errors sqrt(s (1 - s) / requests) of
+    s.
+    """
+    if requests <= 0:
+        return 0.0, 1.0
+    share, z2 = min(lost / requests, 1.0), Z_95 * Z_95 / requests
+    middle = (share + z2 / 2) / (1 + z2)
+    half = Z_95 / (1 + z2) * sqrt(share * (1 - share) / requests + z2 / (4 * requests))
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def find_lossy(rows: Int32s, lost: Int64s, requests: Float64s, links_first: NDArray[np.bool_]) -> list[Lossy]:
+    """Return the lossy elements, the one that explains most first.
+
+    `rows`: [P, width] elements, NOTHING fills; `lost`, `requests`: [P]; `links_first`: [E], preferred among
+    elements that explain the same.
+    """
+    used = requests > 0
+    rows, losses, n = rows[used], lost[used].astype(float), requests[used]
+    chosen: list[int] = []
+    aliased: list[tuple[int, ...]] = []
+    rates: Float64s = np.zeros(0)
+    expected = n * BACKGROUND_LOSS
+    while len(chosen) < MAX_LOSSY:
+        element, same = _next(rows, losses, n, expected, chosen, links_first)
+        if element == NOTHING:
+            break
+        chosen.append(element)
+        aliased.append(same)
+        rates, expected = _fit(rows, losses, n, chosen)
+    found = []
+    for element, same, rate in zip(chosen, aliased, rates, strict=True):
+        mine = (rows == element).any(axis=1)
+        requests_here, share = float(n[mine].sum()), float(rate)
+        low, high = wilson(share * requests_here, requests_here)
+        with_loss = int(((losses > 0) & mine).sum())
+        found.append(Lossy(element, same, share, low, high, share * requests_here, requests_here, with_loss))
+    return found
+
+
+def _next(
+    rows: Int32s,
+    losses: Float64s,
+    n: Float64s,
+    expected: Float64s,
+    chosen: list[int],
+    links_first: NDArray[np.bool_],
+) -> tuple[int, tuple[int, ...]]:
+    """Return the element whose own rate raises the likelihood most, and those that raise it equally.
+
+    Let e be the expected losses of a path, l its losses, n its requests, and w = max(l - e, 0) the surplus
+    that is attributed to the element. Its best rate is r = sum(w) / sum(n). To first order, the gain over no
+    rate is sum(l log(1 + n r / e)) - r sum(n).
+    """
+    width = rows.shape[1]
+    flat = rows.reshape(-1)
+    size = int(flat.max(initial=0)) + 1
+    surplus = np.maximum(losses - expected, 0.0)
+    hit = np.bincount(flat, np.repeat(surplus, width), size)
+    total = np.bincount(flat, np.repeat(n, width), size)
+    hit[NOTHING] = 0
+    hit[chosen] = 0
+    rate = np.divide(hit, total, out=np.zeros(size), where=total > 0)
+    lossy = losses > 0
+    at = rows[lossy]
+    each = losses[lossy][:, None] * np.log1p(n[lossy][:, None] * rate[at] / expected[lossy][:, None])
+    gain = np.bincount(at.reshape(-1), each.reshape(-1), size) - rate * total
+    gain[NOTHING] = 0
+    gain[chosen] = 0
+    best = float(gain.max())
+    if best < MIN_GAIN:
+        return NOTHING, ()
+    equal = np.flatnonzero((gain >= best - max(0.5, 0.02 * best)) & (gain > 0))
+    first = max((int(e) for e in equal), key=lambda e: (bool(links_first[e]), float(gain[e]), -e))
+    return first, tuple(int(e) for e in equal if e != first)
+
+
+def _fit(rows: Int32s, losses: Float64s, n: Float64s, chosen: list[int]) -> tuple[Float64s, Float64s]:
+    """Fit the chosen elements' rates by expectation and maximisation; return them and [P] expected losses."""
+    crosses = np.stack([(rows == element).any(axis=1) for element in chosen], axis=1).astype(float)
+    weight = crosses * n[:, None]
+    total = weight.sum(axis=0)
+    rates: Float64s = np.full(len(chosen), 0.01)
+    base = n * BACKGROUND_LOSS
+    for _ in range(FIT_ITERATIONS):
+        expected = base + weight @ rates
+        rates = np.minimum(rates * (weight.T @ (losses / expected)) / total, 1.0)
+    final: Float64s = base + weight @ rates
+    return rates, final

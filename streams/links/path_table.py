@@ -1,0 +1,282 @@
+"""Probed paths of one shard, their routes and their losses, as array columns.
+
+A path is a pair of prober and peer with an entropy value. Its row holds the elements that it crosses: prober,
+peer, then the links of both directions. Rows of forgotten paths are used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.links.elements import NOTHING, Bools, ElementTable, Int32s, Int64s, grown
+from streams.links.rules import FEW_IN_STREAK, NEVER_NS, QUIET_NS, WINDOW_PARTS
+
+__all__ = ["Departures", "Links", "NicState", "PathTable", "Routes"]
+
+Links: TypeAlias = tuple[str, ...]
+
+FIRST_CAPACITY: Final = 256
+FIRST_WIDTH: Final = 16
+PATH_COLUMNS: Final = {
+    "rows": NOTHING,
+    "incomplete": 0,
+    "route_version": -1,
+    "path_answer_ns": 0,
+    "loss_streak": 0,
+    "first_lost_ns": 0,
+    "last_lost_ns": 0,
+    "path_event_ns": 0,
+    "unsettled": 0,
+    "min_timeout_ns": NEVER_NS,
+    "lost": 0,
+    "answered": 0,
+    "rate_hz": 0,
+}
+"""Columns over paths, each with its value for a path without data."""
+
+
+class Routes(Protocol):
+    """Source of the links that a path crosses; the route table implements it."""
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change of a route."""
+
+    def changed(self, since: int) -> Collection[tuple[str, str]] | None:
+        """Return the directed pairs with changes after version `since`; None if that is too long ago."""
+
+    def forward(self, nic: str, peer: str, path: int) -> Links:
+        """Return the links of the requests; empty if unknown."""
+
+    def reverse(self, nic: str, peer: str, path: int) -> Links:
+        """Return the links of the answers; empty if unknown."""
+
+
+class NicState:
+    """State of one reporting NIC."""
+
+    __slots__ = ("counts_from_ns", "event", "lag", "lag_before", "lag_from", "now_ns", "paths", "run")
+
+    def __init__(self) -> None:
+        self.run: int | None = None
+        self.event = -1
+        self.now_ns = 0
+        self.counts_from_ns = 0
+        self.lag = self.lag_before = NEVER_NS
+        self.lag_from = 0
+        self.paths: dict[tuple[str, int], int] = {}
+        """(peer, entropy value) to the row of the path."""
+
+
+@dataclass(slots=True)
+class Departures:
+    """Paths whose routes departed from a link, and the times of the first and the newest departure."""
+
+    since_ns: int
+    paths: set[int] = field(default_factory=set)
+    newest_ns: int = 0
+
+
+class PathTable(ElementTable):
+    """Columns over the paths [P] of the elements [E]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        size = FIRST_CAPACITY
+        self.nics: dict[str, NicState] = {}
+        self.paths = 0
+        """Rows in use, those of forgotten paths included."""
+        self.rows: Int32s = np.zeros((size, FIRST_WIDTH), np.int32)
+        """[P, width] elements: prober, peer, then the links; NOTHING fills the rest."""
+        self.incomplete: Bools = np.zeros(size, np.bool_)
+        """[P] whether links of one direction are unknown."""
+        self.route_version: Int64s = np.full(size, -1, np.int64)
+        self.path_answer_ns: Int64s = np.zeros(size, np.int64)
+        """[P] newest answer."""
+        self.loss_streak: Int64s = np.zeros(size, np.int64)
+        self.first_lost_ns: Int64s = np.zeros(size, np.int64)
+        self.last_lost_ns: Int64s = np.zeros(size, np.int64)
+        self.path_event_ns: Int64s = np.zeros(size, np.int64)
+        """[P] newest event about the path."""
+        self.unsettled: Int64s = np.zeros(size, np.int64)
+        """[P] losses without a later answer: part of an outage, or of a loss rate once an answer comes."""
+        self.min_timeout_ns: Int64s = np.full(size, NEVER_NS, np.int64)
+        self.lost: Int64s = np.zeros((size, WINDOW_PARTS), np.int64)
+        self.answered: Int64s = np.zeros((size, WINDOW_PARTS), np.int64)
+        self.rate_hz: NDArray[np.float64] = np.zeros(size)
+        """[P] requests per second, smoothed."""
+        self.routes_changed = False
+        """Whether a route has departed from a link since the last search for bypassed links."""
+        self.departures: dict[int, Departures] = {}
+        self.recabled: dict[int, int] = {}
+        """Link to the link that now uses one of its ports, by paths that changed from one to the other."""
+        self._free: list[int] = []
+        self._route_before: dict[int, frozenset[int]] = {}
+        """Path with an incomplete route to the links of its last complete one."""
+        self._followed = self._routes_from = 0
+        """Route versions: all changes up to the first are applied; older routes than the second are reread.
+        """
+
+    # --------------------------------------------------------------------------------------- queries
+
+    def paths_over(self, element: int) -> NDArray[np.intp]:
+        """Return the paths that cross a link or end at a NIC."""
+        return np.flatnonzero((self.rows[: self.paths] == element).any(axis=1))
+
+    def in_use(self, since_ns: int) -> Bools:
+        """Return [E] whether any path with an event after `since_ns` crosses an element, or may cross it."""
+        recent = self.path_event_ns[: self.paths] > since_ns
+        found = np.zeros(len(self.last_answer_ns), np.bool_)
+        found[self.rows[: self.paths][recent]] = True
+        for at, route in self._route_before.items():
+            if recent[at]:
+                found[list(route)] = True
+        return found
+
+    def suspect_paths(self, now_ns: int, stale_ns: int) -> NDArray[np.intp]:
+        """Return the paths whose newest result is a loss, reported within `stale_ns`."""
+        n = self.paths
+        return np.flatnonzero((self.loss_streak[:n] > 0) & (self.path_event_ns[:n] > now_ns - stale_ns))
+
+    def losses_within(self, at: NDArray[np.intp], after_ns: Int64s, upto_ns: Int64s) -> Int64s:
+        """Return the losses of the streaks of paths `at` that were sent within (after_ns, upto_ns].
+
+        The times of the first and the last loss are known; those between are taken as evenly spaced. Shapes
+        broadcast against [len(at), 1] if two-dimensional.
+        """
+        first, last, n = self.first_lost_ns[at], self.last_lost_ns[at], self.loss_streak[at]
+        if after_ns.ndim == 2:
+            first, last, n = first[:, None], last[:, None], n[:, None]
+            upto_ns = upto_ns[:, None] if upto_ns.ndim == 1 else upto_ns
+        step = np.maximum((last - first) // np.maximum(n - 1, 1), 1)
+        before = np.where(after_ns < first, 0, np.where(after_ns >= last, n, (after_ns - first) // step + 1))
+        until = np.where(upto_ns >= last, n, np.where(upto_ns < first, 0, (upto_ns - first) // step + 1))
+        found: Int64s = np.maximum(np.minimum(until, n) - before, 0)
+        return found
+
+    def short_streaks(self, since_ns: int) -> Bools:
+        """Return [P] whether a path has a short, unexplained streak that began after `since_ns`."""
+        n = self.paths
+        rows = self.rows[:n]
+        short = (self.unsettled[:n] > 0) & (self.loss_streak[:n] <= FEW_IN_STREAK)
+        short &= self.first_lost_ns[:n] > since_ns
+        began_ns = self.first_lost_ns[:n, None]
+        unexplained = (self.recovered_ns[rows] <= began_ns) & (self.suppressed_ns[rows] == 0)
+        found: Bools = short & unexplained.all(axis=1)
+        return found
+
+    # --------------------------------------------------------------------------------------- rows
+
+    def _path(self, nic: NicState, me: int, key: tuple[str, int], now_ns: int, routes: Routes) -> int:
+        """Return the row of a path; make it, and read its route, as needed."""
+        at = nic.paths.get(key)
+        if at is None:
+            at = nic.paths[key] = self._free.pop() if self._free else self._new_row()
+            self.rows[at, 0] = me
+            self.rows[at, 1] = self.element(key[0], now_ns, nic=True)
+        if self.route_version[at] < self._routes_from:
+            self._read_route(at, self.names[me], key, now_ns, routes)
+        return at
+
+    def _new_row(self) -> int:
+        at = self.paths
+        self.paths += 1
+        if at >= len(self.rows):
+            for name, fill in PATH_COLUMNS.items():
+                setattr(self, name, grown(getattr(self, name), fill))
+        return at
+
+    def forget_paths(self, before_ns: int) -> None:
+        """Forget the paths without an event since then: flows end, and so do the probes along them."""
+        old = (self.path_event_ns[: self.paths] < before_ns) & (self.rows[: self.paths, 0] != NOTHING)
+        if not old.any():
+            return
+        for nic in self.nics.values():
+            for key, at in list(nic.paths.items()):
+                if old[at]:
+                    del nic.paths[key]
+                    self._route_before.pop(at, None)
+        gone = np.flatnonzero(old).tolist()
+        for departures in self.departures.values():
+            departures.paths.difference_update(gone)
+        for name, fill in PATH_COLUMNS.items():
+            getattr(self, name)[gone] = fill
+        self._free += gone
+
+    # --------------------------------------------------------------------------------------- routes
+
+    def _follow(self, now_ns: int, routes: Routes) -> None:
+        """Read changed routes at once: a living path is reported only once a second."""
+        if routes.version == self._followed:
+            return
+        pairs = routes.changed(self._followed)
+        self._followed = routes.version
+        if pairs is None:
+            self._routes_from = routes.version
+            return
+        for pair in pairs:
+            for name, peer in (pair, pair[::-1]):  # its requests, and its answers to the other NIC's
+                nic = self.nics.get(name)
+                for key, at in nic.paths.items() if nic is not None else ():
+                    if key[0] == peer:
+                        self._read_route(at, name, key, now_ns, routes)
+
+    def _read_route(self, at: int, name: str, key: tuple[str, int], now_ns: int, routes: Routes) -> None:
+        """Read the links of a path, and note the links that its route departed from."""
+        peer, path = key
+        before = self._route_before.pop(at, None)
+        if before is None and self.route_version[at] >= 0 and not self.incomplete[at]:
+            before = frozenset(self.rows[at, 2:].tolist()) - {NOTHING}
+        forward, reverse = routes.forward(name, peer, path), routes.reverse(name, peer, path)
+        self.route_version[at] = routes.version
+        self.incomplete[at] = not forward or not reverse
+        links = list(dict.fromkeys(self.element(link, now_ns) for link in (*forward, *reverse)))
+        self._note_nic_links(int(self.rows[at, 0]), int(self.rows[at, 1]), forward, reverse)
+        width = self.rows.shape[1]
+        if len(links) + 2 > width:
+            self.rows = np.pad(self.rows, ((0, 0), (0, len(links) + 2 - width)))
+        self.rows[at, 2:] = NOTHING
+        self.rows[at, 2 : 2 + len(links)] = links
+        if before is not None and self.incomplete[at]:
+            self._route_before[at] = before
+        elif before is not None:
+            self._note_departures(at, before, set(links), now_ns)
+        if self.recabled:
+            for link in links:
+                self.recabled.pop(link, None)
+
+    def _note_nic_links(self, me: int, peer: int, forward: Links, reverse: Links) -> None:
+        if forward:
+            self.egress[me], self.ingress[peer] = self.index[forward[0]], self.index[forward[-1]]
+        if reverse:
+            self.egress[peer], self.ingress[me] = self.index[reverse[0]], self.index[reverse[-1]]
+
+    def _note_departures(self, at: int, before: frozenset[int], links: set[int], now_ns: int) -> None:
+        gone, new = before - links, links - before
+        self.routes_changed = self.routes_changed or bool(gone)
+        for link in gone:
+            self.departures.setdefault(link, Departures(now_ns)).paths.add(at)
+            self.departures[link].newest_ns = now_ns
+            instead = next((other for other in new if self._has_port_of(other, link)), None)
+            if instead is not None:
+                self.recabled[link] = instead
+        for link in self.departures.keys() & new:
+            self.departures[link].paths.discard(at)
+
+    def _has_port_of(self, new: int, old: int) -> bool:
+        """Return whether a link uses a port that another link used until now.
+
+        If both were in use at the same time, they share no port: where switches do not report their ports,
+        several links may carry one name for their end.
+        """
+        (near, _, far), (a, _, b) = self.names[new].partition(">"), self.names[old].partition(">")
+        if (near == a) == (far == b):
+            return False
+        old_answer_ns = self.last_answer_ns[old]
+        apart = self.last_answer_ns[new] < old_answer_ns - QUIET_NS or self.first_seen_ns[new] > old_answer_ns
+        return bool(apart)

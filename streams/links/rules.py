@@ -1,0 +1,140 @@
+"""Rules of the link-health detectors: constants that are not live thresholds, each with unit and reason.
+
+Live thresholds are in streams/runtime/thresholds.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streams.runtime.units import NS_PER_MS, NS_PER_S
+
+NEVER_NS: Final = 2**62
+"""A time that does not come."""
+
+# --------------------------------------------------------------------------------------------- schedule
+
+EVALUATION_GAP_NS: Final = 5 * NS_PER_MS
+"""Events closer together than this are evaluated together."""
+WARM_UP_NS: Final = 1200 * NS_PER_MS
+"""After the first event: every NIC has reported its living paths once, as it does each second."""
+SLOW_TASKS_NS: Final = NS_PER_S
+"""Period of flap ageing, refreshes and forgetting."""
+REFRESH_NS: Final = 10 * NS_PER_S
+"""A subject that is not UP is published again after this time."""
+
+# --------------------------------------------------------------------------------------------- evidence
+
+WINDOW_PARTS: Final = 16
+"""Parts of the sliding window in which losses are counted."""
+LAG_KEPT_NS: Final = 10 * NS_PER_S
+"""Age at which the minimum lag between a NIC's clock and the log is replaced."""
+LAG_JUMP_NS: Final = 2 * NS_PER_S
+"""A message with this much more lag than the minimum: the NIC's clock was stepped, so the filter restarts."""
+QUIET_NS: Final = 30 * NS_PER_MS
+"""After a silence this long, answers of a NIC may be in flight that others already declared lost."""
+RUN_SETTLED: Final = 3
+"""A run of this many losses while its NIC was silent to all peers belongs to the NIC, not to a loss rate."""
+LEARNING_NS: Final = 2 * NS_PER_S
+"""After a prober's start its time-outs still adapt, so its losses do not count towards loss rates."""
+FEW_IN_STREAK: Final = 2
+"""A streak this short may be part of a loss rate."""
+DELAYED_KEPT_NS: Final = 3 * NS_PER_S
+"""Decay time of the count of delayed answers; also the age at which a NIC no longer counts as reporting."""
+CPU_STARVED_NS: Final = 20 * NS_PER_MS
+"""An agent this late may have answered too late for its answers to count."""
+CONGESTED_TIMES: Final = 2
+"""A path time-out follows its p99. At this multiple of its minimum, losses may come from full queues."""
+PATH_KEPT_NS: Final = 600 * NS_PER_S
+"""A path without reports for this long is forgotten; a living path is reported each second."""
+STALE_NS: Final = 5 * NS_PER_S
+"""Losses reported longer ago than this are no news."""
+
+# --------------------------------------------------------------------------------------------- dead links
+
+GUARD_NS: Final = 5 * NS_PER_MS
+"""Time for answers that waited at a NIC to arrive after it lives again, before losses to it count."""
+MAX_PATH_LOSSES: Final = 6
+"""Losses of one path that count: many paths cross a link, and more losses of one add nothing."""
+FALSE_RUN_LOG: Final = 18.4
+"""Negative logarithm of the accepted probability, 1e-8, that a lossy but living link causes a run of losses.
+"""
+LOSS_MARGIN: Final = 3
+"""Losses by which a link must explain more than its rivals."""
+FEW_SHARE: Final = 0.2
+"""Share of a link's paths that makes few dead paths enough."""
+FEW_PATHS: Final = 4
+"""With fewer dead paths than this, the link waits for evidence on more of them."""
+FEW_ENDS: Final = 3
+"""The same for the number of NICs at either end of the dead paths."""
+DELAYED_LINK_NS: Final = 3 * NS_PER_S
+"""For this long after a delayed answer, packets on the link may wait tens of ms: use `link_late_dead_ms`."""
+DELAYED_PER_NIC: Final = 2
+"""With this many delayed answers per NIC, `link_late_dead_ms` applies to every link."""
+HALF: Final = 0.5
+"""Share of dead paths that makes a link a plausible cause."""
+EXPECTED_SHARE: Final = 0.4
+"""Of the paths that would have lost a probe if the link were dead, this share must have lost one."""
+RETRACT_NS: Final = 1500 * NS_PER_MS
+"""A DOWN link that some paths cross alive while others stay dead was the wrong one after this time."""
+MIXED_LOSSES: Final = 2
+"""This many losses followed by an answer show a loss rate, not a death."""
+
+# --------------------------------------------------------------------------------------------- NICs and
+# switches
+
+REPORTS_AFTER_NS: Final = NS_PER_S
+"""An agent that reports this long after its NIC's last answer is healthy: its port is at fault."""
+KNOWN_NS: Final = 60 * NS_PER_S
+"""Links with answers within this time before a switch died are links of that switch."""
+
+# --------------------------------------------------------------------------------------------- bypassed links
+
+BYPASS_GAP_NS: Final = 25 * NS_PER_MS
+"""Minimum time between two searches for bypassed links."""
+DEPARTED_KEPT_NS: Final = 60 * NS_PER_S
+"""Paths that departed a link longer ago than this are no evidence."""
+FIRST_LINKS_NS: Final = 15 * NS_PER_S
+"""Links first seen this soon after the first event are not new: at that time all links are."""
+NEW_LINK_NS: Final = 60 * NS_PER_S
+"""A link first seen this soon before a departure may be an old link with a new name."""
+MAX_CHANCE: Final = 0.01
+"""Accepted number of cables that are empty by chance."""
+
+# --------------------------------------------------------------------------------------------- lossy links
+
+BACKGROUND_LOSS: Final = 1e-4
+"""Share of packets that any path may lose without a cause."""
+MIN_GAIN: Final = 12.0
+"""Log-likelihood that a lossy link must explain: one of a million links reaches it by chance."""
+MAX_LOSSY: Final = 32
+"""Lossy elements found at once."""
+FIT_ITERATIONS: Final = 20
+"""Expectation-maximisation steps; the rates converge well within them."""
+Z_95: Final = 1.959964
+"""Normal quantile of a two-sided 95% interval."""
+MIN_GREY_LOSSES: Final = 5
+"""Fewer losses are no loss rate."""
+MIN_GREY_PARTS: Final = 3
+"""Losses must fall into this many parts of the window: a burst is no loss rate."""
+MIN_HOST_PARTS: Final = 4
+"""Parts of the window required where the host itself may have lost the packets."""
+HOST_TIMES: Final = 2
+"""Multiple of the loss threshold required in that case."""
+CPU_STARVED_TIMES: Final = 8
+"""The multiple if the host was short of CPU within the window, though losses of that time are left out."""
+
+# --------------------------------------------------------------------------------------------- life cycle
+
+RECENT_NS: Final = NS_PER_S
+"""Losses reported within this time speak against a revival."""
+SUPPRESS_NS: Final = 3 * NS_PER_S
+"""After a port's carrier returns, losses behind it do not count for this long."""
+FLAP_WINDOW_NS: Final = 3600 * NS_PER_S
+"""Flaps within this time are counted."""
+MAX_FLAPS: Final = 4096
+"""Flaps kept per subject."""
+LINK_FORGET_TIMES: Final = 24
+"""A link that stays away is forgotten after this many times `forget_s`, the time for a NIC."""
+MAX_TEXT: Final = 500
+"""Characters of a record's text."""

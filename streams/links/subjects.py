@@ -1,0 +1,356 @@
+"""Life cycle of link-health subjects: UP, GREY, FLAPPING, DOWN, and the records to publish.
+
+A subject is a cable, a NIC or a host. The table takes faults and revivals, changes states, counts flaps, and
+makes `LinkHealth` records. A subject's last record is enough to restore its state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from schemas.ids import cable_id
+from streams.links.elements import NOTHING
+from streams.links.evidence import Evidence
+from streams.links.localise.fault import Fault
+from streams.links.loss_rates import Lossy
+from streams.links.rules import FLAP_WINDOW_NS, MAX_FLAPS, MAX_TEXT, STALE_NS
+from streams.links.text import clock_text, count_text, subject_text
+from streams.runtime.thresholds import Thresholds
+from streams.runtime.units import NS_PER_S
+
+__all__ = ["Change", "Record", "Subject", "SubjectTable"]
+
+Record = dict[str, Any]
+Change = tuple[str, Record | None]
+"""Subject and its `LinkHealth`; None if the subject is forgotten."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """One cable, NIC or host. Times are ns of log append time; flaps are ns of fabric time."""
+
+    name: str
+    kind: str
+    state: str = "UP"
+    before: str = "UP"
+    seq: int = 0
+    since_ns: int = 0
+    evaluated_ns: int = 0
+    """Time of the last change of state."""
+    dead: dict[int, int] = field(default_factory=dict)
+    """Element to the start of its outage."""
+    reviving: dict[int, int] = field(default_factory=dict)
+    """Dead element to its first answer since."""
+    carrier_down: bool = False
+    grey: dict[int, Lossy] = field(default_factory=dict)
+    grey_fine_ns: dict[int, int] = field(default_factory=dict)
+    """Lossy element to the time since which it loses little."""
+    candidates: tuple[str, ...] = ()
+    detected_by: str = "PROBES"
+    flaps: deque[int] = field(default_factory=deque)
+    flaps_total: int = 0
+    links: tuple[str, ...] = ()
+    counts: tuple[int, int, int] = (0, 0, 0)
+    """Dead paths, living paths and probers, as last counted."""
+    text: str = ""
+    published_ns: int = 0
+    published_loss: Lossy | None = None
+    recovered_offset: int = -1
+    """Offset of the newest evidence that its restored state includes."""
+
+
+class SubjectTable:
+    """The subjects of one shard. `source`: name of the partition that the evidence comes from."""
+
+    def __init__(self, shard: str, thresholds: Thresholds, source: str, evidence: Evidence) -> None:
+        self.shard = shard
+        self.thresholds = thresholds
+        self.source = source
+        self.evidence = evidence
+        self.log_offset_ns = 0
+        """Fabric time minus log append time."""
+        self.offset = -1
+        """Offset of the newest event."""
+        self.now_ns = 0
+        self.by_name: dict[str, Subject] = {}
+        self._subject_of: dict[int, str] = {}
+        """Dead element to its subject."""
+        self._out: list[Change] = []
+
+    def take_changes(self) -> list[Change]:
+        """Return the changes to publish, and clear them."""
+        out, self._out = self._out, []
+        return out
+
+    def get(self, name: str, kind: str) -> Subject:
+        """Return a subject; make it if it is new."""
+        found = self.by_name.get(name)
+        if found is None:
+            found = self.by_name[name] = Subject(name, kind)
+        return found
+
+    def is_settled(self, s: Subject) -> bool:
+        """Return whether a previous owner of the shard has already evaluated the present evidence."""
+        return self.offset <= s.recovered_offset and s.recovered_offset >= 0
+
+    # --------------------------------------------------------------------------------------- recovery
+
+    def recover(self, record: Mapping[str, Any]) -> Subject:
+        """Restore a subject from its last record (`LinkHealth`)."""
+        s = Subject(
+            record["subject"],
+            record["kind"],
+            record["state"],
+            record["before"],
+            record["seq"],
+            record["since_ns"] - self.log_offset_ns,
+            record["evaluated_ns"] - self.log_offset_ns,
+        )
+        s.candidates, s.detected_by = tuple(record["candidates"]), record["detected_by"]
+        s.flaps, s.flaps_total = deque(record["flap_ns"]), record["flaps_total"]
+        s.links, s.text = tuple(record["links"]), record["text"]
+        s.counts = record["paths_dead"], record["paths_living"], record["probers"]
+        s.published_ns = s.evaluated_ns
+        if record["evidence_source"] == self.source:
+            s.recovered_offset = record["evidence_offset"]
+        self.by_name[s.name] = s
+        if s.state == "DOWN":
+            s.carrier_down = s.detected_by in ("CARRIER", "VERBS")
+            self._mark_recovered(s)
+        elif s.state == "GREY":
+            rate, low, high = record["loss_rate"], record["loss_rate_low"], record["loss_rate_high"]
+            for link in s.links:
+                element = self.evidence.element(link, s.since_ns)
+                s.grey[element] = Lossy(0, (), rate or 0.0, low or 0.0, high or 1.0, 0, 0, 0)
+        return s
+
+    def _mark_recovered(self, s: Subject) -> None:
+        element = self.evidence.element
+        if s.kind == "NIC":
+            self.mark(s, element(s.name, s.since_ns, nic=True), s.since_ns)
+        for link in s.links:
+            self.mark(s, element(link, s.since_ns), s.since_ns)
+        for other in s.candidates:
+            if "/" in other and ">" not in other and s.kind == "LINK":
+                self.mark(s, element(other, s.since_ns, nic=True), s.since_ns)
+
+    # --------------------------------------------------------------------------------------- elements
+
+    def mark(self, s: Subject, element: int, begin_ns: int) -> None:
+        """Mark an element as dead since `begin_ns`, on behalf of a subject."""
+        owner = self.by_name.get(self._subject_of.get(element, ""))
+        if owner is not None and owner is not s:
+            owner.dead.pop(element, None)
+            owner.reviving.pop(element, None)
+        s.dead[element] = begin_ns
+        s.grey.pop(element, None)
+        s.grey_fine_ns.pop(element, None)
+        self._subject_of[element] = s.name
+        self.evidence.down[element] = True
+
+    def clear(self, s: Subject, element: int) -> None:
+        """Mark an element as living."""
+        s.dead.pop(element, None)
+        s.reviving.pop(element, None)
+        if self._subject_of.get(element) == s.name:
+            del self._subject_of[element]
+            self.evidence.down[element] = False
+            self.evidence.recovered_ns[element] = self.now_ns
+
+    # --------------------------------------------------------------------------------------- states
+
+    def apply(self, fault: Fault, now_ns: int) -> bool:
+        """Take the subject of a fault down; return whether the fault counts."""
+        s = self.get(fault.subject, fault.kind)
+        if self.is_settled(s) or (fault.yields_to_carrier and s.carrier_down):
+            return False
+        for element in fault.elements:
+            self.mark(s, element, fault.begin_ns)
+        self.take_down(s, now_ns, fault.begin_ns, fault.detected_by, fault.candidates, fault.cause)
+        return True
+
+    def take_down(
+        self,
+        s: Subject,
+        now_ns: int,
+        begin_ns: int,
+        detected_by: str,
+        candidates: tuple[str, ...],
+        cause: str,
+    ) -> None:
+        """Make a subject DOWN since `begin_ns`, or refresh its record if it is DOWN already."""
+        if s.state == "DOWN":
+            if detected_by != "PROBES" and s.detected_by == "PROBES":
+                s.detected_by = detected_by
+                self.publish(s, now_ns)
+            elif set(self._dead_links(s)) != set(s.links):
+                self.publish(s, now_ns)
+            return
+        s.detected_by, s.candidates = detected_by, candidates
+        s.flaps.append(begin_ns + self.log_offset_ns)
+        s.flaps_total += 1
+        while len(s.flaps) > MAX_FLAPS:
+            s.flaps.popleft()
+        self.age_flaps(s, now_ns)
+        self._change(s, "DOWN", begin_ns, now_ns)
+        s.text = f"{self._name_text(s)} is down since {self._clock(begin_ns)}: {cause}"
+        if len(s.flaps) > self.thresholds["flaps_max"]:
+            s.text += f"; it flapped {len(s.flaps)} times within the past hour"
+        self.publish(s, now_ns)
+
+    def settle(self, s: Subject, now_ns: int, since_ns: int, detected_by: str) -> None:
+        """Set the state that follows from what is known of a subject that did not die now."""
+        if s.dead or s.carrier_down:
+            self.publish(s, now_ns)
+            return
+        self.age_flaps(s, now_ns)
+        state = "UP"
+        if s.grey:
+            state = "GREY"
+        elif len(s.flaps) > self.thresholds["flaps_max"]:
+            state = "FLAPPING"
+        if state == s.state:
+            return
+        if state != "GREY":
+            s.candidates = ()
+        before, before_ns = s.state, s.since_ns
+        s.detected_by = detected_by
+        self._change(s, state, since_ns, now_ns)
+        if state != "GREY":  # the text of a GREY subject has its loss rate, see `publish`
+            s.text = f"{self._name_text(s)} {self._settled_text(s, before, since_ns - before_ns)}"
+        self.publish(s, now_ns)
+
+    def _settled_text(self, s: Subject, before: str, lasted_ns: int) -> str:
+        if s.state == "FLAPPING":
+            return f"flapped {len(s.flaps)} times within the past hour"
+        since = self._clock(s.since_ns)
+        if before == "DOWN":
+            return f"is up again since {since}, after {lasted_ns / NS_PER_S:.2f} s"
+        if before == "GREY":
+            return f"loses no packets any more since {since}"
+        return f"flapped {count_text(len(s.flaps), 'time')} within the past hour, no more than it may"
+
+    def set_grey(self, s: Subject, lossy: Lossy, now_ns: int) -> None:
+        """Note the loss rate of one element of a subject."""
+        evidence, element = self.evidence, lossy.element
+        known = s.grey.get(element)
+        s.grey[element] = lossy
+        s.grey_fine_ns.pop(element, None)
+        if known is None:
+            names = {e: evidence.names[e] for e in lossy.aliased}
+            others = {name if evidence.is_nic[e] else cable_id(name) for e, name in names.items()}
+            s.candidates = tuple(sorted(others - {s.name}))
+            first_lost = evidence.first_lost_ns[evidence.paths_over(element)]
+            begin_ns = int(first_lost.max(initial=now_ns - NS_PER_S))
+            self.settle(s, now_ns, min(begin_ns, now_ns), "PROBES")
+        elif s.published_loss is not None and not s.published_loss.low <= lossy.rate <= s.published_loss.high:
+            self.publish(s, now_ns)
+
+    def _change(self, s: Subject, state: str, since_ns: int, now_ns: int) -> None:
+        s.before, s.state = s.state, state
+        s.seq += 1
+        s.since_ns, s.evaluated_ns = since_ns, now_ns
+
+    def age_flaps(self, s: Subject, now_ns: int) -> None:
+        """Drop the flaps that are older than the flap window."""
+        oldest_ns = now_ns + self.log_offset_ns - FLAP_WINDOW_NS
+        while s.flaps and s.flaps[0] < oldest_ns:
+            s.flaps.popleft()
+
+    def retire(self, s: Subject, cause: str, now_ns: int) -> None:
+        """Publish that a cable no longer exists, and forget it."""
+        for element in list(s.dead):
+            self.clear(s, element)
+        s.grey.clear()
+        if s.state != "UP":
+            self._change(s, "UP", now_ns, now_ns)
+            s.text = f"{self._name_text(s)} no longer exists: {cause}"
+            self.publish(s, now_ns)
+        self.forget(s)
+
+    def forget(self, s: Subject) -> None:
+        """Forget a subject. Its dead elements stay dead, so probes that continue raise no new subject."""
+        del self.by_name[s.name]
+        self._out.append((s.name, None))
+
+    # --------------------------------------------------------------------------------------- records
+
+    def publish(self, s: Subject, now_ns: int) -> None:
+        """Add a record of a subject's present state to the changes."""
+        loss = None
+        if s.dead:
+            s.links = tuple(self._dead_links(s))
+            self._count(s, s.dead, now_ns)
+        elif s.grey:
+            worst = max(s.grey, key=lambda e: s.grey[e].rate)
+            loss = s.grey[worst]
+            s.links = tuple(self._grey_links(s))
+            s.published_loss = loss
+            self._count(s, s.grey, now_ns)
+            s.text = (
+                f"{self._name_text(s)} loses {loss.rate:.1%} of its packets since {self._clock(s.since_ns)} "
+                f"(95%: {loss.low:.1%} to {loss.high:.1%})"
+            )
+        elif s.links:
+            self._count(s, [self.evidence.index[link] for link in s.links], now_ns)
+        self.age_flaps(s, now_ns)
+        s.published_ns = now_ns
+        self._out.append((s.name, self._record(s, loss)))
+
+    def _record(self, s: Subject, loss: Lossy | None) -> Record:
+        return {
+            "subject": s.name,
+            "kind": s.kind,
+            "shard": self.shard,
+            "seq": s.seq,
+            "state": s.state,
+            "before": s.before,
+            "links": list(s.links),
+            "candidates": list(s.candidates),
+            "since_ns": s.since_ns + self.log_offset_ns,
+            "evaluated_ns": s.evaluated_ns + self.log_offset_ns,
+            "loss_rate": None if loss is None else loss.rate,
+            "loss_rate_low": None if loss is None else loss.low,
+            "loss_rate_high": None if loss is None else loss.high,
+            "flaps_hour": len(s.flaps),
+            "flaps_total": s.flaps_total,
+            "flap_ns": list(s.flaps),
+            "detected_by": s.detected_by,
+            "paths_dead": s.counts[0],
+            "paths_living": s.counts[1],
+            "probers": s.counts[2],
+            "evidence_source": self.source,
+            "evidence_offset": self.offset,
+            "text": s.text[:MAX_TEXT],
+        }
+
+    def _dead_links(self, s: Subject) -> list[str]:
+        names = self.evidence.names
+        return sorted(names[e] for e in s.dead if not self.evidence.is_nic[e])
+
+    def _grey_links(self, s: Subject) -> list[str]:
+        """Return the lossy links of a subject, with the other direction if the same paths cross it."""
+        evidence = self.evidence
+        found = {e for lossy in s.grey.values() for e in (lossy.element, *lossy.aliased)} | s.grey.keys()
+        names = [evidence.names[e] for e in found if not evidence.is_nic[e] and e != NOTHING]
+        return sorted(name for name in names if cable_id(name) == s.name)
+
+    def _count(self, s: Subject, elements: Iterable[int], now_ns: int) -> None:
+        evidence, n = self.evidence, self.evidence.paths
+        here = np.isin(evidence.rows[:n], list(elements)).any(axis=1)
+        here &= evidence.path_event_ns[:n] > now_ns - STALE_NS
+        dead = here & (evidence.loss_streak[:n] > 0)
+        if here.any():
+            probers = len(np.unique(evidence.rows[:n, 0][here]))
+            s.counts = int(dead.sum()), int((here & ~dead).sum()), probers
+
+    def _clock(self, at_ns: int) -> str:
+        return clock_text(at_ns + self.log_offset_ns)
+
+    def _name_text(self, s: Subject) -> str:
+        return subject_text(self.evidence, s.name, s.kind, self._dead_links(s) or self._grey_links(s))

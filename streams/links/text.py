@@ -1,0 +1,55 @@
+"""Words for people: names of subjects, times and counts in the texts of link-health records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from streams.links.path_table import PathTable
+
+__all__ = ["clock_text", "count_text", "host_of", "subject_text"]
+
+
+def host_of(nic: str) -> str:
+    """Return the host of a NIC."""
+    return nic.partition("/")[0]
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun: '1 path', '1,204 paths'."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def clock_text(at_ns: int) -> str:
+    """Return the time of day of a fabric time, to the millisecond."""
+    at = datetime.fromtimestamp(at_ns / 1e9, UTC)
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+
+
+def subject_text(evidence: PathTable, name: str, kind: str, bad_links: Iterable[str]) -> str:
+    """Return the name of a subject for people: 'leaf2 to spine3', 'h1/eth1 to leaf1', 'host h1'.
+
+    If only one direction of a cable is bad, name the cable in that direction.
+    """
+    if kind != "LINK":
+        return f"{kind if kind == 'NIC' else 'host'} {name}"
+    bad = list(bad_links)
+    if len(bad) == 1:
+        near, far = bad[0].split(">")
+    else:
+        near, far = name.split("<>")
+        if _end(evidence, far)[1] and not _end(evidence, near)[1]:
+            near, far = far, near
+    (a, _), (b, _) = _end(evidence, near), _end(evidence, far)
+    first, second = sorted((near.rpartition(":")[0], far.rpartition(":")[0]))
+    is_bundle = len(evidence.parallel_cables.get((first, second), ())) > 1
+    if is_bundle and not {a, b} & evidence.nics.keys():
+        return f"{near} to {far}"
+    return f"{a} to {b}"
+
+
+def _end(evidence: PathTable, end: str) -> tuple[str, bool]:
+    """Return the name of a cable's end, and whether it is a NIC."""
+    node, _, port = end.rpartition(":")
+    nic = f"{node}/{port}"
+    return (nic, True) if nic in evidence.index else (node, False)

@@ -1,0 +1,60 @@
+"""The interface of policy objectives.
+
+An objective inspects the state of a shard and proposes moves or rates. `Admission` applies the limits and
+cooldowns to each proposal, and turns the admitted ones into decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from schemas.records import FlowAction, ReasonKind
+from streams.policy.flow import Flow
+from streams.policy.rates import WantedRate
+from streams.policy.state import PolicyState
+
+__all__ = ["MoveProposal", "Objective", "Proposal", "Proposals", "RateProposal"]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveProposal:
+    """A proposal to move a flow to another path."""
+
+    flow: Flow
+    action: FlowAction
+    """REROUTE or RESTORE."""
+    path: int | None
+    """The new path; None only with `blocked_by`."""
+    kind: ReasonKind
+    """DOWN, GREY, COLLISION, DELAY or HEALED."""
+    reason: Reason
+    """The health record, window or flow that is the reason."""
+    urgent: bool = False
+    """True if the move may use the reserved part of the limits."""
+    steering: bool = False
+    """True if the move improves performance: the cooldown applies, and the flow forgets its earlier path."""
+    blocked_by: str | None = None
+    """Cause that the objective itself found against the move."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateProposal:
+    """A proposal to limit the rate of a flow, or to end the limit."""
+
+    flow: Flow
+    wanted: WantedRate
+
+
+Proposal = MoveProposal | RateProposal
+Proposals = Generator[Proposal, bool, None]
+"""Proposals in order. The caller sends back whether each was admitted; the state then includes it."""
+
+
+class Objective(Protocol):
+    """One goal of the policy."""
+
+    def propose(self, state: PolicyState) -> Proposals:
+        """Yield the proposals for the state at `state.now_ns`."""
+        ...

@@ -1,0 +1,55 @@
+"""The outputs of one policy cycle: messages to publish, and actions that were suppressed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from schemas import records
+from schemas.records import Decision, Fallbacks
+from schemas.topics import Topic
+
+__all__ = ["CycleResult", "Outgoing", "SuppressedAction"]
+
+
+R = TypeVar("R")
+
+
+class Outgoing(NamedTuple, Generic[R]):
+    """One message to publish."""
+
+    topic: Topic[Any]
+    key: str
+    record: R
+
+
+class SuppressedAction(NamedTuple):
+    """An action that an objective wanted and that was not decided."""
+
+    flow_id: str
+    action: str
+    cause: str
+    """Limits: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. No target: NO_LIVING_PATH, NO_BETTER_PATH.
+    COOL_DOWN: steered recently. WAITING: an earlier decision failed, a retry follows. NOT_MOVABLE: the flow's
+    endpoint does not support moves."""
+    kind: str
+    """Kind of the reason, as in `Decision.reason`."""
+    reason: Reason
+
+    def record(self) -> records.SuppressedAction:
+        """Return the action as an element of a `PolicyCycle`."""
+        return {
+            "flow_id": self.flow_id,
+            "action": self.action,
+            "cause": self.cause,
+            "reason": self.reason,
+        }
+
+
+@dataclass(slots=True)
+class CycleResult:
+    """The outputs of one evaluation of the shard."""
+
+    decisions: list[Outgoing[Decision]] = field(default_factory=list)
+    fallbacks: list[Outgoing[Fallbacks]] = field(default_factory=list)
+    suppressed: list[SuppressedAction] = field(default_factory=list)

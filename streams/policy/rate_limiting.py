@@ -1,0 +1,37 @@
+"""Rate limiting: limits flows during an incast, and to enforce the tenants' shares."""
+
+from __future__ import annotations
+
+from schemas.records import FlowAction
+from streams.policy.base import Proposals, RateProposal
+from streams.policy.rates import Rates
+from streams.policy.state import PolicyState
+from streams.runtime.flow_table import LiveFlow
+
+__all__ = ["RateLimiting"]
+
+
+class RateLimiting:
+    """The objective that turns the wanted rates of pacing and slices into proposals."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+
+    def propose(self, state: PolicyState) -> Proposals:
+        """Propose the rates that are new, changed or due for renewal."""
+
+        def is_allowed(flow: LiveFlow, action: FlowAction) -> bool:
+            limits = state.limits_of(flow.nic.partition("/")[0])
+            return action in limits.allowed and flow.job not in limits.protected_jobs
+
+        flows = [
+            flow.live if flow.live.hops else flow.live._replace(hops=flow.links)
+            for _, flow in sorted(state.flows.items())
+        ]
+        for wanted in self.rates.decide(state.now_ns, flows, is_allowed):
+            flow = state.flows.get(wanted.flow_id)
+            if flow is None:
+                continue
+            admitted = yield RateProposal(flow, wanted)
+            if not admitted:
+                self.rates.refuse(wanted, state.now_ns)

@@ -1,0 +1,28 @@
+"""The interface that all detectors share.
+
+A detector is pure: it takes records in log order, and the log's clock is its only clock. So a replay of the
+same records gives the same output. A stage feeds it, calls `evaluate` once `due_ns` has passed, and publishes
+the output.
+
+A detector also has `ingest`, which takes one record, and `recover`, which restores its state from the records
+that it published before. Their arguments depend on the records.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+__all__ = ["Detector"]
+
+Output_co = TypeVar("Output_co", covariant=True)
+
+
+class Detector(Protocol[Output_co]):
+    """A detector of one shard. All times are nanoseconds of log append time."""
+
+    @property
+    def due_ns(self) -> int:
+        """Time at which `evaluate` next has something to do."""
+
+    def evaluate(self, now_ns: int) -> list[Output_co]:
+        """Advance the log's clock to `now_ns`; return the output that became due."""

@@ -1,0 +1,263 @@
+"""The tables that every worker keeps in memory: the interface, the inventory and the newest clocks.
+
+A `GlobalTable` (as in Kafka Streams) holds a whole compacted topic. `global_tables.py` fills it from Kafka;
+this module has no I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from native.core import ClockLine
+from schemas import codec
+from schemas.sanity import MAX_NS, sound_offsets
+from schemas.topics import CLOCK_OFFSETS, INVENTORY
+from streams.clock.filter import HOLDOVER, SYNCED, UNSYNCED
+
+__all__ = ["ClockTable", "GlobalTable", "Inventory", "Member", "split_host"]
+
+log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+NS_PER_S: Final = 1_000_000_000
+FRESH_NS: Final = 10 * NS_PER_S
+"""ns since its last window after which a synced clock counts as in holdover."""
+
+
+class GlobalTable(Protocol):
+    """A table that is filled from one topic."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that the table is filled from."""
+
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
+        """Apply one message with its append time. Raises BadRecord."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A NIC in the inventory."""
+
+    nic: str
+    host: str
+    shard: str
+    clock: str
+    rail: int | None = None
+    rack: str | None = None
+
+
+def split_host(nic: str) -> str:
+    """Return the host of a NIC id, or the id itself if it names no host."""
+    return nic.partition("/")[0]
+
+
+class Inventory:
+    """NIC to member, from `Nic` records."""
+
+    topic: Final = INVENTORY.name
+
+    def __init__(self, default_shard: str) -> None:
+        self.default_shard = default_shard
+        self.members: dict[str, Member] = {}
+        self.speeds_bps: dict[str, int] = {}
+        self.probe_slots: dict[str, tuple[int, int]] = {}
+        """NIC to the length of its probe slot (ns) and its probes per slot, for NICs that accept
+        schedules."""
+        self.version = 0
+        """Grows when a member or its probe slots change."""
+        self._stamp_error_ns: dict[str, int] = {}
+
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
+        """Apply one message. Raises BadRecord."""
+        if value is None:
+            if key is not None:
+                self._remove(key.decode("utf-8", "replace"))
+            return
+        nic = codec.decode(value, "Nic", registry)
+        name = nic["nic"]
+        member = Member(name, nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
+        if self.members.get(name) != member:
+            self.members[name] = member
+            self.version += 1
+        if nic["speed_bps"]:
+            self.speeds_bps[name] = nic["speed_bps"]
+        else:
+            self.speeds_bps.pop(name, None)
+        self._stamp_error_ns[name] = nic["stamp_error_ns"]
+        accepts_schedules = nic["slot_ns"] and nic["slot_probes"] and nic["probe_port"]
+        self._set_probe_slots(name, (nic["slot_ns"], nic["slot_probes"]) if accepts_schedules else None)
+
+    def _set_probe_slots(self, nic: str, slots: tuple[int, int] | None) -> None:
+        if self.probe_slots.get(nic) == slots:
+            return
+        self.version += 1
+        if slots is None:
+            del self.probe_slots[nic]
+        else:
+            self.probe_slots[nic] = slots
+
+    def _remove(self, nic: str) -> None:
+        if self.members.pop(nic, None) is None:
+            return
+        self._stamp_error_ns.pop(nic, None)
+        self.speeds_bps.pop(nic, None)
+        self.probe_slots.pop(nic, None)
+        self.version += 1
+
+    def member(self, nic: str) -> Member:
+        """Return a NIC's member; an unknown NIC is in the default shard and has a clock of its own."""
+        found = self.members.get(nic)
+        return found if found is not None else Member(nic, split_host(nic), self.default_shard, nic)
+
+    def shards(self) -> list[str]:
+        """Return every shard, the default one first."""
+        others = {member.shard for member in self.members.values()} - {self.default_shard}
+        return [self.default_shard, *sorted(others)] if self.default_in_use() else sorted(others)
+
+    def default_in_use(self) -> bool:
+        """Return whether the default shard has NICs, or the inventory is empty."""
+        return not self.members or any(m.shard == self.default_shard for m in self.members.values())
+
+    def clock_of(self) -> dict[str, str]:
+        """Return NIC to clock."""
+        return {name: member.clock for name, member in self.members.items()}
+
+    def stamp_errors_ns(self) -> dict[str, int]:
+        """Return clock to the smallest timestamp error of its NICs, for clocks that announce one."""
+        found: dict[str, int] = {}
+        for name, member in self.members.items():
+            error_ns = self._stamp_error_ns.get(name, 0)
+            found[member.clock] = min(error_ns, found.get(member.clock, error_ns))
+        return {clock: error_ns for clock, error_ns in found.items() if error_ns}
+
+
+@dataclass(slots=True)
+class _Clock:
+    model: ClockLine
+    state: str
+    window: int
+    end_log_ns: int
+
+
+@dataclass(slots=True)
+class _Window:
+    number: int = -1
+    parts: dict[int, Record] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parts have arrived."""
+        return bool(self.parts) and len(self.parts) == next(iter(self.parts.values()))["parts"]
+
+
+class ClockTable:
+    """Clock to its newest model, and the newest records of each shard, from `ClockOffsets`."""
+
+    topic: Final = CLOCK_OFFSETS.name
+
+    def __init__(self, inventory: Inventory, holdover_s: float, window_ns: int = NS_PER_S) -> None:
+        self.log_offset_ns = 0
+        """Fabric time minus the log's clock."""
+        self.version = 0
+        """Grows with each record."""
+        self._window_ns = window_ns
+        self._newest_window = -1
+        self._inventory = inventory
+        self._holdover_ns = round(holdover_s * 1e9)
+        self._clocks: dict[str, _Clock] = {}
+        self._shards: dict[str, _Window] = {}
+        self._previous: dict[str, _Window] = {}
+        self._models: dict[str, ClockLine] = {}
+        self._models_version: tuple[int, int] = (-1, -1)
+
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        registry: codec.Registry | None = None,
+        append_ns: int = MAX_NS,
+    ) -> None:
+        """Apply one message with its append time. Raises BadRecord for values that no solver publishes."""
+        if value is None:
+            return
+        decoded = codec.decode(value, "ClockOffsets", registry)
+        record, left_out = sound_offsets(decoded, append_ns, self._window_ns)
+        if left_out:
+            log.warning(
+                "%s: window %d: ignored %d implausible clocks", self.topic, record["window"], left_out
+            )
+        self._add_part(record)
+        if record["window"] >= self._newest_window:
+            self._newest_window = record["window"]
+            self.log_offset_ns = record["log_offset_ns"]
+        self._set_models(record)
+        self.version += 1
+
+    def _add_part(self, record: Record) -> None:
+        shard, number = record["shard"], record["window"]
+        window = self._shards.setdefault(shard, _Window())
+        if number > window.number:
+            if window.complete:
+                self._previous[shard] = window
+            window = self._shards[shard] = _Window(number)
+        if number == window.number:
+            window.parts[record["part"]] = record
+
+    def _set_models(self, record: Record) -> None:
+        end_log_ns = record["window_end_ns"] - record["log_offset_ns"]
+        for clock in record["clocks"]:
+            known = self._clocks.get(clock["clock"])
+            if known is None or known.window <= record["window"]:
+                model = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
+                self._clocks[clock["clock"]] = _Clock(model, clock["state"], record["window"], end_log_ns)
+
+    def newest(self, shard: str) -> list[Record]:
+        """Return all parts of the shard's newest complete window; empty if there is none."""
+        for window in (self._shards.get(shard), self._previous.get(shard)):
+            if window is not None and window.complete:
+                return [window.parts[part] for part in sorted(window.parts)]
+        return []
+
+    def state_of(self, nic: str, log_now_ns: int) -> str:
+        """Return the state of a NIC's clock at a log time."""
+        found = self._clocks.get(self._inventory.member(nic).clock)
+        if found is None or found.state == UNSYNCED:
+            return UNSYNCED
+        age_ns = log_now_ns - found.end_log_ns
+        if age_ns > self._holdover_ns:
+            return UNSYNCED
+        return SYNCED if found.state == SYNCED and age_ns < FRESH_NS else HOLDOVER
+
+    def models(self) -> Mapping[str, ClockLine]:
+        """Return NIC (and clock) to clock model, for every usable clock."""
+        version = (self.version, self._inventory.version)
+        if self._models_version != version:
+            newest = max((clock.end_log_ns for clock in self._clocks.values()), default=0)
+            usable = {
+                name: clock.model
+                for name, clock in self._clocks.items()
+                if clock.state != UNSYNCED and newest - clock.end_log_ns <= self._holdover_ns
+            }
+            models = dict(usable)
+            for nic, member in self._inventory.members.items():
+                if member.clock in usable:
+                    models[nic] = usable[member.clock]
+            self._models, self._models_version = models, version
+        return self._models

@@ -1,0 +1,151 @@
+"""Both readers, and the publisher, against the embedded log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from schemas import codec
+from schemas.kafka import BEGINNING, END, owns, partition_of, since, tail
+from schemas.kafka.async_reader import AsyncTopicReader, partition_count
+from schemas.kafka.publisher import Publisher, PublishFailed
+from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader
+from schemas.records import LinkHealth
+from schemas.topics import ALERTS, CONFIG, LINK_HEALTH, QUEUES, REJECTS, Topic
+from tests.records import make
+
+NAMES = [f"leaf{n}:1<>spine1:{n}" for n in range(20)]
+
+
+@pytest.fixture(scope="module")
+def filled(log):
+    """The log with 20 keys, the last five from a later time on; returns the address and that time."""
+    publisher = Publisher(log)
+    for name in NAMES[:15]:
+        publisher.publish(LINK_HEALTH, name, make(LinkHealth, subject=name))
+    publisher.flush(10)
+    time.sleep(0.02)
+    later_ns = time.time_ns()
+    time.sleep(0.02)
+    for name in NAMES[15:]:
+        publisher.publish(LINK_HEALTH, name, make(LinkHealth, subject=name))
+    publisher.flush(10)
+    return log, later_ns
+
+
+def read(log, start, **given):
+    with TopicReader(log, {LINK_HEALTH: start}, **given) as reader:
+        reader.connect()
+        assert reader.behind
+        found = list(reader.read_to_end())
+        assert not reader.behind
+        return found
+
+
+def test_from_the_beginning_in_each_partitions_order(filled):
+    found = read(filled[0], BEGINNING)
+    assert sorted(message.key for message in found) == sorted(NAMES)
+    for message in found:
+        assert message.partition == partition_of(message.key, 2)
+        assert codec.decode(message.value, LinkHealth)["subject"] == message.key
+    for number in (0, 1):
+        offsets = [message.offset for message in found if message.partition == number]
+        assert offsets == list(range(len(offsets)))
+
+
+def test_from_a_time(filled):
+    log, later_ns = filled
+    found = read(log, since(later_ns))
+    assert {message.key for message in found} == set(NAMES[15:])
+    assert all(message.append_ns >= later_ns - 1_000_000 for message in found)
+    assert read(log, since(time.time_ns() + 10**9)) == [], "nothing is that new"
+
+
+def test_the_last_messages(filled):
+    found = read(filled[0], tail(3))
+    assert len(found) == 6
+    assert max(message.offset for message in found if message.partition == 0) == (
+        max(m.offset for m in read(filled[0], BEGINNING) if m.partition == 0)
+    )
+
+
+def test_one_key_and_one_partition(filled):
+    assert [message.key for message in read(filled[0], BEGINNING, key=NAMES[3])] == [NAMES[3]]
+    with TopicReader(filled[0], {LINK_HEALTH: BEGINNING}) as reader:
+        reader.connect(partitions={1})
+        assert reader.assigned == [("fabric.link-health", 1)]
+        assert {m.key for m in reader.read_to_end()} == {n for n in NAMES if owns(n, 2, {1})}
+
+
+def test_following(log):
+    with TopicReader(log, {ALERTS: END}, fetch_wait_ms=10) as reader:
+        reader.connect()
+        assert list(reader.read_to_end()) == []
+        publisher = Publisher(log)
+        publisher.publish(ALERTS, "a", make("Alert", alert_id="a/1"))
+        publisher.publish(ALERTS, "a", None)
+        publisher.send("fabric.alerts", "b", b"nonsense")
+        publisher.flush(10)
+        found, bad, end_s = [], [], time.monotonic() + 10
+        while len(found) + len(bad) < 3 and time.monotonic() < end_s:
+            taken = reader.decoded(
+                reader.poll(0.05), on_reject=lambda message, error: bad.append(message.key)
+            )
+            found += taken
+        assert [(m.key, None if r is None else r["alert_id"]) for m, r in found] == [
+            ("a", "a/1"),
+            ("a", None),
+        ]
+        assert bad == ["b"]
+        reader.pause(reader.assigned)
+        publisher.publish(ALERTS, "c", None)
+        publisher.flush(10)
+        assert reader.poll(0.3) == []
+        reader.resume(reader.assigned)
+        end_s = time.monotonic() + 10
+        while not (more := reader.poll(0.1)) and time.monotonic() < end_s:
+            pass
+        assert [message.key for message in more] == ["c"]
+
+
+def test_what_is_not_there(log):
+    missing = Topic("fabric.none", "x", LinkHealth, "none", CONFIG.partitions, None)
+    with (
+        TopicReader(log, {missing: BEGINNING}) as reader,
+        pytest.raises(TopicMissing, match="does not exist"),
+    ):
+        reader.connect()
+    with (
+        TopicReader("127.0.0.1:1", {CONFIG: BEGINNING}) as reader,
+        pytest.raises(LogUnavailable, match="is `fabrictime up` running"),
+    ):
+        reader.connect(0.5)
+    publisher = Publisher("127.0.0.1:1")
+    publisher.publish(CONFIG, "*", None)
+    with pytest.raises(PublishFailed, match="no answer"):
+        publisher.flush(0.2)
+
+
+def test_async_reader(filled):
+    log, later_ns = filled
+
+    async def read_async(start, only=None):
+        async with AsyncTopicReader(log, fetch_wait_ms=50) as reader:
+            await reader.assign({LINK_HEALTH: start}, only)
+            found = []
+            while not await reader.caught_up():
+                found += await reader.poll(0.25)
+            assert not reader.missing
+            return found
+
+    everything = asyncio.run(read_async(BEGINNING))
+    assert sorted(everything) == sorted(read(log, BEGINNING))
+    assert {m.key for m in asyncio.run(read_async(since(later_ns)))} == set(NAMES[15:])
+    assert len(asyncio.run(read_async(tail(2)))) == 4
+    assert asyncio.run(read_async(END)) == []
+    only = asyncio.run(read_async(BEGINNING, {LINK_HEALTH: [0]}))
+    assert {m.key for m in only} == {name for name in NAMES if owns(name, 2, {0})}
+    assert asyncio.run(partition_count(log, QUEUES.name)) == 2
+    assert asyncio.run(partition_count(log, REJECTS.name)) == 1
