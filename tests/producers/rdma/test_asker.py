@@ -10,7 +10,7 @@ import pytest
 
 from producers.probe.rdma.gids import UdPath
 from producers.probe.rdma.packets import BYTES, COLLECT, REPLY, REQUEST, Address, Packet, name_hash, pack
-from producers.probe.rdma.prober import UdProber, UdProberSettings, Outgoing, UdPeer
+from producers.probe.rdma.prober import Outgoing, UdPeer, UdProber, UdProberSettings
 
 KEY = bytes(range(16))
 SYSTEM_NS = 1_700_000_000_000_000_000
