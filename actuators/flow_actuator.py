@@ -34,9 +34,9 @@ from actuators.flow_state import key_of
 from actuators.journal import Journal
 from actuators.kafka_clients import kafka_client, registry_of
 from actuators.local_repair import DeadLinks, LocalRepair
-from actuators.owned_sockets import leave, receive_at, received
 from actuators.settings import ActuatorSettings, HostSettings
 from schemas import codec
+from schemas.ipc import leave, receive_at, received
 from schemas.limits import EVERYONE
 from schemas.sanity import check_epoch
 from schemas.topics import CONFIG, FALLBACKS, FLOWS, MAX_ELEMENTS

@@ -160,7 +160,7 @@ class ActuatorSettings(BaseModel):
         default_factory=dict,
         description="NICs, by device, with bit/s of their links, at which the kernel (HTB) paces flows that"
         " no endpoint paces; a NIC with a foreign root qdisc stays untouched. Needs CAP_NET_ADMIN,"
-        " and flows.kernel_paces",
+        " and flows.kernel_pacing",
     )
     discipline: DisciplineSettings = Field(
         default_factory=DisciplineSettings, description="clock discipline of this host"

@@ -1,1 +1,1 @@
-"""What observes the fleet and writes to the log: one file a thing observed."""
+"""Observers of the fleet, which write to the log: one folder per observed thing."""

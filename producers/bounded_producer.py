@@ -1,7 +1,7 @@
-"""From a prober to the log: messages wait in bounded room while the log is down, then the oldest are dropped.
+"""A Kafka producer with a bounded queue: while the log is down messages wait, then the oldest are dropped.
 
-In: topic, key, bytes. Out: acknowledged Kafka messages, and counts of what was dropped. Never blocks but in
-`close`. librdkafka gets only a few messages at a time, since what it holds it never lets go for newer ones.
+Only `close` blocks. librdkafka gets only a few messages at a time, because it never drops its own messages in
+favour of newer ones.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
-__all__ = ["BoundedProducer", "kafka_client"]
+from schemas import codec
+
+__all__ = ["BoundedProducer", "Delivered", "kafka_client", "registry_of"]
 
 _log = logging.getLogger(__name__)
 
 Delivered = Callable[[int], None]
-"""Called with a message's log append time, ns since the Unix epoch."""
+"""Callback for a message's log append time, ns since the Unix epoch."""
 
 _Message = tuple[str, bytes, bytes | None, Delivered | None]
 _IN_FLIGHT = 64
 
 
 def kafka_client(bootstrap: str) -> dict[str, Any]:
-    """Return the configuration that every Kafka client of a prober shares."""
+    """Return the settings that all Kafka clients of a prober share."""
     return {
         "bootstrap.servers": bootstrap,
         "broker.address.family": "any",
@@ -39,6 +41,15 @@ def kafka_client(bootstrap: str) -> dict[str, Any]:
     }
 
 
+def registry_of(url: str | None) -> codec.Registry | None:
+    """Return the schema registry at `url`; None means single-object encoding."""
+    if url is None:
+        return None
+    from schemas.registry import ConfluentRegistry
+
+    return ConfluentRegistry(url)
+
+
 class _Producer(Protocol):
     def produce(self, topic: str, *, key: bytes, value: bytes | None, on_delivery: Any) -> None: ...
     def poll(self, timeout: float) -> int: ...
@@ -47,13 +58,14 @@ class _Producer(Protocol):
 
 
 class BoundedProducer:
-    """A bounded queue before a Kafka producer. `most_messages` and `most_bytes` bound what waits."""
+    """A bounded queue in front of a Kafka producer. `max_messages` and `max_bytes` limit the waiting
+    messages."""
 
     def __init__(
         self,
         config: dict[str, Any],
-        most_messages: int,
-        most_bytes: int,
+        max_messages: int,
+        max_bytes: int,
         compression: str = "none",
         producer: _Producer | None = None,
         in_flight: int = _IN_FLIGHT,
@@ -73,10 +85,10 @@ class BoundedProducer:
         self._urgent: deque[_Message] = deque()
         self._waiting: deque[_Message] = deque()
         self._waiting_bytes = 0
-        self._most_messages = most_messages
-        self._most_bytes = most_bytes
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
         self._in_flight = 0
-        self._most_in_flight = in_flight
+        self._max_in_flight = in_flight
         self.dropped = 0
         self.delivered = 0
         self.failed = 0
@@ -89,17 +101,16 @@ class BoundedProducer:
         delivered: Delivered | None = None,
         urgent: bool = False,
     ) -> None:
-        """Send when there is room; drop the oldest message that waits where there is none. No value: a
-        tombstone.
+        """Queue a message, or a tombstone without a value; if the queue is full, drop the oldest message.
 
-        `urgent`: before all that are not. Each of the two kinds keeps its order, and at most its own number.
+        Urgent messages are sent first. Each of the two kinds keeps its order and has its own `max_messages`.
         """
         queue = self._urgent if urgent else self._waiting
         queue.append((topic, key.encode(), value, delivered))
         self._waiting_bytes += len(value or b"")
-        while len(queue) > self._most_messages:
+        while len(queue) > self._max_messages:
             self._drop(queue)
-        while self._waiting_bytes > self._most_bytes:
+        while self._waiting_bytes > self._max_bytes:
             self._drop(self._waiting or self._urgent)
         self.poll()
 
@@ -108,9 +119,9 @@ class BoundedProducer:
         self.dropped += 1
 
     def poll(self) -> None:
-        """Serve acknowledgements and hand on what waits."""
+        """Serve acknowledgements and pass on waiting messages."""
         self._producer.poll(0)
-        while (queue := self._urgent or self._waiting) and self._in_flight < self._most_in_flight:
+        while (queue := self._urgent or self._waiting) and self._in_flight < self._max_in_flight:
             topic, key, value, delivered = queue[0]
             try:
                 self._producer.produce(
@@ -128,11 +139,11 @@ class BoundedProducer:
 
     @property
     def waiting(self) -> int:
-        """Messages that are not acknowledged yet."""
+        """Messages that are not acknowledged."""
         return len(self._urgent) + len(self._waiting) + self._in_flight
 
     def close(self, timeout_s: float) -> int:
-        """Send what waits for at most so long; return how many messages were given up."""
+        """Send waiting messages for at most `timeout_s`; return the number of messages that were not sent."""
         end = time.monotonic() + timeout_s
         while self.waiting and time.monotonic() < end:
             self.poll()
@@ -159,14 +170,14 @@ class BoundedProducer:
         return report
 
 
-_said: dict[str, float] = {}
+_logged_s: dict[str, float] = {}
 
 
 def _on_error(error: KafkaError) -> None:
-    """Log librdkafka's complaints, the same one at most every 10 s."""
+    """Log librdkafka's errors, the same one at most every 10 s."""
     line, now = str(error), time.monotonic()
-    if now - _said.get(line, -1e9) > 10:
-        if len(_said) > 100:
-            _said.clear()
-        _said[line] = now
+    if now - _logged_s.get(line, -1e9) > 10:
+        if len(_logged_s) > 100:
+            _logged_s.clear()
+        _logged_s[line] = now
         _log.warning("log: %s", line)

@@ -1,8 +1,7 @@
-"""Unix sockets of one owner's programs on one machine: the fabric's control, the registration of flows.
+"""Stream sockets between one owner's programs on a machine: fabric control and flow registration.
 
-In: a path. Out: listening or connected stream sockets that no other user gets through to. An address of a
-Unix socket holds 107 bytes; paths here may be longer. The folder of a listening one is its owner's, and who
-takes a path over does it alone.
+No other user can connect. A Unix socket address holds 107 bytes, and paths here may be longer. The directory
+of a listening socket belongs to its owner, and a lock makes taking over a path exclusive.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ __all__ = ["InUse", "check_owner", "connect", "leave", "listen", "read_line"]
 
 _WAITING_MAX = 32
 _ALONE_S: Final = 2.0
-"""How long another one that is at the same folder is waited for."""
+"""Timeout for the lock on the directory."""
 
 
 class InUse(OSError):
-    """Somebody listens at the path already."""
+    """Another program listens at the path already."""
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a socket listening at `path`, for its owner alone; one that was left behind is replaced.
+    """Return a socket that listens at `path` for its owner only; a stale socket file is replaced.
 
-    Raises InUse where one answers there, OSError where it cannot be made.
+    Raises InUse if another program listens there, OSError if the socket cannot be made.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with _alone(path) as name:
             if _answers(name):
-                raise InUse(errno.EADDRINUSE, f"socket {path}: somebody listens there already")
+                raise InUse(errno.EADDRINUSE, f"socket {path}: another program listens there")
             path.unlink(missing_ok=True)  # left by an owner that was killed
-            os.fchmod(listener.fileno(), 0o600)  # bind gives the file this mode: never open to others
+            os.fchmod(listener.fileno(), 0o600)  # the mode of the file that bind makes
             listener.bind(name)
             listener.listen(_WAITING_MAX)
     except BaseException:
@@ -51,8 +50,10 @@ def listen(path: Path) -> socket.socket:
 
 
 def leave(path: Path, listener: socket.socket) -> None:
-    """Close the socket that listens at `path`, and remove the file unless somebody else is there by now. One
-    that stays is taken over by the next who listens there."""
+    """Close the socket that listens at `path`, and remove the file unless another program listens there.
+
+    A file that stays is replaced by the next listener.
+    """
     listener.close()
     with contextlib.suppress(OSError), _alone(path) as name:
         if not _answers(name):
@@ -60,7 +61,7 @@ def leave(path: Path, listener: socket.socket) -> None:
 
 
 def connect(path: Path, timeout_s: float | None) -> socket.socket:
-    """Return a socket connected to whoever listens at `path`. Raises OSError."""
+    """Return a socket connected to the listener at `path`. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         connection.settimeout(timeout_s)
@@ -72,21 +73,23 @@ def connect(path: Path, timeout_s: float | None) -> socket.socket:
     return connection
 
 
-def read_line(connection: socket.socket, most_bytes: int, within_s: float) -> bytes:
-    """Return the line that a client begins with, without its end: what has come of it after `most_bytes`, or
-    when it hangs up. Raises TimeoutError where it dribbles for longer than `within_s`, OSError."""
-    until_s, line = time.monotonic() + within_s, b""
-    while b"\n" not in line and len(line) < most_bytes:
+def read_line(connection: socket.socket, max_bytes: int, timeout_s: float) -> bytes:
+    """Return a client's first line without its end; at most `max_bytes`, or what came before the client left.
+
+    Raises TimeoutError if the line takes longer than `timeout_s`, and OSError.
+    """
+    until_s, line = time.monotonic() + timeout_s, b""
+    while b"\n" not in line and len(line) < max_bytes:
         connection.settimeout(max(0.001, until_s - time.monotonic()))
-        data = connection.recv(most_bytes)
+        data = connection.recv(max_bytes)
         if not data:
             break
         line += data
-    return line.partition(b"\n")[0][:most_bytes]
+    return line.partition(b"\n")[0][:max_bytes]
 
 
 def check_owner(connection: socket.socket) -> None:
-    """Refuse any user but our own, beyond what the socket's mode does. Raises PermissionError."""
+    """Refuse other users, in addition to the socket's mode. Raises PermissionError."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     _, uid, _ = struct.unpack("=iII", raw)
     if uid != os.geteuid():
@@ -98,7 +101,7 @@ def _answers(name: str) -> bool:
         trial.setblocking(False)
         try:
             trial.connect(name)
-        except BlockingIOError:  # its queue is full: there is somebody
+        except BlockingIOError:  # its queue is full, so a program listens
             return True
         except OSError:
             return False
@@ -117,9 +120,9 @@ def _near(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[str]:
-    """Yield a short name of `path` while nobody else of ours makes or removes a socket in its folder.
+    """Yield a short name of `path` and hold the lock on its directory.
 
-    Raises PermissionError where others may put something else there, InUse where it is never free.
+    Raises PermissionError if other users can replace files there, InUse if the lock is not free in time.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
-"""Sockets in another network namespace: opened there by a helper thread, used from anywhere.
+"""Runs work in another network namespace, on a helper thread.
 
-setns changes one thread and that thread cannot come back, so it does its work and ends; a socket stays in the
-namespace that it was opened in.
+setns changes one thread, which cannot return, so the thread ends after its work. A socket stays in the
+namespace in which it was opened.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 def in_netns(path: str | None, work: Callable[[], T]) -> T:
-    """Return `work()`, done inside the network namespace at `path` (None: in this thread, as it is).
+    """Return `work()`, run inside the network namespace at `path`; None runs it in this thread.
 
-    Raises OSError naming the namespace where it cannot be entered, and whatever `work` raises.
+    Raises OSError with the namespace's name if it cannot be entered, and any error of `work`.
     """
     if path is None:
         return work()

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from actuators import endpoint_protocol
 from actuators.effectors.base import Answer
-from actuators.owned_sockets import check_owner, leave, listen
+from schemas.ipc import check_owner, leave, listen
 
 __all__ = ["FlowEndpoints", "HostEndpoints"]
 

@@ -74,7 +74,7 @@ class Acts:
 
 
 def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
-    names = (what.flow_id, action_entries.flow_text(what.flow_id), what.reason)
+    names = (what.flow_id, action_entries.flow_text(what.flow_id), str(what.reason))
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
 
@@ -184,7 +184,7 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
 def held_record(held: SuppressedAction) -> dict[str, Any]:
     """Return what is held back as plain values, for JSON."""
     return {
-        **held._asdict(), "why_text": action_entries.WHYS.get(held.cause, held.cause),
+        **held._asdict(), "reason": held.reason._asdict(), "why_text": action_entries.WHYS.get(held.cause, held.cause),
         "because": action_entries.reason_of_held(held),
     }  # fmt: skip
 
@@ -229,7 +229,9 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     return Group(*parts)
 
 
-def decided(deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False) -> list[RenderableType]:
+def decided(
+    deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False
+) -> list[RenderableType]:
     """Return decisions as rich prints them."""
     from rich.table import Table
     from rich.text import Text
@@ -261,7 +263,9 @@ def decided(deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool
     return found
 
 
-def held_back(held: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int) -> list[RenderableType]:
+def held_back(
+    held: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
+) -> list[RenderableType]:
     """Return what is held back as rich prints it."""
     from rich.table import Table
     from rich.text import Text

@@ -166,7 +166,9 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _others(seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int) -> list[dict[str, Any]]:
+def _others(
+    seen: Seen, flow: Record, ways: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
+) -> list[dict[str, Any]]:
     """The ways other than its own, each once with the ports that lead there: as policy ranks them, then the
     well ones."""
     told = seen.fallbacks.get(flow["flow_id"].partition("/")[0], {"flows": ()})
@@ -334,7 +336,9 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def _held_lines(held: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int) -> list[RenderableType]:
+def _held_lines(
+    held: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int
+) -> list[RenderableType]:
     from rich.text import Text
 
     if held:

@@ -75,7 +75,7 @@ def lines(records: Mapping[str, Mapping[str, Any]], host: str = EVERYONE) -> lis
     for key in keys:
         source |= {each["name"]: key for each in records[key]["thresholds"]}
     return [
-        Line(name, values[name], t.default, t.least, t.most, source.get(name), t.doc)
+        Line(name, values[name], t.default, t.min_value, t.max_value, source.get(name), t.doc)
         for name, t in sorted(THRESHOLDS.items())
     ]
 
@@ -194,15 +194,9 @@ def too_wide(record: Mapping[str, Any], before: Mapping[str, Any] | None = None)
             f"max_actions_per_s {record['max_actions_per_s']}: above {SANE_ACTIONS_PER_S} is no limit"
         )
     if wide("max_moved_share", SANE_MOVED_SHARE):
-        found.append(
-            f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit"
-        )
+        found.append(f"max_moved_share {record['max_moved_share']:g}: above {SANE_MOVED_SHARE:g} is no limit")
     every = set(record["allowed_actions"]) >= set(ACTIONS) and record["mode"] == "ACT"
-    if (
-        every
-        and not (set(before["allowed_actions"]) >= set(ACTIONS))
-        and record["max_actions_per_s"] is None
-    ):
+    if every and not (set(before["allowed_actions"]) >= set(ACTIONS)) and record["max_actions_per_s"] is None:
         found.append("allowed_actions: all of them, in mode ACT and without max_actions_per_s")
     return found
 

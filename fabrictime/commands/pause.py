@@ -1,4 +1,4 @@
-"""`fabrictime hold` and `resume`: stop all action at once, and see that it has stopped.
+"""`fabrictime pause` and `resume`: stop all action at once, and see that it has stopped.
 
 In: the records of `fabric.config`, what actuators say of themselves on `fabric.actuators`. Out: mode OBSERVE
 for everyone, and a line for each actuator that does not say within the time that it has stopped.
@@ -18,7 +18,7 @@ from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader, back
 from schemas.limits import Limits
 from schemas.topics import ACTUATORS
 
-__all__ = ["Heard", "Stopped", "hold", "resume"]
+__all__ = ["Heard", "Stopped", "pause", "resume"]
 
 HEARD_S: Final = 30.0
 """An actuator that was not heard for so long is none to wait for."""
@@ -77,7 +77,7 @@ class Stopped:
     """Actions that are still in force: moves stay, leases end by themselves."""
 
 
-def hold(
+def pause(
     live: LiveRecords, *, revert: bool, wait_s: float = WAIT_S, registry: codec.Registry | None = None
 ) -> Stopped:
     """Stop all action, with `revert` undo what is in force, and wait until all say so. Raises ValueError."""

@@ -18,6 +18,7 @@ from fabrictime.state.flow_history import NO_EFFECT, SIDE_NS, Effect, Sample, ef
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, delay_text, seconds_text
 from fabrictime.web.addresses import fabric_address
+from schemas.reasons import NO_REASON, Reason
 
 S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * S
@@ -97,7 +98,7 @@ class ActionEntry:
     to_path: int | None
     rate_bps: int | None
     kind: str
-    reason: str
+    reason: Reason
     text: str
     outcome: str
     outcomes: tuple[str, ...]
@@ -180,7 +181,7 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         decision["to_path"],
         decision["rate_bps"],
         decision["reason"]["kind"],
-        decision["reason"]["id"],
+        Reason.from_record(decision["reason"]),
         decision["text"],
         outcome,
         tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
@@ -204,7 +205,7 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
         report["to_path"],
         report["rate_bps"],
         "DOWN" if report["outcome"] == "LOCAL_REPAIR" else "UNKNOWN",
-        "",
+        NO_REASON,
         report["detail"],
         report["outcome"],
         tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
@@ -225,23 +226,13 @@ def flow_text(flow_id: str) -> str:
     return f"{host} {rest.partition('/')[2] or rest}"
 
 
-def subject_of(reason: str) -> str:
-    """Return the subject of a reason that names a `LinkHealth`: subject/seq."""
-    return reason.rpartition("/")[0]
-
-
-def link_of(reason: str) -> str:
-    """Return the link of a reason that names a contention window: shard/link/opened."""
-    return reason.partition("/")[2].rpartition("/")[0]
-
-
-def cause_text(kind: str, reason: str) -> str:
+def cause_text(kind: str, reason: Reason) -> str:
     """Return what a decision answers, in words."""
     words = CAUSES.get(kind, kind)
     if kind in ("DOWN", "GREY", "HEALED"):
-        return f"{arrow(subject_of(reason))} {words}" if reason else f"its path {words}"
+        return f"{arrow(reason.subject)} {words}" if reason.subject else f"its path {words}"
     if kind in ("COLLISION", "INCAST", "DRAINED"):
-        return f"{words} {arrow(link_of(reason))}" if reason else words
+        return f"{words} {arrow(reason.subject)}" if reason.window_id else words
     return words
 
 
@@ -275,13 +266,13 @@ def held_text(held: SuppressedAction, now_ns: int) -> str:
 
 
 def reason_of_held(held: SuppressedAction) -> str:
-    """Return what called for what is held back: a reason's id says by its form what it names."""
-    subject = subject_of(held.reason)
-    if held.reason == held.flow_id:
+    """Return the reason of a suppressed action, in words."""
+    if held.reason.window_id is not None:
+        return f"a queue stands at {arrow(held.reason.subject)}"
+    if held.kind == "DELAY":
         return CAUSES["DELAY"]
-    if "<>" in subject or held.reason.count("/") < 2 or ">" not in subject:
-        return f"{arrow(subject)} is in trouble" if held.action != "RESTORE" else f"{arrow(subject)} healed"
-    return f"a queue stands at {arrow(link_of(held.reason))}"
+    subject = arrow(held.reason.subject)
+    return f"{subject} is in trouble" if held.action != "RESTORE" else f"{subject} healed"
 
 
 def actions_address(**choice: Any) -> str:
@@ -290,20 +281,20 @@ def actions_address(**choice: Any) -> str:
     return f"/actions?{query}" if query else "/actions"
 
 
-def ways_on(kind: str, reason: str, alerts: Iterable[Record]) -> list[tuple[str, str]]:
+def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[str, str]]:
     """Return (label, address) of where the page shows what a decision answers."""
     ways: list[tuple[str, str]] = []
     subject = ""
-    if kind in ("DOWN", "GREY", "HEALED") and reason:
-        subject = subject_of(reason)
+    if kind in ("DOWN", "GREY", "HEALED") and reason.subject:
+        subject = reason.subject
         if "<>" in subject:
             ways.append((f"{arrow(subject)} in the fabric", fabric_address(link=subject.replace("<>", ">"))))
         else:
             host = subject.partition("/")[0]
             ways.append((f"{host} in the fabric", fabric_address(node=host)))
-    elif kind in ("COLLISION", "INCAST", "DRAINED") and reason:
-        subject = link_of(reason)
-        ways.append((f"queue at {arrow(subject)}", f"/contention?{urlencode({'window': reason})}"))
+    elif kind in ("COLLISION", "INCAST", "DRAINED") and reason.window_id:
+        subject = reason.subject
+        ways.append((f"queue at {arrow(subject)}", f"/contention?{urlencode({'window': reason.window_id})}"))
     if subject:
         for alert in alerts:
             if subject == alert["subject"] or subject in alert["links"] or subject in alert["grouped"]:
@@ -472,6 +463,7 @@ def as_record(deed: ActionEntry) -> dict[str, Any]:
     """Return a deed as plain values, for JSON."""
     return {
         **asdict(deed),
+        "reason": deed.reason._asdict(),
         "effect": deed.effect._asdict(),
         "outcome_text": OUTCOMES.get(deed.outcome, ""),
         "cause": cause_text(deed.kind, deed.reason),

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from fabrictime.state.flow_history import RAW_NS, Decode, Effect, FlowHistory
 from schemas.limits import EVERYONE, Limits
+from schemas.reasons import Reason
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 
 __all__ = ["WATCHED_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
@@ -32,7 +33,8 @@ class SuppressedAction(NamedTuple):
     flow_id: str
     action: str
     cause: str
-    reason: str
+    kind: str
+    reason: Reason
     since_ns: int
 
 
@@ -163,13 +165,14 @@ class ActionState:
     def held(self) -> list[SuppressedAction]:
         """Return what is held back now, of all shards, what is so for longest first."""
         found = [each for shard in self.shards.values() for each in shard.held or ()]
-        return sorted(found, key=lambda each: (each.since_ns, each))
+        return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 
 
 def _held(told: list[Record], before: list[SuppressedAction], now_ns: int) -> list[SuppressedAction]:
-    since = {each[:4]: each.since_ns for each in before}
+    since = {each[:5]: each.since_ns for each in before}
     found = []
     for each in told[:MOST_HELD]:
-        what = (each["flow_id"], each["action"], each["cause"], each["reason"])
+        reason = Reason.from_record(each["reason"])
+        what = (each["flow_id"], each["action"], each["cause"], each["reason"]["kind"], reason)
         found.append(SuppressedAction(*what, since.get(what, now_ns)))
     return found

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import codec
-from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY
+from schemas.kafka.reader import BEGINNING, END, LogUnavailable, Message, TopicReader
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, TOPICS
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
@@ -178,53 +179,29 @@ class Watcher:
             self._thread.join(timeout=3)
 
     def _run(self) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
-
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap, "group.id": "fabrictime-up",
-                "enable.auto.commit": False,
-                "log_level": 0, "fetch.wait.max.ms": 100, "fetch.error.backoff.ms": 100,
-                "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 500, "auto.offset.reset": "latest",
-            }
-        )  # fmt: skip
-        wanted = {CLOCK_FITS.name, CLOCK_OFFSETS.name, DELAYS.name, INVENTORY.name}
-        assigned: list[TopicPartition] = []
-        while not self._ending.is_set() and not assigned:
-            try:
-                topics = consumer.list_topics(timeout=2).topics
-            except KafkaException:
-                continue
-            if wanted <= topics.keys():
-                assigned = [
-                    TopicPartition(name, number, OFFSET_BEGINNING if name == INVENTORY.name else OFFSET_END)
-                    for name in wanted
-                    for number in topics[name].partitions
-                ]
-            else:
-                self._ending.wait(0.2)
-        consumer.assign(assigned)
+        starts = {INVENTORY: BEGINNING, **dict.fromkeys((CLOCK_FITS, CLOCK_OFFSETS, DELAYS), END)}
         share = Share(DELAYS_SHARE)
-        while not self._ending.is_set():
-            for message in consumer.consume(200, 0.1):
-                if message.error() is not None or message.value() is None:
-                    continue
-                if message.topic() != DELAYS.name:
-                    self._take(message)
-                elif share.open(time.monotonic()):
-                    self._take(message)
-                    share.spent(time.monotonic())
-        consumer.close()
+        with TopicReader(self._bootstrap, starts, fetch_wait_ms=100) as reader:
+            while not self._ending.is_set() and not reader.assigned:
+                try:
+                    reader.connect(2)
+                except LogUnavailable:
+                    self._ending.wait(0.2)
+            while not self._ending.is_set():
+                for message in reader.poll(0.1, 200):
+                    if message.value is None:
+                        continue
+                    if message.topic != DELAYS.name:
+                        self._take(message)
+                    elif share.open(time.monotonic()):
+                        self._take(message)
+                        share.spent(time.monotonic())
 
-    def _take(self, message: Any) -> None:
-        topic = message.topic()
+    def _take(self, message: Message) -> None:
         try:
-            record = codec.decode(message.value(), _RECORDS[topic], self._registry)
+            record = codec.decode(message.value or b"", TOPICS[message.topic].record, self._registry)
         except codec.BadRecord:
             with self.view.lock:
                 self.view.unreadable += 1
             return
-        self.view.add(topic, record, message.timestamp()[1] * 1_000_000)
-
-
-_RECORDS: Final = {topic.name: topic.record for topic in (CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY)}
+        self.view.add(message.topic, record, message.append_ns)

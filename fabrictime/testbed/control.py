@@ -29,7 +29,7 @@ from fabrictime.testbed.nursery import Nursery
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowResult, FlowSpec, Traffic
 from fabrictime.testbed.truth import PathUnclear, Truth
-from producers.local_socket import InUse, check_owner, connect, leave, listen, read_line
+from schemas.ipc import InUse, check_owner, connect, leave, listen, read_line
 
 __all__ = ["ControlClient", "ControlServer", "NoFabric", "Testbed", "socket_path"]
 
@@ -397,7 +397,7 @@ class ControlClient:
 def _listen(path: Path) -> socket.socket:
     """Return a socket listening at `path`. Raises FabricError where a fabric answers there."""
     try:
-        return listen(path)
+        return listen(path, blocking=True)
     except InUse:
         raise FabricError(f"a fabric is running at {path} already") from None
     except OSError as error:

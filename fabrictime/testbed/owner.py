@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from producers.local_socket import connect
+from schemas.ipc import connect
 
 __all__ = ["Command", "OwnedFlow", "Owner", "cookie_of", "parse_command"]
 

@@ -1,14 +1,14 @@
-"""Where a program says whose its flows are, and counts those that the kernel does not.
+"""Receives the registrations of flows from the programs that own them, over an owner-only Unix socket.
 
-In: an owner-only Unix socket; lines of JSON, each one flow: `protocol` (tcp, udp, roce), `source_address`,
-`source_port`, `peer_address`, `peer_port`, as known `job`, `tenant`, `cookie` (SO_COOKIE), `flow`, `can` (of
-MOVE and PACE: what may be done to it); not of TCP: `sent_bytes` (frames, since it began), `at_ns`
-(CLOCK_MONOTONIC), as known `rate_limit_bps`. Out: `Registration`s by flow. A flow stands until its connection
-ends; a line that cannot be is answered by `{"error": "one line"}`.
+Each line is a JSON object for one flow. Required are `protocol` (tcp, udp, roce), `source_address`,
+`source_port`, `peer_address` and `peer_port`. Optional are `job`, `tenant`, `cookie` (SO_COOKIE), `flow` and
+`can` (supported actions: MOVE, PACE). For UDP and RoCE, `sent_bytes` (frame bytes since it began) and `at_ns`
+(CLOCK_MONOTONIC) are required, and `rate_limit_bps` is optional. A flow stays registered until its connection
+ends. An invalid line is answered with `{"error": "one line"}`.
 
-`flow` is a name for good: of RoCE its queue pair, else "sock:" and the cookie of the first socket. A flow
-that moved is told with its new ports and that name, and its former line is let go of: so a program that moves
-flows names `cookie` or `flow` from the first line on. `sent_bytes` goes on counting.
+`flow` is a permanent name: the queue pair for RoCE, otherwise "sock:" and the cookie of the first socket. A
+moved flow is registered again with its new ports and the same name, which replaces the former line. So a
+program that moves flows sends `cookie` or `flow` from the first line on. `sent_bytes` continues to grow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from producers.flows.intervals import Key, Registration
-from producers.local_socket import check_owner, leave, listen
+from schemas.ipc import check_owner, leave, listen
 
 __all__ = ["Registrations", "parse_registration"]
 
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 _LINE_BYTES: Final = 4096
 _READ_BYTES: Final = 65_536
-"""Taken of one program before the next one's turn."""
+"""Bytes read from one program before the next one is served."""
 _FULL_S: Final = 0.5
-"""For which nobody is let in once no descriptor was left."""
-_WARNED_MOST: Final = 20
+"""After the process ran out of descriptors, connections are accepted again after this time."""
+_MAX_WARNINGS: Final = 20
 _CONNECTIONS: Final = 4096
 _FLOWS: Final = 65_536
 _COUNT_MAX: Final = 2**62
-_VERBS: Final = ("MOVE", "PACE")
+_ACTIONS: Final = ("MOVE", "PACE")
 _SOCKET: Final = re.compile(r"sock:[1-9][0-9]{0,19}")
 _QUEUE_PAIR: Final = re.compile(r"qp:[!-.0-9;-~]{1,64}:[0-9]{1,10}:[0-9]{1,20}")
 _FIELDS: Final = {
@@ -63,36 +63,38 @@ _FIELDS: Final = {
 
 
 def parse_registration(line: bytes) -> tuple[Key, Registration]:
-    """Return the flow that a line names and what it says. Raises ValueError, one line."""
+    """Return the flow that a line names, and its registration. Raises ValueError with one line."""
     try:
-        said = json.loads(line)
+        registration = json.loads(line)
     except (ValueError, RecursionError):
         raise ValueError(f"line {line[:60]!r}: expected one JSON object") from None
-    if not isinstance(said, dict):
+    if not isinstance(registration, dict):
         raise ValueError(f"line {line[:60]!r}: expected one JSON object")
-    if unknown := set(said) - _FIELDS:
+    if unknown := set(registration) - _FIELDS:
         raise ValueError(f"{repr(min(unknown))[1:-1]:.60}: unknown, expected {', '.join(sorted(_FIELDS))}")
-    protocol = said.get("protocol")
+    protocol = registration.get("protocol")
     if protocol not in ("tcp", "udp", "roce"):
         raise ValueError(f"protocol {protocol!r}: expected tcp, udp or roce")
-    flow = _flow_name(said, protocol)
-    if _closed(said, protocol):
+    flow = _flow_name(registration, protocol)
+    if _closed(registration, protocol):
         return ("ROCE", "", 0, "", 0), Registration(flow=flow, closed=True)
     key = (
         protocol.upper(),
-        _address(said, "source_address"),
-        _whole(said, "source_port", 1, 65535),
-        _address(said, "peer_address"),
-        _whole(said, "peer_port", 1, 65535),
+        _address(registration, "source_address"),
+        _whole(registration, "source_port", 1, 65535),
+        _address(registration, "peer_address"),
+        _whole(registration, "peer_port", 1, 65535),
     )
-    found = Registration(_name(said, "job"), _name(said, "tenant"), flow=flow, can=_verbs(said))
-    if protocol == "udp" or said.get("cookie") is not None:
-        found.cookie = _whole(said, "cookie", 1, 2**64 - 1)
+    found = Registration(
+        _name(registration, "job"), _name(registration, "tenant"), flow=flow, can=_actions(registration)
+    )
+    if protocol == "udp" or registration.get("cookie") is not None:
+        found.cookie = _whole(registration, "cookie", 1, 2**64 - 1)
     if protocol != "tcp":
-        found.sent_bytes = _whole(said, "sent_bytes", 0, _COUNT_MAX)
-        found.at_ns = _whole(said, "at_ns", 0, _COUNT_MAX)
-        if said.get("rate_limit_bps") is not None:
-            found.rate_limit_bps = _whole(said, "rate_limit_bps", 0, _COUNT_MAX)
+        found.sent_bytes = _whole(registration, "sent_bytes", 0, _COUNT_MAX)
+        found.at_ns = _whole(registration, "at_ns", 0, _COUNT_MAX)
+        if registration.get("rate_limit_bps") is not None:
+            found.rate_limit_bps = _whole(registration, "rate_limit_bps", 0, _COUNT_MAX)
     return key, found
 
 
@@ -105,50 +107,55 @@ class _Client:
 
 
 class Registrations:
-    """Listens at `path`. `mine` says whether an address is a NIC's of this reporter. No thread of its own."""
+    """Listens at `path`, without a thread of its own. `mine` returns True for an address of this reporter's
+    NICs."""
 
     def __init__(self, path: Path, mine: Callable[[str], bool]) -> None:
-        self._path, self._mine = path, mine
+        self._path, self._nic_by_address = path, mine
         self._clients: dict[int, _Client] = {}
-        self._gone: set[Key] = set()
+        self._ended_keys: set[Key] = set()
         self._full_until_s: float | None = None
         self.refused = 0
-        """Lines and programs that were refused."""
+        """Number of refused lines and programs."""
         self._owner: dict[Key, int] = {}
         self._key_of: dict[tuple[str, str], Key] = {}
-        """Source address and name of a flow to the ports that it was last registered with."""
-        self.news = 0
-        """Grows when a flow is registered that was not, or with other ports."""
-        self._gone_pairs: set[str] = set()
+        """Source address and name of a flow to the ports of its last registration."""
+        self.changes = 0
+        """Grows with each flow that is registered for the first time or with other ports."""
+        self._ended_pairs: set[str] = set()
         self._pair_owner: dict[str, int] = {}
         self.flows: dict[Key, Registration] = {}
         self.queue_pairs: dict[str, tuple[Key, Registration]] = {}
-        """By name: their ports are not theirs alone."""
+        """Queue pairs by name, because several may share ports."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._listener = listen(path)
+        self._listener = listen(path, blocking=True)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def sweep(self) -> None:
-        """Let go of the flows whose connections had ended before the last `serve`: once their last counters
-        were looked at."""
-        for key in self._gone:
+        """Drop the flows whose connections ended before the last `serve`; call it after reading their last
+        counters."""
+        for key in self._ended_keys:
             self._forget(key)
-        self._gone.clear()
-        for name in self._gone_pairs:
+        self._ended_keys.clear()
+        for name in self._ended_pairs:
             self.queue_pairs.pop(name, None)
             self._pair_owner.pop(name, None)
-        self._gone_pairs.clear()
+        self._ended_pairs.clear()
 
     def _forget(self, key: Key) -> None:
-        said = self.flows.pop(key, None)
+        registration = self.flows.pop(key, None)
         self._owner.pop(key, None)
-        if said is not None and said.name is not None and self._key_of.get((key[1], said.name)) == key:
-            del self._key_of[key[1], said.name]
+        if (
+            registration is not None
+            and registration.name is not None
+            and self._key_of.get((key[1], registration.name)) == key
+        ):
+            del self._key_of[key[1], registration.name]
 
     def serve(self, until_s: float) -> None:
-        """Take what programs say until the monotonic clock shows `until_s`."""
+        """Receive registrations until the monotonic clock reaches `until_s`."""
         while True:
             left_s = until_s - time.monotonic()
             if self._full_until_s is not None and time.monotonic() >= self._full_until_s:
@@ -163,7 +170,7 @@ class Registrations:
                 return
 
     def close(self) -> None:
-        """Hang up and remove the socket."""
+        """Close all connections and remove the socket."""
         for number in list(self._clients):
             self._drop(number)
         self._selector.close()
@@ -174,7 +181,7 @@ class Registrations:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError as error:  # it would wake us again at once, and who comes waits
+        except OSError as error:  # the listener would stay readable, so it is unregistered for a while
             self._warn(error.strerror or str(error))
             self._full_until_s = time.monotonic() + _FULL_S
             self._selector.unregister(self._listener)
@@ -212,63 +219,65 @@ class Registrations:
         try:
             if len(line) > _LINE_BYTES:
                 raise ValueError(f"a line of {len(line)} bytes: expected at most {_LINE_BYTES}")
-            key, said = parse_registration(line)
+            key, registration = parse_registration(line)
             if key[0] == "ROCE":
-                self._pair(number, client, key, said)
+                self._pair(number, client, key, registration)
                 return
-            if not self._mine(key[1]):
+            if not self._nic_by_address(key[1]):
                 raise ValueError(f"source_address {key[1]}: no NIC of this host")
-            if self._owner.get(key, number) != number and key not in self._gone:
+            if self._owner.get(key, number) != number and key not in self._ended_keys:
                 raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
             if len(self.flows) + len(self.queue_pairs) >= _FLOWS and key not in self.flows:
                 raise ValueError(f"{_FLOWS} flows are registered already")
-            former = self._key_of.get((key[1], said.name), key) if said.name is not None else key
-            if self._owner.get(former, number) != number and former not in self._gone:
-                raise ValueError(f"flow {said.name}: registered by another program already")
+            former = (
+                self._key_of.get((key[1], registration.name), key) if registration.name is not None else key
+            )
+            if self._owner.get(former, number) != number and former not in self._ended_keys:
+                raise ValueError(f"flow {registration.name}: registered by another program already")
             before = self.flows.get(former)
-            counted = None if before is None or before.name != said.name else before.sent_bytes
-            if counted is not None and (said.sent_bytes or 0) < counted:
-                raise ValueError(f"sent_bytes {said.sent_bytes}: it was {counted} already")
+            counted = None if before is None or before.name != registration.name else before.sent_bytes
+            if counted is not None and (registration.sent_bytes or 0) < counted:
+                raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")
         except ValueError as error:
             self._refuse(client, str(error))
             return
         if former != key:
             self._forget(former)
             client.keys.discard(former)
-        self._gone -= {key, former}
-        self.news += key not in self.flows
-        self.flows[key], self._owner[key] = said, number
-        if said.name is not None:
-            self._key_of[key[1], said.name] = key
+        self._ended_keys -= {key, former}
+        self.changes += key not in self.flows
+        self.flows[key], self._owner[key] = registration, number
+        if registration.name is not None:
+            self._key_of[key[1], registration.name] = key
         client.keys.add(key)
 
-    def _pair(self, number: int, client: _Client, key: Key, said: Registration) -> None:
-        """Take what is said of a queue pair. Raises ValueError."""
-        name = said.name or ""
+    def _pair(self, number: int, client: _Client, key: Key, registration: Registration) -> None:
+        """Apply the registration of a queue pair. Raises ValueError."""
+        name = registration.name or ""
         owner = self._pair_owner.get(name, number)
-        if owner != number and name not in self._gone_pairs:
+        if owner != number and name not in self._ended_pairs:
             raise ValueError(f"{name}: registered by another program already")
-        if said.closed:
+        if registration.closed:
             if name in self.queue_pairs:
-                self._gone_pairs.add(name)
+                self._ended_pairs.add(name)
                 client.queue_pairs.discard(name)
             return
-        if not self._mine(key[1]):
+        if not self._nic_by_address(key[1]):
             raise ValueError(f"source_address {key[1]}: no NIC of this host")
         if len(self.flows) + len(self.queue_pairs) >= _FLOWS and name not in self.queue_pairs:
             raise ValueError(f"{_FLOWS} flows are registered already")
         before = self.queue_pairs.get(name)
         counted = 0 if before is None else before[1].sent_bytes or 0
-        if (said.sent_bytes or 0) < counted:
-            raise ValueError(f"sent_bytes {said.sent_bytes}: it was {counted} already")
-        self._gone_pairs.discard(name)
-        self.news += before is None or before[0] != key
-        self.queue_pairs[name], self._pair_owner[name] = (key, said), number
+        if (registration.sent_bytes or 0) < counted:
+            raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")
+        self._ended_pairs.discard(name)
+        self.changes += before is None or before[0] != key
+        self.queue_pairs[name], self._pair_owner[name] = (key, registration), number
         client.queue_pairs.add(name)
 
     def _warn(self, reason: str) -> None:
         self.refused += 1
-        if self.refused <= _WARNED_MOST:
+        if self.refused <= _MAX_WARNINGS:
             _log.warning("flow registration refused: %s", reason)
 
     def _refuse(self, client: _Client, reason: str) -> None:
@@ -282,19 +291,19 @@ class Registrations:
         client = self._clients.pop(number)
         self._selector.unregister(client.connection)
         client.connection.close()
-        self._gone |= {key for key in client.keys if self._owner.get(key) == number}
-        self._gone_pairs |= {name for name in client.queue_pairs if self._pair_owner.get(name) == number}
+        self._ended_keys |= {key for key in client.keys if self._owner.get(key) == number}
+        self._ended_pairs |= {name for name in client.queue_pairs if self._pair_owner.get(name) == number}
 
 
-def _whole(said: dict[str, Any], name: str, least: int, most: int) -> int:
-    value = said.get(name)
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} {value!r}: expected a whole number from {least} to {most}")
+def _whole(registration: dict[str, Any], name: str, minimum: int, maximum: int) -> int:
+    value = registration.get(name)
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise ValueError(f"{name} {value!r}: expected a whole number from {minimum} to {maximum}")
     return value
 
 
-def _name(said: dict[str, Any], name: str) -> str | None:
-    value = said.get(name)
+def _name(registration: dict[str, Any], name: str) -> str | None:
+    value = registration.get(name)
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isprintable():
@@ -302,8 +311,8 @@ def _name(said: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _flow_name(said: dict[str, Any], protocol: str) -> str | None:
-    value = said.get("flow")
+def _flow_name(registration: dict[str, Any], protocol: str) -> str | None:
+    value = registration.get("flow")
     if value is None and protocol != "roce":
         return None
     form, text = (
@@ -316,26 +325,26 @@ def _flow_name(said: dict[str, Any], protocol: str) -> str | None:
     return value
 
 
-def _closed(said: dict[str, Any], protocol: str) -> bool:
-    value = said.get("closed", False)
+def _closed(registration: dict[str, Any], protocol: str) -> bool:
+    value = registration.get("closed", False)
     if type(value) is not bool or (value and protocol != "roce"):
         raise ValueError(f"closed {value!r}: expected true or false, true of roce alone")
     return value
 
 
-def _verbs(said: dict[str, Any]) -> tuple[str, ...]:
-    value = said.get("can")
+def _actions(registration: dict[str, Any]) -> tuple[str, ...]:
+    value = registration.get("can")
     if value is None:
         return ()
-    if not isinstance(value, list) or any(verb not in _VERBS for verb in value):
-        raise ValueError(f"can {value!r}: expected a list out of {', '.join(_VERBS)}")
-    return tuple(verb for verb in _VERBS if verb in value)
+    if not isinstance(value, list) or any(verb not in _ACTIONS for verb in value):
+        raise ValueError(f"can {value!r}: expected a list out of {', '.join(_ACTIONS)}")
+    return tuple(verb for verb in _ACTIONS if verb in value)
 
 
-def _address(said: dict[str, Any], name: str) -> str:
-    value = said.get(name)
+def _address(registration: dict[str, Any], name: str) -> str:
+    value = registration.get(name)
     try:
-        if not isinstance(value, str) or "%" in value:  # a zone is no part of what a fabric knows
+        if not isinstance(value, str) or "%" in value:  # a zone is local to the host
             raise ValueError
         return str(ipaddress.ip_address(value))
     except ValueError:

@@ -1,9 +1,9 @@
-"""The flow reporter of one host, or of several whose namespaces this process may enter.
+"""The flow reporter of one host, or of several hosts whose namespaces this process may enter.
 
-In: `FlowSettings`, the hosts' NICs, the inventory, what programs register. Out: `FlowReports` of each host:
-changes at once, everything each second, and `FlowRoutes`: which links they take and could take (`ways.py`).
-Only flows between NICs of the fleet are told of. Counters are the kernel's own for TCP; a UDP flow or a queue
-pair is told of where its sender registers it and counts.
+It publishes `FlowReports` of each host, changes at once and all flows each second, and `FlowRoutes`: the
+links that flows take and could take (`trace/flow_routes.py`). Only flows between NICs of the fleet are
+reported. TCP counters are the kernel's. A UDP flow or queue pair is reported if its sender registers it and
+counts its bytes.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import logging
-import signal
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from sdnotify import SystemdNotifier
 
-from producers.bounded_producer import BoundedProducer, kafka_client
-from producers.flows.service.intervals import FlowTable, FlowRules, Key
-from producers.flows.service.registrations import Registrations
-from producers.flows.service.socket_diag import SockDiag, TcpSocket
-from producers.inventory.nics.nics import LookupReader
+from producers.bounded_producer import BoundedProducer, kafka_client, registry_of
+from producers.flows.intervals import FlowRules, FlowTable, Key
+from producers.flows.registrations import Registrations
+from producers.flows.socket_diag import SockDiag, TcpSocket
+from producers.inventory.nics import LookupReader
 from producers.netns import in_netns
 from producers.settings import FlowSettings, NicSettings
-from producers.trace.flow_routes import FlowRouteTracer, Put, Wanted
+from producers.stop_request import StopRequest
+from producers.trace.flow_routes import FlowRouteTracer, Wanted
+from producers.trace.route_tracer import Put
 from producers.trace.sockets import open_trace_sockets
 from schemas import codec
 from schemas.ids import nic_id
@@ -43,54 +42,56 @@ _log = logging.getLogger(__name__)
 _CLOSE_S: Final = 2.0
 _STATUS_S: Final = 5.0
 _FILE_CHECK_S: Final = 2.0
-_SURVEY_S: Final = 0.5
+_MS_PER_S: Final = 1e3
+_REFRESH_S: Final = 0.5
 _TRACE_S: Final = 0.005
-"""Between two turns of tracing, while anything is traced."""
-_REST: Final = 25
-"""Looking takes at most one part in so many of a processor: with many connections it slows down, but no more
-than that all are reported in time."""
+"""Interval of trace steps while anything is traced."""
+_READ_COST_FACTOR: Final = 25
+"""Readings use at most one part in this many of a processor. With many connections they become less frequent,
+up to the interval of full reports."""
 
 
 def boot_id() -> str:
-    """Return the id that the kernel gave to this boot."""
+    """Return the kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 class AddressTable:
-    """IP address to NIC, from the inventory's messages in any order."""
+    """IP address to NIC, from inventory messages in any order."""
 
     def __init__(self) -> None:
         self._of: dict[str, str] = {}
-        self._held: dict[str, list[str]] = {}
+        self._addresses_of: dict[str, list[str]] = {}
 
-    def take(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
-        """Note an announcement, or with `record` None that the NIC was removed."""
-        for address in self._held.pop(name, []):
+    def update(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
+        """Apply an announcement; None removes the NIC."""
+        for address in self._addresses_of.pop(name, []):
             if self._of.get(address) == name:
                 del self._of[address]
         if record is None:
             return
-        self._held[name] = [_plain(address) for address in record["addresses"]]
-        for address in self._held[name]:
+        self._addresses_of[name] = [_plain(address) for address in record["addresses"]]
+        for address in self._addresses_of[name]:
             self._of[address] = name
 
     def nic_of(self, address: str) -> str | None:
-        """Return the NIC that has an address; None where no NIC of the fleet has it."""
+        """Return the NIC with an address; None if no NIC of the fleet has it."""
         return self._of.get(address)
 
 
 @dataclass(slots=True)
 class _Namespace:
-    """What is looked at together: the hosts whose NICs stand in one namespace."""
+    """A network namespace and the hosts whose NICs are in it."""
 
     diag: SockDiag
-    books: list[FlowTable] = field(default_factory=list)
+    tables: list[FlowTable] = field(default_factory=list)
 
 
 class FlowReporter:
-    """The hosts of `nics`. `look` takes the counters, `report` makes the records; neither knows Kafka.
+    """The flows of the hosts of `nics`. `read_counters` reads, `report` builds the records; neither uses
+    Kafka.
 
-    Raises OSError where a namespace cannot be entered or the kernel has no socket diagnosis.
+    Raises OSError if a namespace cannot be entered or the kernel has no socket diagnosis.
     """
 
     def __init__(
@@ -101,23 +102,25 @@ class FlowReporter:
         put: Put | None = None,
         registry: codec.Registry | None = None,
     ) -> None:
-        """`put` takes topic, key and value of what is known of ways; None: nothing is traced. Raises
-        TopologyError where the topology file cannot be used."""
+        """`put` publishes routes under topic, key and value; None disables tracing.
+
+        Raises TopologyError if the topology file cannot be used.
+        """
         self.settings = settings
         self._spaces: dict[str | None, _Namespace] = {}
-        self._books: list[FlowTable] = []
+        self._tables: list[FlowTable] = []
         self._addresses = addresses
-        self._roster: dict[str, dict[str, Any]] = {}
+        self._peers: dict[str, dict[str, Any]] = {}
         self._source = TopologySource(settings.topology_file)
-        self._file_due_s = self._survey_s = 0.0
-        self._news = 0
-        self._ways: dict[str, FlowRouteTracer] = {}
-        self._mine = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in nics}
-        # Counts up within a boot, also over restarts of this process.
+        self._file_due_s = self._refresh_at_s = 0.0
+        self._registration_changes = 0
+        self._tracers: dict[str, FlowRouteTracer] = {}
+        self._nic_by_address = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in nics}
+        # grows within a boot, also across restarts of this process
         self._number = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         boot = boot_id()
         rules = FlowRules(
-            settings.least_bytes,
+            settings.min_bytes,
             settings.changed_share,
             settings.min_changed_kbps * 1e3,
             settings.kernel_pacing,
@@ -126,154 +129,159 @@ class FlowReporter:
             for host in dict.fromkeys(nic.host for nic in nics):
                 own = [nic for nic in nics if nic.host == host]
                 local = {_plain(nic.address): nic_id(nic.host, nic.device) for nic in own}
-                book = FlowTable(host, boot, own[0].shard, local, addresses.nic_of, rules)
-                self._books.append(book)
+                table = FlowTable(host, boot, own[0].shard, local, addresses.nic_of, rules)
+                self._tables.append(table)
                 for netns in dict.fromkeys(nic.netns for nic in own):
                     if netns not in self._spaces:
                         self._spaces[netns] = _Namespace(SockDiag(netns))
-                    self._spaces[netns].books.append(book)
+                    self._spaces[netns].tables.append(table)
             if settings.trace and put is not None:
                 for nic in nics:
-                    self._ways[nic_id(nic.host, nic.device)] = self._open_ways(nic, put, registry)
-            self.registrations = Registrations(settings.socket, self._mine.__contains__)
+                    self._tracers[nic_id(nic.host, nic.device)] = self._open_tracer(nic, put, registry)
+            self.registrations = Registrations(settings.socket, self._nic_by_address.__contains__)
         except BaseException:
             self._close_spaces()
             raise
-        self.failed_looks = 0
+        self.failed_reads = 0
 
-    def look(self) -> None:
-        """Take the counters of now. A namespace that cannot be asked keeps its flows as they were."""
+    def read(self) -> None:
+        """Read the counters. The flows of a namespace that cannot be read stay unchanged."""
         sockets: dict[int, tuple[list[TcpSocket], list[TcpSocket]]] = {}
         unknown: set[int] = set()
         for netns, space in self._spaces.items():
             try:
                 found, ended = space.diag.open_sockets(), space.diag.ended()
             except OSError as error:
-                self.failed_looks += 1
-                unknown.update(id(book) for book in space.books)
-                if self.failed_looks == 1:
+                self.failed_reads += 1
+                unknown.update(id(table) for table in space.tables)
+                if self.failed_reads == 1:
                     _log.warning("namespace %s: %s", netns or "here", error)
                 continue
-            for book in space.books:
-                opened, closed = sockets.setdefault(id(book), ([], []))
-                opened += [each for each in found if each.source in book.local]
-                closed += [each for each in ended if each.source in book.local]
+            for table in space.tables:
+                opened, closed = sockets.setdefault(id(table), ([], []))
+                opened += [each for each in found if each.source in table.local]
+                closed += [each for each in ended if each.source in table.local]
         now_ns = time.monotonic_ns()
         registered, queue_pairs = self.registrations.flows, self.registrations.queue_pairs.values()
-        for book in self._books:
-            if id(book) not in unknown:
-                own = {key: said for key, said in registered.items() if key[1] in book.local}
-                pairs = [(key, said) for key, said in queue_pairs if key[1] in book.local]
-                book.look(*sockets.get(id(book), ([], [])), own, now_ns, pairs)
+        for table in self._tables:
+            if id(table) not in unknown:
+                own = {key: registration for key, registration in registered.items() if key[1] in table.local}
+                pairs = [(key, registration) for key, registration in queue_pairs if key[1] in table.local]
+                table.read(*sockets.get(id(table), ([], [])), own, now_ns, pairs)
         self.registrations.sweep()
-        if self._ways:
-            self._look_at_ways(now_ns / 1e9)
+        if self._tracers:
+            self._trace_flows(now_ns / 1e9)
 
-    # ---- which links they take
+    # ---- routes of the flows
 
-    def meet(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
-        """Take a message of the inventory."""
-        self._addresses.take(name, record, append_ms)
+    def on_announcement(self, name: str, record: dict[str, Any] | None, append_ms: int) -> None:
+        """Apply a message of the inventory."""
+        self._addresses.update(name, record, append_ms)
         if record is None:
-            self._roster.pop(name, None)
+            self._peers.pop(name, None)
         else:
-            self._roster[name] = record
-        for ways in self._ways.values():
-            ways.meet(name)
+            self._peers[name] = record
+        now_s = time.monotonic()
+        for tracer in self._tracers.values():
+            tracer.on_announcement(name, now_s)
 
-    def asks(self, pair: str) -> bool:
-        """Return whether what is said of a pair, nic>peer, is of interest here."""
+    def wants_routes(self, pair: str) -> bool:
+        """Return True if the routes of a pair, nic>peer, matter here."""
         nic, _, peer = pair.partition(">")
-        return peer in self._ways or nic in self._ways
+        return peer in self._tracers or nic in self._tracers
 
-    def hear(self, pair: str, record: dict[str, Any] | None, append_ms: int) -> None:
-        """Take a message of `fabric.flow-routes`: others' flows to us, and what an earlier run of this said."""
+    def on_routes(self, pair: str, record: dict[str, Any] | None, append_ms: int) -> None:
+        """Apply a message of the flow route topic: peers' flows to us, and records of an earlier run."""
         nic, _, peer = pair.partition(">")
         now_s = time.monotonic()
-        if peer in self._ways:
-            self._ways[peer].hear(nic, record, now_s)
-        if nic in self._ways:
-            self._ways[nic].remember(peer, record, now_s)
+        if peer in self._tracers:
+            self._tracers[peer].on_peer_routes(nic, record, now_s)
+        if nic in self._tracers:
+            self._tracers[nic].on_own_routes(peer, record, now_s)
 
     @property
     def tracing(self) -> bool:
-        """Whether `trace` should be called again soon."""
-        return self.registrations.news != self._news or any(ways.busy for ways in self._ways.values())
+        """True if `trace` should be called again soon."""
+        return self.registrations.changes != self._registration_changes or any(
+            tracer.busy for tracer in self._tracers.values()
+        )
 
     @property
-    def news(self) -> bool:
-        """Whether links of a live flow became known, or others, since the last look."""
-        return any(ways.news for ways in self._ways.values())
+    def changes(self) -> bool:
+        """True if links of a live flow became known or changed since the last reading."""
+        return any(tracer.links_changed for tracer in self._tracers.values())
 
     def trace(self) -> None:
-        """Send traces and take their answers; call often while `tracing`. It never blocks."""
+        """Send trace packets and receive answers; call often while `tracing`. It never blocks."""
         now_s = time.monotonic()
-        if self.registrations.news != self._news:
-            self._news = self.registrations.news
-            self._want_registered(now_s)
-        for ways in self._ways.values():
-            ways.tick(now_s)
+        if self.registrations.changes != self._registration_changes:
+            self._registration_changes = self.registrations.changes
+            self._trace_registered(now_s)
+        for tracer in self._tracers.values():
+            tracer.tick(now_s)
 
-    def _open_ways(self, nic: NicSettings, put: Put, registry: codec.Registry | None) -> FlowRouteTracer:
+    def _open_tracer(self, nic: NicSettings, put: Put, registry: codec.Registry | None) -> FlowRouteTracer:
         settings = self.settings
-        tracers = open_trace_sockets(nic.address, nic.netns, settings.trace_tcp_with_udp)
-        if len(self._ways) == 0:
+        sockets = open_trace_sockets(nic.address, nic.netns, settings.trace_tcp_with_udp)
+        if len(self._tracers) == 0:
             _warn_of_ports(nic.netns, settings.first_candidate_port)
-            if "TCP" not in tracers:
+            if "TCP" not in sockets:
                 _log.warning(
-                    "TCP flows' ways are not traced: this process lacks CAP_NET_RAW, and "
+                    "routes of TCP flows are not traced: this process lacks CAP_NET_RAW, and "
                     "flows.trace_tcp_with_udp is not set"
                 )
-        made = FlowRouteTracer(
+        tracer = FlowRouteTracer(
             settings,
             nic=nic_id(nic.host, nic.device),
             shard=nic.shard,
             address=_plain(nic.address),
-            roster=self._roster,
-            tracers=tracers,
+            peers=self._peers,
+            sockets=sockets,
             put=put,
             registry=registry,
         )
-        made.rename(self._source.topology)
-        return made
+        tracer.set_topology(self._source.topology, time.monotonic())
+        return tracer
 
-    def _look_at_ways(self, now_s: float) -> None:
+    def _trace_flows(self, now_s: float) -> None:
         wanted: dict[str, list[Wanted]] = {}
-        for book in self._books:
-            for nic, peer, key, may_move in book.paths():
+        for table in self._tables:
+            for nic, peer, key, may_move in table.paths():
                 wanted.setdefault(nic, []).append((peer, key, may_move))
-            for nic, peer, key in book.troubled():
-                self._ways[nic].suspect(peer, key[2], key[4], now_s)
+            for nic, peer, key in table.troubled():
+                self._tracers[nic].trace_soon(peer, key[2], key[4], now_s)
         for nic, flows in wanted.items():
-            self._ways[nic].want(flows, now_s)
-        if now_s >= self._survey_s:
-            self._survey_s = now_s + _SURVEY_S
+            self._tracers[nic].trace_flows(flows, now_s)
+        if now_s >= self._refresh_at_s:
+            self._refresh_at_s = now_s + _REFRESH_S
             self._check_file(now_s)
-            for ways in self._ways.values():
-                ways.survey(now_s)
-        for ways in self._ways.values():
-            ways.news = False
-        for book in self._books:
-            book.trace(self._hops_of)
+            for tracer in self._tracers.values():
+                tracer.refresh(now_s)
+        for tracer in self._tracers.values():
+            tracer.links_changed = False
+        for table in self._tables:
+            table.trace(self._links_of)
 
-    def _want_registered(self, now_s: float) -> None:
-        """Trace flows as soon as they are registered: the next look then knows their links."""
+    def _trace_registered(self, now_s: float) -> None:
+        """Trace flows as soon as they are registered, so that the next reading has their links."""
         wanted: dict[str, list[Wanted]] = {}
-        said_of = itertools.chain(self.registrations.flows.items(), self.registrations.queue_pairs.values())
-        for key, said in said_of:
-            nic, peer = self._mine[key[1]], self._addresses.nic_of(key[3])
+        registrations = itertools.chain(
+            self.registrations.flows.items(), self.registrations.queue_pairs.values()
+        )
+        for key, registration in registrations:
+            nic, peer = self._nic_by_address[key[1]], self._addresses.nic_of(key[3])
             if peer is not None and peer.partition("/")[0] != nic.partition("/")[0]:
-                wanted.setdefault(nic, []).append((peer, key, "MOVE" in said.can))
-        for nic, flows in wanted.items():
-            if nic in self._ways:
-                self._ways[nic].want(flows, now_s)
-                self._ways[nic].survey(now_s)
+                wanted.setdefault(nic, []).append((peer, key, "MOVE" in registration.can))
+        for nic, wanted_flows in wanted.items():
+            if nic in self._tracers:
+                self._tracers[nic].trace_flows(wanted_flows, now_s)
+                self._tracers[nic].refresh(now_s)
 
-    def _hops_of(self, nic: str, peer: str, key: Key) -> Sequence[str]:
-        return self._ways[nic].hops_of(peer, key)
+    def _links_of(self, nic: str, peer: str, key: Key) -> Sequence[str]:
+        return self._tracers[nic].links_of(peer, key)
 
     def _check_file(self, now_s: float) -> None:
-        """Take the topology file anew where it changed; one that cannot be used changes nothing."""
+        """Reload the topology file if it changed; an unusable file is ignored."""
         if now_s < self._file_due_s:
             return
         self._file_due_s = now_s + _FILE_CHECK_S
@@ -281,81 +289,55 @@ class FlowReporter:
             if not self._source.refresh():
                 return
         except TopologyError as error:
-            _log.error("%s; what it said before stays", error)
+            _log.error("%s; the last valid file stays in use", error)
             return
-        for ways in self._ways.values():
-            ways.rename(self._source.topology)
+        for tracer in self._tracers.values():
+            tracer.set_topology(self._source.topology, now_s)
 
     def report(self, whole: bool) -> list[dict[str, Any]]:
-        """Return the records to send now."""
+        """Return the records to publish now."""
         return [
             record
-            for book in self._books
-            for record in book.report(whole, time.time_ns(), self._number.__next__)
+            for table in self._tables
+            for record in table.report(whole, time.time_ns(), self._number.__next__)
         ]
 
     def close(self) -> None:
-        """Let go of all sockets."""
+        """Close all sockets."""
         self.registrations.close()
         self._close_spaces()
 
     def _close_spaces(self) -> None:
-        for ways in self._ways.values():
-            ways.close()
+        for tracer in self._tracers.values():
+            tracer.close()
         for space in self._spaces.values():
             space.diag.close()
 
 
 def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     """Report until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 2 cannot start."""
-    stopping = threading.Event()
-    _on_signals(stopping)
-    addresses = AddressTable()
-    registry = _registry(settings.schema_registry_url)
+    stop = StopRequest()
+    stop.set_on_signals()
+    registry = registry_of(settings.schema_registry_url)
     client = kafka_client(settings.bootstrap)
-    outlet = BoundedProducer(client, settings.queue_messages, settings.queue_bytes, settings.compression)
+    producer = BoundedProducer(client, settings.queue_messages, settings.queue_bytes, settings.compression)
     try:
-        reporter = FlowReporter(settings, nics, addresses, outlet.put, registry)
+        reporter = FlowReporter(settings, nics, AddressTable(), producer.put, registry)
     except (OSError, ValueError) as error:
         _log.error("flow reporter: %s", error)
-        outlet.close(0)
+        producer.close(0)
         return 2
-    readers = [LookupReader(client, {INVENTORY: reporter.meet}, registry)]
+    readers = [LookupReader(client, {INVENTORY: reporter.on_announcement}, registry)]
     if settings.trace:
-        readers.append(LookupReader(client, {FLOW_ROUTES: reporter.hear}, registry, only=reporter.asks))
-    notify = SystemdNotifier()
-    notify.notify("READY=1")
-
-    def send(records: list[dict[str, Any]]) -> None:
-        for record in records:
-            outlet.put(FLOWS.name, record["host"], codec.encode(FLOWS.record, record, registry))
-
-    flows = 0
-    whole_at = status_at = 0.0
+        handlers = {FLOW_ROUTES: reporter.on_routes}
+        readers.append(LookupReader(client, handlers, registry, wants_key=reporter.wants_routes))
+    supervisor = SystemdNotifier()
+    supervisor.notify("READY=1")
     try:
-        while not stopping.is_set():
-            for reader in readers:
-                reader.poll()
-            began, used_s = time.monotonic(), time.thread_time()
-            reporter.look()
-            whole = began >= whole_at
-            records = reporter.report(whole)
-            send(records)
-            if whole:
-                whole_at = max(whole_at + settings.whole_ms / 1e3, began)
-                flows = sum(len(record["flows"]) for record in records)
-            if began >= status_at:
-                status_at = began + _STATUS_S
-                notify.notify(
-                    f"STATUS={flows} flows, {outlet.waiting} messages wait, {outlet.dropped} dropped"
-                )
-            outlet.poll()
-            poll_s = settings.poll_ms / 1e3
-            rest_s = min(_REST * (time.thread_time() - used_s), settings.whole_ms / 1e3)
-            _serve(reporter, began + poll_s, began + max(poll_s, rest_s), stopping)
+        _run(settings, reporter, readers, producer, registry, supervisor, stop)
     finally:
-        notify.notify("STOPPING=1")
-        left = outlet.close(_CLOSE_S)
+        supervisor.notify("STOPPING=1")
+        left = producer.close(_CLOSE_S)
         for reader in readers:
             reader.close()
         reporter.close()
@@ -364,22 +346,55 @@ def main(settings: FlowSettings, nics: Sequence[NicSettings]) -> int:
     return 0
 
 
-def _serve(reporter: FlowReporter, least_s: float, until_s: float, stopping: threading.Event) -> None:
-    """Take registrations and trace until then, or `least_s` where a flow's links became known; notice an
-    order to stop."""
-    while not stopping.is_set() and (now := time.monotonic()) < (least_s if reporter.news else until_s):
+def _run(
+    settings: FlowSettings,
+    reporter: FlowReporter,
+    readers: Sequence[LookupReader],
+    producer: BoundedProducer,
+    registry: codec.Registry | None,
+    supervisor: SystemdNotifier,
+    stop: StopRequest,
+) -> None:
+    poll_s, full_s = settings.poll_ms / _MS_PER_S, settings.whole_ms / _MS_PER_S
+    flows = 0
+    full_at_s = status_at_s = 0.0
+    while not stop.is_set():
+        for reader in readers:
+            reader.poll()
+        began_s, used_s = time.monotonic(), time.thread_time()
+        reporter.read()
+        is_full = began_s >= full_at_s
+        records = reporter.report(is_full)
+        for record in records:
+            producer.put(FLOWS.name, record["host"], codec.encode(FLOWS.record, record, registry))
+        if is_full:
+            full_at_s = max(full_at_s + full_s, began_s)
+            flows = sum(len(record["flows"]) for record in records)
+        if began_s >= status_at_s:
+            status_at_s = began_s + _STATUS_S
+            supervisor.notify(
+                f"STATUS={flows} flows, {producer.waiting} messages wait, {producer.dropped} dropped"
+            )
+        producer.poll()
+        rest_s = min(_READ_COST_FACTOR * (time.thread_time() - used_s), full_s)
+        _serve(reporter, began_s + poll_s, began_s + max(poll_s, rest_s), stop)
+
+
+def _serve(reporter: FlowReporter, min_s: float, until_s: float, stop: StopRequest) -> None:
+    """Receive registrations and trace until `until_s`, or `min_s` if a flow's links became known."""
+    while not stop.is_set() and (now := time.monotonic()) < (min_s if reporter.changes else until_s):
         reporter.registrations.serve(min(until_s, now + (_TRACE_S if reporter.tracing else 0.02)))
         reporter.trace()
 
 
 def _warn_of_ports(netns: str | None, first: int) -> None:
-    """Say so where the kernel gives ports away that flows may be moved to."""
+    """Warn if the kernel assigns ports that flows may be moved to."""
     path = Path("/proc/sys/net/ipv4/ip_local_port_range")
     low, high = map(int, in_netns(netns, lambda: path.read_text(encoding="ascii")).split())
     if high >= first:
         _log.warning(
-            "flows.first_candidate_port %d: the kernel gives away ports %d to %d by itself; expected"
-            " above, or a move may find its port taken",
+            "flows.first_candidate_port %d: the kernel assigns ports %d to %d to sockets; expected"
+            " above, otherwise a move may find its port taken",
             first,
             low,
             high,
@@ -387,25 +402,8 @@ def _warn_of_ports(netns: str | None, first: int) -> None:
 
 
 def _plain(address: str) -> str:
-    """Return an address as the kernel would write it."""
+    """Return an address in the kernel's notation."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
         return address
-
-
-def _registry(url: str | None) -> codec.Registry | None:
-    if url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(url)
-
-
-def _on_signals(stopping: threading.Event) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)

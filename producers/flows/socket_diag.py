@@ -1,8 +1,8 @@
-"""TCP sockets of one network namespace as the kernel's socket diagnosis tells them.
+"""Reads the TCP sockets of a network namespace through the kernel's socket diagnosis.
 
-In: a namespace. Out: `TcpSocket`s that are open now, and those that ended since the last question, each with
-its counters (struct tcp_info of linux/tcp.h; bytes_sent since Linux 4.19). Raw netlink: pyroute2's decoder
-takes a millisecond for twelve sockets, and hosts hold thousands.
+It returns open sockets and those that ended since the last call, with their counters (struct tcp_info of
+linux/tcp.h; bytes_sent since Linux 4.19). Netlink is used without a library: pyroute2's decoder takes a
+millisecond for twelve sockets, and hosts have thousands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INET_DIAG_INFO: Final = 2
 _GROUP_TCP4_DESTROY: Final = 1 << 0
 _GROUP_TCP6_DESTROY: Final = 1 << 2
 _STATES: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11
-"""ESTABLISHED, and those that may still have something to send."""
+"""ESTABLISHED, and the states that may still have data to send."""
 _RECEIVE_BYTES: Final = 1 << 18
 _TIMEOUT_S: Final = 2.0
 _HEADER: Final = struct.Struct("=IHHII")
@@ -52,11 +52,11 @@ class TcpSocket(NamedTuple):
     peer: str
     peer_port: int
     bytes_sent: int
-    """Payload, what was sent again included."""
+    """Payload, including retransmissions."""
     segments_sent: int
-    """Modulo 2^32; acknowledgements and what was sent again included."""
+    """Modulo 2^32, including acknowledgements and retransmissions."""
     header_bytes: int
-    """Of each segment, Ethernet's included."""
+    """Header bytes of each segment, including Ethernet's."""
     retransmits: int
     """Modulo 2^32."""
     rtt_us: int
@@ -67,7 +67,7 @@ class TcpSocket(NamedTuple):
 
 
 class SockDiag:
-    """Asks the kernel about one namespace (None: the process's own)."""
+    """Reads one namespace (None: the process's own)."""
 
     def __init__(self, netns: str | None) -> None:
         def opened() -> tuple[socket.socket, socket.socket]:
@@ -78,14 +78,14 @@ class SockDiag:
         self._ended.setblocking(False)
         self._sequence = 0
         self.overruns = 0
-        """Times that ends of connections were lost since they came too fast."""
+        """Times that notices of ended connections were lost because the queue was full."""
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable once a connection ended."""
+        """Return the descriptor that is readable after a connection ended."""
         return self._ended.fileno()
 
     def open_sockets(self) -> list[TcpSocket]:
-        """Return the connections of now. Raises OSError where the kernel does not answer."""
+        """Return the open connections. Raises OSError if the kernel does not answer."""
         found: list[TcpSocket] = []
         for family in (socket.AF_INET, socket.AF_INET6):
             found += self._dump(family)
@@ -100,7 +100,7 @@ class SockDiag:
             except BlockingIOError:
                 return found
             except OSError as error:
-                if error.errno != 105:  # ENOBUFS: the kernel dropped some; their flows show as gone
+                if error.errno != 105:  # ENOBUFS: the kernel dropped some, and their flows show as gone
                     raise
                 self.overruns += 1
                 continue
@@ -109,7 +109,7 @@ class SockDiag:
                     found.append(parsed)
 
     def close(self) -> None:
-        """Let go of both sockets."""
+        """Close both sockets."""
         self._ask.close()
         self._ended.close()
 
@@ -123,7 +123,7 @@ class SockDiag:
         while True:
             for kind, sequence, body in _messages(self._ask.recv(_RECEIVE_BYTES)):
                 if sequence != self._sequence:
-                    continue  # of a dump that was given up
+                    continue  # of a dump that timed out
                 if kind == _NLMSG_DONE:
                     return
                 if kind == _NLMSG_ERROR:
@@ -137,7 +137,7 @@ class SockDiag:
 
 
 def parse_socket(body: memoryview | bytes) -> TcpSocket | None:
-    """Return the socket of one inet_diag_msg; None without tcp_info or with another family."""
+    """Return the socket of one inet_diag_msg; None without tcp_info or for another family."""
     if len(body) < _MESSAGE.size:
         return None
     family, _, _, _, sport, dport, source, peer, _, cookie, *_ = _MESSAGE.unpack_from(body)
@@ -182,7 +182,7 @@ def _socket_of(
 
 
 def _address(family: int, raw: bytes) -> str:
-    """Return the address as the inventory writes it: an IPv4 one mapped into IPv6 is IPv4."""
+    """Return the address as in the inventory: an IPv4 address mapped into IPv6 as IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_MAPPED):

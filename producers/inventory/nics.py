@@ -1,7 +1,7 @@
-"""The inventory as a prober sees it: what it announces of its NIC, and which peers there are.
+"""The inventory as a prober uses it: its NIC's announcement and the table of peers.
 
-In: records of fabric.inventory with their log append times. Out: `Nic` records, and the NICs alive by the
-log's own time. `LookupReader` is the thin Kafka side: a groupless reader of a whole topic.
+`PeerTable` finds the living NICs by the log's own time. `LookupReader` reads whole topics without a consumer
+group.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ def nic_record(
     path_ports: Sequence[int] = (),
     first_hop: str | None = None,
     capabilities: Sequence[str] = (),
-    pace: tuple[int, int] = (0, 0),
+    slot: tuple[int, int] = (0, 0),
 ) -> Record:
-    """Return what a prober announces of its NIC. A test clock is a clock of its own, named by the device.
-    `pace`: ns from one of its turns to the next and paths in each; 0: it takes none."""
+    """Return the announcement of a NIC.
+
+    A test clock is a clock of its own, named by the device. `slot` holds ns per probe slot and paths per
+    slot; zeros mean that the prober follows no schedule.
+    """
     if nic.clock is not None:
         clock = clock_id(nic.host, nic.device)
     else:
@@ -74,23 +77,23 @@ def nic_record(
         "capabilities": ["probe.udp", *capabilities],
         "path_ports": list(path_ports),
         "first_hop": first_hop,
-        "slot_ns": pace[0],
-        "slot_probes": pace[1],
+        "slot_ns": slot[0],
+        "slot_probes": slot[1],
         "ud": None,
         "stamp_error_ns": 0,
     }
 
 
 class PeerTable:
-    """Who is in the fleet, from the inventory's messages in any order."""
+    """The NICs of the fleet, from inventory messages in any order."""
 
     def __init__(self, silent_s: float) -> None:
         self._silent_ms = silent_s * 1000
         self._nics: dict[str, tuple[Record, int]] = {}
         self._newest_ms = 0
 
-    def take(self, name: str, record: Record | None, append_ms: int) -> None:
-        """Note an announcement, or with `record` None that the NIC was removed."""
+    def update(self, name: str, record: Record | None, append_ms: int) -> None:
+        """Apply an announcement; None removes the NIC."""
         self._newest_ms = max(self._newest_ms, append_ms)
         if record is None:
             self._nics.pop(name, None)
@@ -98,16 +101,16 @@ class PeerTable:
             self._nics[name] = (record, append_ms)
 
     def alive(self, shard: str) -> dict[str, Record]:
-        """Return the NICs of a shard that answer probes and were announced lately, by log time."""
+        """Return the NICs of a shard that answer probes and were announced recently, by log time."""
         return {name: record for name, record in self._lately(shard) if record["addresses"]}
 
     @property
-    def fleet(self) -> int:
-        """How many NICs there are, of all shards, announced lately or not."""
+    def fleet_nics(self) -> int:
+        """Number of announced NICs of all shards, including silent ones."""
         return len(self._nics)
 
     def alive_ud(self, shard: str) -> dict[str, Record]:
-        """Return the same of those that answer on UD queue pairs."""
+        """Return the same for NICs that answer on UD queue pairs."""
         return {name: record for name, record in self._lately(shard) if record["ud"] is not None}
 
     def _lately(self, shard: str) -> Iterator[tuple[str, Record]]:
@@ -118,49 +121,52 @@ class PeerTable:
 
 
 RecordHandler = Callable[[str, Record | None, int], None]
-"""Takes a message's key, its record (None: removed) and its log append time, ms."""
+"""Handles a message's key, its record (None: removed) and its log append time in ms."""
 
 
 class LookupReader:
-    """Reads whole topics into views, without a group and almost without blocking.
+    """Reads whole topics without a consumer group, and nearly without blocking.
 
-    `tail`: begin at the end instead, where only what is new matters.
+    With `from_end`, reading starts at the end of the topics.
     """
 
     def __init__(
         self,
         config: dict[str, Any],
-        views: Mapping[Topic, RecordHandler],
+        handlers: Mapping[Topic, RecordHandler],
         registry: codec.Registry | None,
-        tail: bool = False,
-        only: Callable[[str], bool] | None = None,
+        from_end: bool = False,
+        wants_key: Callable[[str], bool] | None = None,
         key: str | None = None,
     ) -> None:
-        """`only`: whether messages of a key are wanted; others are not even decoded. `key`: the one that is,
-        whose partition alone is read then."""
+        """`wants_key` selects messages by key before decoding. `key` selects one key, and only its partition
+        is read."""
         self._consumer = Consumer(
             {
                 **config,
-                "group.id": "fabrictime-prober-lookup",  # librdkafka wants one; nothing is ever committed
+                "group.id": "fabrictime-prober-lookup",  # librdkafka needs one; offsets are never committed
                 "enable.auto.commit": False,
-                "auto.offset.reset": "latest" if tail else "earliest",
+                "auto.offset.reset": "latest" if from_end else "earliest",
                 "allow.auto.create.topics": False,
                 "fetch.wait.max.ms": 1000,
             }
         )
-        self._views, self._registry = {topic.name: (topic, take) for topic, take in views.items()}, registry
-        self._key, self._only = key, only if key is None else key.__eq__
-        self._begin = OFFSET_END if tail else OFFSET_BEGINNING
+        self._handlers, self._registry = (
+            {topic.name: (topic, handler) for topic, handler in handlers.items()},
+            registry,
+        )
+        self._key, self._wants_key = key, wants_key if key is None else key.__eq__
+        self._begin = OFFSET_END if from_end else OFFSET_BEGINNING
         self._assigned = False
-        self._ask_at = self._warned_at = 0.0
+        self._assign_at_s = self._warned_at_s = 0.0
         self.rejected = 0
 
-    def poll(self, most: int = 1000) -> bool:
-        """Take what has come; return whether there was anything."""
+    def poll(self, max_messages: int = 1000) -> bool:
+        """Handle the messages that have arrived; return True if there were any."""
         if not self._assigned and not self._assign():
             return False
         try:
-            messages: list[KafkaMessage] = self._consumer.consume(most, timeout=0)
+            messages: list[KafkaMessage] = self._consumer.consume(max_messages, timeout=0)
         except KafkaException as error:
             self._warn(str(error))
             return False
@@ -169,20 +175,22 @@ class LookupReader:
         return bool(messages)
 
     def close(self) -> None:
-        """End the consumer."""
+        """Close the consumer."""
         self._consumer.close()
 
     def _assign(self) -> bool:
-        """Ask how many partitions the topics have, at most once a second, and read them."""
-        asked = [name for name, (topic, _) in self._views.items() if topic.partitions is not Partitions.ONE]
-        counts = dict.fromkeys(self._views, 1)
-        if asked:
+        """Read the number of partitions, at most once per second, and assign them."""
+        names_to_count = [
+            name for name, (topic, _) in self._handlers.items() if topic.partitions is not Partitions.ONE
+        ]
+        counts = dict.fromkeys(self._handlers, 1)
+        if names_to_count:
             now = time.monotonic()
-            if now < self._ask_at:
+            if now < self._assign_at_s:
                 return False
-            self._ask_at = now + 1
+            self._assign_at_s = now + 1
             try:
-                for name in asked:
+                for name in names_to_count:
                     found = self._consumer.list_topics(name, timeout=0.2).topics.get(name)
                     counts[name] = 0 if found is None or found.error is not None else len(found.partitions)
             except KafkaException as error:
@@ -206,26 +214,26 @@ class LookupReader:
                 self._warn(str(error))
             return
         name = (message.key() or b"").decode(errors="replace")
-        if self._only is not None and not self._only(name):
+        if self._wants_key is not None and not self._wants_key(name):
             return
         value = message.value()
-        topic, view = self._views[str(message.topic())]
+        topic, handler = self._handlers[str(message.topic())]
         try:
             record = None if value is None else codec.decode(value, topic.record, self._registry)
-            view(name, record, message.timestamp()[1])
+            handler(name, record, message.timestamp()[1])
         except codec.BadRecord as bad:
             self.rejected += 1
             self._warn(f"{name}: {bad}")
 
     def _warn(self, line: str) -> None:
         now = time.monotonic()
-        if now - self._warned_at > 10 or not self._warned_at:
-            self._warned_at = now
-            _log.warning("%s: %s", ", ".join(self._views), line)
+        if now - self._warned_at_s > 10 or not self._warned_at_s:
+            self._warned_at_s = now
+            _log.warning("%s: %s", ", ".join(self._handlers), line)
 
 
 def addresses_of(records: Iterable[Record], family_of: str) -> dict[str, tuple[str, int]]:
-    """Return name to (address, port) of those that have an address of the same family as `family_of`."""
+    """Return (address, port) by name, of the NICs with an address of the same family as `family_of`."""
     six = ":" in family_of
     found: dict[str, tuple[str, int]] = {}
     for record in records:

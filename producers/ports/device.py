@@ -1,8 +1,7 @@
-"""What a NIC's own port says: carrier and speed as they change, error counters as they grow.
+"""Watches a NIC's port: carrier, speed and error counters.
 
-In: a device's name and the network namespace it is in. Out: what was `PortChange` on a netlink socket to wait on,
-and what counters grew by, from netlink, `ethtool -S` and the RDMA ports in sysfs. Raw netlink: pyroute2 would
-add 25 MB to every prober for one message.
+The sources are netlink, `ethtool -S` and the RDMA ports in sysfs. Netlink is used without a library, because
+pyroute2 would add 25 MB to every prober for one message.
 """
 
 from __future__ import annotations
@@ -23,7 +22,15 @@ from typing import Any, Final, NamedTuple
 from native.core.probe import link_of
 from producers.netns import in_netns
 
-__all__ = ["PortCounters", "PortWatch", "NetlinkLink", "PortChange", "is_link_counter", "parse_links", "rdma_ports"]
+__all__ = [
+    "NetlinkLink",
+    "PortChange",
+    "PortCounters",
+    "PortWatch",
+    "is_link_counter",
+    "parse_links",
+    "rdma_ports",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -75,15 +82,21 @@ _COUNTS: Final = {
 }
 
 LINK_COUNTERS: Final = (
-    (r"carrier_(changes|up_count|down_count)", "the port's carrier, by the kernel"),
-    (r"link_down|link_error_recovery|phy_state_change", "the port's carrier, by the device"),
-    (r"crc|fcs|symbol|corrected_bits|(?:^|_)fec(?:_|$)", "bits that the cable or its optics spoil"),
-    (r"(?:^|_)err|errors?(?:_|$)|fault|malformed|bad_|integrity", "packets refused as broken"),
-    (r"discard|drop|missed|fifo|overrun|out_of_buffer|no_buf|no_dma|xmit_wait", "packets that found no room"),
-    (r"timeout|retry|retrans|out_of_sequence|rnr_nak|seq_err|adp_retrans", "what RDMA had to repair"),
-    (r"pause|_xoff|_xon|congest|(?:^|_)cnp|(?:^|_)ecn", "who told whom to be slower"),
+    (r"carrier_(changes|up_count|down_count)", "carrier of the port, by the kernel"),
+    (r"link_down|link_error_recovery|phy_state_change", "carrier of the port, by the device"),
+    (r"crc|fcs|symbol|corrected_bits|(?:^|_)fec(?:_|$)", "bits corrupted by the cable or its optics"),
+    (r"(?:^|_)err|errors?(?:_|$)|fault|malformed|bad_|integrity", "packets refused as damaged"),
+    (
+        r"discard|drop|missed|fifo|overrun|out_of_buffer|no_buf|no_dma|xmit_wait",
+        "packets dropped, no buffer",
+    ),
+    (
+        r"timeout|retry|retrans|out_of_sequence|rnr_nak|seq_err|adp_retrans",
+        "RDMA retransmissions and repairs",
+    ),
+    (r"pause|_xoff|_xon|congest|(?:^|_)cnp|(?:^|_)ecn", "flow control and congestion signals"),
 )
-"""Names of counters that tell of a link's health: patterns, and what they count."""
+"""Counters that show a link's health: name patterns and meaning."""
 
 _INTERESTING: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LINK_COUNTERS), re.IGNORECASE)
 _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls|tls_|ipsec", re.IGNORECASE)
@@ -94,16 +107,16 @@ _ETHTOOL_GSTATS: Final = 0x1D
 _ETHTOOL_GSSET_INFO: Final = 0x37
 _ETH_SS_STATS: Final = 1
 _ETH_GSTRING_LEN: Final = 32
-_MOST_STATS: Final = 65_536
+_MAX_STATS: Final = 65_536
 
 
 def is_link_counter(name: str) -> bool:
-    """Return whether a counter of this name tells of a link's health, the port as a whole meant."""
+    """Return True if a counter shows the health of a link, for the whole port."""
     return bool(_INTERESTING.search(name)) and not _PER_QUEUE.search(name)
 
 
 class NetlinkLink(NamedTuple):
-    """One netlink message about a device: whether it runs with a carrier, and its counters by name."""
+    """One netlink message about a device: its carrier and its counters by name."""
 
     device: str
     number: int
@@ -113,7 +126,7 @@ class NetlinkLink(NamedTuple):
 
 
 def parse_links(data: bytes) -> Iterator[NetlinkLink]:
-    """Yield the links of a netlink datagram. Raises OSError for an error, ValueError where it is cut."""
+    """Yield the links of a netlink datagram. Raises OSError for an error, ValueError if it is truncated."""
     at = 0
     while at < len(data):
         if at + _HEADER.size > len(data):
@@ -156,8 +169,8 @@ def _parse_link(body: bytes, gone: bool) -> NetlinkLink:
     return NetlinkLink(device, index, gone, bool(flags & _IFF_LOWER_UP) and not gone, counters)
 
 
-def _question(device: str) -> bytes:
-    """Return the message that asks for one device by name."""
+def _link_request(device: str) -> bytes:
+    """Return the request for one device by name."""
     name = device.encode() + b"\0"
     attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(name), _IFLA_IFNAME) + name + bytes(-len(name) % 4)
     body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute
@@ -175,19 +188,19 @@ def _netlink(groups: int) -> socket.socket:
 
 
 class PortChange(NamedTuple):
-    """What changed at the port: its carrier, its speed, or both; None: not that."""
+    """A change at the port: carrier, speed or both; None means unchanged."""
 
     carrier: bool | None
     speed_bps: int | None
 
 
 class PortWatch:
-    """Tells when a device's carrier or speed changes. `fileno` is to be waited on; `read` never blocks."""
+    """Watches a device's carrier and speed. Wait on `fileno`; `read` never blocks."""
 
     def __init__(self, device: str, netns: str | None) -> None:
-        """Open the sockets. Raises OSError where the kernel refuses."""
+        """Open the sockets. Raises OSError if the kernel refuses."""
         self._device = device
-        self._socket, self._asker = in_netns(
+        self._socket, self._ioctl_socket = in_netns(
             netns, lambda: (_netlink(_RTMGRP_LINK), socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         )
         self._socket.setblocking(False)
@@ -195,20 +208,20 @@ class PortWatch:
         self._carrier: bool | None = None
         self._speed_bps: int | None = None
         self.known = True
-        """Whether the kernel knows a device of this name: an RDMA device is none of these."""
-        self._ask()
+        """False if the kernel has no network device of this name, as for an RDMA device."""
+        self._request()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while there may be news."""
+        """Return the descriptor that is readable after a change."""
         return self._socket.fileno()
 
     def close(self) -> None:
         """Close the sockets."""
         self._socket.close()
-        self._asker.close()
+        self._ioctl_socket.close()
 
     def read(self) -> list[PortChange]:
-        """Return what has changed, the state at the first call included."""
+        """Return the changes since the last call; the first call returns the present state."""
         found: list[PortChange] = []
         while True:
             try:
@@ -218,7 +231,7 @@ class PortWatch:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                self._ask()  # messages were lost: what holds now is what counts
+                self._request()  # messages were lost, so read the present state
                 continue
             try:
                 states = list(parse_links(data))
@@ -228,32 +241,32 @@ class PortWatch:
                 self.known = False
                 continue
             for state in states:
-                seen = self._take(state)
+                seen = self._change(state)
                 if seen is not None:
                     found.append(seen)
 
-    def _ask(self) -> None:
-        self._socket.send(_question(self._device))
+    def _request(self) -> None:
+        self._socket.send(_link_request(self._device))
 
-    def _take(self, state: NetlinkLink) -> PortChange | None:
+    def _change(self, state: NetlinkLink) -> PortChange | None:
         if state.device != self._device and (state.number != self._number or not state.gone):
             return None
         self._number = None if state.gone else state.number
         carrier = state.carrier if state.carrier != self._carrier else None
         self._carrier = state.carrier
-        speed = link_of(self._asker, self._device).speed_bps if state.carrier else None
+        speed = link_of(self._ioctl_socket, self._device).speed_bps if state.carrier else None
         speed = speed if speed not in (None, self._speed_bps) else None
         self._speed_bps = speed or self._speed_bps
         return None if carrier is None and speed is None else PortChange(carrier, speed)
 
 
 class PortCounters:
-    """Counters of a device that tell of a link's health. With some drivers reading takes milliseconds."""
+    """The counters of a device that show a link's health. Some drivers take milliseconds to read them."""
 
     def __init__(self, device: str, netns: str | None, sysfs: Path = Path("/sys")) -> None:
-        """Open the sockets. Raises OSError where the kernel refuses."""
+        """Open the sockets. Raises OSError if the kernel refuses."""
         self._device = device
-        self._netlink, self._asker = in_netns(
+        self._netlink, self._ioctl_socket = in_netns(
             netns, lambda: (_netlink(0), socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         )
         self._netlink.settimeout(_TIMEOUT_S)
@@ -267,10 +280,10 @@ class PortCounters:
     def close(self) -> None:
         """Close the sockets."""
         self._netlink.close()
-        self._asker.close()
+        self._ioctl_socket.close()
 
     def read(self) -> dict[str, int]:
-        """Return the counters that matter, by name, as they read now."""
+        """Return the present values of the relevant counters by name."""
         found: dict[str, int] = {}
         for source in self._sources:
             try:
@@ -283,19 +296,19 @@ class PortCounters:
             found |= {name: value for name, value in values.items() if is_link_counter(name)}
         return found
 
-    def grown(self) -> dict[str, tuple[int, int]]:
-        """Return, by name, by how much a counter grew since the last call and what it reads now."""
+    def growth(self) -> dict[str, tuple[int, int]]:
+        """Return the counters that grew since the last call: by name, the increase and the present value."""
         now = self.read()
-        grown = {
+        growth = {
             name: (value - self._last[name], value)
             for name, value in now.items()
             if value > self._last.get(name, value)
         }
         self._last |= now
-        return grown
+        return growth
 
     def _of_link(self) -> Mapping[str, int]:
-        self._netlink.send(_question(self._device))
+        self._netlink.send(_link_request(self._device))
         try:
             for state in parse_links(self._netlink.recv(_RECEIVE_BYTES)):
                 return state.counters
@@ -305,7 +318,7 @@ class PortCounters:
         return {}
 
     def _of_ethtool(self) -> Mapping[str, int]:
-        """Return `ethtool -S`; nothing where the device has none."""
+        """Return the counters of `ethtool -S`; empty if the device has none."""
         try:
             count = self._count_of_stats()
             if count != len(self._names):
@@ -326,7 +339,7 @@ class PortCounters:
         info = ctypes.create_string_buffer(asked, len(asked))
         self._ethtool(info)
         mask, count = struct.unpack_from("=QI", info.raw, 8)
-        return min(int(count), _MOST_STATS) if mask else 0
+        return min(int(count), _MAX_STATS) if mask else 0
 
     def _names_of_stats(self, count: int) -> list[str]:
         head = struct.pack("=III", _ETHTOOL_GSTRINGS, _ETH_SS_STATS, count)
@@ -338,12 +351,14 @@ class PortCounters:
 
     def _ethtool(self, command: ctypes.Array[Any]) -> None:
         request = struct.pack("16sP16x", self._device.encode()[:15], ctypes.addressof(command))
-        fcntl.ioctl(self._asker, _SIOCETHTOOL, request)
+        fcntl.ioctl(self._ioctl_socket, _SIOCETHTOOL, request)
 
 
 def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:
-    """Return the folders in sysfs of the RDMA ports that are this device: by its own name, or with
-    `by_netdev` by that of the network device beneath."""
+    """Return the sysfs directories of the RDMA ports of a device.
+
+    A port matches by the RDMA device's own name or, with `by_netdev`, by its network device.
+    """
     found = []
     for port in sorted(sysfs.glob("class/infiniband/*/ports/*")):
         netdevs = {path.name for path in port.parent.parent.glob("device/net/*")}
@@ -351,14 +366,14 @@ def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:
             try:
                 netdevs.add(path.read_text(encoding="ascii", errors="replace").strip())
             except OSError:
-                continue  # a place in the table that no address has
+                continue  # an unused entry of the table
         if port.parent.parent.name == device or (by_netdev and device in netdevs):
             found.append(port)
     return found
 
 
 def _of_port(port: Path) -> Mapping[str, int]:
-    """Return the counters of an RDMA port, `rdma:` before their names."""
+    """Return the counters of an RDMA port, prefixed with `rdma:`."""
     found = {}
     for path in (*port.glob("counters/*"), *port.glob("hw_counters/*")):
         if not is_link_counter(path.name):

@@ -1,7 +1,7 @@
-"""From what a NIC's agent sees of its links to fabric.links: the thin side of `producers.ports.link_events`.
+"""Publishes the link evidence of one NIC: probes, port, counters and RDMA events.
 
-In: the probe engine, the NIC's port. Out: `LinkEvent` records, given to `put` as they come up. One thread
-waits here for all of them; counters, which some drivers are slow to give, are read by a thread of their own.
+One thread waits for all sources except the counters, which a second thread reads, because some drivers are
+slow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from native.core.probe import Engine, PathEvidence
 from producers.ports.device import PortCounters, PortWatch, rdma_ports
-from producers.ports.link_events import LinkEvents, EvidencePacer
+from producers.ports.link_events import EvidencePacer, LinkEvents
 from producers.ports.verbs_events import VerbsEventReader
 from producers.settings import NicSettings, ProbeSettings
 
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 _JOIN_S = 2.0
 
-Grown = dict[str, tuple[int, int]]
+Growth = dict[str, tuple[int, int]]
 
 
 class LinkReporter:
-    """Tells of one NIC's links. `wait` sleeps and `tell` takes; both for one thread."""
+    """Reports on one NIC's links. One thread calls `wait` and `publish`."""
 
     def __init__(
         self,
@@ -41,15 +41,19 @@ class LinkReporter:
         nic: NicSettings,
         put: Callable[[dict[str, Any]], None],
         wake_fd: int,
-        heard: Callable[[Sequence[PathEvidence]], None] | None = None,
+        on_evidence: Callable[[Sequence[PathEvidence]], None] | None = None,
     ) -> None:
-        """`wake_fd`: ends a `wait` when it is readable; `heard` is told what paths lost and answered, behind
-        `put`, which has further to go. Raises OSError where the kernel refuses a socket."""
+        """`wake_fd` ends a `wait` when it is readable. `on_evidence` gets the engine's evidence after `put`.
+
+        Raises OSError if the kernel refuses a socket.
+        """
         self._engine = engine
-        self._heard = heard
+        self._on_evidence = on_evidence
         self._put = put
         self._events = LinkEvents(engine.nic, nic.shard, engine.run_id)
-        self._pace = EvidencePacer(settings.evidence_ms / 1e3, settings.evidence_calm_ms / 1e3, time.monotonic())
+        self._pacer = EvidencePacer(
+            settings.evidence_ms / 1e3, settings.evidence_calm_ms / 1e3, time.monotonic()
+        )
         self._urgent = False
         self._counters = _CounterThread(nic, settings.counters_s)
         try:
@@ -58,7 +62,7 @@ class LinkReporter:
             self._counters.close()
             raise
         self.speed_bps: int | None = None
-        """The port's speed as last seen, bit/s."""
+        """The last seen speed of the port, bit/s."""
         devices = {
             port.parent.parent.name for port in rdma_ports(nic.device, Path("/sys"), nic.netns is None)
         }
@@ -73,15 +77,15 @@ class LinkReporter:
         self._counters.start()
 
     def wait(self, until: float) -> None:
-        """Sleep until there may be something to tell, or until this time of the monotonic clock, s."""
+        """Sleep until an event may be due, at most until this time of the monotonic clock in s."""
         now = time.monotonic()
-        left_s = min(until, self._pace.due(self._urgent)) - now
-        # What is urgent and not due yet must not end the wait again and again.
+        left_s = min(until, self._pacer.due(self._urgent)) - now
+        # urgent evidence that is not due must not end the wait repeatedly
         ready = self._polls[self._urgent].poll(max(0, math.ceil(left_s * 1e3)))
         self._urgent = self._urgent or any(fd == self._engine.evidence_fd for fd, _ in ready)
 
-    def tell(self, last: bool = False) -> None:
-        """Put what is due; with `last` all there is."""
+    def publish(self, last: bool = False) -> None:
+        """Publish the events that are due; with `last` all of them."""
         for seen in self._device.read():
             clocks = self._engine.clocks()
             if seen.carrier is not None:
@@ -95,21 +99,21 @@ class LinkReporter:
             if verbs.ended is not None:
                 self._leave(verbs)
         now = time.monotonic()
-        if last or now >= self._pace.due(self._urgent):
+        if last or now >= self._pacer.due(self._urgent):
             evidence = self._engine.evidence()
             self._urgent = False
-            self._pace.taken(evidence, now)
+            self._pacer.on_evidence_taken(evidence, now)
             for record in self._events.probes(evidence):
                 self._put(record)
-            if self._heard is not None:
-                self._heard(evidence.paths)
-        for grown, interval_ns in self._counters.taken():
-            for record in self._events.counters(grown, *self._engine.clocks(), interval_ns):
+            if self._on_evidence is not None:
+                self._on_evidence(evidence.ways)
+        for growth, interval_ns in self._counters.drain():
+            for record in self._events.counters(growth, *self._engine.clocks(), interval_ns):
                 self._put(record)
 
     @property
     def capabilities(self) -> list[str]:
-        """What of its links this agent can tell."""
+        """The kinds of evidence that this agent can give."""
         found = ["links.probes", "links.counters"]
         if self._device.known:
             found.append("links.carrier")
@@ -118,14 +122,14 @@ class LinkReporter:
         return found
 
     def _leave(self, verbs: VerbsEventReader) -> None:
-        _log.warning("%s: no events of its RDMA device: %s", self._engine.nic, verbs.ended)
+        _log.warning("%s: no more events of its RDMA device: %s", self._engine.nic, verbs.ended)
         for poll in self._polls.values():
             poll.unregister(verbs.fileno())
         self._verbs.remove(verbs)
         verbs.close()
 
     def close(self) -> None:
-        """Close the sockets, end the thread and the processes."""
+        """Close the sockets, and end the thread and the processes."""
         for verbs in self._verbs:
             verbs.close()
         self._counters.close()
@@ -133,26 +137,26 @@ class LinkReporter:
 
 
 class _CounterThread(threading.Thread):
-    """Reads the port's counters every so often."""
+    """Reads the port's counters periodically."""
 
     def __init__(self, nic: NicSettings, every_s: float) -> None:
         super().__init__(name=f"counters {nic.host}/{nic.device}", daemon=True)
         self._counters = PortCounters(nic.device, nic.netns)
         self._every_s = every_s
-        self._found: queue.SimpleQueue[tuple[Grown, int]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[tuple[Growth, int]] = queue.SimpleQueue()
         self._ending = threading.Event()
 
     def run(self) -> None:
         last = time.monotonic_ns()
-        self._counters.grown()
+        self._counters.growth()
         while not self._ending.wait(self._every_s):
-            grown, now = self._counters.grown(), time.monotonic_ns()
-            if grown:
-                self._found.put((grown, now - last))
+            growth, now = self._counters.growth(), time.monotonic_ns()
+            if growth:
+                self._found.put((growth, now - last))
             last = now
 
-    def taken(self) -> list[tuple[Grown, int]]:
-        """Return what has grown since the last call, with the interval of each reading, ns."""
+    def drain(self) -> list[tuple[Growth, int]]:
+        """Return the counters that grew since the last call, with the interval of each reading in ns."""
         found = []
         while True:
             try:
@@ -161,7 +165,7 @@ class _CounterThread(threading.Thread):
                 return found
 
     def close(self) -> None:
-        """End the thread; one that hangs in a driver is left behind."""
+        """End the thread; a thread that hangs in a driver is left behind."""
         self._ending.set()
         if self.ident is not None:
             self.join(_JOIN_S)

@@ -1,9 +1,8 @@
-"""Events of an RDMA device's ports: a process of its own that waits for them, and the one that reads it.
+"""Reads the events of an RDMA device's ports, such as PORT_ERR and PORT_ACTIVE, within milliseconds.
 
-In: an RDMA device's name. Out: names of verbs events, such as PORT_ERR and PORT_ACTIVE, within milliseconds.
-pyverbs holds the interpreter in every call, so it gets an interpreter for itself, by default ours; the
-distribution's package serves its own (`verbs_python`). This file is the program of that process too, and so
-imports nothing that another interpreter lacks.
+A process of its own waits for them, because pyverbs holds the interpreter lock in every call. The
+distribution's pyverbs may need the distribution's interpreter (`verbs_python`). This file is also that
+process's program, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -45,11 +44,10 @@ END_S = 2.0
 
 
 class VerbsEventReader:
-    """Waits for a device's events in a process of its own. `fileno` is to be waited on; `read` never
-    blocks."""
+    """Waits for a device's events in a process of its own. Wait on `fileno`; `read` never blocks."""
 
     def __init__(self, device: str, python: str | None = None) -> None:
-        """Start the process. Raises OSError where it cannot be."""
+        """Start the process. Raises OSError if that fails."""
         self.device = device
         self._process = subprocess.Popen(
             [python or sys.executable, str(Path(__file__).resolve()), device],
@@ -61,16 +59,16 @@ class VerbsEventReader:
         assert self._process.stdout is not None  # noqa: S101  # a pipe was asked for
         self._out = self._process.stdout.fileno()
         os.set_blocking(self._out, False)
-        self._rest, self._said = b"", ""
+        self._rest, self._last_line = b"", ""
         self.ended: str | None = None
-        """Why there will be no more events: the process's last line; None while it runs."""
+        """The process's last line once it ended; None while it runs."""
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while there may be news."""
+        """Return the descriptor that is readable after an event."""
         return self._out
 
     def read(self) -> list[str]:
-        """Return the names of the events that have come since the last call."""
+        """Return the names of the events since the last call."""
         found: list[str] = []
         while self.ended is None:
             try:
@@ -79,13 +77,13 @@ class VerbsEventReader:
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                word, _, name = line.decode(errors="replace").partition(" ")
-                if word == "event":
+                kind, _, name = line.decode(errors="replace").partition(" ")
+                if kind == "event":
                     found.append(name)
                 else:
-                    self._said = line.decode(errors="replace").strip()
+                    self._last_line = line.decode(errors="replace").strip()
             if not data:
-                self.ended = self._said or f"ended with {self._process.wait(END_S)}"
+                self.ended = self._last_line or f"ended with {self._process.wait(END_S)}"
         return found
 
     def close(self) -> None:
@@ -102,7 +100,8 @@ class VerbsEventReader:
 
 
 def main(device: str) -> int:
-    """Print a line an event until standard input ends. Returns the exit code: 2 where it cannot wait."""
+    """Print one line per event until the input ends. Returns exit code 2 if it cannot wait for events.
+    """
     try:
         from pyverbs.device import Context
     except ImportError as error:
@@ -114,7 +113,7 @@ def main(device: str) -> int:
     except Exception as error:  # noqa: BLE001  # pyverbs has errors of its own, known only where it is
         print(f"{device}: {error}", flush=True)
         return 2
-    # pyverbs does not tell its descriptor of events: it is the new one that is no device file.
+    # pyverbs does not expose its event descriptor: it is the new one that is no device file
     events = [fd for fd, path in _descriptors().items() if fd not in before and not path.startswith("/dev/")]
     if not events:
         print(f"{device}: no descriptor of events", flush=True)
@@ -133,7 +132,7 @@ def main(device: str) -> int:
 
 
 def _descriptors() -> dict[int, str]:
-    """Return this process's open descriptors and what they are."""
+    """Return this process's open descriptors with their targets."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""Probes other NICs and publishes the samples."""
+"""Probes other NICs over UDP or RDMA datagrams and publishes the measurements."""

@@ -1,12 +1,9 @@
-"""Which ways a NIC's prober looks at for the sake of live flows, how often, and from which source ports.
+"""Plans extra probes along the routes of a NIC's live flows (service tracing, R-Pingmesh).
 
-In: the ways that its flows take, those that probes from each of its ports take, how often these go out
-anyway, the pace that is asked and a cap. Out: turns of single probes that come on top of everything else, and
-the ports that are to be added where no port in use goes a flow's way. Pure.
-
-A flow's way is the peer and the directed links to it, in order. Flows on one way share its probes. What
-probes cross a way anyway counts towards the pace: where that is enough, nothing is added. Where the cap does
-not allow all, ways are lifted to one pace together, the highest that it allows (max-min fair).
+A flow's route is the peer and the ordered links to it; flows on one route share its probes. Probes that cross
+a route anyway count towards the wanted rate, and only the difference is added. If the cap does not allow the
+wanted rate on all routes, each gets the same, highest possible rate (max-min fair). Where no port in use
+takes a flow's route, the plan names spare ports that do. This module is pure.
 """
 
 from __future__ import annotations
@@ -17,25 +14,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["NO_FLOW_TARGETS", "FlowTargets", "PeerRoute", "PathKey", "choose_spare_ports", "max_min_rate_pps", "plan_flow_targets", "schedule_rates_pps"]
+__all__ = [
+    "NO_FLOW_TARGETS",
+    "FlowTargets",
+    "PathKey",
+    "PeerRoute",
+    "choose_spare_ports",
+    "max_min_rate_pps",
+    "plan_flow_targets",
+    "schedule_rates_pps",
+]
 
 Links = tuple[str, ...]
 PathKey = tuple[str, int]
 """Peer, source port."""
 KnownRoutes = Mapping[PathKey, Links]
-"""Of probes from each port to each peer, the links that they take."""
+"""The links that probes of each path take."""
 
-LEAST_SHARE: Final = 0.02
-"""Of the pace: a way that lacks less than that has it."""
-TOGETHER: Final = 4
-"""Ways that share a waking, as far as their paces allow."""
-MOST_TOGETHER: Final = 9
-ROUND_S: Final = 0.25
-"""A round of turns: ways get whole numbers of probes in it, rounded up."""
+MIN_SHARE: Final = 0.02
+"""A route that lacks less than this share of the rate gets no extra probes."""
+ROUTES_PER_SLOT: Final = 4
+"""Routes probed in one wake-up, as far as their rates allow."""
+MAX_ROUTES_PER_SLOT: Final = 9
+PERIOD_S: Final = 0.25
+"""Length of one schedule period; each route gets a whole number of probes in it, rounded up."""
+NS_PER_S: Final = 1e9
 
 
 class PeerRoute(NamedTuple):
-    """Where a flow goes: the peer, and the directed links to it in order."""
+    """A flow's route: the peer and the ordered, directed links to it."""
 
     peer: str
     links: Links
@@ -43,120 +50,131 @@ class PeerRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowTargets:
-    """Turns of single probes. `shots`: of each turn of a round, `per_turn` a turn; None: nobody."""
+    """A periodic schedule of single probes. `probes` lists `per_slot` entries per slot; None sends nothing.
+    """
 
-    turn_ns: float
-    per_turn: int
-    shots: tuple[PathKey | None, ...]
-    pace_pps: float
-    """That every way reaches that has a port; what was asked, or less under the cap."""
+    slot_ns: float
+    per_slot: int
+    probes: tuple[PathKey | None, ...]
+    rate_pps: float
+    """Rate that every route with a port reaches: the wanted one, or less under the cap."""
+
+    @property
+    def period_s(self) -> float:
+        """Length of one period."""
+        return len(self.probes) // max(1, self.per_slot) * self.slot_ns / NS_PER_S
 
     @property
     def pps(self) -> float:
-        """Probes a second, all together."""
-        if not self.shots:
+        """Extra probes per second, all routes together."""
+        if not self.probes:
             return 0.0
-        turns = len(self.shots) // self.per_turn
-        return sum(shot is not None for shot in self.shots) / (turns * self.turn_ns * 1e-9)
+        return sum(path is not None for path in self.probes) / self.period_s
 
     def rates_pps(self) -> dict[PathKey, float]:
-        """Return (peer, port) to probes a second."""
-        turns = len(self.shots) // max(1, self.per_turn)
-        counts = Counter(shot for shot in self.shots if shot is not None)
-        return {shot: count / (turns * self.turn_ns * 1e-9) for shot, count in counts.items()}
+        """Return the extra probes per second of each path."""
+        counts = Counter(path for path in self.probes if path is not None)
+        return {path: count / self.period_s for path, count in counts.items()}
 
 
 NO_FLOW_TARGETS: Final = FlowTargets(0.0, 1, (), math.inf)
 
 
-def schedule_rates_pps(shots: Sequence[PathKey], turn_ns: float, per_turn: int) -> dict[PathKey, float]:
-    """Return (peer, port) to looks a second of a round of turns of `per_turn` looks each."""
-    round_s = len(shots) / per_turn * turn_ns * 1e-9
-    return {shot: count / round_s for shot, count in Counter(shots).items()}
+def schedule_rates_pps(paths: Sequence[PathKey], slot_ns: float, per_slot: int) -> dict[PathKey, float]:
+    """Return the probes per second of each path in a schedule period of `per_slot` paths per slot."""
+    period_s = len(paths) / per_slot * slot_ns / NS_PER_S
+    return {path: count / period_s for path, count in Counter(paths).items()}
 
 
-def max_min_rate_pps(looked_pps: Sequence[float], pace_pps: float, cap_pps: float) -> float:
-    """Return the highest pace, `pace_pps` at most, to which all ways can be lifted by `cap_pps` together.
+def max_min_rate_pps(present_pps: Sequence[float], wanted_pps: float, cap_pps: float) -> float:
+    """Return the highest rate, up to `wanted_pps`, that all routes reach with `cap_pps` extra probes.
 
-    `looked_pps`: looks a second that each way has anyway. Water is poured into a vessel whose floor has these
-    heights: the level is the answer.
+    `present_pps` is the rate of each route without extra probes. This is water filling: pour `cap_pps` into a
+    vessel whose floor has these heights and return the level.
     """
-    if sum(max(0.0, pace_pps - has) for has in looked_pps) <= cap_pps:
-        return pace_pps
-    floor, poured = sorted(looked_pps), 0.0
-    for at, has in enumerate(floor):
+    if sum(max(0.0, wanted_pps - present) for present in present_pps) <= cap_pps:
+        return wanted_pps
+    floor, poured = sorted(present_pps), 0.0
+    for at, present in enumerate(floor):
         above = floor[at + 1] if at + 1 < len(floor) else math.inf
-        room = (above - has) * (at + 1)
-        if poured + room >= cap_pps:
-            return min(pace_pps, has + (cap_pps - poured) / (at + 1))
-        poured += room
-    return pace_pps
+        volume = (above - present) * (at + 1)
+        if poured + volume >= cap_pps:
+            return min(wanted_pps, present + (cap_pps - poured) / (at + 1))
+        poured += volume
+    return wanted_pps
 
 
 def plan_flow_targets(
-    wanted: Iterable[PeerRoute], known: KnownRoutes, rates_pps: Mapping[PathKey, float], pace_pps: float, cap_pps: float
+    wanted: Iterable[PeerRoute],
+    known: KnownRoutes,
+    rates_pps: Mapping[PathKey, float],
+    wanted_pps: float,
+    cap_pps: float,
 ) -> FlowTargets:
-    """Return the turns that bring each wanted way to `pace_pps` looks a second, by `cap_pps` probes a second
-    more at most; the same input gives the same turns.
+    """Return the schedule that lifts each wanted route to `wanted_pps` with at most `cap_pps` extra probes.
 
-    `rates_pps`: how often each (peer, port) goes out anyway. A way that no port goes is left out. Of several
-    ports on one way, the one that goes out most often already is taken. Probes of a way are spread evenly
-    over a round, and ways over turns so that those with links in common are apart.
+    `rates_pps` holds the present rate of each path. A route that no port takes is left out. Of several ports
+    on one route, the one with the highest present rate is used. The probes of a route are spread evenly over
+    the period, and routes with common links go into different slots. Equal input gives an equal schedule.
     """
-    found: dict[PeerRoute, list[PathKey]] = {}
-    for way in sorted(set(wanted)):
-        shots = sorted(shot for shot, links in known.items() if shot[0] == way.peer and links == way.links)
-        if shots and way.links:
-            found[way] = shots
-    has = {way: sum(rates_pps.get(shot, 0.0) for shot in shots) for way, shots in found.items()}
-    pace_pps = max_min_rate_pps(list(has.values()), pace_pps, cap_pps)
-    lacks = {
-        way: pace_pps - looked for way, looked in has.items() if pace_pps - looked > LEAST_SHARE * pace_pps
+    ports = _ports_by_route(wanted, known)
+    present_pps = {route: sum(rates_pps.get(path, 0.0) for path in paths) for route, paths in ports.items()}
+    rate_pps = max_min_rate_pps(list(present_pps.values()), wanted_pps, cap_pps)
+    lacking_pps = {
+        route: rate_pps - present
+        for route, present in present_pps.items()
+        if rate_pps - present > MIN_SHARE * rate_pps
     }
-    if not lacks:
+    if not lacking_pps:
         return NO_FLOW_TARGETS
-    counts = {way: math.ceil(lack * ROUND_S - 1e-9) for way, lack in lacks.items()}
-    # rounding up must not break the cap: then the round takes longer
-    round_s = max(ROUND_S, sum(counts.values()) / cap_pps)
-    shot_of = {way: max(found[way], key=lambda shot: (rates_pps.get(shot, 0.0), -shot[1])) for way in lacks}
-    turns = _turns_for(list(counts.values()))
-    while (per_turn := max(map(len, plan := _laid(counts, turns)))) > MOST_TOGETHER:
-        turns *= 2
-    laid: list[PathKey | None] = []
-    for ways in plan:
-        laid += [shot_of[way] for way in ways] + [None] * (per_turn - len(ways))
-    return FlowTargets(round_s * 1e9 / turns, per_turn, tuple(laid), pace_pps)
+    counts = {route: math.ceil(lack * PERIOD_S - 1e-9) for route, lack in lacking_pps.items()}
+    # counts are rounded up, so a longer period keeps the cap
+    period_s = max(PERIOD_S, sum(counts.values()) / cap_pps)
+    path_of = {
+        route: max(ports[route], key=lambda path: (rates_pps.get(path, 0.0), -path[1]))
+        for route in lacking_pps
+    }
+    slots = max(max(counts.values()), -(-sum(counts.values()) // ROUTES_PER_SLOT))
+    while (per_slot := max(map(len, plan := _spread(counts, slots)))) > MAX_ROUTES_PER_SLOT:
+        slots *= 2
+    probes: list[PathKey | None] = []
+    for routes in plan:
+        probes += [path_of[route] for route in routes] + [None] * (per_slot - len(routes))
+    return FlowTargets(period_s * NS_PER_S / slots, per_slot, tuple(probes), rate_pps)
 
 
-def _turns_for(counts: Sequence[int]) -> int:
-    """Return into how many turns a round falls."""
-    return max(max(counts), -(-sum(counts) // TOGETHER))
+def _ports_by_route(wanted: Iterable[PeerRoute], known: KnownRoutes) -> dict[PeerRoute, list[PathKey]]:
+    found: dict[PeerRoute, list[PathKey]] = {}
+    for route in sorted(set(wanted)):
+        paths = sorted(path for path, links in known.items() if (path[0], links) == route)
+        if paths and route.links:
+            found[route] = paths
+    return found
 
 
-def _laid(counts: Mapping[PeerRoute, int], turns: int) -> list[list[PeerRoute]]:
-    """Return the ways of each turn of a round: each way's in even steps, none twice in a turn.
+def _spread(counts: Mapping[PeerRoute, int], slots: int) -> list[list[PeerRoute]]:
+    """Distribute routes over the slots of a period: each at even steps, at most once per slot.
 
-    The step from one to the next of a way's `n` is turns/n, rounded down or up; where they begin is chosen so
-    that turns are equally full, and of equally full ones those whose ways have fewest links in common.
+    The step between a route's n probes is slots/n, rounded down or up. Its first slot is chosen to fill slots
+    evenly; among equally full slots, the one whose routes share the fewest links is taken.
     """
-    plan: list[list[PeerRoute]] = [[] for _ in range(turns)]
-    crossed: list[Counter[str]] = [Counter() for _ in range(turns)]
-    for way in sorted(counts, key=lambda way: (-counts[way], way)):
-        count = counts[way]
-        inside = way.links[1:-1]
+    plan: list[list[PeerRoute]] = [[] for _ in range(slots)]
+    links_in_slot: list[Counter[str]] = [Counter() for _ in range(slots)]
+    for route in sorted(counts, key=lambda route: (-counts[route], route)):
+        count = counts[route]
+        inner_links = route.links[1:-1]
 
         def places(begin: int, count: int = count) -> list[int]:
-            return [(begin + each * turns // count) % turns for each in range(count)]
+            return [(begin + each * slots // count) % slots for each in range(count)]
 
-        def cost(begin: int) -> tuple[int, int, int]:
-            at = places(begin)
-            shared = sum(crossed[turn][link] for turn in at for link in inside)  # noqa: B023  # used at once
-            return max(len(plan[turn]) for turn in at), shared, begin
+        def cost(begin: int, inner_links: Links = inner_links) -> tuple[int, int, int]:
+            used = places(begin)  # called before the loop goes on
+            shared = sum(links_in_slot[slot][link] for slot in used for link in inner_links)
+            return max(len(plan[slot]) for slot in used), shared, begin
 
-        best = places(min(range(-(-turns // count)), key=cost))
-        for turn in best:
-            plan[turn].append(way)
-            crossed[turn].update(inside)
+        for slot in places(min(range(-(-slots // count)), key=cost)):
+            plan[slot].append(route)
+            links_in_slot[slot].update(inner_links)
     return plan
 
 
@@ -167,30 +185,33 @@ def choose_spare_ports(
     current: Sequence[int],
     taken: Iterable[int],
 ) -> list[int]:
-    """Return the ports for the spare paths, in the order of `current`; one that serves nobody stays until its
-    place is needed.
+    """Return the ports of the spare paths, in the order of `current`.
 
-    `known`: of the ports that are probed from anyway, which are none of the answer, and so serve no way that
-    needs another; `candidates`: port to peer to links, of all that were traced; `taken`: ports that are in
-    use. Greedy: the port that goes most ways that still lack one, a current one first.
+    `known` holds the routes of the regular ports, `candidates` the traced links by port and peer, `taken` the
+    ports in use. The choice is greedy: the port that takes the most missing routes is added, a current one
+    first. A port that serves no route stays until its place is needed.
     """
     served = {(peer, links) for (peer, _), links in known.items()}
-    lacking = {way for way in wanted if way.links and (way.peer, way.links) not in served}
-    out = set(taken)
+    missing = {route for route in wanted if route.links and (route.peer, route.links) not in served}
+    in_use = set(taken)
 
-    def serves(port: int) -> set[PeerRoute]:
-        of = candidates.get(port, {})
-        return {way for way in lacking if of.get(way.peer) == way.links}
+    def routes_by(port: int) -> set[PeerRoute]:
+        traced = candidates.get(port, {})
+        return {route for route in missing if traced.get(route.peer) == route.links}
 
     chosen: list[int] = []
-    ports = [port for port in candidates if port not in out]
-    while lacking and len(chosen) < len(current):
+    ports = [port for port in candidates if port not in in_use]
+    while missing and len(chosen) < len(current):
         free = [port for port in ports if port not in chosen]
-        best = max(free, key=lambda port: (len(serves(port)), port in current, -port), default=None)
-        if best is None or not (ways := serves(best)):
+        best = max(free, key=lambda port: (len(routes_by(port)), port in current, -port), default=None)
+        if best is None or not (routes := routes_by(best)):
             break
         chosen.append(best)
-        lacking -= ways
+        missing -= routes
+    return _replace_unused(current, chosen)
+
+
+def _replace_unused(current: Sequence[int], chosen: Sequence[int]) -> list[int]:
     fresh = [port for port in chosen if port not in current]
     result = list(current)
     for at, port in enumerate(current):

@@ -1,4 +1,4 @@
-"""The fleet's probe key: 16 or 32 random bytes in a file of its owner's."""
+"""Reads the fleet's probe key: 16 or 32 random bytes in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ KEY_BYTES = (16, 32)
 
 
 class KeyFileError(ValueError):
-    """The key file cannot be used; one line says why."""
+    """The key file cannot be used; the text is one line."""
 
 
 def read_key(path: Path) -> bytes:
-    """Return the key in `path`: raw bytes, or the same in hexadecimal. Raises KeyFileError."""
+    """Return the key in `path`, stored as raw bytes or in hexadecimal. Raises KeyFileError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -27,7 +27,7 @@ def read_key(path: Path) -> bytes:
             raise KeyFileError(f"key_file {path}: not a regular file")
         if state.st_mode & 0o077:
             mode = stat.S_IMODE(state.st_mode)
-            raise KeyFileError(f"key_file {path}: mode {mode:04o}, expected 0600: others could read the key")
+            raise KeyFileError(f"key_file {path}: mode {mode:04o}, expected 0600, others could read the key")
         if state.st_uid not in (os.geteuid(), 0):
             raise KeyFileError(f"key_file {path}: belongs to user {state.st_uid}, expected {os.geteuid()}")
         data = os.read(fd, 256)

@@ -1,8 +1,8 @@
-"""From a NIC's prober to the host's actuator, at once: which of its paths are dead, and which live.
+"""Reports dead and living paths from a NIC's prober to the host's flow actuator, soon after a loss.
 
-In: the probe engine's evidence, the links that its paths were traced over. Out: `PathStatusReport`s on the
-actuator's datagram socket, soon after a loss: who hears of all paths of a host knows sooner which link is
-dead than any one path does. Never blocks: nobody there, or one who does not read, is told the next time.
+The report is a datagram on the actuator's Unix socket. The actuator sees all paths of a host, so it can
+localise a dead link faster than any single path. Sending never blocks. A report that cannot be delivered is
+dropped, because the next one repeats its content.
 """
 
 from __future__ import annotations
@@ -19,158 +19,162 @@ from typing import Any, Final
 from native.core.probe import PathEvidence
 from schemas import codec
 
-__all__ = ["DEAD_LOSS_STREAK", "PathStatusTracker", "PathStatusReporter"]
+__all__ = ["DEAD_LOSS_STREAK", "PathStatusReporter", "PathStatusTracker"]
 
 DEAD_LOSS_STREAK: Final = 3
-"""Requests without an answer, one after the other, that make a path dead."""
-SOON_NS: Final = 5_000_000
-LATE_NS: Final = 40_000_000
-"""While requests get lost, the next word comes after the first of these at first, each time after twice as
-long, up to the second: a host hears of a death thrice within 40 ms, and of what lasts without end seldom."""
-CALM_NS: Final = 1_000_000_000
-LINKS_NS: Final = 1_000_000_000
-"""How long the links of a path that lives are taken to be what they were."""
-LOSING_MOST: Final = 1000
-"""Paths of which one word tells that they lose, the last ones: all of a dead NIC's fit into no datagram."""
-SEND_BYTES: Final = 1 << 20
+"""A path is dead after this many consecutive requests without an answer."""
+FIRST_GAP_NS: Final = 5_000_000
+MAX_GAP_NS: Final = 40_000_000
+"""While requests are lost, the gap between reports doubles from the first value to the second. A dead path is
+thus reported three times within 40 ms, and a lasting loss seldom."""
+HEARTBEAT_NS: Final = 1_000_000_000
+LINKS_MAX_AGE_NS: Final = 1_000_000_000
+"""The links of a living path are read again after this time."""
+MAX_LOSING_PATHS: Final = 1000
+"""Losing paths in one report, the latest first: all paths of a dead NIC exceed a datagram."""
+SEND_BUFFER_BYTES: Final = 1 << 20
 
 Record = dict[str, Any]
 LinksOf = Callable[[str, int], Sequence[str]]
+PathKey = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Way:
+class _Path:
     loss_streak: int = 0
     answered_ns: int | None = None
     first_lost_ns: int | None = None
     last_lost_ns: int | None = None
     links: tuple[str, ...] = ()
-    """As they were while it lived: a trace of a dead path ends where it is dead."""
-    links_ns: int = -LINKS_NS
+    """Links from before the loss: the trace of a dead path ends at the dead link."""
+    links_ns: int = -LINKS_MAX_AGE_NS
 
     @property
-    def dead(self) -> bool:
+    def is_dead(self) -> bool:
         return self.loss_streak >= DEAD_LOSS_STREAK
+
+    def update(self, seen: PathEvidence, now_ns: int) -> None:
+        """Add the engine's evidence since the last call."""
+        if seen.answered:
+            self.answered_ns = now_ns - max(0, seen.answered_age_ns)
+        if seen.loss_streak and seen.lost:
+            if self.first_lost_ns is None or seen.loss_streak <= seen.lost:
+                self.first_lost_ns = now_ns - max(0, seen.first_lost_age_ns)
+            self.last_lost_ns = now_ns - max(0, seen.last_lost_age_ns)
+        elif not seen.loss_streak:
+            self.first_lost_ns = self.last_lost_ns = None
+        self.loss_streak = seen.loss_streak
 
 
 @dataclass(slots=True)
 class PathStatusTracker:
-    """What is known of one NIC's paths, and when to tell it. Pure: it is told the time (ns, monotonic).
+    """Tracks the state of one NIC's paths and decides when to report. Pure; times are monotonic ns.
 
-    A word holds the paths that lose and, for each link of theirs, the path across it that was answered last:
-    no other path says more about what is dead. One without paths says that nothing gets lost.
+    A report contains the losing paths and, for each of their links, the path across it that was answered
+    last: no other path narrows down the dead link further. A report without paths means that nothing is lost.
     """
 
     nic: str
     run: int
     links_of: LinksOf
-    _ways: dict[tuple[str, int], _Way] = field(default_factory=dict)
-    _told_ns: int = -CALM_NS
+    _paths: dict[PathKey, _Path] = field(default_factory=dict)
+    _reported_ns: int = -HEARTBEAT_NS
     _gap_ns: int = 0
-    """Between this word and the next while requests get lost; 0: none was lost by the last word."""
+    """Gap to the next report while requests are lost; 0 if the last report had no loss."""
 
-    def take(self, ways: Iterable[PathEvidence], now_ns: int) -> Record | None:
-        """Take what the engine saw; return the `PathStatusReport` that is due, None where none is."""
-        for news in ways:
-            way = self._ways.get((news.peer, news.path))
-            if way is None:
-                way = self._ways[(news.peer, news.path)] = _Way()
-            if news.answered:
-                way.answered_ns = now_ns - max(0, news.answered_age_ns)
-            if news.loss_streak and news.lost:
-                if way.first_lost_ns is None or news.loss_streak <= news.lost:
-                    way.first_lost_ns = now_ns - max(0, news.first_lost_age_ns)
-                way.last_lost_ns = now_ns - max(0, news.last_lost_age_ns)
-            elif not news.loss_streak:
-                way.first_lost_ns = way.last_lost_ns = None
-            way.loss_streak = news.loss_streak
-        losing = {path: way for path, way in self._ways.items() if way.loss_streak}
+    def update(self, evidence: Iterable[PathEvidence], now_ns: int) -> Record | None:
+        """Add the engine's evidence; return the status report if one is due."""
+        for seen in evidence:
+            self._paths.setdefault((seen.peer, seen.path), _Path()).update(seen, now_ns)
+        losing = {key: path for key, path in self._paths.items() if path.loss_streak}
         if losing:
-            due = now_ns >= self._told_ns + self._gap_ns
-            gap_ns = min(LATE_NS, max(SOON_NS, 2 * self._gap_ns))
+            is_due = now_ns >= self._reported_ns + self._gap_ns
+            gap_ns = min(MAX_GAP_NS, max(FIRST_GAP_NS, 2 * self._gap_ns))
         else:
-            due, gap_ns = self._gap_ns > 0 or now_ns >= self._told_ns + CALM_NS, 0
-        if not due:
+            is_due, gap_ns = self._gap_ns > 0 or now_ns >= self._reported_ns + HEARTBEAT_NS, 0
+        if not is_due:
             return None
-        self._told_ns, self._gap_ns = now_ns, gap_ns
-        rows = [self._row(*path, way, now_ns) for path, way in self._telling(losing, now_ns)]
+        self._reported_ns, self._gap_ns = now_ns, gap_ns
+        rows = [_row(*key, path, now_ns) for key, path in self._selected(losing, now_ns)]
         return {"nic": self.nic, "run": self.run, "monotonic_ns": now_ns, "paths": rows}
 
-    def forget(self, peers: Iterable[str]) -> None:
-        """Keep the paths to these peers alone."""
+    def keep_only(self, peers: Iterable[str]) -> None:
+        """Drop the paths to all other peers."""
         kept = set(peers)
-        for path in [path for path in self._ways if path[0] not in kept]:
-            del self._ways[path]
+        for key in [key for key in self._paths if key[0] not in kept]:
+            del self._paths[key]
 
-    def _telling(
-        self, losing: Mapping[tuple[str, int], _Way], now_ns: int
-    ) -> Iterable[tuple[tuple[str, int], _Way]]:
-        """Return the paths of a word: those that lose, and who speaks for their links."""
+    def _selected(self, losing: Mapping[PathKey, _Path], now_ns: int) -> Iterable[tuple[PathKey, _Path]]:
+        """Return the paths of a report: the losing ones and the latest answered one per suspected link."""
         if not losing:
             return ()
-        if len(losing) > LOSING_MOST:
-            last = sorted(losing, key=lambda path: losing[path].last_lost_ns or 0)[-LOSING_MOST:]
-            losing = {path: losing[path] for path in last}
+        if len(losing) > MAX_LOSING_PATHS:
+            latest = sorted(losing, key=lambda key: losing[key].last_lost_ns or 0)[-MAX_LOSING_PATHS:]
+            losing = {key: losing[key] for key in latest}
         suspects: set[str] = set()
-        for path, way in losing.items():
-            way.links = way.links or tuple(self.links_of(*path))
-            suspects.update(way.links)
-        newest: dict[str, tuple[int, tuple[str, int]]] = {}
-        for path, way in self._ways.items():
-            if way.answered_ns is None:
+        for key, path in losing.items():
+            path.links = path.links or tuple(self.links_of(*key))
+            suspects.update(path.links)
+        selected = self._latest_answered(suspects, now_ns) | losing.keys()
+        return [(key, self._paths[key]) for key in sorted(selected)]
+
+    def _latest_answered(self, suspects: set[str], now_ns: int) -> set[PathKey]:
+        newest: dict[str, tuple[int, PathKey]] = {}
+        for key, path in self._paths.items():
+            if path.answered_ns is None:
                 continue
-            if not way.loss_streak and now_ns >= way.links_ns + LINKS_NS:
-                way.links, way.links_ns = tuple(self.links_of(*path)) or way.links, now_ns
-            for link in suspects.intersection(way.links):
-                if link not in newest or way.answered_ns > newest[link][0]:
-                    newest[link] = way.answered_ns, path
-        told = {path for _, path in newest.values()} | losing.keys()
-        return [(path, self._ways[path]) for path in sorted(told)]
+            if not path.loss_streak and now_ns >= path.links_ns + LINKS_MAX_AGE_NS:
+                path.links, path.links_ns = tuple(self.links_of(*key)) or path.links, now_ns
+            for link in suspects.intersection(path.links):
+                if link not in newest or path.answered_ns > newest[link][0]:
+                    newest[link] = path.answered_ns, key
+        return {key for _, key in newest.values()}
 
-    def _row(self, peer: str, path: int, way: _Way, now_ns: int) -> Record:
-        def age_ns(at_ns: int | None) -> int | None:
-            return None if at_ns is None else max(0, now_ns - at_ns)
 
-        return {
-            "peer": peer,
-            "path": path,
-            "dead": way.dead,
-            "loss_streak": way.loss_streak,
-            "answered_age_ns": age_ns(way.answered_ns),
-            "first_lost_age_ns": age_ns(way.first_lost_ns),
-            "last_lost_age_ns": age_ns(way.last_lost_ns),
-            "links": list(way.links),
-            "back_links": [],
-        }
+def _row(peer: str, port: int, path: _Path, now_ns: int) -> Record:
+    def age_ns(at_ns: int | None) -> int | None:
+        return None if at_ns is None else max(0, now_ns - at_ns)
+
+    return {
+        "peer": peer,
+        "path": port,
+        "dead": path.is_dead,
+        "loss_streak": path.loss_streak,
+        "answered_age_ns": age_ns(path.answered_ns),
+        "first_lost_age_ns": age_ns(path.first_lost_ns),
+        "last_lost_age_ns": age_ns(path.last_lost_ns),
+        "links": list(path.links),
+        "back_links": [],
+    }
 
 
 class PathStatusReporter:
-    """Tells the actuator at `path`."""
+    """Sends the tracker's reports to the flow actuator's socket at `path`."""
 
-    def __init__(self, path: Path, book: PathStatusTracker) -> None:
-        self._path, self._book = path, book
+    def __init__(self, path: Path, tracker: PathStatusTracker) -> None:
+        self._path, self._tracker = path, tracker
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self.sent = 0
 
-    def tell(self, ways: Iterable[PathEvidence]) -> None:
-        """Take what the engine saw, and tell what is due."""
-        word = self._book.take(ways, time.monotonic_ns())
-        if word is None:
+    def update(self, evidence: Iterable[PathEvidence]) -> None:
+        """Add the engine's evidence and send a report if one is due."""
+        report = self._tracker.update(evidence, time.monotonic_ns())
+        if report is None:
             return
-        data = codec.encode("PathStatusReport", word)
-        with contextlib.suppress(OSError):  # nobody there, or too much waits: the next word says it again
+        data = codec.encode("PathStatusReport", report)
+        with contextlib.suppress(OSError):  # no receiver, or its queue is full: the next report repeats this
             directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:  # an address holds 107 bytes; paths here may be longer
+            try:  # a socket address holds 107 bytes, and paths here may be longer
                 self._socket.sendto(data, f"/proc/self/fd/{directory}/{self._path.name}")
                 self.sent += 1
             finally:
                 os.close(directory)
 
-    def forget(self, peers: Iterable[str]) -> None:
-        """Keep the paths to these peers alone."""
-        self._book.forget(peers)
+    def keep_only(self, peers: Iterable[str]) -> None:
+        """Drop the paths to all other peers."""
+        self._tracker.keep_only(peers)
 
     def close(self) -> None:
         """Close the socket."""

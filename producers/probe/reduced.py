@@ -1,7 +1,8 @@
-"""`probes.publish = reduced`: a prober fits its own windows and publishes figures instead of samples.
+"""Reduces a prober's samples to fits and delays per window (`probes.publish = reduced`).
 
-In: the prober's batches with their log time, and the newest `ClockOffsets`. Out: the `ClockFits` and
-`PathDelays` that a map worker would make of the same samples, with the NIC itself as source. Knows no Kafka.
+The result is the same `ClockFits` and `PathDelays` that a map worker would compute, with the NIC as its own
+source. The inputs are the prober's batches with their log time and the newest `ClockOffsets`. This module
+knows no Kafka.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ HOLDOVER_NS: Final = 60_000_000_000
 FRESH_NS: Final = 10_000_000_000
 JUMP_FLOOR_NS: Final = 100_000
 JUMP_RATE: Final = 1e-3
-"""What a clock may do against the system clock between two flushes: the floor, and this share of the time."""
+"""A clock's change against the system clock between two flushes is a jump above the floor plus this share of
+the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    line: ClockLine
+class _ClockState:
+    model: ClockLine
     state: str
     window: int
     end_log_ns: int
@@ -39,17 +41,16 @@ class _Known:
 
 @dataclass(slots=True)
 class ClockView:
-    """The newest line of every clock, from `ClockOffsets` in any order."""
+    """The newest model of every clock, from `ClockOffsets` in any order."""
 
     log_offset_ns: int = 0
     """Fabric time minus log append time."""
     window_ns: int = 1_000_000_000
     _newest_window: int = -1
-    _clocks: dict[str, _Known] = field(default_factory=dict)
+    _clocks: dict[str, _ClockState] = field(default_factory=dict)
 
-    def take(self, record: Record, append_ns: int = MAX_NS) -> None:
-        """Note one `ClockOffsets` record that the log took at `append_ns`. Raises BadRecord for what no
-        solver makes."""
+    def update(self, record: Record, append_ns: int = MAX_NS) -> None:
+        """Apply a `ClockOffsets` record appended at `append_ns`. Raises BadRecord for an implausible one."""
         record, _ = sound_offsets(record, append_ns, self.window_ns)
         if record["window"] >= self._newest_window:
             self._newest_window = record["window"]
@@ -58,27 +59,29 @@ class ClockView:
         for clock in record["clocks"]:
             known = self._clocks.get(clock["clock"])
             if known is None or known.window <= record["window"]:
-                line = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
-                self._clocks[clock["clock"]] = _Known(line, clock["state"], record["window"], end_log_ns)
+                model = ClockLine(clock["at_ns"], clock["offset_ns"], clock["drift_ppb"], clock["bound_ns"])
+                self._clocks[clock["clock"]] = _ClockState(
+                    model, clock["state"], record["window"], end_log_ns
+                )
 
     def state(self, clock: str, log_ns: int) -> str:
-        """Return SYNCED, HOLDOVER or UNSYNCED: how far `clock` can be trusted at this log time."""
+        """Return SYNCED, HOLDOVER or UNSYNCED for a clock at this log time."""
         known = self._clocks.get(clock)
         if known is None or known.state == "UNSYNCED" or log_ns - known.end_log_ns > HOLDOVER_NS:
             return "UNSYNCED"
         return "SYNCED" if known.state == "SYNCED" and log_ns - known.end_log_ns < FRESH_NS else "HOLDOVER"
 
-    def lines(self, clock_of: Mapping[str, str], log_ns: int) -> dict[str, ClockLine]:
-        """Return NIC to clock line for those NICs of `clock_of` (NIC to clock) whose clock can be used."""
+    def models(self, clock_of: Mapping[str, str], log_ns: int) -> dict[str, ClockLine]:
+        """Return clock models by NIC, for the NICs of `clock_of` (NIC to clock) with a usable clock."""
         return {
-            nic: self._clocks[clock].line
+            nic: self._clocks[clock].model
             for nic, clock in clock_of.items()
             if self.state(clock, log_ns) != "UNSYNCED"
         }
 
 
 class Reducer:
-    """One prober's open window. `add` returns the records of each window that it closes."""
+    """The open window of one prober. `add` returns the records of each window that it closes."""
 
     def __init__(self, nic: str, shard: str, clock: str, window_ns: int, view: ClockView) -> None:
         self._nic, self._shard, self._clock = nic, shard, clock
@@ -94,9 +97,9 @@ class Reducer:
     def add(
         self, batch: ProbeColumns, log_ns: int, clock_of: Mapping[str, str]
     ) -> tuple[list[Record], list[Record]]:
-        """Take a batch published at `log_ns`; return (`ClockFits`, `PathDelays`) of the window it closed.
+        """Add a batch published at `log_ns`; return (`ClockFits`, `PathDelays`) of the window that it closed.
 
-        `clock_of`: NIC to the name of its clock, for the peers. Windows never run back.
+        `clock_of` maps each peer to the name of its clock. Windows never go back.
         """
         window = max(log_ns // self._window_ns, self._window)
         closed: tuple[list[Record], list[Record]] = ([], [])
@@ -116,14 +119,14 @@ class Reducer:
         return closed
 
     def close(self, clock_of: Mapping[str, str]) -> tuple[list[Record], list[Record]]:
-        """Return the open window's records and open an empty one; nothing where no batch was taken."""
+        """Return the open window's records and open an empty one; nothing if it has no batch."""
         if not self._batches:
             return [], []
         start_ns = self._window * self._window_ns
         log_ns = start_ns + self._window_ns
-        lines = self._view.lines({**clock_of, self._nic: self._clock}, log_ns)
+        models = self._view.models({**clock_of, self._nic: self._clock}, log_ns)
         fits = self._clock_fits(self._samples.fit())
-        delays = self._path_delays(self._samples.delays(lines.get(self._nic), lines), start_ns)
+        delays = self._path_delays(self._samples.delays(models.get(self._nic), models), start_ns)
         self._samples = NicWindow(self._nic)
         self._batches = self._lost = self._step_ns = 0
         return fits, delays

@@ -1,124 +1,129 @@
-"""Takes the turns that the solve stage lays for a NIC's prober: when to send, and where to.
+"""Follows the probe schedule of a NIC: when its prober sends, and to which paths.
 
-In: `ProbeSchedule` of this NIC, the engine's clocks. Out: turns on the engine's own time. A plan that would have
-it send faster than its settings say is refused.
+The schedule (`ProbeSchedule`) is in fabric time; the engine needs its own clock. A schedule that would probe
+faster than the settings allow is refused.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from native.core.probe import Engine
 from producers.probe.flow_targets import PathKey, schedule_rates_pps
 from producers.settings import ProbeSettings
 
-__all__ = ["ScheduleFollower", "fabric_time_ns", "slot_of", "schedule_error", "schedule_paths"]
+__all__ = ["ScheduleFollower", "fabric_time_ns", "schedule_error", "schedule_paths", "slot_of"]
 
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
-FASTER: Final = 0.99
-"""Share of the own time from turn to turn from which on another's is the same, rounded."""
-MOST_WAYS: Final = 1 << 16
-FARTHEST_NS: Final = 86_400 * 1_000_000_000 * 366
-"""Turns that began longer ago are nobody's."""
+MIN_SLOT_SHARE: Final = 0.99
+"""A schedule's slots may be shorter than the prober's own by this factor, which covers rounding."""
+MAX_PATHS: Final = 1 << 16
+MAX_AGE_NS: Final = 86_400 * 1_000_000_000 * 366
+"""A schedule that begins further away in time than this comes from a wrong clock."""
+MAX_SLOT_NS: Final = 1e12
+MAX_OFFSET_NS: Final = 4e18
+MAX_DRIFT_PPB: Final = 1e8
 
 
 def slot_of(settings: ProbeSettings) -> tuple[int, int]:
-    """Return (ns from turn to turn, paths in each) that makes `rate_pps`; zeros where no turns are taken."""
-    if not settings.turns:
+    """Return (ns per slot, paths per slot) that give `rate_pps`; zeros if schedules are switched off."""
+    if not settings.scheduled:
         return 0, 0
     probes = (2 if settings.spacing_ns else 1) + settings.singles
     return max(1000, round(1e9 * probes / settings.rate_pps)), 1 + settings.singles
 
 
-def schedule_error(record: Record, pace: tuple[int, int]) -> str:
-    """Return why a prober of that pace cannot take a `ProbeSchedule`; empty where it can."""
-    count, shots = len(record["path"]), record["probes_per_slot"]
-    if not 1 <= shots <= pace[1]:
-        return f"{shots} paths in a turn, expected 1 to {pace[1]}"
-    if not FASTER * pace[0] <= record["slot_ns"] <= 1e12:
-        return f"{record['slot_ns']} ns from turn to turn, expected {pace[0]} at least"
-    if not 0 < count <= MOST_WAYS or count != len(record["peer"]) or count % shots:
-        return f"{count} paths of {len(record['peer'])} peers, {shots} a turn, expected whole turns"
-    if not (min(record["peer"]) >= 0 and max(record["peer"]) < len(record["peers"])):
-        return f"peer {max(record['peer'])}, expected below {len(record['peers'])}"
-    if not (abs(record["offset_ns"]) < 4e18 and abs(record["drift_ppb"]) < 1e8):
-        return f"offset {record['offset_ns']} ns, drift {record['drift_ppb']} ppb: no clock is there"
+def schedule_error(record: Record, slot: tuple[int, int]) -> str:
+    """Return why a prober with this slot cannot follow a `ProbeSchedule`; empty if it can."""
+    count, per_slot = len(record["path"]), record["probes_per_slot"]
+    peers = record["peer"]
+    if not 1 <= per_slot <= slot[1]:
+        return f"{per_slot} paths per slot, expected 1 to {slot[1]}"
+    if not MIN_SLOT_SHARE * slot[0] <= record["slot_ns"] <= MAX_SLOT_NS:
+        return f"{record['slot_ns']} ns per slot, expected {slot[0]} or more"
+    if not 0 < count <= MAX_PATHS or count != len(peers) or count % per_slot:
+        return f"{count} paths of {len(peers)} peers, {per_slot} per slot, expected complete slots"
+    if not (min(peers) >= 0 and max(peers) < len(record["peers"])):
+        return f"peer {max(peers)}, expected below {len(record['peers'])}"
+    if not (abs(record["offset_ns"]) < MAX_OFFSET_NS and abs(record["drift_ppb"]) < MAX_DRIFT_PPB):
+        return f"offset {record['offset_ns']} ns, drift {record['drift_ppb']} ppb: outside any clock's range"
     return ""
 
 
-def schedule_paths(record: Record) -> list[tuple[str, int]]:
-    """Return (peer, source port) of each shot of a round of a `ProbeSchedule` that was not refused."""
+def schedule_paths(record: Record) -> list[PathKey]:
+    """Return (peer, source port) of each probe of one period of a valid `ProbeSchedule`."""
     return [(record["peers"][at], path) for at, path in zip(record["peer"], record["path"], strict=True)]
 
 
 def fabric_time_ns(record: Record, clock_ns: int) -> int:
-    """Return fabric time at a reading of the NIC's clock, by the line that a `ProbeSchedule` carries."""
+    """Return fabric time at a reading of the NIC's clock, by the clock model in a `ProbeSchedule`."""
     since_ns = clock_ns - record["clock_at_ns"]
     offset_ns: float = record["offset_ns"] + 1e-9 * record["drift_ppb"] * since_ns
     return clock_ns + round(offset_ns)
 
 
 class ScheduleFollower:
-    """The turns of one engine. `keep` is to be called several times a second."""
+    """Keeps one engine on its probe schedule. Call `refresh` several times per second."""
 
-    def __init__(self, engine: Engine, nic: str, pace: tuple[int, int]) -> None:
-        self.engine, self.nic, self.pace = engine, nic, pace
+    def __init__(self, engine: Engine, nic: str, slot: tuple[int, int]) -> None:
+        self.engine, self.nic, self.slot = engine, nic, slot
         self.refused = 0
-        """Plans that were not taken."""
+        """Number of refused schedules."""
         self._record: Record | None = None
-        self._ways: list[tuple[str, int]] = []
-        self._of: tuple[Any, ...] | None = None
-        """What the engine's turns were made of."""
+        self._paths: Sequence[PathKey] = ()
+        self._applied: tuple[Any, ...] | None = None
+        """Schedule, ports and peers that the engine's slots were computed from."""
 
     @property
-    def taken(self) -> bool:
-        """Whether the engine probes by turns."""
-        return self._of is not None
+    def is_active(self) -> bool:
+        """True if the engine follows a schedule."""
+        return self._applied is not None
 
     def rates_pps(self) -> dict[PathKey, float]:
-        """Return (peer, source port) to looks a second of the plan that is followed; empty where none is."""
-        if self._of is None or self._record is None:
+        """Return the probe rate of each (peer, source port) in the active schedule; empty without one."""
+        if self._applied is None or self._record is None:
             return {}
-        return schedule_rates_pps(self._ways, self._record["slot_ns"], self._record["probes_per_slot"])
+        return schedule_rates_pps(self._paths, self._record["slot_ns"], self._record["probes_per_slot"])
 
-    def take(self, nic: str, record: Record | None, append_ms: int) -> None:
-        """Take one message of `fabric.probe-schedules`; None: there is no plan any more."""
+    def on_schedule(self, nic: str, record: Record | None, append_ms: int) -> None:
+        """Receive a message of the schedule topic; None removes the schedule."""
         if nic != self.nic:
             return
         if record is not None:
-            why = schedule_error(record, self.pace)
-            if why:
-                self._refuse(why)
+            error = schedule_error(record, self.slot)
+            if error:
+                self._refuse(error)
                 return
-            self._ways = schedule_paths(record)
+            self._paths = schedule_paths(record)
         self._record = record
 
-    def _refuse(self, why: str) -> None:
-        self.refused += 1
-        _log.warning("%s: turns refused: %s", self.nic, why)
-
-    def keep(self) -> None:
-        """Keep the engine's turns where the plan has them: clocks move apart, peers and ports change."""
+    def refresh(self) -> None:
+        """Align the engine's slots with the schedule, as clocks drift and peers and ports change."""
         record = self._record
         if record is None:
-            if self._of is not None:
+            if self._applied is not None:
                 self.engine.set_schedule(0, 1e9, 1, ())
-                self._of = None
+                self._applied = None
             return
         clock_ns, monotonic_ns = self.engine.clock_now()
         since_ns = fabric_time_ns(record, clock_ns) - record["begin_ns"]
-        if abs(since_ns) > FARTHEST_NS:
-            self._refuse(f"turns began {since_ns} ns ago, expected within {FARTHEST_NS} ns of now")
+        if abs(since_ns) > MAX_AGE_NS:
+            self._refuse(f"it began {since_ns} ns ago, expected within {MAX_AGE_NS} ns of now")
             self._record = None
             return
-        at_ns = monotonic_ns - since_ns
-        of = (record["planned_ns"], self.engine.all_ports, tuple(peer.nic for peer in self.engine.peers))
-        if of == self._of:
-            self.engine.shift_schedule(at_ns)
+        begin_ns = monotonic_ns - since_ns
+        inputs = (record["planned_ns"], self.engine.all_ports, tuple(peer.nic for peer in self.engine.peers))
+        if inputs == self._applied:
+            self.engine.shift_schedule(begin_ns)
             return
-        self._of = of
-        self.engine.set_schedule(at_ns, record["slot_ns"], record["probes_per_slot"], self._ways)
+        self._applied = inputs
+        self.engine.set_schedule(begin_ns, record["slot_ns"], record["probes_per_slot"], list(self._paths))
+
+    def _refuse(self, error: str) -> None:
+        self.refused += 1
+        _log.warning("%s: probe schedule refused: %s", self.nic, error)

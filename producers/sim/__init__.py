@@ -1,1 +1,1 @@
-"""The simulated fleet: its topology, and the modes that play traffic, probes and faults on it."""
+"""The simulated fleet: its topology, traffic, probes and faults."""

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
-from producers.local_socket import check_owner, connect, leave, listen, read_line
+from schemas.ipc import check_owner, connect, leave, listen, read_line
 
 __all__ = ["ControlServer", "NoFleet", "ask", "socket_path"]
 
@@ -54,7 +54,7 @@ class ControlServer:
         self._asked: queue.SimpleQueue[tuple[Request, Future[Any]]] = queue.SimpleQueue()
         self._closing = threading.Event()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._socket = listen(path)
+        self._socket = listen(path, blocking=True)
         self._thread = threading.Thread(target=self._accept, name="sim control", daemon=True)
         self._thread.start()
 

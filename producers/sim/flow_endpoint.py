@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from producers.local_socket import connect
 from producers.sim.simulation import Simulation
 from producers.sim.workload import SimFlow
+from schemas.ipc import connect
 
 __all__ = ["SimFlowEndpoint"]
 

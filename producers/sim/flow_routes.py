@@ -133,7 +133,9 @@ class SimFlowRoutes:
         if ports is None:
             return []
         source, peer = pair
-        tried = flow_candidate_ports(address_of(source), address_of(peer), FLOW_PORT, self._count, _FIRST_PORT)
+        tried = flow_candidate_ports(
+            address_of(source), address_of(peer), FLOW_PORT, self._count, _FIRST_PORT
+        )
         return sorted({*ports, *tried})
 
     def _record(

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from sdnotify import SystemdNotifier
 
 from producers.bounded_producer import BoundedProducer, kafka_client
-from producers.inventory.nics.nics import LookupReader, RecordHandler
+from producers.inventory.nics import LookupReader, RecordHandler
 from producers.sim.control import ControlServer
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings

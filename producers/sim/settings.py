@@ -17,7 +17,7 @@ __all__ = ["JobSettings", "SimSettings", "parse_fleet"]
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
-ALLTOALL_MOST: Final = 64
+MAX_ALLTOALL_NICS: Final = 64
 """NICs of an all-to-all: it has a flow between every two of them, each reported every second. Of one within
 rails: so many of each rail."""
 
@@ -30,27 +30,28 @@ class JobSettings(BaseModel):
     name: str = Field(pattern=_NAME, description="its name in flow reports")
     kind: Literal["allreduce", "alltoall", "rail-alltoall"] = Field(
         default="allreduce",
-        description="allreduce: rings, one a rail; alltoall: every NIC to every other, in rounds; "
-        "rail-alltoall: to every other of its rail, in steps that a NIC begins once it has done the last",
+        description="allreduce: one ring per rail; alltoall: every NIC to every other, in rounds; "
+        "rail-alltoall: to every other NIC of its rail, in steps that a NIC begins after "
+        "completing the last",
     )
     nics: int = Field(default=16, ge=2, le=16_384, description="NICs that it runs on")
     placed: Literal["scattered", "packed", "apart"] = Field(
         default="scattered",
-        description="scattered: on hosts drawn over the fleet; packed: on neighbours; apart: scattered, but "
-        "not where a job before it is",
+        description="scattered: random hosts of the fleet; packed: neighbouring hosts; apart: scattered, "
+        "but not on the hosts of earlier jobs",
     )
     bytes: float = Field(
         default=100e6,
         gt=0,
         le=1e13,
-        description="bytes that a NIC reduces, or sends to all others, in an iteration",
+        description="bytes that a NIC reduces, or sends to all others, per iteration",
     )
     compute_ms: float = Field(
         default=5, ge=0, le=3_600_000, description="ms between two iterations, without traffic"
     )
-    tenant: str | None = Field(default=None, pattern=_NAME, description="whose it is")
+    tenant: str | None = Field(default=None, pattern=_NAME, description="its tenant")
     connections: int = Field(
-        default=1, ge=1, le=16, description="flows between two NICs, each an even part of what goes there"
+        default=1, ge=1, le=16, description="flows between two NICs, each with an equal share of the data"
     )
 
 
@@ -83,20 +84,20 @@ class SimSettings(BaseModel):
         description="bit/s of links between switches; none: as the NICs'",
     )
     oversubscription: float = Field(
-        default=1.0, ge=0.1, le=64, description="a leaf's rate down over its rate up"
+        default=1.0, ge=0.1, le=64, description="ratio of a leaf's rate down to its rate up"
     )
-    seed: int = Field(default=1, ge=0, le=2**32 - 1, description="seed of everything that is drawn")
+    seed: int = Field(default=1, ge=0, le=2**32 - 1, description="seed of all random numbers")
     shard: str = Field(
         default="sim", pattern=r"^[^\s/]{1,64}$", description="the shard that solves for the fleet"
     )
     peers: int = Field(default=10, ge=1, le=256, description="random peers that a NIC probes")
     peers_seed: int = Field(
-        default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, one a fleet"
+        default=0, ge=0, le=2**63 - 1, description="seed of the choice of peers, the same for the whole fleet"
     )
-    paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, a source port each")
+    paths: int = Field(default=4, ge=1, le=64, description="paths probed to each peer, one source port each")
     first_path_port: int = Field(default=9320, ge=0, le=65472, description="source port of path 0; 0: 9320")
     rate_pps: float = Field(
-        default=200, ge=0, le=100_000, description="requests a second that a NIC sends, all peers together"
+        default=200, ge=0, le=100_000, description="requests per second of a NIC, all peers together"
     )
     spacing_ns: int = Field(
         default=20_000,
@@ -112,28 +113,32 @@ class SimSettings(BaseModel):
         ge=10,
         le=10_000,
         multiple_of=10,
-        description="ms between two batches of a NIC; not set: by their number, as real ones",
+        description="ms between two batches of a NIC; not set: by the number of NICs, as for real probers",
     )
     retrace_s: float = Field(
         default=1.0, ge=0.01, le=3600, description="s after which agents have traced a path that moved"
     )
-    ways: int = Field(
+    candidate_ports: int = Field(
         default=32,
         ge=0,
         le=1024,
-        description="source ports whose ways are told of each pair of NICs with flows, as real reporters do",
+        description="source ports whose routes are published for each pair of NICs with flows, as by real"
+        " reporters",
     )
     route_pairs: int = Field(
         default=1024,
         ge=0,
         le=1_000_000,
-        description="pairs whose ways are told at most, those that have flows before others",
+        description="maximum pairs whose routes are published; those with flows come first",
     )
     announce_s: float = Field(default=30, ge=0.1, le=30, description="s between two announcements of a NIC")
     load: float = Field(
-        default=0.2, ge=0, le=1, description="share of its line rate that every NIC sends besides the jobs"
+        default=0.2,
+        ge=0,
+        le=1,
+        description="share of its line rate that every NIC sends in addition to the jobs",
     )
-    flows_per_nic: int = Field(default=2, ge=1, le=64, description="flows that this traffic is made of")
+    flows_per_nic: int = Field(default=2, ge=1, le=64, description="flows that make up this traffic")
     flow_s: float = Field(
         default=30, gt=0, le=86_400, description="mean s until such a flow ends and another begins"
     )
@@ -141,23 +146,25 @@ class SimSettings(BaseModel):
         default=0,
         ge=0,
         le=1e6,
-        description="us without data after which switches lead a flow anywhere; 0: it keeps its way (ECMP)",
+        description="us without data after which switches send a flow over any route; 0: it keeps its "
+        "route (ECMP)",
     )
-    jobs: tuple[JobSettings, ...] = Field(default=(), description="jobs; [[sim.jobs]] a table each")
+    jobs: tuple[JobSettings, ...] = Field(default=(), description="jobs; one table [[sim.jobs]] each")
     faults: tuple[str, ...] = Field(
         default=(),
-        description='faults, as in "grey 20% leaf1>spine2 after 5s for 10s"; live: `fabrictime sim fault`',
+        description='faults, as in "grey 20% leaf1>spine2 after 5s for 10s"; at run time: `fabrictime sim'
+        " fault`",
     )
     step_us: int | None = Field(
         default=None,
         ge=10,
         le=10_000,
-        description="us in a step of flows and queues; none: 100, and 200 above 256 NICs",
+        description="us per simulation step of flows and queues; none: 100, and 200 above 256 NICs",
     )
     lossless: bool = Field(
         default=True,
-        description="whether what exceeds a buffer waits at its sender, as under priority flow control; else "
-        "it is lost and sent again",
+        description="true: bytes beyond a buffer wait at their sender, as with priority flow control; "
+        "false: they are lost and sent again",
     )
     packet_bytes: int = Field(
         default=4170, ge=64, le=16_384, description="bytes of a flow's packet on the wire"
@@ -167,10 +174,10 @@ class SimSettings(BaseModel):
         default=5_000_000,
         ge=0,
         le=10**15,
-        description="each NIC's clock starts within this many ns of the truth",
+        description="maximum ns between each NIC's clock and the truth at the start",
     )
     clock_drift_max_ppb: float = Field(
-        default=15_000, ge=0, le=1e6, description="each NIC's clock drifts by at most this many ppb"
+        default=15_000, ge=0, le=1e6, description="maximum drift of each NIC's clock in ppb"
     )
     clock_wander_ppb_per_sqrt_s: float = Field(
         default=1.0,
@@ -182,10 +189,10 @@ class SimSettings(BaseModel):
         default=0,
         ge=0,
         le=2**62,
-        description="ns since the Unix epoch, where drift counts from; 0: the start",
+        description="ns since the Unix epoch from which drift counts; 0: the start",
     )
-    stamp_noise_ns: float = Field(default=4, ge=0, le=1e6, description="ns rms of a stamp's noise")
-    stamp_step_ns: int = Field(default=8, ge=1, le=10**6, description="ns in which clocks count")
+    stamp_noise_ns: float = Field(default=4, ge=0, le=1e6, description="rms noise of a timestamp in ns")
+    stamp_step_ns: int = Field(default=8, ge=1, le=10**6, description="resolution of clocks in ns")
 
     @field_validator("faults")
     @classmethod
@@ -200,7 +207,7 @@ class SimSettings(BaseModel):
         for job in self.jobs:
             if job.nics > self.nics:
                 raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most the fleet's {self.nics}")
-            most = ALLTOALL_MOST * (8 if job.kind == "rail-alltoall" else 1)
+            most = MAX_ALLTOALL_NICS * (8 if job.kind == "rail-alltoall" else 1)
             if job.kind != "allreduce" and job.nics > most:
                 raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most {most} for {job.kind}")
             if names.count(job.name) > 1:

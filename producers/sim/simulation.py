@@ -1,8 +1,8 @@
 """The simulated fleet as one object: what every agent of it would publish, in order of time. Knows no Kafka.
 
-In: `SimSettings`, faults by name, calls of an actuator. Out: `SimMessage`s, a message each: `Nic`, `PathMaps`,
-`ProbeBatch`, `LinkEvent`, `FlowReports`, and `FabricTruth`. The same settings and calls give the same
-messages, byte for byte.
+In: `SimSettings`, faults by name, calls of an actuator. Out: `SimMessage`s, a message each: `Nic`,
+`PathMaps`, `ProbeBatch`, `LinkEvent`, `FlowReports`, and `FabricTruth`. The same settings and calls give the
+same messages, byte for byte.
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ from schemas.ids import clock_id, nic_parts
 from schemas.topics import FLOW_ROUTES, FLOWS, INVENTORY, LINKS, MAX_ELEMENTS, PATHS, PROBES, TRUTH, Topic
 from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
-__all__ = ["EVERYTHING", "TICK_NS", "SimMessage", "SimFault", "Simulation", "draw_clocks", "fleet_of", "topology_file"]
+__all__ = [
+    "EVERYTHING",
+    "TICK_NS",
+    "SimFault",
+    "SimMessage",
+    "Simulation",
+    "draw_clocks",
+    "fleet_of",
+    "topology_file",
+]
 
 TICK_NS: Final = 10_000_000
 """What is published is gathered so often; times within are exact to the kernel's step."""
@@ -160,7 +169,7 @@ class Simulation:
         self._boots = dict(zip(f.node_ids, boots, strict=False))
         """Boot ids of the hosts, which come first among the nodes."""
         self.book = SimFlowTable(f, self.kernel, boots, step_ns, flowlets=s.flowlet_us > 0)
-        self._ways = SimFlowRoutes(f, s.shard, s.ways, s.route_pairs)
+        self._ways = SimFlowRoutes(f, s.shard, s.candidate_ports, s.route_pairs)
         self._flow_news: dict[str, SimFlow] | None = None
         self._states = link_states(f, [])
         self._base_load = np.zeros(f.links)

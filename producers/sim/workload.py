@@ -1,7 +1,7 @@
 """What the simulated fleet's NICs send: jobs in phases, other traffic, and a book of every flow.
 
-In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and `SimFlowTable`,
-which gives flows to the kernel and makes `FlowReports` of what the kernel says about them.
+In: a `Fleet`, `JobSettings`, a generator of numbers. Out: members and phases of jobs (pure), and
+`SimFlowTable`, which gives flows to the kernel and makes `FlowReports` of what the kernel says about them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from producers.sim.settings import JobSettings
 from producers.sim.topology import Fleet
 from schemas.ids import nic_parts
 
-__all__ = ["FLOW_PORT", "SimFlowTable", "SimFlow", "address_of", "job_members", "job_phases"]
+__all__ = ["FLOW_PORT", "SimFlow", "SimFlowTable", "address_of", "job_members", "job_phases"]
 
 FLOW_PORT: Final = 4791
 """RoCEv2's UDP port: with a flow's source port it decides its way."""

@@ -1,77 +1,75 @@
-"""The links that flows take, and would take from other source ports: traced with the flows' own port pairs.
+"""Traces the links that a NIC's flows take, and would take from other source ports.
 
-In: one NIC's flows, the records of its peers, the inventory, the topology file. Out: the links of each flow,
-and `FlowRoutes` of each pair in `fabric.flow-routes`: leg DATA of what this NIC sends, leg ACK of what it answers to
-peers.
+Each trace uses a flow's own port pair. The result is the links of each flow and `FlowRoutes` of each pair:
+leg DATA for packets that this NIC sends, leg ACK for its answers to peers' flows.
 
-No trace packet ever comes to a peer, where somebody might take it for data: its TTL ends at the last router.
-How many routers there are is asked once for each peer, by packets to a port where nobody listens.
+No trace packet reaches a peer, where it could be taken for data: its TTL ends at the last router. The number
+of routers is found once per peer, with packets to a port where no program listens.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from producers.flows.service.intervals import Key
+from producers.flows.intervals import Key
 from producers.settings import FlowSettings
-from producers.trace.route_names import name_path
+from producers.trace.route_tracer import (
+    ALL_REST_S,
+    MIN_RECORD_GAP_S,
+    REPUBLISH_S,
+    Change,
+    Put,
+    RouteTracer,
+    without_since,
+)
 from producers.trace.sockets import TraceSocket
-from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow, Tracer
+from producers.trace.tracer import KnownRoute, Packet, Trace, TracedFlow
 from schemas import codec
 from schemas.topics import FLOW_ROUTES, MAX_ELEMENTS
 from schemas.topology import Topology
 
-__all__ = ["FlowRouteTracer", "FlowRouteKey", "flow_candidate_ports"]
+__all__ = ["FlowRouteKey", "FlowRouteTracer", "flow_candidate_ports"]
 
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-Put = Callable[[str, str, bytes | None], None]
 
 DATA: Final = "DATA"
 ACK: Final = "ACK"
 LAST_PORT: Final = 65_535
-NOBODY_PORT: Final = 33_434
-"""UDP port where traceroute expects nobody, too: a host that gets there says so, and how far it is."""
+TRACEROUTE_PORT: Final = 33_434
+"""UDP port of traceroute: no program listens there, so the host answers and shows its distance."""
 ROCE_PORT: Final = 4791
-"""Of RoCEv2: to it go data and acknowledgements, from ports of their own."""
-LEG_MOST: Final = MAX_ELEMENTS // 2
-SHARE: Final = 0.5
-"""Of the trace packets a second, for tracing again what is known."""
-GAP_AGAIN_S: Final = 1.0
-"""A way that a trace does not tell whole is traced again after twice this, then twice that, and so on up to
-the usual pause."""
-ALL_REST_S: Final = 5.0
-"""A way that moved has all of the NIC's traced anew, but not more often than this."""
+"""Destination port of RoCEv2 data and acknowledgements; each end has its own source port."""
+MAX_ROUTES_PER_LEG: Final = MAX_ELEMENTS // 2
+RETRACE_SHARE: Final = 0.5
+"""Share of the trace packets used to trace known routes again."""
 SUSPECT_REST_S: Final = 0.5
-ADD_S: Final = 0.5
-"""Between two records of a pair, unless a way of it moved."""
 PUBLISH_S: Final = 0.02
 SETTLE_S: Final = 3.0
-"""How long a pair's record may wait for all of its ways."""
-REPUBLISH_S: Final = 900.0
+"""A pair's record waits this long for all of its routes."""
 DRAIN_S: Final = 0.25
-"""Between two looks at errors of other sockets' packets, that would fill the queue."""
-FAR_REST_S: Final = 1.0
-FAR_FRESH_S: Final = 30.0
+"""Interval for reading errors of other sockets' packets, which would fill the queue."""
+DISTANCE_RETRY_S: Final = 1.0
+DISTANCE_FRESH_S: Final = 30.0
 ENDED_S: Final = 2.0
-"""A flow that was not seen for so long has ended."""
-SILENT_S: Final = 3 * REPUBLISH_S
-"""A peer whose reporter has said nothing for so long is not answered for."""
+"""A flow that was not seen for this long has ended."""
+SILENT_PEER_S: Final = 3 * REPUBLISH_S
+"""Answers to a peer are no longer traced after this time without a record from its reporter."""
 SHAPES: Final = ("UDP", "TCP")
+BYTES_PER_PORT_DRAW: Final = 4
 
 Wanted = tuple[str, Key, bool]
-"""Peer, key and whether it may be moved, of a flow."""
+"""A flow: peer, key, and whether it may be moved."""
 
 
 class FlowRouteKey(NamedTuple):
-    """One direction of one port pair: `leg`, the peer, the flow's source and destination port."""
+    """One direction of a port pair: `leg`, the peer, and the flow's source and destination port."""
 
     leg: str
     peer: str
@@ -80,23 +78,23 @@ class FlowRouteKey(NamedTuple):
 
 
 def shape_of(protocol: str) -> str:
-    """Return how packets of a flow of this protocol look to switches."""
+    """Return the protocol that switches see for a flow: TCP or UDP."""
     return "TCP" if protocol == "TCP" else "UDP"
 
 
 def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, first: int) -> list[int]:
-    """Return the source ports to try for flows from address `source` to that port of `peer`: `count` of those
-    from `first` on, drawn by addresses and port, so that a reporter that starts anew, and anybody who knows
-    the rule, comes to the same. All there are where they are no more.
+    """Return `count` candidate source ports from `first` on for flows from `source` to a port of `peer`.
 
-    From 61,000 on: the kernel gives away 32,768 to 60,999 by itself (ip_local_port_range), and a port there
-    may be another socket's by the time that a flow should move to it. All are within RoCEv2's 49,152 to
-    65,535.
+    The ports are drawn by a hash of addresses and port, so a restarted reporter and any other program get the
+    same ones. With `count` above the number of ports, all are returned.
 
-    Why 32: routing draws one of n ways for each port as if by lot; k ports miss one of n with a chance below
-    n (1 - 1/n)^k, and hit one less than twice with one below n (1 - 1/n)^(k-1) (1 + (k-1)/n). So 32 ports see
-    all of 4 spines with 99.96%, and each twice or more with 99.5%: there is a choice on whichever is best. 8
-    spines want 64 (see `ports.py`).
+    `first` is 61,000 by default: the kernel assigns 32,768 to 60,999 to sockets (ip_local_port_range), so a
+    port there may be taken when a flow should move to it. All ports are within RoCEv2's 49,152 to 65,535.
+
+    Why 32 candidates: ECMP assigns each port to one of n routes as if at random. k ports miss one of n routes
+    with probability below n (1 - 1/n)^k, and hit one less than twice with probability below n (1 - 1/n)^(k-1)
+    (1 + (k-1)/n). So 32 ports see all of 4 spines with 99.96%, and each at least twice with 99.5%. Then a
+    choice remains on the best route. 8 spines need 64 ports (see `source_ports.py`).
     """
     span = LAST_PORT + 1 - first
     if count >= span:
@@ -105,8 +103,8 @@ def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, fir
     number = 0
     while len(chosen) < count:
         drawn = hashlib.blake2b(f"{source}>{peer}:{peer_port}/{number}".encode(), digest_size=32).digest()
-        for at in range(0, len(drawn), 4):
-            chosen.setdefault(first + int.from_bytes(drawn[at : at + 4], "big") % span)
+        for at in range(0, len(drawn), BYTES_PER_PORT_DRAW):
+            chosen.setdefault(first + int.from_bytes(drawn[at : at + BYTES_PER_PORT_DRAW], "big") % span)
             if len(chosen) == count:
                 break
         number += 1
@@ -114,49 +112,77 @@ def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, fir
 
 
 @dataclass(slots=True)
-class _Way:
+class _Route:
     shape: str
-    """Of its packets: UDP or TCP."""
+    """Protocol of its packets: UDP or TCP."""
     flow: TracedFlow | None = None
     known: KnownRoute | None = None
     due_s: float = 0.0
-    gaps: int = 0
+    incomplete_traces: int = 0
     traced_s: float = float("-inf")
-    kept_s: float = 0.0
-    """When it was last wanted."""
-    own: bool = False
+    wanted_s: float = 0.0
+    """Time of the last request for this route."""
+    in_use: bool = False
+    """True if a live flow takes it."""
     links: tuple[str, ...] = ()
     complete: bool = False
 
 
 @dataclass(slots=True)
 class _Pair:
-    """One directed pair: its ways, how far the peer is, and what was said."""
+    """One directed pair of NICs: its routes, the distance to the peer, and the last published record."""
 
-    kept_s: float
-    """When any way of it was last wanted."""
-    ways: dict[FlowRouteKey, _Way] = field(default_factory=dict)
-    far: int | None = None
-    """Routers on the way."""
-    far_flow: TracedFlow | None = None
-    far_due_s: float = 0.0
-    far_tries: int = 0
-    """In a row, without an answer."""
+    wanted_s: float
+    """Time of the last request for any of its routes."""
+    routes: dict[FlowRouteKey, _Route] = field(default_factory=dict)
+    routers: int | None = None
+    """Number of routers between the NICs; None if unknown."""
+    distance_flow: TracedFlow | None = None
+    distance_due_s: float = 0.0
+    distance_tries: int = 0
+    """Consecutive distance traces without an answer."""
     address: str | None = None
     first_hop: str | None = None
-    groups: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Destination port of flows that may be moved to their protocol, and when there was one last."""
+    movable: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """Destination port of movable flows to their protocol and the time of the last one."""
     dirty: bool = False
     moved: bool = False
-    said: list[Record] | None = None
-    said_s: float = 0.0
-    again_s: float = 0.0
-    since_s: float = 0.0
-    """When it became dirty."""
+    published: list[Record] | None = None
+    published_s: float = 0.0
+    next_record_s: float = 0.0
+    dirty_s: float = 0.0
+
+    def mark_dirty(self, now_s: float) -> None:
+        """Note that the record differs from the published one."""
+        if not self.dirty:
+            self.dirty, self.dirty_s = True, now_s
+
+    def must_wait(self, now_s: float) -> bool:
+        """Return True if a changed record is not to be published yet."""
+        if self.moved:
+            return False
+        settling = any(route.known is None for route in self.routes.values())
+        return now_s < self.next_record_s or (settling and now_s - self.dirty_s < SETTLE_S)
+
+    def rows(self) -> list[Record]:
+        """Return the elements of the pair's `FlowRoutes`."""
+        return [
+            {
+                "leg": key.leg,
+                "path": key.port,
+                "peer_port": key.peer_port,
+                "links": list(route.links),
+                "complete": route.complete,
+                "since_ns": route.known.since_ns,
+                "protocol": route.shape,
+            }
+            for key, route in sorted(self.routes.items(), key=lambda item: item[0])
+            if route.known is not None
+        ]
 
 
-class FlowRouteTracer:
-    """The ways of one NIC's packets. `tick` is called often while `busy`; it never blocks."""
+class FlowRouteTracer(RouteTracer):
+    """Traces the routes of one NIC's flows. Call `tick` often while `busy`; it never blocks."""
 
     def __init__(
         self,
@@ -165,428 +191,422 @@ class FlowRouteTracer:
         nic: str,
         shard: str,
         address: str,
-        roster: Mapping[str, Record],
-        tracers: Mapping[str, TraceSocket],
+        peers: Mapping[str, Record],
+        sockets: Mapping[str, TraceSocket],
         put: Put,
         registry: codec.Registry | None = None,
         seed: int | None = None,
+        system_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`roster`: NIC to announcement, kept by the caller; `tracers`: what sends, by the protocol of the
-        flows; `put` takes topic, key and value."""
-        self.settings, self.nic, self.shard, self.address = settings, nic, shard, address
+        """`peers` maps NICs to announcements and is updated by the caller; `sockets` has one per protocol."""
+        super().__init__(
+            nic=nic,
+            shard=shard,
+            address=address,
+            trace_pps=settings.trace_pps,
+            max_hops=settings.trace_max_hops,
+            link_prefix=settings.link_prefix,
+            put=put,
+            registry=registry,
+            seed=seed,
+            system_ns=system_ns,
+        )
+        self.settings = settings
         self.topology = Topology()
-        self.news = False
-        """Whether links of a live flow became known, or others, since it was last set to False."""
-        self._roster, self._tracers, self._put, self._registry = roster, tracers, put, registry
-        self._sockets = list({id(each): each for each in tracers.values()}.values())
-        self._random = random.Random(seed)  # noqa: S311  # pauses, nothing that anybody must not guess
-        self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, self._random.getrandbits(32))
+        self.links_changed = False
+        """Set when links of a live flow became known or changed; the caller resets it."""
+        self._peers, self._sockets_by_shape = peers, sockets
+        self._sockets = list({id(each): each for each in sockets.values()}.values())
         self._pairs: dict[str, _Pair] = {}
         self._candidates: dict[tuple[str, str, int], list[int]] = {}
-        self._asked: dict[str, tuple[float, dict[FlowRouteKey, str]]] = {}
-        """Peer to when its newest record came and the answers that it asks for, each with its protocol."""
+        self._requested: dict[str, tuple[float, dict[FlowRouteKey, str]]] = {}
+        """Peer to the time of its newest record and the answers that it needs, each with its protocol."""
         self._moved_s = float("-inf")
         self._publish_s = self._drain_s = 0.0
         self._warned = False
         self._count = 0
 
-    # ---- what is told
+    # ---- inputs
 
-    def meet(self, peer: str) -> None:
-        """Take that a NIC's announcement is another, or gone."""
-        pair, record = self._pairs.get(peer), self._roster.get(peer)
+    def on_announcement(self, peer: str, now_s: float) -> None:
+        """Apply a changed or removed announcement of a NIC."""
+        pair, record = self._pairs.get(peer), self._peers.get(peer)
         if pair is None:
             return
         if record is None:
-            self._let_go(peer, pair)
+            self._drop_pair(peer, pair)
         else:
-            self._know(pair, record)
+            self._apply_announcement(pair, record, now_s)
 
-    def _know(self, pair: _Pair, record: Record) -> None:
-        six = ":" in self.address
-        address = next((each for each in record["addresses"] if (":" in each) == six), None)
+    def _apply_announcement(self, pair: _Pair, record: Record, now_s: float) -> None:
+        is_ipv6 = ":" in self.address
+        address = next((each for each in record["addresses"] if (":" in each) == is_ipv6), None)
         if address != pair.address:
-            pair.address, pair.far = address, None
-            for way in pair.ways.values():
-                self._drop_flow(way)
+            pair.address, pair.routers = address, None
+            for route in pair.routes.values():
+                self._cancel(route)
         if record["first_hop"] is not None and record["first_hop"] != pair.first_hop:
             pair.first_hop = record["first_hop"]
-            self._rename(pair)
+            self._name_all(pair, now_s)
 
-    def hear(self, peer: str, record: Record | None, now_s: float) -> None:
-        """Take what another NIC says of its flows to this one: what is answered to them goes from here, but
-        for RoCE: that goes from the answering queue pair's own port."""
-        asked: dict[FlowRouteKey, str] = {}
-        for way in () if record is None else record["routes"]:
-            roce = way["peer_port"] == ROCE_PORT and shape_of(way["protocol"]) == "UDP"
-            if way["leg"] == DATA and not roce and len(asked) < LEG_MOST:
-                asked[FlowRouteKey(ACK, peer, way["path"], way["peer_port"])] = way["protocol"]
-        self._asked[peer] = (now_s, asked)
-        self._take_asked(peer, now_s)
-        if not asked:
-            del self._asked[peer]
+    def on_peer_routes(self, peer: str, record: Record | None, now_s: float) -> None:
+        """Apply a peer's record of its flows to this NIC, whose answers start here.
 
-    def remember(self, peer: str, record: Record | None, now_s: float) -> None:
-        """Take what an earlier run of this NIC's reporter said, so that it is taken back once nobody asks."""
+        RoCE is left out, because its acknowledgements use the responder queue pair's own source port.
+        """
+        needed: dict[FlowRouteKey, str] = {}
+        for row in () if record is None else record["routes"]:
+            is_roce = row["peer_port"] == ROCE_PORT and shape_of(row["protocol"]) == "UDP"
+            if row["leg"] == DATA and not is_roce and len(needed) < MAX_ROUTES_PER_LEG:
+                needed[FlowRouteKey(ACK, peer, row["path"], row["peer_port"])] = row["protocol"]
+        self._requested[peer] = (now_s, needed)
+        self._keep_requested(peer, now_s)
+        if not needed:
+            del self._requested[peer]
+
+    def on_own_routes(self, peer: str, record: Record | None, now_s: float) -> None:
+        """Note a record of an earlier run of this reporter, so that it is deleted once it is not needed."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = _Pair(now_s)
-            pair.said, pair.said_s = record["routes"], now_s
+            pair.published, pair.published_s = record["routes"], now_s
 
-    def want(self, flows: Iterable[Wanted], now_s: float) -> None:
-        """Take flows that this NIC sends now: peer, key, and whether they may be moved."""
+    def trace_flows(self, flows: Iterable[Wanted], now_s: float) -> None:
+        """Keep the routes of flows that this NIC sends now."""
         for peer, (protocol, _, port, _, peer_port), may_move in flows:
-            record, shape = self._roster.get(peer), shape_of(protocol)
-            if record is None or shape not in self._tracers:
+            record, shape = self._peers.get(peer), shape_of(protocol)
+            if record is None or shape not in self._sockets_by_shape:
                 continue
             pair = self._pair(peer, record, now_s)
-            self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s, own=True)
-            if pair.far is None:
-                self._see_far(peer, pair, now_s)
+            self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s, in_use=True)
+            if pair.routers is None:
+                self._measure_distance(peer, pair, now_s)
             if may_move:
-                fresh = peer_port not in pair.groups
-                pair.groups[peer_port] = (shape, now_s)
-                if fresh:
-                    self._keep_groups(peer, pair, now_s)
+                is_new = peer_port not in pair.movable
+                pair.movable[peer_port] = (shape, now_s)
+                if is_new:
+                    self._keep_candidates(peer, pair, now_s)
 
-    def suspect(self, peer: str, port: int, peer_port: int, now_s: float) -> None:
-        """Trace a flow's way at once: something changed for it."""
+    def trace_soon(self, peer: str, port: int, peer_port: int, now_s: float) -> None:
+        """Trace a flow's route at once, because the flow shows a change."""
         pair = self._pairs.get(peer)
-        way = None if pair is None else pair.ways.get(FlowRouteKey(DATA, peer, port, peer_port))
-        if way is not None and way.flow is not None and now_s - way.traced_s > SUSPECT_REST_S:
-            self._tracer.want(way.flow, soon=True)
+        route = None if pair is None else pair.routes.get(FlowRouteKey(DATA, peer, port, peer_port))
+        if route is not None and route.flow is not None and now_s - route.traced_s > SUSPECT_REST_S:
+            self._tracer.schedule(route.flow, soon=True)
 
-    def hops_of(self, peer: str, key: Key) -> tuple[str, ...]:
-        """Return the links of a flow's data; empty where they are not all known."""
+    def links_of(self, peer: str, key: Key) -> tuple[str, ...]:
+        """Return the links of a flow's data; empty unless all are known."""
         pair = self._pairs.get(peer)
-        way = None if pair is None else pair.ways.get(FlowRouteKey(DATA, peer, key[2], key[4]))
-        return way.links if way is not None and way.complete and way.shape == shape_of(key[0]) else ()
+        route = None if pair is None else pair.routes.get(FlowRouteKey(DATA, peer, key[2], key[4]))
+        if route is None or not route.complete or route.shape != shape_of(key[0]):
+            return ()
+        return route.links
 
-    def rename(self, topology: Topology) -> None:
-        """Take a topology file that says otherwise than before."""
+    def set_topology(self, topology: Topology, now_s: float) -> None:
+        """Replace the topology and name all routes again."""
         self.topology = topology
         for pair in self._pairs.values():
-            self._rename(pair)
+            self._name_all(pair, now_s)
 
-    # ---- work
+    # ---- periodic work
 
     @property
     def busy(self) -> bool:
-        """Whether traces are under way or wait."""
+        """True if traces are open or wait."""
         return self._tracer.busy
 
     def tick(self, now_s: float) -> None:
-        """Do what is due."""
+        """Receive answers, send packets and publish records that are due."""
         for each in self._sockets if self.busy or now_s >= self._drain_s else ():
             self._drain_s = now_s + DRAIN_S
-            for hit in each.hits():
-                if hit.hop is None:
-                    self._tracer.arrived(hit.seq)
+            for reply in each.replies():
+                if reply.hop is None:
+                    self._tracer.on_arrival(reply.seq)
                 else:
-                    self._tracer.hop(hit.seq, hit.hop)
+                    self._tracer.on_hop(reply.seq, reply.hop)
         packets, traces = self._tracer.step(now_s)
         for packet in packets:
             self._send(packet)
         for trace in traces:
-            self._take(trace, now_s)
+            self._on_trace(trace, now_s)
         if now_s >= self._publish_s:
             self._publish_s = now_s + PUBLISH_S
             for peer, pair in list(self._pairs.items()):
                 self._publish(peer, pair, now_s)
 
-    def survey(self, now_s: float) -> None:
-        """See what is to be traced again, and what nobody asks for any more. Called now and then."""
-        self._count = sum(len(pair.ways) for pair in self._pairs.values())
-        for peer in list(self._asked):
-            if now_s - self._asked[peer][0] > SILENT_S:
-                del self._asked[peer]
+    def refresh(self, now_s: float) -> None:
+        """Schedule traces that are due and drop routes that are no longer needed."""
+        self._count = sum(len(pair.routes) for pair in self._pairs.values())
+        for peer in list(self._requested):
+            if now_s - self._requested[peer][0] > SILENT_PEER_S:
+                del self._requested[peer]
             else:
-                self._take_asked(peer, now_s)
+                self._keep_requested(peer, now_s)
         for peer, pair in list(self._pairs.items()):
-            self._keep_groups(peer, pair, now_s)
-            self._forget(pair, now_s)
-            if not pair.ways:
-                if now_s - pair.kept_s > self.settings.routes_keep_s:
-                    self._let_go(peer, pair)
-                continue
-            self._see_far(peer, pair, now_s)
-            if pair.far is None or pair.address is None:
-                continue
-            for way in pair.ways.values():
-                if way.flow is not None and now_s >= way.due_s:
-                    way.due_s = now_s + self._pause_s(way)
-                    self._tracer.want(way.flow)
+            self._keep_candidates(peer, pair, now_s)
+            self._drop_unused(pair, now_s)
+            if pair.routes:
+                self._measure_distance(peer, pair, now_s)
+                self._schedule_due(pair, now_s)
+            elif now_s - pair.wanted_s > self.settings.routes_keep_s:
+                self._drop_pair(peer, pair)
 
-    def _forget(self, pair: _Pair, now_s: float) -> None:
-        for key, way in list(pair.ways.items()):
-            gone_s = now_s - way.kept_s
-            if way.own and gone_s > ENDED_S:
-                way.own = False
-            if gone_s > self.settings.routes_keep_s:
-                self._drop_flow(way)
-                del pair.ways[key]
-                self._dirty(pair, now_s)
-        for port in [port for port, (_, seen_s) in pair.groups.items() if now_s - seen_s > ENDED_S]:
-            del pair.groups[port]
+    def _schedule_due(self, pair: _Pair, now_s: float) -> None:
+        if pair.routers is None or pair.address is None:
+            return
+        for route in pair.routes.values():
+            if route.flow is not None and now_s >= route.due_s:
+                route.due_s = now_s + self._retrace_pause_s(route)
+                self._tracer.schedule(route.flow)
+
+    def _drop_unused(self, pair: _Pair, now_s: float) -> None:
+        for key, route in list(pair.routes.items()):
+            unused_s = now_s - route.wanted_s
+            if route.in_use and unused_s > ENDED_S:
+                route.in_use = False
+            if unused_s > self.settings.routes_keep_s:
+                self._cancel(route)
+                del pair.routes[key]
+                pair.mark_dirty(now_s)
+        for port in [port for port, (_, seen_s) in pair.movable.items() if now_s - seen_s > ENDED_S]:
+            del pair.movable[port]
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         for each in self._sockets:
             each.close()
 
-    # ---- what is traced
+    # ---- the set of traced routes
 
     def _pair(self, peer: str, record: Record, now_s: float) -> _Pair:
         pair = self._pairs.get(peer)
         if pair is None:
             pair = self._pairs[peer] = _Pair(now_s)
         if pair.address is None:
-            self._know(pair, record)
+            self._apply_announcement(pair, record, now_s)
         return pair
 
-    def _ports(self, address: str, peer_port: int) -> list[int]:
+    def _candidate_ports(self, address: str, peer_port: int) -> list[int]:
         key = (self.address, address, peer_port)
         found = self._candidates.get(key)
         if found is None:
-            if len(self._candidates) > LEG_MOST:
+            if len(self._candidates) > MAX_ROUTES_PER_LEG:
                 self._candidates.clear()
-            found = self._candidates[key] = flow_candidate_ports(
-                *key, self.settings.ways, self.settings.first_candidate_port
-            )
+            count, first = self.settings.flow_candidate_ports, self.settings.first_candidate_port
+            found = self._candidates[key] = flow_candidate_ports(*key, count, first)
         return found
 
-    def _take_asked(self, peer: str, now_s: float) -> None:
-        _, asked = self._asked[peer]
-        record = self._roster.get(peer)
-        if record is None or not asked:
+    def _keep_requested(self, peer: str, now_s: float) -> None:
+        _, needed = self._requested[peer]
+        record = self._peers.get(peer)
+        if record is None or not needed:
             return
         pair = self._pair(peer, record, now_s)
-        for key, protocol in asked.items():
-            if (shape := shape_of(protocol)) in self._tracers:
+        for key, protocol in needed.items():
+            if (shape := shape_of(protocol)) in self._sockets_by_shape:
                 self._keep(pair, key, shape, now_s)
 
-    def _keep_groups(self, peer: str, pair: _Pair, now_s: float) -> None:
+    def _keep_candidates(self, peer: str, pair: _Pair, now_s: float) -> None:
         if pair.address is None:
             return
-        for peer_port, (shape, _) in pair.groups.items():
-            for port in self._ports(pair.address, peer_port):
+        for peer_port, (shape, _) in pair.movable.items():
+            for port in self._candidate_ports(pair.address, peer_port):
                 self._keep(pair, FlowRouteKey(DATA, peer, port, peer_port), shape, now_s)
 
-    def _keep(self, pair: _Pair, key: FlowRouteKey, shape: str, now_s: float, own: bool = False) -> None:
-        way = pair.ways.get(key)
-        if way is not None and way.shape != shape and way.kept_s < now_s:  # the ports are another flow's now
-            self._drop_flow(way)
-            way = None
-        if way is None:
-            of_leg = sum(each.leg == key.leg for each in pair.ways) if len(pair.ways) >= LEG_MOST else 0
-            if of_leg >= LEG_MOST or (self._count >= self.settings.max_routes and not own):
-                if not self._warned:
-                    self._warned = True
-                    _log.warning(
-                        "%s: more ways than %d of the NIC or %d of a pair: some are not traced",
-                        self.nic,
-                        self.settings.max_routes,
-                        LEG_MOST,
-                    )
+    def _keep(self, pair: _Pair, key: FlowRouteKey, shape: str, now_s: float, in_use: bool = False) -> None:
+        route = pair.routes.get(key)
+        if (
+            route is not None and route.shape != shape and route.wanted_s < now_s
+        ):  # another flow has the ports
+            self._cancel(route)
+            route = None
+        if route is None:
+            if self._is_full(pair, key.leg, in_use):
+                self._warn_full()
                 return
-            way = pair.ways[key] = _Way(shape, own=own)
+            route = pair.routes[key] = _Route(shape, in_use=in_use)
             self._count += 1
-            if pair.far is not None:
-                self._begin(pair, key, way, now_s)
-        way.kept_s = pair.kept_s = now_s
-        if own and not way.own:
-            way.own, way.due_s = True, min(way.due_s, now_s)
+            if pair.routers is not None:
+                self._begin(pair, key, route, now_s)
+        route.wanted_s = pair.wanted_s = now_s
+        if in_use and not route.in_use:
+            route.in_use, route.due_s = True, min(route.due_s, now_s)
 
-    def _begin(self, pair: _Pair, key: FlowRouteKey, way: _Way, now_s: float) -> None:
-        """Trace a way for the first time, or with another length."""
-        if not pair.far or pair.address is None:  # no router between them
-            way.known, way.due_s = KnownRoute((), True, time.time_ns()), float("inf")
-            self._name(pair, key, way)
-            self._dirty(pair, now_s)
+    def _is_full(self, pair: _Pair, leg: str, in_use: bool) -> bool:
+        might_fill_leg = len(pair.routes) >= MAX_ROUTES_PER_LEG
+        if might_fill_leg and sum(each.leg == leg for each in pair.routes) >= MAX_ROUTES_PER_LEG:
+            return True
+        return self._count >= self.settings.max_routes and not in_use
+
+    def _warn_full(self) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: more routes than %d per NIC or %d per pair: some are not traced",
+                self.nic,
+                self.settings.max_routes,
+                MAX_ROUTES_PER_LEG,
+            )
+
+    def _begin(self, pair: _Pair, key: FlowRouteKey, route: _Route, now_s: float) -> None:
+        """Trace a route for the first time, or with a new length."""
+        if not pair.routers or pair.address is None:  # no router in between
+            route.known, route.due_s = KnownRoute((), True, self._system_ns()), float("inf")
+            self._name(pair, key, route)
+            pair.mark_dirty(now_s)
             return
-        source, goal = (key.port, key.peer_port) if key.leg == DATA else (key.peer_port, key.port)
+        source, target = (key.port, key.peer_port) if key.leg == DATA else (key.peer_port, key.port)
         leg: Literal["REQUEST", "ANSWER"] = "REQUEST" if key.leg == DATA else "ANSWER"
-        at = SHAPES.index(way.shape)
-        way.flow = TracedFlow(leg, key.peer, source, (pair.address, goal), at, pair.far)
-        way.due_s = float("inf")
-        self._tracer.want(way.flow, soon=way.own)
+        socket = SHAPES.index(route.shape)
+        route.flow = TracedFlow(leg, key.peer, source, (pair.address, target), socket, pair.routers)
+        route.due_s = float("inf")
+        self._tracer.schedule(route.flow, soon=route.in_use)
 
-    def _drop_flow(self, way: _Way) -> None:
-        if way.flow is not None:
-            self._tracer.forget(way.flow)
-            way.flow = None
+    def _cancel(self, route: _Route) -> None:
+        if route.flow is not None:
+            self._tracer.cancel(route.flow)
+            route.flow = None
 
-    def _see_far(self, peer: str, pair: _Pair, now_s: float) -> None:
-        if pair.address is None or now_s < pair.far_due_s:
+    def _measure_distance(self, peer: str, pair: _Pair, now_s: float) -> None:
+        if pair.address is None or now_s < pair.distance_due_s:
             return
-        pause_s = FAR_FRESH_S if pair.far is not None else min(FAR_FRESH_S, FAR_REST_S * 2**pair.far_tries)
-        pair.far_due_s, pair.far_tries = (
-            now_s + pause_s * self._random.uniform(0.75, 1.25),
-            pair.far_tries + 1,
-        )
-        pair.far_flow = TracedFlow("REQUEST", peer, self.settings.first_candidate_port, (pair.address, NOBODY_PORT), 0)
-        self._tracer.want(pair.far_flow, soon=True)
+        pause_s = DISTANCE_FRESH_S
+        if pair.routers is None:
+            pause_s = min(DISTANCE_FRESH_S, DISTANCE_RETRY_S * 2**pair.distance_tries)
+        pair.distance_due_s = now_s + self._jittered(pause_s)
+        pair.distance_tries += 1
+        target = (pair.address, TRACEROUTE_PORT)
+        pair.distance_flow = TracedFlow("REQUEST", peer, self.settings.first_candidate_port, target, 0)
+        self._tracer.schedule(pair.distance_flow, soon=True)
 
     def _send(self, packet: Packet) -> None:
         flow = packet.flow
-        self._tracers[SHAPES[flow.socket]].send(flow.port, flow.target, packet.ttl, packet.seq)
+        self._sockets_by_shape[SHAPES[flow.socket]].send(flow.port, flow.target, packet.ttl, packet.seq)
 
-    def _pause_s(self, way: _Way) -> float:
-        """Return the pause until a way is traced again without a reason: flows' own ways sooner than others,
-        and all of them slower where they are many."""
-        pair_hops = way.flow.most if way.flow is not None else 1
-        least_s = self.settings.retrace_own_s if way.own else self.settings.retrace_s
-        slowest_s = self._count * max(1, pair_hops) / (SHARE * self.settings.trace_pps)
-        return max(least_s, slowest_s) * self._random.uniform(0.75, 1.25)
+    def _retrace_pause_s(self, route: _Route) -> float:
+        """Return the pause before the next routine trace: shorter for live flows, longer for many routes."""
+        hops = route.flow.max_ttl if route.flow is not None else 1
+        min_s = self.settings.retrace_own_s if route.in_use else self.settings.retrace_s
+        budget_s = self._count * max(1, hops) / (RETRACE_SHARE * self.settings.trace_pps)
+        return self._jittered(max(min_s, budget_s))
 
-    def _take(self, trace: Trace, now_s: float) -> None:
+    # ---- results
+
+    def _on_trace(self, trace: Trace, now_s: float) -> None:
         flow = trace.flow
         pair = self._pairs.get(flow.peer)
         if pair is None:
             return
-        if flow == pair.far_flow:
-            self._take_far(pair, trace, now_s)
+        if flow == pair.distance_flow:
+            self._on_distance(pair, trace, now_s)
             return
         key = (
             FlowRouteKey(DATA, flow.peer, flow.port, flow.target[1])
             if flow.leg == "REQUEST"
             else FlowRouteKey(ACK, flow.peer, flow.target[1], flow.port)
         )
-        way = pair.ways.get(key)
-        if way is None or way.flow != flow:
+        route = pair.routes.get(key)
+        if route is None or route.flow != flow:
             return
-        # the last router's word: from there it is one link to the peer
-        trace = Trace(flow, trace.hops, trace.reached or len(trace.hops) == flow.most)
-        way.traced_s = now_s
-        way.due_s = now_s + self._pause_s(way)
-        if trace.reached and all(trace.hops):
-            way.gaps = 0
-        else:
-            way.gaps += 1
-            again_s = GAP_AGAIN_S * 2.0 ** min(way.gaps, 20) * self._random.uniform(0.75, 1.25)
-            way.due_s = min(way.due_s, now_s + again_s)
-        if way.known is None:
-            way.known = KnownRoute(trace.hops, trace.reached, time.time_ns())
-            self._name(pair, key, way)
-            self._dirty(pair, now_s)
+        # the last router answered: one link remains to the peer
+        trace = Trace(flow, trace.hops, trace.reached or len(trace.hops) == flow.max_ttl)
+        self._set_due(route, trace, now_s)
+        if route.known is None:
+            route.known = self._new_route(trace)
+            self._name(pair, key, route)
+            pair.mark_dirty(now_s)
             return
-        before = (way.known.hops, way.known.reached, way.known.changes)
-        if way.known.take(trace, time.time_ns()):
-            self._tracer.want(flow, soon=True)
-        elif (way.known.hops, way.known.reached, way.known.changes) != before:
-            self._name(pair, key, way)
-            self._dirty(pair, now_s)
-            if way.known.changes != before[2]:
+        change = self._update_route(route.known, trace)
+        if change is Change.UNCONFIRMED:
+            self._tracer.schedule(flow, soon=True)
+        elif change is not Change.NONE:
+            self._name(pair, key, route)
+            pair.mark_dirty(now_s)
+            if change is Change.MOVED:
                 pair.moved = True
-                self._moved(pair, now_s)
+                self._on_moved(pair, now_s)
 
-    def _moved(self, pair: _Pair, now_s: float) -> None:
-        """A way moved: so may have others."""
-        near = self._pairs.values() if now_s - self._moved_s > ALL_REST_S else [pair]
+    def _set_due(self, route: _Route, trace: Trace, now_s: float) -> None:
+        route.traced_s = now_s
+        route.due_s = now_s + self._retrace_pause_s(route)
+        if trace.is_complete:
+            route.incomplete_traces = 0
+        else:
+            route.incomplete_traces += 1
+            route.due_s = min(route.due_s, now_s + self._retry_pause_s(route.incomplete_traces))
+
+    def _on_moved(self, pair: _Pair, now_s: float) -> None:
+        """Trace the other routes, because they may have moved too."""
+        affected = self._pairs.values() if now_s - self._moved_s > ALL_REST_S else [pair]
         self._moved_s = now_s
-        for other in near:
-            for way in other.ways.values():
-                if way.flow is not None:
-                    self._tracer.want(way.flow, soon=way.own)
+        for other in affected:
+            for route in other.routes.values():
+                if route.flow is not None:
+                    self._tracer.schedule(route.flow, soon=route.in_use)
 
-    def _take_far(self, pair: _Pair, trace: Trace, now_s: float) -> None:
-        """Learn how many routers there are to a peer. One that does not say that it was reached, as behind a
-        firewall, is as far as was heard, where the last that was heard is the peer's own router."""
-        far = len(trace.hops)
+    def _on_distance(self, pair: _Pair, trace: Trace, now_s: float) -> None:
+        """Set the number of routers to a peer.
+
+        A peer behind a firewall does not answer. Its distance is accepted if the last hop is the peer's
+        router.
+        """
         if trace.reached:
-            pair.far_tries = 0
-        if not trace.reached:
-            heard = trace.hops[-1] if trace.hops else None
-            if heard is None or not self._is_last(heard, pair):
-                return
-        if far == pair.far:
+            pair.distance_tries = 0
+        elif not trace.hops or trace.hops[-1] is None or not self._is_router_of(trace.hops[-1], pair):
             return
-        pair.far = far
-        for key, way in pair.ways.items():
-            self._drop_flow(way)
-            self._begin(pair, key, way, now_s)
-
-    def _is_last(self, hop: str, pair: _Pair) -> bool:
-        own, theirs = self.topology.at(hop), self.topology.at(pair.first_hop or "")
-        return own is not None and theirs is not None and own[0] == theirs[0]
-
-    # ---- what is said
-
-    def _rename(self, pair: _Pair) -> None:
-        for key, way in pair.ways.items():
-            if way.known is not None:
-                self._name(pair, key, way)
-        self._dirty(pair, time.monotonic())
-
-    def _name(self, pair: _Pair, key: FlowRouteKey, way: _Way) -> None:
-        if way.known is None:
+        if len(trace.hops) == pair.routers:
             return
-        named = name_path(
-            self.nic,
-            key.peer,
-            way.known.hops,
-            way.known.reached,
-            path=key.port if key.leg == DATA else key.peer_port,
-            peer_first_hop=pair.first_hop,
-            topology=self.topology,
-            link_prefix=self.settings.link_prefix,
-        )
+        pair.routers = len(trace.hops)
+        for key, route in pair.routes.items():
+            self._cancel(route)
+            self._begin(pair, key, route, now_s)
+
+    def _is_router_of(self, hop: str, pair: _Pair) -> bool:
+        found, first = self.topology.at(hop), self.topology.at(pair.first_hop or "")
+        return found is not None and first is not None and found[0] == first[0]
+
+    def _name_all(self, pair: _Pair, now_s: float) -> None:
+        for key, route in pair.routes.items():
+            if route.known is not None:
+                self._name(pair, key, route)
+        pair.mark_dirty(now_s)
+
+    def _name(self, pair: _Pair, key: FlowRouteKey, route: _Route) -> None:
+        known = route.known
+        if known is None:
+            return
+        port = key.port if key.leg == DATA else key.peer_port
+        named = self._name_route(key.peer, port, known.hops, known.reached, pair.first_hop, self.topology)
         complete = named.complete and named.contradiction is None
-        if (named.links, complete) != (way.links, way.complete):
-            way.links, way.complete = named.links, complete
-            self.news = self.news or way.own
-
-    def _dirty(self, pair: _Pair, now_s: float) -> None:
-        if not pair.dirty:
-            pair.dirty, pair.since_s = True, now_s
+        if (named.links, complete) != (route.links, route.complete):
+            route.links, route.complete = named.links, complete
+            self.links_changed = self.links_changed or route.in_use
 
     def _publish(self, peer: str, pair: _Pair, now_s: float) -> None:
-        if pair.said is not None and pair.ways and now_s - pair.said_s > REPUBLISH_S:
-            self._dirty(pair, now_s)
-            pair.said = []
-        if not pair.dirty or (now_s < pair.again_s and not pair.moved):
-            return
-        waits = any(way.known is None for way in pair.ways.values())
-        if waits and not pair.moved and now_s - pair.since_s < SETTLE_S:
+        if pair.published is not None and pair.routes and now_s - pair.published_s > REPUBLISH_S:
+            pair.mark_dirty(now_s)
+            pair.published = []
+        if not pair.dirty or pair.must_wait(now_s):
             return
         pair.dirty = pair.moved = False
-        rows = self._rows(pair)
-        if not rows or (pair.said is not None and _content(rows) == _content(pair.said)):
+        rows = pair.rows()
+        if not rows or (pair.published is not None and without_since(rows) == without_since(pair.published)):
             return
-        pair.said, pair.again_s = rows, now_s + ADD_S
-        pair.said_s = now_s + self._random.uniform(0, REPUBLISH_S / 4)
+        pair.published, pair.next_record_s = rows, now_s + MIN_RECORD_GAP_S
+        pair.published_s = now_s + self._random.uniform(0, REPUBLISH_S / 4)
         record = {
             "nic": self.nic,
             "peer": peer,
             "shard": self.shard,
-            "traced_ns": time.time_ns(),
+            "traced_ns": self._system_ns(),
             "routes": rows,
         }
-        self._put(FLOW_ROUTES.name, f"{self.nic}>{peer}", codec.encode(FLOW_ROUTES.record, record, self._registry))
+        self._publish_record(FLOW_ROUTES, peer, record)
 
-    def _rows(self, pair: _Pair) -> list[Record]:
-        return [
-            {
-                "leg": key.leg,
-                "path": key.port,
-                "peer_port": key.peer_port,
-                "links": list(way.links),
-                "complete": way.complete,
-                "since_ns": way.known.since_ns,
-                "protocol": way.shape,
-            }
-            for key, way in sorted(pair.ways.items(), key=lambda item: item[0])
-            if way.known is not None
-        ]
-
-    def _let_go(self, peer: str, pair: _Pair) -> None:
-        for way in pair.ways.values():
-            self._drop_flow(way)
-        if pair.far_flow is not None:
-            self._tracer.forget(pair.far_flow)
+    def _drop_pair(self, peer: str, pair: _Pair) -> None:
+        for route in pair.routes.values():
+            self._cancel(route)
+        if pair.distance_flow is not None:
+            self._tracer.cancel(pair.distance_flow)
         del self._pairs[peer]
-        if pair.said is not None:
-            self._put(FLOW_ROUTES.name, f"{self.nic}>{peer}", None)
-
-
-def _content(rows: Sequence[Record]) -> list[Record]:
-    return [{key: value for key, value in row.items() if key != "since_ns"} for row in rows]
+        if pair.published is not None:
+            self._publish_tombstone(FLOW_ROUTES, self.nic, peer)

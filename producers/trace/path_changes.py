@@ -1,9 +1,8 @@
-"""Signs that a path moved, from the probes themselves: its least round trip shifted, or it died and lives
-again.
+"""Finds paths that may have moved from the probes' own measurements.
 
-In: what the engine measured, `ProbeColumns` by `ProbeColumns`. Out: (peer, path) of those to trace again.
-Pure. A round trip on our own clock less the turnaround on the peer's needs no clock to be right. A standing
-queue lifts the floor as well: then a trace was made for nothing, which costs little.
+Two signs count: the minimum round trip of a path shifted, or the path lost probes and lives again. The round
+trip on our own clock minus the turnaround on the peer's clock needs no clock offset. A persistent queue
+raises the minimum too; the trace that follows is then wasted, which costs little. This module is pure.
 """
 
 from __future__ import annotations
@@ -17,93 +16,103 @@ from native.core.columns import ProbeColumns
 __all__ = ["PathChangeDetector"]
 
 WINDOW_S: Final = 1.0
-AGREEING: Final = 3
-"""Windows in a row whose least round trip must lie on the same side."""
-LEARNT: Final = 5
-LEAST_SHIFT_NS: Final = 1000
-NOISES: Final = 6.0
-DEAD_AFTER: Final = 3
+AGREEING_WINDOWS: Final = 3
+"""Consecutive windows whose minimum must deviate to the same side."""
+LEARNING_WINDOWS: Final = 5
+MIN_SHIFT_NS: Final = 1000
+NOISE_FACTOR: Final = 6.0
+"""A shift must exceed this multiple of the mean deviation of the learnt minima."""
+DEAD_LOSS_STREAK: Final = 3
 REST_S: Final = 1.0
 LOSS_REST_S: Final = 10.0
-"""A path that loses some and lives is traced no more often than this: it may be grey, not moved."""
+"""Minimum time between traces of a path that loses some probes and lives: it may be grey, not moved."""
 FORGET_S: Final = 120.0
 
 
 @dataclass(slots=True)
 class _Path:
-    least_ns: int | None = None
-    lost_in_a_row: int = 0
-    floors: deque[int] = field(default_factory=lambda: deque(maxlen=LEARNT))
-    astray: deque[int] = field(default_factory=lambda: deque(maxlen=AGREEING))
-    owed: bool = False
+    min_ns: int | None = None
+    loss_streak: int = 0
+    floors: deque[int] = field(default_factory=lambda: deque(maxlen=LEARNING_WINDOWS))
+    deviating: deque[int] = field(default_factory=lambda: deque(maxlen=AGREEING_WINDOWS))
+    trace_pending: bool = False
     rest_s: float = LOSS_REST_S
-    told_s: float = float("-inf")
+    reported_s: float = float("-inf")
     seen_s: float = 0.0
 
-    def tell(self, now_s: float) -> None:
-        """Note that the path was called moved."""
-        self.told_s, self.owed, self.rest_s = now_s, False, LOSS_REST_S
+    def mark_reported(self, now_s: float) -> None:
+        """Note that the path was reported as possibly moved."""
+        self.reported_s, self.trace_pending, self.rest_s = now_s, False, LOSS_REST_S
 
 
 class PathChangeDetector:
-    """The floors of one NIC's paths."""
+    """Tracks the minimum round trips and losses of one NIC's paths."""
 
     def __init__(self) -> None:
         self._paths: dict[tuple[str, int], _Path] = {}
-        self._end_s: float | None = None
+        self._window_end_s: float | None = None
 
     def observe(self, batch: ProbeColumns, now_s: float) -> list[tuple[str, int]]:
-        """Take a batch; return the (peer, path) that may have moved."""
-        if self._end_s is None:
-            self._end_s = now_s + WINDOW_S
+        """Add a batch and return the (peer, path) that may have moved."""
+        if self._window_end_s is None:
+            self._window_end_s = now_s + WINDOW_S
         moved = []
         for at, peer in enumerate(batch.peers):
-            path = self._paths.setdefault((peer, int(batch.path[at])), _Path())
+            key = (peer, int(batch.path[at]))
+            path = self._paths.setdefault(key, _Path())
             path.seen_s = now_s
-            begin, end = int(batch.start[at]), int(batch.start[at + 1])
-            if end > begin:
-                if path.lost_in_a_row >= DEAD_AFTER:
-                    path.rest_s = REST_S
-                path.owed = path.owed or bool(path.lost_in_a_row or batch.lost[at])
-                if path.owed and now_s - path.told_s >= path.rest_s:
-                    path.tell(now_s)
-                    moved.append((peer, int(batch.path[at])))
-                path.lost_in_a_row = 0
-                least = int((batch.forward[begin:end] + batch.reverse[begin:end]).min())
-                path.least_ns = least if path.least_ns is None else min(path.least_ns, least)
-            else:
-                path.lost_in_a_row += int(batch.lost[at])
-        if now_s < self._end_s:
+            if _add_samples(path, batch, at, now_s):
+                moved.append(key)
+        if now_s < self._window_end_s:
             return moved
-        self._end_s = now_s + WINDOW_S
+        self._window_end_s = now_s + WINDOW_S
         for key, path in list(self._paths.items()):
             if now_s - path.seen_s > FORGET_S:
                 del self._paths[key]
-            elif _close(path) and now_s - path.told_s >= REST_S:
-                path.tell(now_s)
+            elif _close_window(path) and now_s - path.reported_s >= REST_S:
+                path.mark_reported(now_s)
                 moved.append(key)
         return moved
 
 
-def _close(path: _Path) -> bool:
-    """End a path's window; return whether it may have moved."""
-    least_ns, path.least_ns = path.least_ns, None
-    if least_ns is None:
+def _add_samples(path: _Path, batch: ProbeColumns, at: int, now_s: float) -> bool:
+    """Add row `at` of a batch; return True if the path lost probes before and answers again."""
+    begin, end = int(batch.start[at]), int(batch.start[at + 1])
+    if end <= begin:
+        path.loss_streak += int(batch.lost[at])
         return False
-    if len(path.floors) < LEARNT:
-        path.floors.append(least_ns)
+    if path.loss_streak >= DEAD_LOSS_STREAK:
+        path.rest_s = REST_S
+    path.trace_pending = path.trace_pending or bool(path.loss_streak or batch.lost[at])
+    is_due = path.trace_pending and now_s - path.reported_s >= path.rest_s
+    if is_due:
+        path.mark_reported(now_s)
+    path.loss_streak = 0
+    min_ns = int((batch.forward[begin:end] + batch.reverse[begin:end]).min())
+    path.min_ns = min_ns if path.min_ns is None else min(path.min_ns, min_ns)
+    return is_due
+
+
+def _close_window(path: _Path) -> bool:
+    """End a path's window; return True if its minimum shifted for long enough."""
+    min_ns, path.min_ns = path.min_ns, None
+    if min_ns is None:
+        return False
+    if len(path.floors) < LEARNING_WINDOWS:
+        path.floors.append(min_ns)
         return False
     ordered = sorted(path.floors)
-    middle = ordered[len(ordered) // 2]
-    noise_ns = max(LEAST_SHIFT_NS, NOISES * sum(abs(floor - middle) for floor in ordered) / len(ordered))
-    if abs(least_ns - middle) <= noise_ns:
-        path.floors.append(least_ns)
-        path.astray.clear()
+    median_ns = ordered[len(ordered) // 2]
+    mean_deviation_ns = sum(abs(floor - median_ns) for floor in ordered) / len(ordered)
+    if abs(min_ns - median_ns) <= max(MIN_SHIFT_NS, NOISE_FACTOR * mean_deviation_ns):
+        path.floors.append(min_ns)
+        path.deviating.clear()
         return False
-    path.astray.append(least_ns)
-    if len(path.astray) < AGREEING or not (min(path.astray) > middle or max(path.astray) < middle):
+    path.deviating.append(min_ns)
+    same_side = min(path.deviating) > median_ns or max(path.deviating) < median_ns
+    if len(path.deviating) < AGREEING_WINDOWS or not same_side:
         return False
     path.floors.clear()
-    path.floors.extend(path.astray)
-    path.astray.clear()
+    path.floors.extend(path.deviating)
+    path.deviating.clear()
     return True

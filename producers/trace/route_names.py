@@ -1,37 +1,36 @@
-"""From the addresses that answered a trace to the links of its path, by their names.
+"""Names the links of a path from the addresses that answered its trace.
 
-In: a trace (one address a hop, None where a hop stayed silent), both NICs, the topology file where there is
-one. Out: `NamedPath`. Pure, and the same for every prober: both directions of a cable come out as one cable.
+All probers get the same names, and both directions of a cable have one name. This module is pure.
 
-Hop k's answer comes from the port that the packet came in by, so it names the far end of link k. Its near end
-is the port that the file wires to it; without a file, the other address of the pair that two ends of a cable
-share (`link_prefix`). A NIC's own cable ends at the first hop that it hears from itself, which it announces.
+Hop k answers from the port where the packet came in, so its address names the far end of link k. The topology
+file gives the port at the near end. Without a file, it is the other address of the pair that the two ends of
+a cable share (`link_prefix`). A NIC's own cable ends at the first hop that it sees itself and announces.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
 
 from schemas.ids import link_id
 from schemas.topology import End, Topology, end_text, nic_end
 
-__all__ = ["NamedPath", "name_path", "partner_of"]
+__all__ = ["LinkPrefix", "NamedPath", "name_path", "node_of_address", "partner_of"]
 
 Found = Literal["UNKNOWN", "TRACED", "FILLED", "TOPOLOGY"]
 LinkPrefix = Literal[31, 30, 0]
 
-PORT: Final = "ip"
-"""Port of an end that only an address names: the node's name is that address then."""
+ADDRESS_PORT: Final = "ip"
+"""Port of an end that is known only by its address; the address then names the node."""
 UNKNOWN_PORT: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A path's links in order, as `PathMaps` carries them."""
+    """A path's links in order, as in `PathMaps`."""
 
     links: tuple[str, ...]
     complete: bool
@@ -39,26 +38,33 @@ class NamedPath:
     contradiction: str | None = None
 
 
-NOTHING: Final = NamedPath((), False, "UNKNOWN")
+NO_PATH: Final = NamedPath((), False, "UNKNOWN")
 
 
 @lru_cache(maxsize=65536)
 def partner_of(address: str, link_prefix: LinkPrefix) -> str | None:
-    """Return the address at a cable's other end, where every cable has a pair of its own: /31 or /127 with
-    `link_prefix` 31, /30 or /126 with 30. None where it has none."""
+    """Return the address at the other end of a cable whose ends share a prefix; None if it has none.
+
+    The prefix is /31 or /127 with `link_prefix` 31, /30 or /126 with 30.
+    """
     if not link_prefix:
         return None
     found = ipaddress.ip_address(address)
     if link_prefix == 31:
         return str(type(found)(int(found) ^ 1))
-    if int(found) & 3 in (0, 3):  # network and broadcast address: no host's
+    if int(found) & 3 in (0, 3):  # network and broadcast address
         return None
     return str(type(found)(int(found) ^ 3))
 
 
+def node_of_address(address: str) -> str:
+    """Return the name of a node that is known only by its address; link ids are split at colons."""
+    return address.replace(":", "-")
+
+
 @dataclass(slots=True)
 class _Hop:
-    """One position of a path: 0 the NIC, then the routers, last the peer."""
+    """One position of a path: 0 is the NIC, then the routers, last the peer."""
 
     node: str | None = None
     came_in: End | None = None
@@ -77,195 +83,209 @@ def name_path(
     topology: Topology | None = None,
     link_prefix: LinkPrefix = 31,
 ) -> NamedPath:
-    """Return the links from `nic` to `peer`. `hops`: the routers in order; `reached`: whether the packet came
-    to the peer after the last of them. A path is complete only where every link of it is known for sure."""
+    """Return the links from `nic` to `peer`.
+
+    `hops` are the routers in order; `reached` is True if the packet arrived at the peer after the last of
+    them. A path is complete only if every link is known.
+    """
     topology = topology if topology is not None else Topology()
-    start, goal = nic_end(nic), nic_end(peer)
     if not any(hops) and not (reached and not hops):
         return _from_file(nic, peer, path, topology, len(hops) + 1 if reached else None)
-    row = [_Hop(start.node, start)]
-    for address in hops:
-        row.append(_named(address, topology))
-    if reached:
-        row.append(_Hop(goal.node, goal, None, True))
-    said: list[str] = []
-    _from_neighbours(row, topology)
-    links = [
-        _link(row, k, topology, said, start, goal, peer_first_hop, link_prefix) for k in range(1, len(row))
-    ]
-    filled = _fill_gaps(row, links, topology)
-    filled = filled or any(hop.node is not None and not hop.traced for hop in row[1:])
+    namer = _Namer(nic, peer, peer_first_hop, topology, link_prefix)
+    links, filled = namer.links(hops, reached)
     known = tuple(link for link in links if link is not None)
-    complete = reached and len(known) == len(links) and not any(f":{UNKNOWN_PORT}>" in link for link in known)
+    any_unknown_port = any(f":{UNKNOWN_PORT}>" in link for link in known)
+    complete = reached and len(known) == len(links) and not any_unknown_port
+    contradictions = namer.contradictions
     if len(set(known)) != len(known):
-        said.append("a link is crossed twice")
+        contradictions.append("a link is crossed twice")
         complete = False
-    contradiction = "; ".join(dict.fromkeys(said)) or _against_list(
-        nic, peer, path, known, topology, complete
+    contradiction = "; ".join(dict.fromkeys(contradictions)) or (
+        _differs_from_listed(topology.listed(nic, peer, path), known) if complete else None
     )
     return NamedPath(known, complete, "FILLED" if filled else "TRACED", contradiction)
 
 
 def _from_file(nic: str, peer: str, path: int, topology: Topology, count: int | None) -> NamedPath:
-    """Return what the file alone says: the path it lists, or the only way that there is; where there are
-    several, the links that all of them have at both ends."""
+    """Return the path by the file alone: the listed or only route, else the ends that all routes share."""
     listed = topology.listed(nic, peer, path)
     if listed:
         return NamedPath(listed, True, "TOPOLOGY")
-    ways = topology.ways(nic_end(nic), nic_end(peer), count)
-    if not ways:
-        return NOTHING
-    if len(ways) == 1:
-        return NamedPath(ways[0], True, "TOPOLOGY")
-    ends = [way[at] for way in ways[:1] for at in (0, -1) if len({other[at] for other in ways}) == 1]
+    routes = topology.ways(nic_end(nic), nic_end(peer), count)
+    if not routes:
+        return NO_PATH
+    if len(routes) == 1:
+        return NamedPath(routes[0], True, "TOPOLOGY")
+    ends = [routes[0][at] for at in (0, -1) if len({route[at] for route in routes}) == 1]
     return NamedPath(tuple(ends), False, "TOPOLOGY")
 
 
-def _named(address: str | None, topology: Topology) -> _Hop:
-    if address is None:
-        return _Hop()
-    at = topology.at(address)
-    if at is None:
-        node = node_of_address(address)
-        return _Hop(node, End(node, PORT), address, True)
-    node, port = at
-    return _Hop(node, None if port is None else End(node, port), address, True)
-
-
-def node_of_address(address: str) -> str:
-    """Return the name of a node that only an address names: link ids split at colons."""
-    return address.replace(":", "-")
-
-
-def _from_neighbours(row: list[_Hop], topology: Topology) -> None:
-    """Name silent hops by the cable that their neighbour's port is wired to: a switch whose next hop answered
-    from a port is what that port is wired to."""
-    for k in range(len(row) - 1, 1, -1):
-        came_in, before = row[k].came_in, row[k - 1]
-        if before.node is None and came_in is not None:
-            far = topology.far(came_in)
-            if far is not None:
-                before.node = far.node
-    if len(row) > 1 and row[1].node is None and row[0].came_in is not None:
-        far = topology.far(row[0].came_in)
-        if far is not None:
-            row[1].node, row[1].came_in = far.node, far
-
-
-def _link(
-    row: list[_Hop],
-    k: int,
-    topology: Topology,
-    said: list[str],
-    start: End,
-    goal: End,
-    peer_first_hop: str | None,
-    link_prefix: LinkPrefix,
-) -> str | None:
-    """Return link k, from position k - 1 to k; None where it is not known. Adds to `said` what the file says
-    otherwise."""
-    before, here = row[k - 1], row[k]
-    last = here.came_in == goal and k == len(row) - 1
-    if here.node is None or before.node is None:
+def _differs_from_listed(listed: tuple[str, ...] | None, links: tuple[str, ...]) -> str | None:
+    if not listed or listed == links:
         return None
-    if here.address is not None and topology.names_addresses and topology.at(here.address) is None:
-        said.append(f"hop {k} answers from {here.address}, which the file does not name")
-    if k == 1:
-        return _first_link(start, here, last, topology, said)
-    if here.came_in is None:  # an address of the switch itself: its port follows where one cable leads there
-        cables = topology.cables(before.node, here.node)
+    differing = (k for k, (a, b) in enumerate(zip(listed, links, strict=False)) if a != b)
+    first = next(differing, min(len(listed), len(links)))
+    return f"the file lists another path, from link {first + 1} on"
+
+
+@dataclass(slots=True)
+class _Namer:
+    """Names the links of one traced path and collects contradictions with the topology file."""
+
+    nic: str
+    peer: str
+    peer_first_hop: str | None
+    topology: Topology
+    link_prefix: LinkPrefix
+    contradictions: list[str] = field(default_factory=list)
+
+    def links(self, hops: Sequence[str | None], reached: bool) -> tuple[list[str | None], bool]:
+        """Return the links, None for unknown ones, and whether any was filled in from the file."""
+        start, goal = nic_end(self.nic), nic_end(self.peer)
+        row = [_Hop(start.node, start), *(self._hop_at(address) for address in hops)]
+        if reached:
+            row.append(_Hop(goal.node, goal, None, True))
+        self._name_silent(row)
+        links = [self._link(row, k, start, goal) for k in range(1, len(row))]
+        filled = self._fill_gaps(row, links)
+        return links, filled or any(hop.node is not None and not hop.traced for hop in row[1:])
+
+    def _hop_at(self, address: str | None) -> _Hop:
+        if address is None:
+            return _Hop()
+        at = self.topology.at(address)
+        if at is None:
+            node = node_of_address(address)
+            return _Hop(node, End(node, ADDRESS_PORT), address, True)
+        node, port = at
+        return _Hop(node, None if port is None else End(node, port), address, True)
+
+    def _name_silent(self, row: list[_Hop]) -> None:
+        """Name silent hops by the cable at their neighbour's port: its other end is at the silent switch."""
+        for k in range(len(row) - 1, 1, -1):
+            came_in, before = row[k].came_in, row[k - 1]
+            if before.node is None and came_in is not None:
+                far = self.topology.far(came_in)
+                if far is not None:
+                    before.node = far.node
+        if len(row) > 1 and row[1].node is None and row[0].came_in is not None:
+            far = self.topology.far(row[0].came_in)
+            if far is not None:
+                row[1].node, row[1].came_in = far.node, far
+
+    def _link(self, row: list[_Hop], k: int, start: End, goal: End) -> str | None:
+        """Return link k, from position k - 1 to k; None if it is unknown."""
+        before, here = row[k - 1], row[k]
+        is_last = here.came_in == goal and k == len(row) - 1
+        if here.node is None or before.node is None:
+            return None
+        if self._is_unnamed(here):
+            self.contradictions.append(f"hop {k} answers from {here.address}, which the file does not name")
+        if k == 1:
+            return self._first_link(start, here, is_last)
+        if here.came_in is None:
+            return self._only_cable(before.node, here)
+        near = self.topology.far(here.came_in)
+        if near is not None:
+            return self._wired_link(k, before, before.node, here, here.came_in, near)
+        if is_last:
+            return self._last_link(before, goal)
+        return self._link_by_address(before, before.node, here, here.came_in)
+
+    def _is_unnamed(self, hop: _Hop) -> bool:
+        """Return True if the file names addresses, but not this one."""
+        return (
+            hop.address is not None
+            and self.topology.names_addresses
+            and self.topology.at(hop.address) is None
+        )
+
+    def _only_cable(self, before: str, here: _Hop) -> str | None:
+        """Return the only cable to a switch that answered from an address of the switch itself."""
+        cables = self.topology.cables(before, here.node or "")
         if len(cables) != 1:
             return None
         here.came_in = cables[0][1]
         return link_id(*cables[0][0], *cables[0][1])
-    near = topology.far(here.came_in)
-    unnamed = before.address is not None and topology.at(before.address) is None
-    if near is not None and (near.node == before.node or (unnamed and k > 1)):
-        return link_id(*near, *here.came_in)
-    if near is not None:
-        said.append(
-            f"hop {k} is {end_text(here.came_in)}, which the file wires to {end_text(near)}, "
-            f"and the hop before is {before.node}"
+
+    def _wired_link(self, k: int, before: _Hop, before_node: str, here: _Hop, came_in: End, near: End) -> str:
+        """Return the link whose near end the file gives, unless another node precedes it."""
+        before_unnamed = before.address is not None and self.topology.at(before.address) is None
+        if near.node == before_node or before_unnamed:
+            return link_id(*near, *came_in)
+        self.contradictions.append(
+            f"hop {k} is {end_text(came_in)}, which the file wires to {end_text(near)}, "
+            f"and the hop before is {before_node}"
         )
-        return link_id(
-            *(_by_partner(before, here, topology, link_prefix) or End(before.node, UNKNOWN_PORT)),
-            *here.came_in,
-        )
-    if last:
-        return _last_link(before, goal, peer_first_hop, topology)
-    if topology.at(here.address or "") is not None and topology.names_addresses:
-        found = _by_partner(before, here, topology, link_prefix)
-        return link_id(*found, *here.came_in) if found is not None else None
-    partner = partner_of(here.address, link_prefix) if here.address is not None else None
-    if partner is not None:
-        at = topology.at(partner)
+        return link_id(*(self._near_end(before, here) or End(before_node, UNKNOWN_PORT)), *came_in)
+
+    def _link_by_address(self, before: _Hop, before_node: str, here: _Hop, came_in: End) -> str | None:
+        """Return a link that the file does not contain, by the address pair of its cable."""
+        if self.topology.at(here.address or "") is not None and self.topology.names_addresses:
+            near = self._near_end(before, here)
+            return link_id(*near, *came_in) if near is not None else None
+        partner = self._partner(here)
+        if partner is None:
+            return link_id(before_node, ADDRESS_PORT, *came_in) if not self.link_prefix else None
+        at = self.topology.at(partner)
         if at is not None and at[1] is not None:
-            return link_id(at[0], at[1], *here.came_in)
-        near_node = node_of_address(partner)
-        return link_id(near_node, PORT, *here.came_in)
-    return link_id(before.node, PORT, *here.came_in) if not link_prefix else None
+            return link_id(at[0], at[1], *came_in)
+        return link_id(node_of_address(partner), ADDRESS_PORT, *came_in)
 
+    def _first_link(self, start: End, here: _Hop, is_last: bool) -> str | None:
+        """Return the NIC's own cable."""
+        wired = self.topology.far(start)
+        if is_last and here.came_in is not None:
+            return link_id(*start, *here.came_in)
+        if wired is not None and wired.node == here.node:
+            here.came_in = wired
+            return link_id(*start, *wired)
+        if wired is not None and here.node is not None:
+            self.contradictions.append(
+                f"hop 1 is {here.node}, and the file wires {end_text(start)} to {end_text(wired)}"
+            )
+        if here.address is not None and self.topology.at(here.address) is None:
+            return link_id(*start, node_of_address(here.address), f"{start.node}.{start.port}")
+        return link_id(*start, *here.came_in) if here.came_in is not None else None
 
-def _first_link(start: End, here: _Hop, last: bool, topology: Topology, said: list[str]) -> str | None:
-    wired = topology.far(start)
-    if last and here.came_in is not None:
-        return link_id(*start, *here.came_in)
-    if wired is not None and wired.node == here.node:
-        here.came_in = wired
-        return link_id(*start, *wired)
-    if wired is not None and here.node is not None:
-        said.append(f"hop 1 is {here.node}, and the file wires {end_text(start)} to {end_text(wired)}")
-    if here.address is not None and topology.at(here.address) is None:
-        return link_id(*start, node_of_address(here.address), f"{start.node}.{start.port}")
-    return link_id(*start, *here.came_in) if here.came_in is not None else None
+    def _last_link(self, before: _Hop, goal: End) -> str | None:
+        """Return the peer's own cable, by the first hop that the peer announces."""
+        if self.peer_first_hop is None:
+            return None
+        at = self.topology.at(self.peer_first_hop)
+        if at is None:
+            return link_id(node_of_address(self.peer_first_hop), f"{goal.node}.{goal.port}", *goal)
+        return link_id(at[0], at[1], *goal) if at[1] is not None and at[0] == before.node else None
 
+    def _partner(self, hop: _Hop) -> str | None:
+        return partner_of(hop.address, self.link_prefix) if hop.address is not None else None
 
-def _last_link(before: _Hop, goal: End, peer_first_hop: str | None, topology: Topology) -> str | None:
-    """Return the peer's own cable by the first hop that the peer hears from."""
-    if peer_first_hop is None:
-        return None
-    at = topology.at(peer_first_hop)
-    if at is None:
-        return link_id(node_of_address(peer_first_hop), f"{goal.node}.{goal.port}", *goal)
-    return link_id(at[0], at[1], *goal) if at[1] is not None and at[0] == before.node else None
+    def _near_end(self, before: _Hop, here: _Hop) -> End | None:
+        """Return the port of the previous hop that has the other address of the cable's pair."""
+        partner = self._partner(here)
+        at = self.topology.at(partner) if partner is not None else None
+        return End(at[0], at[1]) if at is not None and at[1] is not None and at[0] == before.node else None
 
-
-def _by_partner(before: _Hop, here: _Hop, topology: Topology, link_prefix: LinkPrefix) -> End | None:
-    """Return the port of the hop before that has the other address of the cable's pair."""
-    partner = partner_of(here.address, link_prefix) if here.address is not None else None
-    at = topology.at(partner) if partner is not None else None
-    return End(at[0], at[1]) if at is not None and at[1] is not None and at[0] == before.node else None
-
-
-def _fill_gaps(row: list[_Hop], links: list[str | None], topology: Topology) -> bool:
-    """Put in the links of silent hops where the file leaves one way only; return whether any was."""
-    filled, k = False, 0
-    while k < len(links):
-        if links[k] is not None:
-            k += 1
-            continue
-        end = k
-        while end < len(links) and links[end] is None and (end == k or row[end].node is None):
-            end += 1
-        begin, goal = row[k], row[end]
-        if begin.node is not None and goal.node is not None:
-            first: End | str = begin.came_in if k == 0 and begin.came_in is not None else begin.node
-            ways = topology.ways(first, goal.came_in or goal.node, end - k)
-            if len(ways) == 1:
-                links[k:end] = list(ways[0])
+    def _fill_gaps(self, row: list[_Hop], links: list[str | None]) -> bool:
+        """Fill in the links of silent hops where the file has exactly one route; return True if any was."""
+        filled, k = False, 0
+        while k < len(links):
+            if links[k] is not None:
+                k += 1
+                continue
+            end = k
+            while end < len(links) and links[end] is None and (end == k or row[end].node is None):
+                end += 1
+            route = self._only_route(row[k], row[end], k == 0, end - k)
+            if route is not None:
+                links[k:end] = list(route)
                 filled = True
-        k = end
-    return filled
+            k = end
+        return filled
 
-
-def _against_list(
-    nic: str, peer: str, path: int, links: tuple[str, ...], topology: Topology, complete: bool
-) -> str | None:
-    listed = topology.listed(nic, peer, path)
-    if listed and complete and listed != links:
-        first = next(
-            (k for k, (a, b) in enumerate(zip(listed, links, strict=False)) if a != b),
-            min(len(listed), len(links)),
-        )
-        return f"the file lists another path, from link {first + 1} on"
-    return None
+    def _only_route(self, begin: _Hop, end: _Hop, from_nic: bool, count: int) -> tuple[str, ...] | None:
+        if begin.node is None or end.node is None:
+            return None
+        first: End | str = begin.came_in if from_nic and begin.came_in is not None else begin.node
+        routes = self.topology.ways(first, end.came_in or end.node, count)
+        return routes[0] if len(routes) == 1 else None

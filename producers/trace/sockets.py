@@ -1,10 +1,9 @@
-"""Sockets that trace: packets of any ports with a TTL of their own, and what the network says of them.
+"""Sends trace packets from given ports with a TTL of their own, and receives the network's answers.
 
-In: a NIC's address and namespace, packets to send. Out: for each answer its packet's number and who answered.
-`open_trace_sockets` gives raw sockets where this process may have them (CAP_NET_RAW): they send from ports that
-other sockets own, without a socket for each, and take no packet in. Packets are shaped as the flow's own:
-UDP, or a TCP segment of no connection's window; most switches hash the protocol too. Else UDP ports that are
-free are bound one by one.
+`open_trace_sockets` opens raw sockets if the process has CAP_NET_RAW. These send from ports that other
+sockets own, need no socket per port, and receive no data. Packets have the shape of the flow's own: UDP, or a
+TCP segment outside any connection's window, because most switches hash the protocol too. Without the
+capability, free UDP ports are bound one by one.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ _BPF_RET: Final = 0x06
 _MAGIC: Final = b"ftwy"
 _UDP: Final = struct.Struct("!HHHH")
 _TCP: Final = struct.Struct("!HHIIBBHHH")
-_TCP_WORDS, _TCP_ACK = 5, 0x10
+_TCP_HEADER_UNITS, _TCP_ACK = 5, 0x10
 _BODY_BYTES: Final = 8
 _RECEIVE_BYTES: Final = 1 << 20
-_READS_A_TURN: Final = 1024
-_BOUND_MOST: Final = 128
+_MAX_READS: Final = 1024
+_MAX_BOUND: Final = 128
 
 
 class IcmpError(NamedTuple):
-    """What a socket's error queue says of one of its packets: who sent the error, and which."""
+    """An ICMP error from a socket's error queue, with its sender."""
 
     origin: int
     type: int
@@ -54,9 +53,9 @@ class IcmpError(NamedTuple):
 
 
 def error_of(ancillary: Iterable[tuple[int, int, bytes]]) -> IcmpError | None:
-    """Return the ICMP error among a message's control messages; None where there is none to be read.
+    """Return the ICMP error among a message's control messages; None if there is none.
 
-    struct sock_extended_err and the offender's address behind it: ip(7), IP_RECVERR.
+    The format is struct sock_extended_err followed by the offender's address (ip(7), IP_RECVERR).
     """
     for level, kind, data in ancillary:
         if (level, kind) not in ((socket.SOL_IP, IP_RECVERR), (socket.IPPROTO_IPV6, IPV6_RECVERR)) or len(
@@ -82,12 +81,15 @@ def _offender(raw: bytes) -> str | None:
 
 
 def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, int]) -> bool:
-    """Send with a TTL of this packet's own; return whether the kernel took it.
+    """Send a packet with its own TTL; return True if the kernel took it.
 
-    An error of the network that waits at the socket fails one call, whatever it is about: so once more then.
+    A pending network error on the socket fails one call, whatever packet it is about, so sending is tried
+    again.
     """
-    six = sock.family == socket.AF_INET6
-    level, kind = (socket.IPPROTO_IPV6, socket.IPV6_HOPLIMIT) if six else (socket.IPPROTO_IP, socket.IP_TTL)
+    is_ipv6 = sock.family == socket.AF_INET6
+    level, kind = (
+        (socket.IPPROTO_IPV6, socket.IPV6_HOPLIMIT) if is_ipv6 else (socket.IPPROTO_IP, socket.IP_TTL)
+    )
     for _ in range(NETWORK_ERRORS):
         try:
             sock.sendmsg([data], [(level, kind, struct.pack("=i", ttl))], socket.MSG_DONTWAIT, target)
@@ -100,38 +102,39 @@ def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, in
 
 
 class TraceReply(NamedTuple):
-    """An answer: the number of the packet that it is about, and the router whose TTL it ended at; None: the
-    far end has it."""
+    """An answer to a trace packet: its number and the router where its TTL ended; None if it arrived."""
 
     seq: int
     hop: str | None
 
 
 class TraceSocket(Protocol):
-    """What sends one NIC's traces."""
+    """Sends and receives the traces of one NIC."""
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
-        """Send one packet; what cannot be sent counts as lost."""
+        """Send one packet; a packet that cannot be sent counts as lost."""
 
-    def hits(self) -> Iterator[TraceReply]:
-        """Yield what came since."""
+    def replies(self) -> Iterator[TraceReply]:
+        """Yield the answers since the last call."""
 
     def close(self) -> None:
-        """Let go of all sockets."""
+        """Close all sockets."""
 
 
-def open_trace_sockets(address: str, netns: str | None, trace_tcp_with_udp: bool = False) -> dict[str, TraceSocket]:
-    """Return what sends traces from `address`, by the protocol (UDP, TCP) of the flows whose ways they find.
+def open_trace_sockets(
+    address: str, netns: str | None, trace_tcp_with_udp: bool = False
+) -> dict[str, TraceSocket]:
+    """Return the sockets that trace from `address`, by the protocol of the traced flows (UDP, TCP).
 
-    `trace_tcp_with_udp`: UDP packets do for TCP as well. Without CAP_NET_RAW they must: else there is no TCP in
-    what is returned. Raises OSError where the namespace or address is not there.
+    With `trace_tcp_with_udp`, UDP packets also trace TCP flows. Without CAP_NET_RAW and this option the
+    result has no TCP entry. Raises OSError if the namespace or address does not exist.
     """
     found: dict[str, TraceSocket] = {}
     try:
-        found["UDP"] = _Raw(address, netns, socket.IPPROTO_UDP)
-        found["TCP"] = found["UDP"] if trace_tcp_with_udp else _Raw(address, netns, socket.IPPROTO_TCP)
+        found["UDP"] = _RawSocket(address, netns, socket.IPPROTO_UDP)
+        found["TCP"] = found["UDP"] if trace_tcp_with_udp else _RawSocket(address, netns, socket.IPPROTO_TCP)
     except PermissionError:
-        found["UDP"] = _Bound(address, netns)
+        found["UDP"] = _BoundSockets(address, netns)
         if trace_tcp_with_udp:
             found["TCP"] = found["UDP"]
     except BaseException:
@@ -142,7 +145,8 @@ def open_trace_sockets(address: str, netns: str | None, trace_tcp_with_udp: bool
 
 
 def _body(ttl: int, seq: int) -> bytes:
-    """Return what a trace packet carries. Its length tells the TTL, for routers that quote headers alone."""
+    """Return the payload of a trace packet. Its length encodes the TTL, for routers that quote only headers.
+    """
     return _MAGIC + seq.to_bytes(4, "big") + bytes(ttl)
 
 
@@ -153,20 +157,20 @@ def _seq_of(body: bytes) -> int | None:
 
 
 def _prepared(sock: socket.socket) -> socket.socket:
-    """Take errors and nothing else: a filter refuses all packets, so that they cost nothing."""
-    six = sock.family == socket.AF_INET6
+    """Set up a socket to receive only errors: a filter drops all packets."""
+    is_ipv6 = sock.family == socket.AF_INET6
     code = ctypes.create_string_buffer(struct.pack("=HBBI", _BPF_RET, 0, 0, 0))
     program = struct.pack("@HP", 1, ctypes.addressof(code))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    sock.setsockopt(*((socket.IPPROTO_IPV6, IPV6_RECVERR) if six else (socket.SOL_IP, IP_RECVERR)), 1)
+    sock.setsockopt(*((socket.IPPROTO_IPV6, IPV6_RECVERR) if is_ipv6 else (socket.SOL_IP, IP_RECVERR)), 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
     sock.setblocking(False)
     return sock
 
 
 def _empty(sock: socket.socket) -> None:
-    """Throw away what came in before the filter stood: it would take the errors' room."""
-    for _ in range(_READS_A_TURN):
+    """Discard packets from before the filter was attached, which would fill the receive buffer."""
+    for _ in range(_MAX_READS):
         try:
             sock.recv(1)
         except BlockingIOError:
@@ -176,19 +180,19 @@ def _empty(sock: socket.socket) -> None:
 
 
 def _errors(sock: socket.socket) -> Iterator[tuple[bytes, tuple[str, int], IcmpError]]:
-    for _ in range(_READS_A_TURN):
+    for _ in range(_MAX_READS):
         try:
             data, ancillary, _, about = sock.recvmsg(256, 512, socket.MSG_ERRQUEUE)
         except BlockingIOError:
             return
-        except OSError:  # an error of the network, in the queue as well
+        except OSError:  # a network error, which is in the error queue too
             continue
         error = error_of(ancillary)
         if error is not None:
             yield data, (about[0], about[1]), error
 
 
-def _hit(seq: int | None, error: IcmpError, target: str) -> TraceReply | None:
+def _reply_to(seq: int | None, error: IcmpError, target: str) -> TraceReply | None:
     if seq is None or error.hop is None:
         return None
     if error.type == TIME_EXCEEDED[error.origin]:
@@ -198,13 +202,13 @@ def _hit(seq: int | None, error: IcmpError, target: str) -> TraceReply | None:
     return None
 
 
-class _Raw:
-    """Packets of one protocol with headers of our own, over one raw socket."""
+class _RawSocket:
+    """Sends packets of one protocol with our own headers over one raw socket."""
 
     def __init__(self, address: str, netns: str | None, protocol: int) -> None:
         self._address, self._protocol = address, protocol
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._six = family == socket.AF_INET6
+        self._is_ipv6 = family == socket.AF_INET6
 
         def opened() -> socket.socket:
             return socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
@@ -212,7 +216,7 @@ class _Raw:
         self._sock = in_netns(netns, opened)
         try:
             _prepared(self._sock)
-            if self._six:
+            if self._is_ipv6:
                 at = 6 if protocol == socket.IPPROTO_UDP else 16
                 self._sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_CHECKSUM, at)
             self._sock.bind((address, 0))
@@ -221,11 +225,11 @@ class _Raw:
             self._sock.close()
             raise
         self._sent: dict[tuple[str, int, int, int], int] = {}
-        """Target, ports and length to the newest UDP packet's number."""
+        """Target, ports and length to the number of the newest UDP packet."""
         self._sums: dict[str, int] = {}
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
-        """Send one packet; what cannot be sent counts as lost."""
+        """Send one packet; a packet that cannot be sent counts as lost."""
         address, dport = target
         if self._protocol == socket.IPPROTO_UDP:
             body = _body(ttl, seq)
@@ -236,13 +240,13 @@ class _Raw:
             )
             data = _UDP.pack(sport, dport, length, checksum) + body
         else:
-            data = _TCP.pack(sport, dport, seq, 0, _TCP_WORDS << 4, _TCP_ACK, 0, 0, 0)
+            data = _TCP.pack(sport, dport, seq, 0, _TCP_HEADER_UNITS << 4, _TCP_ACK, 0, 0, 0)
             checksum = self._checksum(address, len(data), data)
-            data = _TCP.pack(sport, dport, seq, 0, _TCP_WORDS << 4, _TCP_ACK, 0, checksum, 0)
+            data = _TCP.pack(sport, dport, seq, 0, _TCP_HEADER_UNITS << 4, _TCP_ACK, 0, checksum, 0)
         send_trace(self._sock, data, ttl, (address, 0))
 
-    def hits(self) -> Iterator[TraceReply]:
-        """Yield what came since. Errors of other sockets' packets come too, and are passed over."""
+    def replies(self) -> Iterator[TraceReply]:
+        """Yield the answers since the last call; errors of other sockets' packets are skipped."""
         for data, (address, _), error in _errors(self._sock):
             if len(data) < _UDP.size:
                 continue
@@ -252,18 +256,20 @@ class _Raw:
             else:
                 newest = self._sent.get((address, sport, dport, length))
                 seq = _seq_of(data[_UDP.size :]) if len(data) >= _UDP.size + _BODY_BYTES else newest
-            hit = _hit(seq, error, address)
-            if hit is not None:
-                yield hit
+            reply = _reply_to(seq, error, address)
+            if reply is not None:
+                yield reply
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._sock.close()
 
     def _checksum(self, target: str, length: int, data: bytes) -> int:
-        """Return the checksum of RFC 768 and 9293, over the addresses, protocol and length too; the kernel
-        makes that of IPv6. What of the packet is zero may be left out of `data`."""
-        if self._six:
+        """Return the checksum by RFC 768 and RFC 9293, including addresses, protocol and length.
+
+        The kernel computes that of IPv6. Zero bytes of the packet may be left out of `data`.
+        """
+        if self._is_ipv6:
             return 0
         total = self._sums.get(target)
         if total is None:
@@ -275,8 +281,9 @@ class _Raw:
         return ~total & 0xFFFF or 0xFFFF
 
 
-class _Bound:
-    """A bound UDP socket a port, opened when it is needed; ports that others own cannot be traced from."""
+class _BoundSockets:
+    """Sends UDP packets over one bound socket per port, opened on demand; ports of other sockets cannot be
+    traced."""
 
     def __init__(self, address: str, netns: str | None) -> None:
         self._address, self._netns = address, netns
@@ -284,7 +291,7 @@ class _Bound:
         self._open(0).close()
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
-        """Send one packet; what cannot be sent counts as lost."""
+        """Send one packet; a packet that cannot be sent counts as lost."""
         sock = self._sockets.get(sport)
         if sock is None:
             try:
@@ -293,21 +300,21 @@ class _Bound:
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     _log.warning("%s: no socket to trace from port %d: %s", self._address, sport, error)
                 return
-            if len(self._sockets) > _BOUND_MOST:
+            if len(self._sockets) > _MAX_BOUND:
                 self._sockets.popitem(last=False)[1].close()
         self._sockets.move_to_end(sport)
         send_trace(sock, _body(ttl, seq), ttl, target)
 
-    def hits(self) -> Iterator[TraceReply]:
-        """Yield what came since."""
+    def replies(self) -> Iterator[TraceReply]:
+        """Yield the answers since the last call."""
         for sock in list(self._sockets.values()):
             for data, (address, _), error in _errors(sock):
-                hit = _hit(_seq_of(data), error, address)
-                if hit is not None:
-                    yield hit
+                reply = _reply_to(_seq_of(data), error, address)
+                if reply is not None:
+                    yield reply
 
     def close(self) -> None:
-        """Let go of all sockets."""
+        """Close all sockets."""
         for sock in self._sockets.values():
             sock.close()
         self._sockets.clear()

@@ -1,12 +1,12 @@
-"""Which source ports a NIC probes from: few, and together over every way that its packets can take.
+"""Chooses the few source ports of a NIC's probes so that together they use every route.
 
-In: for each candidate port and peer the way that its packets go (any hashable value, say the tuple of hops),
-the ports in use. Out: the ports to use. Pure.
+The route of each candidate port to each peer is any hashable value, for example the tuple of hops. This
+module is pure.
 
-How many candidates: equal-cost routing hands a port to one of n ways as if by lot. All n are seen with
-probability 1 - eps or more after n ln n + n ln(1/eps) ports, for the chance that one certain way is missed by
-k ports is (1 - 1/n)^k < exp(-k/n), and there are n ways (coupon collector; Motwani and Raghavan, Randomized
-Algorithms, 3.6). 64 candidates see 8 spines with 99.7%, and of those the few are kept that see as many.
+Number of candidates: ECMP assigns a port to one of n routes as if at random. A given route is missed by k
+ports with probability (1 - 1/n)^k < exp(-k/n), and there are n routes. So all n are seen with probability 1 -
+eps after n ln n + n ln(1/eps) ports (coupon collector; Motwani and Raghavan, Randomized Algorithms, 3.6).
+With 64 candidates, 8 spines are all seen with 99.7%. The few ports that cover as many routes are kept.
 """
 
 from __future__ import annotations
@@ -18,98 +18,103 @@ from typing import NamedTuple, TypeVar
 
 __all__ = ["Coverage", "candidates_for", "choose_ports", "coverage_of"]
 
-Way = TypeVar("Way", bound=Hashable)
-Ways = Mapping[int, Mapping[str, Hashable]]
-"""Port to peer to the way that this port's packets go to that peer."""
+Route = TypeVar("Route", bound=Hashable)
+Routes = Mapping[int, Mapping[str, Hashable]]
+"""Port to peer to the route of packets from that port to that peer."""
 
 
 class Coverage(NamedTuple):
-    """How good a set of ports is, the more important first; more is better.
+    """Quality of a set of ports, compared field by field; more is better.
 
-    `ways`: different ways over all peers. `distinct`: different ways summed over peers, the most that each
-    peer's ways or the number of ports allow being best. `even`: minus the sum of squares of how many (peer,
-    port) share a way.
+    `routes`: distinct routes over all peers. `distinct`: distinct routes summed over peers. `even`: minus the
+    sum of squares of the number of (peer, port) that share a route.
     """
 
-    ways: int
+    routes: int
     distinct: int
     even: int
 
 
-def candidates_for(ways: int, miss: float) -> int:
-    """Return how many ports to try so that all of `ways` equally likely ways are seen but with chance
-    `miss`."""
-    if ways < 2:
+def candidates_for(routes: int, miss: float) -> int:
+    """Return the number of ports that see all of `routes` equally likely routes, except with chance `miss`.
+    """
+    if routes < 2:
         return 1
-    return math.ceil(ways * math.log(ways) + ways * math.log(1 / miss))
+    return math.ceil(routes * math.log(routes) + routes * math.log(1 / miss))
 
 
-def coverage_of(ports: Sequence[int], ways: Ways) -> Coverage:
-    """Return how well `ports` cover the ways; a port or peer whose way is unknown covers nothing."""
+def coverage_of(ports: Sequence[int], routes: Routes) -> Coverage:
+    """Return the coverage of `ports`; a port or peer without a known route covers nothing."""
     by_peer: dict[str, set[Hashable]] = {}
     shared: Counter[Hashable] = Counter()
     for port in ports:
-        for peer, way in ways.get(port, {}).items():
-            by_peer.setdefault(peer, set()).add(way)
-            shared[way] += 1
+        for peer, route in routes.get(port, {}).items():
+            by_peer.setdefault(peer, set()).add(route)
+            shared[route] += 1
     return Coverage(
         len(shared), sum(len(found) for found in by_peer.values()), -sum(n * n for n in shared.values())
     )
 
 
-class _Tally:
-    """How often each way is taken by the ports chosen so far, over all peers and by each."""
+class _RouteCounts:
+    """Counts how often the chosen ports use each route, over all peers and per peer."""
 
-    def __init__(self, ways: Ways) -> None:
-        self._ways = ways
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
         self._shared: Counter[Hashable] = Counter()
         self._of_peer: Counter[tuple[str, Hashable]] = Counter()
 
     def add(self, port: int, times: int = 1) -> None:
-        """Count a port in, or with `times` -1 out."""
-        for peer, way in self._ways[port].items():
-            self._shared[way] += times
-            self._of_peer[peer, way] += times
+        """Add a port, or remove it with `times` -1."""
+        for peer, route in self._routes[port].items():
+            self._shared[route] += times
+            self._of_peer[peer, route] += times
 
     def gain(self, port: int) -> Coverage:
-        """Return by how much the coverage would grow with this port."""
-        fresh: Counter[Hashable] = Counter(self._ways[port].values())
+        """Return the growth of the coverage by this port."""
+        fresh: Counter[Hashable] = Counter(self._routes[port].values())
         return Coverage(
-            sum(not self._shared[way] for way in fresh),
-            sum(not self._of_peer[pair] for pair in self._ways[port].items()),
-            -sum((self._shared[way] + n) ** 2 - self._shared[way] ** 2 for way, n in fresh.items()),
+            sum(not self._shared[route] for route in fresh),
+            sum(not self._of_peer[pair] for pair in self._routes[port].items()),
+            -sum((self._shared[route] + n) ** 2 - self._shared[route] ** 2 for route, n in fresh.items()),
         )
 
 
-def choose_ports(ways: Ways, count: int, current: Sequence[int] = (), gain: float = 0.2) -> list[int]:
-    """Return `count` ports of `ways`, in the order of `current` where they stay.
+def choose_ports(routes: Routes, count: int, current: Sequence[int] = (), gain: float = 0.2) -> list[int]:
+    """Return `count` ports of `routes`; ports of `current` that stay keep their position.
 
-    Greedy: always the port that covers most of what is not covered yet, then each is tried against every
-    other once more. The current ports stay unless others cover a way that they miss, or `gain` times more
-    different ways summed over peers: ports that change take their delays' floors with them. Too few
-    candidates: what there is.
+    The choice is greedy: the port with the largest gain is added each time, then each port is once compared
+    with all others. New ports change the delay floors of their paths. So the current ports stay unless others
+    cover a route that they miss, or `gain` times more distinct routes. With too few candidates the current
+    ports stay.
     """
-    known = [port for port in ways if ways[port]]
+    known = [port for port in routes if routes[port]]
     if len(known) < count:
         return list(current)
-    tally = _Tally(ways)
+    chosen = _choose_greedily(routes, known, count, current)
+    stay: list[int | None] = [None] * count
+    if len(current) == count:
+        now, then = coverage_of(current, routes), coverage_of(chosen, routes)
+        if then.routes <= now.routes and then.distinct < (1 + gain) * now.distinct:
+            return list(current)
+        stay = [port if port in chosen else None for port in current]
+    fresh = iter(sorted(port for port in chosen if port not in current))
+    return [port if port is not None else next(fresh) for port in stay]
+
+
+def _choose_greedily(routes: Routes, known: Sequence[int], count: int, current: Sequence[int]) -> list[int]:
+    counts = _RouteCounts(routes)
 
     def best(others: Sequence[int]) -> int:
         left = [port for port in known if port not in others]
-        return max(left, key=lambda port: (tally.gain(port), port in current, -port))
+        return max(left, key=lambda port: (counts.gain(port), port in current, -port))
 
     chosen: list[int] = []
     for _ in range(count):
         chosen.append(best(chosen))
-        tally.add(chosen[-1])
+        counts.add(chosen[-1])
     for at in range(count):
-        tally.add(chosen[at], -1)
+        counts.add(chosen[at], -1)
         chosen[at] = best(chosen[:at] + chosen[at + 1 :])
-        tally.add(chosen[at])
-    if len(current) == count:
-        now, then = coverage_of(current, ways), coverage_of(chosen, ways)
-        if then.ways <= now.ways and then.distinct < (1 + gain) * now.distinct:
-            return list(current)
-    stay = [port if port in chosen else None for port in current] if len(current) == count else [None] * count
-    fresh = iter(sorted(port for port in chosen if port not in current))
-    return [port if port is not None else next(fresh) for port in stay]
+        counts.add(chosen[at])
+    return chosen

@@ -1,9 +1,8 @@
-"""Traces as pure logic: which trace packets to send now, and what the answers say of a path.
+"""Runs traceroutes as pure logic: decides which packets to send and assembles the answers to routes.
 
-In: flows to trace, answers of hops and far ends, a time. Out: packets to send, and one `Trace` a flow.
-Packets with TTL 1, 2, 3 ... go at once, paced over all flows; what stays unanswered is sent again, and a hop
-that never answers is None. One packet with the largest TTL tells whether anything gets through: only then is
-the length of the path looked for any further. `KnownRoute` holds what is believed of one path over several traces.
+Packets with TTL 1, 2, 3 ... are sent at once, paced over all traced flows. Unanswered ones are repeated, and
+a hop that never answers is None. One packet with the largest TTL shows whether the path works at all; only
+then is its length searched further. `KnownRoute` keeps the accepted route of one path over several traces.
 """
 
 from __future__ import annotations
@@ -12,33 +11,35 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["TracedFlow", "KnownRoute", "Packet", "Trace", "Tracer"]
+__all__ = ["KnownRoute", "Packet", "Trace", "TracedFlow", "Tracer"]
 
 Leg = Literal["REQUEST", "ANSWER"]
+Hops = tuple[str | None, ...]
 
-FIRST_GUESS: Final = 4
-"""Links of a path across a leaf-spine fabric of two tiers: as many TTLs are tried first."""
-TRIES: Final = 3
+FIRST_GUESS_HOPS: Final = 4
+"""Links of a path across a two-tier leaf-spine fabric; this many TTLs are tried first."""
+MAX_TRIES: Final = 3
 TIMEOUT_S: Final = 0.25
-BURST: Final = 32
+BURST_PACKETS: Final = 32
 SEQ_MASK: Final = 0xFFFFFFFF
-SILENT_ROUNDS: Final = 3
-"""Traces in a row in which a hop that once answered is silent, on a path that works, before it counts as
-unknown."""
+SILENT_TRACES: Final = 3
+"""A hop of a working path becomes unknown after this many consecutive traces without its answer."""
 
 
 class TracedFlow(NamedTuple):
-    """Packets that go one way: from one of our ports to one of a peer's. `socket`: which of our sockets
-    sends. `most`: TTL above which no packet is sent, so that none comes to the peer; 0: as far as it goes.
-    `look`: that TTL alone, and once: whether the hop there is still the one that is known."""
+    """Packets of one direction, from one of our ports to a port of a peer.
+
+    `socket` selects the sending socket. `max_ttl` above 0 is the largest TTL sent, so that no packet reaches
+    the peer. `uplink_check` sends that TTL alone, once, to verify that the known hop is still there.
+    """
 
     leg: Leg
     peer: str
     port: int
     target: tuple[str, int]
     socket: int
-    most: int = 0
-    look: bool = False
+    max_ttl: int = 0
+    uplink_check: bool = False
 
 
 class Packet(NamedTuple):
@@ -51,38 +52,45 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one trace of a flow found: a hop's address for each TTL before the far end, None for a silent one.
+    """Result of one trace: the address of each hop before the far end, None for a silent hop.
 
-    `reached`: the packet came to the far end, after the last hop. Else the hops end where nothing more was
-    heard.
+    `reached` is True if the packet arrived at the far end. Otherwise the hops end at the last answer.
     """
 
     flow: TracedFlow
-    hops: tuple[str | None, ...]
+    hops: Hops
     reached: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the far end was reached and every hop answered."""
+        return self.reached and all(self.hops)
 
 
 @dataclass(slots=True)
-class _Try:
+class _Attempt:
     tries: int = 0
     due_s: float = 0.0
     queued: bool = False
 
 
 @dataclass(slots=True)
-class _Open:
-    """A trace under way."""
-
+class _OpenTrace:
     flow: TracedFlow
-    tried: dict[int, _Try] = field(default_factory=dict)
+    attempts: dict[int, _Attempt] = field(default_factory=dict)
     hops: dict[int, str] = field(default_factory=dict)
     arrived: set[int] = field(default_factory=set)
     seqs: list[int] = field(default_factory=list)
     one_by_one: bool = False
 
+    def result(self, length: int | None) -> Trace:
+        """Return the trace; `length` is the lowest TTL that arrived, None if no packet did."""
+        last = max(self.hops, default=0) if length is None else length - 1
+        return Trace(self.flow, tuple(self.hops.get(ttl) for ttl in range(1, last + 1)), length is not None)
+
 
 class Tracer:
-    """All traces of one NIC. `packets_per_s` paces them; times are seconds of any steady clock."""
+    """Runs all traces of one NIC, paced to `packets_per_s`. Times are seconds of any steady clock."""
 
     def __init__(
         self, packets_per_s: float, max_hops: int, seq: int = 0, timeout_s: float = TIMEOUT_S
@@ -91,197 +99,208 @@ class Tracer:
         self.max_hops = max_hops
         self.timeout_s = timeout_s
         self.unmatched = 0
-        """Answers that belong to no trace under way, or quote too little to tell to which TTL."""
+        """Answers that match no open trace, or quote too little to identify the TTL."""
         self._seq = seq & SEQ_MASK
-        self._open: dict[TracedFlow, _Open] = {}
-        self._wanted: OrderedDict[TracedFlow, None] = OrderedDict()
+        self._open: dict[TracedFlow, _OpenTrace] = {}
+        self._waiting: OrderedDict[TracedFlow, None] = OrderedDict()
         self._queue: deque[tuple[TracedFlow, int]] = deque()
         self._by_seq: dict[int, tuple[TracedFlow, int]] = {}
         self._lengths: dict[str, int] = {}
-        self._tokens = float(BURST)
-        self._at_s: float | None = None
+        self._tokens = float(BURST_PACKETS)
+        self._now_s: float | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether any trace is under way or waits."""
-        return bool(self._open or self._wanted)
+        """True if any trace is open or waits."""
+        return bool(self._open or self._waiting)
 
-    def want(self, flow: TracedFlow, soon: bool = False) -> None:
-        """Trace a flow once, before all others with `soon`; one that waits or is under way is not doubled."""
+    def schedule(self, flow: TracedFlow, soon: bool = False) -> None:
+        """Trace a flow once, with `soon` before all others. A flow that is open or waits is not added again.
+        """
         if flow in self._open:
             return
-        self._wanted.setdefault(flow)
+        self._waiting.setdefault(flow)
         if soon:
-            self._wanted.move_to_end(flow, last=False)
+            self._waiting.move_to_end(flow, last=False)
 
-    def wants(self, flow: TracedFlow) -> bool:
-        """Return whether a trace of a flow waits or is under way."""
-        return flow in self._open or flow in self._wanted
+    def is_pending(self, flow: TracedFlow) -> bool:
+        """Return True if a trace of the flow is open or waits."""
+        return flow in self._open or flow in self._waiting
 
-    def forget(self, flow: TracedFlow) -> None:
-        """Trace it no more."""
+    def cancel(self, flow: TracedFlow) -> None:
+        """Drop the traces of a flow."""
         self._close(flow)
-        self._wanted.pop(flow, None)
+        self._waiting.pop(flow, None)
 
     def step(self, now_s: float) -> tuple[list[Packet], list[Trace]]:
-        """Return the packets to send now, and the traces that ended."""
-        if self._at_s is None:
-            self._at_s = now_s
-        self._tokens = min(float(BURST), self._tokens + (now_s - self._at_s) * self.packets_per_s)
-        self._at_s = now_s
-        ended = [
-            trace for each in list(self._open.values()) if (trace := self._look(each, now_s)) is not None
-        ]
+        """Return the packets to send now and the traces that ended."""
+        if self._now_s is None:
+            self._now_s = now_s
+        earned = (now_s - self._now_s) * self.packets_per_s
+        self._tokens = min(float(BURST_PACKETS), self._tokens + earned)
+        self._now_s = now_s
+        results = [self._progress(each, now_s) for each in list(self._open.values())]
+        ended = [trace for trace in results if trace is not None]
         for trace in ended:
             self._close(trace.flow)
-            if trace.reached and not trace.flow.most:
+            if trace.reached and not trace.flow.max_ttl:
                 self._lengths[trace.flow.peer] = len(trace.hops) + 1
-        while self._wanted and len(self._queue) < BURST:
-            self._begin(self._wanted.popitem(last=False)[0])
+        while self._waiting and len(self._queue) < BURST_PACKETS:
+            self._begin(self._waiting.popitem(last=False)[0])
+        return self._packets(now_s), ended
+
+    def on_hop(self, seq: int, address: str) -> None:
+        """Receive a router's report that the packet's TTL ended there."""
+        found = self._by_seq.get(seq)
+        trace = self._open.get(found[0]) if found is not None else None
+        if found is None or trace is None:
+            self.unmatched += 1
+        else:
+            trace.hops.setdefault(found[1], address)
+
+    def on_arrival(self, seq: int) -> None:
+        """Receive the far end's report that the packet arrived."""
+        found = self._by_seq.get(seq)
+        trace = self._open.get(found[0]) if found is not None else None
+        if found is None or trace is None:
+            self.unmatched += 1
+        else:
+            trace.arrived.add(found[1])
+
+    def on_unquoted_hop(self, socket: int, target: tuple[str, int], address: str) -> None:
+        """Receive a router's report that does not identify the packet.
+
+        The report counts if only one packet can be meant. Otherwise the TTLs are tried one by one from then
+        on.
+        """
+        traces = [
+            each for each in self._open.values() if (each.flow.socket, each.flow.target) == (socket, target)
+        ]
+        unanswered = [
+            (each, ttl)
+            for each in traces
+            for ttl, attempt in each.attempts.items()
+            if attempt.due_s > (self._now_s or 0.0) and ttl not in each.hops and ttl not in each.arrived
+        ]
+        if len(unanswered) == 1:
+            trace, ttl = unanswered[0]
+            trace.hops[ttl] = address
+            return
+        for each in traces:
+            each.one_by_one = True
+        self.unmatched += 1
+
+    def _packets(self, now_s: float) -> list[Packet]:
         packets = []
         while self._queue and self._tokens >= 1:
             flow, ttl = self._queue.popleft()
-            each = self._open.get(flow)
-            if each is None:
+            trace = self._open.get(flow)
+            if trace is None:
                 continue
             self._tokens -= 1
-            attempt = each.tried[ttl]
+            attempt = trace.attempts[ttl]
             attempt.queued = False
             attempt.tries += 1
             attempt.due_s = now_s + self.timeout_s
             self._seq = (self._seq + 1) & SEQ_MASK
             self._by_seq[self._seq] = (flow, ttl)
-            each.seqs.append(self._seq)
+            trace.seqs.append(self._seq)
             packets.append(Packet(flow, ttl, self._seq))
-        return packets, ended
+        return packets
 
     def _close(self, flow: TracedFlow) -> None:
-        each = self._open.pop(flow, None)
-        for seq in each.seqs if each is not None else ():
+        trace = self._open.pop(flow, None)
+        for seq in trace.seqs if trace is not None else ():
             self._by_seq.pop(seq, None)
 
     def _begin(self, flow: TracedFlow) -> None:
-        each = self._open[flow] = _Open(flow)
-        if flow.most:
-            for ttl in range(flow.most if flow.look else 1, flow.most + 1):
-                self._ask(each, ttl)
+        trace = self._open[flow] = _OpenTrace(flow)
+        if flow.max_ttl:
+            for ttl in range(flow.max_ttl if flow.uplink_check else 1, flow.max_ttl + 1):
+                self._enqueue(trace, ttl)
             return
-        guess = min(self._lengths.get(flow.peer, FIRST_GUESS), self.max_hops)
+        guess = min(self._lengths.get(flow.peer, FIRST_GUESS_HOPS), self.max_hops)
         for ttl in [*range(1, guess + 1), *([self.max_hops] if guess < self.max_hops else [])]:
-            self._ask(each, ttl)
+            self._enqueue(trace, ttl)
 
-    def _ask(self, each: _Open, ttl: int) -> None:
-        attempt = each.tried.setdefault(ttl, _Try())
+    def _enqueue(self, trace: _OpenTrace, ttl: int) -> None:
+        attempt = trace.attempts.setdefault(ttl, _Attempt())
         attempt.queued = True
-        self._queue.append((each.flow, ttl))
+        self._queue.append((trace.flow, ttl))
 
-    def _look(self, each: _Open, now_s: float) -> Trace | None:
-        """Return the trace where it is at its end; else see to what is due."""
-        length = min(each.arrived, default=None)
-        needed = range(1, length) if length is not None else sorted(each.tried)
+    def _progress(self, trace: _OpenTrace, now_s: float) -> Trace | None:
+        """Return the result if the trace is complete; otherwise enqueue the packets that are due."""
+        length = min(trace.arrived, default=None)
+        needed = range(1, length) if length is not None else sorted(trace.attempts)
+        max_tries = 1 if trace.flow.uplink_check else MAX_TRIES
         waiting = False
         for ttl in needed:
-            attempt = each.tried.get(ttl)
+            attempt = trace.attempts.get(ttl)
             if attempt is None:
-                self._ask(each, ttl)
+                self._enqueue(trace, ttl)
                 waiting = True
-            elif ttl in each.hops or ttl in each.arrived:
+            elif ttl in trace.hops or ttl in trace.arrived:
                 continue
             elif attempt.queued or attempt.due_s > now_s:
                 waiting = True
-            elif attempt.tries < (1 if each.flow.look else TRIES) and not (each.one_by_one and waiting):
-                self._ask(each, ttl)
+            elif attempt.tries < max_tries and not (trace.one_by_one and waiting):
+                self._enqueue(trace, ttl)
                 waiting = True
-        if waiting:
-            return None
-        if length is None:
-            heard = max(each.hops, default=0)
-            return Trace(each.flow, tuple(each.hops.get(ttl) for ttl in range(1, heard + 1)), False)
-        return Trace(each.flow, tuple(each.hops.get(ttl) for ttl in range(1, length)), True)
-
-    def hop(self, seq: int, address: str) -> None:
-        """Take a hop's word that a packet's TTL ended there."""
-        found = self._by_seq.get(seq)
-        each = self._open.get(found[0]) if found is not None else None
-        if found is None or each is None:
-            self.unmatched += 1
-        else:
-            each.hops.setdefault(found[1], address)
-
-    def arrived(self, seq: int) -> None:
-        """Take the far end's word that a packet came."""
-        found = self._by_seq.get(seq)
-        each = self._open.get(found[0]) if found is not None else None
-        if found is None or each is None:
-            self.unmatched += 1
-        else:
-            each.arrived.add(found[1])
-
-    def hop_unquoted(self, socket: int, target: tuple[str, int], address: str) -> None:
-        """Take a hop's word about one of our packets that does not say which: it counts where only one can be
-        meant, and TTLs are tried one by one from then on."""
-        here = [
-            each for each in self._open.values() if (each.flow.socket, each.flow.target) == (socket, target)
-        ]
-        waiting = [
-            (each, ttl)
-            for each in here
-            for ttl, attempt in each.tried.items()
-            if attempt.due_s > (self._at_s or 0.0) and ttl not in each.hops and ttl not in each.arrived
-        ]
-        if len(waiting) == 1:
-            each, ttl = waiting[0]
-            each.hops[ttl] = address
-            return
-        for each in here:
-            each.one_by_one = True
-        self.unmatched += 1
+        return None if waiting else trace.result(length)
 
 
 @dataclass(slots=True)
 class KnownRoute:
-    """What is believed of one path over its traces. A change is believed once two traces in a row agree."""
+    """The accepted route of one path. A change is accepted once two consecutive traces agree."""
 
-    hops: tuple[str | None, ...]
+    hops: Hops
     reached: bool
     since_ns: int
     changes: int = 0
-    doubted: tuple[tuple[str | None, ...], bool] | None = None
-    silent: int = 0
+    unconfirmed: tuple[Hops, bool] | None = None
+    silent_traces: int = 0
 
-    def take(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
-        """Take a new trace; return whether the path should be traced again at once, to be sure. `expected`:
-        other paths tell that it moved; then one whole trace is enough."""
+    def update(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
+        """Add a new trace; return True if the path should be traced again at once for confirmation.
+
+        With `expected`, other paths show that this one moved, and one complete trace is enough.
+        """
         if self._agrees(trace):
-            self.doubted = None
+            self.unconfirmed = None
             self._refine(trace)
             return False
         seen = (trace.hops, trace.reached)
-        sure = expected and trace.reached and all(trace.hops)
-        if not sure and (self.doubted is None or not _same(self.doubted, seen)):
-            self.doubted = seen
+        confirmed = self.unconfirmed is not None and _is_same(self.unconfirmed, seen)
+        if not confirmed and not (expected and trace.is_complete):
+            self.unconfirmed = seen
             return True
-        self.doubted = None
+        self.unconfirmed = None
         self.changes += 1
-        self.hops, self.reached, self.since_ns, self.silent = trace.hops, trace.reached, now_ns, 0
+        self.hops, self.reached, self.since_ns, self.silent_traces = trace.hops, trace.reached, now_ns, 0
         return False
 
-    def other_than(self, hops: tuple[str | None, ...]) -> bool:
-        """Whether hops, as far as they go, are not the ones that are known."""
+    def differs_from(self, hops: Hops) -> bool:
+        """Return True if any of these hops contradicts the known one at its position."""
         return any(a != b for a, b in zip(self.hops, hops, strict=False) if a is not None and b is not None)
 
     def _agrees(self, trace: Trace) -> bool:
-        """Whether a trace says nothing else than what is known. A path that leads nowhere now may be the
-        known one, cut: it stays what it was, so that what broke can be found on it."""
-        if self.other_than(trace.hops):
+        """Return True if the trace does not contradict the known route.
+
+        A trace that breaks off may be the known route, cut. The route is kept, so that the dead link can be
+        localised on it.
+        """
+        if self.differs_from(trace.hops):
             return False
         if trace.reached:
             return not self.reached or len(trace.hops) == len(self.hops)
         return not self.reached or len(trace.hops) <= len(self.hops)
 
     def _refine(self, trace: Trace) -> None:
-        """Put in what was silent before. A hop that falls silent on a path that works is unknown after some
-        traces, for it may be another one."""
+        """Fill in hops that were silent.
+
+        A hop of a working path that stays silent for several traces becomes unknown, because it may have
+        changed.
+        """
         if not trace.reached:
             if not self.reached and len(trace.hops) > len(self.hops):
                 self.hops += trace.hops[len(self.hops) :]
@@ -290,15 +309,15 @@ class KnownRoute:
             self.hops, self.reached = trace.hops, True
             return
         merged = tuple(a if a is not None else b for a, b in zip(self.hops, trace.hops, strict=True))
-        lost = any(a is not None and b is None for a, b in zip(self.hops, trace.hops, strict=True))
-        self.silent = self.silent + 1 if lost else 0
-        if self.silent >= SILENT_ROUNDS:
-            merged, self.silent = trace.hops, 0
+        any_silent = any(a is not None and b is None for a, b in zip(self.hops, trace.hops, strict=True))
+        self.silent_traces = self.silent_traces + 1 if any_silent else 0
+        if self.silent_traces >= SILENT_TRACES:
+            merged, self.silent_traces = trace.hops, 0
         self.hops = merged
 
 
-def _same(a: tuple[tuple[str | None, ...], bool], b: tuple[tuple[str | None, ...], bool]) -> bool:
-    """Whether two traces say the same where both say anything."""
+def _is_same(a: tuple[Hops, bool], b: tuple[Hops, bool]) -> bool:
+    """Return True if two traces have equal length and agree at each hop that both know."""
     return (
         a[1] == b[1]
         and len(a[0]) == len(b[0])

@@ -304,14 +304,14 @@ def _columns(paths: list[Mapping[str, Any]]) -> _PathReports:
         (
             each["lost"],
             each["answered"],
-            each["in_a_row"],
+            each["loss_streak"],
             each["first_lost_age_ns"],
             each["last_lost_age_ns"],
             each["arrived_age_ns"],
             each["answered_age_ns"],
             each["timeout_ns"],
             each["late"],
-            each["held"],
+            each["delayed"],
         )
         for each in paths
     ]

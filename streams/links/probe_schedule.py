@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from native.core import ClockLine
-from native.core.probe_schedule import plan_schedule
+from native.core.turns import plan_schedule
 from streams.runtime.route_table import REQUEST, RouteTable
 
 __all__ = ["Plan", "plan_shard", "records_of"]
@@ -86,7 +86,7 @@ def _planned(
     most = max(len(ways[nic]) for nic in nics)
     turns = min(MOST_TURNS, max(1, -(-ROUNDS * most // shots)))
     chosen = plan_schedule(
-        way_start, hop_start, hop_link, len(numbers), phase, slots=turns, probes_per_slot=shots, seed=len(nics)
+        way_start, hop_start, hop_link, len(numbers), phase, turns=turns, shots=shots, seed=len(nics)
     )
     return {
         nic: Plan(

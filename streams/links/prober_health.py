@@ -173,7 +173,7 @@ class ProberWatch:
             ((pps, why) for pps, why in known_pps if pps is not None), key=lambda a: a[0], default=None
         )
         limit_pps = NEVER if allowed is None else thresholds["alert_storm_times"] * allowed[0]
-        if rate_pps >= max(limit_pps, thresholds["alert_storm_least_pps"]):
+        if rate_pps >= max(limit_pps, thresholds["alert_storm_min_pps"]):
             known.over_s = number if known.over_s is None else known.over_s
             known.under_s = None
             known.rate_pps, known.limit_pps, known.why = rate_pps, *(allowed or (0.0, ""))

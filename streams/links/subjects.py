@@ -40,7 +40,7 @@ class Subject:
     before: str = "UP"
     seq: int = 0
     since_ns: int = 0
-    judged_ns: int = 0
+    evaluated_ns: int = 0
     """Time of the last change of state."""
     dead: dict[int, int] = field(default_factory=dict)
     """Element to the start of its outage."""
@@ -50,8 +50,8 @@ class Subject:
     grey: dict[int, Lossy] = field(default_factory=dict)
     grey_fine_ns: dict[int, int] = field(default_factory=dict)
     """Lossy element to the time since which it loses little."""
-    others: tuple[str, ...] = ()
-    because: str = "PROBES"
+    candidates: tuple[str, ...] = ()
+    detected_by: str = "PROBES"
     flaps: deque[int] = field(default_factory=deque)
     flaps_total: int = 0
     links: tuple[str, ...] = ()
@@ -109,18 +109,18 @@ class SubjectTable:
             record["before"],
             record["seq"],
             record["since_ns"] - self.log_offset_ns,
-            record["judged_ns"] - self.log_offset_ns,
+            record["evaluated_ns"] - self.log_offset_ns,
         )
-        s.others, s.because = tuple(record["others"]), record["because"]
+        s.candidates, s.detected_by = tuple(record["candidates"]), record["detected_by"]
         s.flaps, s.flaps_total = deque(record["flap_ns"]), record["flaps_total"]
         s.links, s.text = tuple(record["links"]), record["text"]
         s.counts = record["paths_dead"], record["paths_living"], record["probers"]
-        s.published_ns = s.judged_ns
+        s.published_ns = s.evaluated_ns
         if record["evidence_source"] == self.source:
             s.recovered_offset = record["evidence_offset"]
         self.by_name[s.name] = s
         if s.state == "DOWN":
-            s.carrier_down = s.because in ("CARRIER", "VERBS")
+            s.carrier_down = s.detected_by in ("CARRIER", "VERBS")
             self._mark_recovered(s)
         elif s.state == "GREY":
             rate, low, high = record["loss_rate"], record["loss_rate_low"], record["loss_rate_high"]
@@ -135,7 +135,7 @@ class SubjectTable:
             self.mark(s, element(s.name, s.since_ns, nic=True), s.since_ns)
         for link in s.links:
             self.mark(s, element(link, s.since_ns), s.since_ns)
-        for other in s.others:
+        for other in s.candidates:
             if "/" in other and ">" not in other and s.kind == "LINK":
                 self.mark(s, element(other, s.since_ns, nic=True), s.since_ns)
 
@@ -175,17 +175,23 @@ class SubjectTable:
         return True
 
     def take_down(
-        self, s: Subject, now_ns: int, begin_ns: int, because: str, others: tuple[str, ...], cause: str
+        self,
+        s: Subject,
+        now_ns: int,
+        begin_ns: int,
+        detected_by: str,
+        candidates: tuple[str, ...],
+        cause: str,
     ) -> None:
         """Make a subject DOWN since `begin_ns`, or refresh its record if it is DOWN already."""
         if s.state == "DOWN":
-            if because != "PROBES" and s.because == "PROBES":
-                s.because = because
+            if detected_by != "PROBES" and s.detected_by == "PROBES":
+                s.detected_by = detected_by
                 self.publish(s, now_ns)
             elif set(self._dead_links(s)) != set(s.links):
                 self.publish(s, now_ns)
             return
-        s.because, s.others = because, others
+        s.detected_by, s.candidates = detected_by, candidates
         s.flaps.append(begin_ns + self.log_offset_ns)
         s.flaps_total += 1
         while len(s.flaps) > MAX_FLAPS:
@@ -197,7 +203,7 @@ class SubjectTable:
             s.text += f"; it flapped {len(s.flaps)} times within the past hour"
         self.publish(s, now_ns)
 
-    def settle(self, s: Subject, now_ns: int, since_ns: int, because: str) -> None:
+    def settle(self, s: Subject, now_ns: int, since_ns: int, detected_by: str) -> None:
         """Set the state that follows from what is known of a subject that did not die now."""
         if s.dead or s.carrier_down:
             self.publish(s, now_ns)
@@ -211,9 +217,9 @@ class SubjectTable:
         if state == s.state:
             return
         if state != "GREY":
-            s.others = ()
+            s.candidates = ()
         before, before_ns = s.state, s.since_ns
-        s.because = because
+        s.detected_by = detected_by
         self._change(s, state, since_ns, now_ns)
         if state != "GREY":  # the text of a GREY subject has its loss rate, see `publish`
             s.text = f"{self._name_text(s)} {self._settled_text(s, before, since_ns - before_ns)}"
@@ -238,7 +244,7 @@ class SubjectTable:
         if known is None:
             names = {e: evidence.names[e] for e in lossy.aliased}
             others = {name if evidence.is_nic[e] else cable_id(name) for e, name in names.items()}
-            s.others = tuple(sorted(others - {s.name}))
+            s.candidates = tuple(sorted(others - {s.name}))
             first_lost = evidence.first_lost_ns[evidence.paths_over(element)]
             begin_ns = int(first_lost.max(initial=now_ns - NS_PER_S))
             self.settle(s, now_ns, min(begin_ns, now_ns), "PROBES")
@@ -248,7 +254,7 @@ class SubjectTable:
     def _change(self, s: Subject, state: str, since_ns: int, now_ns: int) -> None:
         s.before, s.state = s.state, state
         s.seq += 1
-        s.since_ns, s.judged_ns = since_ns, now_ns
+        s.since_ns, s.evaluated_ns = since_ns, now_ns
 
     def age_flaps(self, s: Subject, now_ns: int) -> None:
         """Drop the flaps that are older than the flap window."""
@@ -305,16 +311,16 @@ class SubjectTable:
             "state": s.state,
             "before": s.before,
             "links": list(s.links),
-            "others": list(s.others),
+            "candidates": list(s.candidates),
             "since_ns": s.since_ns + self.log_offset_ns,
-            "judged_ns": s.judged_ns + self.log_offset_ns,
+            "evaluated_ns": s.evaluated_ns + self.log_offset_ns,
             "loss_rate": None if loss is None else loss.rate,
             "loss_rate_low": None if loss is None else loss.low,
             "loss_rate_high": None if loss is None else loss.high,
             "flaps_hour": len(s.flaps),
             "flaps_total": s.flaps_total,
             "flap_ns": list(s.flaps),
-            "because": s.because,
+            "detected_by": s.detected_by,
             "paths_dead": s.counts[0],
             "paths_living": s.counts[1],
             "probers": s.counts[2],

@@ -25,8 +25,8 @@ from actuators.effectors.endpoints import FlowEndpoints
 from actuators.flow_state import MAX_LEASE_NS
 from actuators.journal import Journal
 from actuators.local_repair import FRESH_NS, DeadLinks
-from actuators.owned_sockets import InUse, leave, listen
 from schemas import codec
+from schemas.ipc import InUse, leave, listen
 from schemas.limits import Limits
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
 
@@ -49,7 +49,7 @@ def decision(seq=0, epoch=1, to_path=50_001, **fields):
         "from_path": None,
         "to_path": to_path,
         "expires_at_ns": now_ns + 60 * S,
-        "reason": {"kind": "DOWN", "id": "x/1"},
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
         "config_version": 1,
         "signature": b"",
         "text": "",
@@ -510,7 +510,7 @@ def test_a_socket_is_for_its_owner_whatever_the_umask(tmp_path):
 LISTENER = """
 import sys
 from pathlib import Path
-from actuators.owned_sockets import InUse, listen
+from schemas.ipc import InUse, listen
 sys.stdin.readline()
 try:
     made = listen(Path(sys.argv[1]))

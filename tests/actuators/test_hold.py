@@ -11,7 +11,7 @@ import pytest
 
 from fabrictime.commands import live_config
 from fabrictime.commands.live_config import LiveRecords
-from fabrictime.commands.pause import Heard, hold, resume
+from fabrictime.commands.pause import Heard, pause, resume
 from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
@@ -41,7 +41,7 @@ def decision(flow_id, to_path, **fields):
         "from_path": None,
         "to_path": to_path,
         "expires_at_ns": now_ns + 60 * S,
-        "reason": {"kind": "DOWN", "id": "x/1"},
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
         "config_version": 1,
         "signature": b"",
         "text": "",
@@ -100,7 +100,7 @@ def test_hold_stops_all_action_with_revert_undoes_it_and_resume_goes_on(fleet, l
     log.put(DECISIONS.name, host, decision(flow.flow_id, 55_555))
     until(lambda: flow.port == 55_555)
     live = LiveRecords(log.bootstrap)
-    found = hold(live, revert=False)
+    found = pause(live, revert=False)
     assert (found.missing, found.in_force, found.actuators) == ([], 1, 1)
     assert found.hosts == run.fleet.shape.hosts
     observed = decision(flow.flow_id, 55_556, config_version=live.records["*"]["version"])
@@ -111,7 +111,7 @@ def test_hold_stops_all_action_with_revert_undoes_it_and_resume_goes_on(fleet, l
     assert flow.port == 55_555
 
     stopped = []
-    thread = threading.Thread(target=lambda: stopped.append(hold(live, revert=True)))
+    thread = threading.Thread(target=lambda: stopped.append(pause(live, revert=True)))
     thread.start()
     until(lambda: stopped)
     thread.join()
@@ -128,9 +128,9 @@ def test_an_actuator_that_does_not_answer_is_named(fleet, log, read):
     _, act, _, _ = fleet
     read(ACTUATORS.name).until(len)
     live = LiveRecords(log.bootstrap)
-    assert hold(live, revert=False).missing == []
+    assert pause(live, revert=False).missing == []
     act.process.send_signal(signal.SIGSTOP)
-    found = hold(live, revert=True, wait_s=0.5)
+    found = pause(live, revert=True, wait_s=0.5)
     act.process.send_signal(signal.SIGCONT)
     assert len(found.missing) == 1
 
@@ -252,11 +252,11 @@ def test_a_config_that_would_allow_everything_is_told_and_one_that_did_before_is
 
 
 def test_a_file_says_all_that_is_set(tmp_path):
-    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_least_kb=20"])
+    record = live_config.changed(None, "*", ["mode=ACT", "protected_jobs=a", "contention_min_kb=20"])
     after = live_config.from_file(record, "*", {"mode": "OBSERVE", "allowed_actions": ["REROUTE"]})
     assert live_config.differences(record, after) == [
         ("allowed_actions", None, ["REROUTE"]),
-        ("contention_least_kb", 20.0, None),
+        ("contention_min_kb", 20.0, None),
         ("mode", "ACT", "OBSERVE"),
         ("protected_jobs", ["a"], None),
     ]

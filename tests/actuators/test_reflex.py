@@ -8,11 +8,11 @@ import re
 import pytest
 
 from actuators.local_repair import DeadLinks, LocalRepair
-from actuators.owned_sockets import receive_at, received
 from native.core.probe import PathEvidence
 from producers.probe.path_status import PathStatusReporter, PathStatusTracker
 from producers.sim.topology import Fleet
 from schemas import codec
+from schemas.ipc import receive_at, received
 from schemas.topics import ACTIONS, CONFIG, FALLBACKS
 
 MS = 1_000_000

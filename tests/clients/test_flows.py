@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.local_socket import listen
+from schemas.ipc import listen
 
 HERE = Path(__file__).parent
 WAIT_S = 20.0
@@ -20,7 +20,7 @@ class Agent:
 
     def __init__(self, path):
         self._path = path
-        self._socket = listen(path)
+        self._socket = listen(path, blocking=True)
         self._socket.settimeout(WAIT_S)
 
     def accept(self):

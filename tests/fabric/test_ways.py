@@ -145,7 +145,7 @@ def test_ways_there_and_back_are_found_for_a_flow_that_moves_and_no_packet_comes
         import struct
 
         from fabrictime.testbed.topology import topology_file
-        from producers.local_socket import connect
+        from schemas.ipc import connect
 
         def opened(address: str) -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

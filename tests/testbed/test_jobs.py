@@ -19,7 +19,7 @@ from fabrictime.testbed.fabric import FabricError
 from fabrictime.testbed.jobs import JobSpec, parse_size
 from fabrictime.testbed.settings import FabricSettings
 from fabrictime.testbed.traffic import FlowSpec
-from producers.local_socket import listen
+from schemas.ipc import listen
 
 SMALL = FabricSettings(
     hosts=4, leaves=2, spines=2, host_rate_bps=40_000_000, fabric_rate_bps=20_000_000, hash_protocol=False
@@ -197,7 +197,7 @@ class Actuator:
 
     def __init__(self, path):
         self.said = []
-        self._socket = listen(path)
+        self._socket = listen(path, blocking=True)
         self._socket.settimeout(WAIT_S)
         self._connection = None
 
@@ -226,7 +226,7 @@ class Actuator:
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
 def test_an_actuator_moves_and_paces_a_flow_that_keeps_its_name(inside, tmp_path, protocol):
     def body():
-        reporter = listen(tmp_path / "flows.sock")
+        reporter = listen(tmp_path / "flows.sock", blocking=True)
         reporter.settimeout(WAIT_S)
         actuator = Actuator(tmp_path / "control.sock")
         with Testbed(SMALL, tmp_path / "fabric.sock") as testbed:

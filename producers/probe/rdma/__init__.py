@@ -1,1 +1,1 @@
-"""TODO."""
+"""Probes NICs over RDMA datagrams (UD queue pairs)."""

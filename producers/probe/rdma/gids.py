@@ -1,9 +1,8 @@
-"""Which GID a prober speaks from, and how its packets get onto several paths.
+"""Selects a prober's GID and spreads its packets over several paths.
 
-In: what sysfs says of an RDMA device's ports, its vendor, the numbers of its queue pairs. Out: the port and
-GID to use, and for each path its entropy value with what an address handle needs for it. RoCE v2 is spread by
-UDP source port: Soft-RoCE makes it of the queue pair's number and ignores flow labels on UD, mlx5 and hns
-make it of the address handle's flow label. InfiniBand is spread by LID path bits.
+RoCE v2 is spread by UDP source port. Soft-RoCE derives it from the queue pair number and ignores flow labels
+on UD; mlx5 and hns derive it from the address handle's flow label. InfiniBand is spread by LID path bits. The
+inputs are the RDMA device's ports in sysfs, its vendor and its queue pair numbers.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ INFINIBAND: Final = "INFINIBAND"
 _FIRST_PORT: Final = 0xC000
 _SOFT_ROCE: Final = 0xFF_FFFF
 _BY_LABEL: Final = {0x02C9: "mlx5", 0x15B3: "mlx5", 0x19E5: "hns"}
-"""Vendors whose drivers make a UD packet's UDP source port of the address handle's flow label."""
+"""Vendors whose drivers derive the UDP source port of UD packets from the address handle's flow label."""
 _GOLDEN: Final = 0x61C8_8647
 
 
 class Gid(NamedTuple):
-    """One entry of a port's table."""
+    """One entry of a port's GID table."""
 
     place: int
     value: bytes
@@ -60,28 +59,28 @@ class Port:
     infiniband: bool
     lid: int
     path_bits: int
-    """Its LID's low bits that are free to choose (LMC)."""
+    """Number of low LID bits that are free to choose (LMC)."""
     speed_bps: int | None
     gids: tuple[Gid, ...]
 
 
 @dataclass(frozen=True)
 class UdPath:
-    """One path: which of our queue pairs sends, and what its address handles carry."""
+    """One path: the sending queue pair, and the fields of its address handles."""
 
     index: int
     number: int
     """The queue pair's number."""
     value: int
-    """Entropy value: the UDP source port, else the path's index."""
+    """Entropy value: the UDP source port, or the path's index."""
     flow_label: int
     path_bits: int
     sure: bool
-    """Whether the driver is known to do so: else the value is a guess, right only as a name."""
+    """True if the driver is known to work this way; otherwise the value is only a name."""
 
 
 def read_ports(device: str, sysfs: Path = Path("/sys")) -> list[Port]:
-    """Return a device's ports as sysfs shows them; none where there is no such device."""
+    """Return a device's ports from sysfs; empty if there is no such device."""
     return [_port(device, folder) for folder in _folders(device, sysfs)]
 
 
@@ -94,7 +93,7 @@ def netdevs_of(device: str, sysfs: Path = Path("/sys")) -> set[str]:
 
 
 def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
-    """Return the port to probe with: `number`, 0: the first active one. Raises ValueError."""
+    """Return the port to probe with: `number`, or with 0 the first active one. Raises ValueError."""
     if not ports:
         raise ValueError(f"{device}: no such RDMA device")
     for port in ports:
@@ -108,8 +107,11 @@ def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
 
 
 def choose_gid(port: Port, address: str | None) -> Gid:
-    """Return the GID to speak from: InfiniBand's first; of RoCE the one of `address`, v2 before v1, else any
-    of v2 that is more than link-local. Raises ValueError."""
+    """Return the GID to send from.
+
+    On InfiniBand this is the first one. On RoCE it is the one of `address`, v2 before v1; without an address,
+    any v2 GID that is not link-local. Raises ValueError.
+    """
     if port.infiniband:
         if not port.gids:
             raise ValueError(f"{port.device} port {port.number}: no GID")
@@ -129,27 +131,27 @@ def choose_gid(port: Port, address: str | None) -> Gid:
 
 
 def port_of_label(label: int) -> int:
-    """Return the UDP source port that a flow label other than 0 gives."""
+    """Return the UDP source port that results from a flow label other than 0."""
     return _FIRST_PORT | (label & 0x3FFF) ^ (label >> 14 & 0x3F)
 
 
 def label_of_port(port: int) -> int:
-    """Return a flow label, never 0, that gives a UDP source port of 49152 to 65535."""
+    """Return a flow label, never 0, that results in a UDP source port of 49152 to 65535."""
     return port & 0x3FFF or 0x4001
 
 
 def port_of_number(number: int) -> int:
-    """Return the UDP source port that Soft-RoCE gives a queue pair's packets: a multiplicative hash of its
-    number, 14 bits."""
+    """Return the UDP source port of Soft-RoCE for a queue pair: a multiplicative hash of its number, 14 bits.
+    """
     return _FIRST_PORT + (number * _GOLDEN % (1 << 32) >> 18)
 
 
 def plan_paths(
     kind: str, vendor: int, numbers: Sequence[int], first_port: int, path_bits: int = 0
 ) -> list[UdPath]:
-    """Return the path of each queue pair in `numbers`; `first_port`: where source ports that we choose begin.
+    """Return the path of each queue pair in `numbers`; chosen source ports start at `first_port`.
 
-    Two of Soft-RoCE's numbers may give the same port: such a path is left out.
+    Two queue pair numbers of Soft-RoCE may give the same port; the second is left out.
     """
     found: list[UdPath] = []
     for number in numbers:
@@ -169,7 +171,7 @@ def plan_paths(
 
 
 def target_lid(lid: int, path_bits: int, path: int) -> int:
-    """Return the LID by which a path reaches a port of InfiniBand that has 2^path_bits of them; 0: none."""
+    """Return the LID of a path to an InfiniBand port that has 2^path_bits of them; 0 without a LID."""
     return lid and lid + path % (1 << path_bits)
 
 
@@ -210,7 +212,7 @@ def _gids(folder: Path, infiniband: bool) -> Iterator[Gid]:
 
 
 def _text(path: Path) -> str:
-    """Return a file's text; nothing where the kernel refuses: places in a table that nobody has."""
+    """Return a file's text; empty if the kernel refuses, as for unused table entries."""
     with contextlib.suppress(OSError):
         return path.read_text(encoding="ascii", errors="replace").strip()
     return ""

@@ -1,8 +1,4 @@
-"""What an RDMA prober tells the log: its NIC, and its samples.
-
-In: what its process said it opened, and its batches. Out: `Nic` records, `ProbeColumns`, and from the
-inventory those that it can ask. Pure.
-"""
+"""Converts between the worker process's messages and the records of an RDMA prober. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +17,8 @@ __all__ = ["PORT", "columns_of", "nic_record", "peers_of"]
 Record = dict[str, Any]
 
 PORT: Final = 4791
-"""UDP port of RoCE v2; announced for all kinds, since a NIC without one answers nobody."""
+"""UDP port of RoCE v2. It is announced on all kinds of network, because 0 means that the NIC does not answer.
+"""
 
 
 def nic_record(
@@ -33,8 +30,10 @@ def nic_record(
     announced_ns: int,
     stamp_error_ns: int,
 ) -> Record:
-    """Return what an RDMA prober announces of its NIC, of which `nic.device` is the RDMA device. It has no
-    address, so that no UDP prober asks it."""
+    """Return the announcement of an RDMA prober; `nic.device` is the RDMA device.
+
+    It has no address, so UDP probers do not probe it.
+    """
     hardware, sure = ready["hardware"], ready["sure"]
     return {
         "nic": nic_id(nic.host, nic.device),
@@ -69,8 +68,10 @@ def nic_record(
 
 
 def peers_of(records: Iterable[Record], kind: str) -> dict[str, UdPeerLine]:
-    """Return by name those that answer on UD queue pairs of the same kind of network, as the process takes
-    them: name, GID in hexadecimal, LID, free bits of it, queue pair numbers."""
+    """Return the NICs on the same kind of network by name, in the form of the worker process.
+
+    Each entry holds name, GID in hexadecimal, LID, number of free LID bits and queue pair numbers.
+    """
     found: dict[str, UdPeerLine] = {}
     for record in records:
         ud = record["ud"]
@@ -87,7 +88,7 @@ def peers_of(records: Iterable[Record], kind: str) -> dict[str, UdPeerLine]:
 
 
 def columns_of(nic: str, run: int, batch: Mapping[str, Any]) -> ProbeColumns:
-    """Return a batch of the process in the shape that all producers of `ProbeBatch` encode."""
+    """Return a batch of the worker process as columns, from which `ProbeBatch` is encoded."""
     groups = batch["groups"]
     counts = [len(group[4]) for group in groups]
     samples = [[value for group in groups for value in group[column]] for column in (4, 5, 6, 7)]

@@ -1,7 +1,7 @@
-"""The RDMA prober service: one RDMA device's process, its batches to the log, its peers from the inventory.
+"""The RDMA prober service: runs one RDMA device's prober process and publishes its measurements.
 
-In: `RdmaProbeSettings`, `NicSettings`. Out: `Nic` announcements and `ProbeBatch`es, always raw. Verbs are
-another process's (`edge`): pyverbs holds the interpreter in every call.
+Verbs are used in another process (`verbs_worker.py`), because pyverbs holds the interpreter lock in every
+call. Batches are always raw.
 """
 
 from __future__ import annotations
@@ -9,45 +9,41 @@ from __future__ import annotations
 import logging
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
-from sdnotify import SystemdNotifier
-
 from native.core import encode_probe_batch
-from producers.bounded_producer import BoundedProducer, kafka_client
 from producers.inventory.nics import LookupReader, PeerTable
+from producers.probe.base import STATUS_S, ProbePublisher, select_peers
 from producers.probe.keys import KeyFileError, read_key
-from producers.probe.peers import choose_peers, hashes_of
 from producers.probe.rdma.gids import netdevs_of
 from producers.probe.rdma.records import columns_of, nic_record, peers_of
 from producers.probe.rdma.settings import RdmaProbeSettings
 from producers.probe.rdma.worker_process import WorkerProcess, open_request
-from producers.settings import LATER_MS, NicSettings
-from schemas import codec
+from producers.settings import FLUSH_MS, NicSettings
+from producers.stop_request import StopRequest
 from schemas.ids import nic_id
-from schemas.topics import INVENTORY, PROBES
+from schemas.topics import INVENTORY
 
-__all__ = ["rdma_device_of", "main", "rdma_unavailable"]
+__all__ = ["UdTransport", "main", "rdma_device_of", "rdma_unavailable"]
 
 _log = logging.getLogger(__name__)
 
-_OPEN_S: Final = 30.0
-_AGAIN_S: Final = 10.0
-_CLOSE_S: Final = 2.0
-_STATUS_S: Final = 5.0
-_MEET_S: Final = 1.0
-_POLL_S: Final = 0.1
-_SYSFS: Final = Path("/sys")
+OPEN_S: Final = 30.0
+"""Timeout for opening the device, and for importing pyverbs."""
+RETRY_S: Final = 10.0
+"""Interval at which an unavailable device is tried."""
+UPDATE_PEERS_S: Final = 1.0
+POLL_S: Final = 0.1
+SYSFS: Final = Path("/sys")
 
 
-def rdma_device_of(nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
-    """Return the RDMA device of a NIC: the one it names, else the first that shares its network device."""
+def rdma_device_of(nic: NicSettings, sysfs: Path = SYSFS) -> str | None:
+    """Return the RDMA device of a NIC: the configured one, else the first that shares its network device."""
     if nic.rdma_device is not None:
         return nic.rdma_device
     if nic.netns is not None:
@@ -56,8 +52,8 @@ def rdma_device_of(nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
     return next((device for device in devices if nic.device in netdevs_of(device, sysfs)), None)
 
 
-def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = _SYSFS) -> str | None:
-    """Return in one line why a NIC is not probed over RDMA; None where it can be tried."""
+def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> str | None:
+    """Return one line that explains why a NIC cannot be probed over RDMA; None if it can be tried."""
     name = nic_id(nic.host, nic.device)
     if settings.enabled == "off":
         return f"{name}: no RDMA probes: rdma_probes.enabled = 'off'"
@@ -68,8 +64,8 @@ def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path 
         return f"{name}: no RDMA probes: {device}: no such RDMA device"
     if device == nic.device:
         return (
-            f"{name}: no RDMA probes: the NIC is listed by its RDMA device, whose name they would have:"
-            " expected its network device, and rdma_device beside it"
+            f"{name}: no RDMA probes: the NIC is listed by its RDMA device, whose name the RDMA prober needs:"
+            " expected its network device, with rdma_device in addition"
         )
     python = settings.verbs_python or sys.executable
     try:
@@ -77,7 +73,7 @@ def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path 
             [python, "-c", "import pyverbs.device"],
             capture_output=True,
             text=True,
-            timeout=_OPEN_S,
+            timeout=OPEN_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -88,21 +84,21 @@ def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path 
     return None
 
 
-class _Prober:
-    """One device's process with what is known of it."""
+class UdTransport:
+    """Probes and answers over UD queue pairs of one device, in a worker process."""
 
     def __init__(
         self, settings: RdmaProbeSettings, nic: NicSettings, device: str, key: bytes, sysfs: Path
     ) -> None:
-        """Start the process and wait until the device is open. Raises OSError, ValueError."""
+        """Start the process and wait until the device is open. Raises OSError or ValueError."""
         self.nic = nic.model_copy(update={"device": device})
         self.name = nic_id(nic.host, device)
         self.run = int.from_bytes(os.urandom(8), "big") >> 1
         self.since_ns = time.time_ns()
-        self.counters: dict[str, int] = {}
         self.stamp_error_ns = 0
+        self._counters: dict[str, int] = {}
         self._early: list[dict[str, Any]] = []
-        first = open_request(
+        request = open_request(
             nic=self.name,
             device=device,
             run=self.run,
@@ -115,17 +111,17 @@ class _Prober:
             answer_max_pps=settings.answer_max_pps,
             timeout_ms=settings.timeout_ms,
             max_age_s=settings.max_age_s,
-            flush_ms=settings.flush_ms or LATER_MS,
+            flush_ms=settings.flush_ms or FLUSH_MS,
             hardware=settings.hardware_stamps,
             sysfs=sysfs,
         )
-        self.edge = WorkerProcess(first, settings.verbs_python)
+        self.worker = WorkerProcess(request, settings.verbs_python)
         try:
-            self.ready = self._opened()
+            self.ready = self._wait_until_open()
         except BaseException:
-            self.edge.close()
+            self.worker.close()
             raise
-        self._known: dict[str, Any] = {}
+        self._peers: dict[str, Any] = {}
         self._settings = settings
 
     def record(self) -> dict[str, Any]:
@@ -139,193 +135,159 @@ class _Prober:
             stamp_error_ns=self.stamp_error_ns,
         )
 
-    def meet(self, roster: PeerTable) -> int:
-        """Choose the peers anew from who is alive; return how many there are."""
-        known = peers_of(roster.alive_ud(self.nic.shard).values(), self.ready["kind"])
-        known.pop(self.name, None)
-        names, seed = sorted(known), self._settings.peers_seed
-        chosen = choose_peers(self.name, names, self._settings.peers, seed, hashes_of(names, seed))
-        peers = {name: known[name] for name in chosen}
-        if peers != self._known:
-            self._known = peers
-            self.edge.set_peers(list(peers.values()))
+    def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
+        """Choose the peers from the living NICs on the same kind of network; return their number."""
+        contacts = peers_of(table.alive_ud(self.nic.shard).values(), self.ready["kind"])
+        settings = self._settings
+        peers = select_peers(self.name, contacts, settings.peers, settings.peers_seed, extra)
+        if peers != self._peers:
+            self._peers = peers
+            self.worker.set_peers(list(peers.values()))
         return len(peers)
 
-    def _batches(self, lines: list[dict[str, Any]]) -> list[bytes]:
-        """Return the `ProbeBatch`es among lines of the process."""
-        found = []
-        for line in lines:
-            batch = line.get("batch")
-            if batch is not None:
-                self.counters, self.stamp_error_ns = batch["counters"], batch["stamp_error_ns"]
-                found.append(encode_probe_batch(columns_of(self.name, self.run, batch)))
-        return found
+    def counters(self) -> Mapping[str, float]:
+        """Return the counters of the newest batch."""
+        return self._counters
 
     def read(self) -> list[bytes]:
-        """Return the `ProbeBatch`es that have come since the last call."""
+        """Return the encoded `ProbeBatch`es that arrived since the last call."""
         early, self._early = self._early, []
-        return self._batches(early + self.edge.read())
+        return self._batches(early + self.worker.read())
 
     def close(self) -> list[bytes]:
         """End the process; return the last `ProbeBatch`es."""
-        return self._batches(self._early + self.edge.close())
+        return self._batches(self._early + self.worker.close())
 
-    def _opened(self) -> dict[str, Any]:
-        end = time.monotonic() + _OPEN_S
-        while time.monotonic() < end:
-            lines = self.edge.read()
-            if lines and "ready" in lines[0]:
-                self._early = lines[1:]
-                ready: dict[str, Any] = lines[0]["ready"]
+    def _batches(self, messages: list[dict[str, Any]]) -> list[bytes]:
+        found = []
+        for message in messages:
+            batch = message.get("batch")
+            if batch is not None:
+                self._counters, self.stamp_error_ns = batch["counters"], batch["stamp_error_ns"]
+                found.append(encode_probe_batch(columns_of(self.name, self.run, batch)))
+        return found
+
+    def _wait_until_open(self) -> dict[str, Any]:
+        end_s = time.monotonic() + OPEN_S
+        while time.monotonic() < end_s:
+            messages = self.worker.read()
+            if messages and "ready" in messages[0]:
+                self._early = messages[1:]
+                ready: dict[str, Any] = messages[0]["ready"]
                 return ready
-            if self.edge.ended is not None:
-                raise ValueError(self.edge.ended)
-            select.select([self.edge], [], [], _POLL_S)
-        raise ValueError(f"not open within {_OPEN_S:.0f} s")
+            if self.worker.ended is not None:
+                raise ValueError(self.worker.ended)
+            select.select([self.worker], [], [], POLL_S)
+        raise ValueError(f"not open within {OPEN_S:.0f} s")
 
 
-class _Service:
-    """What lasts while a device comes and goes: the log, the inventory, who supervises."""
+class RdmaProbeService:
+    """Probes while the device is available, and looks for it while it is not."""
 
     def __init__(self, settings: RdmaProbeSettings, nic: NicSettings, device: str, sysfs: Path) -> None:
         """Raises KeyFileError."""
         self._settings, self._nic, self._device, self._sysfs = settings, nic, device, sysfs
         self._key = read_key(settings.key_file)
-        client = kafka_client(settings.bootstrap)
-        self._registry = _registry(settings.schema_registry_url)
-        self._head = codec.header(PROBES.record, self._registry)
-        self._roster = PeerTable(settings.silent_s)
-        self._outlet = BoundedProducer(client, settings.queue_messages, settings.queue_bytes, settings.compression)
-        self._reader = LookupReader(client, {INVENTORY: self._roster.take}, self._registry)
-        self._notify = SystemdNotifier()
-        self._said = ""
+        self._publisher = ProbePublisher(settings)
+        handlers = {INVENTORY: self._publisher.peers.update}
+        self._reader = LookupReader(self._publisher.kafka, handlers, self._publisher.registry)
+        self._last_warning = ""
 
-    def run(self, stopping: list[int]) -> None:
-        """Probe while the device can be, look for it while it cannot, until `stopping` holds something."""
-        self._notify.notify("READY=1")  # a device that is down now may be up later
-        again_at = 0.0
-        while not stopping:
-            if time.monotonic() < again_at:
-                time.sleep(_POLL_S)
-                self._outlet.poll()
+    def run(self, stop: StopRequest) -> None:
+        """Work until a stop is requested."""
+        self._publisher.supervisor.notify("READY=1")  # a device that is down now may come up later
+        retry_at_s = 0.0
+        while not stop.is_set():
+            if time.monotonic() < retry_at_s:
+                stop.wait(POLL_S)
+                self._publisher.producer.poll()
                 continue
-            again_at = time.monotonic() + _AGAIN_S
+            retry_at_s = time.monotonic() + RETRY_S
             try:
-                prober = _Prober(self._settings, self._nic, self._device, self._key, self._sysfs)
+                transport = UdTransport(self._settings, self._nic, self._device, self._key, self._sysfs)
             except (OSError, ValueError) as error:
                 self._warn(str(error))
                 continue
-            self._tell_opened(prober)
-            died = self._probe(prober, stopping)
-            if died is not None:
-                self._warn(died)
+            self._log_opened(transport)
+            reason = self._probe(transport, stop)
+            if reason is not None:
+                self._warn(reason)
 
     def close(self) -> None:
-        """Send what waits, and let go of everything."""
-        self._notify.notify("STOPPING=1")
-        left = self._outlet.close(_CLOSE_S)
+        """Send the waiting messages and close the reader."""
+        self._publisher.supervisor.notify("STOPPING=1")
+        self._publisher.close(self._device)
         self._reader.close()
-        if left:
-            _log.warning("%s: %d messages could not be sent before the end", self._device, left)
 
-    def _probe(self, prober: _Prober, stopping: list[int]) -> str | None:
-        """Let one process work until it is to end; return why where it did so by itself."""
-        announce_at = meet_at = status_at = 0.0
+    def _probe(self, transport: UdTransport, stop: StopRequest) -> str | None:
+        """Run one worker process until a stop is requested; return the reason if it ended before."""
+        announce_at_s = peers_at_s = status_at_s = 0.0
         peers = 0
-        while not stopping and prober.edge.ended is None:
-            select.select([prober.edge], [], [], _POLL_S)
-            self._put(prober.name, prober.read())
-            now = time.monotonic()
-            if now >= announce_at:
-                self._announce(prober.record())
-                announce_at = now + self._settings.announce_s
-            if self._reader.poll() or now >= meet_at:
-                peers, meet_at = prober.meet(self._roster), now + _MEET_S
-            self._outlet.poll()
-            if now >= status_at:
-                status_at = now + _STATUS_S
-                self._notify.notify(f"STATUS={_status(prober, peers, self._outlet)}")
-        died = prober.edge.ended
-        self._put(prober.name, prober.close())
-        # A goodbye: peers stop asking now instead of losing probes until the silence shows.
-        self._announce(prober.record() | {"probe_port": 0, "ud": None})
-        return died
+        publisher = self._publisher
+        while not stop.is_set() and transport.worker.ended is None:
+            select.select([transport.worker.fileno(), stop.fd], [], [], POLL_S)
+            self._publish(transport.name, transport.read())
+            now_s = time.monotonic()
+            if now_s >= announce_at_s:
+                publisher.announce(transport.record())
+                announce_at_s = now_s + self._settings.announce_s
+            if self._reader.poll() or now_s >= peers_at_s:
+                peers, peers_at_s = transport.update_peers(publisher.peers), now_s + UPDATE_PEERS_S
+            publisher.producer.poll()
+            if now_s >= status_at_s:
+                status_at_s = now_s + STATUS_S
+                publisher.report_status(transport, peers)
+        reason = transport.worker.ended
+        self._publish(transport.name, transport.close())
+        # peers stop at once, instead of losing probes until the silence shows
+        publisher.announce(transport.record() | {"probe_port": 0, "ud": None})
+        return reason
 
-    def _announce(self, record: dict[str, Any]) -> None:
-        data = codec.encode(INVENTORY.record, record, self._registry)
-        self._outlet.put(INVENTORY.name, record["nic"], data)
-
-    def _put(self, name: str, batches: list[bytes]) -> None:
+    def _publish(self, name: str, batches: list[bytes]) -> None:
         for batch in batches:
-            self._outlet.put(PROBES.name, name, self._head + batch)
+            self._publisher.publish_batch(name, batch)
 
     def _warn(self, reason: str) -> None:
-        """Log why there are no probes now, the same reason once."""
-        if reason != self._said:
-            self._said = reason
-            _log.warning(
-                "%s/%s: %s; tried again every %.0f s", self._nic.host, self._device, reason, _AGAIN_S
-            )
+        """Log why there are no probes, each reason once."""
+        if reason != self._last_warning:
+            self._last_warning = reason
+            _log.warning("%s/%s: %s; tried every %.0f s", self._nic.host, self._device, reason, RETRY_S)
 
-    def _tell_opened(self, prober: _Prober) -> None:
-        self._said, ready = "", prober.ready
+    def _log_opened(self, transport: UdTransport) -> None:
+        self._last_warning, ready = "", transport.ready
         _log.info(
-            "%s: answers on %d queue pairs, %s, stamps of %s%s, run %d",
-            prober.name,
+            "%s: answers on %d queue pairs, %s, timestamps of %s%s, run %d",
+            transport.name,
             len(ready["numbers"]),
             ready["kind"],
             "the NIC" if ready["hardware"] else "user space",
-            "".join(f" ({why})" for why in ready["refused"]),
-            prober.run,
+            "".join(f" ({reason})" for reason in ready["refused"]),
+            transport.run,
         )
         if not ready["sure"]:
-            _log.warning("%s: how its driver spreads paths is not known: they may all be one", prober.name)
+            _log.warning(
+                "%s: unknown how its driver spreads paths: they may all take one route", transport.name
+            )
 
 
-def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = _SYSFS) -> int:
-    """Probe until SIGTERM or SIGINT. Returns the exit code: 0 stopped, or nothing to do here, which is logged
-    in one line; 2 cannot start."""
-    stopping = _stop_on_signals()
+def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> int:
+    """Probe until SIGTERM or SIGINT.
+
+    Returns the exit code: 0 stopped, or nothing to probe here, with one line in the log; 2 cannot start.
+    """
+    stop = StopRequest()
+    stop.set_on_signals()
     reason, device = rdma_unavailable(settings, nic, sysfs), rdma_device_of(nic, sysfs)
     if reason is not None or device is None:
         _log.info("%s", reason)
         return 0
     try:
-        service = _Service(settings, nic, device, sysfs)
+        service = RdmaProbeService(settings, nic, device, sysfs)
     except KeyFileError as error:
         _log.error("%s/%s: %s", nic.host, device, error)
         return 2
     try:
-        service.run(stopping)
+        service.run(stop)
     finally:
         service.close()
     return 0
-
-
-def _status(prober: _Prober, peers: int, outlet: BoundedProducer) -> str:
-    count = prober.counters
-    refused = sum(count.get(name, 0) for name in ("malformed", "bad_mac", "wrong_nic", "stale_time"))
-    return (
-        f"{peers} peers, {count.get('samples', 0)} samples, {count.get('lost', 0)} lost, {refused} refused, "
-        f"{outlet.waiting} messages wait, {outlet.dropped} dropped"
-    )
-
-
-def _registry(url: str | None) -> codec.Registry | None:
-    if url is None:
-        return None
-    from schemas.registry import ConfluentRegistry
-
-    return ConfluentRegistry(url)
-
-
-def _stop_on_signals() -> list[int]:
-    """Return a list that is filled by SIGTERM and SIGINT."""
-    came: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return came

@@ -1,7 +1,7 @@
-"""What stamps a prober's packets: the NIC's own clock where completions carry it, else user space.
+"""Timestamps of RDMA probes: the NIC's clock if completions carry it, otherwise user space.
 
-In: raw readings of the NIC's clock, its frequency, and the system clock read around them. Out: stamps in ns,
-and how the two clocks read together with the bound on that. Pure but for the calls that it is handed.
+A NIC's counter becomes a clock in ns, and is read together with the system clock. The module is pure except
+for the callbacks that it gets.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["TickClock", "CrossTimestamp", "cross_timestamp"]
+__all__ = ["CrossTimestamp", "TickClock", "cross_timestamp"]
 
 _TRIES: Final = 8
 
 
 class CrossTimestamp(NamedTuple):
-    """Two clocks at one moment, ns: `clock_ns` is within `bound_ns` of what it read when the system clock
-    read `system_ns`."""
+    """A cross-timestamp: `clock_ns` is within `bound_ns` of the clock's reading at `system_ns`."""
 
     clock_ns: int
     system_ns: int
@@ -24,14 +23,14 @@ class CrossTimestamp(NamedTuple):
 
 
 class TickClock:
-    """A NIC's free-running counter as a clock in ns, from the system's time at its first reading on.
+    """A NIC's free-running counter as a clock in ns that starts at the system time of its first reading.
 
-    A counter of fewer than 64 bits wraps: `read` has to be called at least once in a quarter of that, and
-    stamps are taken as the nearest to the last reading.
+    A counter with fewer than 64 bits wraps. Call `read` at least once per quarter of its period. A timestamp
+    is resolved to the value nearest to the last reading.
     """
 
     def __init__(self, mask: int, khz: int, ticks: int, system_ns: int) -> None:
-        """`mask`: the bits that count, all ones from the lowest on. Raises ValueError."""
+        """`mask` has ones for all valid bits, from the lowest one on. Raises ValueError."""
         if mask < 0xFFFF or mask & (mask + 1):
             raise ValueError(f"completion stamps' mask {mask:#x}: expected ones from the lowest bit on")
         if khz < 1:
@@ -41,22 +40,22 @@ class TickClock:
         self._epoch_ns = system_ns
 
     def read(self, ticks: int) -> int:
-        """Return a current reading as ns, and remember it."""
+        """Return a current reading in ns, and remember it."""
         self._last = self._unwrapped(ticks)
         return self._ns(self._last)
 
     def stamp(self, ticks: int) -> int:
-        """Return a stamp of a short while ago as ns."""
+        """Return a recent timestamp in ns."""
         return self._ns(self._unwrapped(ticks))
 
     @property
     def wraps_s(self) -> float:
-        """How long the counter takes to come round."""
+        """Period of the counter."""
         return (self._mask + 1) / (self._khz * 1e3)
 
     @property
     def tick_ns(self) -> int:
-        """What one tick is worth, rounded up."""
+        """Duration of one tick, rounded up."""
         return -(-1_000_000 // self._khz)
 
     def _unwrapped(self, ticks: int) -> int:
@@ -67,9 +66,14 @@ class TickClock:
         return self._epoch_ns + (ticks - self._start) * 1_000_000 // self._khz
 
 
-def cross_timestamp(read: Callable[[], int], system: Callable[[], int], tries: int = _TRIES) -> CrossTimestamp:
-    """Return a clock and the system clock read together: the tightest of some tries, the system clock's
-    reading from the middle and half the time between both as the bound."""
+def cross_timestamp(
+    read: Callable[[], int], system: Callable[[], int], tries: int = _TRIES
+) -> CrossTimestamp:
+    """Read a clock and the system clock together and return the tightest of some tries.
+
+    The system time is the middle of the two readings around the clock's, and the bound is half their
+    distance.
+    """
     best: CrossTimestamp | None = None
     for _ in range(tries):
         before = system()

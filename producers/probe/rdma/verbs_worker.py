@@ -1,9 +1,9 @@
-"""The program that touches verbs: UD queue pairs of one device, asked and answered by `asker`.
+"""The worker process that uses verbs: the UD queue pairs of one device, driven by `prober.py`.
 
-In: JSON lines on standard input: first how to open the device, then peers, whenever they change; its end is
-ours. Out: JSON lines on standard output: what was opened, then batches. pyverbs holds the interpreter in
-every call, so it gets one for itself, mostly the distribution's, which lacks everything that we have
-installed.
+It reads JSON lines from standard input: first the request to open the device, then peers whenever they
+change. It ends when the input ends. It writes JSON lines to standard output: the opened device, then batches.
+pyverbs holds the interpreter lock in every call, so it gets a process of its own. That is usually the
+distribution's interpreter, which lacks our installed packages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-if __name__ == "__main__":  # by its path, not as a part of the package: what lies beside it is no library
+if (
+    __name__ == "__main__"
+):  # started by its path, not as part of the package: the files beside it are no library
     sys.path[:] = [*sys.path[1:], str(Path(__file__).resolve().parents[3])]
 
 from producers.probe.rdma.gids import UdPath, choose_gid, choose_port, plan_paths, read_ports, target_lid
 from producers.probe.rdma.packets import BYTES, GRH_BYTES, Address, is_mapped, q_key, source_gid
-from producers.probe.rdma.prober import UdProber, UdProberSettings, Outgoing, UdPeer
-from producers.probe.rdma.timestamps import TickClock, CrossTimestamp, cross_timestamp
+from producers.probe.rdma.prober import OutgoingPacket, UdPeer, UdProber, UdProberSettings
+from producers.probe.rdma.timestamps import CrossTimestamp, TickClock, cross_timestamp
 
 __all__ = ["DeviceError", "main"]
 
@@ -41,15 +43,15 @@ _HARDWARE_WAIT_S: Final = 0.001
 _IDLE_S: Final = 1.0
 _BACKLOG_BYTES: Final = 8 << 20
 _FLUSH_AFTER_NS: Final = 33_000_000
-"""After round times of the system clock, when the answers to what was sent by then are in."""
+"""A flush is this long after round times of the system clock, when the answers to earlier requests are in."""
 
 
 class DeviceError(ValueError):
-    """What a device, its driver or pyverbs refused, one line."""
+    """One line with the refusal of a device, its driver or pyverbs."""
 
 
 class _Lines:
-    """Lines in and out, none of them waited for."""
+    """JSON lines in and out, without blocking."""
 
     def __init__(self) -> None:
         self._in, self._out = b"", bytearray()
@@ -69,11 +71,11 @@ class _Lines:
         *lines, self._in = self._in.split(b"\n")
         return [json.loads(line) for line in lines if line]
 
-    def say(self, what: dict[str, Any], droppable: bool = False) -> None:
+    def write(self, message: dict[str, Any], droppable: bool = False) -> None:
         if droppable and len(self._out) > _BACKLOG_BYTES:
             self.dropped += 1
             return
-        self._out += json.dumps(what, separators=(",", ":")).encode() + b"\n"
+        self._out += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self.flush()
 
     def flush(self) -> None:
@@ -87,14 +89,14 @@ class _Lines:
 
 
 class _Device:
-    """An open device: queue pairs in RTS with receives posted, memory, completions with stamps."""
+    """An open device: queue pairs in RTS with posted receives, memory, and completions with timestamps."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        name, paths = asked["device"], asked["paths"]
-        self.port = choose_port(name, read_ports(name, Path(asked["sysfs"])), asked["port"])
-        self.gid = choose_gid(self.port, asked["address"])
+    def __init__(self, request: dict[str, Any]) -> None:
+        name, paths = request["device"], request["paths"]
+        self.port = choose_port(name, read_ports(name, Path(request["sysfs"])), request["port"])
+        self.gid = choose_gid(self.port, request["address"])
         self._e, self._v = _pyverbs()
-        self._key = q_key(bytes.fromhex(asked["key"]))
+        self._key = q_key(bytes.fromhex(request["key"]))
         with _refusals("open"):
             self.context = self._v.Context(name=name)
             attr = self.context.query_device()
@@ -103,23 +105,23 @@ class _Device:
         self.refused: list[str] = []
         self.clock: TickClock | None = None
         self.descriptor: int | None = None
-        """Readable when completions have come; None: they are to be looked for."""
+        """Readable after completions; None: completions must be polled."""
         self._cq: Any = None
         depth = paths * (_RECEIVES + _SENDS)
-        if asked["hardware"]:
+        if request["hardware"]:
             self._open_stamped(depth)
         if self.clock is None:
             self._open_plain(depth)
         with _refusals("queue pairs"):
-            self._open_pairs(paths, asked["first_path_port"])
+            self._open_pairs(paths, request["first_path_port"])
         self._handles: OrderedDict[tuple[bytes, int, int, int], Any] = OrderedDict()
         self._hopeless: dict[tuple[bytes, int, int, int], tuple[int, int]] = {}
-        """When to ask again for an address handle, ns, and how often it was refused."""
+        """Time of the next try for an address handle, ns, and the number of refusals."""
         self._tokens: list[object] = [None] * _SENDS
         self._free = list(range(_SENDS))
 
     def now(self) -> CrossTimestamp:
-        """Return the stamping clock and the system clock, read together."""
+        """Return a cross-timestamp of the timestamping clock."""
         clock = self.clock
         if clock is None:
             now = time.time_ns()
@@ -127,52 +129,53 @@ class _Device:
         return cross_timestamp(lambda: clock.read(self._ticks()), time.time_ns)
 
     def wait_armed(self) -> None:
-        """Ask to be woken by the next completion."""
+        """Request a wake-up by the next completion."""
         if self.descriptor is not None:
             self._cq.req_notify()
 
     def woken(self) -> None:
-        """Take the waking itself."""
+        """Consume a wake-up."""
         self._channel.get_cq_event(self._cq)
         self._cq.ack_events(1)
 
-    def send(self, asker: UdProber, out: Outgoing) -> None:
+    def send(self, prober: UdProber, out: OutgoingPacket) -> None:
         """Post a packet."""
         handle = self._handle(out)
         if handle is None or not self._free:
-            asker.unsent(out)
+            prober.on_unsent(out)
             return
         slot = self._free.pop()
-        data = asker.pack(out, time.time_ns())
+        data = prober.pack(out, time.time_ns())
         self._memory.write(data, len(data), self._send_at + slot * _SLOT_BYTES)
         work = self._send_work[slot]
         work.set_wr_ud(handle, out.to.number, self._key)
         try:
             self._pairs[out.path].post_send(work)
-        except Exception:  # noqa: BLE001  # pyverbs has errors of its own; counted, and told by `unsent`
+        except Exception:  # noqa: BLE001  # pyverbs has errors of its own; counted, and told by `on_unsent`
             self._free.append(slot)
-            asker.unsent(out)
+            prober.on_unsent(out)
             return
         self._tokens[slot] = out.token
 
-    def completions(self, asker: UdProber) -> Iterator[tuple[int, bytes, Address, int]]:
-        """Yield what was received: path, payload, source, stamp. Raises DeviceError where a pair died."""
+    def completions(self, prober: UdProber) -> Iterator[tuple[int, bytes, Address, int]]:
+        """Yield path, payload, source and timestamp of received packets. Raises DeviceError if a queue pair
+        failed."""
         for number, status, size, source, lid, stamp in self._polled():
             if status:
-                what = "receive" if number >> 32 else "send"
-                raise DeviceError(f"{self.port.device}: {what} ended with {_status(self._e, status)}")
+                message = "receive" if number >> 32 else "send"
+                raise DeviceError(f"{self.port.device}: {message} ended with {_status(self._e, status)}")
             if not number >> 32:
                 self._free.append(number)
                 token, self._tokens[number] = self._tokens[number], None
                 if token is not None:
-                    asker.stamped(token, stamp)
+                    prober.on_timestamp(token, stamp)
                 continue
             slot = number & 0xFFFF_FFFF
             data = self._memory.read(min(size, _SLOT_BYTES), slot * _SLOT_BYTES)
             self._pairs[slot // _RECEIVES].post_recv(self._receive_work[slot])
             gid = source_gid(data[:GRH_BYTES], is_mapped(self.gid.value))
             if gid is None or size < GRH_BYTES:
-                asker.counters["malformed"] += 1
+                prober.counters["malformed"] += 1
                 continue
             yield (
                 slot // _RECEIVES,
@@ -213,7 +216,7 @@ class _Device:
         before = _descriptors()
         with _refusals("completion queue"):
             self._channel = self._v.CompChannel(self.context)
-            # pyverbs does not tell the channel's descriptor: it is the new one
+            # pyverbs does not expose the channel's descriptor: it is the new one
             (self.descriptor,) = _descriptors() - before
             self._cq = self._v.CQ(self.context, depth, None, self._channel, 0)
 
@@ -221,7 +224,7 @@ class _Device:
         e, v = self._e, self._v
         pairs: list[Any] = []
         self.paths: list[UdPath] = []
-        spare = count  # two of Soft-RoCE's numbers may give the same source port
+        spare = count  # two queue pair numbers of Soft-RoCE may give the same source port
         while len(self.paths) < count and spare >= 0:
             pairs.append(self._pair())
             numbers = [pair.qp_num for pair in pairs]
@@ -268,9 +271,12 @@ class _Device:
         pair.modify(attr, e.IBV_QP_STATE | e.IBV_QP_SQ_PSN)
         return pair
 
-    def _handle(self, out: Outgoing) -> Any:
-        """Return an address handle; None where none can be had: asked for again in a while, then a longer
-        one, since resolving somebody who is not there takes a second in which all else waits."""
+    def _handle(self, out: OutgoingPacket) -> Any:
+        """Return an address handle; None if it cannot be made.
+
+        A refused handle is tried again after growing pauses: resolving an absent peer blocks everything for a
+        second.
+        """
         path = self.paths[out.path]
         lid = target_lid(out.to.lid, out.path_bits, out.path)
         name = (out.to.gid, lid, path.flow_label, path.path_bits)
@@ -306,7 +312,7 @@ class _Device:
         return handle
 
     def _polled(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Yield request, status, bytes, the sender's pair, its LID, stamp."""
+        """Yield request, status, bytes, the sender's queue pair, its LID and the timestamp."""
         if self.clock is None:
             while True:
                 count, found = self._cq.poll(_POLL)
@@ -329,21 +335,23 @@ class _Device:
 
 
 def main() -> int:
-    """Ask and answer until standard input ends. Returns the exit code: 2 where the device cannot be used."""
+    """Probe and answer until standard input ends. Returns exit code 2 if the device cannot be used."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # meant for our parent too: its end is the end of our input
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # the signal is meant for the parent, which then closes our input
     lines = _Lines()
-    asked: list[dict[str, Any]] = []
-    while not asked:
+    request: list[dict[str, Any]] = []
+    while not request:
         select.select([0], [], [])
-        asked = lines.read()
+        request = lines.read()
         if lines.ended:
             return 0
-    first, *rest = asked
+    first, *rest = request
     try:
         device = _Device(first)
     except (DeviceError, ValueError, OSError) as error:
-        lines.say({"error": str(error)})
+        lines.write({"error": str(error)})
         return 2
     settings = UdProberSettings(
         rate_pps=first["rate_pps"],
@@ -352,7 +360,7 @@ def main() -> int:
         max_age_ns=first["max_age_ns"],
         hardware=device.clock is not None,
     )
-    asker = UdProber(
+    prober = UdProber(
         first["nic"],
         first["run"],
         bytes.fromhex(first["key"]),
@@ -361,18 +369,18 @@ def main() -> int:
         first["seed"],
         time.monotonic_ns(),
     )
-    lines.say({"ready": _ready(device)})
+    lines.write({"ready": _ready(device)})
     for each in rest:
-        asker.set_peers(_peers(each), time.monotonic_ns())
+        prober.set_peers(_peers(each), time.monotonic_ns())
     try:
-        _serve(device, asker, lines, first["flush_ns"])
+        _serve(device, prober, lines, first["flush_ns"])
     except DeviceError as error:
-        lines.say({"error": str(error)})
+        lines.write({"error": str(error)})
         return 1
     return 0
 
 
-def _serve(device: _Device, asker: UdProber, lines: _Lines, flush_ns: int) -> None:
+def _serve(device: _Device, prober: UdProber, lines: _Lines, flush_ns: int) -> None:
     batch, flush_at_ns = 0, _next_flush(time.time_ns(), flush_ns)
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -380,36 +388,36 @@ def _serve(device: _Device, asker: UdProber, lines: _Lines, flush_ns: int) -> No
         poll.register(device.descriptor, select.POLLIN)
     try:
         while not lines.ended:
-            woken = [fd for fd, _ in poll.poll(_wait_ms(device, asker, flush_at_ns))]
-            _turn(device, asker, device.descriptor in woken)
+            woken = [fd for fd, _ in poll.poll(_wait_ms(device, prober, flush_at_ns))]
+            _step(device, prober, device.descriptor in woken)
             if 0 in woken:
                 for each in lines.read():
-                    asker.set_peers(_peers(each), time.monotonic_ns())
+                    prober.set_peers(_peers(each), time.monotonic_ns())
             if time.time_ns() >= flush_at_ns:
-                lines.say({"batch": _batch(device, asker, batch)}, droppable=True)
+                lines.write({"batch": _batch(device, prober, batch)}, droppable=True)
                 batch, flush_at_ns = batch + 1, _next_flush(time.time_ns(), flush_ns)
             elif lines.waiting:
                 lines.flush()
     finally:
-        lines.say({"batch": _batch(device, asker, batch)}, droppable=True)
+        lines.write({"batch": _batch(device, prober, batch)}, droppable=True)
 
 
-def _turn(device: _Device, asker: UdProber, woken: bool) -> None:
-    """Take what has come, then send what is due: what lies there unread is not lost."""
+def _step(device: _Device, prober: UdProber, woken: bool) -> None:
+    """Receive the packets that arrived, then send those that are due: an unread packet is not lost."""
     if woken:
         device.woken()
-        device.wait_armed()  # before looking: what comes from here on wakes again
-    for path, data, source, stamp in device.completions(asker):
-        answer = asker.take(path, data, source, stamp, time.monotonic_ns(), time.time_ns())
+        device.wait_armed()  # before polling, so that a later completion wakes again
+    for path, data, source, stamp in device.completions(prober):
+        answer = prober.receive(path, data, source, stamp, time.monotonic_ns(), time.time_ns())
         if answer is not None:
-            device.send(asker, answer)
-    for out in asker.due(time.monotonic_ns(), time.time_ns()):
-        device.send(asker, out)
+            device.send(prober, answer)
+    for out in prober.poll(time.monotonic_ns(), time.time_ns()):
+        device.send(prober, out)
 
 
-def _wait_ms(device: _Device, asker: UdProber, flush_at_ns: int) -> float:
+def _wait_ms(device: _Device, prober: UdProber, flush_at_ns: int) -> float:
     left_s = (flush_at_ns - time.time_ns()) / 1e9
-    due_ns = asker.next_ns()
+    due_ns = prober.next_ns()
     if due_ns is not None:
         left_s = min(left_s, (due_ns - time.monotonic_ns()) / 1e9)
     if device.descriptor is None:
@@ -421,25 +429,25 @@ def _next_flush(system_ns: int, every_ns: int) -> int:
     return (system_ns - _FLUSH_AFTER_NS) // every_ns * every_ns + every_ns + _FLUSH_AFTER_NS
 
 
-def _batch(device: _Device, asker: UdProber, number: int) -> dict[str, Any]:
+def _batch(device: _Device, prober: UdProber, number: int) -> dict[str, Any]:
     now = device.now()
     return {
         "number": number,
         "clock_ns": now.clock_ns,
         "system_ns": now.system_ns,
         "bound_ns": now.bound_ns,
-        "counters": asker.counters,
-        "stamp_error_ns": _stamp_error(device, asker),
+        "counters": prober.counters,
+        "stamp_error_ns": _stamp_error(device, prober),
         "groups": [
             [peer, path, found.lost, found.no_t3, found.sent, found.forward, found.turnaround, found.reverse]
-            for (peer, path), found in asker.drain().items()
+            for (peer, path), found in prober.drain().items()
         ],
     }
 
 
-def _stamp_error(device: _Device, asker: UdProber) -> int:
-    """Return by how much stamps may be off, ns; of user space's what its sends have shown lately."""
-    return asker.stamp_error_ns if device.clock is None else device.clock.tick_ns
+def _stamp_error(device: _Device, prober: UdProber) -> int:
+    """Return the timestamps' maximum error in ns; for user space, as seen in recent sends."""
+    return prober.stamp_error_ns if device.clock is None else device.clock.tick_ns
 
 
 def _ready(device: _Device) -> dict[str, Any]:
@@ -488,7 +496,7 @@ def _status(enums: Any, status: int) -> str:
 
 
 def _pyverbs() -> tuple[Any, Any]:
-    """Return pyverbs' enums, and what we use of it. Raises DeviceError where it is not installed."""
+    """Return pyverbs' enums and the classes that we use. Raises DeviceError if pyverbs is not installed."""
     from types import SimpleNamespace
 
     try:
@@ -528,16 +536,16 @@ def _pyverbs() -> tuple[Any, Any]:
 
 
 @contextlib.contextmanager
-def _refusals(what: str) -> Iterator[None]:
-    """Turn pyverbs' errors into ours."""
+def _refusals(message: str) -> Iterator[None]:
+    """Convert pyverbs' errors to ours."""
     from pyverbs.pyverbs_error import PyverbsError
 
     try:
         yield
     except PyverbsError as error:
         number = getattr(error, "error_code", 0)
-        said = f"{os.strerror(number)} (errno {number})" if number else " ".join(str(error).split())
-        raise DeviceError(f"{what}: {said}") from error
+        text = f"{os.strerror(number)} (errno {number})" if number else " ".join(str(error).split())
+        raise DeviceError(f"{message}: {text}") from error
 
 
 if __name__ == "__main__":

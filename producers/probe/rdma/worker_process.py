@@ -1,6 +1,6 @@
-"""The process that runs `edge`, as its parent sees it: lines of JSON both ways, none of them waited for.
+"""Starts and talks to the worker process of `verbs_worker.py`, by JSON lines and without blocking.
 
-In: how to open a device, peers. Out: what was opened, batches, why it ended. Standard library alone.
+It uses only the standard library.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-__all__ = ["WorkerProcess", "UdPeerLine", "open_request"]
+__all__ = ["UdPeerLine", "WorkerProcess", "open_request"]
 
 UdPeerLine: TypeAlias = "tuple[str, str, int, int, Sequence[int]]"
-"""Name, GID in hexadecimal, LID, free bits of it, queue pair numbers."""
+"""Name, GID in hexadecimal, LID, number of free LID bits, queue pair numbers."""
 
 _END_S: Final = 2.0
 _READ_BYTES: Final = 1 << 16
@@ -43,7 +43,7 @@ def open_request(
     hardware: bool = True,
     sysfs: Path = Path("/sys"),
 ) -> dict[str, Any]:
-    """Return the first line that `edge` is told."""
+    """Return the worker's first line: the request to open a device."""
     return {
         "nic": nic,
         "device": device,
@@ -65,10 +65,10 @@ def open_request(
 
 
 class WorkerProcess:
-    """A device's process. `fileno` is to be waited on; `read` never blocks."""
+    """The worker process of a device. Wait on `fileno`; `read` never blocks."""
 
     def __init__(self, first: dict[str, Any], python: str | None = None) -> None:
-        """Start it. Raises OSError where it cannot be."""
+        """Start the process. Raises OSError if that fails."""
         self._process = subprocess.Popen(
             [python or sys.executable, str(Path(__file__).resolve().parent / "verbs_worker.py")],
             stdin=subprocess.PIPE,
@@ -80,22 +80,22 @@ class WorkerProcess:
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
-        self._rest, self._unsaid, self._error = b"", bytearray(), ""
+        self._rest, self._outgoing, self._error = b"", bytearray(), ""
         self.ended: str | None = None
-        """Why there will be no more: its last word; None while it runs."""
-        self._say(first)
+        """The reason why the process ended; None while it runs."""
+        self._send(first)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while there may be news."""
+        """Return the descriptor that is readable after output."""
         return self._out
 
     def set_peers(self, peers: Sequence[UdPeerLine]) -> None:
-        """Let it ask these from now on."""
-        self._say({"peers": [[*peer[:4], list(peer[4])] for peer in peers]})
+        """Replace the worker's peers."""
+        self._send({"peers": [[*peer[:4], list(peer[4])] for peer in peers]})
 
     def read(self) -> list[dict[str, Any]]:
-        """Return what it has said since the last call."""
-        if self._unsaid:
+        """Return the messages since the last call."""
+        if self._outgoing:
             self._flush()
         found: list[dict[str, Any]] = []
         while self.ended is None:
@@ -111,7 +111,7 @@ class WorkerProcess:
         return found
 
     def close(self) -> list[dict[str, Any]]:
-        """End the process; return the last that it said."""
+        """End the process; return its last messages."""
         process = self._process
         assert process.stdin is not None  # noqa: S101  # pipes were asked for
         assert process.stdout is not None  # noqa: S101
@@ -130,11 +130,11 @@ class WorkerProcess:
         process.stdout.close()
         return found
 
-    def _say(self, what: dict[str, Any]) -> None:
-        self._unsaid += json.dumps(what, separators=(",", ":")).encode() + b"\n"
+    def _send(self, message: dict[str, Any]) -> None:
+        self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self._flush()
 
     def _flush(self) -> None:
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            while self._unsaid:
-                del self._unsaid[: os.write(self._in, self._unsaid)]
+            while self._outgoing:
+                del self._outgoing[: os.write(self._in, self._outgoing)]

@@ -10,6 +10,7 @@ from fabrictime.state import action_entries
 from fabrictime.state.action_state import ActionState
 from fabrictime.state.flow_history import FlowHistory, Sample, effect
 from schemas import codec
+from schemas.reasons import Reason
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FLOWS, POLICY_CYCLES
 
 S = 1_000_000_000
@@ -94,7 +95,9 @@ def test_reflexes_of_an_actuator_that_began_anew_are_others(made: Any) -> None:
     acts.take(POLICY_CYCLES.name, "fabric", made.rounds(0, []))
     flow = made.flow(1, "h1/eth1", "h5/eth1")
     for at_ns in (NOW, NOW, NOW + S):  # the first twice: read again
-        reflex = made.action(made.decision(0, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/0", shard="")
+        reflex = made.action(
+            made.decision(0, flow, WINDOW), "LOCAL_REPAIR", decision_id="h1/reflex/0", shard=""
+        )
         acts.take(ACTIONS.name, "h1", {**reflex, "at_ns": at_ns})
     found = action_entries.deeds(acts, NOW + 2 * S)
     assert [deed.done_ns for deed in found] == [NOW + S, NOW]
@@ -106,16 +109,16 @@ def test_reflexes_of_an_actuator_that_began_anew_are_others(made: Any) -> None:
 def test_causes_lead_to_the_tab_that_shows_them(made: Any) -> None:
     cable = "leaf1:swp4<>spine2:swp1"
     alert = made.alert(cable, "it is DOWN", alert_id="a1")
-    assert action_entries.cause_text("DOWN", f"{cable}/12") == "leaf1:swp4 ⇄ spine2:swp1 is down"
-    assert action_entries.ways_on("DOWN", f"{cable}/12", [alert]) == [
+    assert action_entries.cause_text("DOWN", Reason(cable, 12)) == "leaf1:swp4 ⇄ spine2:swp1 is down"
+    assert action_entries.ways_on("DOWN", Reason(cable, 12), [alert]) == [
         ("leaf1:swp4 ⇄ spine2:swp1 in the fabric", "/fabric?link=leaf1%3Aswp4%3Espine2%3Aswp1"),
         ("alert: it is DOWN", "/alerts?alert=a1"),
     ]
-    assert action_entries.ways_on("GREY", "h1/eth0/3", []) == [("h1 in the fabric", "/fabric?node=h1")]
-    assert action_entries.cause_text("COLLISION", WINDOW) == "flows collide at leaf1:swp4 → spine2:swp1"
-    [(_, address)] = action_entries.ways_on("COLLISION", WINDOW, [])
+    assert action_entries.ways_on("GREY", Reason("h1/eth0", 3), []) == [("h1 in the fabric", "/fabric?node=h1")]
+    assert action_entries.cause_text("COLLISION", Reason.of_window(WINDOW)) == "flows collide at leaf1:swp4 → spine2:swp1"
+    [(_, address)] = action_entries.ways_on("COLLISION", Reason.of_window(WINDOW), [])
     assert address.startswith("/contention?window=fabric%2Fleaf1")
-    assert action_entries.ways_on("DELAY", FLOW, [alert]) == []
+    assert action_entries.ways_on("DELAY", Reason(FLOW), [alert]) == []
 
 
 def test_held_back_is_told_as_of_the_newest_round_and_since_when(made: Any) -> None:

@@ -114,7 +114,9 @@ async def test_a_failure_keeps_the_last_value_and_says_since_when(hub: QueryPoll
     assert seen[-1].failing_s is None
 
 
-async def test_a_broken_view_or_viewer_stops_nobody_else(hub: QueryPoller, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_view_or_viewer_stops_nobody_else(
+    hub: QueryPoller, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken() -> None:
         raise ZeroDivisionError("a bug")
 

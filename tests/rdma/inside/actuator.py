@@ -14,10 +14,10 @@ from typing import Any
 
 
 class Listener:
-    """Takes lines at an owner-only socket; `take` is called with each."""
+    """Takes lines at an owner-only socket; `receive` is called with each."""
 
-    def __init__(self, path: str, take: Callable[[str], None]) -> None:
-        self.path, self._take = path, take
+    def __init__(self, path: str, receive: Callable[[str], None]) -> None:
+        self.path, self._take = path, receive
         self._socket = socket.socket(socket.AF_UNIX)
         os.umask(0o077)
         self._socket.bind(path)
@@ -25,7 +25,7 @@ class Listener:
         self.connections: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
         self.connections[-1].sendall(line.encode() + b"\n")
 
     def hang_up(self) -> None:
@@ -68,7 +68,7 @@ class Actuator:
     def order(self, word: str, key: str, value: int) -> str:
         """Give an order; return the answer, without its id."""
         self._id += 1
-        self._control.say(f"{word} {self._id} {key} {value}")
+        self._control.write(f"{word} {self._id} {key} {value}")
         until(lambda: self._id in self.answers, f"answer to {word}")
         return self.answers[self._id]
 
@@ -90,15 +90,15 @@ class Actuator:
             self.answers[int(number)] = f"{word} {text}"
 
     def _report(self, line: str) -> None:
-        said = json.loads(line)
-        self.reports[said["flow"]] = said
-        if "sent_bytes" in said:
-            self.sent_bytes[said["flow"]] = said["sent_bytes"]
+        text = json.loads(line)
+        self.reports[text["flow"]] = text
+        if "sent_bytes" in text:
+            self.sent_bytes[text["flow"]] = text["sent_bytes"]
 
 
-def until(done: Callable[[], Any], what: str, limit_s: float = 30.0) -> None:
+def until(done: Callable[[], Any], message: str, limit_s: float = 30.0) -> None:
     end = time.monotonic() + limit_s
     while not done():
         if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {limit_s:.0f} s")
+            raise TimeoutError(f"{message}: not within {limit_s:.0f} s")
         time.sleep(0.001)

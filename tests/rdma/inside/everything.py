@@ -50,7 +50,7 @@ class Program:
             text=True,
             env=os.environ | more | ({} if actuator is None else actuator.environment()),
         )
-        self.said: list[str] = []
+        self.text: list[str] = []
         self._read = 0
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
@@ -58,18 +58,18 @@ class Program:
     def _collect(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.said.append(line)
+            self.text.append(line)
 
     def read(self, word: str) -> list[str]:
         """The fields of the next line that begins with `word`."""
         while True:
             ended = not self._reader.is_alive()
-            while self._read < len(self.said):
+            while self._read < len(self.text):
                 self._read += 1
-                if self.said[self._read - 1].startswith(word + " "):
-                    return self.said[self._read - 1].split()[1:]
+                if self.text[self._read - 1].startswith(word + " "):
+                    return self.text[self._read - 1].split()[1:]
             if ended:
-                raise RuntimeError(f"ended before it said {word}: {''.join(self.said)}")
+                raise RuntimeError(f"ended before it said {word}: {''.join(self.text)}")
             time.sleep(0.001)
 
     def tell(self) -> None:
@@ -96,7 +96,7 @@ def program(command: list[str], actuator: Actuator | None, library: bool = True)
         yield started
     except BaseException:
         started.kill()
-        sys.stderr.write("".join(started.said))
+        sys.stderr.write("".join(started.text))
         raise
     finally:
         started.kill()
@@ -215,7 +215,7 @@ def perftest_is_seen_moved_and_saved() -> dict[str, Any]:
             until(lambda: acting.gone == [key], "GONE")
             until(lambda: acting.reports[key].get("closed"), "closed")
             found["iterations"] = int(
-                [line.split() for line in client.said if line.startswith(" 4096 ")][-1][1]
+                [line.split() for line in client.text if line.startswith(" 4096 ")][-1][1]
             )
             found["sent_bytes"] = acting.sent_bytes[key]
             found["lines"] = len(acting.heard)
@@ -250,15 +250,15 @@ def failover_beats_the_transport() -> dict[str, Any]:
             began = time.monotonic()
             fabric.blackhole(spine, "leafa", True)
             # It may have stalled for a moment before, for want of a processor: that is not it.
-            until(lambda: writer.said[-1].startswith("last "), "stall")
-            at = len(writer.said) - 1
-            last = max(began, float(writer.said[at].split()[1]))
+            until(lambda: writer.text[-1].startswith("last "), "stall")
+            at = len(writer.text) - 1
+            last = max(began, float(writer.text[at].split()[1]))
             chosen = other_than(spine)
             detected.append(time.monotonic() - last)
             answer = acting.order("MOVE", key, port_of(chosen))
             assert answer == f"DONE {port_of(chosen)} SQD", answer
-            until(lambda at=at: len(writer.said) > at + 1, "first write after it")
-            recovered.append(float(writer.said[at + 1].split()[1]) - last)
+            until(lambda at=at: len(writer.text) > at + 1, "first write after it")
+            recovered.append(float(writer.text[at + 1].split()[1]) - last)
             fabric.blackhole(spine, "leafa", False)
             spine = chosen
     for _ in range(3):
@@ -286,13 +286,13 @@ def fabric_label(port: int) -> int:
 def standby_takes_over() -> dict[str, Any]:
     acting = actuator()
     with program(script("standby", "standby"), acting) as owner:
-        said = owner.read("standby")
+        text = owner.read("standby")
         until(lambda: len(acting.flows) == 4, "FLOW of both ends of both pairs")
         answer = acting.order("MOVE", flow_of(acting), 1000)
         written = owner.read("written")
         owner.tell()
         return {
-            "said": said,
+            "said": text,
             "answer": answer,
             "written": written[0],
             "ms": float(written[1]) * 1e3,
@@ -368,24 +368,24 @@ def probers_see_every_path() -> dict[str, Any]:
     dead = {path for path, spine in spine_of.items() if spine == chosen}
     found["dead"] = sorted(dead)
     fabric.blackhole(chosen, "leafa", True)
-    since = len(probers.said["a0"])
+    since = len(probers.text["a0"])
 
-    def told() -> bool:
+    def reported() -> bool:
         groups = probers.groups("a0", since)
         return all(lost > 2 if path in dead else len(trips) > 5 for path, (lost, trips) in groups.items())
 
-    probers.until(told, "losses of the dead paths, answers on the others")
+    probers.until(reported, "losses of the dead paths, answers on the others")
     fabric.blackhole(chosen, "leafa", False)
     found["while_dead"] = {
         path: {"lost": lost, "answered": len(trips)}
         for path, (lost, trips) in probers.groups("a0", since).items()
     }
-    after = len(probers.said["a0"]) + 1
+    after = len(probers.text["a0"]) + 1
     probers.until(
         lambda: all(len(trips) > 1 for _, trips in probers.groups("a0", after).values()), "all paths again"
     )
     found["ended"] = probers.end()
-    found["batches"] = [each["batch"] for each in probers.said["a0"]]
+    found["batches"] = [each["batch"] for each in probers.text["a0"]]
     trips = sorted(trip for _, trips in probers.groups("a0").values() for trip in trips)
     found["round_trip_ms"] = [round(trips[at] / 1e6, 2) for at in (0, len(trips) // 2, -1)]
     return found

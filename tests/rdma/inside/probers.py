@@ -24,9 +24,9 @@ class Probers:
 
     def __init__(self, nics: list[str]) -> None:
         self.edges = {nic: WorkerProcess(_opening(nic)) for nic in nics}
-        self.said: dict[str, list[dict[str, Any]]] = {nic: [] for nic in nics}
-        self.until(lambda: all("ready" in (said or [{}])[0] for said in self.said.values()), "ready")
-        self.ready = {nic: said.pop(0)["ready"] for nic, said in self.said.items()}
+        self.text: dict[str, list[dict[str, Any]]] = {nic: [] for nic in nics}
+        self.until(lambda: all("ready" in (text or [{}])[0] for text in self.text.values()), "ready")
+        self.ready = {nic: text.pop(0)["ready"] for nic, text in self.text.items()}
 
     def begin(self) -> None:
         """Let each ask all others."""
@@ -36,29 +36,29 @@ class Probers:
     def groups(self, nic: str, since: int = 0) -> dict[int, tuple[int, list[int]]]:
         """Of a NIC's batches from the since-th on, by path: losses, round trips less turnarounds in ns."""
         found: dict[int, tuple[int, list[int]]] = {path: (0, []) for path in self.ready[nic]["paths"]}
-        for each in self.said[nic][since:]:
+        for each in self.text[nic][since:]:
             for _, path, lost, _, _, forward, _, reverse in each["batch"]["groups"]:
                 trips = [out + back for out, back in zip(forward, reverse, strict=True)]
                 found[path] = (found[path][0] + lost, [*found[path][1], *trips])
         return found
 
-    def until(self, done: Callable[[], Any], what: str, limit_s: float = 50.0) -> None:
+    def until(self, done: Callable[[], Any], message: str, limit_s: float = 50.0) -> None:
         end = time.monotonic() + limit_s
         while not done():
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"{what}: not within {limit_s:.0f} s, last {[s[-1:] for s in self.said.values()]}"
+                    f"{message}: not within {limit_s:.0f} s, last {[s[-1:] for s in self.text.values()]}"
                 )
             select.select(list(self.edges.values()), [], [], 0.05)
             for nic, edge in self.edges.items():
-                self.said[nic] += edge.read()
+                self.text[nic] += edge.read()
                 if edge.ended is not None:
                     raise RuntimeError(f"{nic}: {edge.ended}")
 
     def end(self) -> dict[str, str | None]:
         """End all; how each did."""
         for nic, edge in self.edges.items():
-            self.said[nic] += edge.close()
+            self.text[nic] += edge.close()
         return {nic: edge.ended for nic, edge in self.edges.items()}
 
     def _address(self, nic: str) -> tuple[str, str, int, int, list[int]]:

@@ -16,13 +16,13 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def main(what: str) -> int:
+def main(message: str) -> int:
     before = threads()
     source, sink = connected()
     print(f"threads {before} {threads()}", flush=True)
-    if what == "quiet":
+    if message == "quiet":
         return 0 if source.written(sink) else 1
-    if what == "fork":
+    if message == "fork":
         child = os.fork()
         if child == 0:
             os._exit(0 if threads() == 1 else 1)
@@ -33,14 +33,14 @@ def main(what: str) -> int:
     taken = threading.Event()
 
     @TAKE
-    def take(arg: int, qp_num: int, source_port: int) -> int:
+    def receive(arg: int, qp_num: int, source_port: int) -> int:
         taken.set()
         return 50_123
 
     library = ctypes.CDLL(None)
-    said = library.fabrictime_qp_standby(source.device.encode(), source.qp.qp_num, take, None)
-    unknown = library.fabrictime_qp_standby(b"rxe_none", 1, take, None)
-    print(f"standby {said} {unknown}", flush=True)
+    text = library.fabrictime_qp_standby(source.device.encode(), source.qp.qp_num, receive, None)
+    unknown = library.fabrictime_qp_standby(b"rxe_none", 1, receive, None)
+    print(f"standby {text} {unknown}", flush=True)
     while not taken.wait(0.05):
         pass
     began = time.monotonic()

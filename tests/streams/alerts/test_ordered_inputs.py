@@ -11,6 +11,7 @@ from typing import Any, Final
 from zlib import crc32
 
 import pytest
+from tests.streams.contention.test_windows import queue
 
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import EPOCH_NS, Simulation
@@ -29,12 +30,12 @@ from schemas.topics import (
     Topic,
 )
 from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
-from streams.contention.windows import ContentionRules, ContentionWatch
+from streams.contention.detector import ContentionDetector
+from streams.contention.rules import ContentionRules
 from streams.links.health import ShardHealth
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
 from tests.streams.alerts.test_shard_alerts import RULE, T0, slow
-from tests.streams.contention.test_windows import queue
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
@@ -136,9 +137,9 @@ def _config(log: Log) -> None:
             "thresholds": [{"name": name, "value": value} for name, value in thresholds.items()],
         }, partition=0)  # fmt: skip
 
-    tell(0, 1, [], alert_storm_least_pps=1500)
-    tell(300, 2, [RULE], alert_storm_least_pps=1500)
-    tell(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_least_pps=1500, alert_clear_s=9)
+    tell(0, 1, [], alert_storm_min_pps=1500)
+    tell(300, 2, [RULE], alert_storm_min_pps=1500)
+    tell(2810, 3, [RULE | {"p99_us": 50.0}], alert_storm_min_pps=1500, alert_clear_s=9)
 
 
 def _wires(log: Log) -> None:
@@ -179,7 +180,7 @@ def _delays(log: Log) -> None:
 
 def _queues(log: Log) -> None:
     tail = FlowTable(RouteTable(), lambda nic: True)
-    watch = ContentionWatch("fabric", tail.of("fabric"), lambda nic: True, lambda: 4, lambda _: 10**9)
+    watch = ContentionDetector("fabric", tail.of("fabric"), lambda nic: True, lambda: 4, lambda _: 10**9)
     for second in range(HOUR_S):
         stands = any(second in each for each in QUEUED)
         window = EPOCH_NS // S + second
@@ -188,7 +189,7 @@ def _queues(log: Log) -> None:
             "slot_ns": SLOT, "slots": SLOTS, "synced": True, "paths": 10, "solved_ns": 1,
             "links": [queue("leaf1:swp4>spine2:swp1", 80e3)] if stands else [],
         }  # fmt: skip
-        for made in watch.take(
+        for made in watch.ingest(
             codec.decode(codec.encode("LinkQueues", record), "LinkQueues"), ContentionRules()
         ):
             log.put(CONTENTION, made["link"], (window + 1) * S + 40 * MS, made)

@@ -134,7 +134,7 @@ def test_what_is_no_storm() -> None:
     everyone = {f"h{i}": {"pps": 40_000} for i in range(1, 7)}
     fast = dict.fromkeys(PACE, (100000, 3))
     assert Fleet(pace=fast.get).run(20, **everyone).out == []  # all as fast as they say
-    few = ShardAlerts("fabric", Thresholds({"alert_storm_least_pps": 50_000}), pace=PACE.get)
+    few = ShardAlerts("fabric", Thresholds({"alert_storm_min_pps": 50_000}), pace=PACE.get)
     assert Fleet(few).run(20, h5={"pps": 40_000}).out == []
 
 

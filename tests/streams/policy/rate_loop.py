@@ -1,4 +1,4 @@
-"""A closed loop of rates: a simulated fleet whose truth is known, seen late and with noise."""
+"""A closed loop of rate limits: a simulated fleet, observed late and with noise."""
 
 from __future__ import annotations
 
@@ -20,22 +20,38 @@ from streams.runtime.route_table import RouteTable
 MS = 1_000_000
 S = 1_000 * MS
 WINDOW_TICKS = 5
-SEEN_NS = 100 * MS
-"""From the end of a window of queues until it is told."""
+QUEUES_LAG_NS = 100 * MS
+"""Time from the end of a queue window until it is published."""
 APPLIED_NS = 20 * MS
 
 
 class RateLoop:
-    """The fleet, one `Rates`, and owners that hold flows to what they are told until it expires. `acts`: they
-    do; `noise`: relative, of depths and of reported rates; `reports`: actuators say whether they do."""
+    """The fleet, one `Rates`, and endpoints that apply limits until they expire.
+
+    `acts`: limits are applied. `noise`: relative noise of queue depths and reported rates. `reports`:
+    actuators report the outcome.
+    """
 
     def __init__(
-        self, *, acts: bool = True, noise: float = 0.1, every: int = 2, rates: dict[str, Any] | None = None,
-        reports: bool = False, **sim: Any,
-    ) -> None:  # fmt: skip
-        quiet = {"nics": 32, "load": 0.0, "flow_s": 80_000, "step_us": 1000, "rate_pps": 0,
-                 "rate_bps": 100_000_000, "lossless": False}  # fmt: skip
-        self.run = Simulation(SimSettings(**{**quiet, **sim}), tell=(FLOWS,))
+        self,
+        *,
+        acts: bool = True,
+        noise: float = 0.1,
+        every: int = 2,
+        rates: dict[str, Any] | None = None,
+        reports: bool = False,
+        **sim: Any,
+    ) -> None:
+        defaults = {
+            "nics": 32,
+            "load": 0.0,
+            "flow_s": 80_000,
+            "step_us": 1000,
+            "rate_pps": 0,
+            "rate_bps": 100_000_000,
+            "lossless": False,
+        }
+        self.run = Simulation(SimSettings(**{**defaults, **sim}), tell=(FLOWS,))
         self.fleet = self.run.fleet
         self.rate = dict(zip(self.fleet.link_ids, self.fleet.rate_bps.tolist(), strict=True))
         self.index = self.fleet.link_index
@@ -51,13 +67,13 @@ class RateLoop:
         self.windows: dict[str, dict[str, Any]] = {}
         self.sums = [self.run.kernel.link_sums()]
         self.depths: list[np.ndarray] = []
-        """Mean bytes waiting at each link, each tick."""
+        """Mean queue of each link in each tick, bytes."""
         self.sent: list[np.ndarray] = []
-        """Bytes of each flow since it began, after each tick."""
+        """Bytes that each flow has sent by the end of each tick."""
 
     @property
     def outcome(self) -> str:
-        """What actuators say of each decision."""
+        """The outcome that actuators report."""
         return "APPLIED" if self.acts else "OBSERVED"
 
     # --- traffic ---
@@ -68,17 +84,17 @@ class RateLoop:
         return flow
 
     def want(self, flow: Any, demand_bps: float | None) -> None:
-        """Let a flow's program want so much from now on; 0: nothing."""
+        """Set the demand of a flow's application; 0: no demand."""
         flow.demand_bps = demand_bps or None
         self.run.kernel.set_flow_limits(flow.number, flow.demand_bps, flow.limit_bps)
         self.run.kernel.send(flow.number, 0 if demand_bps == 0 else None)
 
     def sends(self, flow: Any, size: float) -> None:
-        """Let a flow send so many bytes more."""
+        """Add bytes to a flow's send queue."""
         self.run.kernel.send(flow.number, size)
 
     def left(self, flow: Any) -> float:
-        """Return bytes that it has still to send."""
+        """Return the bytes that a flow has yet to send."""
         return float(self.run.kernel.flow_sums_of(flow.number)[6])
 
     def last_link(self, nic: int) -> str:
@@ -90,10 +106,10 @@ class RateLoop:
         for _ in range(round(seconds * S / TICK_NS)):
             self.step()
 
-    def until(self, happened: Callable[[], bool], most_s: float) -> float:
+    def until(self, happened: Callable[[], bool], max_s: float) -> float:
         began_ns = self.run.now_ns
         while not happened():
-            assert self.run.now_ns - began_ns < most_s * S
+            assert self.run.now_ns - began_ns < max_s * S
             self.step()
         return (self.run.now_ns - began_ns) / S
 
@@ -110,12 +126,12 @@ class RateLoop:
         self.sent.append(self.run.kernel.flow_sums()[0][:, 0].copy())
         self.sums = self.sums[-1:]
         if self.run._tick % WINDOW_TICKS == 0:
-            self.at(now_ns + SEEN_NS, self.queues(now_ns))
+            self.at(now_ns + QUEUES_LAG_NS, self.queues(now_ns))
         self.contention(now_ns)
         while self.later and self.later[0][0] <= now_ns:
             heapq.heappop(self.later)[2]()
         for name in [name for name, end_ns in self.leases.items() if end_ns <= now_ns]:
-            self.hold(name, None, 0)
+            self.apply(name, None, 0)
         if self.run._tick % self.every == 0:
             self.live.advance(now_ns)
             for wanted in self.rates.decide(now_ns, self.live.open_flows()):
@@ -125,38 +141,46 @@ class RateLoop:
                     report["at_ns"] = now_ns + APPLIED_NS
                     self.at(report["at_ns"], lambda r=report: self.rates.take_action(r))
                 if self.acts:
-                    self.at(now_ns + APPLIED_NS, lambda w=wanted: self.hold(
-                        w.flow_id, w.rate_bps or None, w.expires_at_ns))  # fmt: skip
+                    self.at(
+                        now_ns + APPLIED_NS,
+                        lambda w=wanted: self.apply(w.flow_id, w.rate_bps or None, w.expires_at_ns),
+                    )
 
     def at(self, at_ns: int, act: Callable[[], None]) -> None:
         heapq.heappush(self.later, (at_ns, next(self.count), act))
 
-    def hold(self, name: str, rate_bps: int | None, until_ns: int) -> None:
+    def apply(self, name: str, rate_bps: int | None, until_ns: int) -> None:
         self.leases.pop(name, None)
         if name in self.run.book.flows:
             self.run.set_flow_rate(name, rate_bps)
             if rate_bps is not None:
                 self.leases[name] = until_ns
 
-    # --- what is seen ---
+    # --- observations ---
 
     def queues(self, now_ns: int) -> Callable[[], None]:
         depth = np.array(self.depths[-WINDOW_TICKS:])
         depth = np.maximum(0, depth * (1 + self.noise * self.rng.normal(size=depth.shape)))
         links = np.flatnonzero(self.fleet.kind == self.fleet.kind[1]).tolist()
         record = {
-            "shard": "sim", "window_start_ns": now_ns - WINDOW_TICKS * TICK_NS, "slot_ns": TICK_NS,
+            "shard": "sim",
+            "window_start_ns": now_ns - WINDOW_TICKS * TICK_NS,
+            "slot_ns": TICK_NS,
             "slots": WINDOW_TICKS,
             "links": [
-                {"link": self.fleet.link_ids[i], "rate_bps": int(self.fleet.rate_bps[i]),
-                 "depth_mean_bytes": float(depth[:, i].mean()), "bound_bytes": 2e3}
+                {
+                    "link": self.fleet.link_ids[i],
+                    "rate_bps": int(self.fleet.rate_bps[i]),
+                    "depth_mean_bytes": float(depth[:, i].mean()),
+                    "bound_bytes": 2e3,
+                }
                 for i in links
             ],
-        }  # fmt: skip
+        }
         return lambda: self.rates.take_queues(record)
 
     def contention(self, now_ns: int) -> None:
-        """Tell true contention as the detector words it: opened, told again each 250 ms, closed."""
+        """Publish the true contention as windows: opened, updated each 250 ms, closed."""
         standing = {row["link"]: row["kind"] for row in self.run.contention()}
         for link in sorted(standing.keys() | self.windows.keys()):
             known = self.windows.get(link)
@@ -165,17 +189,28 @@ class RateLoop:
             opened_ns = now_ns if known is None else known["opened_ns"]
             i = self.index[link]
             flows = [
-                {"flow_id": f.flow_id, "nic": self.fleet.nic_ids[f.source], "rate_bps": 0.0,
-                 "peer": self.fleet.nic_ids[f.destination]}
-                for f in self.run.flows() if link in f.hops
-            ]  # fmt: skip
+                {
+                    "flow_id": f.flow_id,
+                    "nic": self.fleet.nic_ids[f.source],
+                    "rate_bps": 0.0,
+                    "peer": self.fleet.nic_ids[f.destination],
+                }
+                for f in self.run.flows()
+                if link in f.hops
+            ]
             record = {
-                "window_id": f"sim/{link}/{opened_ns}", "link": link, "opened_ns": opened_ns,
-                "update": 0 if known is None else known["update"] + 1, "updated_ns": now_ns,
-                "kind": standing.get(link, known["kind"] if known else ""), "flows": flows,
+                "window_id": f"sim/{link}/{opened_ns}",
+                "link": link,
+                "opened_ns": opened_ns,
+                "update": 0 if known is None else known["update"] + 1,
+                "updated_ns": now_ns,
+                "kind": standing.get(link, known["kind"] if known else ""),
+                "flows": flows,
                 "state": "OPENED" if known is None else "UPDATED" if link in standing else "CLOSED",
-                "delay_ns": float(self.depths[-1][i]) * 8e9 / self.rate[link], "links": [], "candidates": [],
-            }  # fmt: skip
+                "delay_ns": float(self.depths[-1][i]) * 8e9 / self.rate[link],
+                "links": [],
+                "candidates": [],
+            }
             self.windows[link] = record
             self.at(now_ns + 30 * MS, lambda r=record: self.rates.take_contention(r))
             if record["state"] == "CLOSED":
@@ -184,13 +219,13 @@ class RateLoop:
     # --- figures ---
 
     def delay_ms(self, nic: int, seconds: float) -> np.ndarray:
-        """Return how long packets waited at a NIC's last link, ms, each tick of the last `seconds`."""
+        """Return the delay at a NIC's last link in each tick of the last `seconds`, ms."""
         i = self.index[self.last_link(nic)]
         ticks = round(seconds * S / TICK_NS)
         return np.array([depth[i] for depth in self.depths[-ticks:]]) * 8e3 / self.fleet.rate_bps[i]
 
     def bps(self, flow: Any, seconds: float) -> float:
-        """Return what a flow sent within the last `seconds`."""
+        """Return the mean rate of a flow over the last `seconds`, bit/s."""
         ticks = round(seconds * S / TICK_NS)
         before = self.sent[-1 - ticks]
         earlier = before[flow.number] if flow.number < len(before) else 0.0
@@ -198,5 +233,5 @@ class RateLoop:
 
 
 def jain(rates: list[float]) -> float:
-    """Return Jain's index of fairness: 1 where all are even."""
+    """Return Jain's index of fairness: 1 if all rates are even."""
     return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))

@@ -1,4 +1,4 @@
-"""Pacing in a closed loop: senders that meet at one NIC of a simulated fleet, seen late and with noise."""
+"""Pacing in a closed loop: an incast at one NIC of a simulated fleet, observed late and with noise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ def endless(loop: RateLoop, count: int = SENDERS):
     return [loop.open(1 + n, 0, 50_000 + n) for n in range(count)]
 
 
-def rounds(loop: RateLoop, count: int, *, pause_s: float = 0.5, size: float = 256e3):
-    """Let senders send at the same moment, again and again. Returns how long each round took, s, and how long
-    packets waited in all but the first, ms."""
+def run_rounds(loop: RateLoop, count: int, *, pause_s: float = 0.5, size: float = 256e3):
+    """Run repeated incasts. Return the flows, the duration of each, s, and the delays after the first, ms."""
     flows = [loop.open(1 + n, 0, 50_000 + n, endless=False) for n in range(SENDERS)]
     loop.advance(1)
     took, waited = [], []
@@ -52,21 +51,21 @@ def test_a_standing_incast_is_drained_evenly_and_the_link_stays_full(sim) -> Non
 
 
 @pytest.mark.parametrize("pause_s", [0.5, 3.0])
-def test_rounds_of_incast_stay_paced_across_their_pauses(pause_s: float) -> None:
+def test_repeated_incasts_stay_paced_across_pauses(pause_s: float) -> None:
     figures = {}
     for acts in (False, True):
         loop = RateLoop(acts=acts)
         rpc = loop.open(20, 0, 51_000, demand_bps=SMALL_BPS)
-        flows, took, waited = rounds(loop, 6, pause_s=pause_s)
+        flows, took, waited = run_rounds(loop, 6, pause_s=pause_s)
         figures[acts] = np.percentile(waited, 99), np.median(took[1:])
     assert figures[True][0] <= 0.25 * figures[False][0]
     assert figures[True][1] <= SENDERS * 256e3 * 8 / loop.fleet.rate_bps[0] / 0.92 + 0.01
     assert {w.action for _, w in loop.made} == {"PACE"}
     assert {w.flow_id for _, w in loop.made} == {flow.flow_id for flow in flows}
-    assert rpc.flow_id not in loop.leases, "small flows are left alone"
+    assert rpc.flow_id not in loop.leases, "small flows are not paced"
 
 
-def test_the_first_step_comes_at_once_with_a_little_less_than_an_even_share() -> None:
+def test_first_paces_come_at_once_and_are_slightly_below_an_even_share() -> None:
     loop = RateLoop(noise=0.0)
     endless(loop)
     loop.until(lambda: bool(loop.made), 1.0)
@@ -83,7 +82,7 @@ def test_the_first_step_comes_at_once_with_a_little_less_than_an_even_share() ->
     assert sum(paces.values()) <= 0.95 * loop.fleet.rate_bps[0]
 
 
-def test_all_are_let_go_once_the_incast_is_over_and_leases_end_where_nobody_renews() -> None:
+def test_pacing_ends_after_the_incast_and_leases_expire_without_renewal() -> None:
     loop = RateLoop()
     flows = endless(loop)
     loop.advance(4)
@@ -99,12 +98,12 @@ def test_all_are_let_go_once_the_incast_is_over_and_leases_end_where_nobody_rene
         loop.want(flow, None)
     loop.advance(3)
     assert len(loop.leases) == SENDERS
-    loop.every = 1_000_000  # the policy is gone
+    loop.every = 1_000_000  # the policy has stopped
     loop.advance(2.5)
     assert all(flow.limit_bps is None for flow in flows)
 
 
-def test_those_who_go_on_get_what_others_leave_and_are_let_go_once_paces_do_not_bind() -> None:
+def test_remaining_senders_get_the_freed_capacity_until_paces_no_longer_bind() -> None:
     loop = RateLoop()
     flows = endless(loop)
     loop.advance(4)
@@ -118,12 +117,12 @@ def test_those_who_go_on_get_what_others_leave_and_are_let_go_once_paces_do_not_
         loop.want(flow, 0.05 * loop.fleet.rate_bps[0])
     loop.advance(12)
     assert not loop.leases
-    said = len(loop.made)
+    published = len(loop.made)
     loop.advance(20)
-    assert len(loop.made) == said, "and nothing begins anew"
+    assert len(loop.made) == published, "and pacing does not start again"
 
 
-def test_demands_below_an_even_share_are_met_and_the_others_share_what_they_leave() -> None:
+def test_demands_below_an_even_share_are_met_and_the_rest_is_shared() -> None:
     loop = RateLoop()
     few = [loop.open(1 + n, 0, 50_000 + n, demand_bps=2e6) for n in range(8)]
     many = [loop.open(9 + n, 0, 50_100 + n) for n in range(8)]
@@ -134,7 +133,7 @@ def test_demands_below_an_even_share_are_met_and_the_others_share_what_they_leav
     assert sum(rates) >= 0.88 * (1e8 - 16e6)
 
 
-def test_a_flow_that_nobody_may_hold_is_taken_off_what_the_others_share() -> None:
+def test_a_flow_that_must_not_be_paced_reduces_the_share_of_the_others() -> None:
     loop = RateLoop(noise=0.0)
     flows = endless(loop, 8)
     free = flows[0].flow_id
@@ -149,13 +148,13 @@ def test_a_flow_that_nobody_may_hold_is_taken_off_what_the_others_share() -> Non
     assert sum(rates) == pytest.approx(0.97e8 - 20e6, rel=0.05)
 
 
-def test_a_time_in_which_nothing_is_done_teaches_nothing() -> None:
+def test_paces_that_are_not_in_force_do_not_change_the_model() -> None:
     loop = RateLoop(acts=False, reports=True)
     flows = endless(loop)
     loop.advance(30)
-    assert {w.action for _, w in loop.made} == {"PACE"}, "told all the time"
+    assert {w.action for _, w in loop.made} == {"PACE"}, "published all the time"
     late = [w.rate_bps for at_ns, w in loop.made if at_ns > 5 * S + loop.made[0][0]]
-    assert min(late) == pytest.approx(0.93 * LINK_BPS / SENDERS, rel=0.01), "and the same"
+    assert min(late) == pytest.approx(0.93 * LINK_BPS / SENDERS, rel=0.01), "and unchanged"
     assert max(late) <= 1.05 * min(late)
     queued = loop.delay_ms(0, 5).mean()
     loop.acts = True
@@ -164,7 +163,7 @@ def test_a_time_in_which_nothing_is_done_teaches_nothing() -> None:
     assert sum(loop.bps(flow, 1) for flow in flows) >= 0.92 * LINK_BPS
 
 
-def test_what_actuators_refuse_is_told_again_soon() -> None:
+def test_a_refused_pace_is_published_again_soon() -> None:
     loop = RateLoop(noise=0.0, acts=False)
     endless(loop, 4)
     loop.until(lambda: bool(loop.made), 1.0)
@@ -177,7 +176,7 @@ def test_what_actuators_refuse_is_told_again_soon() -> None:
         assert wanted.flow_id in {w.flow_id for at_ns, w in loop.made if at_ns > now_ns}, outcome
 
 
-def test_a_receiver_whose_senders_have_all_gone_is_let_go_in_time() -> None:
+def test_pacing_ends_if_all_senders_are_gone() -> None:
     loop = RateLoop(noise=0.0, reports=True)
     endless(loop)
     loop.advance(2)
@@ -187,7 +186,7 @@ def test_a_receiver_whose_senders_have_all_gone_is_let_go_in_time() -> None:
     assert loop.rates.in_force() == {}
 
 
-def test_what_was_not_told_after_all_is_wanted_again_later() -> None:
+def test_a_suppressed_pace_is_wanted_again_later() -> None:
     loop = RateLoop(noise=0.0, acts=False)
     endless(loop, 4)
     loop.until(lambda: bool(loop.made), 1.0)
@@ -206,7 +205,7 @@ def test_paces_that_no_longer_bind_are_found_by_probing_after_a_minute() -> None
     flows = endless(loop)
     loop.advance(5)
     for flow in flows:
-        loop.want(flow, 0.055 * loop.fleet.rate_bps[0])  # nearly its pace: together less than the link
+        loop.want(flow, 0.055 * loop.fleet.rate_bps[0])  # nearly its pace, in sum less than the link
     loop.advance(55)
     assert len(loop.leases) == SENDERS
     loop.advance(25)
@@ -215,10 +214,10 @@ def test_paces_that_no_longer_bind_are_found_by_probing_after_a_minute() -> None
 
 
 def test_the_same_inputs_give_the_same_rates() -> None:
-    said = []
+    published = []
     for _ in range(2):
         loop = RateLoop()
         endless(loop)
         loop.advance(4)
-        said.append(loop.made)
-    assert said[0] == said[1]
+        published.append(loop.made)
+    assert published[0] == published[1]

@@ -1,4 +1,4 @@
-"""Slices: filling by itself, and in a closed loop on a simulated fleet that is seen with noise."""
+"""Slices: the filling algorithm, and a closed loop on a simulated fleet, observed with noise."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from tests.streams.policy.rate_loop import RateLoop, S, jain
 C = 1e8
 
 
-def of(tenant: str, guarantee: float = 0.0, ceiling: float | None = None):
-    """A slice, in shares of a link."""
+def slice_of(tenant: str, guarantee: float = 0.0, ceiling: float | None = None):
+    """Return a slice, given in shares of a link."""
     return {
-        "tenant": tenant, "guarantee_bps": int(guarantee * C),
+        "tenant": tenant,
+        "guarantee_bps": int(guarantee * C),
         "ceiling_bps": None if ceiling is None else int(ceiling * C),
-    }  # fmt: skip
+    }
 
 
 def filled(demands, groups, weights=None):
     n = len(demands)
     demand, weight = np.array(demands, float), np.array(weights or [1.0] * n)
-    named = [Group(str(most), most, flows) for most, flows in groups]
+    named = [Group(str(max_bps), max_bps, flows) for max_bps, flows in groups]
     return fill(demand, weight, named, np.zeros(n)).rate_bps.tolist()
 
 
@@ -43,30 +44,30 @@ def test_filling_is_max_min_fair() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
-def test_nobody_can_be_given_more_without_taking_from_one_that_has_no_more(data: st.DataObject) -> None:
+def test_no_flow_can_get_more_without_taking_from_one_that_has_no_more(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 8))
     demands = data.draw(st.lists(st.sampled_from([0.0, 1.0, 3.0, 10.0, math.inf]), min_size=n, max_size=n))
     sets = st.lists(st.integers(0, n - 1), min_size=1, unique=True)
     groups = data.draw(st.lists(st.tuples(st.floats(0.5, 20.0), sets), max_size=5))
     groups = [*groups, (50.0, list(range(n)))]
     rates = filled(demands, groups)
-    for most, flows in groups:
-        assert sum(rates[i] for i in flows) <= most * (1 + 1e-6)
+    for max_bps, flows in groups:
+        assert sum(rates[i] for i in flows) <= max_bps * (1 + 1e-6)
     for i, rate in enumerate(rates):
         assert rate <= demands[i]
         if rate < demands[i] * (1 - 1e-6):
             assert any(
                 i in flows
-                and sum(rates[j] for j in flows) >= most * (1 - 1e-6)
+                and sum(rates[j] for j in flows) >= max_bps * (1 - 1e-6)
                 and rate >= max(rates[j] for j in flows) * (1 - 1e-6)
-                for most, flows in groups
-            ), "stopped only where a group is full and nobody there has more"
+                for max_bps, flows in groups
+            ), "stopped only by a full group in which no flow has more"
 
 
 def two_tenants(noise: float = 0.1):
-    """Eight greedy flows and two of a guaranteed tenant, which is idle, to one NIC."""
+    """Return a loop with eight greedy flows and two of an idle tenant with a guarantee, all to one NIC."""
     loop = RateLoop(noise=noise)
-    loop.rates.take_slices([of("gold", 0.4)])
+    loop.rates.take_slices([slice_of("gold", 0.4)])
     greedy = [loop.open(1 + n, 0, 50_000 + n, tenant="greedy") for n in range(8)]
     gold = [loop.open(10 + n, 0, 51_000 + n, tenant="gold", endless=False) for n in range(2)]
     return loop, greedy, gold
@@ -77,7 +78,7 @@ def share(loop: RateLoop, flows, seconds: float = 2.0) -> float:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
-def test_what_is_idle_is_used_and_is_there_again_within_a_second(noise: float) -> None:
+def test_idle_capacity_is_used_and_returned_within_a_second(noise: float) -> None:
     loop, greedy, gold = two_tenants(noise)
     loop.advance(5)
     assert share(loop, greedy) >= 0.95
@@ -94,23 +95,23 @@ def test_what_is_idle_is_used_and_is_there_again_within_a_second(noise: float) -
     assert {w.kind for _, w in loop.made} == {"SLICE"}
 
 
-def test_a_guarantee_is_kept_beside_the_greedy_and_what_is_left_is_shared_evenly() -> None:
+def test_a_guarantee_holds_against_greedy_flows_and_the_rest_is_shared_evenly() -> None:
     loop, greedy, gold = two_tenants()
     for flow in gold:
         loop.want(flow, None)
     loop.advance(8)
     assert share(loop, gold) == pytest.approx(0.4 + (0.97 - 0.4) / 2, abs=0.01)
     assert share(loop, greedy) == pytest.approx((0.97 - 0.4) / 2, abs=0.01)
-    told: dict[str, set[int]] = defaultdict(set)
+    rates_of: dict[str, set[int]] = defaultdict(set)
     for at_ns, wanted in loop.made:
         if at_ns > loop.run.now_ns - 3 * S:
-            told[wanted.flow_id].add(wanted.rate_bps)
-    assert len(told) == 10
-    assert all(max(rates) <= 1.05 * min(rates) for rates in told.values()), "rates settle"
-    assert np.percentile(loop.delay_ms(0, 4), 99) < 1, "no queue stands"
+            rates_of[wanted.flow_id].add(wanted.rate_bps)
+    assert len(rates_of) == 10
+    assert all(max(rates) <= 1.05 * min(rates) for rates in rates_of.values()), "rates settle"
+    assert np.percentile(loop.delay_ms(0, 4), 99) < 1, "no queue persists"
 
 
-def test_flows_are_let_go_once_nothing_is_at_risk() -> None:
+def test_limits_end_once_no_guarantee_is_at_risk() -> None:
     loop, greedy, gold = two_tenants()
     loop.want(gold[0], None)
     loop.advance(4)
@@ -126,7 +127,7 @@ def test_flows_are_let_go_once_nothing_is_at_risk() -> None:
 
 def test_a_ceiling_holds_on_an_idle_fabric_and_ends_with_the_slice() -> None:
     loop = RateLoop()
-    loop.rates.take_slices([of("capped", 0, 0.2)])
+    loop.rates.take_slices([slice_of("capped", 0, 0.2)])
     flows = [loop.open(1 + n, 0, 50_000 + n, tenant="capped") for n in range(2)]
     other = loop.open(5, 0, 50_010, tenant="other")
     loop.advance(10)
@@ -140,7 +141,7 @@ def test_a_ceiling_holds_on_an_idle_fabric_and_ends_with_the_slice() -> None:
 def test_guarantees_and_ceilings_hold_on_every_link_of_a_busy_fabric() -> None:
     loop = RateLoop()
     promised = {"gold": 0.3, "silver": 0.2}
-    loop.rates.take_slices([of("gold", 0.3), of("silver", 0.2, 0.4), of("capped", 0, 0.1)])
+    loop.rates.take_slices([slice_of("gold", 0.3), slice_of("silver", 0.2, 0.4), slice_of("capped", 0, 0.1)])
     rng = np.random.default_rng(3)
     flows = []
     for n in range(96):
@@ -156,13 +157,13 @@ def test_guarantees_and_ceilings_hold_on_every_link_of_a_busy_fabric() -> None:
         if flow.tenant in promised:
             best = max(used[link, flow.tenant] for link in flow.hops)
             assert best >= 0.98 * promised[flow.tenant], "a greedy flow's tenant has its guarantee somewhere"
-    for (_, tenant), most in used.items():
-        assert most <= {"silver": 0.4, "capped": 0.1}.get(tenant or "", 1.0) * 1.02
+    for (_, tenant), max_bps in used.items():
+        assert max_bps <= {"silver": 0.4, "capped": 0.1}.get(tenant or "", 1.0) * 1.02
 
 
-def test_promises_that_no_link_can_keep_are_scaled_down_together() -> None:
+def test_guarantees_beyond_a_links_rate_are_scaled_down_together() -> None:
     loop = RateLoop(noise=0.0)
-    loop.rates.take_slices([of("gold", 0.9), of("silver", 0.45)])
+    loop.rates.take_slices([slice_of("gold", 0.9), slice_of("silver", 0.45)])
     gold = [loop.open(1 + n, 0, 50_000 + n, tenant="gold") for n in range(2)]
     silver = [loop.open(3 + n, 0, 50_000 + n, tenant="silver") for n in range(2)]
     loop.advance(6)
@@ -170,9 +171,9 @@ def test_promises_that_no_link_can_keep_are_scaled_down_together() -> None:
     assert loop.last_link(0) in loop.rates.slices.scaled
 
 
-def test_no_slice_asks_for_nothing() -> None:
+def test_without_slices_no_rate_is_wanted() -> None:
     loop = RateLoop()
-    loop.rates.take_slices([of("gold", 0.0)])
+    loop.rates.take_slices([slice_of("gold", 0.0)])
     loop.open(1, 0, 50_000, tenant="gold")
     loop.advance(2)
     assert loop.made == []

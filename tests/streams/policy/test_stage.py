@@ -1,4 +1,4 @@
-"""Policy as it runs: a real log and real workers, a worker that is killed, and the log's own word on it."""
+"""The policy stage with a real log and real workers, one of which is killed, and a replay from the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fabrictime.bench._pipeline import Service, embedded_log
 from fabrictime.commands.cli import app
 from schemas import codec
 from schemas.topics import ACTIONS, DECISIONS, FALLBACKS, FLOW_ROUTES, POLICY_CYCLES, REJECTS, Topic
-from tests.streams.policy import test_feed as world
+from tests.streams.policy import log_fabric as world
 from tests.streams.test_pipeline import Log
 
 SETTINGS: dict[str, Any] = {"stages": ["policy"], "session_timeout_s": 2}
@@ -25,7 +25,7 @@ DEAD = "leaf1:u2>spine2:leaf1"
 
 
 class Fabric(world.Log):
-    """The fabric of test_feed.py at a real log; its actuators obey what is in the topic."""
+    """The fabric of log_fabric.py on a real log. Its actuators apply the decisions in the topic."""
 
     def __init__(self, bootstrap: str) -> None:
         self.log = Log(bootstrap)
@@ -40,21 +40,40 @@ class Fabric(world.Log):
         assert self.producer.flush(10) == 0
 
     def decided(self) -> list[dict[str, Any]]:
-        """All decisions, in their order; carried out by now."""
+        """Apply and return all decisions, in order."""
         found = [record for _, record in self.log.read(DECISIONS.name)]
         found.sort(key=lambda record: (record["epoch"], record["seq"]))
         for decision in found:
-            if decision["decision_id"] in self.done:  # partitions are read one after the other: in any order
+            if decision["decision_id"] in self.done:  # the read order varies
                 continue
             self.done.add(decision["decision_id"])
             name = decision["flow_id"]
             self.ports[name] = decision["to_path"]
-            self.put(ACTIONS, decision["host"], {
-                **{key: decision[key] for key in ("host", "decision_id", "shard", "epoch", "seq", "flow_id",
-                                                  "action", "config_version")},
-                "at_ns": time.time_ns(), "outcome": "APPLIED", "from_path": decision["from_path"],
-                "to_path": decision["to_path"], "took_ns": 1000, "detail": "",
-            })  # fmt: skip
+            self.put(
+                ACTIONS,
+                decision["host"],
+                {
+                    **{
+                        key: decision[key]
+                        for key in (
+                            "host",
+                            "decision_id",
+                            "shard",
+                            "epoch",
+                            "seq",
+                            "flow_id",
+                            "action",
+                            "config_version",
+                        )
+                    },
+                    "at_ns": time.time_ns(),
+                    "outcome": "APPLIED",
+                    "from_path": decision["from_path"],
+                    "to_path": decision["to_path"],
+                    "took_ns": 1000,
+                    "detail": "",
+                },
+            )
             self.report()
         return found
 
@@ -77,7 +96,7 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def test_flows_leave_a_dead_link_through_a_worker_kill_and_the_log_says_the_same_again(
+def test_flows_leave_a_dead_link_across_a_worker_kill_and_the_replay_agrees(
     bootstrap: str, tmp_path: Path
 ) -> None:
     fabric = Fabric(bootstrap)
@@ -108,7 +127,7 @@ def test_flows_leave_a_dead_link_through_a_worker_kill_and_the_log_says_the_same
         fabric.health(other, "DOWN")
         fabric.until(lambda: len(fabric.decided()) >= moved + len(hit))
         later = fabric.decided()[moved:]
-        assert {decision["flow_id"] for decision in later} == hit, "what had moved is not moved again"
+        assert {decision["flow_id"] for decision in later} == hit, "moved flows do not move again"
         assert all(decision["epoch"] > epoch for decision in later)
         assert not fabric.over(other) | fabric.over(DEAD)
         fabric.put(FLOW_ROUTES, "x", None)
@@ -118,7 +137,9 @@ def test_flows_leave_a_dead_link_through_a_worker_kill_and_the_log_says_the_same
     finally:
         second.stop()
     others = [each for _, record in fabric.log.read(FALLBACKS.name) for each in record["flows"]]
-    assert all(each["other_paths"] and len(each["other_links"]) == len(each["other_paths"]) for each in others)
+    assert all(
+        each["other_paths"] and len(each["other_links"]) == len(each["other_paths"]) for each in others
+    )
     found = CliRunner().invoke(app, ["replay", "decisions", "--log", bootstrap, "--from", "5m", "--json"])
     assert found.exit_code == 0, found.output
     said = json.loads(found.output)

@@ -144,7 +144,11 @@ def test_what_is_held_back_stands_there_in_words_until_it_is_not(
     fabric.publish(
         ("fabric.config", "*", fabric.config(mode="OBSERVE")),
         ("fabric.config", "h2", fabric.config(host="h2", mode="ACT")),
-        ("fabric.policy-cycles", "fabric", fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)])),
+        (
+            "fabric.policy-cycles",
+            "fabric",
+            fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)]),
+        ),
     )
     until("held", lambda: "its job is protected (protected_jobs)" in browser.text("held"))
     assert "a queue stands at leaf1:swp3 → spine1:swp1" in browser.text("held")

@@ -1,0 +1,205 @@
+"""Flows' own paths on a fabric of real packets: what is told of live flows, held to the links' counters.
+
+In: a running fabric, its log, where its flow reporter listens. Out: the share of flows whose links are told
+exactly as a burst with the flow's own ports moves the links' counters, how long after its start that was
+told; and how long it takes until all ways of an all-to-all of flows that may be moved are known, there and
+back.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Missing, Progress, Target, Value
+from fabrictime.testbed.control import ControlClient
+from schemas import codec
+from schemas.ipc import connect
+from schemas.topics import FLOW_ROUTES, FLOWS
+from streams.runtime.flow_routes import FlowRouteTable
+
+__all__ = ["TARGETS", "measure_ways"]
+
+TARGETS: Final = {
+    "flow_paths_right": Target("share", ">=", 1.0),
+    "flow_path_known_ms_p95": Target("ms"),
+    "ways_right": Target("share", ">=", 1.0),
+    "ways_known_s": Target("s"),
+}
+FLOWS_EACH: Final = 6
+"""Of UDP, and as many of TCP."""
+RATE_BPS: Final = 2_000_000
+FLOW_S: Final = 60.0
+LIMIT_S: Final = 40.0
+CHECKED: Final = 200
+PEER_PORT: Final = 5201
+
+
+def measure_ways(
+    control: ControlClient, bootstrap: str, socket: Path, progress: Progress
+) -> dict[str, Value]:
+    """Measure; about half a minute."""
+    nics = {nic["nic"]: nic for nic in control.ask("show")["nics"]}
+    follower = _Follower(bootstrap)
+    try:
+        progress("flows: their own paths")
+        figures = _flow_paths(control, follower, sorted(nics))
+        progress("flows: ways that they could take, all to all")
+        return figures | _all_to_all(control, follower, nics, socket)
+    finally:
+        follower.close()
+
+
+class _Follower:
+    """Reads flows and ways from now on."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        self._consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": "fabrictime-bench", "enable.auto.commit": False,
+            "log_level": 0, "fetch.wait.max.ms": 20,
+        })  # fmt: skip
+        known = self._consumer.list_topics(timeout=10).topics
+        self._consumer.assign([
+            TopicPartition(topic.name, number, OFFSET_BEGINNING)
+            for topic in (FLOWS, FLOW_ROUTES)
+            for number in known[topic.name].partitions
+        ])  # fmt: skip
+        self.book = FlowRouteTable()
+        self.hops: dict[tuple[str, str, int, int], tuple[float, list[str]]] = {}
+        """Protocol, NIC and ports of a flow to when its links were first told (s), and the newest told."""
+
+    def until(self, what: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+        """Read until it is so; return whether it is."""
+        deadline = time.monotonic() + limit_s
+        while not what():
+            if time.monotonic() > deadline:
+                return False
+            for message in self._consumer.consume(200, 0.05):
+                if message.error() is None:
+                    self._take(message)
+        return True
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._consumer.close()
+
+    def _take(self, message: Any) -> None:
+        if message.topic() == FLOW_ROUTES.name:
+            self.book.take(message.key(), message.value())
+            return
+        for flow in codec.decode(message.value(), FLOWS.record)["flows"]:
+            if flow["links"]:
+                key = (flow["protocol"], flow["nic"], flow["source_port"], flow["peer_port"])
+                first_s, _ = self.hops.get(key, (message.timestamp()[1] / 1e3, []))
+                self.hops[key] = (first_s, flow["links"])
+
+
+def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) -> dict[str, Value]:
+    count = len(nics)
+    wanted = [
+        (protocol, nics[at % count], nics[(at + 1 + (at // count + count // 2) % (count - 1)) % count])
+        for protocol in ("udp", "tcp")
+        for at in range(FLOWS_EACH)
+    ]
+    started: list[tuple[tuple[str, str, int, int], str, float]] = []
+    ready = threading.Semaphore(0)
+
+    def run(protocol: str, nic: str, peer: str) -> None:
+        results = control.stream(
+            "flow", FLOW_S + 30, source=nic, destination=peer, rate_bps=RATE_BPS, duration_s=FLOW_S,
+            protocol=protocol, job="bench",
+        )  # fmt: skip
+        first = next(results)
+        key = (protocol.upper(), nic, first["sport"], first["dport"])
+        started.append((key, peer, time.time()))
+        ready.release()
+        ended.wait()
+        results.close()  # a generator: the flow ends with its client
+
+    ended = threading.Event()
+    threads = [threading.Thread(target=run, args=each, daemon=True) for each in wanted]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            if not ready.acquire(timeout=LIMIT_S):
+                return dict.fromkeys(("flow_paths_right", "flow_path_known_ms_p95"), Missing("no flows"))
+        follower.until(lambda: all(key in follower.hops for key, _, _ in started))
+        took_ms, right = [], 0
+        for key, peer, began_s in started:
+            protocol, nic, sport, dport = key
+            true = control.ask(
+                "path", source=nic, destination=peer, sport=sport, dport=dport, protocol=protocol.lower()
+            )
+            first_s, hops = follower.hops.get(key, (np.inf, []))
+            right += hops == true
+            took_ms.append(max(0.0, (first_s - began_s) * 1e3))
+    finally:
+        ended.set()
+    known = sum(np.isfinite(each) for each in took_ms)
+    note = f"{len(started)} flows of UDP and TCP, by the links' counters; {known} told at all"
+    p95_ms = float(np.quantile(took_ms, 0.95, method="higher"))
+    return {
+        "flow_paths_right": Figure(right / len(started), note=note),
+        "flow_path_known_ms_p95": p95_ms if np.isfinite(p95_ms) else Missing(note),
+    }
+
+
+def _all_to_all(
+    control: ControlClient, follower: _Follower, nics: dict[str, dict[str, Any]], socket: Path
+) -> dict[str, Value]:
+    """Register a flow that may be moved from each NIC to each of other hosts, and wait for all ways."""
+    pairs = [(a, b) for a in nics for b in nics if nics[a]["host"] != nics[b]["host"]]
+    with ExitStack() as stack:
+        program = stack.enter_context(connect(socket, 10))
+        began_s = time.monotonic()
+        for number, (nic, peer) in enumerate(pairs):
+            said = {
+                "protocol": "udp", "source_address": nics[nic]["address"], "source_port": 40_000 + number,
+                "peer_address": nics[peer]["address"], "peer_port": PEER_PORT, "cookie": 2**63 + number,
+                "sent_bytes": 1, "at_ns": time.monotonic_ns(), "can": ["MOVE"],
+            }  # fmt: skip
+            program.sendall(json.dumps(said).encode() + b"\n")
+
+        def all_known() -> bool:
+            return all(
+                len(found := follower.book.of(nic, peer, PEER_PORT)) > 1
+                and all(way.reverse for way in found.values())
+                for nic, peer in pairs
+            )
+
+        if not follower.until(all_known):
+            return dict.fromkeys(("ways_right", "ways_known_s"), Missing(f"not all within {LIMIT_S:g} s"))
+        took_s = time.monotonic() - began_s
+        told = [
+            (nic, peer, port, way)
+            for nic, peer in pairs
+            for port, way in follower.book.of(nic, peer, PEER_PORT).items()
+        ]
+        sample = told[:: max(1, len(told) // CHECKED)]
+        right = sum(
+            list(way.links) == _likely(control, nic, peer, port, PEER_PORT)
+            and list(way.reverse) == _likely(control, peer, nic, PEER_PORT, port)
+            for nic, peer, port, way in sample
+        )
+    note = f"{len(told)} ways of {len(pairs)} pairs, there and back; {len(sample)} held to the routes"
+    return {
+        "ways_right": Figure(right / len(sample), note=note),
+        "ways_known_s": took_s,
+    }
+
+
+def _likely(control: ControlClient, nic: str, peer: str, sport: int, dport: int) -> list[str]:
+    links: list[str] = control.ask(
+        "path", source=nic, destination=peer, sport=sport, dport=dport, likely=True
+    )
+    return links

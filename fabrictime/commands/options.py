@@ -1,0 +1,94 @@
+"""Options that several commands share, and the helpers that resolve them to settings and addresses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+USAGE_EXIT = 2
+MAX_LISTED = 10
+"""Failures that a check prints before it only counts the rest."""
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="TOML file; without it fabrictime.toml of this directory, if it exists.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Log = Annotated[str | None, typer.Option("--log", metavar="URL", help="host:port of Kafka.")]
+DataDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Data directory.")]
+
+
+def stop(message: str, code: int = USAGE_EXIT) -> NoReturn:
+    """Print the lines of an error and exit."""
+    for line in message.splitlines() or ["failed"]:
+        typer.echo(f"fabrictime: {line}", err=True)
+    raise typer.Exit(code)
+
+
+def duration_s(text: str) -> float:
+    """Return seconds for `500ms`, `30s`, `5m`, `1h` or a bare number of seconds.
+
+    Raises typer.BadParameter for anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip())
+    seconds = float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0) if found else 0.0
+    if not 0 < seconds <= 366 * 86_400:
+        raise typer.BadParameter(f"{text!r}: expected a duration such as 30s, 5m or 1h")
+    return seconds
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Only entries whose name contains this, such as leaf1."),
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Keep the table live until Ctrl-C.")]
+Host = Annotated[str, typer.Option("--host", help="Only this host; * stands for all hosts.")]
+
+
+def stop_if_any(failures: list[str]) -> None:
+    """Exit with code 1 if a check failed; print the first failures and the number of the others."""
+    if failures:
+        more = [f"and {len(failures) - MAX_LISTED:,} more"] if len(failures) > MAX_LISTED else []
+        stop("\n".join([*failures[:MAX_LISTED], *more]), 1)
+
+
+def running_log(settings: Any) -> str:
+    """Return the log's address: that of the `up` running on the data directory, else that of the settings."""
+    from fabrictime.runtime import status as reader
+
+    if settings.up.log_url is None:
+        try:
+            return str(reader.read(settings.up.data_directory)["addresses"]["log"])
+        except ValueError:  # no `up` is running
+            return str(settings.bootstrap)
+    return str(settings.bootstrap)
+
+
+def settings_of(path: Path | None, directory: Path | None, log: str | None = None) -> Any:
+    """Load the settings, with the data directory and log that the command line overrides."""
+    from fabrictime.runtime.config import load
+
+    given = {"data_directory": None if directory is None else str(directory), "log_url": log}
+    try:
+        return load(path, {"up": {key: value for key, value in given.items() if value is not None}})
+    except ValueError as error:
+        stop(str(error))
+
+
+def live_records(log: str | None, config: Path | None, directory: Path | None) -> Any:
+    """Return the records of `fabric.config` in the running log."""
+    from fabrictime.commands.live_config import LiveRecords
+    from fabrictime.commands.tail import registry_at
+
+    settings = settings_of(config, directory, log)
+    try:
+        return LiveRecords(running_log(settings), registry_at(settings.schema_registry.url))
+    except ValueError as error:
+        stop(str(error))

@@ -1,0 +1,131 @@
+"""Interface of the probe transports, and the parts that all probers share.
+
+A transport sends probes and answers them: UDP (`udp.py`) or RDMA datagrams (`rdma/`). The shared parts choose
+the peers, announce the NIC in the inventory and publish the probe batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from sdnotify import SystemdNotifier
+
+from producers.bounded_producer import BoundedProducer, Delivered, kafka_client, registry_of
+from producers.inventory.nics import PeerTable
+from producers.probe.peers import choose_peers, hashes_of
+from schemas import codec
+from schemas.topics import INVENTORY, PROBES
+
+__all__ = ["ProbePublisher", "ProbeTransport", "PublishSettings", "select_peers"]
+
+_log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+Contact = TypeVar("Contact")
+
+CLOSE_S = 2.0
+"""Time to send the waiting messages when a prober stops."""
+STATUS_S = 5.0
+"""Interval of the status line."""
+REFUSED_COUNTERS = ("malformed", "bad_mac", "wrong_nic", "stale_time")
+"""Counters of packets that were not accepted."""
+
+
+class ProbeTransport(Protocol):
+    """Sends and answers the probes of one NIC."""
+
+    name: str
+    """The NIC's id."""
+
+    def record(self) -> Record:
+        """Return the NIC's announcement as of now."""
+
+    def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
+        """Choose the peers from the living NICs, plus some of `extra`; return their number."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Return the transport's packet and sample counters."""
+
+
+class PublishSettings(Protocol):
+    """The settings that publishing needs; both probers' settings have them."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Kafka addresses."""
+
+    @property
+    def schema_registry_url(self) -> str | None:
+        """Schema registry, if any."""
+
+    @property
+    def silent_s(self) -> float:
+        """Time without an announcement after which a peer is dropped."""
+
+    @property
+    def queue_messages(self) -> int:
+        """Maximum number of waiting messages."""
+
+    @property
+    def queue_bytes(self) -> int:
+        """Maximum bytes of waiting messages."""
+
+    @property
+    def compression(self) -> str:
+        """Compression of messages."""
+
+
+def select_peers(
+    nic: str, contacts: Mapping[str, Contact], count: int, seed: int, extra: Iterable[str] = ()
+) -> dict[str, Contact]:
+    """Return the chosen peers of `nic` among `contacts`, and up to `count` more that `extra` names."""
+    others = {name: contact for name, contact in contacts.items() if name != nic}
+    names = sorted(others)
+    chosen = choose_peers(nic, names, count, seed, hashes_of(names, seed))
+    more = [name for name in sorted(set(extra) & others.keys()) if name not in chosen]
+    return {name: others[name] for name in chosen + more[:count]}
+
+
+class ProbePublisher:
+    """The Kafka side of a prober: announcements, probe batches and the status line."""
+
+    def __init__(self, settings: PublishSettings) -> None:
+        self.kafka = kafka_client(settings.bootstrap)
+        self.registry = registry_of(settings.schema_registry_url)
+        self.peers = PeerTable(settings.silent_s)
+        self.producer = BoundedProducer(
+            self.kafka, settings.queue_messages, settings.queue_bytes, settings.compression
+        )
+        self.supervisor = SystemdNotifier()
+        self._batch_header = codec.header(PROBES.record, self.registry)
+
+    def announce(self, record: Record, delivered: Delivered | None = None) -> None:
+        """Publish a NIC's announcement."""
+        self.producer.put(
+            INVENTORY.name,
+            record["nic"],
+            codec.encode(INVENTORY.record, record, self.registry),
+            delivered,
+        )
+
+    def publish_batch(self, nic: str, batch: bytes) -> None:
+        """Publish an encoded `ProbeBatch`."""
+        self.producer.put(PROBES.name, nic, self._batch_header + batch)
+
+    def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
+        """Send the status line to the service manager; `details` ends with a comma and a blank."""
+        counters = transport.counters()
+        refused = sum(counters.get(name, 0) for name in REFUSED_COUNTERS)
+        self.supervisor.notify(
+            f"STATUS={peers} peers, {details}{counters.get('samples', 0):.0f} samples, "
+            f"{counters.get('lost', 0):.0f} lost, {refused:.0f} refused, "
+            f"{self.producer.waiting} messages wait, {self.producer.dropped} dropped"
+        )
+
+    def close(self, name: str) -> None:
+        """Send the waiting messages and close the producer."""
+        left = self.producer.close(CLOSE_S)
+        if left:
+            _log.warning("%s: %d messages could not be sent before the end", name, left)

@@ -1,0 +1,122 @@
+"""The two forms in which a prober publishes its measurements: raw samples, or figures per window."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from native.core import encode_probe_batch
+from native.core.columns import ProbeColumns
+from producers.bounded_producer import Delivered
+from producers.inventory.nics import LookupReader
+from producers.probe.base import ProbePublisher
+from producers.probe.reduced import ClockView, Reducer
+from producers.probe.udp import UdpTransport
+from schemas import codec
+from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS
+
+__all__ = ["MeasurementPublisher", "RawPublisher", "ReducedPublisher"]
+
+NS_PER_MS = 1_000_000
+
+
+class MeasurementPublisher(Protocol):
+    """Publishes the measurements of one prober."""
+
+    def flush(self) -> ProbeColumns | None:
+        """Publish the measurements since the last call and return them."""
+
+    def append_time_callback(self) -> Delivered | None:
+        """Return a callback for the append time of an announcement, if this form needs it."""
+
+    def finish(self) -> None:
+        """Publish the open window."""
+
+    def close(self) -> None:
+        """Close the readers."""
+
+
+class RawPublisher:
+    """Publishes the samples."""
+
+    def __init__(self, transport: UdpTransport, publisher: ProbePublisher) -> None:
+        self._transport, self._publisher = transport, publisher
+
+    def flush(self) -> ProbeColumns | None:
+        """Publish the samples since the last call and return them."""
+        batch = self._transport.engine.drain()
+        self._publisher.publish_batch(self._transport.name, encode_probe_batch(batch))
+        return batch
+
+    def append_time_callback(self) -> Delivered | None:
+        """Return None: samples need no log time."""
+        return None
+
+    def finish(self) -> None:
+        """Do nothing: there is no open window."""
+
+    def close(self) -> None:
+        """Do nothing: there is no reader."""
+
+
+class ReducedPublisher:
+    """Publishes the fits and delays of each window, with this NIC's own view of inventory and clocks."""
+
+    def __init__(self, transport: UdpTransport, publisher: ProbePublisher) -> None:
+        self._transport, self._publisher = transport, publisher
+        window_ns = transport.settings.window_ms * NS_PER_MS
+        view = ClockView(window_ns=window_ns)
+        shard = transport.nic.shard
+
+        def on_offsets(key: str, record: dict[str, Any] | None, append_ms: int) -> None:
+            if record is not None and record["shard"] == shard:
+                view.update(record, append_ms * NS_PER_MS)
+
+        self._offsets = LookupReader(
+            publisher.kafka, {CLOCK_OFFSETS: on_offsets}, publisher.registry, from_end=True
+        )
+        clock = transport.record()["clock"]
+        self._reducer = Reducer(transport.name, shard, clock, window_ns, view)
+        self._log_offset_ns: int | None = None
+        """The log's clock minus the system clock; None until the log has acknowledged a message."""
+
+    def flush(self) -> ProbeColumns | None:
+        """Add the samples since the last call to the window, publish a window that ended, return the samples.
+
+        Windows are cut by the log's clock. Until its offset is known, samples wait in the engine.
+        """
+        self._offsets.poll()
+        if self._log_offset_ns is None:
+            return None
+        batch = self._transport.engine.drain()
+        self._publish(*self._reducer.add(batch, time.time_ns() + self._log_offset_ns, self._clocks()))
+        return batch
+
+    def append_time_callback(self) -> Delivered | None:
+        """Return a callback that computes the offset of the log's clock from a message's append time."""
+        sent_ns = time.time_ns()
+
+        def set_offset(append_ns: int) -> None:
+            self._log_offset_ns = append_ns - (sent_ns + time.time_ns()) // 2
+
+        return set_offset
+
+    def finish(self) -> None:
+        """Publish the open window."""
+        self._publish(*self._reducer.close(self._clocks()))
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._offsets.close()
+
+    def _clocks(self) -> dict[str, str]:
+        alive = self._publisher.peers.alive(self._transport.nic.shard)
+        return {name: record["clock"] for name, record in alive.items()}
+
+    def _publish(self, fits: list[dict[str, Any]], delays: list[dict[str, Any]]) -> None:
+        producer, registry = self._publisher.producer, self._publisher.registry
+        for record in fits:
+            data = codec.encode(CLOCK_FITS.record, record, registry)
+            producer.put(CLOCK_FITS.name, record["shard"], data)
+        for record in delays:
+            producer.put(DELAYS.name, record["nic"], codec.encode(DELAYS.record, record, registry))

@@ -1,0 +1,160 @@
+"""The UDP probe transport: one NIC's probe engine, its sockets and its thread. The thread runs no Python."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from native.core.probe import Engine, Link, Peer, Sockets, TestClock, link_of, open_socket, open_sockets
+from producers.inventory.nics import PeerTable, addresses_of, nic_record
+from producers.netns import in_netns
+from producers.probe.base import select_peers
+from producers.probe.keys import read_key
+from producers.probe.schedule import slot_of
+from producers.settings import ClockSettings, NicSettings, ProbeSettings
+from schemas.ids import nic_id
+
+__all__ = ["UdpTransport", "test_clock"]
+
+MAX_COLLECT_DELAY_MS = 5.0
+MIN_ENGINE_PEERS = 32
+
+
+def test_clock(settings: ClockSettings | None) -> TestClock | None:
+    """Return the clock that a test gives to a NIC; epoch_ns 0 is replaced by the present time."""
+    if settings is None:
+        return None
+    return TestClock(
+        offset_ns=settings.offset_ns,
+        drift_ppb=settings.drift_ppb,
+        wander_ppb_per_sqrt_s=settings.wander_ppb_per_sqrt_s,
+        epoch_ns=settings.epoch_ns or time.time_ns(),
+        seed=settings.seed,
+        step_ns=settings.step_ns,
+        step_at_ns=settings.step_at_ns,
+    )
+
+
+test_clock.__test__ = False  # type: ignore[attr-defined]  # pytest collects it by its name otherwise
+
+
+class UdpTransport:
+    """Probes and answers over UDP from one NIC."""
+
+    def __init__(self, settings: ProbeSettings, nic: NicSettings) -> None:
+        self.settings = settings
+        self.nic = nic
+        self.name = nic_id(nic.host, nic.device)
+        self.since_ns = time.time_ns()
+        key = read_key(settings.key_file)
+
+        def open_all() -> tuple[Sockets, Link]:
+            sockets = open_sockets(
+                nic.address,
+                settings.udp_port,
+                settings.first_path_port,
+                settings.paths,
+                spare=settings.spare_paths,
+            )
+            return sockets, link_of(sockets.responder, nic.device)
+
+        sockets, self.link = in_netns(nic.netns, open_all)
+        self.port = sockets.port
+        self.engine = Engine(
+            sockets,
+            nic=self.name,
+            key=key,
+            rate_pps=settings.rate_pps,
+            max_pps=settings.max_pps,
+            answer_max_pps=settings.answer_max_pps,
+            spacing_ns=settings.spacing_ns,
+            singles=settings.singles,
+            spare=settings.spare_paths,
+            aims_pps=settings.flow_pps,
+            timeout_ms=settings.timeout_ms,
+            overdue_ms=settings.overdue_ms,
+            starved_ms=settings.cpu_starved_ms,
+            collect_delay_ms=min(MAX_COLLECT_DELAY_MS, settings.timeout_ms / 4),
+            max_age_s=settings.max_age_s,
+            clock=test_clock(nic.clock),
+            device=nic.device if settings.hardware_stamps else None,
+            max_peers=max(MIN_ENGINE_PEERS, 3 * settings.peers),
+        )
+        self.slot = slot_of(settings)
+        self.first_hop: str | None = None
+        self.failure: BaseException | None = None
+        self.capabilities: list[str] = []
+        self._peers_from: tuple[dict[str, tuple[str, int]], frozenset[str]] = ({}, frozenset())
+        self._thread = threading.Thread(target=self._run, name=f"probe {self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start to answer probes, and to probe once there are peers."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the engine and restore the device's settings."""
+        self.engine.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.engine.close()
+
+    def record(self) -> dict[str, Any]:
+        """Return the NIC's announcement as of now."""
+        return nic_record(
+            self.nic,
+            run=self.engine.run_id,
+            probe_port=self.port,
+            phc_index=self.engine.phc_index,
+            speed_bps=self.link.speed_bps,
+            mtu_bytes=self.link.mtu_bytes,
+            since_ns=self.since_ns,
+            announced_ns=time.time_ns(),
+            capabilities=self.capabilities,
+            path_ports=self.engine.path_ports,
+            first_hop=self.first_hop,
+            slot=self.slot,
+        )
+
+    def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
+        """Choose the peers from the living NICs, plus at most as many of `extra`; return their number."""
+        contacts = addresses_of(table.alive(self.nic.shard).values(), self.nic.address)
+        contacts.pop(self.name, None)
+        if (contacts, extra) == self._peers_from:
+            return len(self.engine.peers)
+        self._peers_from = (contacts, extra)
+        chosen = select_peers(self.name, contacts, self.settings.peers, self.settings.peers_seed, extra)
+        self.engine.set_peers([Peer(name, *contact) for name, contact in chosen.items()])
+        return len(chosen)
+
+    def counters(self) -> Mapping[str, float]:
+        """Return the engine's counters."""
+        counters: Mapping[str, float] = self.engine.counters()
+        return counters
+
+    def open_candidates(self, ports: Sequence[int]) -> list[socket.socket]:
+        """Open sockets like the paths' on those of `ports` that are free; port 0 is any.
+
+        Traces use them, and the engine may take them over.
+        """
+
+        def open_all() -> list[socket.socket]:
+            found = []
+            for port in ports:
+                try:
+                    found.append(open_socket(self.nic.address, port))
+                except OSError as error:
+                    if error.errno == errno.EMFILE:
+                        break
+            return found
+
+        return in_netns(self.nic.netns, open_all)
+
+    def _run(self) -> None:
+        try:
+            self.engine.run()
+        except BaseException as error:  # noqa: BLE001  # the service's thread reports it and ends
+            self.failure = error

@@ -1,0 +1,46 @@
+"""A stop request that SIGTERM and SIGINT set, and that a service can wait on."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from types import FrameType
+
+__all__ = ["StopRequest"]
+
+
+class StopRequest:
+    """A flag that also makes `fd` readable, so that it ends a poll. It takes no lock, so handlers may set it.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_set = False
+
+    def set(self) -> None:
+        """Request the stop."""
+        self._is_set = True
+        os.eventfd_write(self.fd, 1)
+
+    def is_set(self) -> bool:
+        """Return True once a stop is requested."""
+        return self._is_set
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a request for at most `timeout_s`; return True if there is one."""
+        select.select([self.fd], [], [], max(0.0, timeout_s))
+        return self._is_set
+
+    def set_on_signals(self) -> bool:
+        """Install the signal handlers; return False outside the main thread, where this is impossible."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.set()
+
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        return True

@@ -1,0 +1,265 @@
+"""Selects the source ports that a NIC probes from.
+
+The regular paths' ports are chosen so that together they use every route. Spare paths get ports that take the
+routes of live flows. Candidates are traced by `port_search.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Final, Protocol
+
+from native.core.probe import Engine
+from producers.probe.flow_targets import PathKey, PeerRoute, choose_spare_ports
+from producers.settings import ProbeSettings
+from producers.trace.port_search import PortSearch
+from producers.trace.source_ports import choose_ports
+from producers.trace.tracer import Trace
+
+__all__ = ["KnownProbeRoutes", "OpenCandidates", "PortSelector"]
+
+_log = logging.getLogger(__name__)
+
+Hops = tuple[str | None, ...]
+Links = tuple[str, ...]
+OpenCandidates = Callable[[Sequence[int]], list[socket.socket]]
+"""Opens sockets on the given ports that are free; port 0 is any."""
+
+SEARCH_AFTER_S: Final = 1.0
+"""A search waits this long after peers or routes changed."""
+SEARCH_REST_S: Final = 60.0
+FLOW_SEARCH_REST_S: Final = 10.0
+"""Minimum time between two searches for ports that take flows' routes."""
+SPARE_KEEP_S: Final = 60.0
+"""A spare path is traced for this long after its last flow."""
+
+
+class KnownProbeRoutes(Protocol):
+    """The traced routes of the NIC's probes, as the port selection needs them."""
+
+    def request_hops(self, peer: str) -> dict[int, Hops]:
+        """Return hops by source port, of requests that reach the peer."""
+
+    def peers_with_routes(self) -> Iterable[str]:
+        """Return the peers that have routes."""
+
+    def name_hops(self, peer: str, port: int, hops: Hops) -> Links:
+        """Return the links of complete hops to a peer; empty if any is unknown."""
+
+    def accept_trace(self, peer: str, port: int, trace: Trace, now_s: float) -> None:
+        """Replace the known route of a path."""
+
+    def refresh_soon(self) -> None:
+        """Compare the traced paths with the engine's at the next tick."""
+
+
+class PortSelector:
+    """Chooses and opens the source ports of one engine's paths."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ProbeSettings,
+        routes: KnownProbeRoutes,
+        *,
+        nic: str,
+        address: str,
+        open_candidates: OpenCandidates | None,
+        rng: random.Random,
+    ) -> None:
+        self.engine, self.settings, self.nic, self.address = engine, settings, nic, address
+        self.ports_changed = False
+        """Set when the regular ports changed; the caller resets it."""
+        self._routes, self._open_candidates, self._random = routes, open_candidates, rng
+        self._peers: frozenset[str] = frozenset()
+        self._search: PortSearch | None = None
+        self._search_due_s: float | None = None
+        self._searched_s = self._flow_searched_s = float("-inf")
+        self._candidates: dict[int, dict[str, Hops]] = {}
+        """Hops by port and peer, from the last searches."""
+        self._spare_used_s: dict[PathKey, float] = {}
+        """Time of the last flow on each spare path."""
+
+    @property
+    def is_searching(self) -> bool:
+        """True while candidate ports are traced."""
+        return self._search is not None
+
+    def restore(self, ports: Sequence[int]) -> None:
+        """Probe from the ports of an earlier run if they are free, so that its paths continue."""
+        wanted = [port for port in ports if port in self._candidate_ports()]
+        if len(wanted) != len(self.engine.path_ports) or self._open_candidates is None:
+            return
+        new = [port for port in wanted if port not in self.engine.path_ports]
+        free = [at for at, port in enumerate(self.engine.path_ports) if port not in wanted]
+        for at, sock in zip(free, self._open_candidates(new), strict=False):
+            self.engine.set_path(at, sock)
+            self.ports_changed = True
+
+    # ---- spare ports for flows' routes
+
+    def serve_routes(self, wanted: Iterable[PeerRoute], known: Mapping[PathKey, Links], now_s: float) -> None:
+        """Provide a spare path for each wanted route that no path of `known` takes."""
+        spares = self.engine.all_ports[len(self.engine.path_ports) :]
+        if not spares or not self.settings.trace or self._search is not None:
+            return
+        served = {(peer, links) for (peer, _), links in known.items()}
+        missing = sorted(route for route in set(wanted) if (route.peer, route.links) not in served)
+        if not missing:
+            return
+        candidates = self._named_candidates({route.peer for route in missing})
+        chosen = choose_spare_ports(missing, known, candidates, spares, self.engine.path_ports)
+        for at, port in enumerate(chosen):
+            if port != spares[at] and not self._open_spare(len(self.engine.path_ports) + at, port):
+                self._candidates.pop(port, None)
+                chosen[at] = spares[at]
+        unserved = [route for route in missing if not self._mark_used(route, chosen, candidates, now_s)]
+        if unserved and now_s - self._flow_searched_s > FLOW_SEARCH_REST_S:
+            self._flow_searched_s = now_s
+            self._begin_search({route.peer for route in unserved})
+
+    def drop_unused_spares(self, now_s: float) -> None:
+        """Forget spare paths whose last flow ended long ago, or whose port is closed."""
+        for path, last_s in list(self._spare_used_s.items()):
+            if now_s - last_s > SPARE_KEEP_S or path[1] not in self.engine.all_ports:
+                del self._spare_used_s[path]
+
+    def is_traced(self, peer: str, at: int, port: int) -> bool:
+        """Return True if the engine's path `at` to the peer is to be traced."""
+        return at < len(self.engine.path_ports) or (peer, port) in self._spare_used_s
+
+    def _mark_used(
+        self,
+        route: PeerRoute,
+        chosen: Sequence[int],
+        candidates: Mapping[int, Mapping[str, Links]],
+        now_s: float,
+    ) -> bool:
+        """Note the spare path that serves the route; return False if there is none."""
+        ports = [port for port in chosen if candidates.get(port, {}).get(route.peer) == route.links]
+        if not ports:
+            return False
+        if (route.peer, ports[0]) not in self._spare_used_s:
+            self._routes.refresh_soon()
+        self._spare_used_s[route.peer, ports[0]] = now_s
+        return True
+
+    def _named_candidates(self, peers: Set[str]) -> dict[int, dict[str, Links]]:
+        """Return links by port and peer, of the candidates and of the present paths."""
+        hops = {port: dict(by_peer) for port, by_peer in self._candidates.items()}
+        for name in peers:
+            for port, known in self._routes.request_hops(name).items():
+                hops.setdefault(port, {})[name] = known
+        found: dict[int, dict[str, Links]] = {}
+        for port, by_peer in hops.items():
+            for name in peers & by_peer.keys():
+                links = self._routes.name_hops(name, port, by_peer[name])
+                if links:
+                    found.setdefault(port, {})[name] = links
+        return found
+
+    def _open_spare(self, at: int, port: int) -> bool:
+        """Probe path `at` from a port; return False if the port is not free."""
+        if self._open_candidates is None:
+            return False
+        try:
+            opened = self._open_candidates([port])
+        except OSError as error:
+            _log.warning("%s: no socket for port %d: %s", self.nic, port, error)
+            return False
+        if not opened:
+            return False
+        self.engine.set_path(at, opened[0])
+        self._routes.refresh_soon()
+        return True
+
+    # ---- regular ports
+
+    def search_later(self, now_s: float) -> None:
+        """Plan a search because a route moved."""
+        if self._search_due_s is None:
+            self._search_due_s = now_s + SEARCH_AFTER_S
+
+    def search_if_due(self, peers: frozenset[str], now_s: float) -> None:
+        """Begin a search once the peers are stable, and again when they or their routes changed."""
+        settings = self.settings
+        if self._open_candidates is None or not settings.trace or settings.path_candidates <= settings.paths:
+            return
+        if peers != self._peers:
+            self._peers = peers
+            self._search_due_s = now_s + SEARCH_AFTER_S
+        if self._search is not None or self._search_due_s is None or not peers:
+            return
+        if now_s < max(self._search_due_s, self._searched_s + SEARCH_REST_S):
+            return
+        self._search_due_s, self._searched_s = None, now_s
+        self._candidates.clear()
+        self._begin_search()
+
+    def tick(self, now_s: float) -> None:
+        """Continue a search, and choose ports by a complete one."""
+        if self._search is None or not self._search.tick(now_s):
+            return
+        for port, routes in self._search.routes.items():
+            self._candidates.setdefault(port, {}).update(routes)
+        if self._search.all_peers:
+            self._choose(self._search, now_s)
+        self.close()
+
+    def close(self) -> None:
+        """End a search."""
+        if self._search is not None:
+            self._search.close()
+            self._search = None
+
+    def _candidate_ports(self) -> range:
+        first = self.settings.first_path_port
+        count = max(self.settings.paths, self.settings.path_candidates)
+        return range(first, first + count) if first else range(0)
+
+    def _begin_search(self, peers: Set[str] | None = None) -> None:
+        """Trace the candidate ports; with `peers` only to these, for flows' routes."""
+        settings = self.settings
+        if self._open_candidates is None or settings.path_candidates <= settings.paths:
+            return
+        targets = {
+            peer.nic: (peer.address, peer.port)
+            for peer in self.engine.peers
+            if peers is None or peer.nic in peers
+        }
+        if settings.first_path_port:
+            ports = [port for port in self._candidate_ports() if port not in self.engine.all_ports]
+        else:
+            ports = [0] * (settings.path_candidates - settings.paths)
+        try:
+            sockets = self._open_candidates(ports)
+        except OSError as error:
+            _log.warning("%s: no sockets to search for ports: %s", self.nic, error)
+            return
+        self._search = PortSearch(
+            self.engine, self.address, sockets, targets, settings, self._random, all_peers=peers is None
+        )
+
+    def _choose(self, search: PortSearch, now_s: float) -> None:
+        current = list(self.engine.path_ports)
+        routes = {port: dict(found) for port, found in search.routes.items()}
+        for name in self._routes.peers_with_routes():
+            for port, hops in self._routes.request_hops(name).items():
+                if port in current:
+                    routes.setdefault(port, {})[name] = hops
+        chosen = choose_ports(routes, len(current), current)
+        if chosen == current:
+            return
+        for at, port in enumerate(chosen):
+            if port == current[at]:
+                continue
+            self.engine.set_path(at, search.take_socket(port))
+            for name, trace in search.found[port].items():
+                if trace.reached:
+                    self._routes.accept_trace(name, port, trace, now_s)
+        self.ports_changed = True
+        self._routes.refresh_soon()
+        _log.info("%s: probes from ports %s now, before %s", self.nic, chosen, current)

@@ -1,0 +1,197 @@
+"""Unix sockets between the programs of one user on one machine, closed to every other user.
+
+The address of a Unix socket holds 107 bytes; paths here may be longer. The folder of a bound socket must not be
+writable by others. A socket file that a killed program left behind is replaced; a lock on the folder makes this
+safe for programs that start at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["InUse", "check_owner", "connect", "leave", "listen", "read_line", "receive_at", "received"]
+
+BACKLOG: Final = 128
+LOCK_WAIT_S: Final = 2.0
+"""Longest wait for another program that binds a socket in the same folder."""
+_UCRED: Final = struct.Struct("=iII")
+
+
+class InUse(OSError):
+    """A process listens at the path already."""
+
+
+def listen(path: Path, *, blocking: bool = False) -> socket.socket:
+    """Return a stream socket that listens at `path`; replace one that was left behind.
+
+    Raises InUse if a process answers there, OSError if the socket cannot be made.
+    """
+    made = _bound(path, socket.SOCK_STREAM)
+    made.setblocking(blocking)
+    return made
+
+
+def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
+    """Return a non-blocking datagram socket bound at `path` that receives the senders' credentials.
+
+    Raises as `listen` does.
+    """
+    made = _bound(path, socket.SOCK_DGRAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    return made
+
+
+def received(receiver: socket.socket, max_bytes: int) -> bytes | None:
+    """Return the next datagram; None if there is none.
+
+    Raises PermissionError for one from another user, ValueError for one that is too long.
+    """
+    try:
+        data, ancillary, flags, _ = receiver.recvmsg(max_bytes, socket.CMSG_SPACE(_UCRED.size))
+    except BlockingIOError:
+        return None
+    users = [
+        _UCRED.unpack(raw)[1]
+        for level, kind, raw in ancillary
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(raw) == _UCRED.size
+    ]
+    if users != [os.geteuid()]:
+        sender = users[0] if users else "unknown"
+        raise PermissionError(f"datagram of user {sender}, expected this socket's owner")
+    if flags & socket.MSG_TRUNC:
+        raise ValueError(f"datagram above {max_bytes} bytes")
+    return data
+
+
+def connect(path: Path, timeout_s: float | None) -> socket.socket:
+    """Return a stream socket that is connected to the listener at `path`. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.settimeout(timeout_s)
+        with _short_name(path) as name:
+            connection.connect(name)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def read_line(connection: socket.socket, max_bytes: int, within_s: float) -> bytes:
+    """Return the first line of a client without its end: what has come after `max_bytes` or at its hang-up.
+
+    Raises TimeoutError if the line takes longer than `within_s`, OSError.
+    """
+    until_s, line = time.monotonic() + within_s, b""
+    while b"\n" not in line and len(line) < max_bytes:
+        connection.settimeout(max(0.001, until_s - time.monotonic()))
+        data = connection.recv(max_bytes)
+        if not data:
+            break
+        line += data
+    return line.partition(b"\n")[0][:max_bytes]
+
+
+def check_owner(connection: socket.socket) -> None:
+    """Check that the peer runs as our user, beyond what the socket's mode ensures. Raises PermissionError."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    user = _UCRED.unpack(raw)[1]
+    if user != os.geteuid():
+        raise PermissionError(f"user {user} is not this socket's owner")
+
+
+def leave(path: Path, made: socket.socket) -> None:
+    """Close a socket that was bound at `path`, and remove its file unless another process answers there.
+
+    The next `listen` at the path replaces a file that stays.
+    """
+    kind = made.type
+    made.close()
+    with contextlib.suppress(OSError), _locked_folder(path) as name:
+        if not _answers(name, kind):
+            path.unlink(missing_ok=True)
+
+
+def _bound(path: Path, kind: socket.SocketKind) -> socket.socket:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+    try:
+        with _locked_folder(path) as name:
+            if _answers(name, kind):
+                raise InUse(errno.EADDRINUSE, f"socket {path}: another process listens there already")
+            path.unlink(missing_ok=True)  # left behind by a killed process
+            os.fchmod(made.fileno(), 0o600)  # bind gives this mode to the file: never open to others
+            made.bind(name)
+            if kind is socket.SOCK_STREAM:
+                made.listen(BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _answers(name: str, kind: int) -> bool:
+    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC) as trial:
+        trial.setblocking(False)
+        try:
+            trial.connect(name)
+        except BlockingIOError:  # its queue is full, so a process owns it
+            return True
+        except OSError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def _short_name(path: Path) -> Iterator[str]:
+    """Yield a name of `path` that fits into a socket address."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def _locked_folder(path: Path) -> Iterator[str]:
+    """Yield a short name of `path` while no other program of ours makes or removes a socket in its folder.
+
+    Raises PermissionError if other users could replace the socket, InUse if the lock is never free.
+    """
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check_folder(path.parent, os.fstat(directory))
+        until_s = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until_s:
+                    text = f"folder {path.parent}: locked by another program"
+                    raise InUse(errno.EADDRINUSE, text) from None
+                time.sleep(0.01)
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def _check_folder(folder: Path, found: os.stat_result) -> None:
+    writable = found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH
+    if writable and not found.st_mode & stat.S_ISVTX:
+        raise PermissionError(
+            errno.EPERM,
+            f"folder {folder}: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}, expected"
+            " one that other users cannot write to",
+        )

@@ -1,0 +1,239 @@
+"""Classification of contention: which kind explains a standing queue best.
+
+A link with a queue is either full, or held back by a link after it. Its position (first link, last link,
+inside) and its flows decide the kind. `RULES` has one scoring rule per position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from streams.contention.rules import (
+    AVERAGE_NS,
+    FRESH_NS,
+    FULL_SHARE,
+    HALF_FULL,
+    LIKELY_FULL,
+    LIMITED_SHARE,
+    MEMORY_NS,
+    MIN_SCORE,
+    NOTABLE_SHARE,
+    SETTLED_NS,
+)
+from streams.contention.window import KINDS, LinkWindow, sent_bps, weighty_flows
+from streams.runtime.flow_table import FlowOnLink
+
+__all__ = ["LinkView", "add_scores", "best_kind", "links_behind", "root_of", "view_of"]
+
+Scores = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """A link and its traffic at one moment."""
+
+    link: LinkWindow
+    flows: list[FlowOnLink]
+    fullness: float | None
+    """0: held back by a link after it, 1: sends all it can; None: no flow is reported."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it is known to be held back."""
+        return self.fullness is not None and self.fullness < HALF_FULL
+
+    @property
+    def sure_ids(self) -> set[str]:
+        """Ids of the flows that surely cross it."""
+        return {each.flow.flow_id for each in self.flows if each.sure}
+
+
+Views = Mapping[str, LinkView]
+
+
+def view_of(link: LinkWindow, flows: list[FlowOnLink], length_ns: int, end_ns: int) -> LinkView:
+    """Return the view of a link, and average its traffic over its window's time.
+
+    A port that has packets, and may send, sends: its flows carry its rate for at least as long as a queue is
+    present. If they carry clearly less, a link after it holds it back.
+    """
+    window = link.window or link.rising
+    if not flows or not link.rate_bps or window is None:
+        return LinkView(link, flows, None)
+    kept = math.exp(-length_ns / AVERAGE_NS)
+    window.sent = kept * window.sent + (1 - kept) * sent_bps(flows) / link.rate_bps
+    window.queued = kept * window.queued + (1 - kept) * link.queued
+    window.averaged = kept * window.averaged + 1 - kept
+    ratio = window.sent / max(window.queued, 0.1 * window.averaged, 1e-9)
+    fullness = min(1.0, max(0.0, (ratio - LIMITED_SHARE) / (FULL_SHARE - LIMITED_SHARE)))
+    fullness = max(fullness, LIKELY_FULL * (1 - _settled(link, end_ns)))
+    return LinkView(link, flows, fullness)
+
+
+def _settled(link: LinkWindow, end_ns: int) -> float:
+    """Return how far the flow reports describe the window itself, 0 to 1."""
+    if link.window is None:
+        return 0.0
+    age_ns = end_ns - link.window.opened_ns
+    return min(1.0, max(0.0, (age_ns - FRESH_NS) / (SETTLED_NS - FRESH_NS)))
+
+
+def add_scores(view: LinkView, views: Views, length_ns: int, end_ns: int, coverage: float) -> None:
+    """Add the present scores of a link's kinds to the earlier ones.
+
+    `coverage`: share of the hosts that report flows.
+    """
+    window = view.link.window
+    if window is None:
+        return
+    kept = math.exp(-length_ns / MEMORY_NS)
+    scores = _scores(view, views, coverage)
+    trust_ns = length_ns * (0.1 + 0.9 * _settled(view.link, end_ns))
+    for kind in KINDS:
+        window.scores[kind] = kept * window.scores[kind] + trust_ns * scores.get(kind, 0.0)
+    window.score_ns = kept * window.score_ns + trust_ns
+    window.kind = best_kind(window.scores, window.score_ns)[0]
+
+
+def best_kind(scores: Mapping[str, float], weight: float) -> tuple[str, float]:
+    """Return the kind that explains most, and its lead over the next."""
+    if weight <= 0:
+        return "UNKNOWN", 0.0
+    (kind, best), (_, second), *_ = sorted(scores.items(), key=lambda each: (-each[1], each[0]))
+    if best < MIN_SCORE * weight:
+        return "UNKNOWN", 0.0
+    return kind, min(1.0, (best - second) / weight)
+
+
+# ------------------------------------------------------------------------------------------- scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Input of a scoring rule."""
+
+    view: LinkView
+    views: Views
+    coverage: float
+
+    @property
+    def headroom(self) -> float | None:
+        """Unused share of the link, less certain if some hosts report no flows; None: no flow is reported."""
+        fullness = self.view.fullness
+        return None if fullness is None else (1 - fullness) * self.coverage
+
+
+def _scores(view: LinkView, views: Views, coverage: float) -> Scores:
+    """Return how well each kind explains the present state of a link, 0 to 1.
+
+    A full link has too much to carry. A link with a queue whose flows send less than its rate is held back by
+    a link after it.
+    """
+    place = view.link.place
+    position = "last" if place.receiver is not None else "first" if place.sender is not None else "inside"
+    return RULES[position](_Case(view, views, coverage))
+
+
+def _score_last(case: _Case) -> Scores:
+    """Score a link to a receiver's NIC."""
+    view, fullness, headroom = case.view, case.view.fullness, case.headroom
+    receiver = view.link.place.receiver
+    sure = [each.flow for each in view.flows if each.sure]
+    limited = any(flow.receiver_limited and flow.peer == receiver for flow in sure)
+    if headroom is None or fullness is None:
+        return {"SLOW_RECEIVER": 1.0} if limited else {}
+    senders = len({flow.nic for flow in weighty_flows(view.flows, NOTABLE_SHARE)})
+    behind = links_behind(view, case.views)
+    return {
+        "INCAST": fullness * (1.0 if senders > 1 else 0.35),
+        "SLOW_RECEIVER": max(headroom * (0.4 if behind else 1.0), 1 - fullness if limited else 0.0),
+        "PAUSE_STORM": headroom if behind else 0.0,
+    }
+
+
+def _score_first(case: _Case) -> Scores:
+    """Score a link from a sender's NIC."""
+    view = case.view
+    sure = [each.flow for each in view.flows if each.sure]
+    if any(flow.sender_limited and flow.nic == view.link.place.sender for flow in sure):
+        return {"SLOW_SENDER": 1.0}
+    caused = _score_by_root(case.headroom, root_of(view, case.views))
+    return caused | {"SLOW_SENDER": max(0.0, 0.8 - max(caused.values(), default=0.0))}
+
+
+def _score_inside(case: _Case) -> Scores:
+    """Score a link between switches."""
+    view, fullness, headroom = case.view, case.view.fullness, case.headroom
+    root = root_of(view, case.views)
+    if headroom is None or fullness is None:
+        # No flow is reported. Without a queue after it, too much traffic is the only explanation left.
+        return {"COLLISION": 0.5} if root is None and case.coverage >= 1 else {}
+    several = 1.0 if len(weighty_flows(view.flows, NOTABLE_SHARE)) > 1 else 0.6
+    # Without a queue after it, nothing holds it back: its own traffic was too much for a while.
+    collision = several * (fullness if root is not None else max(fullness, 0.5))
+    return _score_by_root(headroom, root) | {"COLLISION": collision}
+
+
+RULES: Final[Mapping[str, Callable[[_Case], Scores]]] = {
+    "first": _score_first,
+    "inside": _score_inside,
+    "last": _score_last,
+}
+"""Position of a link to its scoring rule."""
+
+
+def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
+    """Score a link before a last link with a queue: held back together with it, or by its incast."""
+    if headroom is None or root is None:
+        return {}
+    root_fullness = 0.0 if root.fullness is None else root.fullness
+    return {"PAUSE_STORM": headroom * (1 - root_fullness), "INCAST": 0.8 * headroom * root_fullness}
+
+
+# ------------------------------------------------------------------------------------------- related links
+
+
+def links_behind(view: LinkView, views: Views) -> list[str]:
+    """Return the links with a queue and headroom that lead to a last link.
+
+    They share flows with it, or end at its switch. A switch that pauses a link stops all its traffic.
+    """
+    mine = view.sure_ids
+    found = []
+    for name, other in views.items():
+        has_headroom = other.fullness is None or other.is_limited
+        if other.link.place.receiver is not None or not has_headroom:
+            continue
+        shares_flows = any(each.sure and each.flow.flow_id in mine for each in other.flows)
+        if _leads_to(name, view.link.name) or shares_flows:
+            found.append(name)
+    return sorted(found)
+
+
+def root_of(view: LinkView, views: Views) -> LinkView | None:
+    """Return the last link with a queue to which most flows of this link go.
+
+    If there is none and this link is held back, return a last link of the next switch that is held back too.
+    """
+    counts: dict[str, int] = {}
+    limited: list[str] = []
+    mine = view.sure_ids
+    for name, other in views.items():
+        if other.link.place.receiver is None or name == view.link.name:
+            continue
+        shared = sum(each.sure and each.flow.flow_id in mine for each in other.flows)
+        if shared:
+            counts[name] = shared
+        if other.is_limited and _leads_to(view.link.name, name):
+            limited.append(name)
+    if not counts:
+        return views[min(limited)] if limited and view.is_limited else None
+    return views[min(counts, key=lambda name: (-counts[name], name))]
+
+
+def _leads_to(link: str, last: str) -> bool:
+    """Return whether a link ends at the node where another begins."""
+    return link.partition(">")[2].rpartition(":")[0] == last.partition(">")[0].rpartition(":")[0]

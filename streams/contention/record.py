@@ -1,0 +1,148 @@
+"""`ContentionWindow` records and their text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from schemas.ids import window_id
+from streams.contention.classify import LinkView, Views, best_kind, links_behind, root_of
+from streams.contention.rules import ASSUMED_BPS, MAX_FLOWS
+from streams.contention.window import Place, Window, weighty_flows
+from streams.runtime.flow_table import FlowOnLink
+
+__all__ = ["make_record", "signature"]
+
+Record = dict[str, Any]
+
+KIND_TEXT: Final = {
+    "COLLISION": "fabric collision",
+    "INCAST": "incast",
+    "SLOW_SENDER": "slow sender",
+    "SLOW_RECEIVER": "slow receiver",
+    "PAUSE_STORM": "pause storm",
+    "UNKNOWN": "no cause found",
+}
+
+
+def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
+    """Return the part of a record whose change makes a new record due early: kind and flows."""
+    return window.kind, frozenset(flow.flow_id for flow in weighty_flows(view.flows)[:MAX_FLOWS])
+
+
+def make_record(shard: str, view: LinkView, views: Views, state: str, end_ns: int) -> Record:
+    """Return a record of a link's open window, and restart the sums of the next record.
+
+    `state`: OPENED, UPDATED, CLOSED, or LOST if the window closes for want of data.
+    """
+    link, window = view.link, view.link.window
+    if window is None:
+        raise ValueError(f"{link.name} has no open window")
+    closing = state in ("CLOSED", "LOST")
+    kind, confidence = best_kind(window.scores, window.score_ns)
+    span_ns = window.since_published_ns
+    depth_bytes = window.depth_bytes_ns / span_ns if span_ns else 0.0
+    flows, links = _flow_records(view.flows), _common_links(view, views, kind)
+    total = len(weighty_flows(view.flows))
+    if closing and window.last:
+        flows, links, total = window.last["flows"], window.last["links"], window.last["flows_total"]
+    window.update += 1
+    closed_ns = max(link.queued_until_ns or link.quiet.since_ns, window.opened_ns) if closing else None
+    record = {
+        "window_id": window_id(shard, link.name, window.opened_ns),
+        "link": link.name,
+        "shard": shard,
+        "update": window.update,
+        "state": "CLOSED" if closing else state,
+        "kind": kind,
+        "confidence": confidence,
+        "opened_ns": window.opened_ns,
+        "updated_ns": end_ns,
+        "closed_ns": closed_ns,
+        "depth_bytes": depth_bytes,
+        "depth_peak_bytes": window.peak_bytes,
+        "delay_ns": depth_bytes * 8e9 / (link.rate_bps or ASSUMED_BPS),
+        "utilisation": window.utilisation,
+        "over_ns": window.over_ns,
+        "over_byte_s": window.over_byte_s,
+        "rate_bps": link.rate_bps,
+        "flows": flows,
+        "flows_total": total,
+        "jobs": sorted({flow["job"] for flow in flows if flow["job"] is not None}),
+        "links": links,
+        "candidates": list(link.candidates[:MAX_FLOWS]),
+    }
+    unsure = 0 if closing else sum(not each.sure for each in view.flows)
+    record["text"] = _text(record, link.place, unsure, lost=state == "LOST")
+    window.published_ns, window.published = end_ns, signature(window, view)
+    window.depth_bytes_ns = 0.0
+    window.since_published_ns = 0
+    if flows or not window.last:
+        window.last = record
+    return record
+
+
+def _flow_records(flows: list[FlowOnLink]) -> list[Record]:
+    """Return the flows that surely cross a link, in the order given, the heaviest first."""
+    sure = weighty_flows(flows)
+    total = sum(flow.rate_bps for flow in sure)
+    return [
+        {
+            "flow_id": flow.flow_id,
+            "job": flow.job,
+            "tenant": flow.tenant,
+            "nic": flow.nic,
+            "peer": flow.peer,
+            "rate_bps": flow.rate_bps,
+            "share": flow.rate_bps / total if total else 0.0,
+        }
+        for flow in sure[:MAX_FLOWS]
+    ]
+
+
+def _common_links(view: LinkView, views: Views, kind: str) -> list[str]:
+    """Return the links with a queue for the same cause as this one."""
+    if kind not in ("PAUSE_STORM", "INCAST"):
+        return []
+    root = view if view.link.place.receiver is not None else root_of(view, views)
+    if root is None:
+        return []
+    behind = links_behind(root, views)
+    return sorted({root.link.name, *behind}) if behind else []
+
+
+# ------------------------------------------------------------------------------------------- text
+
+
+def _text(record: Mapping[str, Any], place: Place, unsure: int, *, lost: bool) -> str:
+    """Return a window in one line."""
+    near, _, far = record["link"].partition(">")
+    names = [nic or end.rpartition(":")[0] for nic, end in ((place.sender, near), (place.receiver, far))]
+    parts = [f"{names[0]} to {names[1]}: {KIND_TEXT[record['kind']]}", _flows_text(record, unsure)]
+    if record["jobs"]:
+        parts.append(f"job {' and '.join(record['jobs'][:3])}")
+    if record["state"] == "CLOSED":
+        lasted_s = (record["closed_ns"] - record["opened_ns"]) / 1e9
+        parts.append(f"over after {lasted_s:.2f} s" if not lost else "no longer measured")
+        parts.append(f"at most {_bytes(record['depth_peak_bytes'])}")
+    elif record["depth_bytes"] > 0:
+        parts.append(f"{_bytes(record['depth_bytes'])} queued, {record['delay_ns'] / 1e3:.0f} us")
+    if record["candidates"]:
+        candidates = record["candidates"]
+        more = f" and {len(candidates) - 2} more" if len(candidates) > 2 else ""
+        parts.append(f"aliased with {', '.join(candidates[:2])}{more}")
+    return ", ".join(parts)
+
+
+def _flows_text(record: Mapping[str, Any], unsure: int) -> str:
+    if record["flows_total"]:
+        senders = len({flow["nic"] for flow in record["flows"]})
+        count = record["flows_total"]
+        return f"{count} flow{'s' * (count > 1)} of {senders} sender{'s' * (senders > 1)}"
+    if unsure:
+        return f"{unsure} flow{'s' * (unsure > 1)} may cross it"
+    return "no reported flow"
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -1,0 +1,34 @@
+"""Validation of `LinkQueues` records beyond their schema."""
+
+from __future__ import annotations
+
+from schemas import codec
+from streams.contention.rules import MAX_CLOCK_DIFFERENCE_NS, MAX_WINDOW_NS
+
+__all__ = ["validate_queues"]
+
+
+def validate_queues(record: codec.Record, append_ns: int) -> codec.Record:
+    """Return a `LinkQueues`, appended to the log at `append_ns`. Raise BadRecord if its times are impossible."""
+    start_ns, slot_ns, slots = record["window_start_ns"], record["slot_ns"], record["slots"]
+    if abs(start_ns - append_ns) > MAX_CLOCK_DIFFERENCE_NS:
+        raise codec.BadRecord(
+            "OUT_OF_RANGE",
+            f"LinkQueues.window_start_ns: {start_ns}, expected within an hour of the log's {append_ns}",
+        )
+    if not 0 < slot_ns * slots <= MAX_WINDOW_NS:
+        raise codec.BadRecord(
+            "OUT_OF_RANGE", f"LinkQueues: {slots} slots of {slot_ns} ns, expected a window of up to 60 s"
+        )
+    if not 0 <= record["part"] < record["parts"]:
+        raise codec.BadRecord(
+            "OUT_OF_RANGE", f"LinkQueues.part: {record['part']}, expected below {record['parts']} parts"
+        )
+    for link in record["links"]:
+        depths, numbers = len(link["depth_bytes"]), len(link["slot"])
+        if depths != numbers:
+            raise codec.BadRecord(
+                "OUT_OF_RANGE",
+                f"LinkQueues.depth_bytes: {link['link']} has {depths} depths for {numbers} slots",
+            )
+    return record

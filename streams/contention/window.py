@@ -1,0 +1,344 @@
+"""State of contention windows: when a queue at a link persists long enough to open one, and when it ends.
+
+The functions here integrate the slots of a `LinkQueues` record into each link's state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from streams.contention.rules import (
+    DOUBTED_WEIGHT,
+    LISTED_SHARE,
+    MEMORY_NS,
+    NOTABLE_SHARE,
+    OVER_FALL,
+    PLAUSIBLE_SHARE,
+    QUIET_FALL,
+    STEP_NS,
+    UNCLAIMED_WEIGHT,
+    ContentionRules,
+)
+from streams.runtime.flow_table import FlowOnLink, LiveFlow
+from streams.runtime.units import NS_PER_MS
+
+__all__ = [
+    "KINDS",
+    "LinkReport",
+    "LinkWindow",
+    "Place",
+    "Window",
+    "integrate_slots",
+    "merge_aliased",
+    "place_of",
+    "restored_window",
+    "sent_bps",
+    "time_weight",
+    "weighty_flows",
+]
+
+Record = Mapping[str, Any]
+
+KINDS: Final = ("COLLISION", "INCAST", "SLOW_SENDER", "SLOW_RECEIVER", "PAUSE_STORM")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Position of a directed link. `sender`, `receiver`: the NIC at that end, None inside the fabric."""
+
+    sender: str | None
+    receiver: str | None
+
+
+def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
+    """Return the position of a link; an end `node:port` is a NIC if the inventory has `node/port`."""
+    ends = []
+    for end in link.split(">"):
+        node, _, port = end.rpartition(":")
+        nic = f"{node}/{port}"
+        ends.append(nic if is_nic(nic) else None)
+    return Place(ends[0], ends[-1])
+
+
+@dataclass(slots=True)
+class Level:
+    """Time for which a condition has mostly held. It falls at `fall` times the speed at which it rises."""
+
+    fall: float = 1.0
+
+    ns: int = 0
+    since_ns: int = 0
+    """Time of its last rise from 0."""
+
+    def step(self, holds: bool, at_ns: int, length_ns: int, weight: float = 1.0) -> None:
+        """Advance by one step of `length_ns`, in which the condition held or not."""
+        if holds:
+            if not self.ns:
+                self.since_ns = at_ns
+            self.ns += round(weight * length_ns)
+        else:
+            self.ns = max(0, self.ns - round(self.fall * length_ns))
+
+    def clear(self) -> None:
+        """Reset to 0."""
+        self.ns = 0
+
+
+@dataclass(slots=True)
+class Window:
+    """An open window, or one that may open."""
+
+    opened_ns: int
+    update: int = -1
+    kind: str = "UNKNOWN"
+    published_ns: int = 0
+    published: tuple[Any, ...] = ()
+    """Kind and flows of the last record."""
+    peak_bytes: float = 0.0
+    over_ns: int = 0
+    over_byte_s: float = 0.0
+    depth_bytes_ns: float = 0.0
+    utilisation: float | None = None
+    since_published_ns: int = 0
+    sent: float = 0.0
+    """Average of the sent share of the link's rate."""
+    queued: float = 0.0
+    """Average share of time with a queue."""
+    averaged: float = 0.0
+    """Average of 1, the weight of the other two."""
+    scores: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    score_ns: float = 0.0
+    last: Record = field(default_factory=dict)
+    """The last record with flows: at the close they are gone."""
+
+    def add(self, depth: float, over: bool, above_bytes: float, length_ns: int) -> None:
+        """Add one step to the sums."""
+        self.depth_bytes_ns += depth * length_ns
+        self.since_published_ns += length_ns
+        self.peak_bytes = max(self.peak_bytes, depth)
+        if over:
+            self.over_ns += length_ns
+            self.over_byte_s += above_bytes * length_ns * 1e-9
+
+
+def restored_window(record: Record) -> Window:
+    """Return an open window as of its last record."""
+    window = Window(record["opened_ns"], record["update"], record["kind"], record["updated_ns"])
+    window.utilisation = record["utilisation"]
+    window.peak_bytes = record["depth_peak_bytes"]
+    window.over_ns, window.over_byte_s = record["over_ns"], record["over_byte_s"]
+    if record["kind"] in window.scores:
+        window.scores[record["kind"]] = record["confidence"] * MEMORY_NS
+        window.score_ns = MEMORY_NS
+    window.last = record
+    return window
+
+
+@dataclass(slots=True)
+class LinkWindow:
+    """State of one link."""
+
+    name: str
+    place: Place
+    rate_bps: int = 0
+    done_ns: int = 0
+    """End of the time that the window's sums include."""
+    over: Level = field(default_factory=lambda: Level(OVER_FALL))
+    quiet: Level = field(default_factory=lambda: Level(QUIET_FALL))
+    window: Window | None = None
+    rising: Window | None = None
+    """Becomes the window if the queue persists."""
+    candidates: tuple[str, ...] = ()
+    queued_until_ns: int = 0
+    """End of the last step above the lower threshold."""
+    queued: float = 0.0
+    """Share of the last record's time above the lower threshold."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the link needs no state."""
+        return self.window is None and not self.over.ns
+
+
+@dataclass(slots=True)
+class LinkReport:
+    """Slots of one link, or of several that cannot be told apart, in one record."""
+
+    link: str
+    rate_bps: int
+    bound_bytes: float
+    deepest_bytes: float
+    utilisation: float | None
+    candidates: tuple[str, ...]
+    slot: list[int]
+    depth_bytes: list[float]
+
+
+class IsKnown(Protocol):
+    """Whether a link has state already."""
+
+    def __contains__(self, link: object, /) -> bool: ...
+
+
+def merge_aliased(
+    links: Iterable[Record], known: IsKnown, limited: set[str], rules: ContentionRules
+) -> Iterable[LinkReport]:
+    """Yield the links of a record part that have a queue, a limited flow, or state.
+
+    Aliased links become one report, named after the one with state, else after the deepest.
+    """
+    groups: dict[int, list[Record]] = {}
+    for link in links:
+        if link["group"]:
+            groups.setdefault(link["group"], []).append(link)
+            continue
+        has_queue = link["depth_max_bytes"] > rules.open_bytes(link["rate_bps"])
+        if has_queue or link["link"] in known or link["link"] in limited:
+            yield _report(link, [link], ())
+    for aliased in groups.values():
+        aliased.sort(key=lambda each: (-each["depth_mean_bytes"], each["link"]))
+        with_state = [each for each in aliased if each["link"] in known]
+        deepest = sum(each["depth_max_bytes"] for each in aliased)
+        if not with_state and deepest <= rules.open_bytes(aliased[0]["rate_bps"]):
+            continue
+        one = min(with_state, key=lambda each: each["link"]) if with_state else aliased[0]
+        candidates = tuple(sorted(each["link"] for each in aliased if each is not one))
+        yield _report(one, aliased, candidates)
+
+
+def _report(one: Record, links: list[Record], candidates: tuple[str, ...]) -> LinkReport:
+    """Return the report of a group under the name of one: depths of aliased links belong together."""
+    slot, depth = one["slot"], one["depth_bytes"]
+    deepest = one["depth_max_bytes"]
+    if len(links) > 1:
+        slot = [number for each in links for number in each["slot"]]
+        depth = [value for each in links for value in each["depth_bytes"]]
+        deepest = max(each["depth_max_bytes"] for each in links)
+    bound = max(each["bound_bytes"] for each in links)
+    utilisation = None if candidates else one["utilisation"]
+    return LinkReport(one["link"], one["rate_bps"], bound, deepest, utilisation, candidates, slot, depth)
+
+
+def integrate_slots(
+    link: LinkWindow,
+    report: LinkReport | None,
+    start_ns: int,
+    slot_ns: int,
+    slots: int,
+    rules: ContentionRules,
+    *,
+    limited: bool,
+    weight: float,
+) -> list[str]:
+    """Add the slots of one record to a link; return OPENED and CLOSED in the order in which they happened.
+
+    `limited`: a flow's own host limits it here. `weight`: of time towards opening a window.
+    """
+    slots_per_step = max(1, math.ceil(STEP_NS / slot_ns))
+    bound = 0.0 if report is None else report.bound_bytes / math.sqrt(slots_per_step)  # of a step's mean
+    high = rules.open_bytes(link.rate_bps)
+    changes: list[str] = []
+    at_ns, queued_ns = start_ns, 0
+    for number, depth in enumerate(_steps(report, slots, slots_per_step)):
+        length_ns = min(slots_per_step, slots - number * slots_per_step) * slot_ns
+        is_certain = depth > bound
+        over = (depth > high and is_certain) or limited
+        above = (depth > high / 2 and is_certain) or limited
+        if above:
+            queued_ns += length_ns
+            link.queued_until_ns = at_ns + length_ns
+        change = _integrate_step(link, depth, over, above, at_ns, length_ns, high, weight, rules)
+        changes += change
+        if "CLOSED" in change:
+            break
+        at_ns += length_ns
+    end_ns = start_ns + slots * slot_ns
+    if link.window is not None and link.done_ns < end_ns and report is not None:
+        link.window.peak_bytes = max(link.window.peak_bytes, report.deepest_bytes)
+        if report.utilisation is not None:
+            link.window.utilisation = report.utilisation
+    link.done_ns = max(link.done_ns, end_ns)
+    link.queued = queued_ns / (slots * slot_ns)
+    return changes
+
+
+def _integrate_step(
+    link: LinkWindow,
+    depth: float,
+    over: bool,
+    above: bool,
+    at_ns: int,
+    length_ns: int,
+    high: float,
+    weight: float,
+    rules: ContentionRules,
+) -> list[str]:
+    """Add one step; return the changes of the window."""
+    changes = []
+    is_new = at_ns >= link.done_ns
+    window = link.window
+    if window is None:
+        if not link.over.ns:
+            link.quiet.clear()
+            link.rising = Window(at_ns, published_ns=at_ns)
+        link.over.step(over and is_new, at_ns, length_ns, weight)
+        window = link.rising if link.over.ns else None
+    if window is not None and at_ns >= window.opened_ns:
+        link.quiet.step(not above, at_ns, length_ns)
+        if is_new:
+            window.add(depth, over, max(0.0, depth - high), length_ns)
+    if link.window is None and link.over.ns >= max(rules.open_ms * NS_PER_MS, 2 * length_ns):
+        link.window, link.rising = link.rising, None
+        link.over.clear()
+        changes.append("OPENED")
+    if link.window is not None and is_new and link.quiet.ns >= rules.close_ms * NS_PER_MS:
+        changes.append("CLOSED")
+    return changes
+
+
+def _steps(report: LinkReport | None, slots: int, slots_per_step: int) -> list[float]:
+    """Return the mean depth of each step; the last step may have fewer slots."""
+    count = -(-slots // slots_per_step)
+    if report is None or not report.slot:
+        return [0.0] * count
+    slot = np.asarray(report.slot, np.int64)
+    depth = np.asarray(report.depth_bytes, np.float64)
+    inside = (slot >= 0) & (slot < slots)
+    sums = np.bincount(slot[inside] // slots_per_step, depth[inside], count)
+    lengths = np.full(count, slots_per_step)
+    lengths[-1] = slots - (count - 1) * slots_per_step
+    return [float(value) for value in sums / lengths]
+
+
+# ------------------------------------------------------------------------------------------- flows
+
+
+def sent_bps(flows: Iterable[FlowOnLink]) -> float:
+    """Return bit/s over a link; a flow that may take other links counts by its probability."""
+    return sum(each.weight * each.flow.rate_bps for each in flows)
+
+
+def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) -> list[LiveFlow]:
+    """Return the flows that surely cross a link, without those that send too small a share to matter.
+
+    Streams of acknowledgements send such shares. If no flow sends, all matter.
+    """
+    sure = [each.flow for each in flows if each.sure]
+    total = sum(flow.rate_bps for flow in sure)
+    return [flow for flow in sure if flow.rate_bps >= min_share * total]
+
+
+def time_weight(link: LinkWindow, flows: list[FlowOnLink], *, all_hosts_report: bool) -> float:
+    """Return the weight of time towards opening a window, given the reported flows of the link."""
+    one_sender = len({flow.nic for flow in weighty_flows(flows, NOTABLE_SHARE)}) == 1
+    if not link.rate_bps or not all_hosts_report:  # unreported flows may send as well
+        return DOUBTED_WEIGHT if one_sender and link.place.receiver is not None else 1.0
+    if not flows:
+        return UNCLAIMED_WEIGHT
+    is_likely = sent_bps(flows) >= PLAUSIBLE_SHARE * link.rate_bps
+    return 1.0 if is_likely and not (one_sender and link.place.sender is None) else DOUBTED_WEIGHT

@@ -1,0 +1,259 @@
+"""The simulated fleet as a service: settings as people write them, pace, control socket, a real log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pydantic import ValidationError
+
+from native.core.probe import TestClock
+from producers.sim.control import NoFleet, ask, socket_path
+from producers.sim.fault_grammar import parse_fault
+from producers.sim.service import RealTimePacer, WorkerProgress
+from producers.sim.settings import SimSettings, parse_fleet
+from producers.sim.simulation import Simulation, draw_clocks
+from schemas import codec
+from schemas.topics import FLOWS, INVENTORY, LINKS, PATHS, PROBES, TOPICS, TRUTH
+
+_RUN = """
+import json, logging, sys
+from pathlib import Path
+logging.basicConfig(level=logging.INFO)
+from producers.sim.service import main
+from producers.sim.settings import SimSettings
+sys.exit(main(SimSettings(**json.loads(sys.argv[1])), Path(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "down leaf1>spine2",
+        "blackhole h1",
+        "grey 20% leaf1<>spine2 seed 7 for 10s",
+        "flap 9 leaf1>spine2 every 0.4s after 5s",
+        "dead h3",
+        "incast 16 h1/eth1 for 2s",
+        "slow-receiver 30% h1/eth1",
+        "slow-sender 5% h1/eth1 after 1s for 2s",
+        "pause-storm h2/eth1",
+    ],
+)
+def test_a_fault_says_itself_again(line):
+    assert str(parse_fault(line)) == line
+    assert parse_fault(str(parse_fault(line))) == parse_fault(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "down",
+        "grey leaf1>spine2",
+        "grey 0% h1",
+        "grey 100% h1",
+        "flap 0 h1",
+        "flap h1",
+        "incast h1/eth1",
+        "down h1 for ever",
+        "down h1 every 2s",
+        "flap 3 h1 for 2s",
+        "explode h1",
+        "grey 20% h1 now",
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused_in_one_line(line):
+    with pytest.raises(ValueError) as caught:
+        parse_fault(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_flap_may_say_times():
+    assert parse_fault("flap 9 times leaf1>spine2") == parse_fault("flap 9 leaf1>spine2")
+
+
+def test_fleet_as_people_write_it():
+    given = parse_fleet(
+        "64,job=allreduce:32:train,job=alltoall:8,load=0.3,fault=grey 20% leaf1>spine2 after 5s"
+    )
+    settings = SimSettings(**given)
+    assert (settings.nics, settings.load) == (64, 0.3)
+    assert [(job.name, job.kind, job.nics) for job in settings.jobs] == [
+        ("train", "allreduce", 32),
+        ("alltoall-2", "alltoall", 8),
+    ]
+    assert settings.faults == ("grey 20% leaf1>spine2 after 5s",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a number of NICs first"),
+        ("many", "expected a number of NICs first"),
+        ("64,load", "expected job=, fault= or one of"),
+        ("64,bootstrap=x:1", "expected job=, fault= or one of"),
+        ("64,job=allreduce", "expected KIND:NICS"),
+    ],
+)
+def test_fleet_that_makes_no_sense_is_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_fleet(text)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"nics": 8, "jobs": [{"name": "a", "nics": 16}]},
+        {"nics": 64, "jobs": [{"name": "a", "nics": 2}, {"name": "a", "nics": 2}]},
+        {"nics": 128, "jobs": [{"name": "a", "nics": 100, "kind": "alltoall"}]},
+        {"faults": ["explode h1"]},
+        {"step_us": 30},
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(given):
+    with pytest.raises(ValidationError):
+        SimSettings(**given)
+
+
+def test_clocks_are_those_that_a_reader_can_compute_again():
+    settings = SimSettings(nics=4, stamp_noise_ns=0, stamp_step_ns=1)
+    run = Simulation(settings, start_ns=10**18)
+    list(run.advance(0.5))
+    for nic, clock in enumerate(draw_clocks(settings, 4, 10**18)):
+        for at_ns in (0, 123_456_789, 5 * 10**9):
+            assert run.kernel.clock_ns(nic, at_ns) == TestClock(**clock).reading(10**18 + at_ns)
+
+
+def test_workers_that_are_behind_are_waited_for_and_gone_ones_are_not() -> None:
+    readers = WorkerProgress(start_s=100.0)
+    readers.solved(90.0, 101.0)
+    assert not readers.late(120.0, 120.0), "nobody has solved a window of this fleet"
+    readers.solved(104.0, 107.0)
+    assert not readers.late(108.0, 108.0)
+    assert readers.late(110.0, 110.0)
+    readers.solved(106.0, 111.0)
+    assert not readers.late(110.0, 111.0), "nothing was sent meanwhile"
+    readers.solved(105.0, 112.0)
+    assert readers.solved_s == 106.0, "read again"
+    assert readers.late(112.0, 140.0)
+    assert not readers.late(112.0, 142.0), "nothing of theirs for half a minute"
+
+
+def test_time_that_was_waited_is_given_up() -> None:
+    pace = RealTimePacer(0.0, 0.01)
+    pace.held(3.01)
+    assert (pace.wait_s(3.01), pace.ticks) == (0.0, 0)
+    assert pace.lost_s == pytest.approx(3.0)
+    pace.done(3.02)
+    assert pace.wait_s(3.02) == pytest.approx(0.0)
+    assert pace.factor(3.02) < 0.01
+
+
+def test_pace_waits_says_how_far_it_is_behind_and_lets_go():
+    pace = RealTimePacer(0.0, 0.01)
+    assert pace.wait_s(0.0) == pytest.approx(0.01)
+    now_s = 0.0
+    for _ in range(1000):  # as quick as real time
+        now_s += pace.wait_s(now_s)
+        pace.done(now_s)
+    assert pace.factor(now_s) == pytest.approx(1.0, abs=0.02)
+    assert pace.lost_s == 0
+    for _ in range(1000):  # each tick takes twice its time
+        now_s += 0.02
+        pace.done(now_s)
+    assert pace.factor(now_s) == pytest.approx(0.5, abs=0.02)
+    assert pace.lost_s > 8
+    assert pace.wait_s(now_s) == 0
+
+
+class Topics:
+    """What topics hold, by name, decoded as any stranger would."""
+
+    def __init__(self, bootstrap, names):
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "test",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        self.found = {name: [] for name in names}
+        self.keys = {name: set() for name in names}
+        known = self.consumer.list_topics(timeout=10).topics
+        self.consumer.assign([TopicPartition(name, p, 0) for name in names for p in known[name].partitions])
+
+    def until(self, topic, done, timeout_s=40):
+        end = time.monotonic() + timeout_s
+        while not done(self.found[topic.name]):
+            assert time.monotonic() < end, f"{topic.name}: not in {timeout_s} s"
+            for message in self.consumer.consume(500, timeout=0.05):
+                if message.error() is None:
+                    name = message.topic()
+                    self.keys[name].add(message.key().decode())
+                    self.found[name].append(codec.decode(message.value(), TOPICS[name].record))
+
+
+def test_service_publishes_what_agents_would_and_takes_faults(log, tmp_path):
+    path = socket_path(tmp_path)
+    settings = {
+        "bootstrap": log.bootstrap,
+        "nics": 8,
+        "load": 0.1,
+        "rate_pps": 500,
+        "jobs": [{"name": "train", "nics": 4}],
+    }
+    root = str(Path(__file__).parents[3])
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RUN, json.dumps(settings), str(path)],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": root},
+        stderr=subprocess.DEVNULL,
+    )
+    topics = Topics(log.bootstrap, [t.name for t in (PROBES, INVENTORY, PATHS, LINKS, FLOWS, TRUTH)])
+    try:
+        topics.until(INVENTORY, lambda found: len({r["nic"] for r in found}) == 8)
+        topics.until(PROBES, lambda found: sum(len(s["sent"]) for r in found for s in r["samples"]) > 200)
+        topics.until(PATHS, lambda found: len({(r["nic"], r["peer"]) for r in found}) == 56)
+        topics.until(FLOWS, lambda found: any(row["job"] == "train" for r in found for row in r["flows"]))
+        assert topics.keys[INVENTORY.name] == topics.keys[PROBES.name] == {f"h{n}/eth1" for n in range(1, 9)}
+        assert topics.keys[PATHS.name] == {f"{r['nic']}>{r['peer']}" for r in topics.found[PATHS.name]}
+        assert path.stat().st_mode & 0o777 == 0o600
+        fault = ask(path, "fault", line="blackhole h1/eth1")
+        topics.until(
+            LINKS,
+            lambda found: any(
+                p["peer"] == "h1/eth1" and p["loss_streak"] > 3 for r in found for p in r["paths"]
+            ),
+        )
+        topics.until(
+            TRUTH, lambda found: any(f["fault"] == fault["fault"] for r in found for f in r["faults"])
+        )
+        assert topics.keys[LINKS.name] == topics.keys[TRUTH.name] == {"sim"}
+        state = ask(path, "status")
+        assert [row["line"] for row in state["faults"]] == ["blackhole h1/eth1"]
+        assert ask(path, "clear")[0]["end_ns"] >= fault["begin_ns"]
+        with pytest.raises(NoFleet, match="target 'h99'"):
+            ask(path, "fault", line="down h99")
+        with pytest.raises(NoFleet, match="expected a command of status, fault, clear"):
+            ask(path, "format")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        topics.until(INVENTORY, lambda found: sum(r["probe_port"] == 0 for r in found) == 8)
+        assert not path.exists()
+    finally:
+        topics.consumer.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    with pytest.raises(NoFleet, match="no simulated fleet at"):
+        ask(path, "status")

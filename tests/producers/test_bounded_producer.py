@@ -1,0 +1,88 @@
+"""The outlet: bounded room while the log is down, the oldest messages go first, all of it counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from producers.bounded_producer import BoundedProducer
+
+
+class Log:
+    """Stands for librdkafka: takes messages, acknowledges them when told."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[bytes, Callable[..., None]]] = []
+        self.sent: list[bytes] = []
+        self.up = False
+
+    def produce(self, topic: str, *, key: bytes, value: bytes, on_delivery: Any) -> None:
+        self.taken.append((value, on_delivery))
+
+    def poll(self, timeout: float) -> int:
+        while self.up and self.taken:
+            value, report = self.taken.pop(0)
+            self.sent.append(value)
+            report(None, self)
+        return 0
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 1234
+
+    def flush(self, timeout: float) -> int:
+        return self.poll(timeout)
+
+    def purge(self) -> None:
+        self.taken.clear()
+
+
+def numbered(producer: BoundedProducer, first: int, last: int, size: int = 8) -> None:
+    for number in range(first, last):
+        producer.put("t", "k", number.to_bytes(size, "big"))
+
+
+def test_all_arrives_in_order_while_the_log_is_up() -> None:
+    log = Log()
+    log.up = True
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    numbered(producer, 0, 500)
+    assert producer.close(1) == 0
+    assert [int.from_bytes(value, "big") for value in log.sent] == list(range(500))
+    assert (producer.dropped, producer.failed, producer.delivered) == (0, 0, 500)
+
+
+def test_the_oldest_of_those_that_wait_are_dropped_and_the_rest_arrives() -> None:
+    log = Log()
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    numbered(producer, 0, 1000)
+    handed = len(log.taken)
+    assert producer.waiting == 100 + handed
+    assert producer.dropped == 900 - handed
+    log.up = True
+    assert producer.close(1) == 0
+    got = [int.from_bytes(value, "big") for value in log.sent]
+    assert got == [*range(handed), *range(900, 1000)]
+
+
+def test_bytes_are_bounded_as_well() -> None:
+    log = Log()
+    producer = BoundedProducer({}, 10_000, 5000, producer=log)
+    numbered(producer, 0, 1000, size=100)
+    assert producer.waiting - len(log.taken) == 50
+
+
+def test_giving_up_is_counted() -> None:
+    log = Log()
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    numbered(producer, 0, 10)
+    assert producer.close(0.01) == 10
+
+
+def test_the_log_append_time_is_handed_on() -> None:
+    log = Log()
+    log.up = True
+    producer = BoundedProducer({}, 100, 10_000, producer=log)
+    times: list[int] = []
+    producer.put("t", "k", b"x", times.append)
+    producer.poll()
+    assert times == [1_234_000_000]

@@ -1,0 +1,365 @@
+"""A fabric whose messages form a log: the inputs of policy, and actuators that apply its decisions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from schemas import codec
+from schemas.topics import (
+    ACTIONS,
+    CONFIG,
+    CONTENTION,
+    FLOW_ROUTES,
+    FLOWS,
+    INVENTORY,
+    LINK_HEALTH,
+    Topic,
+)
+from streams.alerts.ordered_inputs import Message
+from streams.policy.inputs import PolicyInputs, read_from
+from streams.policy.replay import earlier_decisions, replay_cycles
+
+MS = 1_000_000
+S = 1_000 * MS
+T = 1_800_000_000 * S
+EPOCH = T // MS
+SPINES = 4
+HOSTS = 8
+RATE = 10**9
+PARTITIONS = [
+    (t.name, n)
+    for t in (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH, CONTENTION, FLOWS, ACTIONS)
+    for n in (0, 1)
+]
+
+
+def nic(host: int) -> str:
+    return f"h{host}/eth1"
+
+
+def leaf(host: int) -> str:
+    return f"leaf{1 + host % 2}"
+
+
+def links_of(source: int, peer: int, spine: int) -> list[str]:
+    up, down = leaf(source), leaf(peer)
+    first, last = f"h{source}:eth1>{up}:p{source}", f"{down}:p{peer}>h{peer}:eth1"
+    if up == down:
+        return [first, last]
+    return [first, f"{up}:u{spine}>spine{spine}:{up}", f"spine{spine}:{down}>{down}:u{spine}", last]
+
+
+class Log:
+    """A log with two partitions per topic, and a fabric of 8 hosts, 2 leaves and 4 spines.
+
+    Port p of a flow selects spine p % 4 for data and spine (p // 4) % 4 for answers. The actuators apply all
+    decisions.
+    """
+
+    def __init__(self) -> None:
+        self.now_ns = T
+        self.messages: list[Message] = []
+        self.ends: dict[tuple[str, int], int] = defaultdict(int)
+        self.read = 0
+        self.rate_bps = self.mean_bps = 4e8
+        self.ports: dict[str, int] = {}
+        self.ends_of: dict[str, tuple[int, int]] = {}
+        self.numbers: dict[str, int] = defaultdict(int)
+        self.decisions: list[tuple[dict[str, Any], int]] = []
+        self.cycle_records: list[dict[str, Any]] = []
+        self.fallbacks: list[dict[str, Any]] = []
+        self.put(
+            CONFIG,
+            "*",
+            {"host": "*", "version": 1, "at_ns": 0, "by": "t", "mode": "ACT", "max_moved_share": 1.0},
+        )
+        for host in range(HOSTS):
+            self.put(
+                INVENTORY,
+                nic(host),
+                {
+                    "nic": nic(host),
+                    "host": f"h{host}",
+                    "device": "eth1",
+                    "shard": "s0",
+                    "rail": None,
+                    "rack": None,
+                    "addresses": [],
+                    "clock": f"h{host}/system",
+                    "stamp": "KERNEL",
+                    "speed_bps": RATE,
+                    "run": 1,
+                    "probe_port": 0,
+                    "since_ns": 0,
+                    "announced_ns": 0,
+                },
+            )
+
+    def put(self, topic: Topic, key: str, record: dict[str, Any] | None) -> None:
+        place = (topic.name, len(key) % 2)
+        value = None if record is None else codec.encode(topic.record, record)
+        self.messages.append(Message(self.now_ns, *place, self.ends[place], key, value))
+        self.ends[place] += 1
+
+    def open(self, source: int, peer: int, port: int) -> str:
+        name = f"h{source}/b/sock:{len(self.ports)}"
+        self.ports[name], self.ends_of[name] = port, (source, peer)
+        for a, b in ((source, peer), (peer, source)):
+            self.put(
+                FLOW_ROUTES,
+                f"{nic(a)}>{nic(b)}",
+                {
+                    "nic": nic(a),
+                    "peer": nic(b),
+                    "shard": "s0",
+                    "traced_ns": self.now_ns,
+                    "routes": [
+                        {
+                            "leg": leg,
+                            "path": p,
+                            "peer_port": 5000,
+                            "complete": True,
+                            "since_ns": 0,
+                            "links": links_of(a, b, spine),
+                        }
+                        for p in range(6000, 6016)
+                        for leg, spine in (("DATA", p % 4), ("ACK", p // 4 % 4))
+                    ],
+                },
+            )
+        return name
+
+    def report(self) -> None:
+        for host in range(HOSTS):
+            mine = {name: port for name, port in self.ports.items() if self.ends_of[name][0] == host}
+            self.numbers["report"] += 1
+            self.put(
+                FLOWS,
+                f"h{host}",
+                {
+                    "host": f"h{host}",
+                    "boot": "b",
+                    "report": self.numbers["report"],
+                    "shard": "s0",
+                    "system_ns": self.now_ns,
+                    "whole": True,
+                    "flows": [
+                        {
+                            "flow_id": name,
+                            "state": "OPEN",
+                            "nic": nic(host),
+                            "peer": nic(self.ends_of[name][1]),
+                            "source_address": "",
+                            "peer_address": "",
+                            "source_port": port,
+                            "peer_port": 5000,
+                            "protocol": "TCP",
+                            "links": links_of(*self.ends_of[name], port % 4),
+                            "job": None,
+                            "tenant": None,
+                            "bytes_total": max(0, int((self.now_ns - T) / 8e9 * self.mean_bps)),
+                            "interval_ns": S,
+                            "bytes": 0,
+                            "rate_bps": self.rate_bps,
+                            "rtt_ns": 10_000,
+                            "can": ["MOVE", "PACE"],
+                        }
+                        for name, port in mine.items()
+                    ],
+                },
+            )
+
+    def health(self, link: str, state: str) -> None:
+        ends = sorted(link.split(">"))
+        subject = "<>".join(ends)
+        self.numbers[subject] += 1
+        self.put(
+            LINK_HEALTH,
+            subject,
+            {
+                "subject": subject,
+                "kind": "LINK",
+                "shard": "s0",
+                "seq": self.numbers[subject],
+                "state": state,
+                "before": "UP",
+                "links": [link],
+                "since_ns": self.now_ns,
+                "evaluated_ns": self.now_ns,
+                "loss_rate": None,
+                "flaps_hour": 0,
+                "flaps_total": 0,
+                "detected_by": "PROBES",
+                "text": "",
+            },
+        )
+
+    def window(self, link: str, state: str, opened_ns: int, update: int) -> None:
+        self.put(
+            CONTENTION,
+            link,
+            {
+                "window_id": f"s0/{link}/{opened_ns}",
+                "link": link,
+                "shard": "s0",
+                "update": update,
+                "state": state,
+                "kind": "COLLISION",
+                "confidence": 1.0,
+                "opened_ns": opened_ns,
+                "updated_ns": self.now_ns,
+                "closed_ns": None,
+                "depth_bytes": 0.0,
+                "depth_peak_bytes": 0.0,
+                "delay_ns": 0.0,
+                "utilisation": None,
+                "over_ns": 0,
+                "over_byte_s": 0.0,
+                "rate_bps": RATE,
+                "flows": [],
+                "flows_total": 0,
+                "jobs": [],
+                "links": [],
+                "text": "",
+            },
+        )
+
+    def offer_to(self, inputs: PolicyInputs) -> None:
+        for message in self.messages[self.read :]:
+            inputs.offer(message)
+        self.read = len(self.messages)
+
+    def run_cycles(
+        self, inputs: PolicyInputs, seconds: float = 0.1, outcome: str = "APPLIED"
+    ) -> list[dict[str, Any]]:
+        """Run a cycle, and a full one after an urgent one; apply the decisions and report them."""
+        self.now_ns += round(seconds * S)
+        self.offer_to(inputs)
+        found: list[dict[str, Any]] = []
+        while True:
+            inputs.take()
+            for name in sorted(inputs.shards):
+                made = inputs.run_cycle(name, self.now_ns + 7, self.now_ns)
+                self.cycle_records += made.cycle_records
+                self.fallbacks += [outgoing.record for outgoing in made.fallbacks]
+                found += [outgoing.record for outgoing in made.decisions]
+            if not inputs.needs_urgent_cycle:
+                break
+        for decision in found:
+            self.decisions.append((decision, self.now_ns))
+            name = decision["flow_id"]
+            before = self.ports[name]
+            if outcome == "APPLIED":
+                assert decision["to_path"] not in self.taken(name), "two sockets cannot have one port"
+                self.ports[name] = decision["to_path"]
+            self.put(
+                ACTIONS,
+                decision["host"],
+                {
+                    **{
+                        key: decision[key]
+                        for key in (
+                            "host",
+                            "decision_id",
+                            "shard",
+                            "epoch",
+                            "seq",
+                            "flow_id",
+                            "action",
+                            "config_version",
+                        )
+                    },
+                    "at_ns": self.now_ns,
+                    "outcome": outcome,
+                    "from_path": before,
+                    "to_path": self.ports[name],
+                    "took_ns": 1000,
+                    "detail": "",
+                },
+            )
+        return found
+
+    def taken(self, name: str) -> set[int]:
+        ends = self.ends_of[name]
+        return {port for other, port in self.ports.items() if other != name and self.ends_of[other] == ends}
+
+    def over(self, link: str) -> set[str]:
+        return {
+            name
+            for name, port in self.ports.items()
+            if link in links_of(*self.ends_of[name], port % 4)
+            or link in links_of(*reversed(self.ends_of[name]), port // 4 % 4)
+        }
+
+
+def replayed(log: Log, epoch: int) -> list[dict[str, Any]]:
+    since = read_from(epoch)
+    return replay_cycles(
+        [record for record in log.cycle_records if record["epoch"] == epoch],
+        [message for message in log.messages if message.append_ns >= since[message.topic]],
+        earlier_decisions(epoch, log.decisions),
+    )
+
+
+def of_epoch(log: Log, epoch: int) -> list[dict[str, Any]]:
+    return [decision for decision, _ in log.decisions if decision["epoch"] == epoch]
+
+
+def run_faults(log: Log, inputs: PolicyInputs) -> None:
+    """Run a fault in each direction, recovery and a new config, until all flows have returned."""
+    for source in range(HOSTS):
+        for step in (1, 3):
+            log.open(source, (source + step) % HOSTS, 6000 + (source + step) % 16)
+    for _ in range(3):
+        log.report()
+        log.run_cycles(inputs, 1.0)
+    log.health("leaf1:u2>spine2:leaf1", "DOWN")
+    log.run_cycles(inputs, 0.004)
+    log.report()
+    log.run_cycles(inputs)
+    log.health("spine1:leaf2>leaf2:u1", "DOWN")
+    log.run_cycles(inputs, 0.004)
+    log.put(
+        CONFIG,
+        "*",
+        {
+            "host": "*",
+            "version": 2,
+            "at_ns": 0,
+            "by": "t",
+            "mode": "OBSERVE",
+            "max_moved_share": 1.0,
+            "protected_jobs": ["x"],
+        },
+    )
+    log.health("leaf1:u2>spine2:leaf1", "UP")
+    log.health("spine1:leaf2>leaf2:u1", "UP")
+    for _ in range(60):
+        log.report()
+        log.run_cycles(inputs, 0.5)
+
+
+def repair_locally(log: Log, flow: str, from_path: int, to_path: int) -> None:
+    """Move a flow by local repair, and report it."""
+    log.ports[flow] = to_path
+    log.put(
+        ACTIONS,
+        "h0",
+        {
+            "host": "h0",
+            "decision_id": "h0/reflex/1",
+            "shard": "",
+            "epoch": 0,
+            "seq": 0,
+            "flow_id": flow,
+            "action": "REROUTE",
+            "config_version": 1,
+            "at_ns": log.now_ns,
+            "outcome": "LOCAL_REPAIR",
+            "from_path": from_path,
+            "to_path": to_path,
+            "took_ns": 1000,
+            "detail": "",
+        },
+    )

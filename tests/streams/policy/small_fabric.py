@@ -1,0 +1,187 @@
+"""A small fabric for policy alone: reported flows, traced routes and two leaves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import strategies as st
+
+from schemas import codec
+from schemas.ids import cable_id
+from schemas.topics import CONFIG, CONTENTION, DECISIONS, FALLBACKS, LINK_HEALTH
+from streams.policy.policy import Policy
+from streams.runtime.flow_routes import FlowRoute
+from streams.runtime.flow_table import LiveFlow
+
+MS = 1_000_000
+S = 1_000 * MS
+T = 1_800_000_000 * S
+RATE = 10**9
+SPINES = 4
+
+
+def links_of(nic: str, peer: str, spine: int) -> tuple[str, ...]:
+    """Return the links of a path. NICs h1 to h4 are on leaf1, the others on leaf2."""
+    a, b = int(nic[1:].split("/")[0]), int(peer[1:].split("/")[0])
+    up, down = (1 if n <= 4 else 2 for n in (a, b))
+    ends = (f"h{a}:eth1>leaf{up}:p{a}", f"leaf{down}:p{b}>h{b}:eth1")
+    if up == down:
+        return ends
+    return (
+        ends[0],
+        f"leaf{up}:u{spine}>spine{spine}:p{up}",
+        f"spine{spine}:p{down}>leaf{down}:u{spine}",
+        ends[1],
+    )
+
+
+FABRIC = sorted(
+    {
+        link
+        for a, b in ((1, 5), (5, 1))
+        for s in range(SPINES)
+        for link in links_of(f"h{a}/eth1", f"h{b}/eth1", s)[1:3]
+    }
+)
+
+
+events = st.one_of(
+    st.tuples(st.sampled_from(["DOWN", "GREY", "UP", "FLAPPING"]), st.sampled_from(FABRIC)),
+    st.tuples(st.sampled_from(["OPENED", "CLOSED"]), st.sampled_from(FABRIC)),
+    st.tuples(st.just("pass"), st.sampled_from([1 * MS, 300 * MS, 2 * S, 15 * S, 70 * S])),
+    st.tuples(st.just("rate"), st.sampled_from([1e6, 3e8, 9e8])),
+)
+
+
+class World:
+    """Reported flows, traced routes and a policy. `obey`: decisions are applied and reported."""
+
+    def __init__(self, count=8, *, routes=True, hops=True, obey=True, job=None, **config):
+        self.paths = {}
+        self.ends = {}
+        for n in range(count):
+            a, b = 1 + n % 4, 5 + n // 4 % 4
+            a, b = (a, b) if n % 2 else (b, a)
+            name = f"h{a}/b/qp:eth1:{n}:1"
+            self.paths[name], self.ends[name] = 100 + n, (f"h{a}/eth1", f"h{b}/eth1")
+        self.rate_bps = dict.fromkeys(self.paths, 1e8)
+        self.job = dict.fromkeys(self.paths, job)
+        self.rtt_ns = dict.fromkeys(self.paths, 10_000)
+        self.known, self.hops, self.obey = routes, hops, obey
+        self.shift, self.routes = 0, {}
+        self.now_ns, self.seq, self.update = T, defaultdict(int), 0
+        self.states, self.decisions, self.fallbacks = {}, [], {}
+        self.policy = Policy("s0", 1, self, self, lambda link: RATE)
+        if config:
+            self.configure(**config)
+
+    def configure(self, host="*", version=1, **config):
+        record = {"host": host, "version": version, "at_ns": 0, "by": "t", "mode": "ACT", **config}
+        self.policy.take_config({host: codec.decode(codec.encode(CONFIG.record, record), CONFIG.record)})
+
+    def open_flows(self):
+        return [
+            LiveFlow(
+                name,
+                *self.ends[name],
+                self.job[name],
+                None,
+                self.rate_bps[name],
+                False,
+                False,
+                links_of(*self.ends[name], path % SPINES) if self.hops else (),
+                path,
+                self.rtt_ns[name],
+                can=("MOVE",),
+            )
+            for name, path in sorted(self.paths.items())
+        ]
+
+    def of(self, flow):
+        if not self.known:
+            return {}
+        ports = frozenset((*range(100, 108), flow.path))
+        key = (flow.nic, flow.peer, self.shift, ports)
+        return self.routes.setdefault(
+            key,
+            {
+                path: FlowRoute(links_of(flow.nic, flow.peer, (path + self.shift) % SPINES))
+                for path in sorted(ports)
+            },
+        )
+
+    def health(self, link, state, kind="LINK", **more):
+        subject = cable_id(link) if kind == "LINK" else link
+        self.seq[subject] += 1
+        if kind == "LINK":
+            self.states[">".join(reversed(link.split(">")))] = "UP"  # a record covers the whole cable
+        self.states[link] = state
+        record = {
+            "subject": subject,
+            "kind": kind,
+            "shard": "s0",
+            "seq": self.seq[subject],
+            "state": state,
+            "before": "UP",
+            "links": [link] if kind == "LINK" else [],
+            "since_ns": self.now_ns,
+            "evaluated_ns": self.now_ns,
+            "loss_rate": 0.2 if state == "GREY" else None,
+            "flaps_hour": 0,
+            "flaps_total": 0,
+            "detected_by": "PROBES",
+            "text": "",
+            **more,
+        }
+        self.policy.take_health(
+            subject, codec.decode(codec.encode(LINK_HEALTH.record, record), LINK_HEALTH.record)
+        )
+
+    def window(self, link, state="OPENED", kind="COLLISION", opened_ns=T):
+        self.update += 1
+        record = {
+            "window_id": f"s0/{link}/{opened_ns}",
+            "link": link,
+            "shard": "s0",
+            "update": self.update,
+            "state": state,
+            "kind": kind,
+            "confidence": 1.0,
+            "opened_ns": opened_ns,
+            "updated_ns": self.now_ns,
+            "closed_ns": None,
+            "depth_bytes": 0.0,
+            "depth_peak_bytes": 0.0,
+            "delay_ns": 0.0,
+            "utilisation": None,
+            "over_ns": 0,
+            "over_byte_s": 0.0,
+            "rate_bps": RATE,
+            "flows": [],
+            "flows_total": 0,
+            "jobs": [],
+            "links": [],
+            "text": "",
+        }
+        self.policy.take_contention(codec.decode(codec.encode(CONTENTION.record, record), CONTENTION.record))
+
+    def decide(self, after_ns=10 * MS):
+        self.now_ns += after_ns
+        found = self.policy.decide(self.now_ns)
+        for outgoing in (*found.decisions, *found.fallbacks):
+            codec.encode(outgoing.topic.record, outgoing.record)
+            if outgoing.topic is FALLBACKS:
+                self.fallbacks[outgoing.key] = outgoing.record
+                continue
+            assert outgoing.topic is DECISIONS
+            assert outgoing.key == outgoing.record["host"] == outgoing.record["flow_id"].split("/")[0]
+            self.decisions.append(outgoing.record)
+            if self.obey:
+                self.paths[outgoing.record["flow_id"]] = outgoing.record["to_path"]
+        self.suppressed = found.suppressed
+        return [outgoing.record for outgoing in found.decisions]
+
+    def crossing(self, link):
+        return {
+            name for name, path in self.paths.items() if link in links_of(*self.ends[name], path % SPINES)
+        }

@@ -1,0 +1,109 @@
+"""The inputs of policy: new owners, rejects, and the published cycles."""
+
+from __future__ import annotations
+
+from schemas.topics import (
+    ACTIONS,
+    CONFIG,
+    DECISIONS,
+    FLOW_ROUTES,
+)
+from streams.alerts.ordered_inputs import Message
+from streams.policy.inputs import PolicyInputs, read_from
+from streams.policy.replay import earlier_decisions
+from tests.streams.policy.log_fabric import (
+    EPOCH,
+    HOSTS,
+    MS,
+    PARTITIONS,
+    Log,
+    S,
+    T,
+    of_epoch,
+    repair_locally,
+    replayed,
+)
+
+
+def test_a_new_owner_returns_flows_and_moves_no_other() -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    flows = [log.open(source, (source + 1) % HOSTS, 6000 + source) for source in range(HOSTS)]
+    home = dict(log.ports)
+    for _ in range(3):
+        log.report()
+        log.run_cycles(inputs, 1.0)
+    dead = "leaf1:u2>spine2:leaf1"
+    hit = log.over(dead)
+    log.health(dead, "DOWN")
+    log.run_cycles(inputs, 0.004)
+    assert {name for name in flows if log.ports[name] != home[name]} == hit
+    log.report()
+    epoch = log.now_ns // MS + 1
+    log.now_ns, since = epoch * MS, read_from(epoch)
+    second = PolicyInputs(epoch, PARTITIONS, decisions=earlier_decisions(epoch, log.decisions))
+    log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
+    log.read = 0
+    for _ in range(20):
+        log.report()
+        log.run_cycles(second, 0.5)
+    assert of_epoch(log, epoch) == []
+    log.health(dead, "UP")
+    for _ in range(30):
+        log.report()
+        log.run_cycles(second, 0.5)
+    assert log.ports == home
+    assert {decision["action"] for decision in of_epoch(log, epoch)} == {"RESTORE"}
+    assert replayed(log, epoch) == of_epoch(log, epoch)
+
+
+def test_a_new_owner_knows_the_local_repairs_made_without_an_owner() -> None:
+    log = Log()
+    flow = log.open(0, 1, 6000)
+    log.report()
+    log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    repair_locally(log, flow, 6000, 6001)
+    log.now_ns += 60 * S
+    log.report()
+    epoch = log.now_ns // MS + 1
+    log.now_ns = epoch * MS
+    inputs, since = PolicyInputs(epoch, PARTITIONS), read_from(epoch)
+    log.messages = [message for message in log.messages if message.append_ns >= since[message.topic]]
+    log.run_cycles(inputs, 0.02)
+    log.report()
+    assert log.run_cycles(inputs, 1.0) == [], "the flow has already left the link"
+    log.health("leaf1:u0>spine0:leaf1", "UP")
+    for _ in range(30):
+        log.report()
+        log.run_cycles(inputs, 0.5)
+    assert log.ports[flow] == 6000
+    assert replayed(log, epoch) == of_epoch(log, epoch)
+
+
+def test_invalid_routes_and_actions_are_refused() -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    for topic in (FLOW_ROUTES, ACTIONS):
+        inputs.offer(Message(T, topic.name, 0, 0, "x", b"nonsense"))
+    inputs.take()
+    assert [message.topic for message, _ in inputs.refused] == [FLOW_ROUTES.name, ACTIONS.name]
+    assert DECISIONS.name not in {topic for topic, _ in PARTITIONS}
+    assert log.decisions == []
+
+
+def test_suppressed_actions_are_published_again_for_new_readers() -> None:
+    log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
+    log.open(0, 1, 6000)
+    log.put(
+        CONFIG,
+        "*",
+        {"host": "*", "version": 2, "at_ns": 0, "by": "t", "mode": "ACT", "allowed_actions": ["PACE"]},
+    )
+    for second in range(35):
+        log.report()
+        log.run_cycles(inputs, 1.0)
+        if second == 2:
+            log.health("leaf1:u0>spine0:leaf1", "DOWN")
+    told = [
+        row["suppressed"] for record in log.cycle_records for row in record["cycles"] if row["suppressed"]
+    ]
+    assert 3 <= len(told) <= 5, "once, then every ten seconds"
+    assert {each["cause"] for suppressed in told for each in suppressed} == {"NOT_ALLOWED"}
