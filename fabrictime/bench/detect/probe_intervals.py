@@ -114,7 +114,7 @@ def figures_of(
             if (flow.nic, flow.peer) == (nic, peer) and true[flow] == there:
                 of_flow[flow].append(at_ns)
     figures: dict[str, Value] = {}
-    for name, what, looks in (("link", "directed links", of_link), ("flow_way", "live flows", of_flow)):
+    for name, what, looks in (("link", "directed links", of_link), ("flow_route", "live flows", of_flow)):
         if not looks:
             continue
         cover = cover_of(looks, *spell)
@@ -124,8 +124,8 @@ def figures_of(
             f" {np.percentile(every, 99):.1f} most {every.max():.0f} ms,"
             f" {cover.long_share():.0%} of the time in gaps above {ASKED_MS:g} ms"
         )
-        figures[f"{name}_crossed_every_ms"] = Figure(float(means.max()), "ms", note)
-        figures[f"{name}s_crossed_in_time"] = Figure(float((means <= ASKED_MS).mean()), "1")
+        figures[f"{name}_probed_every_ms"] = Figure(float(means.max()), "ms", note)
+        figures[f"{name}s_probed_in_time"] = Figure(float((means <= ASKED_MS).mean()), "1")
     return figures
 
 
