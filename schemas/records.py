@@ -706,8 +706,13 @@ class Reason(TypedDict):
     """DOWN, GREY: state of a link of the path; HEALED: the original path has recovered; COLLISION: flows
     share a link of the path; DELAY: long delay on a path that was never traced; INCAST: senders share the
     last link to the peer; DRAINED: that queue is gone; SLICE: shares of tenants."""
-    id: str
-    """Subject/seq of the LinkHealth, window_id of the ContentionWindow, or the flow_id of a DELAY."""
+    subject: str
+    """Cable, NIC or host of the LinkHealth; link of the ContentionWindow; flow_id of a DELAY; group of a
+    SLICE."""
+    seq: int | None
+    """Seq of the LinkHealth."""
+    window_id: str | None
+    """Window_id of the ContentionWindow."""
 
 
 class Decision(TypedDict):
@@ -1569,8 +1574,8 @@ class SuppressedAction(TypedDict):
     cause: str
     """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH: no path
     to move to; COOL_DOWN, WAITING: to be retried later; NOT_MOVABLE: the endpoint does not support moves."""
-    reason: str
-    """What called for it, as Decision.reason.id."""
+    reason: Reason
+    """Reason of the action, as in Decision.reason."""
 
 
 class PolicyCycle(TypedDict):

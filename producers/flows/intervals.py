@@ -454,7 +454,7 @@ class FlowTable:
             "source_port": source_port,
             "peer_port": peer_port,
             "protocol": protocol,
-            "hops": list(flow.links),
+            "links": list(flow.links),
             "job": flow.job,
             "tenant": flow.tenant,
             "bytes_total": until.frame_bytes,

@@ -77,8 +77,8 @@ def nic_record(
         "capabilities": ["probe.udp", *capabilities],
         "path_ports": list(path_ports),
         "first_hop": first_hop,
-        "turn_ns": slot[0],
-        "turn_shots": slot[1],
+        "slot_ns": slot[0],
+        "slot_probes": slot[1],
         "ud": None,
         "stamp_error_ns": 0,
     }

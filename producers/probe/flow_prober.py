@@ -81,7 +81,7 @@ class LiveFlows:
 
     @staticmethod
     def _updated(before: _Flow | None, flow: Record, now_s: float) -> _Flow:
-        links = tuple(flow["hops"])
+        links = tuple(flow["links"])
         if (
             before is not None
             and not links

@@ -40,12 +40,12 @@ def slot_of(settings: ProbeSettings) -> tuple[int, int]:
 
 def schedule_error(record: Record, slot: tuple[int, int]) -> str:
     """Return why a prober with this slot cannot follow a `ProbeSchedule`; empty if it can."""
-    count, per_slot = len(record["path"]), record["shots"]
+    count, per_slot = len(record["path"]), record["probes_per_slot"]
     peers = record["peer"]
     if not 1 <= per_slot <= slot[1]:
         return f"{per_slot} paths per slot, expected 1 to {slot[1]}"
-    if not MIN_SLOT_SHARE * slot[0] <= record["turn_ns"] <= MAX_SLOT_NS:
-        return f"{record['turn_ns']} ns per slot, expected {slot[0]} or more"
+    if not MIN_SLOT_SHARE * slot[0] <= record["slot_ns"] <= MAX_SLOT_NS:
+        return f"{record['slot_ns']} ns per slot, expected {slot[0]} or more"
     if not 0 < count <= MAX_PATHS or count != len(peers) or count % per_slot:
         return f"{count} paths of {len(peers)} peers, {per_slot} per slot, expected complete slots"
     if not (min(peers) >= 0 and max(peers) < len(record["peers"])):
@@ -88,7 +88,7 @@ class ScheduleFollower:
         """Return the probe rate of each (peer, source port) in the active schedule; empty without one."""
         if self._applied is None or self._record is None:
             return {}
-        return schedule_rates_pps(self._paths, self._record["turn_ns"], self._record["shots"])
+        return schedule_rates_pps(self._paths, self._record["slot_ns"], self._record["probes_per_slot"])
 
     def on_schedule(self, nic: str, record: Record | None, append_ms: int) -> None:
         """Receive a message of the schedule topic; None removes the schedule."""
@@ -122,7 +122,7 @@ class ScheduleFollower:
             self.engine.shift_schedule(begin_ns)
             return
         self._applied = inputs
-        self.engine.set_schedule(begin_ns, record["turn_ns"], record["shots"], list(self._paths))
+        self.engine.set_schedule(begin_ns, record["slot_ns"], record["probes_per_slot"], list(self._paths))
 
     def _refuse(self, error: str) -> None:
         self.refused += 1

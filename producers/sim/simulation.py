@@ -797,7 +797,7 @@ class Simulation:
         return "SLOW_SENDER" if self.fleet.kind[link] == LinkKind.HOST_UP else "COLLISION"
 
     def _truth(self) -> None:
-        sums, most = self.kernel.link_sums(), self.kernel.link_most()
+        sums, most = self.kernel.link_sums(), self.kernel.link_max()
         steps = self.kernel.steps - self._second_step
         each = (sums - self._second_sums) / max(1, steps)
         self._second_sums, self._second_step = sums, self.kernel.steps

@@ -169,9 +169,9 @@ class _Pair:
         return [
             {
                 "leg": key.leg,
-                "port": key.port,
+                "path": key.port,
                 "peer_port": key.peer_port,
-                "hops": list(route.links),
+                "links": list(route.links),
                 "complete": route.complete,
                 "since_ns": route.known.since_ns,
                 "protocol": route.shape,
@@ -255,10 +255,10 @@ class FlowRouteTracer(RouteTracer):
         RoCE is left out, because its acknowledgements use the responder queue pair's own source port.
         """
         needed: dict[FlowRouteKey, str] = {}
-        for row in () if record is None else record["ways"]:
+        for row in () if record is None else record["routes"]:
             is_roce = row["peer_port"] == ROCE_PORT and shape_of(row["protocol"]) == "UDP"
             if row["leg"] == DATA and not is_roce and len(needed) < MAX_ROUTES_PER_LEG:
-                needed[FlowRouteKey(ACK, peer, row["port"], row["peer_port"])] = row["protocol"]
+                needed[FlowRouteKey(ACK, peer, row["path"], row["peer_port"])] = row["protocol"]
         self._requested[peer] = (now_s, needed)
         self._keep_requested(peer, now_s)
         if not needed:
@@ -268,7 +268,7 @@ class FlowRouteTracer(RouteTracer):
         """Note a record of an earlier run of this reporter, so that it is deleted once it is not needed."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = _Pair(now_s)
-            pair.published, pair.published_s = record["ways"], now_s
+            pair.published, pair.published_s = record["routes"], now_s
 
     def trace_flows(self, flows: Iterable[Wanted], now_s: float) -> None:
         """Keep the routes of flows that this NIC sends now."""
@@ -598,7 +598,7 @@ class FlowRouteTracer(RouteTracer):
             "peer": peer,
             "shard": self.shard,
             "traced_ns": self._system_ns(),
-            "ways": rows,
+            "routes": rows,
         }
         self._publish_record(FLOW_ROUTES, peer, record)
 

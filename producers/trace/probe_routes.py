@@ -213,7 +213,7 @@ class ProbeRouteTracer(RouteTracer):
         pair = self._pairs.get(peer)
         for row in (pair.published or ()) if pair is not None else ():
             if row["path"] == port and row["leg"] == "REQUEST" and row["complete"]:
-                links: list[str] = row["hops"]
+                links: list[str] = row["links"]
                 return links
         return []
 

@@ -78,7 +78,7 @@ class ClockTrack:
     wander: float = 1.0
     """Its wander relative to the fleet's typical clock."""
     innovation: float = 0.0
-    """Of the last window, in standard errors."""
+    """The last window's innovation, in standard errors."""
     provisional: bool = False
     """Measured before fabric time's own rate was known."""
     doubts: int = 0

@@ -430,8 +430,8 @@ class _Gains:
             incidence = np.zeros((len(mine), len(members)))
             incidence[rows, index[pairs.prober[mine]]] = 1.0
             incidence[rows, index[pairs.peer[mine]]] = -1.0
-            most = float(vote[mine].max())
-            weighted = incidence * np.maximum(vote[mine] / max(most, 1e-300), 1e-9)[:, None]
+            largest = float(vote[mine].max())
+            weighted = incidence * np.maximum(vote[mine] / max(largest, 1e-300), 1e-9)[:, None]
             gains = np.linalg.solve(incidence.T @ weighted + 1.0 / len(members), weighted.T)
             total = float(self._own[members].sum())
             if total > 0:

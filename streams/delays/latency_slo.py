@@ -300,29 +300,37 @@ class LatencyRules:
         """Raise a violation that lasted long enough; clear one that has been absent as long."""
         rule = state.rule
         stale_ns = window.end_ns - max(GONE_NS, 2 * rule.for_ns)
-        for pair in [pair for pair, watched in state.pairs.items() if watched.seen_ns < stale_ns]:
-            if state.pairs[pair].waiting is None:
-                del state.pairs[pair]
-        broken = sorted(
-            (pair for pair, watched in state.pairs.items() if watched.broken(rule.for_ns)),
-            key=lambda pair: (-state.pairs[pair].p99_ns, pair),
-        )
+        self._drop_stale(state, stale_ns)
         if state.raised_ns is None:
-            if not broken and not state.all.broken(rule.for_ns):
+            violating = [pair for pair, watched in state.pairs.items() if watched.broken(rule.for_ns)]
+            if not violating and not state.all.broken(rule.for_ns):
                 return None
-            return self._raised(state, broken, window.end_ns)
+            violating.sort(key=lambda pair: (-state.pairs[pair].p99_ns, pair))
+            return self._raised(state, violating, window.end_ns)
         if state.all.seen_ns < stale_ns and not state.pairs:
             state.all = _Watched()
             return self._cleared(state, window.end_ns, "not measured any more")
-        above = [w for w in (state.all, *state.pairs.values()) if w.above_ns is not None]
-        below = [w for w in (state.all, *state.pairs.values()) if w.below_ns is not None]
+        return self._met(state, window)
+
+    def _drop_stale(self, state: _State, stale_ns: int) -> None:
+        for pair, watched in list(state.pairs.items()):
+            if watched.seen_ns < stale_ns and watched.waiting is None:
+                del state.pairs[pair]
+
+    def _met(self, state: _State, window: _Window) -> Change | None:
+        """Clear a violation if all pairs have met the SLO for long enough."""
+        rule = state.rule
+        everything = (state.all, *state.pairs.values())
+        above = any(watched.above_ns is not None for watched in everything)
+        below = any(watched.below_ns is not None for watched in everything)
         if above or not below:
             state.met_since_ns = None
             return None
         state.met_since_ns = window.start_ns if state.met_since_ns is None else state.met_since_ns
         if window.end_ns - state.met_since_ns < rule.for_ns:
             return None
-        return self._cleared(state, window.end_ns, f"below {_us(rule.p99_ns)} us for {rule.for_ns / 1e9:g} s")
+        reason = f"below {_us(rule.p99_ns)} us for {rule.for_ns / 1e9:g} s"
+        return self._cleared(state, window.end_ns, reason)
 
     def _raised(self, state: _State, broken: Sequence[Pair], at_ns: int) -> Change:
         rule = state.rule

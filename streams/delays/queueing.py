@@ -208,7 +208,7 @@ def _columns(columns: QueueingColumns, rows: list[int]) -> Record:
         "cells": cells,
         "slot": columns.slot[of],
         "count": columns.count[of],
-        "min_ns": columns.least_ns[of],
+        "min_ns": columns.min_ns[of],
         "mean_ns": columns.mean_ns[of],
         "at_ns": columns.at_ns[of],
         "nics": list(table),

@@ -27,6 +27,17 @@ STATES: Final = ("UNSYNCED", "HOLDOVER", "SYNCED")
 """Symbols of `ClockSync` in their order on the wire."""
 
 
+NO_COUNTS: Final[Record] = {
+    "lag_messages": -1,
+    "messages": 0,
+    "bytes": 0,
+    "samples": 0,
+    "late": 0,
+    "rejected": 0,
+}
+"""The counts of further parts of a window."""
+
+
 @dataclass(slots=True)
 class Fitted:
     """A closed window and its fitted pairs: prober to `PairFits`."""
@@ -54,41 +65,52 @@ def clock_fits(
     part 0 of a shard has counts, so that parts add up. Messages without a NIC, which were rejected, count in
     the first shard.
     """
-    window = fitted.window
     by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
     for nic in fitted.fits:
         by_shard.setdefault(members[nic].shard, []).append(nic)
     records: list[Record] = []
     for index, (shard, nics) in enumerate(by_shard.items()):
-        entries = [_nic_window(window.nics[nic], members[nic].clock, limit) for nic in nics]
+        entries = [_nic_window(fitted.window.nics[nic], members[nic].clock, limit) for nic in nics]
         pairs = [pair for nic in nics for pair in fitted.fits[nic].records(nic)]
+        counts = _window_counts(fitted.window, lag_messages, entries, first_shard=index == 0)
         parts = max(1, -(-len(entries) // MAX_ELEMENTS), -(-len(pairs) // MAX_ELEMENTS))
-        own = window.cut.messages if index == 0 else 0
         for part in range(parts):
             cut = slice(part * MAX_ELEMENTS, (part + 1) * MAX_ELEMENTS)
-            first = part == 0
             records.append(
                 {
                     "shard": shard,
-                    "source": window.source,
-                    "window": window.cut.window,
-                    "window_start_ns": window.cut.window * window_ns,
-                    "window_end_ns": (window.cut.window + 1) * window_ns,
+                    "source": fitted.window.source,
+                    "window": fitted.window.cut.window,
+                    "window_start_ns": fitted.window.cut.window * window_ns,
+                    "window_end_ns": (fitted.window.cut.window + 1) * window_ns,
                     "part": part,
                     "parts": parts,
-                    "first_offset": window.cut.first_offset,
-                    "next_offset": window.cut.next_offset,
-                    "lag_messages": lag_messages if first else -1,
-                    "messages": own if first else 0,
-                    "bytes": window.bytes if first and index == 0 else 0,
-                    "samples": sum(entry["samples"] for entry in entries) if first else 0,
-                    "late": window.cut.late if first and index == 0 else 0,
-                    "rejected": window.rejected if first and index == 0 else 0,
+                    "first_offset": fitted.window.cut.first_offset,
+                    "next_offset": fitted.window.cut.next_offset,
+                    **(counts if part == 0 else NO_COUNTS),
                     "nics": entries[cut],
                     "pairs": pairs[cut],
                 }
             )
     return records
+
+
+def _window_counts(
+    window: ClosedWindow, lag_messages: int, entries: Sequence[Record], *, first_shard: bool
+) -> Record:
+    """Return the counts of a shard's part 0; only the first shard counts messages."""
+    counts = NO_COUNTS | {
+        "lag_messages": lag_messages,
+        "samples": sum(entry["samples"] for entry in entries),
+    }
+    if first_shard:
+        counts |= {
+            "messages": window.cut.messages,
+            "bytes": window.bytes,
+            "late": window.cut.late,
+            "rejected": window.rejected,
+        }
+    return counts
 
 
 def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:

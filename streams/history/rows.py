@@ -1,6 +1,6 @@
 """Converts records to rows: one Arrow table per ClickHouse table, with the columns of `schemas.tables`.
 
-Of several records with one identity in a batch only the newest is kept, so that a block never has a row
+Only the newest of several records with one identity in a batch is kept, so that a block never has a row
 twice.
 """
 
@@ -154,7 +154,8 @@ _KIND_OF: Final[dict[str, pa.DataType]] = {
             "action",
             "outcome",
             "reason_kind",
-            "reason_id",
+            "reason_subject",
+            "reason_window_id",
             "how",
             "ud",
         ),
@@ -328,9 +329,11 @@ def _delays(message: Message, out: dict[str, Columns]) -> None:
         return
     paths = record["paths"]
     for path in paths:
-        for way in tables.DIRECTIONS:
-            if len(path[f"{way}_bucket"]) != len(path[f"{way}_bucket_count"]):
-                raise BadRecord("MALFORMED", f"paths.{way}_bucket: not as long as {way}_bucket_count")
+        for direction in tables.DIRECTIONS:
+            if len(path[f"{direction}_bucket"]) != len(path[f"{direction}_bucket_count"]):
+                raise BadRecord(
+                    "MALFORMED", f"paths.{direction}_bucket: not as long as {direction}_bucket_count"
+                )
     if len({(path["peer"], path["path"]) for path in paths}) != len(paths):
         raise BadRecord("MALFORMED", "paths: a peer and path stands there twice")
     columns = out[tables.DELAYS]
@@ -612,7 +615,9 @@ def _decisions(message: Message, out: dict[str, Columns]) -> None:
             out,
             decided=_within("at_ns", record["at_ns"]),
             reason_kind=reason["kind"],
-            reason_id=reason["id"],
+            reason_subject=reason["subject"],
+            reason_seq=reason["seq"],
+            reason_window_id=reason["window_id"] or "",
         )
 
 

@@ -55,14 +55,14 @@ class TopicSink:
         self._registry = registry
         policy = batch.Policy(settings.batch_bytes, settings.batch_messages, settings.batch_ms / 1000)
         self._batch: batch.Batch[Taken] = batch.Batch(policy)
-        self._turn = asyncio.Lock()
+        self._order = asyncio.Lock()
         self._wake = asyncio.Event()
         self.inserted_rows = 0
         self.failures = 0
 
     async def take(self, message: Taken) -> None:
         """Add one message; return late while ClickHouse is down."""
-        async with self._turn:
+        async with self._order:
             self._batch.add(message, len(message.value or b""), time.monotonic())
             self._wake.set()
             if self._batch.full():
@@ -77,13 +77,13 @@ class TopicSink:
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
                     continue
-                async with self._turn:
+                async with self._order:
                     if self._batch.wait_s(time.monotonic()) == 0:
                         await self._flush()
 
     async def flush(self) -> None:
         """Send the batch."""
-        async with self._turn:
+        async with self._order:
             await self._flush()
 
     async def _flush(self) -> None:

@@ -8,12 +8,9 @@ record and reads that much evidence again, which counts nothing twice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections import deque
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 from schemas import codec
@@ -21,8 +18,7 @@ from schemas.topics import LINK_HEALTH, LINKS
 from streams.links.health import ShardHealth
 from streams.links.subjects import Change
 from streams.links.validation import validate_link_event
-from streams.runtime.acks import pop_before
-from streams.runtime.assignment import Assignment, KeyedState, Message, PartitionState
+from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.context import WorkerContext
 from streams.runtime.global_tables import read_last
 from streams.runtime.units import NS_PER_MS
@@ -39,6 +35,7 @@ IDLE_TICK_S: Final = 0.1
 RETAIN_NS: Final = 4_000 * NS_PER_MS
 """Evidence that a new owner reads again: a silent NIC needs nearly as long until it is DOWN."""
 
+_Partition = PartitionState[KeyedState[ShardHealth]]
 
 @dataclass(slots=True)
 class _Part:
@@ -64,11 +61,10 @@ class LinksStage:
         self.context.task("links timer", self._evaluate_forever())
         self.context.task("links acknowledgement", self._acknowledge_forever())
 
-    async def _recover(self, taken: list[PartitionState[_Part]]) -> None:
+    async def recover_shards(self) -> Callable[[_Partition, str], ShardHealth]:
+        """Read the last record of each subject; return a function that creates a shard's state from them."""
         last = await read_last(self.context.settings.bootstrap, LINK_HEALTH, self.context.registry)
         past = [record for record, _ in last.values()]
-        for partition in taken:
-            partition.state = _Part(KeyedState(partial(self._new_shard, partition, past)))
 
     def _new_shard(
         self, partition: PartitionState[_Part], past: list[codec.Record], name: str
@@ -92,7 +88,8 @@ class LinksStage:
     async def _process(self, message: Message[_Part]) -> None:
         partition, part = message.partition, message.partition.state
         self.context.log_clock.observe(message.append_ns, time.monotonic_ns())
-        part.newest_ns = max(part.newest_ns, message.append_ns)
+        newest_ns = max(self._newest_ns.get(partition, 0), message.append_ns)
+        self._newest_ns[partition] = newest_ns
         async with self.partitions.lock:
             if not partition.revoking:
                 await self._ingest(message)
@@ -125,7 +122,8 @@ class LinksStage:
     async def _publish(self, partition: PartitionState[_Part], changes: list[Change]) -> None:
         registry = self.context.registry
         for subject, record in changes:
-            if record is not None and record["seq"] and record["evaluated_ns"] >= partition.state.newest_ns:
+            newest_ns = self._newest_ns.get(partition, 0)
+            if record is not None and record["seq"] and record["evaluated_ns"] >= newest_ns:
                 log.info("links: %s", record["text"])
             value = None if record is None else codec.encode(LINK_HEALTH.record, record, registry)
             await self.partitions.publish(partition, LINK_HEALTH, subject, value)

@@ -1,7 +1,7 @@
 """Infers queues and utilisation of a shard's links from its sources' `PathQueueing`.
 
 Each block of some 10 ms gives the links with queues, and each second all links that probes cross, as
-`LinkQueues`. native/core/queues.c has the method for depths, `busy_shares` that for utilisation.
+`LinkQueues`. native/core/queues.c has the method for depths, `utilisation.py` that for utilisation.
 """
 
 from __future__ import annotations
@@ -16,32 +16,28 @@ from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
-from schemas.codec import BadRecord
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
+from streams.queues.utilisation import busy_shares
 from streams.runtime.route_table import RouteTable
 
-__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "validate_queueing"]
+__all__ = ["ShardQueues", "fold_of", "knots_of"]
 
 Record = dict[str, Any]
 
-WAIT_NS: Final = 100 * 1_000_000_000
-ASTRAY_NS: Final = 60 * 1_000_000_000
-LEAST_SLOT_NS: Final = 1_000
 BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
 """Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
 because later probes also show a block's last slots."""
-SECOND_NS: Final = 1_000_000_000
-USE_NS: Final = 10 * SECOND_NS
+NS_PER_S: Final = 1_000_000_000
+USE_NS: Final = 10 * NS_PER_S
 """ns of probes that give a link's utilisation."""
 GRACE_NS: Final = 150_000_000
 """ns behind the others after which a source is not awaited."""
-GONE_NS: Final = 2 * SECOND_NS
+GONE_NS: Final = 2 * NS_PER_S
 PACKET_BYTES: Final = 1500
 UNKNOWN_BPS: Final = 1_000_000_000
 """Rate that a link of unknown rate is assumed to have."""
-BUSY_ROUNDS: Final = 40
 JOINT_ERROR: Final = 0.04
 """Error of a link's utilisation from probes alone, because links on one flow's route are busy together."""
 SIGMAS: Final = (2.0, 1.2)
@@ -51,9 +47,9 @@ OWN_SIGMAS: Final = 5.0
 """A NIC's own delay is common to paths to so many receivers, and above so many standard errors of noise."""
 KNOT_PROBES: Final = 0.9
 """Probes that a link needs between two knots."""
-MOST_KNOTS: Final = 2
-MOST_NICS: Final = 1 << 15
-LEAST_ROUTES: Final = 1024
+MAX_KNOTS: Final = 2
+MAX_NICS: Final = 1 << 15
+MIN_ROUTES: Final = 1024
 SHALLOW_PACKETS: Final = 2.0
 """Full packets above which a queue is published several times a second."""
 
@@ -66,95 +62,7 @@ def fold_of(probes: float) -> int:
 
 def knots_of(probes: float) -> int:
     """Return the number of straight lines for a slot, given its probes over each link."""
-    return min(MOST_KNOTS, max(1, int(probes / KNOT_PROBES)))
-
-
-def validate_queueing(record: Record, now_ns: int) -> Record:
-    """Return a decoded `PathQueueing` if its columns are consistent and its time is near `now_ns` (fabric
-    time).
-
-    Raises BadRecord otherwise.
-    """
-
-    def refuse(field: str, found: object, expected: object) -> BadRecord:
-        return BadRecord("OUT_OF_RANGE", f"PathQueueing.{field}: {found}, expected {expected}")
-
-    rows, cells = len(record["nic"]), len(record["slot"])
-    for name in ("peer", "path", "direction", "floor_ns", "noise_ns", "singles", "idle", "lost", "cells"):
-        if len(record[name]) != rows:
-            raise refuse(name, f"{len(record[name])} elements", rows)
-    for name in ("count", "min_ns", "mean_ns"):
-        if len(record[name]) != cells:
-            raise refuse(name, f"{len(record[name])} elements", cells)
-    if len(record["at_ns"]) not in (0, cells):
-        raise refuse("at_ns", f"{len(record['at_ns'])} elements", f"{cells}, or none")
-    if rows > MAX_ELEMENTS:
-        raise refuse("nic", f"{rows} rows", f"at most {MAX_ELEMENTS}")
-    if int(np.sum(record["cells"])) != cells:
-        raise refuse("cells", f"{int(np.sum(record['cells']))} together", cells)
-    for name in ("nic", "peer"):
-        if rows and np.max(record[name]) >= len(record["nics"]):
-            raise refuse(name, np.max(record[name]), f"below {len(record['nics'])}")
-    if rows and not (np.min(record["direction"]) >= 1 and np.max(record["direction"]) <= 3):
-        raise refuse("direction", f"{np.min(record['direction'])} to {np.max(record['direction'])}", "1 to 3")
-    if cells and np.min(record["count"]) < 1:
-        raise refuse("count", np.min(record["count"]), "at least 1")
-    if cells and np.max(np.abs(record["mean_ns"])) > WAIT_NS:
-        raise refuse("mean_ns", np.max(np.abs(record["mean_ns"])), "at most 100 s")
-    if cells and int(np.max(record["slot"])) * record["slot_ns"] > ASTRAY_NS:
-        raise refuse("slot", np.max(record["slot"]), "within 60 s of start_ns")
-    if len(record["at_ns"]) and np.max(record["at_ns"]) >= record["slot_ns"]:
-        raise refuse("at_ns", np.max(record["at_ns"]), f"below slot_ns {record['slot_ns']}")
-    if not LEAST_SLOT_NS <= record["slot_ns"] <= SECOND_NS // SUB_SLOTS:
-        raise refuse("slot_ns", record["slot_ns"], "1 us to 250 ms")
-    for name in ("start_ns", "complete_ns"):
-        if record[name] and abs(record[name] - now_ns) > ASTRAY_NS:
-            raise refuse(name, record[name], f"within 60 s of {now_ns}")
-    return record
-
-
-def busy_shares(
-    hop_start: Int64s,
-    hop_link: NDArray[np.int32],
-    singles: Int64s,
-    idle: Int64s,
-    links: int,
-    begin: Float64s | None = None,
-    rounds: int = BUSY_ROUNDS,
-) -> tuple[Float64s, Float64s]:
-    """Return ([links] share of the time that each link is busy, [links] its standard error).
-
-    Of the `singles` probes of route i, with links `hop_link[hop_start[i]:hop_start[i + 1]]`, `idle` met no
-    queue. Links without a probe get 0 and an infinite error. `begin`: [links] shares to start from.
-    """
-    # Probes with exponential gaps see time averages (Wolff, 1982): one finds link l busy with probability
-    # rho_l, so all of a route idle with P_i = prod(1 - rho_l), if links are independent. The link that
-    # delayed
-    # a probe is hidden: expectation maximisation (Dempster, Laird, Rubin, 1977). Of the n_i - k_i delayed
-    # probes of route i, rho_l / (1 - P_i) each met l busy, so
-    #
-    #   rho_l <- sum_i (n_i - k_i) rho_l / (1 - P_i) / sum_i n_i
-    #
-    # whose fixed point is the likelihood's maximum. The error is that of a route's P, var P = P (1 - P) / n,
-    # carried to rho_l by dP / d rho = - P / (1 - rho), with the other links taken as known.
-    route = np.repeat(np.arange(len(singles)), np.diff(hop_start))
-    n = singles.astype(np.float64)
-    delayed = n - idle
-    seen = np.bincount(hop_link, weights=n[route], minlength=links)
-    share = np.full(links, 0.2) if begin is None else np.clip(begin, 0.01, 0.98)
-    some = np.maximum(seen, 1e-9)
-    for _ in range(rounds):
-        free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
-        blame = delayed / np.maximum(1 - free, 1e-9)
-        share = np.minimum(
-            share * np.bincount(hop_link, weights=blame[route], minlength=links) / some, 0.9999
-        )
-    free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
-    weight = n * free / np.maximum(1 - free, 1 / np.maximum(n, 1))
-    known = np.bincount(hop_link, weights=weight[route], minlength=links)
-    with np.errstate(divide="ignore"):
-        sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
-    return np.where(seen > 0, share, 0.0), sigma
+    return min(MAX_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
 @dataclass(slots=True)
@@ -261,7 +169,7 @@ class ShardQueues:
         if paths.version != self._paths_version:
             self._paths_version = paths.version
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
-            if len(self._routes) > LEAST_ROUTES and len(self._routes) > 4 * self._used:
+            if len(self._routes) > MIN_ROUTES and len(self._routes) > 4 * self._used:
                 self._forget_routes()
             self._used = 0
         self._synced = self._synced and record["synced"]
@@ -273,8 +181,8 @@ class ShardQueues:
         if not known.any():
             return
         noise = np.repeat(np.asarray(record["noise_ns"], np.float64), cells)
-        told_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
-        at = told_at if len(told_at) else np.full(len(of), 0.5)
+        published_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
+        at = published_at if len(published_at) else np.full(len(of), 0.5)
         self._cells.append(
             _Cells(
                 (record["start_ns"] // self._slot_ns + np.asarray(record["slot"], np.int64))[known],
@@ -289,15 +197,15 @@ class ShardQueues:
     def _routes_of(self, record: Record, paths: RouteTable) -> NDArray[np.int32]:
         """Return the route of each row of a record, -1 if unknown."""
         nics = record["nics"]
-        if len(self._nics) + len(nics) > MOST_NICS:
+        if len(self._nics) + len(nics) > MAX_NICS:
             self._nics.clear()
             self._forget_routes()  # they identify senders by number
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
-        nic, peer, path, way = (
+        nic, peer, path, direction = (
             np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "direction")
         )
-        key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | way if len(nic) else nic
+        key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | direction if len(nic) else nic
         at = np.searchsorted(self._keys, key)
         found = np.full(len(key), -1, np.int32)
         hit = at < len(self._keys)
@@ -305,7 +213,7 @@ class ShardQueues:
         found[hit] = self._route_at[at[hit]]
         new = np.flatnonzero(~hit)
         if len(new):
-            rows = (column[new].tolist() for column in (nic, peer, path, way))
+            rows = (column[new].tolist() for column in (nic, peer, path, direction))
             named = zip(*rows, strict=True)
             found[new] = [self._route(nics[n], nics[p], port, w, paths) for n, p, port, w in named]
             keys, first = np.unique(np.concatenate([self._keys, key[new]]), return_index=True)
@@ -314,12 +222,16 @@ class ShardQueues:
             self.unknown_paths += int(np.count_nonzero(found[new] < 0))
         return found
 
-    def _route(self, nic: str, peer: str, path: int, way: int, paths: RouteTable) -> int:
+    def _route(self, nic: str, peer: str, path: int, direction: int, paths: RouteTable) -> int:
         # t1 and t3 are taken after the sender's own queue, so the first link is not in the delay
-        sender = {1: nic, 2: peer}.get(way)
-        out = paths.forward(nic, peer, path)[1:] if way in (1, 3) else ()
-        back = paths.reverse(nic, peer, path)[1:] if way in (2, 3) else ()
-        if bool(out) < (way in (1, 3)) or bool(back) < (way in (2, 3)) or way not in (1, 2, 3):
+        sender = {1: nic, 2: peer}.get(direction)
+        out = paths.forward(nic, peer, path)[1:] if direction in (1, 3) else ()
+        back = paths.reverse(nic, peer, path)[1:] if direction in (2, 3) else ()
+        if (
+            bool(out) < (direction in (1, 3))
+            or bool(back) < (direction in (2, 3))
+            or direction not in (1, 2, 3)
+        ):
             return -1
         links = tuple(dict.fromkeys(self._link(name) for name in (*out, *back)))
         by = -1 if sender is None else self._nics.setdefault(sender, len(self._nics))
@@ -348,10 +260,10 @@ class ShardQueues:
         return found
 
     def _count_busy(self, record: Record, route: NDArray[np.int32]) -> None:
-        second = record["complete_ns"] // SECOND_NS
+        second = record["complete_ns"] // NS_PER_S
         if not self._busy or self._busy[-1].second != second:
             self._busy.append(_Busy(second))
-            while self._busy[0].second <= second - USE_NS // SECOND_NS:
+            while self._busy[0].second <= second - USE_NS // NS_PER_S:
                 self._busy.popleft()
         busy = self._busy[-1]
         singles = np.asarray(record["singles"], np.int64)
@@ -395,8 +307,8 @@ class ShardQueues:
         """
         block_ns, slot_ns = self._solved_in_ns, self._slot_ns
         newest = max(source.complete_ns for source in self._sources.values())
-        if newest - self._next_block * block_ns > 2 * SECOND_NS + block_ns:  # a gap that no source will fill
-            self._next_block = (newest - SECOND_NS) // block_ns
+        if newest - self._next_block * block_ns > 2 * NS_PER_S + block_ns:  # a gap that no source will fill
+            self._next_block = (newest - NS_PER_S) // block_ns
         block, self._next_block = self._next_block, self._next_block + 1
         first, slots = block * block_ns // slot_ns, block_ns // slot_ns
         cells = self._pick(first, first + slots)
@@ -585,7 +497,7 @@ class ShardQueues:
         self._max_bytes = np.maximum(self._max_bytes, depth.max(axis=0))
         self._error_bytes = np.maximum(self._error_bytes, error)
         self._slots_of_second += len(depth)
-        if (start_ns + block_ns) // SECOND_NS == start_ns // SECOND_NS:
+        if (start_ns + block_ns) // NS_PER_S == start_ns // NS_PER_S:
             return []
         share, sigma = self._utilisation()
         rates, groups = self._rates(), self._groups()
@@ -617,8 +529,8 @@ class ShardQueues:
         for column in (self._sum_bytes, self._max_bytes, self._error_bytes, self._samples):
             column[:] = 0
         self._slots_of_second = 0
-        second_ns = start_ns // SECOND_NS * SECOND_NS
-        return self._records(second_ns, SECOND_NS, 1, links, cells, solved_ns)
+        second_ns = start_ns // NS_PER_S * NS_PER_S
+        return self._records(second_ns, NS_PER_S, 1, links, cells, solved_ns)
 
     def _utilisation(self) -> tuple[Float64s, Float64s]:
         singles, idle = np.zeros(len(self._routes), np.int64), np.zeros(len(self._routes), np.int64)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from schemas import codec
 from schemas.sanity import MAX_NS
 from schemas.topics import FLOW_ROUTES
-from streams.runtime.route_table import split_pair
+from streams.runtime.route_table import is_link, split_pair
 
 __all__ = ["NO_ROUTES", "FlowRoute", "FlowRouteTable"]
 
@@ -69,7 +69,7 @@ class FlowRouteTable:
             if route["complete"] and route["links"]:
                 links = tuple(route["links"])
                 for link in links:
-                    if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
+                    if not is_link(link):
                         raise codec.BadRecord(
                             "OUT_OF_RANGE", f"FlowRoutes.hops: {link!r}, expected node:port>node:port"
                         )

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from schemas import codec
 from schemas.sanity import MAX_NS
 from schemas.topics import FLOWS
+from streams.runtime.route_table import is_link
 
 __all__ = ["FlowOnLink", "FlowTable", "LiveFlow", "LiveFlows", "Report", "report_of"]
 
@@ -137,10 +138,8 @@ def _invalid_reason(flow: Record, host: str, known: Callable[[str], bool]) -> st
         value = flow[share]
         if value is not None and not 0 <= value <= 1:
             return f"{name}: {share} {value}, expected 0 to 1"
-    for link in flow["links"]:
-        if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
-            return f"{name}: hops {link!r}, expected node:port>node:port"
-    return None
+    bad_link = next((link for link in flow["links"] if not is_link(link)), None)
+    return None if bad_link is None else f"{name}: links {bad_link!r}, expected node:port>node:port"
 
 
 def _flow(element: Record, system_ns: int) -> LiveFlow:
@@ -274,9 +273,12 @@ class LiveFlows:
             else:
                 self._limited.pop(name, None)
         if report.whole:
-            for name in [name for name in flows if name not in report.flows]:
-                del flows[name]
-                self._drop(name)
+            self._drop_missing(flows, report)
+
+    def _drop_missing(self, flows: dict[str, LiveFlow], report: Report) -> None:
+        for name in [name for name in flows if name not in report.flows]:
+            del flows[name]
+            self._drop(name)
 
     def _place(self, flow: LiveFlow) -> None:
         """Set the links that a flow crosses."""

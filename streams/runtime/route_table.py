@@ -42,6 +42,11 @@ NO_ROUTE: Final = Route((), False, "UNKNOWN", 0, 0, None)
 """The route of an unknown path."""
 
 
+def is_link(name: str) -> bool:
+    """Return whether a name has the form of a directed link's id."""
+    return name.count(">") == 1 and not name.startswith(">") and not name.endswith(">")
+
+
 def pair_key(nic: str, peer: str) -> str:
     """Return the key of a directed pair in `fabric.paths`."""
     return f"{nic}>{peer}"
@@ -118,7 +123,7 @@ class RouteTable:
         links = self._names.get(hops)
         if links is None:
             for link in hops:
-                if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
+                if not is_link(link):
                     raise codec.BadRecord(
                         "OUT_OF_RANGE", f"PathMaps.hops: {link!r}, expected node:port>node:port"
                     )

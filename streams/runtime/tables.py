@@ -47,7 +47,7 @@ class GlobalTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What the inventory knows of a NIC."""
+    """A NIC in the inventory."""
 
     nic: str
     host: str

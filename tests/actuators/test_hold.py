@@ -41,7 +41,7 @@ def decision(flow_id, to_path, **fields):
         "from_path": None,
         "to_path": to_path,
         "expires_at_ns": now_ns + 60 * S,
-        "reason": {"kind": "DOWN", "id": "x/1"},
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
         "config_version": 1,
         "signature": b"",
         "text": "",

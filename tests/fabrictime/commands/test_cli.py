@@ -82,7 +82,7 @@ def test_version_is_the_projects():
             "fabrictime: fleet fleet.toml: No such file or directory",
         ),
         (("bench", "nothing"), "fabrictime: bench nothing: expected one of"),
-        (("bench", "see", "nothing"), "fabrictime: bench see nothing: expected paths, detect, links"),
+        (("bench", "see", "nothing"), "fabrictime: bench detect nothing: expected paths, detect, links"),
         (("bench", "log", "part"), "fabrictime: bench log part: expected no part: it is measured whole"),
         (
             ("tail", "fabric.probe", "--log", "127.0.0.1:1"),

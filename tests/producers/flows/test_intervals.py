@@ -346,14 +346,14 @@ def test_hops_are_those_of_the_ports_that_a_flow_has_now():
     known = {FIRST: ("a:eth0>l:1", "l:2>b:eth0")}
     flows.trace(lambda nic, peer, key: known.get(key, ()))
     (flow,) = reported(flows)
-    assert flow["hops"] == list(known[FIRST]), "told at once"
+    assert flow["links"] == list(known[FIRST]), "told at once"
     moved = {SECOND: Registration("train", flow="sock:7", can=("MOVE",))}
     flows.read([tcp(10**6), second(0)], [], moved, 200 * MS)
     (flow,) = reported(flows)
-    assert (flow["source_port"], flow["hops"]) == (61_000, []), "never another port's"
+    assert (flow["source_port"], flow["links"]) == (61_000, []), "never another port's"
     known[SECOND] = ("a:eth0>l:1", "l:3>b:eth0")
     flows.trace(lambda nic, peer, key: known.get(key, ()))
-    assert [flow["hops"] for flow in reported(flows)] == [list(known[SECOND])]
+    assert [flow["links"] for flow in reported(flows)] == [list(known[SECOND])]
 
 
 def test_more_flows_than_a_record_holds_go_into_several():
@@ -475,13 +475,13 @@ def test_a_queue_pair_that_is_moved_is_the_same_flow_on_another_path():
     assert (first["flow_id"], first["protocol"], first["can"]) == ("a/boot/qp:rxe0:17:99", "ROCE", ["MOVE"])
     known = {49_441: ("a:eth0>l:1",), 50_000: ("a:eth0>l:2",)}
     flows.trace(lambda nic, peer, key: known[key[2]])
-    assert reported(flows)[-1]["hops"] == ["a:eth0>l:1"]
+    assert reported(flows)[-1]["links"] == ["a:eth0>l:1"]
     flows.read([], [], {}, 200 * MS, [pair(50_000, 10**6, 190)])
     found = reported(flows)[-1]
     assert (found["source_port"], found["bytes_total"], found["state"]) == (50_000, 10**6, "OPEN")
     assert found["links"] == [], "never another port's"
     flows.trace(lambda nic, peer, key: known[key[2]])
-    assert reported(flows)[-1]["hops"] == ["a:eth0>l:2"]
+    assert reported(flows)[-1]["links"] == ["a:eth0>l:2"]
     flows.read([], [], {}, 300 * MS)
     assert [flow["state"] for flow in reported(flows)] == ["CLOSED"]
 

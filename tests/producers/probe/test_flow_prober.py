@@ -25,7 +25,7 @@ def flow(number: int = 1, **more: Any) -> dict[str, Any]:
         "source_port": 40_000 + number,
         "peer_port": 5000,
         "protocol": "TCP",
-        "hops": ROUTE,
+        "links": ROUTE,
         "bytes_total": 1,
         "interval_ns": 1,
         "bytes": 1,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fabrictime.bench._link_evidence import ProbedFleet
+from fabrictime.bench.detect.link_evidence import ProbedFleet
 from native.core import ClockLine
 from producers.sim.topology import Fleet, Shape
 from schemas import codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fabrictime.bench._see_queues import _book
+from fabrictime.bench.detect.queues import _book
 from native.core import ClockLine
 from producers.sim.topology import Fleet
 from schemas import codec
