@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import codec
-from schemas.sanity import sound_offsets
 from schemas.topics import (
     CLOCK_OFFSETS,
     CONFIG,
@@ -32,6 +31,7 @@ from schemas.topics import (
     Topic,
 )
 from schemas.topology import Topology
+from schemas.validation import validate_offsets
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.delays.latency_slo import groups_of
 from streams.links.validation import validate_link_event
@@ -289,7 +289,7 @@ class AlertsFeed:
                 _expect_key(message.key, record)
                 return validate_link_event(record)
             if message.topic == CLOCK_OFFSETS.name:
-                return sound_offsets(record, message.append_ns, self._window_ns)[0]
+                return validate_offsets(record, message.append_ns, self._window_ns)[0]
             return record
         except codec.BadRecord as error:
             if message.topic not in LOOKED_UP:

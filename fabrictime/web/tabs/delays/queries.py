@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fabrictime.web.history_client import History
 from schemas import tables
-from schemas.sanity import MAX_NS
+from schemas.validation import MAX_NS
 
 Direction = Literal["forward", "reverse"]
 
