@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import codec
-from schemas.sanity import sound_offsets
 from schemas.topics import (
     CLOCK_OFFSETS,
     CONFIG,
@@ -299,7 +298,7 @@ class AlertInputs:
                 _expect_key(message.key, record)
                 return validate_link_event(record)
             if message.topic == CLOCK_OFFSETS.name:
-                return sound_offsets(record, message.append_ns, self._window_ns)[0]
+                return validate_offsets(record, message.append_ns, self._window_ns)[0]
             return record
         except codec.BadRecord as error:
             if message.topic not in REJECTED_ELSEWHERE:

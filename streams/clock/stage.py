@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas import codec
-from schemas.sanity import sound_offsets
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, PROBES
+from schemas.validation import validate_offsets
 from streams.clock.solver import ShardClocks, SolveParameters
 from streams.clock.validation import validate_fits
 from streams.clock.window_barrier import CompleteWindow, WindowBarrier
@@ -75,7 +75,7 @@ class ClockStage(ShardStage[_Shard]):
             CLOCK_OFFSETS.name,
             TAIL_RECORDS,
             registry,
-            lambda record, append_ns: sound_offsets(record, append_ns, self.window_ns)[0],
+            lambda record, append_ns: validate_offsets(record, append_ns, self.window_ns)[0],
         )
         count = await partition_count(bootstrap, PROBES.name)
         sources = [f"{PROBES.name}/{number}" for number in range(count)]
