@@ -323,7 +323,7 @@ MOVED_MOST: Final = (
 )
 DECISION_TABLE: Final = (
     "SELECT decisions.decided AS decided_at, decisions.flow_id AS flow, decisions.action AS action_wanted, "
-    "decisions.reason_kind AS reason, decisions.reason_id AS answers, decisions.from_path AS from_port, "
+    "decisions.reason_kind AS reason, decisions.reason_subject AS answers, decisions.from_path AS from_port, "
     "decisions.to_path AS to_port, decisions.rate_bps AS held_to_bps, answers.outcomes AS outcomes, "
     "answers.how AS done_by, answers.took_ns AS effector_ns, answers.detail AS detail, "
     "decisions.decision_id AS decision "

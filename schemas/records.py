@@ -90,7 +90,7 @@ __all__ = [
 
 
 class FlowAction(StrEnum):
-    """What is done to a flow."""
+    """An action on a flow."""
 
     UNKNOWN = "UNKNOWN"
     REROUTE = "REROUTE"
@@ -101,7 +101,7 @@ class FlowAction(StrEnum):
 
 
 class ActionOutcome(StrEnum):
-    """What came of a decision."""
+    """The outcome of a decision."""
 
     UNKNOWN = "UNKNOWN"
     APPLIED = "APPLIED"
@@ -120,47 +120,47 @@ class ActionOutcome(StrEnum):
 
 
 class ActionReport(TypedDict):
-    """What a host's actuator made of one decision. Identity: decision_id, outcome."""
+    """The outcome of one decision at a host's actuator. Identity: decision_id, outcome."""
 
     host: str
-    """The host whose actuator it is."""
+    """Host that the actuator serves."""
     decision_id: str
     """The decision."""
     shard: str
-    """Shard whose policy decided."""
+    """Shard of the policy that decided."""
     epoch: int
-    """Of the decision."""
+    """Epoch of the decision."""
     seq: int
-    """Of the decision."""
+    """Sequence number of the decision."""
     at_ns: int
-    """ns since the Unix epoch, fabric time: when the actuator had done, or refused."""
+    """ns since the Unix epoch, fabric time: when the actuator had applied or refused the decision."""
     flow_id: str
     """The flow."""
     action: FlowAction
-    """REROUTE: goes on by another path; RESTORE: goes back to the path that it had; PACE, UNPACE: held to
-    rate_bps, let go; SLICE: its tenant's guarantee and ceiling."""
+    """REROUTE: move to another path; RESTORE: move back to the original path; PACE, UNPACE: limit the rate to
+    rate_bps, lift the limit; SLICE: apply the tenant's guarantee and ceiling."""
     outcome: ActionOutcome
-    """APPLIED; DUPLICATE: was applied before; OBSERVED: the mode is OBSERVE, nothing was done; STALE: an
-    older (epoch, seq) than the flow has; EXPIRED: came too late; OLD_CONFIG: decided under a config that is
-    not in force; NOT_ALLOWED: this action is not; NO_FLOW: the host has no such flow; FAILED: the effector
-    could not; LIMITED: the host had taken as many actions within the second as it may; ENDED: a lease ran
-    out; REVERTED: undone by order, or since the actuator ends; LOCAL_REPAIR: taken by the actuator itself,
-    its path dead and no decision come."""
+    """APPLIED; DUPLICATE: applied before; OBSERVED: the mode is OBSERVE, nothing was done; STALE: older
+    (epoch, seq) than that of the flow; EXPIRED: arrived after its expiry; OLD_CONFIG: decided under a config
+    that is not in force; NOT_ALLOWED: the action is not allowed; NO_FLOW: the host has no such flow; FAILED:
+    the effector failed; LIMITED: the host's limit on actions per second was reached; ENDED: a lease ran out;
+    REVERTED: undone by order, or because the actuator ended; LOCAL_REPAIR: taken by the actuator without a
+    decision, because the path was dead."""
     from_path: int | None
-    """Entropy value that the flow had; null: not known."""
+    """Entropy value of the flow before; null: not known."""
     to_path: int | None
-    """Entropy value that it has now; null: not known."""
+    """Entropy value of the flow now; null: not known."""
     rate_bps: int | None
-    """bit/s that the flow is held to now; null: not held, or not known."""
+    """bit/s to which the flow is limited now; null: not limited, or not known."""
     how: str
-    """Means by which it was done: SOCKET, UDP_SPORT, SQD, STANDBY, PACING, RATE_LIMIT, HTB, SIMULATED; empty:
-    nothing was done."""
+    """Means that the effector used: SOCKET, UDP_SPORT, SQD, STANDBY, PACING, RATE_LIMIT, HTB, SIMULATED;
+    empty: nothing was done."""
     took_ns: int
     """ns that the effector took."""
     config_version: int
-    """Versions of the records of fabric.config in force at the host, added up."""
+    """Sum of the versions of the fabric.config records in force at the host."""
     detail: str
-    """One line for people; empty: nothing to add."""
+    """One line for people; may be empty."""
 
 
 class ActMode(StrEnum):
@@ -175,111 +175,109 @@ class Threshold(TypedDict):
     """A threshold by name."""
 
     name: str
-    """Its name, as docs/running.md lists them."""
+    """Name of the threshold."""
     value: float
-    """Its value, in the unit that the name carries."""
+    """Value, in the unit that the name carries."""
 
 
 class LatencyRule(TypedDict):
-    """A latency that a pair or two groups are promised."""
+    """A latency SLO between two groups of NICs."""
 
     name: str
-    """Its name."""
+    """Name of the SLO."""
     from_group: str
     """Host, NIC, rack:NAME, rail:N or *."""
     to_group: str
     """Host, NIC, rack:NAME, rail:N or *."""
     p99_us: float
-    """Us that the 99th percentile of the one-way delay is to stay below."""
+    """Us; the 99th percentile of the one-way delay should stay below it."""
     for_s: float
-    """S that it may be above before the alert is raised."""
+    """S above p99_us after which the alert is raised."""
 
 
 class TenantSlice(TypedDict):
-    """What a tenant is promised on every link."""
+    """The bandwidth of one tenant on every link."""
 
     tenant: str
-    """Whose flows."""
+    """The tenant."""
     guarantee_bps: int
-    """bit/s that it has on every link that it crosses."""
+    """bit/s guaranteed on every link that the tenant's flows cross."""
     ceiling_bps: int | None
-    """bit/s that it may have at most; null: all that is free."""
+    """bit/s that the tenant may use at most; null: all free bandwidth."""
 
 
 class ActuatorConfig(TypedDict):
-    """What agents and stages of one host, or of all, are told live. The newest record of a key is whole; a
-    host's own record goes before that of `*`, value by value."""
+    """Settings of the agents and stages of one host, or of all hosts, changed at runtime. The newest record
+    of a key is complete; values of a host's own record override those of `*`."""
 
     host: str
     """The host, or * for all."""
     version: int
-    """Counts up with each change of this key."""
+    """Grows by one with each change of this key."""
     at_ns: int
-    """ns since the Unix epoch on the system clock of who changed it."""
+    """ns since the Unix epoch on the system clock of the machine that changed it."""
     by: str
-    """Who changed it."""
+    """User that changed it."""
     mode: ActMode
-    """OBSERVE: nothing is acted on; ACT: decisions are carried out; UNKNOWN: as set elsewhere, OBSERVE where
-    it is set nowhere."""
+    """OBSERVE: decisions are not carried out; ACT: decisions are carried out; UNKNOWN: as set elsewhere, by
+    default OBSERVE."""
     thresholds: list[Threshold]
     """Thresholds that differ from the defaults."""
     latency_rules: list[LatencyRule]
-    """Promises to watch."""
+    """Latency SLOs to watch."""
     allowed_actions: list[str]
-    """Actions that may be taken, as in Decision.action; empty: as set elsewhere, REROUTE and RESTORE where it
-    is set nowhere."""
+    """Allowed actions, as in Decision.action; empty: as set elsewhere, by default REROUTE and RESTORE."""
     max_actions_per_s: int | None
-    """Most actions that one host takes within any second; null: as set elsewhere, 100 where it is set
-    nowhere."""
+    """Actions that one host may take within any second; null: as set elsewhere, by default 100."""
     max_moved_share: float | None
-    """0 to 1, largest share of a shard's flows that is moved within any minute, one flow at least; set for *
-    alone; null: 0.5."""
+    """0 to 1, share of a shard's flows that may move within any minute, at least one flow; counts in the
+    record of * only; null: 0.5."""
     protected_jobs: list[str]
-    """Jobs whose flows are left alone, together with those of *."""
+    """Jobs with flows that must not be acted on, in addition to those of *."""
     slices: list[TenantSlice]
     """Slices by tenant."""
     revert_before_ns: int | None
-    """ns since the Unix epoch, fabric time: what actuators applied before then they undo: moved flows go back
-    to the path that they had first, rates are let go; null: nothing is undone."""
+    """ns since the Unix epoch, fabric time: actuators undo all actions that they applied before then, moved
+    flows return to their original path and rate limits are lifted; null: nothing is undone."""
     paused_mode: str
-    """Mode that `fabrictime hold` put aside and `fabrictime resume` brings back; empty: none."""
+    """Mode that `fabrictime pause` replaced and `fabrictime resume` restores; empty: none."""
 
 
 class HostState(TypedDict):
     """One host that an actuator serves."""
 
     host: str
-    """Its name."""
+    """Name of the host."""
     mode: ActMode
     """Mode in force."""
     config_version: int
-    """Versions of the records of fabric.config in force at the host, added up."""
+    """Sum of the versions of the fabric.config records in force at the host."""
     flows: int
-    """Flows whose owners are connected."""
+    """Flows with a connected endpoint."""
     in_force: int
-    """Flows that are moved, and rates that are held."""
+    """Moved flows and rate limits in force."""
     reverting: int
-    """What is still to be undone by order."""
+    """Actions still to be undone by order."""
 
 
 class ActuatorState(TypedDict):
-    """What one actuator is at: told at once when its config changes, and every few seconds. Identity:
-    actuator, at_ns, part."""
+    """The state of one actuator, published at once after a change of its config and every few seconds.
+    Identity: actuator, at_ns, part."""
 
     actuator: str
-    """Its name: the host's, or of one that serves many hosts another."""
+    """Name of the actuator: its host, or a name of its own if it serves many hosts."""
     run: int
-    """Random id of this process: a change means a restart."""
+    """Random id of this process; a change means a restart."""
     at_ns: int
-    """ns since the Unix epoch, fabric time: when it was so."""
+    """ns since the Unix epoch, fabric time: when the state was read."""
     part: int
-    """Number of this record among those of one moment, from 0: each names at most 4,096 hosts."""
+    """Number of this record among those of one moment, from 0; each contains at most 4,096 hosts."""
     parts: int
-    """How many there are."""
+    """Number of records of this moment."""
     ending: bool
-    """Whether it ends now, for good."""
+    """Whether the actuator is shutting down."""
     hosts: list[HostState]
-    """The hosts that it serves."""
+    """Hosts that the actuator serves."""
 
 
 class AlertKind(StrEnum):
@@ -300,7 +298,7 @@ class AlertKind(StrEnum):
 
 
 class AlertState(StrEnum):
-    """Whether an alert stands."""
+    """Whether an alert is active."""
 
     UNKNOWN = "UNKNOWN"
     RAISED = "RAISED"
@@ -316,7 +314,7 @@ class Severity(StrEnum):
 
 
 class Evidence(TypedDict):
-    """A record that the alert stands on."""
+    """A record that supports the alert."""
 
     topic: str
     """The record's topic."""
@@ -325,24 +323,24 @@ class Evidence(TypedDict):
     at_ns: int
     """ns since the Unix epoch, fabric time."""
     text: str
-    """What it says, in one line."""
+    """Content of the record in one line."""
 
 
 class Alert(TypedDict):
-    """Something that people should know, raised once and cleared once. Identity: alert_id, update."""
+    """A problem that people should know of, raised once and cleared once. Identity: alert_id, update."""
 
     alert_id: str
     """Kind:subject:raised_ns."""
     subject: str
-    """What it is about: a cable, NIC, host, pair of groups, job."""
+    """The cable, NIC, host, pair of groups or job concerned."""
     kind: AlertKind
-    """What sort of thing happened."""
+    """Kind of the problem."""
     state: AlertState
     """RAISED or CLEARED."""
     severity: Severity
     """INFO, WARNING or CRITICAL."""
     shard: str
-    """Its shard."""
+    """Shard of the subject."""
     update: int
     """Counts the records of this alert, from 0."""
     raised_ns: int
@@ -352,7 +350,7 @@ class Alert(TypedDict):
     cleared_ns: int | None
     """ns since the Unix epoch, fabric time."""
     text: str
-    """One line, as it would be read out at night."""
+    """One line for people."""
     links: list[str]
     """Directed links or cables concerned."""
     nics: list[str]
@@ -360,20 +358,20 @@ class Alert(TypedDict):
     jobs: list[str]
     """Jobs concerned."""
     grouped: list[str]
-    """Other subjects of the same cause, which raise no alert of their own."""
+    """Other subjects with the same cause, which raise no alert of their own."""
     evidence: list[Evidence]
-    """At most 32, most telling first."""
+    """At most 32, the most significant first."""
 
 
 class NicWindow(TypedDict):
-    """What one prober sent in the window."""
+    """The batches of one prober in the window."""
 
     nic: str
     """The prober."""
     clock: str
-    """The clock that stamps it."""
+    """Clock of its timestamps."""
     run: int
-    """The prober process at the window's end."""
+    """Id of the prober process at the window's end."""
     batches: int
     """Batches in the window."""
     samples: int
@@ -381,24 +379,24 @@ class NicWindow(TypedDict):
     lost: int
     """Requests without a reply."""
     lost_batches: int
-    """Batches missing by the counter: messages lost on their way to the log."""
+    """Batches missing by their counter: messages lost on their way to the log."""
     restarts: int
-    """Changes of run: the prober was started anew."""
+    """Changes of `run`: the prober was restarted."""
     clock_jump_ns: int
-    """ns, largest step of the stamping clock against the system clock between two flushes of the window; 0
-    where it is within the drift allowed."""
+    """ns, largest step of the timestamp clock against the system clock between two flushes of the window; 0
+    if within the allowed drift."""
     clock_ns: int
-    """ns, the stamping clock at the last flush of the window."""
+    """ns, the timestamp clock at the last flush of the window."""
     system_ns: int
     """ns since the Unix epoch, the system clock read with it."""
     append_ns: int
     """ns since the Unix epoch, log append time of that flush."""
     last_batch: int
-    """Batch counter of that flush, so that the source's next owner can tell a gap; -1: not known."""
+    """Batch counter of that flush, with which the source's next owner detects a gap; -1: not known."""
 
 
 class PairFit(TypedDict):
-    """The clock line of one directed pair."""
+    """The clock model of one directed pair."""
 
     prober: str
     """The NIC that probed."""
@@ -411,41 +409,39 @@ class PairFit(TypedDict):
     drift_ppb: float
     """ppb, rate of the peer's clock minus the prober's."""
     sigma_ns: float
-    """ns, standard error of offset_ns as seen from the samples."""
+    """ns, standard error of offset_ns, estimated from the samples."""
     drift_sigma_ppb: float
-    """ppb, standard error of drift_ppb; 1e6 where the samples give no slope."""
+    """ppb, standard error of drift_ppb; 1e6 if the samples give no slope."""
     rtt_min_ns: float
-    """ns, least round trip without turnaround: |error of offset_ns| cannot exceed half of it."""
+    """ns, minimum round trip without turnaround: |error of offset_ns| cannot exceed half of it."""
     samples: int
     """Samples of the pair in the window."""
     accepted: int
     """Samples that the fit used."""
     margin_ns: float
-    """ns, round trip between the two lines that bound the clouds of both directions: the path's floor plus
-    what queueing this window never got rid of."""
+    """ns, round trip between the two lines that bound the sample clouds of both directions: the path's floor
+    plus the queueing that was present all through the window."""
     noise_ns: float
-    """ns, standard deviation of a one-way reading by its stamps alone, as the pair's own samples show it; 0:
-    not known."""
+    """ns, standard deviation of a one-way reading caused by its timestamps alone, estimated from the pair's
+    samples; 0: not known."""
     forward_after_ns: list[int]
-    """ns after at_ns of the lowest forward readings, as many as some rate near drift_ppb makes the lowest of
-    all: corners of the cloud's lower hull."""
+    """ns after at_ns of the lowest forward readings: vertices of the cloud's lower hull near drift_ppb."""
     forward_delay_ns: list[float]
-    """ns, delay out of these readings by the pair's own line."""
+    """ns, forward delay of these readings by the pair's own clock model."""
     reverse_after_ns: list[int]
-    """ns after at_ns of the lowest reverse readings, chosen likewise."""
+    """ns after at_ns of the lowest reverse readings, selected in the same way."""
     reverse_delay_ns: list[float]
-    """ns, delay back of these readings by the pair's own line."""
+    """ns, reverse delay of these readings by the pair's own clock model."""
 
 
 class ClockFits(TypedDict):
-    """All pairs that one source fitted in one window; sent even when empty, so that the solver knows that the
-    source has nothing more to say. Identity: shard, source, window, part."""
+    """All pairs that one source fitted in one window; published even if empty, so that the solver need not
+    wait. Identity: shard, source, window, part."""
 
     shard: str
     """The shard that solves for these NICs."""
     source: str
-    """What was fitted: 'topic/partition' of the samples, or the NIC where its own agent fits (probes.publish
-    = reduced)."""
+    """'topic/partition' of the samples, or the NIC if its own agent fits (probes.publish = reduced)."""
     window: int
     """Number of the window: its start in log time divided by its length."""
     window_start_ns: int
@@ -453,15 +449,15 @@ class ClockFits(TypedDict):
     window_end_ns: int
     """ns since the Unix epoch in log append time, exclusive."""
     part: int
-    """Which part of this source and window, from 0."""
+    """Number of this record within the source and window, from 0."""
     parts: int
-    """How many parts this source and window has."""
+    """Number of records of the source and window."""
     first_offset: int
     """First offset of the source that this window used; -1: none."""
     next_offset: int
     """One past the last offset that this window used; -1: none."""
     lag_messages: int
-    """Messages of the source that were in the log but not yet read when the window closed; -1: not known."""
+    """Messages of the source that were in the log but unread when the window closed; -1: not known."""
     messages: int
     """Messages read for this window."""
     bytes: int
@@ -469,17 +465,17 @@ class ClockFits(TypedDict):
     samples: int
     """Samples in them."""
     late: int
-    """Messages that came after their window had closed and were counted into this one."""
+    """Messages that arrived after their window had closed and are counted here."""
     rejected: int
     """Messages of this window that could not be read."""
     nics: list[NicWindow]
-    """One element a prober with a batch in the window."""
+    """One element per prober with a batch in the window."""
     pairs: list[PairFit]
-    """One element a pair with at least one accepted sample."""
+    """One element per pair with at least one accepted sample."""
 
 
 class ClockSync(StrEnum):
-    """SYNCED: measured in this window; HOLDOVER: carried on from earlier ones; UNSYNCED: do not use."""
+    """SYNCED: measured in this window; HOLDOVER: extrapolated from earlier windows; UNSYNCED: do not use."""
 
     UNSYNCED = "UNSYNCED"
     HOLDOVER = "HOLDOVER"
@@ -487,10 +483,10 @@ class ClockSync(StrEnum):
 
 
 class ClockEvent(StrEnum):
-    """NEW: first measured in this window, or again after it was not to be used; STEP: its reading stepped
-    against the fleet; RATE_CHANGE: its rate changed faster than its oscillator did before; FALSETICKER: its
-    pairs contradict each other, so that its stamps cannot be right; MERGED: its domain joined another one's
-    timeline."""
+    """NEW: first measured in this window, or again after a time out of use; STEP: the reading stepped against
+    the fleet; RATE_CHANGE: the rate changed faster than the oscillator's history explains; FALSETICKER: its
+    pairs contradict each other, so its timestamps cannot be right; MERGED: its domain joined the timeline of
+    another one."""
 
     NONE = "NONE"
     NEW = "NEW"
@@ -514,7 +510,7 @@ class ClockState(TypedDict):
     bound_ns: float
     """ns; the true error at at_ns is below it 99.9% of the time."""
     state: ClockSync
-    """How far to trust it."""
+    """How far the clock can be trusted."""
     pairs: int
     """Pairs that the solve used for this clock."""
     residual_ns: float
@@ -522,15 +518,14 @@ class ClockState(TypedDict):
     drift_sigma_ppb: float
     """ppb, standard error of drift_ppb."""
     event: ClockEvent
-    """What the window showed of this clock."""
+    """Change of this clock in the window."""
     event_ns: float
-    """ns by which the reading stepped (STEP), the timeline of its domain moved (MERGED), the reading will
-    have moved a second on (RATE_CHANGE, so as many ppb), or the rms of what its pairs contradict
-    (FALSETICKER); 0 else."""
+    """ns: the step of the reading (STEP), the shift of the domain's timeline (MERGED), the change of the
+    reading after one second (RATE_CHANGE, equal to the change in ppb), or the rms contradiction of its pairs
+    (FALSETICKER); else 0."""
     knot_at_ns: int
-    """ns, this clock's own reading at the knot of this window: the window's start, seen from both sides of
-    it. Straight lines from knot to knot are the correction with which the past is timed again; 0: no knot,
-    the line begins anew with at_ns."""
+    """ns, the clock's own reading at the knot of this window: the window's start, estimated from both sides.
+    Straight lines from knot to knot correct past timestamps; 0: no knot, a new line begins at at_ns."""
     knot_offset_ns: float
     """ns; add it to the clock's reading to get fabric time at knot_at_ns."""
     knot_bound_ns: float
@@ -538,7 +533,7 @@ class ClockState(TypedDict):
 
 
 class SourceRange(TypedDict):
-    """What one source contributed."""
+    """The offsets of one source that the window used."""
 
     source: str
     """As in ClockFits."""
@@ -549,19 +544,19 @@ class SourceRange(TypedDict):
 
 
 class SuspectPair(TypedDict):
-    """A pair that contradicts the loops it is part of."""
+    """A pair that contradicts the loops through it."""
 
     prober: str
     """The NIC that probed."""
     peer: str
     """The NIC that answered."""
     asymmetry_ns: float
-    """ns that the pair's offset is off for good by the loops through it: half of what its path out is slower
-    than its path back."""
+    """ns, lasting error of the pair's offset according to the loops through it: half the difference between
+    its forward and reverse delay."""
     sigma_ns: float
     """ns, standard error of asymmetry_ns."""
     weight: float
-    """Share of its vote that the solve left it, 0 to 1."""
+    """Weight of the pair in the solve, 0 to 1."""
 
 
 class ClockOffsets(TypedDict):
@@ -572,9 +567,9 @@ class ClockOffsets(TypedDict):
     window: int
     """Number of the window, as in ClockFits."""
     part: int
-    """Which part, from 0: the key is shard/part."""
+    """Number of this record within the window, from 0; the key is shard/part."""
     parts: int
-    """How many parts this window has."""
+    """Number of records of the window."""
     domain: str
     """Connected part of the mesh: clocks of different domains cannot be compared."""
     window_start_ns: int
@@ -588,12 +583,12 @@ class ClockOffsets(TypedDict):
     clocks: list[ClockState]
     """At most 4,096 elements."""
     source_ranges: list[SourceRange]
-    """The sources of this window, in part 0 only."""
+    """Sources of this window, in part 0 only."""
     reference: str
-    """What fabric time follows: 'ensemble' (all clocks, slewed towards the median of the hosts' system
-    clocks), or the name of the clock chosen."""
+    """Reference of fabric time: 'ensemble' (all clocks, slewed towards the median of the hosts' system
+    clocks), or the name of the chosen clock."""
     suspects: list[SuspectPair]
-    """Pairs of this part whose path looks asymmetric, the worst first, at most 256."""
+    """Pairs of this part with a path that looks asymmetric, the worst first, at most 256."""
 
 
 class ContentionState(StrEnum):
@@ -606,7 +601,7 @@ class ContentionState(StrEnum):
 
 
 class ContentionKind(StrEnum):
-    """Why a queue stands."""
+    """Cause of a persistent queue."""
 
     UNKNOWN = "UNKNOWN"
     COLLISION = "COLLISION"
@@ -620,11 +615,11 @@ class ContendingFlow(TypedDict):
     """A flow that crosses the link."""
 
     flow_id: str
-    """Its id."""
+    """Id of the flow."""
     job: str | None
-    """Its job."""
+    """Job of the flow."""
     tenant: str | None
-    """Whose it is."""
+    """Tenant of the flow."""
     nic: str
     """The NIC that sends it."""
     peer: str
@@ -632,46 +627,46 @@ class ContendingFlow(TypedDict):
     rate_bps: float
     """bit/s as last reported."""
     share: float
-    """Its part of what the reported flows send over this link."""
+    """Share of the reported traffic over this link."""
 
 
 class ContentionWindow(TypedDict):
-    """A time in which a queue stands at one link: opened, updated at most every 250 ms, closed. Identity:
-    window_id, update."""
+    """An interval with a persistent queue on one link: opened, updated at most every 250 ms, closed.
+    Identity: window_id, update."""
 
     window_id: str
     """Shard/link/opened_ns."""
     link: str
-    """The directed link whose sending port queues."""
+    """Directed link with the queue at its sending port."""
     shard: str
-    """Its shard."""
+    """Shard of the link."""
     update: int
     """Counts the records of this window, from 0."""
     state: ContentionState
     """OPENED, UPDATED or CLOSED."""
     kind: ContentionKind
-    """COLLISION: flows meet on a link inside the fabric; INCAST: several senders to one receiver, at its last
-    link, or a link that this holds back; SLOW_SENDER: a flow waits for its own host, at its first link;
-    SLOW_RECEIVER: the receiving host does not take what comes, at its last link; PAUSE_STORM: links stand
-    still because one NIC holds everything back; UNKNOWN: nothing that is reported explains it."""
+    """COLLISION: flows share a link inside the fabric; INCAST: several senders to one receiver, at its last
+    link or at a link that it backs up; SLOW_SENDER: a flow waits for its own host, at its first link;
+    SLOW_RECEIVER: the receiving host does not drain its last link; PAUSE_STORM: one NIC pauses many links;
+    UNKNOWN: no reported flow explains the queue."""
     confidence: float
-    """0 to 1, how much better this kind explains it than the next best."""
+    """0 to 1, margin of this kind over the next best explanation."""
     opened_ns: int
     """ns since the Unix epoch, fabric time."""
     updated_ns: int
-    """ns since the Unix epoch, fabric time: the data up to here is in this record."""
+    """ns since the Unix epoch, fabric time: end of the data in this record."""
     closed_ns: int | None
     """ns since the Unix epoch, fabric time."""
     depth_bytes: float
-    """bytes waiting, mean since the last update; 0 where flows alone tell of it."""
+    """bytes in the queue, mean since the last update; 0 if only flow reports show the contention."""
     depth_peak_bytes: float
     """bytes, deepest since it opened."""
     delay_ns: float
-    """ns that a packet waits there, mean since the last update."""
+    """ns that a packet waits in the queue, mean since the last update."""
     utilisation: float | None
-    """Share of the time that the link was busy, as last told in fabric.queues."""
+    """Share of time that the link was busy, as last published in fabric.queues."""
     over_ns: int
-    """ns since it opened with a queue above the threshold, or with a flow held back."""
+    """ns since it opened with a queue above the threshold, or with a flow limited by an end."""
     over_byte_s: float
     """bytes above the threshold times seconds, since it opened."""
     rate_bps: int
@@ -679,21 +674,19 @@ class ContentionWindow(TypedDict):
     flows: list[ContendingFlow]
     """Heaviest first; at most 64."""
     flows_total: int
-    """Flows that cross it, also those not listed."""
+    """Flows that cross the link, including those not listed."""
     jobs: list[str]
     """Jobs of those flows."""
     links: list[str]
-    """The links that stand still for the same cause, this one among them: of a PAUSE_STORM, or held back by
-    an INCAST."""
+    """Links with the same cause, including this one: paused by a PAUSE_STORM, or backed up by an INCAST."""
     candidates: list[str]
-    """Other links that explain the same delays as well: which of them queues, the probed paths cannot tell.
-    Other links that explain the same delays as well: which of them queues, the probed paths cannot tell."""
+    """Aliased links: the probed paths cannot tell on which of them the queue is."""
     text: str
     """One line for people."""
 
 
 class ReasonKind(StrEnum):
-    """Why a flow is acted on."""
+    """Kind of the reason for an action."""
 
     UNKNOWN = "UNKNOWN"
     DOWN = "DOWN"
@@ -707,65 +700,70 @@ class ReasonKind(StrEnum):
 
 
 class Reason(TypedDict):
-    """What a decision answers."""
+    """The reason of a decision."""
 
     kind: ReasonKind
-    """DOWN, GREY: a link of its path is; HEALED: the path that it had is well again; COLLISION: flows meet on
-    a link of its path; DELAY: it waits for long, on a path that nobody traced; INCAST: senders meet on the
-    last link to its peer; DRAINED: that queue is gone; SLICE: shares of tenants."""
-    id: str
-    """Subject/seq of the LinkHealth, window_id of the ContentionWindow, or the flow_id of a DELAY."""
+    """DOWN, GREY: state of a link of the path; HEALED: the original path has recovered; COLLISION: flows
+    share a link of the path; DELAY: long delay on a path that was never traced; INCAST: senders share the
+    last link to the peer; DRAINED: that queue is gone; SLICE: shares of tenants."""
+    subject: str
+    """Cable, NIC or host of the LinkHealth; link of the ContentionWindow; flow_id of a DELAY; group of a
+    SLICE."""
+    seq: int | None
+    """Seq of the LinkHealth."""
+    window_id: str | None
+    """Window_id of the ContentionWindow."""
 
 
 class Decision(TypedDict):
-    """What one flow is to do, and why. Identity: decision_id. Of one flow the decision with the higher
-    (epoch, seq) counts."""
+    """An action that the policy wants for one flow. Identity: decision_id. The decision with the highest
+    (epoch, seq) of a flow counts."""
 
     decision_id: str
     """Shard/epoch/seq."""
     shard: str
-    """Shard whose policy decided."""
+    """Shard of the policy that decided."""
     epoch: int
     """Grows with each new owner of the shard's policy."""
     seq: int
     """Counts the decisions of an epoch, from 0."""
     at_ns: int
-    """ns since the Unix epoch, fabric time: when it was decided."""
+    """ns since the Unix epoch, fabric time: when the policy decided."""
     host: str
     """The host that controls the flow."""
     action: FlowAction
-    """REROUTE: goes on by another path; RESTORE: goes back to the path that it had; PACE, UNPACE: held to
-    rate_bps, let go; SLICE: its tenant's guarantee and ceiling."""
+    """REROUTE: move to another path; RESTORE: move back to the original path; PACE, UNPACE: limit the rate to
+    rate_bps, lift the limit; SLICE: apply the tenant's guarantee and ceiling."""
     flow_id: str
     """The flow, as in fabric.flows."""
     from_path: int | None
-    """Entropy value (source port) that the flow was known to have; null: not about paths."""
+    """Entropy value (source port) that the flow is known to use; null: the action does not concern paths."""
     to_path: int | None
-    """Entropy value that it is to have; null: not about paths."""
+    """Entropy value that the flow should use; null: the action does not concern paths."""
     rate_bps: int | None
-    """bit/s that it is held to; null: not about rates."""
+    """bit/s to limit the flow to; null: the action does not concern rates."""
     expires_at_ns: int
-    """ns since the Unix epoch, fabric time: not to be applied from then on; of a PACE or SLICE also when it
-    ends."""
+    """ns since the Unix epoch, fabric time: not to be applied from then on; for PACE and SLICE also the end
+    of the lease."""
     reason: Reason
-    """What it answers."""
+    """Reason of the action."""
     config_version: int
-    """Versions of the records of fabric.config in force at the host, added up."""
+    """Sum of the versions of the fabric.config records in force at the host."""
     signature: bytes
-    """Signature of all the rest; may be empty."""
+    """Signature of all other fields; may be empty."""
     text: str
     """One line for people."""
 
 
 class TrueFault(TypedDict):
-    """A fault that was injected."""
+    """An injected fault."""
 
     fault: int
-    """Its number."""
+    """Number of the fault."""
     line: str
-    """Text: the line that it was made from, as in `grey 20% leaf1>spine2`."""
+    """Text of the fault, for example `grey 20% leaf1>spine2`."""
     links: list[str]
-    """The directed links that it touches."""
+    """Directed links that the fault affects."""
     begin_ns: int
     """ns since the Unix epoch, fabric time."""
     end_ns: int | None
@@ -780,17 +778,17 @@ class TrueLink(TypedDict):
     up: bool
     """Whether it carries packets at end_ns."""
     loss_rate: float
-    """Share of packets that a fault takes."""
+    """Share of packets that a fault drops."""
     depth_mean_bytes: float
-    """bytes waiting, mean."""
+    """bytes in the queue, mean."""
     depth_max_bytes: float
-    """bytes waiting, most."""
+    """bytes in the queue, maximum."""
     utilisation: float
-    """Share of the time that it was busy."""
+    """Share of time that the link was busy."""
 
 
 class TrueContention(TypedDict):
-    """A queue that stands, and why."""
+    """A persistent queue and its cause."""
 
     link: str
     """The directed link."""
@@ -799,25 +797,25 @@ class TrueContention(TypedDict):
     begin_ns: int
     """ns since the Unix epoch, fabric time."""
     end_ns: int | None
-    """ns since the Unix epoch, fabric time; null: it stands."""
+    """ns since the Unix epoch, fabric time; null: it persists."""
 
 
 class TrueJob(TypedDict):
     """An iteration of a job that ended."""
 
     job: str
-    """Its name."""
+    """Name of the job."""
     iteration: int
-    """Its number, from 0."""
+    """Number of the iteration, from 0."""
     end_ns: int
     """ns since the Unix epoch, fabric time."""
     time_ns: int
-    """ns that it took."""
+    """ns that the iteration took."""
 
 
 class FabricTruth(TypedDict):
-    """What is really so, of a fleet whose truth is known: the simulated one. Nothing that detects reads it.
-    Identity: shard, start_ns, part."""
+    """Ground truth of a fleet that knows it: the simulated one. No detector reads this record. Identity:
+    shard, start_ns, part."""
 
     shard: str
     """The shard."""
@@ -826,17 +824,17 @@ class FabricTruth(TypedDict):
     end_ns: int
     """ns since the Unix epoch, fabric time."""
     part: int
-    """Which part of this time, from 0."""
+    """Number of this record within the interval, from 0."""
     parts: int
-    """How many parts it has."""
+    """Number of records of the interval."""
     faults: list[TrueFault]
-    """Faults in force at any time within."""
+    """Faults in force at any time within the interval."""
     links: list[TrueLink]
     """Links with traffic or a fault; at most 4,096."""
     contention: list[TrueContention]
-    """Contention of this time."""
+    """Contention within the interval."""
     jobs: list[TrueJob]
-    """Iterations that ended within."""
+    """Iterations that ended within the interval."""
 
 
 class FlowFallbacks(TypedDict):
@@ -845,39 +843,39 @@ class FlowFallbacks(TypedDict):
     flow_id: str
     """The flow."""
     path: int
-    """Entropy value that it had when they were ranked."""
+    """Entropy value of the flow when the paths were ranked."""
     other_paths: list[int]
     """Entropy values of its other living paths, the best first."""
     links: list[str]
-    """Ids of the directed links of the path that it had, out and back."""
+    """Ids of the directed links of the flow's path, forward and reverse."""
     other_links: list[list[str]]
-    """The same of each of the others, in their order."""
+    """Ids of the directed links of each other path, in the order of other_paths."""
     job: str | None
-    """The job that it is of, as far as is known."""
+    """Job of the flow, if known."""
 
 
 class Fallbacks(TypedDict):
-    """Other paths of the flows of one host, the best first, for when a path dies and nobody decides in time.
-    The newest record of a host is whole."""
+    """Ranked other paths of the flows of one host, for local repair when a path dies and no decision comes in
+    time. The newest record of a host is complete."""
 
     host: str
     """The host that controls the flows."""
     shard: str
-    """Shard whose policy ranked them."""
+    """Shard of the policy that ranked them."""
     epoch: int
     """Grows with each new owner of the shard's policy."""
     seq: int
     """Counts the records of a host within an epoch, from 0."""
     at_ns: int
-    """ns since the Unix epoch, fabric time: when it was ranked."""
+    """ns since the Unix epoch, fabric time: when the paths were ranked."""
     config_version: int
-    """Versions of the records of fabric.config in force at the host, added up."""
+    """Sum of the versions of the fabric.config records in force at the host."""
     flows: list[FlowFallbacks]
     """Flows that have another path, the heaviest first; at most 4,096."""
 
 
 class FlowState(StrEnum):
-    """Whether a flow stands."""
+    """Whether a flow is open."""
 
     UNKNOWN = "UNKNOWN"
     OPEN = "OPEN"
@@ -904,7 +902,7 @@ class Flow(TypedDict):
     nic: str
     """The NIC that sends it."""
     peer: str
-    """The NIC that receives it; empty where not known."""
+    """The NIC that receives it; empty if not known."""
     source_address: str
     """IP address of the sender."""
     peer_address: str
@@ -914,59 +912,59 @@ class Flow(TypedDict):
     peer_port: int
     """UDP or TCP destination port."""
     protocol: FlowProtocol
-    """Its transport."""
+    """Transport of the flow."""
     links: list[str]
-    """Ids of the directed links that it takes, where traced with its own ports; empty: not known."""
+    """Ids of the directed links of its route, if traced with its own ports; empty: not known."""
     job: str | None
-    """Name of the job that it belongs to."""
+    """Name of the flow's job."""
     tenant: str | None
-    """Whose it is."""
+    """Tenant of the flow."""
     bytes_total: int
-    """bytes of its frames, headers included, sent since it began."""
+    """bytes of its frames, headers included, sent since the flow began."""
     interval_ns: int
-    """ns that the figures below are of."""
+    """ns, length of the interval of the following figures."""
     bytes: int
-    """bytes of its frames, headers included, sent within the interval; 0 with interval_ns 0 where it was just
-    found and its past is not known."""
+    """bytes of its frames, headers included, sent within the interval; 0 with interval_ns 0 if the flow was
+    just found and its past is not known."""
     rate_bps: float
     """bit/s of its frames within the interval."""
     rtt_ns: int | None
     """ns, the transport's own smoothed round trip."""
     retransmits: int | None
-    """Packets sent again within the interval."""
+    """Packets retransmitted within the interval."""
     busy_share: float | None
-    """Share of the interval that it had something to send."""
+    """Share of the interval in which the flow had data to send."""
     receiver_limited_share: float | None
-    """Share of the interval that the receiver's window held it back."""
+    """Share of the interval in which the receiver's window limited the flow."""
     sender_limited_share: float | None
-    """Share of the interval that the sender itself held it back: its buffer, its pacing, its program."""
+    """Share of the interval in which the sender limited the flow: its buffer, its pacing, its program."""
     rate_limit_bps: int | None
-    """bit/s that it is held to; null: not limited."""
+    """bit/s to which the flow is limited; null: not limited."""
     can: list[str]
-    """What its owner lets be done to it: MOVE, PACE; empty: nothing."""
+    """Actions that its endpoint supports: MOVE, PACE; empty: none."""
 
 
 class FlowReports(TypedDict):
     """Flows of one host: changes at once, everything each second. Identity: host, boot, report."""
 
     host: str
-    """The host that controls these flows, or hosts their sender."""
+    """Host that controls these flows, or that sends them."""
     boot: str
     """The host's boot id."""
     report: int
-    """Grows within a boot, also over restarts of the reporter."""
+    """Grows within a boot, also across restarts of the reporter."""
     shard: str
-    """Its shard."""
+    """Shard of the host."""
     system_ns: int
     """ns since the Unix epoch on the host's system clock."""
     whole: bool
-    """Whether every open flow of the host is in it; else only those that changed."""
+    """Whether the report contains every open flow of the host; else only those that changed."""
     flows: list[Flow]
     """The flows; at most 4,096."""
 
 
 class FlowLeg(StrEnum):
-    """Which packets of a flow go this way."""
+    """Packets of a flow that take the route."""
 
     UNKNOWN = "UNKNOWN"
     DATA = "DATA"
@@ -974,11 +972,11 @@ class FlowLeg(StrEnum):
 
 
 class FlowRoute(TypedDict):
-    """The way of one pair of ports, in one direction."""
+    """The route of one port pair in one direction."""
 
     leg: FlowLeg
-    """DATA: flows that this NIC sends, from `port` to the peer's `peer_port`; ACK: what this NIC answers to
-    flows that the peer sends, from its own `peer_port` to the peer's `port`."""
+    """DATA: flows that this NIC sends, from port `path` to the peer's `peer_port`; ACK: this NIC's answers to
+    flows of the peer, from its own `peer_port` to the peer's port `path`."""
     path: int
     """Source port of the flow: the entropy value of its path."""
     peer_port: int
@@ -988,29 +986,29 @@ class FlowRoute(TypedDict):
     complete: bool
     """Whether the links lead from one NIC to the other without a gap."""
     since_ns: int
-    """ns since the Unix epoch on the host's system clock: first seen to go this way."""
+    """ns since the Unix epoch on the host's system clock: first seen on this route."""
     protocol: FlowProtocol
-    """Of the packets that were traced: TCP, or UDP, which RoCEv2 is too; most switches hash it."""
+    """Transport of the traced packets: TCP, or UDP, which includes RoCEv2; most switches hash it."""
 
 
 class FlowRoutes(TypedDict):
-    """The links that one NIC's packets to one other NIC take for flows, per flow ports, as this NIC's host
-    traced them. Identity: nic, peer; the newest record is whole."""
+    """The routes of flow packets from one NIC to another, per port pair, as this NIC's host traced them.
+    Identity: nic, peer; the newest record is complete."""
 
     nic: str
-    """The NIC that traced, where every way here begins."""
+    """The NIC that traced, at the start of every route."""
     peer: str
-    """The NIC where every way here ends."""
+    """The NIC at the end of every route."""
     shard: str
     """Shard of the tracing NIC."""
     traced_ns: int
     """ns since the Unix epoch on the host's system clock: when this record was made."""
     routes: list[FlowRoute]
-    """One element a pair of ports and leg; at most 4,096."""
+    """One element per port pair and leg; at most 4,096."""
 
 
 class EvidenceKind(StrEnum):
-    """What kind of evidence a LinkEvent is."""
+    """Kind of evidence of a LinkEvent."""
 
     UNKNOWN = "UNKNOWN"
     PROBE = "PROBE"
@@ -1024,78 +1022,78 @@ class PathEvidence(TypedDict):
     """Losses and answers of one peer and path."""
 
     peer: str
-    """The NIC that was asked."""
+    """The NIC that was probed."""
     path: int
     """Entropy value."""
     lost: int
-    """Requests told lost within the interval, each once in a run: overdue without a reply, and gone from the
-    host."""
+    """Requests declared lost within the interval, each once in a run: overdue without a reply, and sent by
+    the host."""
     answered: int
     """Requests answered within the interval, each once in a run."""
     late: int
-    """Of `answered`, those that had been told lost, in this event or an earlier one: lost - late is what
-    stayed lost."""
+    """Spurious losses: of `answered`, those declared lost in this event or an earlier one; lost - late remain
+    lost."""
     delayed: int
-    """Answers that the network itself took longer over than 4 x its p99, the peer's turnaround taken off, and
-    that were told lost before they came or would have been, had such an answer not just made the path
-    patient; who is late in `late` and not here had a late peer."""
+    """Answers that took the network, without the peer's turnaround, longer than 4 x its p99, and that were
+    declared lost before they came, or would have been without the timeout backoff of such an answer. An
+    answer that is in `late` and not here had a late peer."""
     loss_streak: int
-    """Requests told lost, and not answered since, that were sent after the newest answered one; 0: none."""
+    """Requests declared lost and not answered since that were sent after the newest answered one; 0: none."""
     first_lost_age_ns: int
-    """ns before clock_ns that the first of those in a row was sent; -1: none."""
+    """ns before clock_ns at which the first request of the loss streak was sent; -1: none."""
     last_lost_age_ns: int
-    """ns before clock_ns that the newest lost one was sent; -1: none."""
+    """ns before clock_ns at which the newest lost request was sent; -1: none."""
     answered_age_ns: int
-    """ns before clock_ns that the newest answered one was sent; -1: none in this run."""
+    """ns before clock_ns at which the newest answered request was sent; -1: none in this run."""
     arrived_age_ns: int
-    """ns before clock_ns that the newest answer arrived, to whichever request; -1: none in this run."""
+    """ns before clock_ns at which the newest answer arrived, to any request; -1: none in this run."""
     timeout_ns: int
-    """ns after which a request of this path is lost now, if its peer has answered a later one: 4 x the p99 of
-    what the network takes of a round trip, within limits, or twice what an answer took that the network held
-    up within the last half second, 50 ms at most."""
+    """ns after which a request of this path counts as lost now, if its peer has answered a later one: 4 x the
+    p99 of the network's share of a round trip, within limits, or twice the time of an answer that the network
+    delayed within the last half second, at most 50 ms."""
 
 
 class CounterDelta(TypedDict):
     """A counter of the NIC's port that changed."""
 
     name: str
-    """The counter's name, as the kernel or the driver gives it."""
+    """Name of the counter, as the kernel or the driver gives it."""
     delta: int
-    """How much it grew within the interval."""
+    """Increase within the interval."""
     total: int
-    """What it reads now."""
+    """Present value."""
 
 
 class LinkEvent(TypedDict):
-    """Evidence about links from one host, sent at once. Identity: nic, run, event."""
+    """Evidence about links from one host, published at once. Identity: nic, run, event."""
 
     nic: str
-    """The NIC that saw it."""
+    """The NIC that observed it."""
     shard: str
-    """Its shard."""
+    """Shard of the NIC."""
     run: int
     """Random id of the prober process."""
     event: int
-    """Counts up within a run: a gap means a lost message."""
+    """Grows by one within a run; a gap means a lost message."""
     kind: EvidenceKind
-    """PROBE: requests without a reply, and the answers beside them; CARRIER, SPEED: the NIC's own port;
+    """PROBE: requests without a reply, with the answers on other paths; CARRIER, SPEED: the NIC's own port;
     COUNTERS: error counters of that port that grew; VERBS: an event of the RDMA device."""
     clock_ns: int
-    """ns, the NIC's stamping clock at the event; ages count back from here."""
+    """ns, the NIC's timestamp clock at the event; ages count back from it."""
     system_ns: int
     """ns since the Unix epoch on the host's system clock, read together with clock_ns."""
     interval_ns: int
-    """ns before clock_ns that counts here are of."""
+    """ns before clock_ns that the counts cover."""
     trouble: list[str]
-    """The agent's own trouble within the interval. STARVED: its thread, or an answer of it, came late by
-    late_ns: what its peers lost to it then is no evidence, while its own verdicts stand, since the kernel
-    stamps and all that had come was read before; LOCAL_QUEUE: packets waited in the host's own queue, time-
-    outs begin behind it; LOCAL_DROP: requests never left the host, and are not counted; RX_OVERFLOW: its
-    sockets overflowed, its losses and its peers' to it are no evidence; CAPPED: its rate cap held probes or
-    answers back."""
+    """Problems of the agent itself within the interval. STARVED: its thread, or an answer of it, was late by
+    late_ns; losses of its peers towards it are then no evidence, its own verdicts remain valid, since the
+    kernel takes the timestamps and all received packets were read first. LOCAL_QUEUE: packets waited in the
+    host's own queue, and time-outs begin after it. LOCAL_DROP: requests never left the host, and are not
+    counted. RX_OVERFLOW: its sockets overflowed; its losses and those of its peers towards it are no
+    evidence. CAPPED: its rate cap delayed probes or answers."""
     late_ns: int
-    """ns, longest that the prober's thread, or an answer of it, came later than meant within the interval; 0:
-    never by much."""
+    """ns, longest lateness of the prober's thread, or of an answer of it, within the interval; 0:
+    negligible."""
     paths: list[PathEvidence]
     """PROBE: paths with a loss or an answer within the interval; at most 4,096."""
     carrier: bool | None
@@ -1103,13 +1101,13 @@ class LinkEvent(TypedDict):
     speed_bps: int | None
     """SPEED: bit/s of the port now."""
     counters: list[CounterDelta]
-    """COUNTERS: what grew."""
+    """COUNTERS: counters that grew."""
     verbs: str | None
     """VERBS: name of the event."""
 
 
 class HealthKind(StrEnum):
-    """What a LinkHealth is about."""
+    """Kind of the subject of a LinkHealth."""
 
     UNKNOWN = "UNKNOWN"
     LINK = "LINK"
@@ -1128,7 +1126,7 @@ class LinkState(StrEnum):
 
 
 class DetectedBy(StrEnum):
-    """Evidence that decided a state."""
+    """Kind of the decisive evidence."""
 
     UNKNOWN = "UNKNOWN"
     PROBES = "PROBES"
@@ -1143,28 +1141,28 @@ class LinkHealth(TypedDict):
     10 s. Identity: subject, seq."""
 
     subject: str
-    """The cable's id (its two ends, sorted); for a host or NIC that is gone, host/... of it as kind says."""
+    """The cable's id (its two ends, sorted), or the NIC or host that is unreachable."""
     kind: HealthKind
-    """LINK: a cable between two ports; NIC: a NIC that no path reaches; HOST: a host all of whose NICs no
-    path reaches."""
+    """LINK: a cable between two ports; NIC: a NIC that no path reaches; HOST: a host without a reachable
+    NIC."""
     shard: str
-    """Shard that judged it."""
+    """Shard that evaluated it."""
     seq: int
-    """Counts the subject's changes of state, over workers' restarts."""
+    """Number of the subject's state change, continued across restarts of workers."""
     state: LinkState
-    """UP; GREY: a part of the packets is lost; FLAPPING: down more often within the past hour than the
-    threshold says, up now; DOWN."""
+    """UP; GREY: a share of the packets is lost; FLAPPING: up now, but down more often within the past hour
+    than the threshold allows; DOWN."""
     before: str
     """The state before this one, by its symbol."""
     links: list[str]
-    """The directed links concerned: both of a cable, or the one that loses."""
+    """Directed links concerned: both of a cable, or the one with losses."""
     candidates: list[str]
-    """Other subjects that explain the same evidence equally well: which of them it is cannot be told from the
-    paths there are."""
+    """Aliased subjects: they explain the same evidence equally well, and the present paths cannot separate
+    them."""
     since_ns: int
-    """ns since the Unix epoch, fabric time: when this state began, as the evidence dates it."""
+    """ns since the Unix epoch, fabric time: when this state began, according to the evidence."""
     evaluated_ns: int
-    """ns since the Unix epoch, fabric time: append time of the evidence that decided."""
+    """ns since the Unix epoch, fabric time: append time of the decisive evidence."""
     loss_rate: float | None
     """GREY: share of packets lost."""
     loss_rate_low: float | None
@@ -1174,30 +1172,30 @@ class LinkHealth(TypedDict):
     flaps_hour: int
     """Times that it went down within the past hour."""
     flaps_total: int
-    """Times that it went down since it is known."""
+    """Times that it went down since it was first seen."""
     flap_ns: list[int]
     """ns since the Unix epoch, fabric time: when it went down, within the past hour, at most 4,096, oldest
     first."""
     detected_by: DetectedBy
-    """PROBES: paths that cross it; CARRIER, COUNTERS, VERBS: what a host's own port says; SILENCE: nothing
-    heard any more."""
+    """PROBES: paths that cross the subject; CARRIER, COUNTERS, VERBS: reports of a host's own port; SILENCE:
+    no message arrives any more."""
     paths_dead: int
-    """Paths that cross it and are dead."""
+    """Dead paths that cross it."""
     paths_living: int
-    """Paths that cross it and live."""
+    """Living paths that cross it."""
     probers: int
-    """NICs whose evidence counted."""
+    """NICs with evidence that counted."""
     evidence_source: str
-    """Topic/partition of the evidence that had been taken when this was judged."""
+    """Topic/partition of the evidence that had been processed when this was evaluated."""
     evidence_offset: int
-    """Offset of the newest evidence that had been taken when this was judged: what comes before it is in this
-    state already, so that a replay counts nothing twice; -1: none."""
+    """Offset of the newest evidence that had been processed when this was evaluated. Earlier evidence is part
+    of this state, so a replay counts nothing twice; -1: none."""
     text: str
-    """One line for people: what, since when, by which evidence."""
+    """One line for people: state, since when, by which evidence."""
 
 
 class LinkQueue(TypedDict):
-    """One directed link. What waits at its sending port."""
+    """One directed link and the queue at its sending port."""
 
     link: str
     """Node:port>node:port."""
@@ -1210,18 +1208,18 @@ class LinkQueue(TypedDict):
     bound_bytes: float
     """bytes: the error of a slot's depth is below it 95% of the time."""
     utilisation: float | None
-    """Share of the time that the link is busy."""
+    """Share of time that the link is busy."""
     utilisation_bound: float | None
     """The error of utilisation is below it 95% of the time."""
     from_flows: bool
-    """Whether utilisation comes from flow reports (else from how often probes find the link busy)."""
+    """Whether utilisation comes from flow reports; else from the share of probes that find the link busy."""
     samples: int
     """Probes that crossed it in the window."""
     group: int
-    """0: told apart from all others; links of one part with the same number above 0 are crossed by the same
-    paths and only their sum is known."""
+    """0: separated from all other links; links of one part with the same number above 0 are aliased, and only
+    their sum is known."""
     slot: list[int]
-    """Slots with a depth above nothing, ascending."""
+    """Slots with a depth above 0, ascending."""
     depth_bytes: list[float]
     """bytes, depth of each of those slots."""
 
@@ -1232,11 +1230,11 @@ class LinkQueues(TypedDict):
     shard: str
     """The shard."""
     window: int
-    """Number of the window: window_start_ns over its length."""
+    """Number of the window: window_start_ns divided by its length."""
     part: int
-    """Which part of this window, from 0."""
+    """Number of this record within the window, from 0."""
     parts: int
-    """How many parts it has."""
+    """Number of records of the window."""
     window_start_ns: int
     """ns since the Unix epoch, fabric time."""
     slot_ns: int
@@ -1254,7 +1252,7 @@ class LinkQueues(TypedDict):
 
 
 class Stamp(StrEnum):
-    """Where t1 to t4 are taken."""
+    """Where timestamps are taken."""
 
     UNKNOWN = "UNKNOWN"
     HARDWARE = "HARDWARE"
@@ -1263,7 +1261,7 @@ class Stamp(StrEnum):
 
 
 class GidKind(StrEnum):
-    """The network beneath."""
+    """Network of a port."""
 
     UNKNOWN = "UNKNOWN"
     ROCE_V2 = "ROCE_V2"
@@ -1272,10 +1270,11 @@ class GidKind(StrEnum):
 
 
 class UdAddress(TypedDict):
-    """Where a NIC answers probes on UD queue pairs. Their Q_Key follows from the fleet's probe key."""
+    """The address of a NIC that answers probes on UD queue pairs. The Q_Key follows from the fleet's probe
+    key."""
 
     kind: GidKind
-    """The network beneath: only NICs of one kind reach each other."""
+    """Network of the port; only NICs of the same kind reach each other."""
     gid: str
     """GID, 32 hexadecimal digits."""
     lid: int
@@ -1287,57 +1286,57 @@ class UdAddress(TypedDict):
 
 
 class Nic(TypedDict):
-    """One NIC of the fleet, as its own prober announces it. Announced again when anything changes and at
-    least every 30 s."""
+    """One NIC of the fleet, announced by its own prober after each change and at least every 30 s."""
 
     nic: str
-    """Host/device, the NIC's name everywhere."""
+    """Host/device, the name of the NIC in all topics."""
     host: str
-    """The host's name."""
+    """Name of the host."""
     device: str
-    """The device's name on that host: an interface or an RDMA device."""
+    """Name of the device on that host: an interface or an RDMA device."""
     shard: str
     """The shard that solves for this NIC."""
     rail: int | None
-    """Rail number; null where there are no rails."""
+    """Rail number; null if there are no rails."""
     rack: str | None
-    """Rack name; null where not known."""
+    """Rack name; null if not known."""
     addresses: list[str]
     """IP addresses that answer probes, best first."""
     probe_port: int
-    """UDP port that answers probes, 4791 where queue pairs answer; 0: this NIC answers none."""
+    """UDP port that answers probes, 4791 for queue pairs; 0: this NIC answers none."""
     clock: str
-    """The clock that stamps this NIC: host/ptp0 for hardware, host/system for the kernel's and user space's,
-    host/device for completion stamps; NICs of one clock share one offset."""
+    """Clock of this NIC's timestamps: host/ptp0 for hardware, host/system for the kernel and user space,
+    host/device for completion timestamps; NICs with the same clock share one offset."""
     stamp: Stamp
-    """Where t1 to t4 are taken."""
+    """Where t1 to t4 are taken: by the hardware, the kernel or in user space."""
     speed_bps: int | None
-    """bit/s of the port; null where the device does not say."""
+    """bit/s of the port; null if the device does not report it."""
     mtu_bytes: int | None
-    """bytes; null where the device does not say."""
+    """bytes; null if the device does not report it."""
     run: int
-    """Random id of the prober process that announces."""
+    """Random id of the prober process that announces it."""
     since_ns: int
     """ns since the Unix epoch on the host's system clock: start of that process."""
     announced_ns: int
     """ns since the Unix epoch on the host's system clock: this announcement."""
     capabilities: list[str]
-    """What else this agent can do, by name."""
+    """Further abilities of this agent, by name."""
     path_ports: list[int]
-    """UDP source ports of this NIC's own probes, path by path: its peers trace their answers to them."""
+    """UDP source ports of this NIC's own probes, path by path; its peers trace their answers to these ports.
+    UDP source ports of this NIC's own probes, path by path; its peers trace their answers to these ports."""
     first_hop: str | None
-    """Address from which the first router answers this NIC's traces: peers name the last link by it; null
-    where not known."""
+    """Address from which the first router answers this NIC's traces; peers name the last link by it; null if
+    not known."""
     slot_ns: int
-    """ns from one waking of the prober in which it sends to the next, on average: what turns are planned for;
-    0: it takes no turns."""
+    """ns between two slots of the prober on average, as planned in probe schedules; 0: it follows no
+    schedule."""
     slot_probes: int
-    """Paths that it probes in one such waking."""
+    """Paths that it probes in one slot."""
     ud: UdAddress | None
-    """Where this NIC answers probes on UD queue pairs; null where it does not."""
+    """Address for probes on UD queue pairs; null if it answers none."""
     stamp_error_ns: int
-    """ns by which stamps may be off the wire, all the same way: the least that user space was seen to take
-    from a packet's stamp until it learned of its sending, or a tick of the NIC's clock; 0: not told."""
+    """ns, constant error of the timestamps against the wire: the minimum time seen between a packet's
+    timestamp and its completion in user space, or a tick of the NIC's clock; 0: not known."""
 
 
 class PathDelay(TypedDict):
@@ -1349,31 +1348,31 @@ class PathDelay(TypedDict):
     path: int
     """Entropy value: UDP source port, or path index."""
     count: int
-    """Samples with all four stamps."""
+    """Samples with all four timestamps."""
     lost: int
     """Requests without a reply."""
     no_t3: int
-    """Replies without their follow-up stamp."""
+    """Replies without their follow-up timestamp."""
     forward_min_ns: float | None
-    """ns, least one-way delay prober to peer."""
+    """ns, minimum one-way delay prober to peer."""
     forward_p50_ns: float | None
     """ns, median one-way delay prober to peer."""
     forward_p99_ns: float | None
     """ns, 99th percentile one-way delay prober to peer."""
     reverse_min_ns: float | None
-    """ns, least one-way delay peer to prober."""
+    """ns, minimum one-way delay peer to prober."""
     reverse_p50_ns: float | None
     """ns, median one-way delay peer to prober."""
     reverse_p99_ns: float | None
     """ns, 99th percentile one-way delay peer to prober."""
     rtt_min_ns: float | None
-    """ns, least round trip without turnaround; needs no clock; null without samples."""
+    """ns, minimum round trip without turnaround; needs no clock; null without samples."""
     rtt_p50_ns: float | None
     """ns, median round trip without turnaround."""
     rtt_p99_ns: float | None
     """ns, 99th percentile round trip without turnaround."""
     bound_ns: float | None
-    """ns, error bound of every one-way figure here: the two clocks' bounds added."""
+    """ns, error bound of every one-way figure here: the sum of the two clocks' bounds."""
     forward_bucket: list[int]
     """Histogram of forward delays: bucket numbers, ascending (native.core.bucket_of)."""
     forward_bucket_count: list[int]
@@ -1385,30 +1384,30 @@ class PathDelay(TypedDict):
 
 
 class PathDelays(TypedDict):
-    """One NIC's delays of one window, per peer and path. Identity: nic, window, part."""
+    """One NIC's delays in one window, per peer and path. Identity: nic, window, part."""
 
     nic: str
     """The prober."""
     shard: str
-    """Its shard."""
+    """Shard of the prober."""
     window: int
     """Number of the window, as in ClockFits."""
     part: int
-    """Which part of this NIC and window, from 0."""
+    """Number of this record within the NIC and window, from 0."""
     parts: int
-    """How many parts this NIC and window has."""
+    """Number of records of the NIC and window."""
     window_start_ns: int
     """ns since the Unix epoch, fabric time."""
     window_end_ns: int
     """ns since the Unix epoch, fabric time."""
     state: ClockSync
-    """How far the prober's own clock can be trusted; a path's one-way figures also need the peer's."""
+    """How far the prober's own clock can be trusted; one-way figures also need the peer's clock."""
     paths: list[PathDelay]
-    """One element a peer and path with a request in the window; at most 4,096."""
+    """One element per peer and path with a request in the window; at most 4,096."""
 
 
 class Leg(StrEnum):
-    """Which packets go this way."""
+    """Packets that take the route."""
 
     UNKNOWN = "UNKNOWN"
     REQUEST = "REQUEST"
@@ -1416,7 +1415,7 @@ class Leg(StrEnum):
 
 
 class PathSource(StrEnum):
-    """Where a path's links are known from."""
+    """Source of a route."""
 
     UNKNOWN = "UNKNOWN"
     TRACED = "TRACED"
@@ -1425,7 +1424,7 @@ class PathSource(StrEnum):
 
 
 class PathMap(TypedDict):
-    """One path, from end to end."""
+    """One route, from end to end."""
 
     path: int
     """Entropy value of the probe: the UDP source port of the prober's requests, or the path index."""
@@ -1433,28 +1432,28 @@ class PathMap(TypedDict):
     """REQUEST: this NIC's own probes, from port `path` to the peer's probe port; ANSWER: this NIC's answers
     to the peer's probes, from its probe port to the peer's port `path`."""
     links: list[str]
-    """Ids of the directed links in order, node:port>node:port; empty where nothing is known."""
+    """Ids of the directed links in order, node:port>node:port; empty if nothing is known."""
     found: PathSource
-    """TRACED: from hops that answered; TOPOLOGY: as the topology file says, nothing traced; FILLED: traced,
-    and the hops that stayed silent as the topology file says."""
+    """TRACED: from hops that answered; TOPOLOGY: from the topology file, nothing was traced; FILLED: traced,
+    with silent hops taken from the topology file."""
     complete: bool
     """Whether the links lead from one NIC to the other without a gap."""
     since_ns: int
-    """ns since the Unix epoch on the host's system clock: first seen to go this way."""
+    """ns since the Unix epoch on the host's system clock: first seen on this route."""
     changes: int
-    """Times that this path was seen to move since the prober began."""
+    """Route changes of this path since the prober began."""
     contradiction: str | None
-    """What the topology file says otherwise; null where it agrees or there is none."""
+    """Contradiction between the trace and the topology file; null if they agree or there is no file."""
 
 
 class PathMaps(TypedDict):
-    """The links that one NIC's packets take to one other NIC, per entropy value, as this NIC traced them.
-    Identity: nic, peer; the newest record is whole."""
+    """The routes of one NIC's packets to one other NIC, per entropy value, as this NIC traced them. Identity:
+    nic, peer; the newest record is complete."""
 
     nic: str
-    """The NIC that traced, where every path here begins."""
+    """The NIC that traced, at the start of every route."""
     peer: str
-    """The NIC where every path here ends."""
+    """The NIC at the end of every route."""
     shard: str
     """Shard of the tracing NIC."""
     run: int
@@ -1462,106 +1461,107 @@ class PathMaps(TypedDict):
     traced_ns: int
     """ns since the Unix epoch on the host's system clock: when this record was made."""
     paths: list[PathMap]
-    """One element an entropy value and leg; at most 4,096."""
+    """One element per entropy value and leg; at most 4,096."""
 
 
 class PathQueueing(TypedDict):
-    """Delays above the path's floor in short slots, of the NICs of one source: what queue inference eats.
+    """Delays above the path's floor in short slots, for the NICs of one source: the input of queue inference.
     Identity: shard, source, part, first_offset."""
 
     shard: str
     """The shard of these NICs."""
     source: str
-    """Topic/partition that the samples came from."""
+    """Topic/partition of the samples."""
     first_offset: int
     """First offset of the source that counts here."""
     next_offset: int
     """Offset after the last that counts here."""
     part: int
-    """Which part of this source and range, from 0."""
+    """Number of this record within the source and range, from 0."""
     parts: int
-    """How many parts it has."""
+    """Number of records of the source and range."""
     start_ns: int
-    """ns since the Unix epoch, fabric time: where slot 0 begins, a multiple of slot_ns."""
+    """ns since the Unix epoch, fabric time: begin of slot 0, a multiple of slot_ns."""
     slot_ns: int
     """ns in a slot."""
     complete_ns: int
-    """ns since the Unix epoch, fabric time: up to here every sample of this source is in this or an earlier
-    record, but for stragglers."""
+    """ns since the Unix epoch, fabric time: all earlier samples of this source are in this or an earlier
+    record, except for stragglers."""
     synced: bool
-    """Whether all clocks are SYNCED or in HOLDOVER; otherwise floors are of this run's own and absolute
-    delays are not to be trusted."""
+    """Whether all clocks are SYNCED or in HOLDOVER; otherwise floors belong to this run only and absolute
+    delays are not valid."""
     nics: list[str]
-    """NICs named here: the numbers below count from 0 in this table."""
+    """NICs of this record; the following numbers are indices into this table."""
     nic: list[int]
-    """The prober of each row; a row is one path, one way; at most 4,096 rows."""
+    """The prober of each row; a row is one path in one direction; at most 4,096 rows."""
     peer: list[int]
-    """The NIC that answered, of each row."""
+    """The NIC that answered, per row."""
     path: list[int]
-    """Entropy value of each row."""
+    """Entropy value, per row."""
     direction: list[int]
-    """1: prober to peer; 2: the answers; 3: the round trip, where one of the two clocks is not known."""
+    """1: prober to peer; 2: peer to prober; 3: round trip, if one of the two clocks is not known."""
     floor_ns: list[float]
-    """ns, delay of each row without a queue, as known now."""
+    """ns, delay without a queue as known now, per row."""
     noise_ns: list[float]
-    """ns, standard deviation of one delay's error by stamps and clocks, of each row."""
+    """ns, standard deviation of one delay's error from timestamps and clocks, per row."""
     singles: list[int]
-    """Samples of each row that were not sent right behind another of ours: those that may tell how often a
-    link is busy."""
+    """Samples per row that were not sent directly behind another probe; they show how often a link is busy.
+    Samples per row that were not sent directly behind another probe; they show how often a link is busy."""
     idle: list[int]
-    """Of the singles, those that met no queue, within three standard deviations of the noise."""
+    """Singles that met no queue, within three standard deviations of the noise."""
     lost: list[int]
-    """Requests without a reply, in rows of way 1 and 3."""
+    """Requests without a reply, in rows of direction 1 and 3."""
     cells: list[int]
-    """Slots with samples of each row: so many of the following belong to it, row after row."""
+    """Slots with samples, per row: as many of the following elements belong to the row."""
     slot: list[int]
-    """Slot of each cell, ascending within a row, from start_ns, by when a packet set out this way."""
+    """Slot of each cell from start_ns, ascending within a row, by the time at which a packet started in this
+    direction."""
     count: list[int]
-    """Samples of each cell."""
+    """Samples per cell."""
     min_ns: list[float]
-    """ns above the floor, least of each cell."""
+    """ns above the floor, minimum per cell."""
     mean_ns: list[float]
-    """ns above the floor, mean of each cell."""
+    """ns above the floor, mean per cell."""
     at_ns: list[int]
-    """ns after its slot's begin, mean of when each cell's packets set out; none where the writer does not
-    say."""
+    """ns after the slot's begin, mean start time of each cell's packets; empty if the writer does not provide
+    it."""
 
 
 class PathStatus(TypedDict):
-    """One path of its probes."""
+    """The status of one path."""
 
     peer: str
-    """The NIC that is asked."""
+    """The NIC that is probed."""
     path: int
     """Entropy value (source port)."""
     dead: bool
-    """Whether the prober declares it dead: several requests in a row without an answer."""
+    """Whether the prober declares it dead: several consecutive requests without an answer."""
     loss_streak: int
     """Requests lost since the last answer."""
     answered_age_ns: int | None
-    """ns since the last request that was answered left; null: none was."""
+    """ns since the last answered request was sent; null: none."""
     first_lost_age_ns: int | None
-    """ns since the first of those that were lost left; null: none is."""
+    """ns since the first request of the loss streak was sent; null: none."""
     last_lost_age_ns: int | None
-    """ns since the last of those that were lost left; null: none is."""
+    """ns since the last request of the loss streak was sent; null: none."""
     links: list[str]
-    """Ids of the directed links on its way out; empty: not traced."""
+    """Ids of the directed links of its forward route; empty: not traced."""
     back_links: list[str]
-    """Ids of the directed links on its way back; empty: not known here."""
+    """Ids of the directed links of its reverse route; empty: not known here."""
 
 
 class PathStatusReport(TypedDict):
-    """What a host's prober tells the host's actuator at once, over a local socket: paths that it declares
-    dead, and those that live. The newest word of a path counts."""
+    """Dead and living paths of a host's prober, sent to the host's actuator at once over a local socket. The
+    newest status of a path counts."""
 
     nic: str
     """The prober, host/device."""
     run: int
     """Random id of this prober process."""
     monotonic_ns: int
-    """CLOCK_MONOTONIC of the host, ns: when it was told."""
+    """ns, CLOCK_MONOTONIC of the host when the report was made."""
     paths: list[PathStatus]
-    """Paths of which there is something to say; at most 4,096."""
+    """Paths with a new status; at most 4,096."""
 
 
 class SuppressedAction(TypedDict):
@@ -1572,52 +1572,52 @@ class SuppressedAction(TypedDict):
     action: str
     """As in Decision.action."""
     cause: str
-    """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH: nowhere
-    to go; COOL_DOWN, WAITING: later again; NOT_MOVABLE: its owner does not let it."""
-    reason: str
-    """What called for it, as Decision.reason.id."""
+    """PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE: the limits; NO_LIVING_PATH, NO_BETTER_PATH: no path
+    to move to; COOL_DOWN, WAITING: to be retried later; NOT_MOVABLE: the endpoint does not support moves."""
+    reason: Reason
+    """Reason of the action, as in Decision.reason."""
 
 
 class PolicyCycle(TypedDict):
-    """One look at everything."""
+    """One policy cycle."""
 
     now_ns: int
-    """ns since the Unix epoch, fabric time, that it decided by."""
+    """ns since the Unix epoch, fabric time: the cycle's time."""
     flows_ns: int
-    """Append time, ns, up to which flow reports counted."""
+    """ns, log append time up to which flow reports counted."""
     positions: list[int]
-    """Offset of each input up to which it had read, exclusive; in the first round whole, then as the
-    difference to the round before; empty: no difference."""
+    """Offset of each input up to which it had been read, exclusive: absolute in the first cycle, then the
+    difference to the cycle before; empty: no difference."""
     decisions: int
     """Decisions made."""
     suppressed: list[SuppressedAction] | None
-    """What was held back; null: as in the round before."""
+    """Suppressed actions; null: as in the cycle before."""
 
 
 class PolicyCycles(TypedDict):
-    """What a shard's policy had read when it decided, round by round: with it the log gives the same
-    decisions again. Also what it held back. Identity: shard, epoch, first_round."""
+    """The inputs of a shard's policy cycles, from which the log reproduces the same decisions, and the
+    actions that were suppressed. Identity: shard, epoch, first_cycle."""
 
     shard: str
-    """Shard whose policy it is."""
+    """Shard of the policy."""
     epoch: int
     """Grows with each new owner of the shard's policy."""
     first_cycle: int
-    """Number of the first round here, from 0 within an epoch."""
+    """Number of the first cycle here, from 0 within an epoch."""
     at_ns: int
-    """ns since the Unix epoch, fabric time: the last round here."""
+    """ns since the Unix epoch, fabric time: the last cycle here."""
     inputs: list[str]
     """Topic/partition of each input, in the order of `positions`."""
     flows: int
-    """Flows that it knew in the last round."""
+    """Flows known in the last cycle."""
     movable: int
-    """Of these, flows whose other ways it knew and whose owner lets them move."""
+    """Flows with other known paths and an endpoint that supports moves."""
     cycles: list[PolicyCycle]
-    """Rounds in order; at most 4,096."""
+    """Cycles in order; at most 4,096."""
 
 
 class PathSamples(TypedDict):
-    """Samples of one peer, path and spacing. The four long arrays have one element a sample."""
+    """Samples of one peer, path and spacing. The four long arrays have one element per sample."""
 
     peer: str
     """The NIC that answered, host/device."""
@@ -1627,71 +1627,71 @@ class PathSamples(TypedDict):
     """ns; above 0: samples 2k and 2k+1 are a coded pair sent this far apart; 0: single probes, and halves of
     pairs that lost the other half."""
     sent: list[int]
-    """ns, t1 on the prober's clock: the first absolute, each next one as the difference to its predecessor.
-    ns, t1 on the prober's clock: the first absolute, each next one as the difference to its predecessor."""
+    """ns, t1 on the prober's clock: the first is absolute, each other one the difference to its predecessor.
+    ns, t1 on the prober's clock: the first is absolute, each other one the difference to its predecessor."""
     forward: list[int]
-    """ns, t2 - t1: delay out, plus the peer's clock minus the prober's."""
+    """ns, t2 - t1: forward delay plus the peer's clock minus the prober's."""
     turnaround: list[int]
     """ns, t3 - t2 on the peer's clock."""
     reverse: list[int]
-    """ns, t4 - t3: delay back, minus that same clock difference."""
+    """ns, t4 - t3: reverse delay minus that clock difference."""
     lost: int
     """Requests of this interval without a reply."""
     no_t3: int
-    """Replies whose follow-up stamp never came; never a loss of the path."""
+    """Replies without their follow-up timestamp; never a loss of the path."""
 
 
 class ProbeBatch(TypedDict):
     """One NIC's probe samples since its last flush. t1: prober sends, t2: peer receives, t3: peer answers,
-    t4: prober receives; each stamp on the clock of the NIC that took it."""
+    t4: prober receives; each timestamp is on the clock of the NIC that took it."""
 
     nic: str
     """The prober, host/device."""
     run: int
     """Random id of this prober process; a change means a restart."""
     batch: int
-    """Counts up by one within a run; a gap means a lost message."""
+    """Grows by one within a run; a gap means a lost message."""
     clock_ns: int
-    """ns, reading of the stamping clock at the flush."""
+    """ns, reading of the timestamp clock at the flush."""
     system_ns: int
     """ns since the Unix epoch, the host's system clock read together with clock_ns."""
     samples: list[PathSamples]
-    """One element a peer, path and spacing."""
+    """One element per peer, path and spacing."""
 
 
 class ProbeSchedule(TypedDict):
-    """When and where to one NIC's prober sends: turns laid for all NICs of a shard together, so that every
-    link is looked at in even steps. Identity: nic; the newest record is whole. A prober without one, or with
-    an old one, sends at random."""
+    """Probe slots of one NIC, planned for all NICs of a shard together, so that every link is probed at even
+    intervals. Identity: nic; the newest record is complete. A prober without a schedule, or with an old one,
+    sends at random."""
 
     nic: str
     """The prober's NIC."""
     shard: str
-    """Its shard."""
+    """Shard of the NIC."""
     planned_ns: int
-    """ns, fabric time, when this was planned."""
+    """ns, fabric time, when the schedule was planned."""
     begin_ns: int
-    """ns, fabric time, when turn 0 of this NIC begins; turn k begins k * turn_ns later."""
+    """ns, fabric time, when slot 0 of this NIC begins; slot k begins k * slot_ns later."""
     slot_ns: float
-    """ns from turn to turn; probes go out within the first half of each."""
+    """ns from slot to slot; probes are sent within the first half of each."""
     probes_per_slot: int
-    """Paths in each turn."""
+    """Paths that are probed in each slot."""
     clock_at_ns: int
     """ns, a reading of the NIC's own clock, for offset_ns and drift_ppb."""
     offset_ns: float
     """ns to add to that reading to get fabric time."""
     drift_ppb: float
-    """By how much that grows, in ppb of the NIC's own time."""
+    """ppb of the NIC's own time by which offset_ns grows."""
     peers: list[str]
     """NICs that are probed."""
     peer: list[int]
-    """Of each path of each turn of a round, turn by turn: number of its peer in peers."""
+    """Index into peers of each probe, slot by slot."""
     path: list[int]
-    """Likewise: the probe's entropy value, a UDP source port."""
+    """Entropy value of each probe, a UDP source port, slot by slot."""
 
 
 class RejectReason(StrEnum):
-    """Why, as a class."""
+    """Class of the reason of a reject."""
 
     OTHER = "OTHER"
     UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
@@ -1703,25 +1703,25 @@ class RejectReason(StrEnum):
 
 
 class Reject(TypedDict):
-    """A message that could not be read. Identity: topic, partition, offset, reader."""
+    """A message that could not be used. Identity: topic, partition, offset, reader."""
 
     topic: str
-    """Where it came from."""
+    """Topic of the message."""
     partition: int
-    """Its partition."""
+    """Partition of the message."""
     offset: int
-    """Its offset."""
+    """Offset of the message."""
     append_ns: int
-    """ns since the Unix epoch, its log append time."""
+    """ns since the Unix epoch, log append time of the message."""
     reader: str
-    """The stage that refused it."""
+    """Stage that refused it."""
     reason: RejectReason
-    """Why, as a class."""
+    """Class of the reason."""
     detail: str
-    """Why, in one line: the field, the value and what was expected."""
+    """Reason in one line: the field, the value and the expected values."""
     key: bytes
-    """Its key, at most the first 256 bytes."""
+    """Key of the message, at most the first 256 bytes."""
     size_bytes: int
-    """bytes of its value."""
+    """bytes of the message's value."""
     head: bytes
-    """Its value, at most the first 1,024 bytes."""
+    """Value of the message, at most the first 1,024 bytes."""

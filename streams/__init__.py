@@ -1,2 +1,1 @@
-"""The Faust app: pure logic by stage in `map/` and `solve/`, lookups, history; the Faust side in
-`agents/`."""
+"""Stream processing with Faust: one package per domain, each with its logic and its stage."""

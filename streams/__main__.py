@@ -1,7 +1,5 @@
-"""`python -m streams '{"bootstrap": …}'`: one stream worker alone, for benches and tests.
-
-In: StreamSettings as JSON.
-"""
+"""Runs one stream worker, for benches and tests: `python -m streams '{"bootstrap": …}'` with StreamSettings
+as JSON."""
 
 from __future__ import annotations
 

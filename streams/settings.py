@@ -1,7 +1,4 @@
-"""Settings of a stream worker: where the log is, how windows are cut, how clocks are solved.
-
-In: values of the application's configuration. Out: one frozen model that `streams.runtime.app.main` takes.
-"""
+"""Settings of a stream worker."""
 
 from __future__ import annotations
 
@@ -18,111 +15,133 @@ Stage = Literal["map", "solve", "links", "policy", "sink"]
 
 
 class SolveSettings(BaseModel):
-    """How the clocks of a shard are solved and how far they are trusted."""
+    """Settings of settings of the clock solve."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     wander_ppb_per_sqrt_s: float = Field(
-        default=10.0, gt=0, le=1_000,
-        description="ppb per square root of a second that clocks' rates wander, to begin with: it is learned",
-    )  # fmt: skip
+        default=10.0,
+        gt=0,
+        le=1_000,
+        description="initial wander of clock rates, ppb per square root of a second; the solver learns it",
+    )
     asymmetry_share: float = Field(
-        default=0.5, ge=0, le=1,
-        description="share of the unloaded round trip's half that may hide in one direction where no loop of"
-        " the mesh tells; 1: a bound that no path can break",
-    )  # fmt: skip
+        default=0.5,
+        ge=0,
+        le=1,
+        description="possible asymmetry of a path as a share of half its unloaded round trip, where no loop"
+        " of the mesh shows it; 1: a bound that holds for every path",
+    )
     holdover_s: float = Field(
-        default=60.0, ge=0, le=86_400, description="s that a clock without measurements is carried on"
+        default=60.0, ge=0, le=86_400, description="s without measurements that a clock stays in holdover"
     )
     forget_s: float = Field(
         default=600.0, ge=1, le=864_000, description="s without measurements after which a clock is dropped"
     )
     slew_max_ppb: float = Field(
-        default=100.0, gt=0, le=100, description="ppb by which fabric time may be slewed towards the hosts"
+        default=100.0, gt=0, le=100, description="limit of slewing fabric time towards its reference, ppb"
     )
     slew_time_s: float = Field(
         default=20.0,
         ge=1,
         le=3600,
-        description="s in which an error against the hosts' median is slewed away",
+        description="time constant of slewing, s",
     )
     reference: str = Field(
-        default="ensemble", pattern=r"^\S{1,128}$",
-        description="what fabric time follows: 'ensemble' (the median of the hosts' system clocks), or the"
-        " name of one clock (host/ptp0, say), which all others are then slewed to",
-    )  # fmt: skip
+        default="ensemble",
+        pattern=r"^\S{1,128}$",
+        description="reference of fabric time: 'ensemble' (the median of the hosts' system clocks) or the"
+        " name of one clock, such as host/ptp0",
+    )
     grace_ms: int = Field(
-        default=1500, ge=0, le=60_000,
-        description="ms after a window's first fits that the solver waits for the other sources",
-    )  # fmt: skip
+        default=1500,
+        ge=0,
+        le=60_000,
+        description="ms after a window's first fits that the solver waits for other sources",
+    )
 
 
 class StreamSettings(BaseModel):
-    """One stream worker."""
+    """Settings of one stream worker."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap: str = Field(
-        default="127.0.0.1:19092", pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
+        default="127.0.0.1:19092",
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
         description="Kafka addresses, host:port, separated by commas",
-    )  # fmt: skip
+    )
     schema_registry_url: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
+        default=None,
+        pattern=r"^https?://\S+$",
+        description="URL of the schema registry; none: single-object encoding",
     )
     group: str = Field(
-        default="fabrictime", pattern=r"^[A-Za-z0-9._-]{1,64}$",
-        description="consumer group; links, policy and sink have one each, this with '-links' and so on",
-    )  # fmt: skip
+        default="fabrictime",
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="consumer group; links, policy and sink append '-links' and so on",
+    )
     stages: tuple[Stage, ...] = Field(
-        default=("map", "solve", "links", "policy", "sink"), min_length=1,
-        description="stages that this worker runs; links judges what is dead, policy decides what flows do,"
-        " each best alone in a process; sink only where history is set",
-    )  # fmt: skip
+        default=("map", "solve", "links", "policy", "sink"),
+        min_length=1,
+        description="stages that this worker runs; links (link health) and policy should each have a process"
+        " of their own; sink needs history",
+    )
     default_shard: str = Field(
         default="fabric",
         pattern=r"^[^\s/]{1,64}$",
-        description="shard of a NIC that the inventory does not know",
+        description="shard of NICs that are not in the inventory",
     )
     topology_file: Path | None = Field(
-        default=None, description="file with the fabric's names, cables and rates; none: NICs' rates alone"
+        default=None,
+        description="file with the fabric's names, cables and rates; none: only the NICs' rates are known",
     )
     window_ms: int = Field(default=1000, ge=100, le=60_000, description="ms of log append time in a window")
     silence_ms: int = Field(
-        default=150, ge=10, le=10_000, description="ms after which a silent partition holds no window open"
+        default=150, ge=10, le=10_000, description="ms of silence after which a partition delays no window"
     )
     queue_slot_us: int | None = Field(
-        default=None, ge=4, le=1_000_000,
-        description="us of the slots that queues are told in; none: by the fastest NIC, 10 ms below 10"
-        " Gbit/s, 1 ms below 40, 250 us from there",
-    )  # fmt: skip
+        default=None,
+        ge=4,
+        le=1_000_000,
+        description="slot length of LinkQueues, us; none: by the fastest NIC, 10 ms below 10 Gbit/s, 1 ms"
+        " below 40 Gbit/s, else 250 us",
+    )
     clock_jump_us: float = Field(
         default=100.0,
         gt=0,
         le=1e9,
-        description="us of a step between two flushes that is called a clock jump",
+        description="us of a step between two flushes that count as a clock jump",
     )
     clock_jump_ppm: float = Field(
-        default=1000.0, gt=0, le=1e6, description="ppm of rate against the system clock that is no jump yet"
+        default=1000.0,
+        gt=0,
+        le=1e6,
+        description="ppm of rate against the system clock up to which there is no jump",
     )
     buffer_messages: int = Field(
-        default=64, ge=1, le=65_536, description="messages of one topic that wait in memory at most"
+        default=64, ge=1, le=65_536, description="maximum of buffered messages per topic"
     )
     fetch_kib: int = Field(
-        default=1024, ge=16, le=65_536, description="KiB that one fetch takes from one partition at most"
+        default=1024, ge=16, le=65_536, description="maximum of KiB per fetch and partition"
     )
-    held_samples: int = Field(
-        default=6_000_000, ge=1000, le=1_000_000_000,
-        description="samples of closed windows that wait to be published before intake pauses; 32 bytes each",
-    )  # fmt: skip
+    max_waiting_samples: int = Field(
+        default=6_000_000,
+        ge=1000,
+        le=1_000_000_000,
+        description="samples of unpublished closed windows at which reading pauses; 32 bytes each",
+    )
     commit_interval_ms: int = Field(default=1000, ge=50, le=60_000, description="ms between offset commits")
     session_timeout_s: int = Field(
-        default=6, ge=2, le=300, description="s after which a silent worker's partitions go to others"
+        default=6, ge=2, le=300, description="s after which a silent worker loses its partitions"
     )
     stall_s: float = Field(
-        default=8.0, ge=1, le=600,
-        description="s that our position may stand still while the log grows, before the worker gives up",
-    )  # fmt: skip
-    solve: SolveSettings = Field(default_factory=SolveSettings, description="the clock solve")
+        default=8.0,
+        ge=1,
+        le=600,
+        description="s that a position may not move while the log grows, before the worker aborts",
+    )
+    solve: SolveSettings = Field(default_factory=SolveSettings, description="settings of the clock solve")
     history: HistorySinkSettings | None = Field(
-        default=None, description="where the sink writes; none: no sink"
+        default=None, description="settings of the history sink; none: no sink"
     )

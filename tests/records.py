@@ -79,3 +79,17 @@ def _find(schema: Any, name: str) -> dict[str, Any] | None:
         return schema
     inner = [field["type"] for field in schema.get("fields", ())] or [schema.get("items")]
     return next((found for each in inner if (found := _find(each, name))), None)
+
+
+def reason_record(text: str, kind: str | None = None) -> dict[str, Any]:
+    """Return a `Reason` record from a window's id, `subject/seq`, or a flow id.
+
+    Without a `kind`: COLLISION for a window, DOWN for a subject, DELAY for a flow.
+    """
+    rest, _, number = text.rpartition("/")
+    link = rest.partition("/")[2]
+    if number.isdigit() and ">" in link and "<>" not in rest:
+        return {"kind": kind or "COLLISION", "subject": link, "seq": None, "window_id": text}
+    if number.isdigit():
+        return {"kind": kind or "DOWN", "subject": rest, "seq": int(number), "window_id": None}
+    return {"kind": kind or "DELAY", "subject": text, "seq": None, "window_id": None}

@@ -31,7 +31,7 @@ def measure_parts(
     figures: dict[str, Value] = {}
     for part in parts:
         if not wanted or part in wanted:
-            measure = import_module(f"{__package__}._{bench}_{part}").measure
+            measure = import_module(f"{__package__}.{bench}.{part}").measure
             figures.update(dict.fromkeys(parts[part], Missing(f"{part} did not measure it")))
             try:
                 figures.update(measure(progress, quick))

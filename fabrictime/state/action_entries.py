@@ -1,8 +1,4 @@
-"""Decisions as people read them: cause, what came of it, and how the flow fared before and after.
-
-In: an `ActionState` (its lock held), health, contention and alerts that decisions answer. Out: `ActionEntry`s, the
-newest first; words; what of the limits is used; the picture of one flow. Pure.
-"""
+"""Action entries: each joins a decision with its reports and with the flow's figures before and after it."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from fabrictime.state.flow_history import NO_EFFECT, SIDE_NS, Effect, Sample, ef
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, delay_text, seconds_text
 from fabrictime.web.addresses import fabric_address
+from schemas.reasons import NO_REASON, Reason
 
 S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * S
@@ -86,7 +83,7 @@ ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ActionEntry:
-    """One decision and what came of it; or what an actuator did by itself."""
+    """One decision and its outcome, or a local repair."""
 
     decision_id: str
     at_ns: int
@@ -97,28 +94,28 @@ class ActionEntry:
     to_path: int | None
     rate_bps: int | None
     kind: str
-    reason: str
+    reason: Reason
     text: str
     outcome: str
     outcomes: tuple[str, ...]
     how: str
     took_ns: int | None
     done_ns: int | None
-    """When the actuator had done or refused; fabric time."""
+    """When the actuator carried the decision out or refused it, in fabric time."""
     detail: str
     expires_at_ns: int | None
     effect: Effect = NO_EFFECT
 
     @property
     def done(self) -> bool:
-        """Whether anything was done to the flow."""
+        """True if the flow was changed."""
         return self.outcome in DONE
 
 
-def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
-    """Return what was decided and done, of all flows or of one, the newest first."""
+def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
+    """Return the entries of all flows or of one flow, the newest first."""
     found = [
-        _deed(decision, state.reports.get(name, {}), now_ns)
+        _decided(decision, state.reports.get(name, {}), now_ns)
         for name, decision in state.decisions.items()
         if flow_id is None or decision["flow_id"] == flow_id
     ]
@@ -130,37 +127,45 @@ def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[A
     return found
 
 
-def with_effects(found: Iterable[ActionEntry], state: ActionState, now_ns: int, most: int = 1 << 30) -> list[ActionEntry]:
-    """Return the first `most` deeds, each with how its flow fared around it, up to the next that moved it."""
+def with_effects(
+    found: Iterable[ActionEntry], state: ActionState, now_ns: int, limit: int = 1 << 30
+) -> list[ActionEntry]:
+    """Return the first `limit` entries with their effects, each up to the flow's next executed action."""
     listed = list(found)
-    turns: dict[str, list[int]] = {}
-    for deed in listed:
-        if deed.done and deed.done_ns is not None:
-            turns.setdefault(deed.flow_id, []).append(deed.done_ns)
-    return [_with_effect(deed, state, turns.get(deed.flow_id, []), now_ns) for deed in listed[:most]]
+    done_times: dict[str, list[int]] = {}
+    for entry in listed:
+        if entry.done and entry.done_ns is not None:
+            done_times.setdefault(entry.flow_id, []).append(entry.done_ns)
+    return [_with_effect(entry, state, done_times.get(entry.flow_id, []), now_ns) for entry in listed[:limit]]
 
 
-def _with_effect(deed: ActionEntry, state: ActionState, turns: Sequence[int], now_ns: int) -> ActionEntry:
-    if not deed.done or deed.done_ns is None:
-        return deed
-    known = state.effects.get(deed.decision_id)
+def _with_effect(
+    entry: ActionEntry, state: ActionState, done_times: Sequence[int], now_ns: int
+) -> ActionEntry:
+    if not entry.done or entry.done_ns is None:
+        return entry
+    known = state.effects.get(entry.decision_id)
     if known is None:
-        samples = state.trail.of(deed.flow_id)
+        samples = state.flow_history.of(entry.flow_id)
         if not samples:
-            return deed
-        least = max((turn for turn in turns if turn < deed.done_ns), default=0)
-        next_ns = min((turn for turn in turns if turn > deed.done_ns), default=1 << 62)
-        known = effect(samples, deed.at_ns, deed.done_ns, least, next_ns)
-        if now_ns > deed.done_ns + SETTLED_NS:
-            state.keep_effect(deed.decision_id, known)
-    return replace(deed, effect=known)
+            return entry
+        previous_ns = max((each for each in done_times if each < entry.done_ns), default=0)
+        next_ns = min((each for each in done_times if each > entry.done_ns), default=FOREVER_NS)
+        known = effect(samples, entry.at_ns, entry.done_ns, previous_ns, next_ns)
+        if now_ns > entry.done_ns + SETTLED_NS:
+            state.keep_effect(entry.decision_id, known)
+    return replace(entry, effect=known)
 
 
 def _first(reports: Mapping[str, Record]) -> Record | None:
     return min(reports.values(), key=lambda each: RANK.get(each["outcome"], len(RANK)), default=None)
 
 
-def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
+def _ranked(reports: Mapping[str, Record]) -> tuple[str, ...]:
+    return tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK))))
+
+
+def _decided(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
     report = _first(reports)
     if report is not None:
         outcome = report["outcome"]
@@ -168,8 +173,8 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         outcome = "WAITING"
     else:
         outcome = "UNANSWERED"
-    # a lease that ended or an action that was undone was done once: how and how quickly says that report
-    done = reports.get("APPLIED", report)
+    # An expired lease or a reverted action was applied first. That report has the method and the duration.
+    applied = reports.get("APPLIED", report)
     return ActionEntry(
         decision["decision_id"],
         decision["at_ns"],
@@ -180,20 +185,20 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         decision["to_path"],
         decision["rate_bps"],
         decision["reason"]["kind"],
-        decision["reason"]["id"],
+        Reason.from_record(decision["reason"]),
         decision["text"],
         outcome,
-        tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
-        "" if done is None else done["how"],
-        None if done is None else done["took_ns"],
-        None if done is None else done["at_ns"],
+        _ranked(reports),
+        "" if applied is None else applied["how"],
+        None if applied is None else applied["took_ns"],
+        None if applied is None else applied["at_ns"],
         "" if report is None else report["detail"],
         decision["expires_at_ns"],
     )
 
 
 def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> ActionEntry:
-    """A report on a decision that is not known here: taken by the host itself, or decided long ago."""
+    """Return the entry of a local repair, or of a report whose decision is too old to be known."""
     return ActionEntry(
         name,
         report["at_ns"] - report["took_ns"],
@@ -204,10 +209,10 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
         report["to_path"],
         report["rate_bps"],
         "DOWN" if report["outcome"] == "LOCAL_REPAIR" else "UNKNOWN",
-        "",
+        NO_REASON,
         report["detail"],
         report["outcome"],
-        tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
+        _ranked(reports),
         report["how"],
         report["took_ns"],
         report["at_ns"],
@@ -225,23 +230,13 @@ def flow_text(flow_id: str) -> str:
     return f"{host} {rest.partition('/')[2] or rest}"
 
 
-def subject_of(reason: str) -> str:
-    """Return the subject of a reason that names a `LinkHealth`: subject/seq."""
-    return reason.rpartition("/")[0]
-
-
-def link_of(reason: str) -> str:
-    """Return the link of a reason that names a contention window: shard/link/opened."""
-    return reason.partition("/")[2].rpartition("/")[0]
-
-
-def cause_text(kind: str, reason: str) -> str:
+def cause_text(kind: str, reason: Reason) -> str:
     """Return what a decision answers, in words."""
     words = CAUSES.get(kind, kind)
     if kind in ("DOWN", "GREY", "HEALED"):
-        return f"{arrow(subject_of(reason))} {words}" if reason else f"its path {words}"
+        return f"{arrow(reason.subject)} {words}" if reason.subject else f"its path {words}"
     if kind in ("COLLISION", "INCAST", "DRAINED"):
-        return f"{words} {arrow(link_of(reason))}" if reason else words
+        return f"{words} {arrow(reason.subject)}" if reason.window_id else words
     return words
 
 
@@ -275,13 +270,13 @@ def held_text(held: SuppressedAction, now_ns: int) -> str:
 
 
 def reason_of_held(held: SuppressedAction) -> str:
-    """Return what called for what is held back: a reason's id says by its form what it names."""
-    subject = subject_of(held.reason)
-    if held.reason == held.flow_id:
+    """Return the reason of a suppressed action, in words."""
+    if held.reason.window_id is not None:
+        return f"a queue stands at {arrow(held.reason.subject)}"
+    if held.kind == "DELAY":
         return CAUSES["DELAY"]
-    if "<>" in subject or held.reason.count("/") < 2 or ">" not in subject:
-        return f"{arrow(subject)} is in trouble" if held.action != "RESTORE" else f"{arrow(subject)} healed"
-    return f"a queue stands at {arrow(link_of(held.reason))}"
+    subject = arrow(held.reason.subject)
+    return f"{subject} is in trouble" if held.action != "RESTORE" else f"{subject} healed"
 
 
 def actions_address(**choice: Any) -> str:
@@ -290,20 +285,20 @@ def actions_address(**choice: Any) -> str:
     return f"/actions?{query}" if query else "/actions"
 
 
-def ways_on(kind: str, reason: str, alerts: Iterable[Record]) -> list[tuple[str, str]]:
+def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[str, str]]:
     """Return (label, address) of where the page shows what a decision answers."""
     ways: list[tuple[str, str]] = []
     subject = ""
-    if kind in ("DOWN", "GREY", "HEALED") and reason:
-        subject = subject_of(reason)
+    if kind in ("DOWN", "GREY", "HEALED") and reason.subject:
+        subject = reason.subject
         if "<>" in subject:
             ways.append((f"{arrow(subject)} in the fabric", fabric_address(link=subject.replace("<>", ">"))))
         else:
             host = subject.partition("/")[0]
             ways.append((f"{host} in the fabric", fabric_address(node=host)))
-    elif kind in ("COLLISION", "INCAST", "DRAINED") and reason:
-        subject = link_of(reason)
-        ways.append((f"queue at {arrow(subject)}", f"/contention?{urlencode({'window': reason})}"))
+    elif kind in ("COLLISION", "INCAST", "DRAINED") and reason.window_id:
+        subject = reason.subject
+        ways.append((f"queue at {arrow(subject)}", f"/contention?{urlencode({'window': reason.window_id})}"))
     if subject:
         for alert in alerts:
             if subject == alert["subject"] or subject in alert["links"] or subject in alert["grouped"]:
@@ -472,6 +467,7 @@ def as_record(deed: ActionEntry) -> dict[str, Any]:
     """Return a deed as plain values, for JSON."""
     return {
         **asdict(deed),
+        "reason": deed.reason._asdict(),
         "effect": deed.effect._asdict(),
         "outcome_text": OUTCOMES.get(deed.outcome, ""),
         "cause": cause_text(deed.kind, deed.reason),

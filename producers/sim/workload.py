@@ -215,7 +215,7 @@ class SimFlowTable:
             self._kernel.set_flow_path(flow.number, links, bool(found.reached[i]))
             if self._flowlets:
                 flow.hops = []  # no trace is valid for longer than a flowlet
-                self._kernel.set_flow_ways(
+                self._kernel.set_flow_routes(
                     flow.number, self._fleet.routes(flow.source, flow.destination, living)
                 )
             moved.append(flow)

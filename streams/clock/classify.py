@@ -1,4 +1,4 @@
-"""Classifies what a window shows of one clock, and applies it to the clock's track.
+"""Classifies a window's measurement of one clock, and applies it to the clock's track.
 
 `classify` compares a measurement with the track's prediction and names the event: a new clock, a step, a
 change of rate, a merge with another domain, a falseticker, or none. `apply` then updates or resets the track.
@@ -37,7 +37,7 @@ MIN_SINCE_S: Final = 1e-3
 
 @dataclass(slots=True)
 class Measurement:
-    """What one window's mesh shows of a clock, in fabric time."""
+    """A clock's offset and rate from one window's mesh, in fabric time."""
 
     reading_ns: int
     offset_ns: float
@@ -72,7 +72,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Change:
-    """How a measurement differs from the prediction, and what follows for the track."""
+    """The difference of a measurement from the prediction, and its consequences for the track."""
 
     state: str
     event: ClockEvent = ClockEvent.NONE

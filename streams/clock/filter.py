@@ -1,7 +1,6 @@
-"""One clock from window to window: a two-state filter (offset, rate) whose wander is learned.
+"""Tracks one clock over windows: a two-state filter (offset, rate) that learns its wander.
 
-In: the clock's measured offset and rate with their errors. Out: its line, what it is worth, and what a window
-showed of it. Knows neither the mesh nor fabric time's gauge.
+The mesh and the gauge of fabric time are not needed here.
 """
 
 from __future__ import annotations
@@ -29,19 +28,20 @@ HOLDOVER: Final = "HOLDOVER"
 UNSYNCED: Final = "UNSYNCED"
 
 SIGMAS: Final = 4.2
-"""Standard errors in a bound that holds 99.9 % of the time: 3.3 if errors were normal and their standard
-error known; it is estimated, from few pairs a clock."""
+"""Standard errors in a bound that holds 99.9 % of the time: 3.3 for normal errors with a known standard
+error. Ours is estimated from few pairs per clock."""
 LINE_OFFSET_SHARE: Final = 0.01
 LINE_RATE_SHARE: Final = 0.06
-"""What a window's best line differs from a wandering clock's phase and rate at its middle: variances in units
-of wander^2 * length^3 (three times that of an integrated random walk alone, since neighbouring windows'
-errors go together) and wander^2 * length."""
+"""Difference of a window's best line from a wandering clock's phase and rate at its middle: variances in
+units of wander^2 * length^3 and wander^2 * length. The first is three times that of an integrated random
+walk, because errors of neighbouring windows are correlated."""
 HOLDOVER_WANDER: Final = 1.5
-"""By how much more a clock is taken to wander while nothing measures it: how much it does is an estimate."""
+"""Factor on the wander of an unmeasured clock, because the wander is an estimate."""
 UNKNOWN_BOUND_NS: Final = 1e9
 FRESH_RATE_PPB: Final = 20_000.0
 WALK_NS2_PER_S: Final = 0.01
-"""ns^2/s by which a clock's phase wanders besides its rate: white frequency noise of a crystal at 1 s."""
+"""ns^2/s by which a clock's phase wanders in addition to its rate: white frequency noise of a crystal at 1
+s."""
 
 
 USUAL_SQUARE: Final = 0.455
@@ -66,23 +66,23 @@ class ClockTrack:
     measured_ns: int
     """Fabric time of the last window that measured it."""
     asymmetry_ns: float = math.inf
-    """Standard error by lasting asymmetries of paths, which no number of windows averages out."""
+    """Standard error by lasting asymmetries of paths, which averaging over windows does not reduce."""
     queue_ns: float = 0.0
-    """What queues that stood in one direction can have added, the most."""
+    """Largest possible effect of queues in one direction."""
     limit_ns: float = math.inf
-    """The most that paths and queues can have added to the offset, whatever they do."""
+    """Largest possible effect of any paths and queues on the offset."""
     stamp_error_ns: float = 0.0
-    """By how much its stamps may be off the wire, all the same way: no loop shows that."""
+    """Common error of its timestamps relative to the wire; no loop shows it."""
     unrest_ppb: float = 0.0
-    """What its rate may be off by besides: it changed lately."""
+    """Additional doubt of its rate after a recent change."""
     wander: float = 1.0
-    """Its own wander over that of the fleet's usual clock."""
+    """Its wander relative to the fleet's typical clock."""
     innovation: float = 0.0
-    """Of the last window, in its standard errors."""
+    """The last window's innovation, in standard errors."""
     provisional: bool = False
-    """Measured, but fabric time's own rate was not known yet."""
+    """Measured before fabric time's own rate was known."""
     doubts: int = 0
-    """Windows in a row in which it was off by what its stamps may do."""
+    """Consecutive windows with an offset that timestamp noise may explain."""
     pairs: int = 0
     residual_ns: float = 0.0
     event: str = "NONE"
@@ -92,18 +92,18 @@ class ClockTrack:
     knot_bound_ns: float = 0.0
 
     def fabric_ns(self, reading_ns: int) -> float:
-        """Return what to add to `reading_ns` for fabric time."""
+        """Return the difference to add to `reading_ns` for fabric time."""
         return self.offset_ns + self.drift_ppb * 1e-9 * (reading_ns - self.at_ns)
 
     def reading_at(self, fabric_ns: int) -> int:
-        """Return the clock's reading at a fabric time; exact to 1e-9 of the distance carried."""
+        """Return the clock's reading at a fabric time; exact to 1e-9 of the distance."""
         guess = fabric_ns - round(self.offset_ns)
         return fabric_ns - round(self.fabric_ns(guess))
 
     def advance(self, reading_ns: int, wander: float) -> None:
-        """Carry line and uncertainty to `reading_ns`; wander in ppb per square root of a second.
+        """Advance the line and its uncertainty to `reading_ns`; wander in ppb per square root of a second.
 
-        Integrated random walks (Zucca and Tavella 2005): a rate that wanders by q per square root of a second
+        Integrated random walk (Zucca and Tavella 2005): a rate that wanders by q per square root of a second
         moves the phase by q^2 t^3 / 3.
         """
         dt = (reading_ns - self.at_ns) * 1e-9
@@ -118,7 +118,7 @@ class ClockTrack:
         self.p_drift += q * ahead
 
     def measure(self, offset_ns: float, variance: float) -> None:
-        """Take an offset with its variance."""
+        """Update with a measured offset and its variance."""
         total = self.p_offset + variance
         gain, gain_drift = self.p_offset / total, self.p_cross / total
         innovation = offset_ns - self.offset_ns
@@ -129,7 +129,7 @@ class ClockTrack:
         self.p_offset -= gain * self.p_offset
 
     def measure_drift(self, drift_ppb: float, variance: float) -> None:
-        """Take a rate with its variance."""
+        """Update with a measured rate and its variance."""
         total = self.p_drift + variance
         gain, gain_offset = self.p_drift / total, self.p_cross / total
         innovation = drift_ppb - self.drift_ppb
@@ -140,27 +140,27 @@ class ClockTrack:
         self.p_drift -= gain * self.p_drift
 
     def begin_holdover(self) -> None:
-        """Begin to carry the clock on without measurements: doubt of its rate becomes part of its error."""
+        """Continue without measurements: the doubt of the rate becomes part of its error."""
         self.p_drift += self.unrest_ppb**2
         self.unrest_ppb = 0.0
 
     def blend_limits(self, asymmetry_ns: float, queue_ns: float, limit_ns: float, gain: float) -> None:
-        """Take what may hide in the window's offset; it enters by the gain that the offset enters by."""
+        """Blend the window's limits of hidden errors in, with the gain of the offset."""
         self.asymmetry_ns = _towards(self.asymmetry_ns, asymmetry_ns, gain)
         self.queue_ns = _towards(self.queue_ns, queue_ns, gain)
         self.limit_ns = _towards(self.limit_ns, limit_ns, gain)
 
     @property
     def sigma_ns(self) -> float:
-        """Standard error of the offset by stamps and wander alone."""
+        """Standard error of the offset by timestamps and wander alone."""
         return math.sqrt(max(self.p_offset, 0.0))
 
     @property
     def bound_ns(self) -> float:
-        """What |error| stays below 99.9 % of the time.
+        """The bound that |error| does not exceed 99.9 % of the time.
 
-        Stamps' noise and asymmetries are independent; queues may all stand on one side. Where loops tell
-        nothing of asymmetry, the limit is all there is.
+        Timestamp noise and asymmetries are independent; queues may all be in one direction. Where loops show
+        no asymmetry, the limit is the only bound.
         """
         if self.state == UNSYNCED and self.p_offset >= UNKNOWN_BOUND_NS**2:
             return UNKNOWN_BOUND_NS
@@ -175,18 +175,18 @@ class ClockTrack:
 
 
 def _towards(old: float, new: float, gain: float) -> float:
-    if math.isinf(new):  # not known now: what was known stands
+    if math.isinf(new):  # unknown now: keep the old value
         return old
     return new if math.isinf(old) else old + gain * (new - old)
 
 
 class Wander:
-    """How much the fleet's clocks wander, learned from the filters' innovations.
+    """The wander of the fleet's clocks, learned from the filters' innovations.
 
-    A filter whose process noise is right has white innovations: v(k) v(k - 1) is 0 in the mean (Mehra 1970).
-    Too little process noise: they go on in one direction. Too much: they are smaller than they are said to
-    be, where what they are said to be is process noise for the most part. The fleet's level follows the mean
-    over clocks quickly, each clock's own factor slowly.
+    A filter with the right process noise has white innovations: v(k) v(k - 1) is 0 in the mean (Mehra 1970).
+    With too little process noise, consecutive innovations have the same sign. With too much, they are smaller
+    than predicted, where the prediction consists mostly of process noise. The fleet's level follows the mean
+    over clocks quickly, and each clock's own factor slowly.
     """
 
     MIN_PPB: Final = 0.05
@@ -199,8 +199,11 @@ class Wander:
         self.ppb_per_sqrt_s = ppb_per_sqrt_s
 
     def learn(self, innovations: list[tuple[ClockTrack, float, float]]) -> None:
-        """Take each measured clock with its innovation in standard errors and the share of the filter's own
-        variance in those; the clock holds the innovation before."""
+        """Learn from each measured clock's innovation (standard errors) and the filter's share of its
+        variance.
+
+        The track holds the previous innovation.
+        """
         changes = []
         for track, innovation, share in innovations:
             if track.innovation:

@@ -1,6 +1,6 @@
 """The gauge of fabric time: where a connected part's relative clocks stand on the absolute timescale.
 
-The mesh gives clocks relative to each other; the gauge is what to add for fabric time. `Slew` steers fabric
+The mesh gives clocks relative to each other; the gauge is added to them for fabric time. `Slew` steers fabric
 time towards its reference.
 """
 

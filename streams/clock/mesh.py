@@ -1,13 +1,13 @@
-"""One window's mesh: clocks against each other, from pair lines, by robust weighted least squares.
+"""Solves one window's mesh: clocks relative to each other, from pair lines, by robust weighted least squares.
 
-In: `Pairs` of one window, guesses of every clock's reading at a common instant, what is known of the clocks'
-rates, and the memory of the pairs. Out: `Mesh`: each node's offset and rate against its connected part, with
-standard error, what asymmetric paths can have added, and the pairs and nodes that contradict the rest. No
-fabric time in here: see clocks.py.
+The input is the window's `Pairs`, guesses of every clock's reading at a common instant, prior rates, and the
+memory of the pairs. The result is a `Mesh`: each node's offset and rate relative to its connected part with
+standard errors, the possible effect of asymmetric paths and queues, and the contradicting pairs and nodes.
+Fabric time is added in `solver.py`.
 
-Signs. theta_i is what added to clock i gives a common time: theta_i = T - c_i. A pair's offset is c_peer -
-c_prober = theta_prober - theta_peer. Rates are logarithmic, 1e9 * ln(dT / dc_i), since the pair's 1 + drift =
-dc_peer / dc_prober is their quotient: of clocks 100 ppm apart a plain difference would be 10 ppb off.
+Signs. theta_i is added to clock i for a common time: theta_i = T - c_i. A pair's offset is c_peer - c_prober
+= theta_prober - theta_peer. Rates are logarithmic, 1e9 * ln(dT / dc_i), because the pair's 1 + drift =
+dc_peer / dc_prober is their quotient: for clocks 100 ppm apart a plain difference would be 10 ppb off.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIN_DRIFT_SIGMA_PPB: Final = 0.1
 NO_SLOPE_SIGMA_PPB: Final = 50_000.0
 FIRST_NOISE_NS: Final = 10.0
 EXACT_NODES: Final = 128
-"""Parts up to this size get their limits from the solution's own gains, larger ones from neighbours."""
+"""Parts up to this size get their limits from the solution's own gains, larger ones from their neighbours."""
 SUSPECT_WINDOWS: Final = 5
 SUSPECT_SIGMAS: Final = 5.0
 SUSPECT_SPREADS: Final = 6.0
@@ -47,7 +47,7 @@ MIN_FALSETICKER_NS: Final = 50.0
 RATE_AGREES_SIGMAS: Final = 5.0
 ITERATIONS: Final = 3
 CLEAN_SIGMAS: Final = 3.0
-"""Standard errors of a margin above its floor that are no queue yet."""
+"""Standard errors above the floor up to which a margin counts as free of queueing."""
 
 
 def log_ppb(rate_ppb: Any) -> Any:
@@ -62,7 +62,7 @@ def plain_ppb(rate_log_ppb: Any) -> Any:
 
 @dataclass(slots=True)
 class Priors:
-    """What is known of each node's rate before the window, in fabric time; sigma inf where nothing is."""
+    """Each node's rate before the window, in fabric time; sigma is inf for unknown rates."""
 
     rate_log_ppb: Float64s
     rate_sigma_ppb: Float64s
@@ -82,25 +82,26 @@ class Suspect:
 
 @dataclass(slots=True)
 class MeshMemory:
-    """What the mesh learns over windows."""
+    """The state that the mesh learns over windows."""
 
     pairs: PairMemory = field(default_factory=PairMemory)
     noise_ns: float = FIRST_NOISE_NS
-    """Typical error of a pair's offset without queueing, as residuals show it: until hills show it."""
+    """Typical error of a pair's offset without queueing, from residuals, until timestamp noise is
+    measured."""
     role_ns: float = 0.0
-    """What every offset is off by towards the prober: its stamps are taken on another way than the peer's.
-    Loops that run against each other show it."""
+    """Common error of every offset towards the prober: its timestamps are taken elsewhere than the peer's.
+    Loops in opposite directions show it."""
     role_weight: float = 0.0
 
 
 @dataclass(slots=True)
 class Mesh:
-    """Nodes of one window, n elements each; values are against the mean of the node's component."""
+    """Nodes of one window, n elements each; values are relative to the mean of the node's component."""
 
     component: NDArray[np.int32]
     theta_ns: Float64s
     sigma_ns: Float64s
-    """Standard error by stamps and queues alone: what the next window's is independent of."""
+    """Standard error by timestamps and queues alone, which is independent between windows."""
     rate_log_ppb: Float64s
     rate_sigma_ppb: Float64s
     reading_ns: Int64s
@@ -108,18 +109,18 @@ class Mesh:
     asymmetry_ns: Float64s
     """Standard error of theta by lasting asymmetry of paths."""
     limit_ns: Float64s
-    """The most that |theta| can be off by, whatever the paths and queues do: half the round trips' share and
-    what queueing they hold."""
+    """Limit of the error of theta for any paths and queues: half the share of the round trips, and the
+    queueing in them."""
     queue_ns: Float64s
-    """What queues of this window that stood in one direction can have added."""
+    """Possible effect of this window's queues in one direction."""
     pairs: Int64s
     residual_ns: Float64s
     noise_ns: Float64s
-    """Of the readings of each node's pairs: how far delays at the stamps may shift all of them at once."""
+    """Timestamp noise of each node's pairs: delays at the timestamps may shift all pairs at once by it."""
     stepped: Bools
     """Most of the node's pairs show a step within the window."""
     contradiction_ns: Float64s
-    """Of liars: the median of what their pairs are off by; else 0."""
+    """For falsetickers, the median residual of their pairs; else 0."""
     suspects: list[Suspect]
 
 
@@ -136,8 +137,8 @@ def solve_relative(
     """Solve offsets and rates of `nodes` clocks from `pairs`.
 
     `readings` guesses each prober's clock at one common instant, good to some ms. All offsets are carried to
-    that instant with their drift; as the guesses differ from the true instant by clock, the solution itself
-    then tells better ones (all readings plus theta are one number) and the solve is done again, twice.
+    that instant with their drift. The guesses differ from the true instant by clock; the solution gives
+    better ones, because all readings plus theta are one number. So the solve is repeated twice.
     """
     a, b = pairs.prober, pairs.peer
     modal = pairs.noise_ns > 0
@@ -153,9 +154,9 @@ def solve_relative(
     excess = memory.pairs.excess(rows, rotated.margin_ns, margin_sigma, good_line, modal)
     known = np.isfinite(excess)
     queued = np.where(known, excess, 0.0)
-    # A margin within its own error of the floor is a clean one.
+    # A margin within its own error of the floor is free of queueing.
     queued = np.where(queued > CLEAN_SIGMAS * margin_sigma, queued, 0.0)
-    # a line without a slope or corners: a clock stepped under it, and its error is what it says
+    # a line without a slope or hull: its clock stepped in the window, so its claimed error counts
     broken = (pairs.drift_sigma_ppb >= NO_SLOPE_PPB) & (pairs.forward.counts == 0) & ~modal
     broken &= (pairs.margin_ns != pairs.rtt_min_ns) | (pairs.sigma_ns > 0.6 * pairs.rtt_min_ns)
     own = np.where(known & ~broken & ~rotated.modal, np.minimum(pairs.sigma_ns, noise), pairs.sigma_ns)
@@ -229,12 +230,11 @@ def _above(margin_ns: Float64s, floor_ns: Float64s) -> Float64s:
 def _rates(
     nodes: int, pairs: Pairs, excess_ns: Float64s, priors: Priors
 ) -> tuple[Float64s, Float64s, Float64s, Float64s]:
-    """Return each node's rate with what was known of it before taken in, its standard error, and the same two
-    from this window alone (against the component's mean).
+    """Return each node's rate fused with its prior, its standard error, and both from this window alone.
 
-    `excess_ns`: what a pair's margin stands above its floor; a delay that came and went within a second turns
-    the pair's line by as many ppb. A node whose rate this window shows to be another one than it was is taken
-    at this window's word.
+    The window's own rates are relative to the component's mean. `excess_ns` is a pair's margin above its
+    floor: a delay that comes and goes within a second tilts the pair's line by as many ppb. If this window
+    shows that a node's rate differs from its prior, the prior is ignored.
     """
     sloped = pairs.drift_sigma_ppb < NO_SLOPE_PPB
     drift = np.where(sloped, log_ppb(pairs.drift_ppb), 0.0)
@@ -261,17 +261,17 @@ def _rates(
 
 
 def weighted_median(values: Float64s, weight: Float64s) -> float:
-    """Return the value at which half of the weight lies on each side."""
+    """Return the value with half of the weight on each side."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weight[order])
     return float(values[order[int(np.searchsorted(total, total[-1] / 2))]])
 
 
 def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Float64s) -> None:
-    """Follow what residuals have in common: they are the peer's clock less the prober's, whoever is which.
+    """Follow the common part of the residuals, which is the peer's clock minus the prober's for all pairs.
 
-    Least squares take out of it what loops that all run one way leave open; the residuals' common part is the
-    rest of it, so that repeating this comes to the whole.
+    Least squares remove the part that loops in one direction leave open. The common part of the residuals is
+    the rest, so repetition converges to the whole.
     """
     if len(pairs) < 8:
         return
@@ -283,10 +283,10 @@ def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Flo
 def _lower_by_residuals(
     pairs: Pairs, residual: Float64s, variance: Float64s, unsure: Bools, counts: Int64s
 ) -> Float64s:
-    """Return the pairs' variances, lowered where those that are `unsure` agree better than they claim.
+    """Return the pairs' variances, lowered for `unsure` pairs that agree better than they claim.
 
-    A pair whose floor is not known yet claims what queues may have done at the most; that all loops close far
-    better says that they did not.
+    A pair with an unknown floor claims the largest possible effect of queues. If all loops close much better,
+    there were no such queues.
     """
     free = 1 - float((counts > 0).sum()) / max(len(pairs), 1)
     if unsure.sum() < 8 or free < 0.25:
@@ -298,16 +298,16 @@ def _lower_by_residuals(
 def _asymmetry(
     nodes: int, pairs: Pairs, bias: Float64s, bias_sigma: Float64s, windows: Float64s
 ) -> tuple[float, float]:
-    """Return the standard deviation of the pairs' asymmetry as loops show it, and an upper limit of it.
+    """Return the standard deviation of the pairs' asymmetry, as loops show it, and its upper limit.
 
-    Of E pairs' asymmetries, n nodes can hide n - 1 combinations; the rest shows in the lasting residuals:
-    E[sum of bias^2] = (E - n + 1) * spread^2, plus the biases' own errors. Both directions between two clocks
-    are one pair here, since one path's asymmetry shows in both alike. The limit is the 99.5 % quantile by
-    chi-square (Wilson and Hilferty 1931); inf without loops.
+    Of E pairs' asymmetries, n nodes can hide n - 1 combinations; the rest is visible in the lasting
+    residuals: E[sum of bias^2] = (E - n + 1) * spread^2, plus the biases' own errors. Both directions between
+    two clocks are one pair here, because they show one path's asymmetry alike. The limit is the 99.5 %
+    quantile by chi-square (Wilson and Hilferty 1931); inf without loops.
 
-    A few pairs may contradict by any amount and are clipped at 6 times what is usual. Where loops are few,
-    a robust solution lays each one's whole contradiction on one pair of it and the others show none: usual is
-    then the median of as many of the largest as there are loops.
+    A few pairs may contradict by any amount and are clipped at 6 times the usual value. With few loops, a
+    robust solution assigns each loop's whole contradiction to one of its pairs, and the others show none. The
+    usual value is then the median of as many of the largest as there are loops.
     """
     seen = windows >= 2
     if not seen.any():
@@ -332,10 +332,10 @@ def _asymmetry(
 
 
 def _falsetickers(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s) -> Float64s:
-    """Return for each node that contradicts itself the median of what its pairs are off by; else 0.
+    """Return, for each node that contradicts itself, the median residual of its pairs; else 0.
 
-    A wrong clock satisfies all its pairs, an asymmetric path spoils one; only stamps that are wrong in
-    another way to each peer spoil most pairs of one node and one pair of each peer.
+    A wrong clock satisfies all its pairs, and an asymmetric path spoils one pair. Only timestamps with
+    different errors towards each peer spoil most pairs of one node and one pair of each peer.
     """
     found = np.zeros(nodes)
     if len(pairs) < MIN_FALSETICKER_PAIRS:
@@ -364,17 +364,20 @@ def _suspects(
     worst = worst[np.argsort(-np.abs(bias[worst]), kind="stable")]
     return [
         Suspect(
-            *pairs.names[k], int(pairs.prober[k]), float(bias[k]), float(bias_sigma[k]),
+            *pairs.names[k],
+            int(pairs.prober[k]),
+            float(bias[k]),
+            float(bias_sigma[k]),
             float(np.clip(weight[k], 0.0, 1.0)),
         )
         for k in worst.tolist()
-    ]  # fmt: skip
+    ]
 
 
 def _common_readings(
     component: NDArray[np.int32], theta: Float64s, reading: Int64s, has_reading: Bools
 ) -> Int64s:
-    """Return every node's reading at its component's instant: the median over the guesses, less theta."""
+    """Return every node's reading at its component's instant: the median over the guesses, minus theta."""
     better = reading.copy()
     whole = np.round(theta).astype(np.int64)
     for part in np.unique(component):
@@ -396,18 +399,18 @@ def _by_node(nodes: int, pairs: Pairs, values: Float64s) -> Float64s:
 
 
 def _mean_vote(nodes: int, pairs: Pairs, vote: Float64s, values: Float64s) -> Float64s:
-    """Return each node's mean of values over its pairs by their votes."""
+    """Return each node's mean of values over its pairs, weighted by their votes."""
     whole = _by_node(nodes, pairs, vote)
     return _by_node(nodes, pairs, vote * values) / np.where(whole > 0, whole, 1.0)
 
 
 class _Gains:
-    """How far errors of the pairs can shift each node's theta.
+    """The effect of the pairs' errors on each node's theta.
 
     theta = G v with G the gains of weighted least squares, so |error| <= sum |G| limit. With L the weighted
-    Laplacian and A the pairs' incidence, G = pinv(L) A' W, and as A' W has no mean, inv(L + 1/n) serves as
-    well. Large parts take the weighted mean of the node's own pairs, which that sum comes close to in a well
-    connected mesh.
+    Laplacian and A the pairs' incidence, G = pinv(L) A' W. As A' W has no mean, inv(L + 1/n) gives the same.
+    Large parts use the weighted mean of the node's own pairs, which comes close to that sum in a
+    well-connected mesh.
     """
 
     NEIGHBOURS: Final = 1.5
@@ -427,8 +430,8 @@ class _Gains:
             incidence = np.zeros((len(mine), len(members)))
             incidence[rows, index[pairs.prober[mine]]] = 1.0
             incidence[rows, index[pairs.peer[mine]]] = -1.0
-            most = float(vote[mine].max())
-            weighted = incidence * np.maximum(vote[mine] / max(most, 1e-300), 1e-9)[:, None]
+            largest = float(vote[mine].max())
+            weighted = incidence * np.maximum(vote[mine] / max(largest, 1e-300), 1e-9)[:, None]
             gains = np.linalg.solve(incidence.T @ weighted + 1.0 / len(members), weighted.T)
             total = float(self._own[members].sum())
             if total > 0:
@@ -436,7 +439,7 @@ class _Gains:
             self._exact.append((members, mine, np.abs(gains)))
 
     def shift(self, limit_ns: Float64s) -> Float64s:
-        """Return for each node the most that errors of at most `limit_ns` a pair shift its theta."""
+        """Return for each node the largest shift of its theta by errors of at most `limit_ns` per pair."""
         if not len(self._pairs):
             return np.zeros(self._nodes)
         own = np.where(self._own > 0, self._own, 1.0)

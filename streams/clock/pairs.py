@@ -1,8 +1,8 @@
-"""The pairs of one window as columns, and what the solver remembers of each pair from window to window.
+"""Holds the pairs of one window as columns, and each pair's memory over windows.
 
-In: `ClockFits.pairs` elements. Out: `Pairs`, whose lines can be turned to a drift that is known better than
-the window shows it, and `PairMemory`: each pair's least margin (its floor, so that a window's queueing can be
-told) and what its offset is lastingly off by (its asymmetry, as far as loops show it).
+`Pairs` can rotate its lines to a drift that is known better than the window shows. `PairMemory` keeps each
+pair's floor (its lowest margin without queueing), which reveals a window's queueing, and its asymmetry (the
+lasting error of its offset), as far as loops show it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,32 @@ Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 DRIFT_LIMIT_PPB: Final = 1e6
-"""Beyond 1,000 ppm it is no oscillator: the clock stepped within the window."""
+"""A drift above 1,000 ppm is no oscillator: the clock stepped within the window."""
 NO_SLOPE_PPB: Final = 1e6
 VERTEX_SIGMAS: Final = 6.0
 MIN_VERTEX_REACH_PPB: Final = 100.0
 FREE_VERTEX_REACH_PPB: Final = 100_000.0
-"""How far from a line's slope its corners reach (fit.c): by its error, at least, and without a slope."""
+"""Distance from a line's slope up to which its hull is exact (fit.c): by its error, at least, and without a
+slope."""
 MIN_SIGMA_NS: Final = 0.5
 
 _FIGURES: Final = (
-    "offset_ns", "drift_ppb", "sigma_ns", "drift_sigma_ppb", "rtt_min_ns", "margin_ns", "noise_ns",
-)  # fmt: skip
+    "offset_ns",
+    "drift_ppb",
+    "sigma_ns",
+    "drift_sigma_ppb",
+    "rtt_min_ns",
+    "margin_ns",
+    "noise_ns",
+)
 
 
 @dataclass(slots=True)
 class Pairs:
-    """Usable pairs of one window between different nodes (clocks), one element a directed NIC pair."""
+    """The usable pairs of one window between different nodes (clocks); one element per directed NIC pair."""
 
     names: list[tuple[str, str]]
-    """(prober, peer), NICs."""
+    """(prober NIC, peer NIC)"""
     prober: NDArray[np.int32]
     peer: NDArray[np.int32]
     at_ns: Int64s
@@ -56,8 +63,11 @@ class Pairs:
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], node_of: Mapping[str, int]) -> Pairs:
-        """Take `ClockFits.pairs` elements; those of unknown or equal nodes, and those that no clock could
-        have made, are left out. A fitter of an earlier release tells no margin: its least round trip then."""
+        """Build from elements of `ClockFits.pairs`.
+
+        Pairs of unknown or equal nodes are left out, and those that no clock can produce. A fit of an earlier
+        release has no margin; its lowest round trip is used instead.
+        """
         rows = [
             r
             for r in records
@@ -86,7 +96,7 @@ class Pairs:
         return len(self.names)
 
     def where(self, keep: Bools) -> Pairs:
-        """Return the pairs for which `keep` holds."""
+        """Return the pairs for which `keep` is true."""
         columns: dict[str, Any] = {
             name: getattr(self, name)[keep] for name in ("prober", "peer", "at_ns", *_FIGURES)
         }
@@ -98,11 +108,11 @@ class Pairs:
         )
 
     def rotated(self, drift_ppb: Float64s, drift_sigma_ppb: Float64s) -> RotatedPairs:
-        """Return offsets and margins with each line turned to the drift known, where that is known better.
+        """Return offsets and margins with each line rotated to the known drift, where that is more accurate.
 
-        `drift_ppb` is each pair's drift as the clocks' own rates have it, with its standard error. The floors
-        at a given drift are the lowest of the corners at that drift: exact within the reach of the corners. A
-        line without corners (through hills) keeps its offset, which hardly depends on its slope.
+        `drift_ppb` is each pair's drift by the clocks' own rates, with its standard error. The floor at a
+        given drift is the lowest hull vertex at that drift: exact within the reach of the hull. A line
+        through modes has no hull and keeps its offset, which hardly depends on its slope.
         """
         reach = np.maximum(VERTEX_SIGMAS * self.drift_sigma_ppb, MIN_VERTEX_REACH_PPB)
         reach = np.where(self.drift_sigma_ppb >= NO_SLOPE_PPB, FREE_VERTEX_REACH_PPB, reach)
@@ -131,7 +141,7 @@ class Pairs:
 
 @dataclass(slots=True)
 class HullVertices:
-    """Corners of one direction's lower hulls, all pairs' after each other: `counts` of each pair."""
+    """Vertices of one direction's lower hulls, all pairs' in sequence: `counts` for each pair."""
 
     counts: Int64s
     after_s: Float64s
@@ -152,13 +162,16 @@ class HullVertices:
         )
 
     def where(self, keep: Bools) -> HullVertices:
-        """Return the corners of the pairs for which `keep` holds."""
+        """Return the vertices of the pairs for which `keep` is true."""
         inside = np.repeat(keep, self.counts)
         return HullVertices(self.counts[keep], self.after_s[inside], self.delay_ns[inside])
 
     def lowest(self, slope_change_ppb: Float64s) -> tuple[Float64s, Float64s]:
-        """Return each pair's least delay with its line's slope changed by `slope_change_ppb` (0 without
-        corners), and where that corner stands (s after the line's instant)."""
+        """Return each pair's lowest delay with its line's slope changed, and when it occurs (s after the
+        line's instant).
+
+        Both are 0 for pairs without a hull.
+        """
         lowest_ns, when = np.zeros(len(self.counts)), np.zeros(len(self.counts))
         some = np.flatnonzero(self.counts)
         if len(some):
@@ -172,55 +185,57 @@ class HullVertices:
 
 @dataclass(slots=True)
 class RotatedPairs:
-    """Pairs with their lines turned; an element a pair."""
+    """Pairs with rotated lines; one element per pair."""
 
     offset_ns: Float64s
     margin_ns: Float64s
     rotated: Bools
     modal: Bools
     kept: Bools
-    """The line's own slope is the best that is known, or all that the line can tell."""
+    """The line's own slope is the best known, or the line has no hull."""
     drift_ppb: Float64s
     drift_sigma_ppb: Float64s
     lever_s: Float64s
-    """What an error of the drift counts for in offset_ns: by so many s."""
+    """s by which an error of the drift enters `offset_ns`."""
 
 
 class PairMemory:
-    """What is known of each pair from the windows before: columns that grow, a row a (prober, peer).
+    """The memory of each pair: growing columns, one row per (prober, peer).
 
-    Floor: the mean of the margins within NEAR standard deviations of it; a lower margin takes its place at
-    once, and after PATIENCE windows without any near it the least of those does (the path moved). A margin
-    above the floor is a queue that the window never got rid of in one direction or both.
+    The floor is the mean of the margins within NEAR standard deviations of it. A lower margin replaces it at
+    once. After MAX_ABOVE_WINDOWS windows without a margin near it, the lowest of those replaces it, because
+    the path has changed. A margin above the floor is a queue that persisted for the window, in one or both
+    directions.
 
-    A pair has two floors. Margins between the middles of hills and margins between lowest readings are not
-    compared: these stand lower by the noise's tails. Which of them a window has is chance.
+    A pair has two floors: margins between modes and margins between lowest readings are not comparable,
+    because the tails of the noise lower the latter. Which kind a window has is chance.
     """
 
     NEAR: Final = 3.0
     MAX_ABOVE_WINDOWS: Final = 32
     MAX_FAR_ABOVE_WINDOWS: Final = 600
-    """Of margins GROSS times above: paths hardly become so much longer, and queues may stand for minutes."""
+    """For margins GROSS times above the floor: paths hardly become that much longer, but queues may persist
+    for minutes."""
     SMOOTH: Final = 16
     GROSS: Final = 3.0
-    """A margin so many times above a floor, be it the other kind's, is a queue."""
+    """A margin so many times above a floor, of either kind, is a queue."""
     LASTING: Final = 64
     """Windows over which an asymmetry is averaged."""
     FORGET: Final = 600
-    """Windows after which a pair that was not seen is dropped."""
+    """Windows without a pair after which it is dropped."""
 
     def __init__(self) -> None:
         self._row: dict[tuple[str, str], int] = {}
         self._table = np.empty((0, self._COLUMNS))
         self._floors = np.empty((0, 2, 4))
-        """[row, kind, column]; kind 1: between the middles of hills."""
+        """[row, kind, column]; kind 1: between modes."""
 
     _NOISE, _BIAS, _WEIGHT, _SQUARES, _SEEN = range(5)
     _COLUMNS = 5
     _FLOOR, _NEAR, _LOW, _SINCE = range(4)
 
     def rows(self, names: Sequence[tuple[str, str]], window: int) -> NDArray[np.intp]:
-        """Return the rows of pairs, made where they are new."""
+        """Return the rows of pairs; add new ones."""
         known = self._row
         new = len(known)
         for name in names:
@@ -238,7 +253,7 @@ class PairMemory:
         return rows
 
     def forget(self, window: int) -> None:
-        """Drop pairs that were not seen for long; call seldom."""
+        """Drop pairs that were not seen for long; slow, so call rarely."""
         kept = [
             name for name, row in self._row.items() if window - self._table[row, self._SEEN] <= self.FORGET
         ]
@@ -247,7 +262,7 @@ class PairMemory:
         self._row = {name: row for row, name in enumerate(kept)}
 
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
-        """Take the noise that hills show (0: none), return the noise of each pair's readings."""
+        """Learn the timestamp noise (0: not measured); return the noise of each pair's readings."""
         old = self._table[rows, self._NOISE]
         new = np.where(noise_ns > 0, np.where(old > 0, old + (noise_ns - old) / 8, noise_ns), old)
         self._table[rows, self._NOISE] = new
@@ -258,11 +273,11 @@ class PairMemory:
     def excess(
         self, rows: NDArray[np.intp], margin_ns: Float64s, sigma_ns: Float64s, sure: Bools, middle: Bools
     ) -> Float64s:
-        """Return how far each margin stands above its pair's floor, in ns, at least 0; inf where the floor is
-        not known yet (it was seen but once) and the margin is none that speaks for itself. Only margins that
-        are `sure` move a floor; `sigma_ns` are their standard errors.
+        """Return how far each margin is above its pair's floor, in ns, at least 0.
 
-        `middle`: the margin lies between the middles of two hills, else between lowest readings.
+        The result is inf if the floor was seen only once and the margin is not clearly a queue. Only margins
+        that are `sure` change a floor; `sigma_ns` are their standard errors. `middle`: the margin lies
+        between two modes, else between lowest readings.
         """
         kind = middle.astype(np.intp)
         floor, near, low, since = self._floors[rows, kind].T
@@ -291,11 +306,11 @@ class PairMemory:
             return np.where(gross & ~moved, margin_ns - other, known)
 
     def floor(self, rows: NDArray[np.intp], middle: Bools) -> Float64s:
-        """Return each pair's floor of the kind that its margin has, in ns; inf where none is known."""
+        """Return each pair's floor, of the kind of its margin, in ns; inf if unknown."""
         return np.asarray(self._floors[rows, middle.astype(np.intp), self._FLOOR])
 
     def learn_residuals(self, rows: NDArray[np.intp], residual_ns: Float64s, good: Bools) -> None:
-        """Take what the window's offsets are off by against the solution, of the pairs that are `good`."""
+        """Learn the residuals of the window's offsets, for pairs that are `good`."""
         mine = rows[good]
         weight = np.minimum(self._table[mine, self._WEIGHT] + 1, self.LASTING)
         off = residual_ns[good] - self._table[mine, self._BIAS]
@@ -305,8 +320,7 @@ class PairMemory:
         self._table[mine, self._SQUARES] = squares + (off * off * (1 - 1 / weight) - squares) / weight
 
     def bias(self, rows: NDArray[np.intp]) -> tuple[Float64s, Float64s, Float64s]:
-        """Return what each pair is lastingly off by (ns), the standard error of that, and the number of
-        windows behind it."""
+        """Return each pair's lasting error (ns), its standard error, and the number of windows behind it."""
         weight = self._table[rows, self._WEIGHT]
         spread = np.sqrt(self._table[rows, self._SQUARES] / np.maximum(weight - 1, 1))
         return (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -38,15 +38,15 @@ from streams.clock.filter import (
     ClockTrack,
     Wander,
 )
-from streams.clock.gauge import FlushesByHost, Slew, hosts_gauge_ns, median, robust_mean
 from streams.clock.mesh import Mesh, MeshMemory, Priors, Suspect, log_ppb, plain_ppb, solve_relative
 from streams.clock.pairs import Bools, Int64s, Pairs
+from streams.clock.timescale import ENSEMBLE, Timescale
+from streams.clock.window import Part, WindowInput, flushes_by_host, gather, guess_readings, usable_pairs
 
 __all__ = ["ENSEMBLE", "HOLDOVER", "SYNCED", "UNSYNCED", "ShardClocks", "SolveParameters"]
 
 Record = dict[str, Any]
 
-ENSEMBLE: Final = "ensemble"
 RECOVERED_RATE_PPB: Final = 100.0
 """Standard error of a recovered rate whose record gives none."""
 LOG_OFFSET_STEP_NS: Final = 50_000_000
@@ -70,41 +70,6 @@ class SolveParameters:
     slew_max_ppb: float = 100.0
     slew_time_s: float = 20.0
     reference: str = ENSEMBLE
-
-
-@dataclass(slots=True)
-class _Window:
-    """A window's input by clock."""
-
-    names: list[str]
-    nics: list[Record]
-    node_of_nic: dict[str, int]
-    jumped: set[int]
-    """Nodes of clocks that reported a jump."""
-    flush: dict[int, Record] = field(default_factory=dict)
-    """Node to the last flush of its NICs."""
-    nics_of_node: dict[int, list[Record]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Part:
-    """One connected part of a window's mesh, while it is placed in fabric time."""
-
-    names: list[str]
-    members: NDArray[np.intp]
-    middle_ns: int
-    window_s: float
-    domain: str
-    leading: str
-    """The domain whose timeline continues."""
-    continuing: set[int]
-    """Positions in `names` of the clocks that carry the timeline on."""
-    gauge_ns: float = 0.0
-    gauge_rate: float = 0.0
-    """Logarithmic, as `Mesh.rate_log_ppb`."""
-    slew_change_ppb: float = 0.0
-    trusted: bool = True
-    """Fabric time's own rate is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +96,7 @@ class ShardClocks:
         self.last_window = -1
         self.wander = Wander(self.parameters.wander_ppb_per_sqrt_s)
         self._mesh = MeshMemory()
-        self._last_flush: dict[str, tuple[int, int, int]] = {}
-        """NIC to (run, clock_ns, system_ns) of its last flush."""
-        self._slew: dict[str, Slew] = {}
-        self._slewed: dict[str, float] = {}
-        """Domain of the previous window to the change of fabric time's rate in this one, ppb."""
+        self._timescale = Timescale(self.parameters)
         self._suspects: list[tuple[str, Suspect]] = []
         """(clock of the prober, pair)"""
 
@@ -166,8 +127,8 @@ class ShardClocks:
 
         Call after `recover`, oldest window first. The tracks do not change.
         """
-        taken = _gather(fits, clock_of)
-        readings, has_reading = _guess_readings(taken, window * window_ns + window_ns // 2)
+        taken = gather(fits, clock_of)
+        readings, has_reading = guess_readings(taken, window * window_ns + window_ns // 2)
         self._solve_mesh(window, fits, taken, readings, has_reading)
 
     def solve(
@@ -187,8 +148,8 @@ class ShardClocks:
         self.last_window = window
         start_ns = window * window_ns
         middle_log_ns = start_ns + window_ns // 2
-        taken = _gather(fits, clock_of)
-        readings, has_reading = _guess_readings(taken, middle_log_ns)
+        taken = gather(fits, clock_of)
+        readings, has_reading = guess_readings(taken, middle_log_ns)
         before = {
             name: _Before(
                 track.at_ns, track.offset_ns, track.drift_ppb, track.sigma_ns, track.domain, track.state
@@ -208,22 +169,21 @@ class ShardClocks:
         for name, track in self.tracks.items():
             track.stamp_error_ns = (stamp_error_ns or {}).get(name, 0)
         self._set_knots(before, start_ns + self.log_offset_ns)
-        for nic in taken.nics:
-            self._last_flush[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
+        self._timescale.keep_flushes(taken)
         return self._records(window, window_ns, fits, solved_ns)
 
     def _solve_mesh(
         self,
         window: int,
         fits: Sequence[Mapping[str, Any]],
-        taken: _Window,
+        taken: WindowInput,
         readings: Int64s,
         has_reading: Bools,
     ) -> Mesh:
         pairs = Pairs.of([pair for record in fits for pair in record["pairs"]], taken.node_of_nic)
         return solve_relative(
             len(taken.names),
-            _usable(pairs, taken),
+            usable_pairs(pairs, taken),
             self._mesh,
             window,
             self.parameters.asymmetry_share,
@@ -232,7 +192,7 @@ class ShardClocks:
             self._priors(taken, readings),
         )
 
-    def _priors(self, taken: _Window, readings: Int64s) -> Priors:
+    def _priors(self, taken: WindowInput, readings: Int64s) -> Priors:
         rate, sigma = np.zeros(len(taken.names)), np.full(len(taken.names), np.inf)
         for node, name in enumerate(taken.names):
             track = self.tracks.get(name)
@@ -242,17 +202,17 @@ class ShardClocks:
                 rate[node], sigma[node] = log_ppb(track.drift_ppb), math.sqrt(track.p_drift + q * ahead_s)
         return Priors(rate, sigma)
 
-    def _place_parts(self, taken: _Window, mesh: Mesh, middle_ns: int, window_s: float) -> set[str]:
+    def _place_parts(self, taken: WindowInput, mesh: Mesh, middle_ns: int, window_s: float) -> set[str]:
         """Place each connected part in fabric time and update its tracks; return the measured clocks."""
         measured: set[str] = set()
-        self._slewed = {}
+        self._timescale.slewed_ppb = {}
         innovations: list[tuple[ClockTrack, float, float]] = []
         for component in np.unique(mesh.component):
             members = np.flatnonzero(mesh.component == component)
             if len(members) < 2:
                 continue
             part = self._part(taken, mesh, members, middle_ns, window_s)
-            self._set_gauge(taken, mesh, part)
+            self._timescale.set_gauge(self.tracks, taken, mesh, part)
             for i, name in enumerate(part.names):
                 seen = self._measurement(taken, mesh, part, i)
                 known = self.tracks.get(name)
@@ -261,148 +221,32 @@ class ShardClocks:
                 if innovation is not None:
                     innovations.append((track, *innovation))
             if not part.continuing and part.trusted:
-                self._follow_reference(part, _by_host(taken, part.members))
+                hosts = flushes_by_host(taken, part.members)
+                self._timescale.follow_reference(self.tracks, part, hosts)
             measured.update(part.names)
         self.wander.learn(innovations)
         return measured
 
     def _part(
-        self, taken: _Window, mesh: Mesh, members: NDArray[np.intp], middle_ns: int, window_s: float
-    ) -> _Part:
+        self, taken: WindowInput, mesh: Mesh, members: NDArray[np.intp], middle_ns: int, window_s: float
+    ) -> Part:
         """Advance the part's tracks to the window and choose the timeline that continues."""
         names = [taken.names[i] for i in members]
-        for name, node in zip(names, members.tolist(), strict=True):
+        known = []
+        for i, (name, node) in enumerate(zip(names, members.tolist(), strict=True)):
             track = self.tracks.get(name)
-            if track is not None and node not in taken.jumped:
-                track.advance(int(mesh.reading_ns[node]), self.wander.ppb_per_sqrt_s)
-        known = [
-            i
-            for i, name in enumerate(names)
-            if name in self.tracks
-            and self.tracks[name].state != UNSYNCED
-            and int(members[i]) not in taken.jumped
-        ]
+            if track is None or node in taken.jumped:
+                continue
+            track.advance(int(mesh.reading_ns[node]), self.wander.ppb_per_sqrt_s)
+            if track.state != UNSYNCED:
+                known.append(i)
         votes = Counter(self.tracks[names[i]].domain for i in known)
         leading = min(votes, key=lambda domain: (-votes[domain], domain)) if votes else ""
         continuing = {i for i in known if self.tracks[names[i]].domain == leading}
-        return _Part(names, members, middle_ns, window_s, names[0], leading, continuing)
+        return Part(names, members, middle_ns, window_s, names[0], leading, continuing)
 
-    def _set_gauge(self, taken: _Window, mesh: Mesh, part: _Part) -> None:
-        """Set the part's gauge: what to add to theta and rate for fabric time."""
-        hosts = _by_host(taken, part.members)
-        reference = self._reference_node(part)
-        if part.continuing:
-            self._continue_gauge(mesh, part, hosts, reference)
-            return
-        if reference is not None:
-            part.gauge_ns = -float(mesh.theta_ns[reference])
-            part.gauge_rate = -float(mesh.rate_log_ppb[reference])
-            part.trusted = any(self.tracks[name].provisional for name in part.names if name in self.tracks)
-        else:
-            part.gauge_rate, part.trusted = self._hosts_rate(mesh, hosts)
-            part.gauge_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate)
-        self._slew.pop(part.domain, None)
-        if part.trusted:
-            self._join_provisional(taken, mesh, part)
-
-    def _continue_gauge(self, mesh: Mesh, part: _Part, hosts: FlushesByHost, reference: int | None) -> None:
-        """Continue the timeline of the part's known clocks, slewed towards the reference."""
-        continuing = sorted(part.continuing)
-        tracks = [self.tracks[part.names[i]] for i in continuing]
-        nodes = part.members[continuing]
-        ahead = np.array([t.offset_ns for t in tracks]) - mesh.theta_ns[nodes]
-        weight = 1.0 / (np.array([t.p_offset for t in tracks]) + mesh.sigma_ns[nodes] ** 2)
-        rate = log_ppb([t.drift_ppb for t in tracks]) - mesh.rate_log_ppb[nodes]
-        rate_weight = 1.0 / (np.array([t.p_drift for t in tracks]) + mesh.rate_sigma_ppb[nodes] ** 2)
-        part.gauge_ns, part.gauge_rate = robust_mean(ahead, weight), robust_mean(rate, rate_weight)
-        slew = self._slew.pop(part.leading, None) or Slew()
-        self._slew[part.domain] = slew
-        error_ns = None
-        if reference is not None:
-            error_ns = -(float(mesh.theta_ns[reference]) + part.gauge_ns)
-        elif self.parameters.reference == ENSEMBLE and hosts:
-            error_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate) - part.gauge_ns
-        part.slew_change_ppb = slew.step(error_ns, part.window_s, self.parameters)
-        part.gauge_rate += part.slew_change_ppb
-        self._slewed[part.leading] = part.slew_change_ppb
-
-    def _join_provisional(self, taken: _Window, mesh: Mesh, part: _Part) -> None:
-        """Move the provisional tracks of the previous window, which had no gauge, to this window's gauge.
-
-        What they show of the clocks relative to each other is kept.
-        """
-        found = [
-            (self.tracks[name], node)
-            for name, node in zip(part.names, part.members.tolist(), strict=True)
-            if name in self.tracks and self.tracks[name].provisional and node not in taken.jumped
-        ]
-        if not found:
-            return
-        nodes = [node for _, node in found]
-        variance = np.array([t.p_offset for t, _ in found]) + mesh.sigma_ns[nodes] ** 2
-        rate_variance = np.array([t.p_drift for t, _ in found]) + mesh.rate_sigma_ppb[nodes] ** 2
-        rates = plain_ppb(mesh.rate_log_ppb[nodes] + part.gauge_rate)
-        rate_shift = robust_mean(rates - np.array([t.drift_ppb for t, _ in found]), 1 / rate_variance)
-        ahead = mesh.theta_ns[nodes] + part.gauge_ns - np.array([t.offset_ns for t, _ in found])
-        shift = robust_mean(ahead, 1 / variance)
-        for track, _ in found:
-            track.drift_ppb += rate_shift
-            track.offset_ns += shift
-
-    def _follow_reference(self, part: _Part, hosts: FlushesByHost) -> None:
-        """Set the rate of a new part's time by its reference.
-
-        The clocks' relative rates come from two windows by now, which is steadier than one window's.
-        """
-        ahead = []
-        if self._reference_node(part) is not None:
-            ahead, hosts = [-self.tracks[self.parameters.reference].drift_ppb], {}
-        for flushes in hosts.values():
-            rates = [
-                rate - self.tracks[part.names[int(np.searchsorted(part.members, node))]].drift_ppb
-                for node, nic in flushes
-                if (rate := self._host_rate(nic)) is not None
-            ]
-            if rates:
-                ahead.append(float(np.median(rates)))
-        if ahead:
-            rate_shift = float(np.median(ahead))
-            for name in part.names:
-                self.tracks[name].drift_ppb += rate_shift
-
-    def _host_rate(self, nic: Record) -> float | None:
-        """Return the rate of the host's system clock against the NIC's since the last flush, ppb.
-
-        None without a last flush.
-        """
-        last = self._last_flush.get(nic["nic"])
-        if last is None or last[0] != nic["run"] or nic["clock_ns"] <= last[1]:
-            return None
-        system = (nic["system_ns"] - last[2]) - (nic["clock_ns"] - last[1])
-        return float(system / (nic["clock_ns"] - last[1]) * 1e9)
-
-    def _reference_node(self, part: _Part) -> int | None:
-        """Return the node of the chosen reference clock if it is in this part."""
-        if self.parameters.reference in part.names:
-            return int(part.members[part.names.index(self.parameters.reference)])
-        return None
-
-    def _hosts_rate(self, mesh: Mesh, hosts: FlushesByHost) -> tuple[float, bool]:
-        """Return the gauge's rate by the hosts' system clocks, and whether two flushes were there to show
-        it."""
-        medians = []
-        for flushes in hosts.values():
-            rates = []
-            for node, nic in flushes:
-                rate = self._host_rate(nic)
-                if rate is not None:
-                    rates.append(float(log_ppb(rate) - mesh.rate_log_ppb[node]))
-            if rates:
-                medians.append(median(rates))
-        return (float(np.median(medians)), True) if medians else (0.0, False)
-
-    def _measurement(self, taken: _Window, mesh: Mesh, part: _Part, i: int) -> Measurement:
-        """Return what the window shows of clock `i` of a part, in fabric time."""
+    def _measurement(self, taken: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
+        """Return the window's measurement of clock `i` of a part, in fabric time."""
         node = int(part.members[i])
         track = self.tracks.get(part.names[i])
         wander = (self.wander.ppb_per_sqrt_s * (1.0 if track is None else track.wander)) ** 2
@@ -430,7 +274,7 @@ class ShardClocks:
             slew_change_ppb=part.slew_change_ppb,
         )
 
-    def _set_log_offset(self, taken: _Window) -> None:
+    def _set_log_offset(self, taken: WindowInput) -> None:
         """Follow the log's clock in steps: only if the median over NICs is more than 50 ms off."""
         ahead = []
         for nic in taken.nics:
@@ -442,7 +286,7 @@ class ShardClocks:
             if abs(middle - self.log_offset_ns) > LOG_OFFSET_STEP_NS:
                 self.log_offset_ns = round(middle / NS_PER_MS) * NS_PER_MS
 
-    def _carry_unmeasured(self, taken: _Window, measured: set[str], middle_ns: int) -> None:
+    def _carry_unmeasured(self, taken: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Advance all clocks to the window's middle; put unmeasured ones in holdover, then forget them."""
         self._start_unmeasured(taken, measured, middle_ns)
         seen = set(taken.names)
@@ -453,7 +297,7 @@ class ShardClocks:
             wander = 1.0 if name in measured else HOLDOVER_WANDER
             track.advance(track.reading_at(middle_ns), self.wander.ppb_per_sqrt_s * wander)
             if name not in measured:
-                track.drift_ppb += self._slewed.get(track.domain, 0.0)
+                track.drift_ppb += self._timescale.slewed_ppb.get(track.domain, 0.0)
             if abs(track.at_ns) > MAX_READING_NS:
                 continue  # does not fit into a record
             if name not in measured and not self._hold_over(track, middle_ns, name in seen):
@@ -461,7 +305,7 @@ class ShardClocks:
             kept[name] = track
         self.tracks = kept
 
-    def _start_unmeasured(self, taken: _Window, measured: set[str], middle_ns: int) -> None:
+    def _start_unmeasured(self, taken: WindowInput, measured: set[str], middle_ns: int) -> None:
         """Start a track from the host's system clock for each unmeasured clock without a usable one."""
         for node, name in enumerate(taken.names):
             track, flush = self.tracks.get(name), taken.flush.get(node)
@@ -581,55 +425,6 @@ def _recovered_track(clock: Mapping[str, Any], domain: str, middle_ns: int) -> C
         middle_ns,
         asymmetry_ns=half_ns if known else math.inf,
     )
-
-
-def _gather(fits: Sequence[Mapping[str, Any]], clock_of: Mapping[str, str]) -> _Window:
-    """Sort a window's fits by clock."""
-    nics: dict[str, Record] = {nic["nic"]: dict(nic) for record in fits for nic in record["nics"]}
-    announced = {name: nic["clock"] for name, nic in nics.items()}
-    ends = {pair[end] for record in fits for pair in record["pairs"] for end in ("prober", "peer")}
-    members = set(nics) | ends
-    clock = {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in members}
-    names = sorted(set(clock.values()))
-    index = {name: i for i, name in enumerate(names)}
-    node_of_nic = {nic: index[clock[nic]] for nic in members}
-    taken = _Window(names, [nics[name] for name in sorted(nics)], node_of_nic, set())
-    for nic in taken.nics:
-        node = node_of_nic[nic["nic"]]
-        taken.nics_of_node.setdefault(node, []).append(nic)
-        if nic["clock_jump_ns"]:
-            taken.jumped.add(node)
-        if node not in taken.flush or nic["append_ns"] > taken.flush[node]["append_ns"]:
-            taken.flush[node] = nic
-    return taken
-
-
-def _guess_readings(taken: _Window, middle_log_ns: int) -> tuple[Int64s, Bools]:
-    """Guess each clock's reading at the window's middle from its last flush and that flush's append time."""
-    readings = np.zeros(len(taken.names), np.int64)
-    known = np.zeros(len(taken.names), np.bool_)
-    for node, flush in taken.flush.items():
-        readings[node] = flush["clock_ns"] + middle_log_ns - flush["append_ns"]
-        known[node] = True
-    return readings, known
-
-
-def _usable(pairs: Pairs, taken: _Window) -> Pairs:
-    """Return the pairs without those of clocks that jumped in the window."""
-    if not taken.jumped:
-        return pairs
-    bad = np.fromiter(taken.jumped, np.int32)
-    return pairs.where(~(np.isin(pairs.prober, bad) | np.isin(pairs.peer, bad)))
-
-
-def _by_host(taken: _Window, members: NDArray[np.intp]) -> dict[str, list[tuple[int, Record]]]:
-    """Return host to the (node, last flush) of its NICs in this part whose clock did not jump."""
-    hosts: dict[str, list[tuple[int, Record]]] = {}
-    for node in members.tolist():
-        if node not in taken.jumped:
-            for nic in taken.nics_of_node.get(node, ()):
-                hosts.setdefault(nic["nic"].partition("/")[0], []).append((node, nic))
-    return hosts
 
 
 def _source_ranges(fits: Sequence[Mapping[str, Any]]) -> list[Record]:

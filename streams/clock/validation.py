@@ -1,8 +1,7 @@
-"""What may enter the clock solve: `ClockFits` that a worker can have made.
+"""Validates `ClockFits` before the clock solve.
 
-In: a decoded record and its log append time. Out: the record without those pairs and probers whose figures no
-clock has; or `BadRecord`. One absurd number would else end the solver, or move its windows out of reach, for
-as long as the record is read again.
+Implausible pairs and probers are left out, and an implausible record raises `BadRecord`. Otherwise one absurd
+number would stop the solver, or move its windows out of reach, each time the record is read.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from schemas import codec
 __all__ = ["MAX_NS", "validate_fits"]
 
 MAX_NS: Final = 2**62
-"""Times are held within this, as the decoder of samples holds them."""
+"""Limit of times, as in the decoder of samples."""
 MAX_PPB: Final = 1e9
 MAX_SIGMA: Final = 1e18
 MAX_VERTICES: Final = 64
 MAX_AFTER_NS: Final = 1e12
 AHEAD_WINDOWS: Final = 1
-"""Windows that a record may be ahead of the log's clock: a prober that fits for itself estimates it."""
+"""Windows by which a record may be ahead of the log's clock: a prober that fits its own samples estimates
+that clock."""
 
 
 def validate_fits(fits: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
-    """Return the record as it may be solved, and how many of its pairs and probers were left out.
+    """Return the record without implausible pairs and probers, and their number.
 
-    Raises BadRecord where the window has not come yet by the log's clock, or the record tells of another
-    window length.
+    Raises BadRecord if the window has not begun by the log's clock, or has another length.
     """
     window = fits["window"]
     latest = append_ns // window_ns + AHEAD_WINDOWS

@@ -1,7 +1,7 @@
-"""When a window of fits is complete: every source has spoken, or the grace is over.
+"""Decides when a window of fits is complete: all sources have published theirs, or the grace period is over.
 
-In: `ClockFits` of one shard with the log's clock in ns. Out: windows in order, each with its records in the
-log's order. Knows no Kafka; tokens are what the caller acknowledges once the window is published.
+Windows are returned in order, each with its records in the log's order. Tokens identify the messages that the
+caller acknowledges once the window is published.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 __all__ = ["CompleteWindow", "WindowBarrier"]
 
 REDUCED_KEPT_WINDOWS = 5
-"""Windows that a NIC that fits for itself is waited for after its last one."""
+"""Windows for which a source that fits its own samples is awaited after its last record."""
 
 
 @dataclass(slots=True)
 class CompleteWindow:
-    """One window whose fits are all there (or given up on: `missing` names those sources)."""
+    """A window with all fits; `missing` names the sources that were too late."""
 
     window: int
     fits: list[Mapping[str, Any]]
@@ -35,7 +35,7 @@ class _Waiting:
 
 
 class WindowBarrier:
-    """Gathers one shard's fits. `sources` are those that send every window."""
+    """Collects one shard's fits. `sources` publish fits for every window."""
 
     def __init__(self, sources: Iterable[str], grace_ns: int, last_solved: int = -1) -> None:
         self.sources = set(sources)
@@ -46,7 +46,7 @@ class WindowBarrier:
         self._latest: dict[str, int] = {}
 
     def add(self, fits: Mapping[str, Any], offset: int, seen_ns: int, token: Any) -> bool:
-        """Take one record. Returns False (and keeps nothing) where its window was solved already."""
+        """Add one record. Returns False, and ignores the record, if its window was solved."""
         window, source = fits["window"], fits["source"]
         self._latest[source] = max(window, self._latest.get(source, -1))
         if window <= self.last_solved:
@@ -60,7 +60,8 @@ class WindowBarrier:
         return True
 
     def ready(self, now_ns: int) -> list[CompleteWindow]:
-        """Return the windows that can be solved, oldest first. `now_ns` runs like the `seen_ns` of `add`."""
+        """Return the windows that can be solved, oldest first. `now_ns` is on the clock of `seen_ns` in
+        `add`."""
         done = []
         for window in sorted(self._waiting):
             waiting = self._waiting[window]

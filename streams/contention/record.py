@@ -130,7 +130,7 @@ def _text(record: Mapping[str, Any], place: Place, unsure: int, *, lost: bool) -
     if record["candidates"]:
         candidates = record["candidates"]
         more = f" and {len(candidates) - 2} more" if len(candidates) > 2 else ""
-        parts.append(f"or {', '.join(candidates[:2])}{more}, which cannot be told apart")
+        parts.append(f"aliased with {', '.join(candidates[:2])}{more}")
     return ", ".join(parts)
 
 

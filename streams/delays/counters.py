@@ -1,8 +1,6 @@
-"""What one prober sent: counts, gaps of its batch counter, restarts and jumps of its clock.
+"""Counts a prober's batches per window: gaps of its batch counter, restarts and jumps of its clock.
 
-In: the heads of its `ProbeBatch`es in log order, with append times. Out: a `NicCounters` a window, the element
-of `ClockFits.nics`. `NicState` is what must be carried from one window to the next; a `ClockFits` record
-holds it.
+`NicState` is carried from one window to the next; a `ClockFits` record holds it.
 """
 
 from __future__ import annotations
@@ -11,16 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-__all__ = ["JumpLimit", "NicState", "NicCounters"]
+__all__ = ["JumpLimit", "NicCounters", "NicState"]
 
 MISSING_KEPT: Final = 64
-"""Batch numbers of a gap that are remembered, so that one that comes late is taken and not called a
-duplicate."""
+"""Batch numbers of a gap that are kept, so that a late batch is counted and not taken for a duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class JumpLimit:
-    """What a clock may do against the system clock between two flushes without being called a jump."""
+    """The limit of a clock's change against the system clock between two flushes; a larger one is a jump."""
 
     floor_ns: float
     rate_ppm: float
@@ -32,7 +29,7 @@ class JumpLimit:
 
 @dataclass(slots=True)
 class NicState:
-    """A prober as its last batch left it."""
+    """A prober's state after its last batch."""
 
     run: int
     batch: int
@@ -42,7 +39,7 @@ class NicState:
 
     @classmethod
     def of(cls, nic_window: Mapping[str, Any]) -> NicState:
-        """Recover it from an element of `ClockFits.nics`."""
+        """Recover the state from an element of `ClockFits.nics`."""
         return cls(
             nic_window["run"], nic_window["last_batch"], nic_window["clock_ns"], nic_window["system_ns"]
         )
@@ -50,7 +47,7 @@ class NicState:
 
 @dataclass(slots=True)
 class NicCounters:
-    """One prober's counts in one window."""
+    """One prober's counters in one window."""
 
     nic: str
     state: NicState | None
@@ -68,7 +65,7 @@ class NicCounters:
             self._reads.append((self.state.clock_ns, self.state.system_ns))
 
     def take(self, run: int, batch: int, clock_ns: int, system_ns: int, lost: int, append_ns: int) -> bool:
-        """Count one batch. Returns False for one that was taken before (a producer's second try)."""
+        """Count one batch. Returns False for a duplicate, from a producer's retry."""
         state = self.state
         if state is None or run != state.run:
             self.restarts += state is not None
@@ -96,11 +93,10 @@ class NicCounters:
         return True
 
     def clock_jump_ns(self, limit: JumpLimit) -> int:
-        """Return the largest lasting step of the clock against the system clock, 0 where none is beyond
-        `limit`.
+        """Return the largest lasting step of the clock against the system clock; 0 if none exceeds `limit`.
 
-        A single odd reading (the process was held up between the two clocks) goes back with the next flush,
-        so each reading is first replaced by the median of itself and its two neighbours, which keeps steps.
+        A single odd reading, from a process that was paused between the two clocks, ends with the next flush.
+        So each reading is first replaced by the median of itself and its two neighbours, which keeps steps.
         """
         ahead = [clock - system for clock, system in self._reads]
         smooth = [*ahead[:1], *(sorted(ahead[i : i + 3])[1] for i in range(len(ahead) - 2)), *ahead[-1:]]

@@ -1,9 +1,7 @@
-"""Promises of latency: which pairs of groups were promised what, and since when it is not kept.
+"""Evaluates latency SLOs: p99 limits between groups of NICs, and since when they are violated.
 
-In: the live rules and `PathDelays`, a window after the other. Out: `Change`s: a promise is broken, is kept
-again. Pure. A one-way delay is held against a promise only as far as the clocks are trusted: its error bound
-is taken off before. Without trusted clocks half a round trip tells of a promise that counts both ways, and of
-no other.
+One-way delays count minus the error bound of the clocks. Without synced clocks, half a round trip counts for
+SLOs that cover both directions, and for no others.
 """
 
 from __future__ import annotations
@@ -24,16 +22,16 @@ Record = dict[str, Any]
 
 EVERYONE: Final = "*"
 WAIT_WINDOWS: Final = 2
-"""A window is judged once one so much later has begun: its records come from many NICs."""
-LEAST_SAMPLES: Final = 20
-"""A pair is judged by no fewer; where a window has fewer, by several windows together."""
+"""A window is evaluated once a window so much later has begun, because its records come from many NICs."""
+MIN_SAMPLES: Final = 20
+"""Samples that a pair needs; a window with fewer is combined with later ones."""
 GONE_NS: Final = 60_000_000_000
-"""A broken promise that nobody has measured for so long is told of no more."""
+"""ns without a measurement after which a violation is cleared."""
 MAX_PAIRS: Final = 8
 
 
 def check_rule(rule: Mapping[str, Any]) -> None:
-    """Raise ValueError, one line, where a rule of `ActuatorConfig.latency_rules` cannot be."""
+    """Raise ValueError, one line, for an invalid rule of `ActuatorConfig.latency_rules`."""
     name = rule["name"]
     if not name or len(name) > 128 or not name.isprintable():
         raise ValueError(f"latency rule {name!r}: expected a name of 1 to 128 printable characters")
@@ -43,8 +41,8 @@ def check_rule(rule: Mapping[str, Any]) -> None:
         raise ValueError(f"latency rule {name}: for_s {rule['for_s']}, expected 1 to 86400")
     for end in ("from_group", "to_group"):
         group = rule[end]
-        kind, colon, what = group.partition(":")
-        if not group or (colon and (kind not in ("rack", "rail") or not what)):
+        kind, colon, name = group.partition(":")
+        if not group or (colon and (kind not in ("rack", "rail") or not name)):
             raise ValueError(
                 f"latency rule {name}: {end} {group!r}, expected a host, a NIC, rack:NAME, rail:N or *"
             )
@@ -62,20 +60,20 @@ def groups_of(member: Member) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A promise broken (RAISED) or kept again (CLEARED)."""
+    """An SLO that is violated (RAISED) or met again (CLEARED)."""
 
     name: str
     subject: str
     state: str
     at_ns: int
-    """ns, fabric time: end of the window that decided."""
+    """ns, fabric time: end of the deciding window."""
     since_ns: int
-    """ns, fabric time: start of the first window that it was above, or below, in."""
+    """ns, fabric time: start of the first window above, or below, the limit."""
     p99_ns: float
-    """Of the last window, the worst of all pairs together and of those that broke it alone."""
+    """In the last window, the worst of all pairs together and of each violating pair."""
     text: str
     pairs: tuple[tuple[str, str], ...] = ()
-    """Pairs that break it, the worst first."""
+    """The violating pairs, the worst first."""
 
     @property
     def nics(self) -> tuple[str, ...]:
@@ -95,8 +93,8 @@ class _Rule(NamedTuple):
     for_ns: int
 
     @property
-    def both_ways(self) -> bool:
-        """Whether the way back is promised as much as the way there."""
+    def both_directions(self) -> bool:
+        """Whether the SLO covers both directions."""
         return self.from_group == self.to_group
 
     @property
@@ -117,22 +115,22 @@ class _Delays:
         self.bound_ns = max(self.bound_ns, other.bound_ns)
 
     def p99_ns(self) -> float:
-        """Return what 99% of the samples stay below, less what the clocks may be wrong by."""
+        """Return the 99th percentile minus the possible error of the clocks."""
         return max(0.0, _quantile(self.buckets, 0.99) - self.bound_ns)
 
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of one rule, or of one pair under it."""
+    """The state of one rule, or of one pair under it."""
 
     above_ns: int | None = None
-    """Start of the first window of the spell above the promise that lasts."""
+    """Start of the first window of the current violation."""
     below_ns: int | None = None
     seen_ns: int = 0
     p99_ns: float = 0.0
     waiting: _Delays | None = None
 
-    def judge(self, p99_ns: float, above: bool, start_ns: int, end_ns: int) -> None:
+    def update(self, p99_ns: float, above: bool, start_ns: int, end_ns: int) -> None:
         if above:
             self.above_ns = start_ns if self.above_ns is None else self.above_ns
             self.below_ns = None
@@ -151,45 +149,44 @@ class _State:
     all: _Watched = field(default_factory=_Watched)
     pairs: dict[Pair, _Watched] = field(default_factory=dict)
     raised_ns: int | None = None
-    """Since when it is broken, as told; None: it is not."""
-    quiet_ns: int | None = None
-    """End of the window since which nothing breaks it."""
+    """Start of the published violation; None: not violated."""
+    met_since_ns: int | None = None
+    """Start of the first window since which no pair violates the SLO."""
     unsure: bool = False
-    """Whether it could not be judged in the last window, for want of trusted clocks."""
+    """Whether the last window could not be evaluated, because no clock was synced."""
 
 
 @dataclass(slots=True)
 class _Window:
     start_ns: int
     end_ns: int
-    there: dict[Pair, _Delays] = field(default_factory=dict)
+    directed: dict[Pair, _Delays] = field(default_factory=dict)
     """One-way delays."""
-    halves: dict[Pair, float] = field(default_factory=dict)
-    """Half the 99th percentile of the round trip, of pairs without trusted clocks."""
+    half_rtts_ns: dict[Pair, float] = field(default_factory=dict)
+    """Half the 99th percentile of the round trip, for pairs without synced clocks."""
 
 
 class LatencyRules:
-    """All rules of one shard. `groups` tells the groups of a NIC, see `groups_of`."""
+    """All rules of one shard. `groups` returns the groups of a NIC, see `groups_of`."""
 
     def __init__(self, groups: Callable[[str], frozenset[str]]) -> None:
         self._groups = groups
         self._states: dict[str, _State] = {}
         self._restored: dict[str, int] = {}
         self._windows: dict[int, _Window] = {}
-        self._judged = -1
+        self._evaluated = -1
         self._end_ns = 0
         self.late = 0
-        """Records of windows that were judged already."""
+        """Records of windows that had been evaluated."""
 
     def restore(self, name: str, since_ns: int) -> None:
-        """Note that a rule was told as broken since `since_ns`; before the rules are set."""
+        """Restore a published violation since `since_ns`; call before `set_rules`."""
         self._restored[name] = since_ns
 
     def set_rules(self, rules: Iterable[Mapping[str, Any]]) -> list[Change]:
-        """Take the rules in force; a rule that is gone, or is another now, is broken no more.
+        """Set the active rules; a violation of a removed or changed rule is cleared.
 
-        A rule that cannot be is left out: `check_rule` says why. So is a promise that was told as broken by a
-        rule of which nobody knows any more.
+        Invalid rules are ignored, see `check_rule`. A restored violation of an unknown rule is cleared too.
         """
         wanted = {}
         for rule in rules:
@@ -198,9 +195,12 @@ class LatencyRules:
             except ValueError:
                 continue
             wanted[rule["name"]] = _Rule(
-                rule["name"], rule["from_group"], rule["to_group"], 1e3 * rule["p99_us"],
+                rule["name"],
+                rule["from_group"],
+                rule["to_group"],
+                1e3 * rule["p99_us"],
                 round(1e9 * rule["for_s"]),
-            )  # fmt: skip
+            )
         changes = []
         for name, state in list(self._states.items()):
             if wanted.get(name) != state.rule:
@@ -218,21 +218,20 @@ class LatencyRules:
 
     @property
     def longest_s(self) -> float:
-        """How long, in s, the rule that waits longest wants a promise broken until it says so; 0 without
-        rules."""
+        """The longest duration, in s, that a rule requires before a violation is raised; 0 without rules."""
         return max((state.rule.for_ns / 1e9 for state in self._states.values()), default=0.0)
 
     def wants(self, nic: str) -> bool:
-        """Return whether a prober's delays matter to any rule."""
+        """Return whether a prober's delays are covered by any rule."""
         if not self._states:
             return False
         groups = self._groups(nic)
         return any(s.rule.from_group in groups or s.rule.to_group in groups for s in self._states.values())
 
     def take(self, record: Record) -> list[Change]:
-        """Take one `PathDelays` of the shard; return what became of the promises by it."""
+        """Process one `PathDelays` of the shard; return the changes."""
         number = record["window"]
-        if number <= self._judged:
+        if number <= self._evaluated:
             self.late += 1
             return []
         window = self._windows.get(number)
@@ -244,21 +243,21 @@ class LatencyRules:
         newest = max(self._windows)
         changes = []
         for due in sorted(each for each in self._windows if each <= newest - WAIT_WINDOWS):
-            changes += self._judge(self._windows.pop(due))
-            self._judged = due
+            changes += self._evaluate(self._windows.pop(due))
+            self._evaluated = due
         return changes
 
-    def _judge(self, window: _Window) -> list[Change]:
+    def _evaluate(self, window: _Window) -> list[Change]:
         self._end_ns = max(self._end_ns, window.end_ns)
-        groups = {nic: self._groups(nic) for pair in (*window.there, *window.halves) for nic in pair}
+        groups = {nic: self._groups(nic) for pair in (*window.directed, *window.half_rtts_ns) for nic in pair}
         changes = []
         for name in sorted(self._states):
-            change = self._judge_rule(self._states[name], window, groups)
+            change = self._evaluate_rule(self._states[name], window, groups)
             if change is not None:
                 changes.append(change)
         return changes
 
-    def _judge_rule(
+    def _evaluate_rule(
         self, state: _State, window: _Window, groups: Mapping[str, frozenset[str]]
     ) -> Change | None:
         rule = state.rule
@@ -267,63 +266,71 @@ class LatencyRules:
             return rule.from_group in groups[pair[0]] and rule.to_group in groups[pair[1]]
 
         together = _Delays()
-        for pair, delays in sorted(window.there.items()):
+        for pair, delays in sorted(window.directed.items()):
             if promised(pair):
                 together.add(delays)
-                self._judge_pair(state, pair, delays, window)
-        halves = {pair: half for pair, half in sorted(window.halves.items()) if promised(pair)}
-        state.unsure = bool(halves) and not together.buckets
-        if rule.both_ways:
-            for pair, half_ns in halves.items():
+                self._evaluate_pair(state, pair, delays, window)
+        half_rtts_ns = {pair: half for pair, half in sorted(window.half_rtts_ns.items()) if promised(pair)}
+        state.unsure = bool(half_rtts_ns) and not together.buckets
+        if rule.both_directions:
+            for pair, half_ns in half_rtts_ns.items():
                 watched = state.pairs.setdefault(pair, _Watched())
-                watched.judge(half_ns, half_ns > rule.p99_ns, window.start_ns, window.end_ns)
+                watched.update(half_ns, half_ns > rule.p99_ns, window.start_ns, window.end_ns)
         if together.buckets:
             p99_ns = together.p99_ns()
-            state.all.judge(p99_ns, p99_ns > rule.p99_ns, window.start_ns, window.end_ns)
-        return self._verdict(state, window)
+            state.all.update(p99_ns, p99_ns > rule.p99_ns, window.start_ns, window.end_ns)
+        return self._change(state, window)
 
-    def _judge_pair(self, state: _State, pair: Pair, delays: _Delays, window: _Window) -> None:
-        """Judge a pair alone, with what waits of earlier windows where this one has too few samples."""
+    def _evaluate_pair(self, state: _State, pair: Pair, delays: _Delays, window: _Window) -> None:
+        """Evaluate one pair, together with earlier windows if samples are few."""
         watched = state.pairs.setdefault(pair, _Watched())
         gathered, begin_ns = delays, window.start_ns
         if watched.waiting is not None:
             gathered, begin_ns = _Delays(), watched.waiting.begin_ns
             gathered.add(watched.waiting)
             gathered.add(delays)
-        if gathered.buckets.total() < LEAST_SAMPLES:
+        if gathered.buckets.total() < MIN_SAMPLES:
             watched.waiting = _Delays(Counter(gathered.buckets), gathered.bound_ns, begin_ns)
             return
         watched.waiting = None
         p99_ns = gathered.p99_ns()
-        watched.judge(p99_ns, p99_ns > state.rule.p99_ns, begin_ns, window.end_ns)
+        watched.update(p99_ns, p99_ns > state.rule.p99_ns, begin_ns, window.end_ns)
 
-    def _verdict(self, state: _State, window: _Window) -> Change | None:
-        """Raise what was above for long enough, clear what was not for as long."""
+    def _change(self, state: _State, window: _Window) -> Change | None:
+        """Raise a violation that lasted long enough; clear one that has been absent as long."""
         rule = state.rule
         stale_ns = window.end_ns - max(GONE_NS, 2 * rule.for_ns)
-        for pair in [pair for pair, watched in state.pairs.items() if watched.seen_ns < stale_ns]:
-            if state.pairs[pair].waiting is None:
-                del state.pairs[pair]
-        broken = sorted(
-            (pair for pair, watched in state.pairs.items() if watched.broken(rule.for_ns)),
-            key=lambda pair: (-state.pairs[pair].p99_ns, pair),
-        )
+        self._drop_stale(state, stale_ns)
         if state.raised_ns is None:
-            if not broken and not state.all.broken(rule.for_ns):
+            violating = [pair for pair, watched in state.pairs.items() if watched.broken(rule.for_ns)]
+            if not violating and not state.all.broken(rule.for_ns):
                 return None
-            return self._raised(state, broken, window.end_ns)
+            violating.sort(key=lambda pair: (-state.pairs[pair].p99_ns, pair))
+            return self._raised(state, violating, window.end_ns)
         if state.all.seen_ns < stale_ns and not state.pairs:
             state.all = _Watched()
             return self._cleared(state, window.end_ns, "not measured any more")
-        above = [w for w in (state.all, *state.pairs.values()) if w.above_ns is not None]
-        below = [w for w in (state.all, *state.pairs.values()) if w.below_ns is not None]
+        return self._met(state, window)
+
+    def _drop_stale(self, state: _State, stale_ns: int) -> None:
+        for pair, watched in list(state.pairs.items()):
+            if watched.seen_ns < stale_ns and watched.waiting is None:
+                del state.pairs[pair]
+
+    def _met(self, state: _State, window: _Window) -> Change | None:
+        """Clear a violation if all pairs have met the SLO for long enough."""
+        rule = state.rule
+        everything = (state.all, *state.pairs.values())
+        above = any(watched.above_ns is not None for watched in everything)
+        below = any(watched.below_ns is not None for watched in everything)
         if above or not below:
-            state.quiet_ns = None
+            state.met_since_ns = None
             return None
-        state.quiet_ns = window.start_ns if state.quiet_ns is None else state.quiet_ns
-        if window.end_ns - state.quiet_ns < rule.for_ns:
+        state.met_since_ns = window.start_ns if state.met_since_ns is None else state.met_since_ns
+        if window.end_ns - state.met_since_ns < rule.for_ns:
             return None
-        return self._cleared(state, window.end_ns, f"below {_us(rule.p99_ns)} us for {rule.for_ns / 1e9:g} s")
+        reason = f"below {_us(rule.p99_ns)} us for {rule.for_ns / 1e9:g} s"
+        return self._cleared(state, window.end_ns, reason)
 
     def _raised(self, state: _State, broken: Sequence[Pair], at_ns: int) -> Change:
         rule = state.rule
@@ -332,7 +339,7 @@ class LatencyRules:
             starts.append(state.all.above_ns)
         since_ns = min(start for start in starts if start is not None)
         worst_ns = max([state.pairs[pair].p99_ns for pair in broken] + [state.all.p99_ns])
-        state.raised_ns, state.quiet_ns = since_ns, None
+        state.raised_ns, state.met_since_ns = since_ns, None
         text = f"p99 above {_us(rule.p99_ns)} us for {(at_ns - since_ns) / 1e9:.0f} s {_between(rule)}"
         if broken:
             worst = state.pairs[broken[0]].p99_ns
@@ -347,15 +354,15 @@ class LatencyRules:
 
     def _cleared(self, state: _State, at_ns: int, why: str) -> Change:
         rule = state.rule
-        since_ns = at_ns if state.quiet_ns is None else state.quiet_ns
-        state.raised_ns = state.quiet_ns = None
+        since_ns = at_ns if state.met_since_ns is None else state.met_since_ns
+        state.raised_ns = state.met_since_ns = None
         text = f"p99 {_between(rule)}: {why}"
         return Change(rule.name, rule.subject, "CLEARED", at_ns, since_ns, state.all.p99_ns, text)
 
     def unsure(self) -> list[str]:
-        """Return the rules that cannot be judged now, since no clock of theirs can be trusted."""
+        """Return the rules that cannot be evaluated now, because none of their clocks is synced."""
         return sorted(
-            name for name, state in self._states.items() if state.unsure and not state.rule.both_ways
+            name for name, state in self._states.items() if state.unsure and not state.rule.both_directions
         )
 
 
@@ -363,13 +370,13 @@ def _gather(window: _Window, nic: str, path: Record) -> None:
     """Add one peer and path of a prober to both directions."""
     peer = path["peer"]
     if path["bound_ns"] is None:
-        if path["rtt_p99_ns"] is not None and path["count"] >= LEAST_SAMPLES:
+        if path["rtt_p99_ns"] is not None and path["count"] >= MIN_SAMPLES:
             half_ns = path["rtt_p99_ns"] / 2
             for pair in ((nic, peer), (peer, nic)):
-                window.halves[pair] = max(half_ns, window.halves.get(pair, 0.0))
+                window.half_rtts_ns[pair] = max(half_ns, window.half_rtts_ns.get(pair, 0.0))
         return
     for pair, leg in (((nic, peer), "forward"), ((peer, nic), "reverse")):
-        delays = window.there.setdefault(pair, _Delays())
+        delays = window.directed.setdefault(pair, _Delays())
         for bucket, count in zip(path[f"{leg}_bucket"], path[f"{leg}_bucket_count"], strict=False):
             if 0 <= bucket < BUCKETS and count > 0:
                 delays.buckets[bucket] += count
@@ -377,7 +384,7 @@ def _gather(window: _Window, nic: str, path: Record) -> None:
 
 
 def _quantile(buckets: Mapping[int, int], share: float) -> float:
-    """Return the delay that `share` of the samples do not exceed, by straight lines within buckets."""
+    """Return the delay that `share` of the samples do not exceed, interpolated within buckets."""
     left = share * sum(buckets.values())
     for bucket in sorted(buckets):
         count = buckets[bucket]
@@ -389,7 +396,7 @@ def _quantile(buckets: Mapping[int, int], share: float) -> float:
 
 
 def _between(rule: _Rule) -> str:
-    """Say which groups a rule is about, as 'between rack 3 and rack 7'."""
+    """Describe the groups of a rule, as 'between rack 3 and rack 7'."""
     if rule.from_group == rule.to_group:
         return "between all NICs" if rule.from_group == EVERYONE else f"within {_named(rule.from_group)}"
     return f"between {_named(rule.from_group)} and {_named(rule.to_group)}"
@@ -398,8 +405,8 @@ def _between(rule: _Rule) -> str:
 def _named(group: str) -> str:
     if group == EVERYONE:
         return "any NIC"
-    kind, colon, what = group.partition(":")
-    return group if not colon else what if what.startswith(kind) else f"{kind} {what}"
+    kind, colon, name = group.partition(":")
+    return group if not colon else name if name.startswith(kind) else f"{kind} {name}"
 
 
 def _us(ns: float) -> str:

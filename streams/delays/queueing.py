@@ -1,8 +1,7 @@
-"""One source's samples to `PathQueueing`: delays above each path's floor in short slots, many times a second.
+"""Reduces one source's samples to `PathQueueing`: delays above each path's floor in short slots.
 
-In: decoded batches with their offsets, the newest clock lines, the pairs' noise from the fits. Out: records,
-in parts of at most `MAX_ELEMENTS`. Knows no Kafka. What a killed worker had not sent is made again by its
-successor under other offset ranges: readers pass over a record that begins before what they hold.
+If a worker is killed, its successor publishes the unpublished samples again under other offset ranges.
+Readers skip a record that begins before the offsets that they have.
 """
 
 from __future__ import annotations
@@ -24,23 +23,25 @@ __all__ = ["SUB_SLOTS", "SourceQueueing", "slot_ns_of"]
 Record = dict[str, Any]
 
 SUB_SLOTS: Final = 4
-"""Slots of `PathQueueing` in one of `LinkQueues`: queues move within a slot."""
+"""Slots of `PathQueueing` per slot of `LinkQueues`: queues change within a slot."""
 SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
-"""A sample is in the batch of a flush where it was sent the first of these before: its stamps are fetched by
-then. The second where links are fast, slots no longer than the third: no queue there adds much to it."""
+"""A flush contains the samples sent the first of these before it, because their timestamps have been fetched
+by then. The second applies if slots are no longer than the third: fast links add little queueing delay."""
 LATE_NS, LATEST_NS = 10_000_000, 120_000_000
-"""Probes that a queue holds up for longer are waited for: the first of these beyond what any took within
-`LATELY_NS`, at most the second. Whoever does not wait sees the least of the deepest queues."""
-LATELY_NS: Final = 1_000_000_000
+"""Delayed probes are awaited for the first of these beyond the longest round trip within `RECENT_NS`, at most
+for the second. Without this wait the deepest queues would be underestimated."""
+RECENT_NS: Final = 1_000_000_000
 GONE_NS: Final = 500_000_000
-"""A prober without a batch for this long holds nothing back."""
+"""ns without a batch after which a prober is not awaited."""
 MAX_CELLS: Final = 32_768
 FORGET_NS: Final = 600_000_000_000
 
 
 def slot_ns_of(rate_bps: int) -> int:
-    """Return ns of a slot of `LinkQueues` for a link rate (0: not known): 10 ms below 10 Gbit/s, 1 ms below
-    40, 250 us from there."""
+    """Return the slot length of `LinkQueues`, ns, for a link rate (0: unknown).
+
+    10 ms below 10 Gbit/s, 1 ms below 40 Gbit/s, else 250 us.
+    """
     if rate_bps >= 40_000_000_000:
         return 250_000
     return 1_000_000 if rate_bps >= 10_000_000_000 else 10_000_000
@@ -48,16 +49,16 @@ def slot_ns_of(rate_bps: int) -> int:
 
 @dataclass(slots=True)
 class _Prober:
-    """What is known of a prober by its batches; ns."""
+    """The state of a prober, from its batches; ns."""
 
     flushed_ns: int = 0
     """Fabric time of the newest batch's flush."""
     seen_ns: int = 0
-    """When the log took it."""
-    took_ns: int = 0
-    """The longest that a probe was under way of late, there and back."""
-    took_at_ns: int = 0
-    """When the log took that one."""
+    """Its append time."""
+    longest_rtt_ns: int = 0
+    """The longest recent round trip of a probe."""
+    longest_at_ns: int = 0
+    """The append time of that probe."""
 
 
 class SourceQueueing:
@@ -74,53 +75,57 @@ class SourceQueueing:
 
     @property
     def waiting(self) -> bool:
-        """Return whether `take` has anything to give."""
+        """Return whether `take` has records."""
         return self._first is not None
 
     def recover(self, records: Iterable[Record]) -> None:
-        """Learn the floors that the owner before knew, from its newest records."""
+        """Learn the floors of the previous owner from its newest records."""
         for record in records:
             if record["source"] == self.source:
                 nics = record["nics"]
-                for nic, peer, path, way, floor_ns, noise_ns, cells in zip(
-                    *(record[f] for f in ("nic", "peer", "path", "direction", "floor_ns", "noise_ns", "cells")),
+                for nic, peer, path, direction, floor_ns, noise_ns, cells in zip(
+                    *(
+                        record[f]
+                        for f in ("nic", "peer", "path", "direction", "floor_ns", "noise_ns", "cells")
+                    ),
                     strict=True,
                 ):
                     if cells:
                         self._reducer.set_noise(nics[nic], nics[peer], noise_ns)
                         self._reducer.set_floor(
-                            nics[nic], nics[peer], path, way, floor_ns, record["start_ns"]
+                            nics[nic], nics[peer], path, direction, floor_ns, record["start_ns"]
                         )
 
     def learn(self, fits: Mapping[str, PairFits]) -> None:
-        """Take the stamps' noise of each pair from a window's fits, prober to fits."""
+        """Learn the timestamp noise of each pair from a window's fits (prober to fits)."""
         for nic, found in fits.items():
             for peer, noise_ns in zip(found.peers, found.noise_ns.tolist(), strict=True):
                 self._reducer.set_noise(nic, peer, noise_ns)
 
-    def add(self, batch: ProbeColumns, append_ns: int, offset: int, lines: Mapping[str, ClockLine]) -> None:
-        """Take a batch that the log took at `append_ns`."""
-        line = lines.get(batch.nic)
-        self._reducer.add(batch, line, lines)
+    def add(self, batch: ProbeColumns, append_ns: int, offset: int, models: Mapping[str, ClockLine]) -> None:
+        """Add a batch with its append time."""
+        model = models.get(batch.nic)
+        self._reducer.add(batch, model, models)
         flush_ns = batch.system_ns
-        if line is not None:
+        if model is not None:
             flush_ns = batch.clock_ns + round(
-                line.offset_ns + line.drift_ppb * 1e-9 * (batch.clock_ns - line.at_ns)
+                model.offset_ns + model.drift_ppb * 1e-9 * (batch.clock_ns - model.at_ns)
             )
         prober = self._probers.setdefault(batch.nic, _Prober())
         prober.flushed_ns, prober.seen_ns = flush_ns, append_ns
-        took_ns = int((batch.forward + batch.reverse).max(initial=0))
-        if took_ns >= prober.took_ns or append_ns - prober.took_at_ns > LATELY_NS:
-            prober.took_ns, prober.took_at_ns = took_ns, append_ns
+        longest_rtt_ns = int((batch.forward + batch.reverse).max(initial=0))
+        if longest_rtt_ns >= prober.longest_rtt_ns or append_ns - prober.longest_at_ns > RECENT_NS:
+            prober.longest_rtt_ns, prober.longest_at_ns = longest_rtt_ns, append_ns
         self._newest_ns = max(self._newest_ns, append_ns)
         if self._first is None:
             self._first = offset
         self._next = offset + 1
 
     def take(self, members: Mapping[str, Member]) -> list[Record]:
-        """Return the records of all since the last call, at least one a shard; none where nothing came.
+        """Return the records of all samples since the last call; at least one per shard, none without
+        batches.
 
-        `members` holds every prober of the source.
+        `members` contains every prober of the source.
         """
         if self._first is None:
             return []
@@ -133,19 +138,21 @@ class SourceQueueing:
             complete_ns = self._complete_ns(members, shard)
             parts = _cut(of_shard, columns.start)
             for number, part in enumerate(parts):
-                records.append({
-                    "shard": shard,
-                    "source": self.source,
-                    "first_offset": self._first,
-                    "next_offset": self._next,
-                    "part": number,
-                    "parts": len(parts),
-                    "start_ns": columns.start_ns,
-                    "slot_ns": self._reducer.slot_ns,
-                    "complete_ns": complete_ns,
-                    "synced": all(columns.names[row][3] != 3 for row in part),
-                    **_columns(columns, part),
-                })  # fmt: skip
+                records.append(
+                    {
+                        "shard": shard,
+                        "source": self.source,
+                        "first_offset": self._first,
+                        "next_offset": self._next,
+                        "part": number,
+                        "parts": len(parts),
+                        "start_ns": columns.start_ns,
+                        "slot_ns": self._reducer.slot_ns,
+                        "complete_ns": complete_ns,
+                        "synced": all(columns.names[row][3] != 3 for row in part),
+                        **_columns(columns, part),
+                    }
+                )
         self._first = None
         if self._newest_ns - self._forgot_ns > FORGET_NS:
             self._reducer.forget(columns.start_ns - FORGET_NS)
@@ -160,13 +167,13 @@ class SourceQueueing:
             prober for nic, prober in self._probers.items() if nic in members and members[nic].shard == shard
         ]
         settle_ns = FAST_SETTLE_NS if SUB_SLOTS * self._reducer.slot_ns <= FAST_SLOT_NS else SETTLE_NS
-        late_ns = max((prober.took_ns for prober in here), default=0) + LATE_NS
+        late_ns = max((prober.longest_rtt_ns for prober in here), default=0) + LATE_NS
         flushed_ns = min((prober.flushed_ns for prober in here), default=0)
         return max(0, flushed_ns - max(settle_ns, min(late_ns, LATEST_NS)))
 
 
 def _cut(rows: list[int], start: Int64s) -> list[list[int]]:
-    """Cut rows into parts of at most MAX_ELEMENTS rows, and about MAX_CELLS cells."""
+    """Cut rows into parts of at most MAX_ELEMENTS rows and about MAX_CELLS cells."""
     parts: list[list[int]] = [[]]
     cells = 0
     for row in rows:
@@ -201,7 +208,7 @@ def _columns(columns: QueueingColumns, rows: list[int]) -> Record:
         "cells": cells,
         "slot": columns.slot[of],
         "count": columns.count[of],
-        "min_ns": columns.least_ns[of],
+        "min_ns": columns.min_ns[of],
         "mean_ns": columns.mean_ns[of],
         "at_ns": columns.at_ns[of],
         "nics": list(table),

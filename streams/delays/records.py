@@ -1,8 +1,7 @@
-"""Closed windows to records: `ClockFits` a shard, `PathDelays` a NIC.
+"""Converts closed windows to records: `ClockFits` per shard and `PathDelays` per NIC.
 
-In: a `ClosedWindow`, what the inventory says of its NICs, the newest clock lines. Out: records as dicts, in
-parts of at most `MAX_ELEMENTS`; path delays as Avro bodies at once. Everything in them but `lag_messages`
-follows from the messages alone.
+Records have at most `MAX_ELEMENTS` elements per part; path delays are encoded to Avro directly. All values
+except `lag_messages` follow from the messages alone.
 """
 
 from __future__ import annotations
@@ -28,16 +27,27 @@ STATES: Final = ("UNSYNCED", "HOLDOVER", "SYNCED")
 """Symbols of `ClockSync` in their order on the wire."""
 
 
+NO_COUNTS: Final[Record] = {
+    "lag_messages": -1,
+    "messages": 0,
+    "bytes": 0,
+    "samples": 0,
+    "late": 0,
+    "rejected": 0,
+}
+"""The counts of further parts of a window."""
+
+
 @dataclass(slots=True)
 class Fitted:
-    """A closed window with its pairs fitted: prober to `PairFits`."""
+    """A closed window and its fitted pairs: prober to `PairFits`."""
 
     window: ClosedWindow
     fits: dict[str, PairFits]
 
 
 def fit_window(window: ClosedWindow) -> Fitted:
-    """Fit all pairs of a closed window. Long-running and free of shared state: may run in a thread."""
+    """Fit all pairs of a closed window. Slow, without shared state: may run in a thread."""
     return Fitted(window, {name: nic.samples.fit() for name, nic in sorted(window.nics.items())})
 
 
@@ -49,64 +59,77 @@ def clock_fits(
     limit: JumpLimit,
     lag_messages: int = -1,
 ) -> list[Record]:
-    """Return the window's `ClockFits`: for each of `shards` at least one, in parts.
+    """Return the window's `ClockFits`, in parts: at least one for each of `shards`.
 
-    `members` holds every prober of the window, `shards` every shard that may wait for this source. Counts
-    stand in a shard's part 0 alone, so that parts add up; messages that belong to no NIC (refused ones) count
-    in the first shard.
+    `members` contains every prober of the window, `shards` every shard that may wait for this source. Only
+    part 0 of a shard has counts, so that parts add up. Messages without a NIC, which were rejected, count in
+    the first shard.
     """
-    window = fitted.window
     by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
     for nic in fitted.fits:
         by_shard.setdefault(members[nic].shard, []).append(nic)
     records: list[Record] = []
     for index, (shard, nics) in enumerate(by_shard.items()):
-        entries = [_nic_window(window.nics[nic], members[nic].clock, limit) for nic in nics]
+        entries = [_nic_window(fitted.window.nics[nic], members[nic].clock, limit) for nic in nics]
         pairs = [pair for nic in nics for pair in fitted.fits[nic].records(nic)]
+        counts = _window_counts(fitted.window, lag_messages, entries, first_shard=index == 0)
         parts = max(1, -(-len(entries) // MAX_ELEMENTS), -(-len(pairs) // MAX_ELEMENTS))
-        own = window.cut.messages if index == 0 else 0
         for part in range(parts):
             cut = slice(part * MAX_ELEMENTS, (part + 1) * MAX_ELEMENTS)
-            first = part == 0
-            records.append({
-                "shard": shard,
-                "source": window.source,
-                "window": window.cut.window,
-                "window_start_ns": window.cut.window * window_ns,
-                "window_end_ns": (window.cut.window + 1) * window_ns,
-                "part": part,
-                "parts": parts,
-                "first_offset": window.cut.first_offset,
-                "next_offset": window.cut.next_offset,
-                "lag_messages": lag_messages if first else -1,
-                "messages": own if first else 0,
-                "bytes": window.bytes if first and index == 0 else 0,
-                "samples": sum(entry["samples"] for entry in entries) if first else 0,
-                "late": window.cut.late if first and index == 0 else 0,
-                "rejected": window.rejected if first and index == 0 else 0,
-                "nics": entries[cut],
-                "pairs": pairs[cut],
-            })  # fmt: skip
+            records.append(
+                {
+                    "shard": shard,
+                    "source": fitted.window.source,
+                    "window": fitted.window.cut.window,
+                    "window_start_ns": fitted.window.cut.window * window_ns,
+                    "window_end_ns": (fitted.window.cut.window + 1) * window_ns,
+                    "part": part,
+                    "parts": parts,
+                    "first_offset": fitted.window.cut.first_offset,
+                    "next_offset": fitted.window.cut.next_offset,
+                    **(counts if part == 0 else NO_COUNTS),
+                    "nics": entries[cut],
+                    "pairs": pairs[cut],
+                }
+            )
     return records
 
 
+def _window_counts(
+    window: ClosedWindow, lag_messages: int, entries: Sequence[Record], *, first_shard: bool
+) -> Record:
+    """Return the counts of a shard's part 0; only the first shard counts messages."""
+    counts = NO_COUNTS | {
+        "lag_messages": lag_messages,
+        "samples": sum(entry["samples"] for entry in entries),
+    }
+    if first_shard:
+        counts |= {
+            "messages": window.cut.messages,
+            "bytes": window.bytes,
+            "late": window.cut.late,
+            "rejected": window.rejected,
+        }
+    return counts
+
+
 def _nic_window(nic: NicSamples, clock: str, limit: JumpLimit) -> Record:
-    tally = nic.tally
-    state = tally.state
+    counters = nic.counters
+    state = counters.state
     assert state is not None  # noqa: S101  an entry is made with its first batch
     return {
-        "nic": tally.nic,
+        "nic": counters.nic,
         "clock": clock,
         "run": state.run,
-        "batches": tally.batches,
+        "batches": counters.batches,
         "samples": nic.samples.samples,
-        "lost": tally.lost,
-        "lost_batches": min(tally.lost_batches, MAX_INT),
-        "restarts": tally.restarts,
-        "clock_jump_ns": max(-MAX_LONG, min(tally.clock_jump_ns(limit), MAX_LONG)),
+        "lost": counters.lost,
+        "lost_batches": min(counters.lost_batches, MAX_INT),
+        "restarts": counters.restarts,
+        "clock_jump_ns": max(-MAX_LONG, min(counters.clock_jump_ns(limit), MAX_LONG)),
         "clock_ns": state.clock_ns,
         "system_ns": state.system_ns,
-        "append_ns": tally.append_ns,
+        "append_ns": counters.append_ns,
         "last_batch": state.batch,
     }
 
@@ -116,16 +139,16 @@ def path_delays(
     member: Member,
     window: int,
     window_ns: int,
-    lines: Mapping[str, ClockLine],
+    models: Mapping[str, ClockLine],
     state: str,
     log_offset_ns: int,
 ) -> list[bytes]:
-    """Return one NIC's `PathDelays` of a window as Avro bodies, in parts; none where nothing was sent.
+    """Return one NIC's `PathDelays` of a window as Avro bodies, in parts; none if the NIC sent nothing.
 
-    `lines` are the newest clock lines by NIC, `state` that of the prober's own clock, `log_offset_ns` fabric
-    time minus log append time. May run in a thread.
+    `models` are the newest clock models by NIC, `state` that of the prober's own clock, `log_offset_ns`
+    fabric time minus log append time. May run in a thread.
     """
-    columns = samples.delays(None if state == "UNSYNCED" else lines.get(member.nic), lines)
+    columns = samples.delays(None if state == "UNSYNCED" else models.get(member.nic), models)
     rows = len(columns.peers)
     parts = -(-rows // MAX_ELEMENTS)
     start_ns = window * window_ns + log_offset_ns

@@ -1,8 +1,4 @@
-"""One source partition: messages to closed windows of samples.
-
-In: decoded batches (or the news that a message could not be read) in offset order. Out: `ClosedWindow`s, each
-with its samples by prober, its counts and its offset range. Knows no Kafka.
-"""
+"""Sorts the messages of one source partition into closed windows of samples."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from native.core import NicWindow, ProbeColumns
-from streams.delays.counters import NicState, NicCounters
+from streams.delays.counters import NicCounters, NicState
 from streams.delays.windows import Cut, Range, WindowCutter
 
 __all__ = ["ClosedWindow", "NicSamples", "Source"]
@@ -19,17 +15,16 @@ __all__ = ["ClosedWindow", "NicSamples", "Source"]
 
 @dataclass(slots=True)
 class NicSamples:
-    """One prober in one window: its tally and its samples."""
+    """One prober in one window: its counters and its samples."""
 
-    tally: NicCounters
+    counters: NicCounters
     samples: NicWindow
     loss: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class ClosedWindow:
-    """A window whose records can be made. `tokens` are the messages to acknowledge once they are
-    published."""
+    """A window that is ready for publication. `tokens` identify the messages to acknowledge afterwards."""
 
     source: str
     cut: Cut
@@ -46,7 +41,7 @@ class ClosedWindow:
 
 
 class Source:
-    """The open window of one source partition, and what its probers' states carry on."""
+    """The open window of one source partition, and the states of its probers."""
 
     def __init__(
         self,
@@ -60,12 +55,12 @@ class Source:
         self._cutter = WindowCutter(window_ns, silence_ns, known)
         self._states: dict[str, NicState] = dict(states or {})
         self._filling = ClosedWindow(name, Cut(-1))
-        self.held_samples = 0
+        self.open_samples = 0
 
     def add(
         self, append_ns: int, offset: int, size_bytes: int, batch: ProbeColumns | None, token: Any
     ) -> list[ClosedWindow]:
-        """Take the next message (`batch` None: it was refused); return the windows that it closed."""
+        """Add the next message (`batch` None: it was rejected); return the windows that it closes."""
         placement = self._cutter.place(append_ns, offset)
         closed = self._close(placement.before)
         window = self._filling
@@ -78,29 +73,29 @@ class Source:
         return closed + self._close(placement.after)
 
     def skip(self, append_ns: int, offset: int, token: Any) -> list[ClosedWindow]:
-        """Pass over a tombstone: it takes part in the offset range and counts nothing."""
+        """Skip a tombstone: it belongs to the offset range and is not counted."""
         placement = self._cutter.place(append_ns, offset)
         closed = self._close(placement.before)
         self._filling.tokens.append(token)
         return closed + self._close(placement.after)
 
     def tick(self, log_now_ns: int, quiet_ns: int, caught_up: bool) -> list[ClosedWindow]:
-        """Return the windows that silence closes, see `WindowCutter.tick`."""
+        """Return the windows that close because the source is silent, see `WindowCutter.tick`."""
         return self._close(self._cutter.tick(log_now_ns, quiet_ns, caught_up))
 
     def _take(self, window: ClosedWindow, batch: ProbeColumns, append_ns: int) -> None:
         nic = window.nics.get(batch.nic)
         if nic is None:
-            tally = NicCounters(batch.nic, self._states.get(batch.nic))
-            nic = window.nics[batch.nic] = NicSamples(tally, NicWindow(batch.nic))
+            counters = NicCounters(batch.nic, self._states.get(batch.nic))
+            nic = window.nics[batch.nic] = NicSamples(counters, NicWindow(batch.nic))
         lost = int(batch.lost.sum())
-        if not nic.tally.take(batch.run, batch.batch, batch.clock_ns, batch.system_ns, lost, append_ns):
+        if not nic.counters.take(batch.run, batch.batch, batch.clock_ns, batch.system_ns, lost, append_ns):
             window.duplicates += 1
             return
-        if nic.tally.state is not None:
-            self._states[batch.nic] = nic.tally.state
+        if nic.counters.state is not None:
+            self._states[batch.nic] = nic.counters.state
         nic.samples.add(batch)
-        self.held_samples += len(batch.sent)
+        self.open_samples += len(batch.sent)
 
     def _close(self, cuts: list[Cut]) -> list[ClosedWindow]:
         closed = []
@@ -108,7 +103,7 @@ class Source:
             if cut.messages:
                 window, self._filling = self._filling, ClosedWindow(self.name, Cut(-1))
                 window.cut = cut
-                self.held_samples = 0
+                self.open_samples = 0
             else:
                 window = ClosedWindow(self.name, cut)
             closed.append(window)

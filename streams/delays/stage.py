@@ -239,7 +239,7 @@ class DelayStage(PartitionStage[_Source]):
             self._waiting_samples += job.samples
             if window.duplicates:
                 log.info("map: %s: %d duplicate batches", window.source, window.duplicates)
-        if self._waiting_samples > self.settings.held_samples:
+        if self._waiting_samples > self.settings.max_waiting_samples:
             self._capacity.clear()
         self._job_queued.set()
 
@@ -281,7 +281,7 @@ class DelayStage(PartitionStage[_Source]):
             return
         self.partitions.done(job.partition, job.window.tokens)
         self._waiting_samples -= job.samples
-        if self._waiting_samples <= self.settings.held_samples:
+        if self._waiting_samples <= self.settings.max_waiting_samples:
             self._capacity.set()
 
     def _encode_fits(

@@ -1,8 +1,6 @@
-"""Which window a message belongs to, and when a window closes: the bookkeeping of one source partition.
+"""Assigns the messages of one source partition to windows, and decides when a window closes.
 
-In: append times, offsets and a monotonic clock, all in ns. Out: `Cut`s, the closed windows with their offset
-ranges. Knows no Kafka and holds no messages. A replay that is given the ranges of published windows cuts the
-same windows whatever the timing.
+Given the offset ranges of published windows, a replay cuts the same windows whatever the timing.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ __all__ = ["Cut", "LogClock", "Placement", "Range", "WindowCutter"]
 
 NONE = -1
 MAX_EMPTY_RUN = 5
-"""Most empty windows sent in a row to fill a gap of a source; a longer gap is skipped."""
+"""Largest number of consecutive empty windows published for a gap of a source; a longer gap is skipped."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
-    """A published window of a source: offsets [first, next), both -1 where it was empty."""
+    """A published window of a source: offsets [first, next), both -1 if it was empty."""
 
     window: int
     first_offset: int
@@ -44,7 +42,7 @@ class Cut:
 
 @dataclass(slots=True)
 class Placement:
-    """Where a message goes: `window`; `before` closed ahead of it, `after` closed by it."""
+    """The window of a message; `before` closed ahead of it, `after` closed by it."""
 
     window: int
     late: bool
@@ -53,12 +51,12 @@ class Placement:
 
 
 class LogClock:
-    """The log's clock, seen through append times: never ahead of it, behind by the least delay of the last
+    """An estimate of the log's clock from append times: never ahead, behind by the smallest delay of the last
     minute.
 
-    An append time plus the time since it was seen can only be behind the log's clock, so the greatest of them
-    is the best estimate; older sightings are dropped after one to two spans, so that a clock that was set
-    back is believed again.
+    An append time plus the time since its observation can only be behind the log's clock, so the greatest is
+    the best estimate. Observations are dropped after one to two spans, so that a clock that was set back is
+    followed.
     """
 
     SPAN_NS = 30_000_000_000
@@ -69,7 +67,7 @@ class LogClock:
         self._seen = False
 
     def observe(self, append_ns: int, monotonic_ns: int) -> None:
-        """Take an append time that was seen at `monotonic_ns`."""
+        """Add an append time that was observed at `monotonic_ns`."""
         ahead = append_ns - monotonic_ns
         if not self._seen:
             self._ahead, self._turned_ns, self._seen = [ahead, None], monotonic_ns, True
@@ -87,10 +85,10 @@ class LogClock:
 class WindowCutter:
     """Cuts one source partition into windows of append time.
 
-    A window closes when a message of a later one comes, or when the log's clock is `silence_ns` past its end
-    and the source was quiet as long. What comes for a closed window counts as late and enters the open one.
-    Offsets of `known` ranges (published by an earlier owner but read again) go to the window that had them,
-    which closes at its range's end.
+    A window closes when a message of a later window arrives, or when the log's clock is `silence_ns` past its
+    end and the source was silent as long. Messages for a closed window count as late and enter the open one.
+    Offsets of `known` ranges, which an earlier owner published and which are read again, go to their
+    published window; it closes at its range's end.
     """
 
     def __init__(self, window_ns: int, silence_ns: int, known: Iterable[Range] = ()) -> None:
@@ -104,11 +102,11 @@ class WindowCutter:
 
     @property
     def open_window(self) -> int | None:
-        """The window that the next message of the present would enter, None before the first."""
+        """The window that the next new message would enter; None before the first."""
         return None if self._open is None else self._open.window
 
     def place(self, append_ns: int, offset: int) -> Placement:
-        """Return the window of a message; offsets must come in ascending order."""
+        """Return the window of a message; offsets ascend."""
         natural = append_ns // self.window_ns
         known = self._known_range(offset)
         before = self._end_replay(known)
@@ -135,8 +133,10 @@ class WindowCutter:
         return Placement(cut.window, late, before, after)
 
     def tick(self, log_now_ns: int, quiet_ns: int, caught_up: bool) -> list[Cut]:
-        """Return the windows that silence closes: `quiet_ns` since the last message was seen, `caught_up`
-        where the log is known to hold nothing more of this source."""
+        """Return the windows that close because the source is silent.
+
+        `quiet_ns`: time since the last message; `caught_up`: the log holds no further message of this source.
+        """
         if self._replaying is not None or not caught_up or quiet_ns < self.silence_ns:
             return []
         present = (log_now_ns - self.silence_ns) // self.window_ns
@@ -155,19 +155,19 @@ class WindowCutter:
         return None
 
     def _end_replay(self, known: Range | None) -> list[Cut]:
-        """Close the replayed window where its range ended without its last offset (retention took it)."""
+        """Close the replayed window if its range ended without its last offset, which retention removed."""
         if self._replaying is None or self._replaying == known or self._open is None:
             return []
         cut, self._open, self._replaying = self._open, None, None
         return [cut]
 
     def _advance(self, window: int) -> list[Cut]:
-        """Close what is open before `window`, with the empty windows between, and open `window`."""
-        least = 0 if self._last_closed is None else self._last_closed + 1
-        target = max(window, least)
+        """Close the open window if it is before `window`, and the empty windows between; open `window`."""
+        earliest = 0 if self._last_closed is None else self._last_closed + 1
+        target = max(window, earliest)
         closed: list[Cut] = []
         if self._open is None:
-            gap_start = target if self._last_closed is None else least
+            gap_start = target if self._last_closed is None else earliest
         elif self._open.window >= target:
             return []
         else:

@@ -1,1 +1,1 @@
-"""History: records to rows, and rows to ClickHouse."""
+"""Writes records to ClickHouse."""

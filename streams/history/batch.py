@@ -1,8 +1,8 @@
-"""When a batch is full, and the token that names it.
+"""Collects messages into batches, and names each batch by a deduplication token.
 
-In: messages as they come. Out: whether to insert now, and a name for exactly these messages. A batch that
-is sent again because the answer was lost carries the same name, so the server drops it; one that is cut
-anew after a crash does not, and the tables' own keys make it overwrite.
+If the answer to an insert is lost, the batch is sent again with the same token, and the server drops the
+duplicate. A batch that is cut differently after a crash has another token; then the tables' keys overwrite
+its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message stands in the log, and since when (ns since the Unix epoch)."""
+    """A message's position in the log, and its append time (ns since the Unix epoch)."""
 
     partition: int
     offset: int
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(slots=True)
 class Policy:
-    """How much a batch holds and how long it waits."""
+    """Limits of a batch's size and age."""
 
     batch_bytes: int
     batch_messages: int
@@ -36,7 +36,7 @@ class Policy:
 
 @dataclass(slots=True)
 class Batch(Generic[Item]):
-    """Messages of one topic, to be inserted together. Times are a monotonic clock's seconds."""
+    """Messages of one topic to insert together. Times are seconds of a monotonic clock."""
 
     policy: Policy
     items: list[Item] = field(default_factory=list)
@@ -44,29 +44,29 @@ class Batch(Generic[Item]):
     since_s: float = 0.0
 
     def add(self, item: Item, size_bytes: int, now_s: float) -> None:
-        """Take one message."""
+        """Add one message."""
         if not self.items:
             self.since_s = now_s
         self.items.append(item)
         self.size_bytes += size_bytes
 
     def full(self) -> bool:
-        """Whether it is to be sent however young it is."""
+        """Whether the batch must be sent regardless of its age."""
         return self.size_bytes >= self.policy.batch_bytes or len(self.items) >= self.policy.batch_messages
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until it is to be sent, 0 if now; None while it is empty."""
+        """Return seconds until the batch must be sent, 0 if now; None while it is empty."""
         if not self.items:
             return None
         return 0.0 if self.full() else max(0.0, self.since_s + self.policy.batch_s - now_s)
 
     def take(self) -> list[Item]:
-        """Return the messages and be empty again."""
+        """Return the messages and empty the batch."""
         items, self.items, self.size_bytes = self.items, [], 0
         return items
 
     def put_back(self, items: list[Item], now_s: float) -> None:
-        """Hold messages again that could not be sent; they come first."""
+        """Put messages back that could not be sent; they stay first."""
         self.items = items + self.items
         self.since_s = now_s
 
@@ -74,7 +74,7 @@ class Batch(Generic[Item]):
 def token(topic: str, places: list[Place]) -> str:
     """Return the deduplication token of the messages at `places`: topic, partitions and offsets.
 
-    The first message's append time is in it, so that a log that was begun anew does not repeat old tokens.
+    It includes the first message's append time, so that a recreated log does not repeat old tokens.
     """
     digest = hashlib.sha256()
     for place in sorted(places, key=lambda place: (place.partition, place.offset)):

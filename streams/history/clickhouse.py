@@ -1,7 +1,7 @@
-"""ClickHouse as the sink sees it: tables made, blocks inserted, failures told apart.
+"""A ClickHouse client for the sink: creates tables, inserts blocks, and distinguishes failures.
 
-In: Arrow tables with a deduplication token. Out: nothing, or `Unavailable` (try again) or `Refused` (this
-block will never be taken). Blocking; one instance is used by one thread at a time.
+Each Arrow table is inserted with a deduplication token. Failures raise `Unavailable` (retry) or `Refused`
+(the block will never be accepted). Blocking; one thread at a time uses an instance.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ INSERT_SETTINGS: Final[Mapping[str, str]] = {
     "optimize_on_insert": "0",
     "max_partitions_per_insert_block": "0",
 }
-"""A block is stored whole, in base and rollup, before it is acknowledged."""
+"""A block is stored whole, in base table and rollup, before it is acknowledged."""
 
 DATA_ERRORS: Final = frozenset({6, 26, 27, 32, 33, 41, 43, 53, 69, 70, 72, 117, 131, 349, 396, 691})
-"""ClickHouse codes that speak against the block itself and not against the moment."""
+"""ClickHouse error codes caused by the block itself."""
 
 
 class Unavailable(Exception):
-    """History does not take the block now."""
+    """ClickHouse cannot accept the block now."""
 
 
 class Refused(Exception):
-    """History will not take this block, however often it is sent."""
+    """ClickHouse will never accept this block."""
 
 
 class Writer:
-    """One connection to a ClickHouse over HTTP, made when it is first needed and again after a failure."""
+    """One HTTP connection to ClickHouse, opened at the first use and after a failure."""
 
     def __init__(self, settings: HistorySinkSettings) -> None:
         self._settings = settings
@@ -72,7 +72,7 @@ class Writer:
             raise Unavailable(_line(error)) from error
 
     def close(self) -> None:
-        """Drop the connection; the next insert makes another."""
+        """Close the connection; the next insert opens another."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

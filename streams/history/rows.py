@@ -1,8 +1,7 @@
-"""Records to rows: what each topic's record becomes in which table, as columns.
+"""Converts records to rows: one Arrow table per ClickHouse table, with the columns of `schemas.tables`.
 
-In: decoded records of one topic with their log append time. Out: one Arrow table a ClickHouse table,
-columns as in `schemas.tables`. Of several records with one identity in a batch only the newest counts, so
-that a block never holds a row twice. Pure: no broker, no database.
+Only the newest of several records with one identity in a batch is kept, so that a block never has a row
+twice.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from schemas import tables, topics
 from schemas.codec import BadRecord, raw_schema
 
 EARLIEST_NS: Final = 946_684_800_000_000_000
-"""2000-01-01: a window before it, or after `LATEST_NS` (2200-01-01), is nobody's window."""
+"""2000-01-01: a window before it, or after `LATEST_NS` (2200-01-01), is invalid."""
 LATEST_NS: Final = 7_258_118_400_000_000_000
 
 _TIME: Final = pa.timestamp("ns", tz="UTC")
@@ -31,42 +30,167 @@ _TEXT: Final = pa.string()
 _BYTES: Final = pa.binary()
 
 _KIND_OF: Final[dict[str, pa.DataType]] = {
-    "window_start": _TIME, "window_end": _TIME,
-    "path": _COUNT, "count": _COUNT, "lost": _COUNT, "no_t3": _COUNT,
-    "pairs": _COUNT, "nics": _COUNT, "batches": _COUNT, "lost_batches": _COUNT, "restarts": _COUNT,
-    "part": _COUNT, "parts": _COUNT, "probe_port": _COUNT, "gone": pa.uint8(),
-    "rail": pa.int32(), "partition": pa.int32(),
-    "forward_bucket": pa.list_(pa.uint16()), "reverse_bucket": pa.list_(pa.uint16()),
-    "forward_bucket_count": pa.list_(pa.uint32()), "reverse_bucket_count": pa.list_(pa.uint32()),
-    "addresses": pa.list_(_TEXT), "capabilities": pa.list_(_TEXT),
+    "window_start": _TIME,
+    "window_end": _TIME,
+    "path": _COUNT,
+    "count": _COUNT,
+    "lost": _COUNT,
+    "no_t3": _COUNT,
+    "pairs": _COUNT,
+    "nics": _COUNT,
+    "batches": _COUNT,
+    "lost_batches": _COUNT,
+    "restarts": _COUNT,
+    "part": _COUNT,
+    "parts": _COUNT,
+    "probe_port": _COUNT,
+    "gone": pa.uint8(),
+    "rail": pa.int32(),
+    "partition": pa.int32(),
+    "forward_bucket": pa.list_(pa.uint16()),
+    "reverse_bucket": pa.list_(pa.uint16()),
+    "forward_bucket_count": pa.list_(pa.uint32()),
+    "reverse_bucket_count": pa.list_(pa.uint32()),
+    "addresses": pa.list_(_TEXT),
+    "capabilities": pa.list_(_TEXT),
     "path_ports": pa.list_(_COUNT),
     "accepted": _COUNT,
-    **dict.fromkeys(("offset_ns", "drift_ppb", "residual_ns", "event_ns", "knot_offset_ns", "knot_bound_ns",
-                     "asymmetry_ns", "weight"), _EXACT),
+    **dict.fromkeys(
+        (
+            "offset_ns",
+            "drift_ppb",
+            "residual_ns",
+            "event_ns",
+            "knot_offset_ns",
+            "knot_bound_ns",
+            "asymmetry_ns",
+            "weight",
+        ),
+        _EXACT,
+    ),
     **dict.fromkeys(("margin_ns", "noise_ns"), _FIGURE),
-    "key": _BYTES, "head": _BYTES,
+    "key": _BYTES,
+    "head": _BYTES,
     **dict.fromkeys(("since", "opened", "raised", "reported", "decided", "done"), _TIME),
-    **dict.fromkeys(("links", "candidates", "jobs", "grouped", "flow_id", "flow_nic", "flow_peer",
-                     "flow_job", "evidence_topic", "evidence_key", "evidence_text", "can"), pa.list_(_TEXT)),
+    **dict.fromkeys(
+        (
+            "links",
+            "candidates",
+            "jobs",
+            "grouped",
+            "flow_id",
+            "flow_nic",
+            "flow_peer",
+            "flow_job",
+            "evidence_topic",
+            "evidence_key",
+            "evidence_text",
+            "can",
+        ),
+        pa.list_(_TEXT),
+    ),
     **dict.fromkeys(("flow_rate_bps", "flow_share"), pa.list_(_FIGURE)),
     **dict.fromkeys(("flap_ns", "evidence_at_ns"), pa.list_(_INT)),
     **dict.fromkeys(("synced", "from_flows", "complete"), pa.uint8()),
-    **dict.fromkeys(("flaps_hour", "paths_dead", "paths_living", "probers", "group", "flows_total",
-                     "source_port", "peer_port", "changes", "slot_probes", "from_path", "to_path"), _COUNT),
-    **dict.fromkeys(("loss_rate", "loss_rate_low", "loss_rate_high", "depth_mean_bytes", "depth_max_bytes",
-                     "bound_bytes", "utilisation", "utilisation_bound", "depth_bytes", "depth_peak_bytes",
-                     "confidence", "busy_share", "receiver_limited_share", "sender_limited_share"), _FIGURE),
+    **dict.fromkeys(
+        (
+            "flaps_hour",
+            "paths_dead",
+            "paths_living",
+            "probers",
+            "group",
+            "flows_total",
+            "source_port",
+            "peer_port",
+            "changes",
+            "slot_probes",
+            "from_path",
+            "to_path",
+        ),
+        _COUNT,
+    ),
+    **dict.fromkeys(
+        (
+            "loss_rate",
+            "loss_rate_low",
+            "loss_rate_high",
+            "depth_mean_bytes",
+            "depth_max_bytes",
+            "bound_bytes",
+            "utilisation",
+            "utilisation_bound",
+            "depth_bytes",
+            "depth_peak_bytes",
+            "confidence",
+            "busy_share",
+            "receiver_limited_share",
+            "sender_limited_share",
+        ),
+        _FIGURE,
+    ),
     **dict.fromkeys(("over_byte_s",), _EXACT),
-    **dict.fromkeys(("subject", "kind", "before", "detected_by", "text", "link", "window_id", "alert_id",
-                     "severity", "boot", "source_address", "peer_address", "protocol", "job", "tenant",
-                     "leg", "found", "contradiction", "first_hop", "decision_id", "action", "outcome",
-                     "reason_kind", "reason_id", "how", "ud"), _TEXT),
-    **dict.fromkeys(("nic", "peer", "shard", "state", "domain", "clock", "source", "host", "device", "rack",
-                     "stamp", "topic", "reader", "reason", "detail", "event", "reference", "prober"), _TEXT),
-    **{f"{kind}_{level}_ns": _FIGURE
-       for kind in ("forward", "reverse", "rtt") for level in ("min", "p50", "p99")},
-}  # fmt: skip
-"""Arrow type by column where it is not int64."""
+    **dict.fromkeys(
+        (
+            "subject",
+            "kind",
+            "before",
+            "detected_by",
+            "text",
+            "link",
+            "window_id",
+            "alert_id",
+            "severity",
+            "boot",
+            "source_address",
+            "peer_address",
+            "protocol",
+            "job",
+            "tenant",
+            "leg",
+            "found",
+            "contradiction",
+            "first_hop",
+            "decision_id",
+            "action",
+            "outcome",
+            "reason_kind",
+            "reason_subject",
+            "reason_window_id",
+            "how",
+            "ud",
+        ),
+        _TEXT,
+    ),
+    **dict.fromkeys(
+        (
+            "nic",
+            "peer",
+            "shard",
+            "state",
+            "domain",
+            "clock",
+            "source",
+            "host",
+            "device",
+            "rack",
+            "stamp",
+            "topic",
+            "reader",
+            "reason",
+            "detail",
+            "event",
+            "reference",
+            "prober",
+        ),
+        _TEXT,
+    ),
+    **{
+        f"{kind}_{level}_ns": _FIGURE
+        for kind in ("forward", "reverse", "rtt")
+        for level in ("min", "p50", "p99")
+    },
+}
+"""Arrow type by column, for columns other than int64."""
 
 _KIND_IN: Final[dict[tuple[str, str], pa.DataType]] = {
     (tables.DELAYS, "bound_ns"): _FIGURE,
@@ -84,7 +208,7 @@ _KIND_IN: Final[dict[tuple[str, str], pa.DataType]] = {
     (tables.FLOWS, "rate_bps"): _EXACT,
     **{(table, "flow_id"): _TEXT for table in (tables.DECISIONS, tables.ACTIONS)},
 }
-"""The same where one name has two types."""
+"""Arrow type by table and column, where one column name has two types."""
 
 Record = Mapping[str, Any]
 Columns = dict[str, list[Any]]
@@ -102,7 +226,7 @@ def arrow_schema(table: str) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A decoded message: `record` is None for a tombstone, whose key then says whose."""
+    """A decoded message; `record` is None for a tombstone, whose key then identifies it."""
 
     record: Record | None
     key: str
@@ -110,10 +234,9 @@ class Message:
 
 
 def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
-    """Return the rows of `messages`, by table; tables without rows are left out.
+    """Return the rows of `messages` by table; tables without rows are left out.
 
-    Raises KeyError for a topic that history does not keep, BadRecord for a record whose figures no column
-    takes.
+    Raises KeyError for a topic that history does not store, BadRecord for values that no column can store.
     """
     make = _MAKERS[topic]
     out: dict[str, Columns] = defaultdict(lambda: defaultdict(list))
@@ -151,7 +274,7 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
-    """Of messages with one identity only the last, in the order of the log."""
+    """Return the last message of each identity, in the order of the log."""
     fields = _IDENTITY[topic]
     latest: dict[Any, Message] = {}
     for message in messages:
@@ -196,7 +319,7 @@ _NIC_FIELDS: Final = _elements("ClockFits", "nics")
 _PAIR_FIELDS: Final = tuple(
     name for name in _elements("ClockFits", "pairs") if name in tables.TABLES[tables.PAIR_FITS].column_names
 )
-"""The hulls' corners are for the solver alone and for a day: the log keeps them."""
+"""Hull vertices are stored only in the log: the solver alone uses them, for a day."""
 _SUSPECT_FIELDS: Final = _elements("ClockOffsets", "suspects")
 
 
@@ -206,16 +329,24 @@ def _delays(message: Message, out: dict[str, Columns]) -> None:
         return
     paths = record["paths"]
     for path in paths:
-        for way in tables.DIRECTIONS:
-            if len(path[f"{way}_bucket"]) != len(path[f"{way}_bucket_count"]):
-                raise BadRecord("MALFORMED", f"paths.{way}_bucket: not as long as {way}_bucket_count")
+        for direction in tables.DIRECTIONS:
+            if len(path[f"{direction}_bucket"]) != len(path[f"{direction}_bucket_count"]):
+                raise BadRecord(
+                    "MALFORMED", f"paths.{direction}_bucket: not as long as {direction}_bucket_count"
+                )
     if len({(path["peer"], path["path"]) for path in paths}) != len(paths):
         raise BadRecord("MALFORMED", "paths: a peer and path stands there twice")
     columns = out[tables.DELAYS]
     _repeat(
-        columns, len(paths), nic=record["nic"], shard=record["shard"], **_window(record),
-        part=record["part"], state=record["state"], recorded_ns=message.append_ns,
-    )  # fmt: skip
+        columns,
+        len(paths),
+        nic=record["nic"],
+        shard=record["shard"],
+        **_window(record),
+        part=record["part"],
+        state=record["state"],
+        recorded_ns=message.append_ns,
+    )
     _take(columns, paths, _PATH_FIELDS)
 
 
@@ -224,16 +355,22 @@ def _clocks(message: Message, out: dict[str, Columns]) -> None:
     if record is None:
         return
     common = {
-        "shard": record["shard"], "domain": record["domain"], **_window(record),
+        "shard": record["shard"],
+        "domain": record["domain"],
+        **_window(record),
         "recorded_ns": message.append_ns,
-    }  # fmt: skip
-    suspects = out[tables.SUSPECTS]  # inserted first: a window that shows its clocks shows its suspects too
+    }
+    suspects = out[tables.SUSPECTS]  # inserted first: a window with clocks then also has its suspects
     if record["clocks"]:
         columns = out[tables.CLOCKS]
         _repeat(
-            columns, len(record["clocks"]), **common, log_offset_ns=record["log_offset_ns"],
-            solved_ns=record["solved_ns"], reference=record["reference"],
-        )  # fmt: skip
+            columns,
+            len(record["clocks"]),
+            **common,
+            log_offset_ns=record["log_offset_ns"],
+            solved_ns=record["solved_ns"],
+            reference=record["reference"],
+        )
         _take(columns, record["clocks"], _CLOCK_FIELDS)
     if record["suspects"]:
         _repeat(suspects, len(record["suspects"]), **common)
@@ -241,9 +378,19 @@ def _clocks(message: Message, out: dict[str, Columns]) -> None:
 
 
 _FITS_FIELDS: Final = (
-    "shard", "source", "part", "parts", "first_offset", "next_offset", "lag_messages", "messages", "bytes",
-    "samples", "late", "rejected",
-)  # fmt: skip
+    "shard",
+    "source",
+    "part",
+    "parts",
+    "first_offset",
+    "next_offset",
+    "lag_messages",
+    "messages",
+    "bytes",
+    "samples",
+    "late",
+    "rejected",
+)
 
 
 def _fits(message: Message, out: dict[str, Columns]) -> None:
@@ -254,33 +401,62 @@ def _fits(message: Message, out: dict[str, Columns]) -> None:
     columns = out[tables.PIPELINE]
     _take(columns, [record], _FITS_FIELDS)
     _repeat(
-        columns, 1, **window, nics=len(record["nics"]), pairs=len(record["pairs"]),
+        columns,
+        1,
+        **window,
+        nics=len(record["nics"]),
+        pairs=len(record["pairs"]),
         recorded_ns=message.append_ns,
-    )  # fmt: skip
+    )
     nics = record["nics"]
     if nics:
         columns = out[tables.NIC_WINDOWS]
         _repeat(
-            columns, len(nics), shard=record["shard"], source=record["source"], **window,
+            columns,
+            len(nics),
+            shard=record["shard"],
+            source=record["source"],
+            **window,
             recorded_ns=message.append_ns,
-        )  # fmt: skip
+        )
         _take(columns, nics, _NIC_FIELDS)
     pairs = record["pairs"]
     if pairs:
         columns = out[tables.PAIR_FITS]
         _repeat(
-            columns, len(pairs), shard=record["shard"], source=record["source"], **window,
+            columns,
+            len(pairs),
+            shard=record["shard"],
+            source=record["source"],
+            **window,
             recorded_ns=message.append_ns,
-        )  # fmt: skip
+        )
         _take(columns, pairs, _PAIR_FIELDS)
 
 
 _NIC_NOTHING: Final[Record] = {
-    "host": "", "device": "", "shard": "", "rail": None, "rack": None, "addresses": [], "probe_port": 0,
-    "clock": "", "stamp": "UNKNOWN", "speed_bps": None, "mtu_bytes": None, "run": 0, "since_ns": 0,
-    "announced_ns": 0, "capabilities": [], "path_ports": [],
-    "first_hop": None, "slot_ns": 0, "slot_probes": 0, "ud": None, "stamp_error_ns": 0,
-}  # fmt: skip
+    "host": "",
+    "device": "",
+    "shard": "",
+    "rail": None,
+    "rack": None,
+    "addresses": [],
+    "probe_port": 0,
+    "clock": "",
+    "stamp": "UNKNOWN",
+    "speed_bps": None,
+    "mtu_bytes": None,
+    "run": 0,
+    "since_ns": 0,
+    "announced_ns": 0,
+    "capabilities": [],
+    "path_ports": [],
+    "first_hop": None,
+    "slot_ns": 0,
+    "slot_probes": 0,
+    "ud": None,
+    "stamp_error_ns": 0,
+}
 
 
 def _nics(message: Message, out: dict[str, Columns]) -> None:
@@ -318,7 +494,7 @@ def _within(name: str, ns: int) -> int:
 
 
 def _one(table: str, message: Message, out: dict[str, Columns], **more: Any) -> None:
-    """One row of a record whose fields are columns; `more`: those that it lacks."""
+    """Return one row of a record with array fields; `more`: the columns that the record lacks."""
     row = {**(message.record or {}), "recorded_ns": message.append_ns, **more}
     _take(out[table], [row], tables.TABLES[table].column_names)
 
@@ -339,18 +515,23 @@ _QUEUE_FIELDS: Final = tuple(
 def _queues(message: Message, out: dict[str, Columns]) -> None:
     record = message.record
     if record is None or not record["links"] or record["slots"] > 1:
-        return  # blocks of short slots are in the log alone: each second comes whole, too
+        return  # blocks of short slots are stored only in the log: each second is also published whole
     links = record["links"]
     if len({each["link"] for each in links}) != len(links):
         raise BadRecord("MALFORMED", "links: a link stands there twice")
     start_ns = _within("window_start_ns", record["window_start_ns"])
     columns = out[tables.LINK_QUEUES]
     _repeat(
-        columns, len(links), shard=record["shard"], window=record["window"], part=record["part"],
+        columns,
+        len(links),
+        shard=record["shard"],
+        window=record["window"],
+        part=record["part"],
         window_start=start_ns,
         window_end=_within("window's end", start_ns + record["slot_ns"] * record["slots"]),
-        synced=int(record["synced"]), recorded_ns=message.append_ns,
-    )  # fmt: skip
+        synced=int(record["synced"]),
+        recorded_ns=message.append_ns,
+    )
     _take(columns, [{**each, "from_flows": int(each["from_flows"])} for each in links], _QUEUE_FIELDS)
 
 
@@ -360,11 +541,14 @@ def _contention(message: Message, out: dict[str, Columns]) -> None:
         return
     flows = record["flows"]
     _one(
-        tables.CONTENTION, message, out, opened=_within("opened_ns", record["opened_ns"]),
+        tables.CONTENTION,
+        message,
+        out,
+        opened=_within("opened_ns", record["opened_ns"]),
         flow_id=[flow["flow_id"] for flow in flows],
         **{f"flow_{name}": [flow[name] for flow in flows] for name in ("nic", "peer", "rate_bps", "share")},
         flow_job=[flow["job"] or "" for flow in flows],
-    )  # fmt: skip
+    )
 
 
 def _alerts(message: Message, out: dict[str, Columns]) -> None:
@@ -372,9 +556,12 @@ def _alerts(message: Message, out: dict[str, Columns]) -> None:
     if record is not None:
         named = ("topic", "key", "at_ns", "text")
         _one(
-            tables.ALERTS, message, out, raised=_within("raised_ns", record["raised_ns"]),
+            tables.ALERTS,
+            message,
+            out,
+            raised=_within("raised_ns", record["raised_ns"]),
             **{f"evidence_{name}": [each[name] for each in record["evidence"]] for name in named},
-        )  # fmt: skip
+        )
 
 
 _FLOW_FIELDS: Final = _elements("FlowReports", "flows")
@@ -389,9 +576,12 @@ def _flows(message: Message, out: dict[str, Columns]) -> None:
         raise BadRecord("MALFORMED", "flows: a flow stands there twice")
     columns = out[tables.FLOWS]
     _repeat(
-        columns, len(flows), reported=message.append_ns, recorded_ns=message.append_ns,
+        columns,
+        len(flows),
+        reported=message.append_ns,
+        recorded_ns=message.append_ns,
         **{name: record[name] for name in ("host", "boot", "report", "shard", "system_ns")},
-    )  # fmt: skip
+    )
     _take(columns, flows, _FLOW_FIELDS)
 
 
@@ -407,9 +597,11 @@ def _paths(message: Message, out: dict[str, Columns]) -> None:
         raise BadRecord("MALFORMED", "paths: a path and leg stands there twice")
     columns = out[tables.PATHS]
     _repeat(
-        columns, len(paths), recorded_ns=message.append_ns,
+        columns,
+        len(paths),
+        recorded_ns=message.append_ns,
         **{name: record[name] for name in ("nic", "peer", "shard", "run", "traced_ns")},
-    )  # fmt: skip
+    )
     _take(columns, [{**path, "complete": int(path["complete"])} for path in paths], _PATH_MAP_FIELDS)
 
 
@@ -418,9 +610,15 @@ def _decisions(message: Message, out: dict[str, Columns]) -> None:
     if record is not None:
         reason = record["reason"]
         _one(
-            tables.DECISIONS, message, out, decided=_within("at_ns", record["at_ns"]),
-            reason_kind=reason["kind"], reason_id=reason["id"],
-        )  # fmt: skip
+            tables.DECISIONS,
+            message,
+            out,
+            decided=_within("at_ns", record["at_ns"]),
+            reason_kind=reason["kind"],
+            reason_subject=reason["subject"],
+            reason_seq=reason["seq"],
+            reason_window_id=reason["window_id"] or "",
+        )
 
 
 def _actions(message: Message, out: dict[str, Columns]) -> None:
@@ -445,4 +643,4 @@ _MAKERS: Final[dict[str, Callable[[Message, dict[str, Columns]], None]]] = {
 }
 
 TOPICS: Final[tuple[topics.Topic, ...]] = tuple(topics.TOPICS[name] for name in _MAKERS)
-"""The topics that history keeps."""
+"""The topics that history stores."""

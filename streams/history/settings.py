@@ -1,4 +1,4 @@
-"""Settings of the history sink: which ClickHouse, how rows are batched, how long they are kept."""
+"""Settings of the history sink: the ClickHouse server, batches and retention."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class RetentionSettings(BaseModel):
     )
 
     def as_tables(self) -> tables.Retention:
-        """Return what `schemas.tables` takes."""
+        """Return the retention as `schemas.tables` expects it."""
         return tables.Retention(**self.model_dump())
 
 
 class HistorySinkSettings(BaseModel):
-    """Where the sink writes and how."""
+    """Settings of the sink."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,9 +69,11 @@ class HistorySinkSettings(BaseModel):
     )
     retention: RetentionSettings = Field(default_factory=RetentionSettings, description="days kept, by table")
     batch_bytes: int = Field(
-        default=4 * 1024 * 1024, ge=1024, le=32 * 1024 * 1024,
+        default=4 * 1024 * 1024,
+        ge=1024,
+        le=32 * 1024 * 1024,
         description="bytes of messages of one topic at which an insert is sent at once",
-    )  # fmt: skip
+    )
     batch_ms: int = Field(
         default=1_000, ge=10, le=60_000, description="ms after which a smaller insert is sent"
     )

@@ -1,8 +1,8 @@
-"""The sink agents: from the topics that history keeps into ClickHouse, at least once and never doubled.
+"""The history sink: inserts topics into ClickHouse, at least once and without duplicates.
 
-In: fabric.delays, fabric.clock.offsets, fabric.clock.fits, fabric.inventory, fabric.rejects. Out: inserted
-blocks; only then are their messages acknowledged. While history is away an agent takes nothing more, so
-that the lag grows in the log and not in memory. What cannot be read goes to fabric.rejects.
+Messages are acknowledged after their block is inserted. While ClickHouse is down, an agent reads no more
+messages, so that the lag grows in the log and not in memory. Messages that cannot be decoded go to
+fabric.rejects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Reject = Callable[[dict[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A message of the log that waits for its insert, and how to acknowledge it."""
+    """A message that waits for its insert, and how to acknowledge it."""
 
     place: batch.Place
     key: bytes
@@ -37,7 +37,7 @@ class Taken:
 
 
 class TopicSink:
-    """One topic's way into history. `reject` publishes a Reject record; `writer` is this sink's own."""
+    """Inserts one topic. `reject` publishes a Reject record; `writer` belongs to this sink alone."""
 
     def __init__(
         self,
@@ -55,21 +55,21 @@ class TopicSink:
         self._registry = registry
         policy = batch.Policy(settings.batch_bytes, settings.batch_messages, settings.batch_ms / 1000)
         self._batch: batch.Batch[Taken] = batch.Batch(policy)
-        self._turn = asyncio.Lock()
+        self._order = asyncio.Lock()
         self._wake = asyncio.Event()
         self.inserted_rows = 0
         self.failures = 0
 
     async def take(self, message: Taken) -> None:
-        """Take one message; returns late while history is away."""
-        async with self._turn:
+        """Add one message; return late while ClickHouse is down."""
+        async with self._order:
             self._batch.add(message, len(message.value or b""), time.monotonic())
             self._wake.set()
             if self._batch.full():
                 await self._flush()
 
     async def flush_when_due(self) -> None:
-        """Send batches that do not fill up; runs for ever beside `take`."""
+        """Send batches that are not full in time; runs for ever."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -77,13 +77,13 @@ class TopicSink:
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
                     continue
-                async with self._turn:
+                async with self._order:
                     if self._batch.wait_s(time.monotonic()) == 0:
                         await self._flush()
 
     async def flush(self) -> None:
-        """Send what is there."""
-        async with self._turn:
+        """Send the batch."""
+        async with self._order:
             await self._flush()
 
     async def _flush(self) -> None:
@@ -98,9 +98,7 @@ class TopicSink:
                 await message.done()
 
     async def _store(self, taken: Sequence[Taken]) -> None:
-        """Insert the rows of `taken`, in halves where a record among them is unfit. Returns when all is
-        kept.
-        """
+        """Insert the rows of `taken`, in halves if one record is unfit. Returns when all rows are stored."""
         try:
             decoded, bad = await asyncio.to_thread(self._decode, taken)
             made = await asyncio.to_thread(rows.rows_of, self._topic, decoded)
@@ -143,7 +141,7 @@ class TopicSink:
         return decoded, bad
 
     async def _insert(self, table: str, block: Any, name: str) -> None:
-        """Insert one block, again and again until history answers. Raises Refused."""
+        """Insert one block, with retries until ClickHouse answers. Raises Refused."""
         wait_s = self._settings.retry_ms / 1000
         while True:
             try:
@@ -160,16 +158,27 @@ class TopicSink:
     async def _refuse(self, message: Taken, reason: str, detail: str) -> None:
         value = message.value or b""
         record = {
-            "topic": self._topic, "partition": message.place.partition, "offset": message.place.offset,
-            "append_ns": message.place.append_ns, "reader": READER, "reason": reason, "detail": detail[:500],
-            "key": message.key[:256], "size_bytes": len(value), "head": value[:1024],
-        }  # fmt: skip
-        LOG.warning("%s/%d offset %d refused: %s %s", *(record[n] for n in ("topic", "partition", "offset")),
-                    reason, detail)  # fmt: skip
+            "topic": self._topic,
+            "partition": message.place.partition,
+            "offset": message.place.offset,
+            "append_ns": message.place.append_ns,
+            "reader": READER,
+            "reason": reason,
+            "detail": detail[:500],
+            "key": message.key[:256],
+            "size_bytes": len(value),
+            "head": value[:1024],
+        }
+        LOG.warning(
+            "%s/%d offset %d refused: %s %s",
+            *(record[n] for n in ("topic", "partition", "offset")),
+            reason,
+            detail,
+        )
         if self._topic != topics.REJECTS.name:
             await self._reject(record)
             return
-        # A reject that cannot be read is kept as a row at once: published, it would come back here for ever.
+        # A bad Reject is stored as a row at once: if published, it would return to this sink for ever.
         made = rows.rows_of(self._topic, [rows.Message(record, "", message.place.append_ns)])
         for table, block in made.items():
             await self._insert(table, block, batch.token(f"{self._topic}/unreadable", [message.place]))
@@ -178,7 +187,7 @@ class TopicSink:
 def register(
     app: Any, settings: HistorySinkSettings, registry: codec.Registry | None = None
 ) -> dict[str, TopicSink]:
-    """Put the sink agents on a Faust app. Returns the sinks by topic, for status and tests."""
+    """Add the sink agents to a Faust app. Returns the sinks by topic, for status and tests."""
     rejects = app.topic(topics.REJECTS.name, key_serializer="raw", value_serializer="raw")
 
     async def reject(record: dict[str, Any]) -> None:
@@ -189,8 +198,9 @@ def register(
     for topic in rows.TOPICS:
         sink = TopicSink(topic.name, settings, Writer(settings), reject, registry)
         sinks[topic.name] = sink
-        source = app.topic(topic.name, key_serializer="raw", value_serializer="raw", key_type=bytes,
-                           value_type=bytes)  # fmt: skip
+        source = app.topic(
+            topic.name, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes
+        )
         app.agent(source, name=f"sink.{topic.name}")(_agent(sink))
     return sinks
 

@@ -109,7 +109,7 @@ class ShardHealth:
     def due_ns(self) -> int:
         """Time at which `evaluate` next has something to do without new evidence, log append time."""
         holds = (
-            first_ns + self.thresholds.ns("up_hold_ms")
+            first_ns + self.thresholds.ns("up_delay_ms")
             for s in self._reviving
             if not s.carrier_down and not self._table.is_settled(s)
             for first_ns in s.reviving.values()

@@ -61,7 +61,7 @@ def evaluate_link(
     if len(mine) == 1 and evidence.incomplete[mine].all():  # the unknown half of its route explains it too
         return Wait(NEVER_NS)
     rivals = _rivals(evidence, suspicion, link)
-    apart_ns = begin_ns + thresholds.ns("tell_apart_ms")
+    apart_ns = begin_ns + thresholds.ns("disambiguate_ms")
     share = _share_lost(evidence, link, now_ns, begin_ns)
     aliased = _aliased(evidence, link, rivals, now_ns)
     is_narrow = _has_few_paths(evidence, mine) and share < FEW_SHARE

@@ -17,7 +17,7 @@ __all__ = ["revive_subjects"]
 def revive_subjects(
     table: SubjectTable, is_member: Callable[[str], bool], suspects: NDArray[np.intp], now_ns: int
 ) -> list[Subject]:
-    """End the outages that are over; return the subjects that have answers but wait for `up_hold_ms`."""
+    """End the outages that are over; return the subjects that have answers but wait for `up_delay_ms`."""
     _end_suppression(table, now_ns)
     for s in [s for s in table.by_name.values() if s.dead]:
         if s.kind == "HOST":
@@ -69,7 +69,7 @@ def _alive_since_ns(
     if answer_ns <= s.dead[element] or table.is_settled(s):
         return None
     first_ns = s.reviving.setdefault(element, answer_ns)
-    if now_ns - first_ns < table.thresholds.ns("up_hold_ms"):
+    if now_ns - first_ns < table.thresholds.ns("up_delay_ms"):
         return None
     if len(suspects) and _has_new_losses(table, s, element, suspects, now_ns):
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from schemas.limits import Limits
+from schemas.reasons import Reason
+from schemas.records import Decision, FlowAction, ReasonKind
 from schemas.topics import DECISIONS
 from streams.policy.base import MoveProposal, Proposal, Proposals, RateProposal
 from streams.policy.cycle import CycleResult, Outgoing, SuppressedAction
@@ -12,8 +14,6 @@ from streams.policy.flow import NO_ROUTE, Flow, Move
 from streams.policy.state import PolicyState
 
 __all__ = ["Admission"]
-
-Record = dict[str, Any]
 
 MAX_TEXT: Final = 500
 """Longest text of a decision, characters."""
@@ -47,7 +47,7 @@ class Admission:
             return self._admit_rate(proposal)
         cause = self._blocked_by(proposal)
         if cause is not None or proposal.path is None:
-            self._suppress(proposal.flow, proposal.action, cause or "NO_BETTER_PATH", proposal.reason)
+            self._suppress(proposal, cause or "NO_BETTER_PATH")
             return False
         self._move(proposal, proposal.path)
         return True
@@ -80,18 +80,13 @@ class Admission:
         state.budget.count_move(flow.live.flow_id, flow.host, state.now_ns)
         expires_ns = state.now_ns + state.rules.expires_ns
         text = f"{flow.live.nic} to {flow.live.peer}: from path {flow.path} to {path}, {kind} {reason}"
-        details = {
-            "from_path": flow.path,
-            "to_path": path,
-            "rate_bps": None,
-            "expires_at_ns": expires_ns,
-            "text": text[:MAX_TEXT],
-        }
         links_before = flow.links
         confirm_until_ns = expires_ns + state.rules.confirm_ns
         via = {flow.path, flow.live.path} | (flow.move.via if flow.move is not None else set())
         flow.move = Move(path, frozenset(via - {path}), confirm_until_ns, state.seq)
-        self._decide(flow, proposal.action, limits, {"kind": kind, "id": reason}, details)
+        decision = self._decision(flow, proposal.action, limits, kind, reason, expires_ns, text)
+        decision["from_path"], decision["to_path"] = flow.path, path
+        self._publish(decision)
         flow.cause = reason
         state.loads.add(flow.links, flow.weight, -1)
         flow.path, flow.route = path, flow.routes.get(path, NO_ROUTE)
@@ -105,28 +100,34 @@ class Admission:
 
     def _admit_rate(self, proposal: RateProposal) -> bool:
         state, flow, wanted = self._state, proposal.flow, proposal.wanted
-        limits, releases = state.limits_of(flow.host), wanted.action == "UNPACE"
+        limits, releases = state.limits_of(flow.host), wanted.action == FlowAction.UNPACE
         cause = state.budget.check_rate(flow.live.flow_id, flow.host, limits, state.now_ns)
         if cause is not None and not releases:
-            self._suppress(flow, wanted.action, cause, wanted.reason)
+            self._suppress(proposal, cause)
             return False
         state.budget.count_rate(flow.live.flow_id, flow.host, state.now_ns)
         effect = "let go" if releases else f"held to {wanted.rate_bps / 1e6:.1f} Mbit/s"
         text = f"{flow.live.nic} to {flow.live.peer}: {effect}, {wanted.kind} {wanted.reason}"
-        details = {
-            "from_path": None,
-            "to_path": None,
-            "expires_at_ns": wanted.expires_at_ns,
-            "rate_bps": None if releases else wanted.rate_bps,
-            "text": text[:MAX_TEXT],
-        }
-        self._decide(flow, wanted.action, limits, {"kind": wanted.kind, "id": wanted.reason}, details)
+        decision = self._decision(
+            flow, wanted.action, limits, wanted.kind, wanted.reason, wanted.expires_at_ns, text
+        )
+        decision["rate_bps"] = None if releases else wanted.rate_bps
+        self._publish(decision)
         return True
 
-    def _decide(self, flow: Flow, action: str, limits: Limits, reason: Record, details: Record) -> None:
-        """Add a decision to the cycle."""
+    def _decision(
+        self,
+        flow: Flow,
+        action: FlowAction,
+        limits: Limits,
+        kind: ReasonKind,
+        reason: Reason,
+        expires_ns: int,
+        text: str,
+    ) -> Decision:
+        """Return the next decision, without paths and rate."""
         state = self._state
-        record = {
+        return {
             "decision_id": f"{state.shard}/{state.epoch}/{state.seq}",
             "shard": state.shard,
             "epoch": state.epoch,
@@ -135,13 +136,24 @@ class Admission:
             "host": flow.host,
             "action": action,
             "flow_id": flow.live.flow_id,
-            "reason": reason,
+            "from_path": None,
+            "to_path": None,
+            "rate_bps": None,
+            "expires_at_ns": expires_ns,
+            "reason": reason.record(kind),
             "config_version": limits.version,
             "signature": b"",
-            **details,
+            "text": text[:MAX_TEXT],
         }
-        self._cycle.decisions.append(Outgoing(DECISIONS, flow.host, record))
-        state.seq += 1
 
-    def _suppress(self, flow: Flow, action: str, cause: str, reason: str) -> None:
-        self._cycle.suppressed.append(SuppressedAction(flow.live.flow_id, action, cause, reason))
+    def _publish(self, decision: Decision) -> None:
+        """Add a decision to the cycle."""
+        self._cycle.decisions.append(Outgoing(DECISIONS, decision["host"], decision))
+        self._state.seq += 1
+
+    def _suppress(self, proposal: Proposal, cause: str) -> None:
+        wanted = proposal.wanted if isinstance(proposal, RateProposal) else proposal
+        flow_id = proposal.flow.live.flow_id
+        self._cycle.suppressed.append(
+            SuppressedAction(flow_id, wanted.action, cause, wanted.kind, wanted.reason)
+        )

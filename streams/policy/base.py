@@ -10,6 +10,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
+from schemas.reasons import Reason
+from schemas.records import FlowAction, ReasonKind
 from streams.policy.flow import Flow
 from streams.policy.rates import WantedRate
 from streams.policy.state import PolicyState
@@ -22,14 +24,14 @@ class MoveProposal:
     """A proposal to move a flow to another path."""
 
     flow: Flow
-    action: str
+    action: FlowAction
     """REROUTE or RESTORE."""
     path: int | None
     """The new path; None only with `blocked_by`."""
-    kind: str
+    kind: ReasonKind
     """DOWN, GREY, COLLISION, DELAY or HEALED."""
-    reason: str
-    """Id of the health record, window or flow that is the reason."""
+    reason: Reason
+    """The health record, window or flow that is the reason."""
     urgent: bool = False
     """True if the move may use the reserved part of the limits."""
     steering: bool = False

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from schemas.reasons import Reason
+from schemas.records import ContentionKind, ContentionWindow, FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.demands import assume_full_demand
 from streams.policy.flow import Flow
+from streams.policy.loads import Links
 from streams.policy.path_health import Grade
 from streams.policy.rules import FULL_SHARE, RELIEF_SHARE, SAFE_SHARE
 from streams.policy.state import PolicyState
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["CollisionRelief"]
-
-Record = dict[str, Any]
 
 SAME_BURST: Final = 0.99
 """Two bursts whose ratio is above this count as equal."""
@@ -33,7 +34,7 @@ class CollisionRelief:
 
     def propose(self, state: PolicyState) -> Proposals:
         """Propose moves for the heaviest flows on each collision until the rest fits."""
-        windows = [window for window in state.open_windows() if window["kind"] == "COLLISION"]
+        windows = [window for window in state.open_windows() if window["kind"] == ContentionKind.COLLISION]
         flows_on = _steady_flows(state) if windows else {}
         for window in windows:
             link = state.busiest((window["link"], *window["candidates"]))
@@ -45,7 +46,7 @@ class CollisionRelief:
             max_share = FULL_SHARE if persists else SAFE_SHARE
             yield from self._offload(state, link, flows, max_share, window["window_id"])
 
-    def _since_ns(self, window: Record, now_ns: int) -> int:
+    def _since_ns(self, window: ContentionWindow, now_ns: int) -> int:
         """Return the time since which a link's queue persists or keeps returning."""
         since_ns, last_ns = self._collisions.get(window["link"], (0, 0))
         if now_ns - last_ns > RECURRENCE_NS:
@@ -68,7 +69,13 @@ class CollisionRelief:
             path = _better_path(state, flow, link)
             blocked_by = "NO_BETTER_PATH" if path is None else None
             admitted = yield MoveProposal(
-                flow, "REROUTE", path, "COLLISION", window_id, steering=True, blocked_by=blocked_by
+                flow,
+                FlowAction.REROUTE,
+                path,
+                ReasonKind.COLLISION,
+                Reason.of_window(window_id),
+                steering=True,
+                blocked_by=blocked_by,
             )
             if admitted:
                 self._relieved_ns[link] = state.now_ns
@@ -94,19 +101,25 @@ def _better_path(state: PolicyState, flow: Flow, link: str) -> int | None:
     overlaps, so these moves end as well.
     """
     left = {links for _, links in flow.steered}
-    loads, ranked = state.loads, []
+    ranked = []
     for _, route, path in state.options.available(flow, lambda each: each.grade is Grade.HEALTHY):
-        if link in route.links or route.links in left:
-            continue
-        new = [each for each in route.links if each not in flow.links]
-        old = [each for each in flow.links if each not in route.links]
-        after, before = loads.max_share(new, flow.weight), loads.max_share(old)
-        overlap_after = loads.group_burst_bps(new, flow.weight, added=True)
-        overlap_before = loads.group_burst_bps(old, flow.weight)
-        fewer_overlap = overlap_after < SAME_BURST * overlap_before
-        more_overlap = overlap_after > overlap_before / SAME_BURST
-        is_better = after < RELIEF_SHARE * before or (fewer_overlap and after <= before)
-        if not more_overlap and (after <= FULL_SHARE or is_better):
-            draw = state.draw(flow.live.flow_id, path)
-            ranked.append((not fewer_overlap, after, overlap_after, draw, path))
+        if link not in route.links and route.links not in left:
+            rank = _rank(state, flow, route.links)
+            if rank is not None:
+                ranked.append((*rank, state.draw(flow.live.flow_id, path), path))
     return min(ranked)[-1] if ranked else None
+
+
+def _rank(state: PolicyState, flow: Flow, links: Links) -> tuple[bool, float, float] | None:
+    """Return the rank of a route, the lowest being the best, or None if the route is no better."""
+    loads = state.loads
+    new = [each for each in links if each not in flow.links]
+    old = [each for each in flow.links if each not in links]
+    after, before = loads.max_share(new, flow.weight), loads.max_share(old)
+    overlap_after = loads.group_burst_bps(new, flow.weight, added=True)
+    overlap_before = loads.group_burst_bps(old, flow.weight)
+    if overlap_after > overlap_before / SAME_BURST:
+        return None
+    fewer_overlap = overlap_after < SAME_BURST * overlap_before
+    is_better = after < RELIEF_SHARE * before or (fewer_overlap and after <= before)
+    return (not fewer_overlap, after, overlap_after) if after <= FULL_SHARE or is_better else None

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from schemas import records
+from schemas.reasons import Reason
+from schemas.records import Decision, Fallbacks
 from schemas.topics import Topic
 
 __all__ = ["CycleResult", "Outgoing", "SuppressedAction"]
 
 
-class Outgoing(NamedTuple):
+R = TypeVar("R")
+
+
+class Outgoing(NamedTuple, Generic[R]):
     """One message to publish."""
 
-    topic: Topic
+    topic: Topic[Any]
     key: str
-    record: dict[str, Any]
+    record: R
 
 
 class SuppressedAction(NamedTuple):
@@ -27,13 +33,24 @@ class SuppressedAction(NamedTuple):
     """Limits: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. No target: NO_LIVING_PATH, NO_BETTER_PATH.
     COOL_DOWN: steered recently. WAITING: an earlier decision failed, a retry follows. NOT_MOVABLE: the flow's
     endpoint does not support moves."""
-    reason: str
+    kind: records.ReasonKind
+    """Kind of the reason, as in `Decision.reason`."""
+    reason: Reason
+
+    def record(self) -> records.SuppressedAction:
+        """Return the action as an element of a `PolicyCycle`."""
+        return {
+            "flow_id": self.flow_id,
+            "action": self.action,
+            "cause": self.cause,
+            "reason": self.reason.record(self.kind),
+        }
 
 
 @dataclass(slots=True)
 class CycleResult:
     """The outputs of one evaluation of the shard."""
 
-    decisions: list[Outgoing] = field(default_factory=list)
-    fallbacks: list[Outgoing] = field(default_factory=list)
+    decisions: list[Outgoing[Decision]] = field(default_factory=list)
+    fallbacks: list[Outgoing[Fallbacks]] = field(default_factory=list)
     suppressed: list[SuppressedAction] = field(default_factory=list)

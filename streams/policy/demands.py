@@ -12,6 +12,8 @@ from streams.policy.state import PolicyState
 __all__ = ["assume_full_demand", "estimate_demands"]
 
 Groups = Mapping[tuple[str, str, str | None], list[Flow]]
+Speed = tuple[float, list[Flow]]
+"""Speed of a group while it sends, bit/s, and its flows."""
 
 EVEN_SHARE: Final = 0.5
 """A flow above this share of the highest rate at a queue gets an even share there."""
@@ -77,10 +79,9 @@ def _find_alternating(state: PolicyState, groups: Groups) -> None:
     """Find the NICs that send to one peer after the other, and the links where they are slowed.
 
     The speed of a group (one job to one peer) is the rate of all its flows over the longest busy share of
-    one of them. The full speed of a NIC is the highest speed of any group of the job, or the line rate if
-    there is a queue on the path of its flows.
+    one of them.
     """
-    speeds: dict[str, list[tuple[float, list[Flow]]]] = {}
+    speeds: dict[str, list[Speed]] = {}
     highest_of_job: dict[str, float] = {}
     for (nic, _, job), group in groups.items():
         busy = max(flow.demand.busy for flow in group)
@@ -90,18 +91,29 @@ def _find_alternating(state: PolicyState, groups: Groups) -> None:
             highest_of_job[job] = max(highest_of_job.get(job, 0.0), speed_bps)
     state.alternating, state.slowed = {}, set()
     for nic, of_nic in speeds.items():
-        first_links = (flow.links[0] for _, group in of_nic for flow in group if flow.links)
-        line_bps = next(map(state.rate_of, first_links), 0)
-        total_bps = sum(speed_bps for speed_bps, _ in of_nic)
-        if len(of_nic) < 2 or total_bps < MIN_OVERSUBSCRIPTION * line_bps:
-            continue
-        full_bps: float = line_bps
-        if not any(flow.queues for _, group in of_nic for flow in group):
-            full_bps = min(line_bps, max(highest_of_job[group[0].live.job or ""] for _, group in of_nic))
-        state.alternating[nic] = full_bps
-        for speed_bps, group in of_nic:
-            if speed_bps < SLOWED_SHARE * full_bps:
-                state.slowed.update(_links_of_slowest(group))
+        full_bps = _full_speed_bps(state, of_nic, highest_of_job)
+        if full_bps is not None:
+            state.alternating[nic] = full_bps
+            slowed = [group for speed_bps, group in of_nic if speed_bps < SLOWED_SHARE * full_bps]
+            state.slowed.update(*map(_links_of_slowest, slowed))
+
+
+def _full_speed_bps(
+    state: PolicyState, of_nic: list[Speed], highest_of_job: Mapping[str, float]
+) -> float | None:
+    """Return the full speed of a NIC, or None if it does not alternate between peers.
+
+    The full speed is the highest speed of any group of the job, or the line rate if there is a queue on the
+    path of the NIC's flows.
+    """
+    flows = [flow for _, group in of_nic for flow in group]
+    line_bps = next((state.rate_of(flow.links[0]) for flow in flows if flow.links), 0)
+    total_bps = sum(speed_bps for speed_bps, _ in of_nic)
+    if len(of_nic) < 2 or total_bps < MIN_OVERSUBSCRIPTION * line_bps:
+        return None
+    if any(flow.queues for flow in flows):
+        return line_bps
+    return min(line_bps, max(highest_of_job[group[0].live.job or ""] for _, group in of_nic))
 
 
 def _links_of_slowest(group: list[Flow]) -> set[str]:

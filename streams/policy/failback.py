@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from schemas.records import FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.flow import Flow
 from streams.policy.rules import FULL_SHARE, RELIEF_SHARE
@@ -39,7 +40,9 @@ class Failback:
             before = state.loads.max_share(link for link in flow.links if link not in links)
             has_capacity = state.share_after(flow, links) <= max(FULL_SHARE, RELIEF_SHARE * before)
             blocked_by = None if has_capacity else "NO_BETTER_PATH"
-            admitted = yield MoveProposal(flow, "RESTORE", flow.home, "HEALED", reason, blocked_by=blocked_by)
+            admitted = yield MoveProposal(
+                flow, FlowAction.RESTORE, flow.home, ReasonKind.HEALED, reason, blocked_by=blocked_by
+            )
             if admitted:
                 moved += 1
                 self._last_ns = state.now_ns

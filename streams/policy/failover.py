@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schemas.records import FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.flow import Flow
 from streams.policy.path_health import Grade, Health
@@ -25,7 +26,7 @@ class Failover:
             home = flow.path if flow.home is None else flow.home
             admitted = yield proposal
             if admitted:
-                flow.home, flow.home_subject = home, health.reason.rpartition("/")[0]
+                flow.home, flow.home_subject = home, health.reason.subject
 
 
 def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:
@@ -39,8 +40,10 @@ def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:
         path = _target(state, flow, is_dead)
         if path is None:
             blocked_by = "NO_LIVING_PATH" if is_dead else "NO_BETTER_PATH"
-    kind = "DOWN" if is_dead else "GREY"
-    return MoveProposal(flow, "REROUTE", path, kind, health.reason, urgent=True, blocked_by=blocked_by)
+    kind = ReasonKind.DOWN if is_dead else ReasonKind.GREY
+    return MoveProposal(
+        flow, FlowAction.REROUTE, path, kind, health.reason, urgent=True, blocked_by=blocked_by
+    )
 
 
 def _target(state: PolicyState, flow: Flow, is_dead: bool) -> int | None:

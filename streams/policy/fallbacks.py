@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 from schemas.limits import Limits
+from schemas.records import Fallbacks, FlowFallbacks
 from schemas.topics import MAX_ELEMENTS
 from streams.policy.flow import Flow, RouteAlternatives
 from streams.policy.loads import Links, Loads
@@ -18,7 +19,6 @@ from streams.policy.path_options import PathOptions
 
 __all__ = ["FallbackRanking"]
 
-Record = dict[str, Any]
 Rank = tuple[tuple[Grade, float], int, int]
 """Health, number of links shared with the flow's route, load in steps; lower is better."""
 
@@ -49,12 +49,12 @@ class FallbackRanking:
         self._loads = Loads(lambda link: 0)
         self._ranked_ns: dict[str, int] = {}
         """Host to the time of its last full ranking."""
-        self._published: dict[str, tuple[int, list[Record]]] = {}
+        self._published: dict[str, tuple[int, list[FlowFallbacks]]] = {}
         """Host to the number of published rankings, and the last one."""
 
     def update(
         self, flows: Iterable[Flow], loads: Loads, changed: frozenset[str], *, limits_changed: bool
-    ) -> list[Record]:
+    ) -> list[Fallbacks]:
         """Rank the fallback paths; return the `Fallbacks` of each host whose ranks changed.
 
         Each host is ranked once in `interval_ns`. Flows that use, or could use, a link in `changed` are
@@ -65,7 +65,7 @@ class FallbackRanking:
         for flow in flows:
             flows_of.setdefault(flow.host, []).append(flow)
         due = self._due_hosts(flows_of)
-        records: list[Record | None] = []
+        records: list[Fallbacks | None] = []
         for host, host_flows in sorted(flows_of.items()):
             if host in due:
                 records.append(self._rank_host(host, host_flows, host_flows))
@@ -106,11 +106,11 @@ class FallbackRanking:
             self._ranked_ns[host] = self._options.now_ns
         return chosen
 
-    def _rank_host(self, host: str, flows: list[Flow], outdated: list[Flow]) -> Record | None:
+    def _rank_host(self, host: str, flows: list[Flow], outdated: list[Flow]) -> Fallbacks | None:
         """Rank the `outdated` flows of a host; return its `Fallbacks`, or None if no rank changed."""
         limits = self._limits_of(host)
         to_rank = {flow.live.flow_id for flow in outdated}
-        elements: list[Record] = []
+        elements: list[FlowFallbacks] = []
         for flow in sorted(flows, key=lambda each: (-each.bps, each.live.flow_id)):
             movable = "MOVE" in flow.live.can and flow.live.job not in limits.protected_jobs
             if not movable or len(elements) >= MAX_ELEMENTS:
@@ -182,7 +182,7 @@ def _alternatives(flow: Flow) -> RouteAlternatives:
     return known
 
 
-def _element(flow: Flow, paths: list[int]) -> Record:
+def _element(flow: Flow, paths: list[int]) -> FlowFallbacks:
     return {
         "flow_id": flow.live.flow_id,
         "path": flow.path,

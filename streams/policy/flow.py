@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from schemas.reasons import NO_REASON, Reason
 from streams.policy.loads import Demand, Links, Weight
 from streams.runtime.flow_routes import FlowRoute
 from streams.runtime.flow_table import LiveFlow
@@ -79,7 +80,7 @@ class Flow:
     tries: int = 0
     wait_ns: int = 0
     """Earliest time of the next decision, except for a dead or lossy link other than `cause`."""
-    cause: str = ""
+    cause: Reason = NO_REASON
     """Reason of the last move."""
     steered: deque[tuple[int, Links]] = field(default_factory=deque)
     """Time of each recent steering move, ns, and the links that the flow left."""
@@ -128,6 +129,11 @@ class Flow:
             self.slow_since_ns = None
         elif self.slow_since_ns is None:
             self.slow_since_ns = now_ns
+
+    def forget_steering(self, until_ns: int) -> None:
+        """Forget steering moves up to a time."""
+        while self.steered and self.steered[0][0] <= until_ns:
+            self.steered.popleft()
 
     def cooldown_end_ns(self, first_ns: int, max_ns: int) -> int:
         """Return the earliest time of the next steering move.

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from schemas import codec
+from schemas.records import (
+    ActuatorConfig,
+    ContentionWindow,
+    Decision,
+    Fallbacks,
+    LinkHealth,
+    PolicyCycle,
+    PolicyCycles,
+)
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -22,7 +31,6 @@ from schemas.topics import (
     LINK_HEALTH,
     MAX_ELEMENTS,
     QUEUES,
-    TOPICS,
     Topic,
 )
 from schemas.topology import Topology
@@ -39,12 +47,12 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["DECISION_LOOKBACK_NS", "INPUTS", "CycleOutput", "PolicyInputs", "read_from"]
 
-Record = dict[str, Any]
 TopicPartition = tuple[str, int]
+R = TypeVar("R")
 
-WHOLE_TOPICS: Final[tuple[Topic, ...]] = (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH)
+WHOLE_TOPICS: Final[tuple[Topic[Any], ...]] = (CONFIG, INVENTORY, FLOW_ROUTES, LINK_HEALTH)
 """Topics that are read from their beginning."""
-INPUTS: Final[tuple[Topic, ...]] = (*WHOLE_TOPICS, CONTENTION, QUEUES, FLOWS, ACTIONS)
+INPUTS: Final[tuple[Topic[Any], ...]] = (*WHOLE_TOPICS, CONTENTION, QUEUES, FLOWS, ACTIONS)
 ORDER: Final = {topic.name: number for number, topic in enumerate(INPUTS)}
 LOOKBACK_NS: Final = {
     CONTENTION.name: 10 * NS_PER_S,
@@ -81,9 +89,9 @@ def read_from(epoch: int) -> dict[str, int]:
 class CycleOutput:
     """The messages to publish after one cycle."""
 
-    decisions: list[Outgoing]
-    fallbacks: list[Outgoing]
-    cycle_records: list[Record]
+    decisions: list[Outgoing[Decision]]
+    fallbacks: list[Outgoing[Fallbacks]]
+    cycle_records: list[PolicyCycles]
     """`PolicyCycles` records."""
 
 
@@ -101,7 +109,7 @@ class _Shard:
     suppressed: list[SuppressedAction] | None = None
     suppressed_ns: int = 0
     """Time when these were last published."""
-    cycles: list[Record] = field(default_factory=list)
+    cycles: list[PolicyCycle] = field(default_factory=list)
 
 
 class PolicyInputs:
@@ -116,7 +124,7 @@ class PolicyInputs:
         default_shard: str = "fabric",
         topology: Topology | None = None,
         registry: codec.Registry | None = None,
-        decisions: Iterable[Record] = (),
+        decisions: Iterable[Decision] = (),
         rules: Rules | None = None,
     ) -> None:
         self.epoch = epoch
@@ -152,8 +160,8 @@ class PolicyInputs:
         self._rates_bps: dict[str, int] = {}
         self._positions = dict.fromkeys(self.partitions, 0)
         self._waiting: list[Message] = []
-        self._health: dict[str, Record] = {}
-        self._windows: dict[str, Record] = {}
+        self._health: dict[str, LinkHealth] = {}
+        self._windows: dict[str, ContentionWindow] = {}
 
     @property
     def topology(self) -> Topology:
@@ -196,19 +204,19 @@ class PolicyInputs:
             handler(message)
 
     def _take_flows(self, message: Message) -> None:
-        record = self._decoded(message)
+        record = self._decoded(message, FLOWS)
         if record is not None:
             self._start_shard(record["shard"])
 
     def _take_config(self, message: Message) -> None:
         for shard in self.shards.values():
-            shard.policy.take_config(self._config.all())
+            shard.policy.take_config(self._config_records())
 
     def _take_inventory(self, message: Message) -> None:
         self._rates_bps.clear()
 
     def _take_health(self, message: Message) -> None:
-        subject, record = message.key, self._decoded(message)
+        subject, record = message.key, self._decoded(message, LINK_HEALTH)
         if record is None:
             self._health.pop(subject, None)
         else:
@@ -217,7 +225,7 @@ class PolicyInputs:
             shard.policy.take_health(subject, record)
 
     def _take_contention(self, message: Message) -> None:
-        record = self._decoded(message)
+        record = self._decoded(message, CONTENTION)
         if record is not None:
             self._windows[record["link"]] = record
             for shard in self.shards.values():
@@ -226,20 +234,23 @@ class PolicyInputs:
     def _take_queues(self, message: Message) -> None:
         if not any(shard.policy.needs_queues for shard in self.shards.values()):
             return
-        record = self._decoded(message)
+        record = self._decoded(message, QUEUES)
         if record is not None and record["shard"] in self.shards:
             self.shards[record["shard"]].policy.take_queues(record)
 
     def _take_action(self, message: Message) -> None:
-        record = self._decoded(message)
+        record = self._decoded(message, ACTIONS)
         if record is not None:
             for shard in self.shards.values():
                 shard.policy.take_action(record)
 
-    def _decoded(self, message: Message) -> Record | None:
+    def _decoded(self, message: Message, topic: Topic[R]) -> R | None:
         if message.value is None:
             return None
-        return codec.decode(message.value, TOPICS[message.topic].record, self._registry)
+        return codec.decode(message.value, topic.type, self._registry)
+
+    def _config_records(self) -> dict[str, ActuatorConfig]:
+        return cast("dict[str, ActuatorConfig]", self._config.all())
 
     def _start_shard(self, name: str) -> None:
         """Start a shard's policy at its first flow report."""
@@ -248,11 +259,11 @@ class PolicyInputs:
         live = self._flow_tail.of(name)
         policy = Policy(name, self.epoch, live, self, self._rate_bps, rules=self._rules)
         policy.recover(self._decisions)
-        policy.take_config(self._config.all())
+        policy.take_config(self._config_records())
         for subject, record in sorted(self._health.items()):
             policy.take_health(subject, record)
-        for _, record in sorted(self._windows.items()):
-            policy.take_contention(record)
+        for _, window in sorted(self._windows.items()):
+            policy.take_contention(window)
         self.shards[name] = _Shard(policy, live)
 
     def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
@@ -305,7 +316,7 @@ class PolicyInputs:
         suppressed: list[SuppressedAction] | None,
     ) -> None:
         """Note a cycle, with the steps of all positions since the last one."""
-        elements = None if suppressed is None else [_element(each) for each in suppressed[:MAX_ELEMENTS]]
+        elements = None if suppressed is None else [each.record() for each in suppressed[:MAX_ELEMENTS]]
         positions = [self._positions[partition] for partition in self.partitions]
         before = shard.positions or [0] * len(positions)
         steps = [now - then for now, then in zip(positions, before, strict=True)]
@@ -321,7 +332,7 @@ class PolicyInputs:
         )
         shard.number += 1
 
-    def _cycle_record(self, name: str, shard: _Shard, now_ns: int) -> Record:
+    def _cycle_record(self, name: str, shard: _Shard, now_ns: int) -> PolicyCycles:
         """Return the record of the cycles noted since the last one."""
         cycles, shard.cycles, shard.published_ns = shard.cycles, [], now_ns
         flows, movable = shard.policy.counts()
@@ -339,19 +350,10 @@ class PolicyInputs:
 
 def _update_suppressed(shard: _Shard, cycle: CycleResult, now_ns: int) -> list[SuppressedAction] | None:
     """Return the suppressed actions if they changed or are due again, else None."""
-    actions = sorted(cycle.suppressed)
+    actions = sorted(cycle.suppressed, key=lambda each: (*each[:3], str(each.reason)))
     is_same = actions == shard.suppressed and now_ns - shard.suppressed_ns < REPEAT_SUPPRESSED_NS
     shard.suppressed = actions
     if is_same:
         return None
     shard.suppressed_ns = now_ns
     return actions
-
-
-def _element(action: SuppressedAction) -> Record:
-    return {
-        "flow_id": action.flow_id,
-        "action": action.action,
-        "cause": action.cause,
-        "reason": action.reason,
-    }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
+from schemas.records import ActionOutcome, ActionReport, Decision, FlowAction, ReasonKind
 from streams.policy.flow import NO_ROUTE, Flow, History, Move
 from streams.policy.state import PolicyState
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["MoveTracker"]
-
-Record = dict[str, Any]
 
 EPOCH_SLACK_NS: Final = 5 * NS_PER_S
 """Local repairs so long before the epoch began still count as part of it."""
@@ -21,9 +20,7 @@ AVOID_NS: Final = 60 * NS_PER_S
 """Time for which a path that an actuator could not apply is not retried for the same flow."""
 QUICK_TRIES: Final = 3
 """Number of paths tried at once, one after the other, while an actuator fails."""
-DONE: Final = frozenset({"APPLIED", "DUPLICATE"})
-OBSERVED: Final = "OBSERVED"
-LOCAL_REPAIR: Final = "LOCAL_REPAIR"
+NOT_FAILED: Final = frozenset({ActionOutcome.APPLIED, ActionOutcome.DUPLICATE, ActionOutcome.OBSERVED})
 
 
 class MoveTracker:
@@ -35,7 +32,7 @@ class MoveTracker:
         self._early_repairs: dict[str, tuple[int, int, int]] = {}
         """Flow that no report has named yet to the path left, the path taken, and the time of the repair."""
 
-    def recover(self, decisions: Iterable[Record]) -> None:
+    def recover(self, decisions: Iterable[Decision]) -> None:
         """Restore state from the `Decision`s of earlier epochs, in their order.
 
         Moved flows keep their home path, steered flows their cooldown. The moves count against the limits.
@@ -46,12 +43,12 @@ class MoveTracker:
             if decision["shard"] != state.shard or decision["epoch"] >= state.epoch or path is None:
                 continue
             home, subject, steered = self._history.get(flow_id, History(None, "", ()))
-            kind, reason = decision["reason"]["kind"], decision["reason"]["id"]
-            if kind in ("DOWN", "GREY"):
-                home, subject = path if home is None else home, reason.rpartition("/")[0]
-            elif kind in ("COLLISION", "DELAY"):
+            kind, reason_subject = decision["reason"]["kind"], decision["reason"]["subject"]
+            if kind in (ReasonKind.DOWN, ReasonKind.GREY):
+                home, subject = path if home is None else home, reason_subject
+            elif kind in (ReasonKind.COLLISION, ReasonKind.DELAY):
                 home, steered = None, (*steered, (at_ns, path))
-            elif decision["action"] == "RESTORE":
+            elif decision["action"] == FlowAction.RESTORE:
                 home = None
             self._history[flow_id] = History(home, subject, steered)
             state.budget.count_move(flow_id, decision["host"], at_ns)
@@ -81,42 +78,44 @@ class MoveTracker:
         if flow.move is None and flow.home == flow.live.path:
             flow.home = None
 
-    def take_action(self, record: Record) -> None:
+    def take_action(self, record: ActionReport) -> None:
         """Apply an `ActionReport` about a move: a failure ends the move, a local repair counts as one."""
-        is_repair = record["outcome"] == LOCAL_REPAIR
-        is_repair = is_repair and None not in (record["from_path"], record["to_path"])
+        from_path, to_path = record["from_path"], record["to_path"]
+        is_repair = record["outcome"] == ActionOutcome.LOCAL_REPAIR
         flow = self._state.flows.get(record["flow_id"])
-        if flow is None:
-            if is_repair:
-                self._keep_early_repair(record)
-        elif is_repair:
-            # A repair from long before this epoch shows where the flow was; it may have moved since.
-            epoch_ns = self._state.epoch * NS_PER_MS - EPOCH_SLACK_NS
-            if record["at_ns"] > epoch_ns or flow.live.path == record["to_path"]:
-                self._apply_repair(flow, record["from_path"], record["to_path"], record["at_ns"])
-        else:
+        if is_repair and from_path is not None and to_path is not None:
+            self._take_repair(flow, record["flow_id"], from_path, to_path, record["at_ns"])
+        elif flow is not None:
             self._take_result(flow, record)
 
-    def _take_result(self, flow: Flow, record: Record) -> None:
+    def _take_repair(self, flow: Flow | None, flow_id: str, from_path: int, to_path: int, at_ns: int) -> None:
+        if flow is None:
+            self._keep_early_repair(flow_id, from_path, to_path, at_ns)
+            return
+        # A repair from long before this epoch shows where the flow was; it may have moved since.
+        epoch_ns = self._state.epoch * NS_PER_MS - EPOCH_SLACK_NS
+        if at_ns > epoch_ns or flow.live.path == to_path:
+            self._apply_repair(flow, from_path, to_path, at_ns)
+
+    def _take_result(self, flow: Flow, record: ActionReport) -> None:
         move = flow.move
         if move is None or (record["epoch"], record["seq"]) != (self._state.epoch, move.seq):
             return
-        if record["outcome"] in DONE or record["outcome"] == OBSERVED:
+        if record["outcome"] in NOT_FAILED:
             return
         flow.move, flow.tries = None, flow.tries + 1
-        failed = record["outcome"] == "FAILED"
+        failed = record["outcome"] == ActionOutcome.FAILED
         if failed:
             flow.avoid[move.to_path] = record["at_ns"] + AVOID_NS
         if not failed or flow.tries >= QUICK_TRIES:
             self._state.postpone(flow, record["at_ns"])
 
-    def _keep_early_repair(self, record: Record) -> None:
+    def _keep_early_repair(self, flow_id: str, from_path: int, to_path: int, at_ns: int) -> None:
         """Keep a local repair of a flow that no report has named yet."""
-        flow_id, from_path, at_ns = record["flow_id"], record["from_path"], record["at_ns"]
         earlier = self._early_repairs.pop(flow_id, None)
         if earlier is not None and earlier[1] == from_path:
             from_path = earlier[0]
-        self._early_repairs[flow_id] = (from_path, record["to_path"], at_ns)
+        self._early_repairs[flow_id] = (from_path, to_path, at_ns)
         if len(self._early_repairs) > MAX_EARLY_REPAIRS:
             del self._early_repairs[next(iter(self._early_repairs))]
 
@@ -124,7 +123,7 @@ class MoveTracker:
         """Treat a local repair as if policy had decided it."""
         state, rules = self._state, self._state.rules
         if flow.home is None:
-            flow.home, flow.home_subject = from_path, state.health_of(flow).reason.rpartition("/")[0]
+            flow.home, flow.home_subject = from_path, state.health_of(flow).reason.subject
         flow.home_from_ns = at_ns + rules.hold_down_ns
         state.budget.count_move(flow.live.flow_id, flow.host, at_ns)
         until_ns = at_ns + rules.expires_ns + rules.confirm_ns

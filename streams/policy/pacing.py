@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from streams.policy.pacing_feedback import FeedbackTable, PacingFeedback, PacingFeedbackRules
-from streams.policy.rate_target import RateTarget, RecentMax
+from schemas.reasons import Reason
+from schemas.records import ContentionKind, ContentionState, ContentionWindow, FlowAction, LinkQueues
+from streams.policy.pacing_feedback import FeedbackTable, PacingFeedbackRules
+from streams.policy.pacing_receiver import PacingRules, Receiver, Sender, Senders
+from streams.policy.rate_target import RateTarget
 from streams.policy.rules import WINDOW_STALE_NS
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
-__all__ = ["Pacing", "PacingRules"]
-
-Record = dict[str, Any]
-IsAllowed = Callable[[LiveFlow, str], bool]
+__all__ = ["Pacing"]
+IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
 UPDATE_NS: Final = 250 * NS_PER_MS
 """Time that the mean delay of a contention window covers."""
@@ -27,52 +27,6 @@ FELL_SHARE: Final = 0.98
 """A pace below this share of the previous one counts as lower."""
 
 
-@dataclass(frozen=True, slots=True)
-class PacingRules:
-    """Targets and time constants of pacing."""
-
-    target_us: float = 100.0
-    """Accepted delay at the link, us, beside one packet of each sender."""
-    first_share: float = 0.93
-    """Share of the link's rate that senders get at first."""
-    max_share: float = 0.97
-    min_share: float = 0.6
-    up_share_per_s: float = 0.02
-    """Additive increase."""
-    beta: float = 0.3
-    """Multiplicative decrease: b of the derivation below."""
-    max_cut: float = 0.2
-    """m of the derivation below."""
-    drain_ns: int = 500 * NS_PER_MS
-    """D of the derivation below."""
-    small_share: float = 0.25
-    """A flow below this part of an even share of the link is not paced."""
-    max_small_share: float = 0.05
-    """Unless it is above this share of the link's rate."""
-    used_share: float = 0.75
-    """Share of its pace above which a flow uses the pace."""
-    memory_ns: int = 3 * NS_PER_S
-    """A flow that used its pace within this time wants more."""
-    rise_share_per_s: float = 0.2
-    """Share of the link's rate by which a pace rises per second after other senders became idle."""
-    apply_ns: int = 150 * NS_PER_MS
-    """Time from a change of paces until queues show it."""
-    growth: float = 1.1
-    """Demand of a sender that does not use its pace, as a multiple of its highest recent rate."""
-    keep_ns: int = 10 * NS_PER_S
-    """Time for which paces stay while no flow sends, so that they are in force when the incast repeats."""
-    alone_share: float = 0.05
-    """A sender is alone while all others send less than this share of the link's rate."""
-    release_ns: int = 5 * NS_PER_S
-    """Sending time after which pacing ends if no flow uses its pace."""
-    probe_ns: int = 60 * NS_PER_S
-    """Time without a queue after which the share rises beyond the link's rate, to test whether paces still
-    bind; doubles each time that a queue follows."""
-    max_probe_ns: int = 600 * NS_PER_S
-    probe_share: float = 1.05
-    probe_up_share_per_s: float = 0.04
-
-
 class _Delay(NamedTuple):
     """The mean delay at a link from `begin_ns` to `end_ns`."""
 
@@ -82,75 +36,6 @@ class _Delay(NamedTuple):
     bound_ns: float
     inferred: bool
     """True if it comes from `LinkQueues`, False if from a contention window."""
-
-
-@dataclass(slots=True, eq=False)
-class _Sender:
-    """One flow to a receiver."""
-
-    live: LiveFlow
-    peak: RecentMax
-    paced: bool = False
-    used_ns: int = 0
-    """Last time when it used its pace, on the receiver's clock."""
-
-
-@dataclass(slots=True)
-class _Receiver:
-    """One NIC whose last link has an incast."""
-
-    link: str
-    rate_bps: int
-    window_id: str
-    share: float
-    feedback: PacingFeedback
-    clock_ns: int = 0
-    """Runs only while a flow sends, so that a pause does not age the observations."""
-    pace_bps: float = 0.0
-    senders: dict[str, _Sender] = field(default_factory=dict)
-    changed_ns: int = 0
-    """Last time when senders were slowed; earlier queues are no evidence."""
-    evaluated_ns: int = 0
-    """End of the last evaluated delay."""
-    excess_ns: float = 0.0
-    """Amount by which that delay exceeded the target."""
-    drained_by_ns: int | None = None
-    """Time by which the current queue should be gone; None: no queue."""
-    raised_ns: int = 0
-    active_ns: int = 0
-    """Last time when a flow sent or an incast was open."""
-    binding_ns: int = 0
-    """Last time when the paces limited a sender that was not alone, on the receiver's clock."""
-    calm_since_ns: int = 0
-    """Last time when the queue was above the target."""
-    probe_ns: int = 0
-    stepped_ns: int = 0
-    jobs: frozenset[str] = frozenset()
-    sending: int = 0
-    """Number of its flows that sent recently."""
-    unapplied: bool = False
-    """True if the published paces are not in force."""
-
-    def reset(self, now_ns: int) -> None:
-        """Discard the evidence about queues."""
-        self.excess_ns, self.drained_by_ns = 0.0, None
-        self.evaluated_ns = self.changed_ns = now_ns
-        self.calm_since_ns = self.raised_ns = now_ns
-
-
-class _Senders(NamedTuple):
-    """The senders of one receiver in one step."""
-
-    members: list[_Sender]
-    """Senders that are paced."""
-    others: list[_Sender]
-    """All others: small ones, and those that cannot be paced."""
-    wanting: list[_Sender]
-    """Members that used their pace recently."""
-    small_bps: float
-    """Rate below which a sender is not paced."""
-    joined: bool
-    """True if a member is new."""
 
 
 # A receiver's last link carries C bit/s. Its senders together get `share` of C, less the rate of small flows.
@@ -178,14 +63,14 @@ class Pacing:
         self.rules = rules or PacingRules()
         self._feedback = FeedbackTable(feedback)
         self._rate_of = rate_of
-        self._windows: dict[str, Record] = {}
-        self._receivers: dict[str, _Receiver] = {}
+        self._windows: dict[str, ContentionWindow] = {}
+        self._receivers: dict[str, Receiver] = {}
         self._delays: dict[str, _Delay] = {}
         self._past_shares: dict[str, tuple[float, int]] = {}
 
     # ------------------------------------------------------------------------------------ inputs
 
-    def take_contention(self, record: Record) -> None:
+    def take_contention(self, record: ContentionWindow) -> None:
         """Apply a `ContentionWindow`."""
         link = record["link"]
         known = self._windows.get(link)
@@ -193,11 +78,11 @@ class Pacing:
         if known is not None and order <= (known["opened_ns"], known["update"]):
             return
         self._windows[link] = record
-        if record["state"] != "CLOSED" and record["delay_ns"] > 0:
+        if record["state"] != ContentionState.CLOSED and record["delay_ns"] > 0:
             end_ns = record["updated_ns"]
             self._take_delay(link, _Delay(end_ns - UPDATE_NS, end_ns, record["delay_ns"], 0.0, False))
 
-    def take_queues(self, record: Record) -> None:
+    def take_queues(self, record: LinkQueues) -> None:
         """Apply a part of a `LinkQueues`."""
         begin_ns = record["window_start_ns"]
         end_ns = begin_ns + record["slot_ns"] * record["slots"]
@@ -252,10 +137,10 @@ class Pacing:
         for nic, receiver in sorted(self._receivers.items()):
             paces = None
             if receiver.link not in sliced_links:
-                to_nic = flows_to.get(nic, [])
-                can_pace = {flow.flow_id for flow in to_nic if _can_pace(flow, is_allowed)}
                 if in_force is not None:
                     self._check_in_force(nic, receiver, in_force, now_ns)
+                to_nic = flows_to.get(nic, [])
+                can_pace = {flow.flow_id for flow in to_nic if _can_pace(flow, is_allowed)}
                 paces = self._step(receiver, to_nic, can_pace, nic in incasts, now_ns, sampled)
             if paces is None:
                 self._end(nic, receiver, now_ns)
@@ -267,7 +152,7 @@ class Pacing:
         stale = [
             link
             for link, window in self._windows.items()
-            if window["state"] == "CLOSED" or window["updated_ns"] <= now_ns - WINDOW_STALE_NS
+            if window["state"] == ContentionState.CLOSED or window["updated_ns"] <= now_ns - WINDOW_STALE_NS
         ]
         for link in stale:
             del self._windows[link]
@@ -276,7 +161,7 @@ class Pacing:
         """Return receiving NIC to last link and window id of the open incasts."""
         incasts: dict[str, tuple[str, str]] = {}
         for _, window in sorted(self._windows.items()):
-            if window["kind"] != "INCAST":
+            if window["kind"] != ContentionKind.INCAST:
                 continue
             peers = {flow["peer"] for flow in window["flows"]}
             for link in (window["link"], *window["links"], *window["candidates"]):
@@ -298,12 +183,13 @@ class Pacing:
         share, ended_ns = self._past_shares.pop(nic, (first_share, now_ns))
         if now_ns - ended_ns >= SHARE_MEMORY_NS:
             share = first_share
-        self._receivers[nic] = _Receiver(
+        self._receivers[nic] = Receiver(
             link,
             rate_bps,
             window_id,
             min(share, first_share),
             self._feedback.begin(nic, rate_bps, flows, now_ns),
+            self.rules,
             active_ns=now_ns,
             calm_since_ns=now_ns,
             raised_ns=now_ns,
@@ -311,7 +197,7 @@ class Pacing:
             probe_ns=self.rules.probe_ns,
         )
 
-    def _end(self, nic: str, receiver: _Receiver, now_ns: int) -> None:
+    def _end(self, nic: str, receiver: Receiver, now_ns: int) -> None:
         """Stop pacing a receiver."""
         del self._receivers[nic]
         self._past_shares[nic] = (receiver.share, now_ns)
@@ -319,7 +205,7 @@ class Pacing:
         self._delays.pop(receiver.link, None)
 
     def _check_in_force(
-        self, nic: str, receiver: _Receiver, in_force: Callable[[str], bool], now_ns: int
+        self, nic: str, receiver: Receiver, in_force: Callable[[str], bool], now_ns: int
     ) -> None:
         """Discard evidence while most paces are not in force (OBSERVE, or refused by actuators).
 
@@ -337,7 +223,7 @@ class Pacing:
 
     def _step(
         self,
-        receiver: _Receiver,
+        receiver: Receiver,
         flows: list[LiveFlow],
         can_pace: set[str],
         has_incast: bool,
@@ -345,10 +231,10 @@ class Pacing:
         sampled: bool,
     ) -> dict[str, RateTarget] | None:
         """Return the paces of a receiver's senders, or None to stop pacing."""
-        self._update_senders(receiver, flows)
-        senders = self._classify(receiver, can_pace, has_incast, now_ns)
+        receiver.update_senders(flows)
+        senders = receiver.classify(can_pace, has_incast, now_ns)
         members = senders.members
-        if self._should_end(receiver, has_incast, now_ns) or (len(members) < 2 and not receiver.pace_bps):
+        if receiver.should_end(has_incast, now_ns) or (len(members) < 2 and not receiver.pace_bps):
             return None
         if not members:
             receiver.stepped_ns = now_ns
@@ -363,70 +249,21 @@ class Pacing:
                 return None
         urgent = self._set_pace(receiver, senders, now_ns)
         receiver.stepped_ns = now_ns
-        target = RateTarget(receiver.pace_bps, receiver.window_id, urgent)
+        target = RateTarget(receiver.pace_bps, Reason.of_window(receiver.window_id), urgent)
         return {each.live.flow_id: target for each in members}
 
-    def _update_senders(self, receiver: _Receiver, flows: list[LiveFlow]) -> None:
-        """Apply the newest reports of the flows to a receiver."""
-        reported = {flow.flow_id for flow in flows}
-        for flow_id in [flow_id for flow_id in receiver.senders if flow_id not in reported]:
-            del receiver.senders[flow_id]
-        for flow in flows:
-            sender = receiver.senders.get(flow.flow_id)
-            if sender is None:
-                peak = RecentMax(self.rules.memory_ns // 2, receiver.clock_ns)
-                sender = receiver.senders[flow.flow_id] = _Sender(flow, peak)
-            elif sender.live is flow:
-                continue
-            sender.live = flow
-            sender.peak.add(flow.rate_bps, receiver.clock_ns)
-            if receiver.pace_bps and flow.rate_bps >= self.rules.used_share * receiver.pace_bps:
-                sender.used_ns = receiver.clock_ns
-
-    def _classify(self, receiver: _Receiver, can_pace: set[str], has_incast: bool, now_ns: int) -> _Senders:
-        """Split the senders, and advance the receiver's clock and activity."""
-        small_bps = self._small_bps(receiver)
-        members: list[_Sender] = []
-        others: list[_Sender] = []
-        for flow_id, sender in receiver.senders.items():
-            is_heavy = sender.paced or sender.peak.bps(receiver.clock_ns) > small_bps
-            (members if is_heavy and flow_id in can_pace else others).append(sender)
-        any_sends = any(sender.live.rate_bps > small_bps for sender in members)
-        if any_sends:
-            receiver.clock_ns += now_ns - receiver.stepped_ns
-        if has_incast or any_sends:
-            receiver.active_ns = now_ns
-        clock_ns, joined = receiver.clock_ns, False
-        for sender in members:
-            if not sender.paced:
-                sender.paced, sender.used_ns = True, clock_ns
-                joined = True
-        wanting = [each for each in members if clock_ns - each.used_ns <= self.rules.memory_ns]
-        rest_bps = sum(each.peak.bps(clock_ns) for each in (*members, *others) if each not in wanting)
-        is_alone = rest_bps <= self.rules.alone_share * receiver.rate_bps
-        if len(wanting) > 1 or (wanting and not is_alone):
-            receiver.binding_ns = clock_ns
-        return _Senders(members, others, wanting, small_bps, joined)
-
-    def _apply_feedback(self, receiver: _Receiver, members: list[_Sender], now_ns: int) -> None:
+    def _apply_feedback(self, receiver: Receiver, members: list[Sender], now_ns: int) -> None:
         """Evaluate the receive rate: are the paces too low?"""
         delay, feedback = self._delays.get(receiver.link), receiver.feedback
         is_recent = delay is not None and now_ns - delay.end_ns < NS_PER_S
         queue_ns = delay.delay_ns if delay is not None and is_recent else 0.0
-        same_jobs = [
-            each for each in self._receivers.values() if each is receiver or each.jobs & receiver.jobs
-        ]
-        last_raise_ns = max(each.feedback.raised_ns for each in same_jobs)
-        for each in same_jobs:
-            if each is not receiver and now_ns - each.feedback.raised_ns < NS_PER_S:
-                scale = receiver.sending / max(1, each.sending)
-                feedback.adopt(each.feedback.oversubscription * scale, now_ns)
-        used_bps, small_bps = self.rules.used_share * receiver.pace_bps, self._small_bps(receiver)
+        last_raise_ns = self._adopt_raises(receiver, now_ns)
+        used_bps, small_bps = self.rules.used_share * receiver.pace_bps, receiver.small_bps()
         any_at_pace = any(each.live.rate_bps >= used_bps for each in members)
         sending = sum(each.live.rate_bps > small_bps for each in members)
         feedback.step(
             now_ns,
-            granted_bps=self._granted_share(receiver) * receiver.rate_bps,
+            granted_bps=receiver.granted_share() * receiver.rate_bps,
             flows=receiver.sending,
             limited=any_at_pace or 2 * sending >= max(2, receiver.sending),
             queue_ns=queue_ns,
@@ -434,22 +271,19 @@ class Pacing:
             last_raise_ns=last_raise_ns,
         )
 
-    def _small_bps(self, receiver: _Receiver) -> float:
-        """Return the rate below which a flow is not paced."""
-        sending = sum(sender.peak.bps(receiver.clock_ns) > 0 for sender in receiver.senders.values())
-        share = min(self.rules.small_share / max(1, sending), self.rules.max_small_share)
-        return receiver.rate_bps * share
+    def _adopt_raises(self, receiver: Receiver, now_ns: int) -> int:
+        """Adopt recent raises at receivers of the same jobs; return the time of the last raise at any."""
+        last_raise_ns = receiver.feedback.raised_ns
+        for other in self._receivers.values():
+            if other is receiver or not other.jobs & receiver.jobs:
+                continue
+            last_raise_ns = max(last_raise_ns, other.feedback.raised_ns)
+            if now_ns - other.feedback.raised_ns < NS_PER_S:
+                scale = receiver.sending / max(1, other.sending)
+                receiver.feedback.adopt(other.feedback.oversubscription * scale, now_ns)
+        return last_raise_ns
 
-    def _should_end(self, receiver: _Receiver, has_incast: bool, now_ns: int) -> bool:
-        """Return True if pacing is no longer needed."""
-        rules = self.rules
-        if has_incast:
-            return False
-        if now_ns - receiver.active_ns >= rules.keep_ns or receiver.share >= rules.probe_share:
-            return True
-        return receiver.clock_ns - receiver.binding_ns >= rules.release_ns
-
-    def _follow_delay(self, receiver: _Receiver, wanting: list[_Sender], now_ns: int) -> None:
+    def _follow_delay(self, receiver: Receiver, wanting: list[Sender], now_ns: int) -> None:
         """Adjust the share to the newest delay of the link."""
         rules, delay = self.rules, self._delays.get(receiver.link)
         if delay is None or delay.end_ns <= receiver.evaluated_ns:
@@ -470,7 +304,7 @@ class Pacing:
         elif now_ns - receiver.calm_since_ns >= receiver.probe_ns:
             receiver.share += rules.probe_up_share_per_s * since_s
 
-    def _drain(self, receiver: _Receiver, delay_ns: float, target_ns: float, now_ns: int) -> None:
+    def _drain(self, receiver: Receiver, delay_ns: float, target_ns: float, now_ns: int) -> None:
         """Drain a queue; if it should be gone already, cut the share."""
         rules = self.rules
         receiver.calm_since_ns, receiver.excess_ns = now_ns, delay_ns - target_ns
@@ -484,14 +318,10 @@ class Pacing:
             receiver.changed_ns = now_ns
             receiver.drained_by_ns = None
         if receiver.drained_by_ns is None:
-            drain_ns = round(2 * delay_ns / (1 - self._granted_share(receiver)))
+            drain_ns = round(2 * delay_ns / (1 - receiver.granted_share()))
             receiver.drained_by_ns = now_ns + rules.apply_ns + drain_ns
 
-    def _granted_share(self, receiver: _Receiver) -> float:
-        """Return the share of the link that senders get now."""
-        return receiver.share * (1 - min(receiver.excess_ns / self.rules.drain_ns, self.rules.max_cut))
-
-    def _set_pace(self, receiver: _Receiver, senders: _Senders, now_ns: int) -> bool:
+    def _set_pace(self, receiver: Receiver, senders: Senders, now_ns: int) -> bool:
         """Set the pace of each sender; return True if it fell, or if a sender joined."""
         wanting, joined = senders.wanting, senders.joined
         # A single sender that wants more does not alternate with any other.
@@ -510,11 +340,11 @@ class Pacing:
         receiver.pace_bps = pace_bps
         return fell
 
-    def _even_pace_bps(self, receiver: _Receiver, senders: _Senders) -> float:
+    def _even_pace_bps(self, receiver: Receiver, senders: Senders) -> float:
         """Return the pace under an even split of the granted share."""
         members, wanting, clock_ns = senders.members, senders.wanting, receiver.clock_ns
         heavy = sum(sender.peak.bps(clock_ns) > senders.small_bps for sender in senders.others)
-        granted_bps = self._granted_share(receiver) * receiver.rate_bps
+        granted_bps = receiver.granted_share() * receiver.rate_bps
         others_bps = sum(sender.live.rate_bps for sender in senders.others)
         even_bps = granted_bps * len(members) / (len(members) + heavy)
         capacity_bps = max(granted_bps - others_bps, even_bps)
@@ -530,7 +360,7 @@ class Pacing:
 
 
 def _can_pace(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:
-    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, "PACE"))
+    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, FlowAction.PACE))
 
 
 def _max_min_pace(capacity_bps: float, modest: list[float], greedy: int) -> float:

@@ -7,18 +7,20 @@ route flap damping (RFC 2439), here without its decay.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.ids import cable_id
+from schemas.reasons import NO_REASON, Reason
+from schemas.records import HealthKind, LinkHealth, LinkState
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["HEALTHY", "Grade", "Health", "PathHealth"]
 
 NS_PER_HOUR: Final = 3600 * NS_PER_S
-BAD_STATES: Final = frozenset({"DOWN", "GREY"})
+BAD_STATES: Final = frozenset({LinkState.DOWN, LinkState.GREY})
 
 
 class Grade(IntEnum):
@@ -32,19 +34,19 @@ class Grade(IntEnum):
 
 
 class Health(NamedTuple):
-    """Health of a path's worst link. `reason` is subject/seq of the health record."""
+    """Health of a path's worst link. `reason` names the health record."""
 
     grade: Grade
     loss: float
-    reason: str
+    reason: Reason
 
 
-HEALTHY: Final = Health(Grade.HEALTHY, 0.0, "")
+HEALTHY: Final = Health(Grade.HEALTHY, 0.0, NO_REASON)
 
 
 @dataclass(slots=True)
 class _Subject:
-    state: str = "UP"
+    state: LinkState = LinkState.UP
     seq: int = -1
     links: tuple[str, ...] = ()
     candidates: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ class _Subject:
     outages: deque[int] = field(default_factory=deque)
     """Start of each outage within the past hour, ns."""
 
-    def update_outages(self, record: Mapping[str, Any], hold_ns: int, max_hold_ns: int) -> None:
+    def update_outages(self, record: LinkHealth, hold_ns: int, max_hold_ns: int) -> None:
         """Record an outage that begins; start the dampening when it ends."""
         is_bad, was_bad = record["state"] in BAD_STATES, self.state in BAD_STATES
         since_ns = record["since_ns"]
@@ -88,7 +90,7 @@ class PathHealth:
         self.version = 0
         """Grows with every change of state."""
 
-    def take(self, subject: str, record: Mapping[str, Any] | None) -> None:
+    def take(self, subject: str, record: LinkHealth | None) -> None:
         """Apply a subject's `LinkHealth`; None removes the subject. Ignore an older record."""
         self._reported = None
         if record is None:
@@ -108,7 +110,7 @@ class PathHealth:
         self._set_candidates(subject, known.candidates, active_candidates)
         known.candidates = active_candidates
         known.state, known.seq, known.loss = record["state"], record["seq"], record["loss_rate"] or 0.0
-        if record["kind"] in ("NIC", "HOST"):
+        if record["kind"] in (HealthKind.NIC, HealthKind.HOST):
             self._hosts[subject] = subject
         self._set_links(subject, known, links or known.links, is_bad)
 
@@ -139,10 +141,10 @@ class PathHealth:
         for cable in now:
             self._suspects.setdefault(cable, set()).add(subject)
 
-    def reason(self, subject: str) -> str:
-        """Return subject/seq of a subject's newest record."""
+    def reason(self, subject: str) -> Reason:
+        """Return the reason that names a subject's newest record."""
         known = self._subjects.get(subject)
-        return f"{subject}/{known.seq}" if known is not None else subject
+        return Reason(subject, known.seq if known is not None else None)
 
     @property
     def all_good(self) -> bool:
@@ -174,7 +176,7 @@ class PathHealth:
             return HEALTHY
         for name in (nic, nic.partition("/")[0]):
             known = self._subjects.get(self._hosts.get(name, ""))
-            if known is not None and known.state == "DOWN":
+            if known is not None and known.state == LinkState.DOWN:
                 return Health(Grade.DEAD, 1.0, self.reason(name))
         return HEALTHY
 
@@ -193,11 +195,11 @@ class PathHealth:
         name = self._links.get(link)
         if name is not None:
             known, reason = self._subjects[name], self.reason(name)
-            if known.state == "DOWN":
+            if known.state == LinkState.DOWN:
                 return Health(Grade.DEAD, 1.0, reason)
-            if known.state == "GREY":
+            if known.state == LinkState.GREY:
                 return Health(Grade.LOSSY, known.loss, reason)
-            if known.state == "FLAPPING" or now_ns < known.dampened_until_ns:
+            if known.state == LinkState.FLAPPING or now_ns < known.dampened_until_ns:
                 return Health(Grade.DAMPENED, 0.0, reason)
         if self._suspects and self._suspects.get(cable_id(link)):
             return Health(Grade.DAMPENED, 0.0, self.reason(min(self._suspects[cable_id(link)])))

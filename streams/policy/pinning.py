@@ -9,6 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from schemas.ids import window_id
+from schemas.reasons import Reason
+from schemas.records import ContentionKind, FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.flow import Choices, Ends, Flow
 from streams.policy.path_health import Grade
@@ -54,11 +57,18 @@ class UplinkPinning:
             self._assigned_ns, self._assigned_version = state.now_ns, state.health.version
             self._planned_bps = self._assign(state, flows)
         for flow, uplink, link in self._wanted(state, flows, due_ns):
-            reason = overlaps[link] or f"{state.shard}/{link}/{self._overlap_since_ns[link]}"
+            window = overlaps[link] or window_id(state.shard, link, self._overlap_since_ns[link])
+            reason = Reason.of_window(window)
             path = self._path_by(state, flow, uplink)
             blocked_by = "NO_BETTER_PATH" if path is None else None
             yield MoveProposal(
-                flow, "REROUTE", path, "COLLISION", reason, steering=True, blocked_by=blocked_by
+                flow,
+                FlowAction.REROUTE,
+                path,
+                ReasonKind.COLLISION,
+                reason,
+                steering=True,
+                blocked_by=blocked_by,
             )
 
     def _wanted(self, state: PolicyState, flows: list[Flow], due_ns: int) -> list[tuple[Flow, str, str]]:
@@ -197,6 +207,6 @@ def _overlaps(state: PolicyState) -> dict[str, str]:
     )
     for window in state.open_windows():
         for link in (window["link"], *window["candidates"]):
-            if window["kind"] == "COLLISION" and state.loads.share(link) > SAFE_SHARE:
+            if window["kind"] == ContentionKind.COLLISION and state.loads.share(link) > SAFE_SHARE:
                 overlaps[link] = window["window_id"]
     return overlaps

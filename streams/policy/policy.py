@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from schemas.limits import EVERYONE
+from schemas.records import (
+    ActionReport,
+    ActuatorConfig,
+    ContentionWindow,
+    Decision,
+    FlowAction,
+    LinkHealth,
+    LinkQueues,
+)
 from schemas.topics import FALLBACKS
 from streams.policy.admission import Admission
 from streams.policy.base import Objective
@@ -35,8 +44,6 @@ from streams.runtime.flow_table import LiveFlow, LiveFlows
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["Policy"]
-
-Record = dict[str, Any]
 
 STEERED_MEMORY_NS: Final = 600 * NS_PER_S
 """Time for which steering moves are remembered: a flow does not return to links that it left."""
@@ -77,16 +84,16 @@ class Policy:
 
     # ------------------------------------------------------------------------------------ inputs
 
-    def recover(self, decisions: Iterable[Record]) -> None:
+    def recover(self, decisions: Iterable[Decision]) -> None:
         """Restore state from the `Decision`s of earlier epochs, in their order."""
         self._moves.recover(decisions)
 
-    def take_health(self, subject: str, record: Record | None) -> None:
+    def take_health(self, subject: str, record: LinkHealth | None) -> None:
         """Apply a subject's `LinkHealth`; None removes the subject."""
         if record is None or record["shard"] == self._state.shard:
             self._state.health.take(subject, record)
 
-    def take_contention(self, record: Record) -> None:
+    def take_contention(self, record: ContentionWindow) -> None:
         """Apply a `ContentionWindow`."""
         if record["shard"] == self._state.shard and self._state.take_window(record):
             self._rates.take_contention(record)
@@ -96,22 +103,22 @@ class Policy:
         """True if `LinkQueues` matter now: an incast is open, or flows are rate-limited."""
         return bool(self._rates.in_force()) or self._state.has_incast
 
-    def take_queues(self, record: Record) -> None:
+    def take_queues(self, record: LinkQueues) -> None:
         """Apply a `LinkQueues`."""
         if record["shard"] == self._state.shard:
             self._rates.take_queues(record)
 
-    def take_config(self, records: Mapping[str, Record]) -> None:
+    def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
         """Apply the records of `fabric.config` in force, by key."""
         self._state.take_config(records)
         self._rates.take_slices(records[EVERYONE]["slices"] if EVERYONE in records else ())
 
-    def take_action(self, record: Record) -> None:
+    def take_action(self, record: ActionReport) -> None:
         """Apply an actuator's `ActionReport`."""
         state = self._state
         if record["shard"] not in (state.shard, ""):  # a local repair belongs to no shard
             return
-        if record["action"] in ("PACE", "SLICE") and record["flow_id"] in state.flows:
+        if record["action"] in (FlowAction.PACE, FlowAction.SLICE) and record["flow_id"] in state.flows:
             if record["epoch"] == state.epoch:
                 self._rates.take_action(record)
         else:
@@ -148,7 +155,7 @@ class Policy:
         flows = self._state.flows.values()
         return len(flows), sum(bool(flow.routes) and "MOVE" in flow.live.can for flow in flows)
 
-    def rates_in_force(self) -> dict[str, tuple[str, int]]:
+    def rates_in_force(self) -> dict[str, tuple[FlowAction, int]]:
         """Return flow id to action and bit/s of the rate-limited flows."""
         return self._rates.in_force()
 
@@ -184,11 +191,10 @@ class Policy:
         routes = state.routes.of(live)
         if has_report or flow.routes is not routes or flow.move is not None or flow.path != live.path:
             self._place(flow, live, routes, is_new)
-        while flow.steered and flow.steered[0][0] <= state.now_ns - STEERED_MEMORY_NS:
-            flow.steered.popleft()
+        flow.forget_steering(state.now_ns - STEERED_MEMORY_NS)
         if flow.exclusive:
             state.options.used_ports |= {(flow.ends, flow.path), (flow.ends, live.path)}
-        flow.queues = tuple(link for link in live.hops or flow.links if link in queued) if queued else ()
+        flow.queues = tuple(filter(queued.__contains__, live.hops or flow.links)) if queued else ()
         if has_report:
             flow.demand.update(
                 live.rate_bps,

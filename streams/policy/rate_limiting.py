@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schemas.records import FlowAction
 from streams.policy.base import Proposals, RateProposal
 from streams.policy.rates import Rates
 from streams.policy.state import PolicyState
@@ -19,7 +20,7 @@ class RateLimiting:
     def propose(self, state: PolicyState) -> Proposals:
         """Propose the rates that are new, changed or due for renewal."""
 
-        def is_allowed(flow: LiveFlow, action: str) -> bool:
+        def is_allowed(flow: LiveFlow, action: FlowAction) -> bool:
             limits = state.limits_of(flow.nic.partition("/")[0])
             return action in limits.allowed and flow.job not in limits.protected_jobs
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from schemas.reasons import Reason
+
 __all__ = ["RateTarget", "RecentMax", "RecentMin"]
 
 
@@ -13,7 +15,7 @@ class RateTarget(NamedTuple):
     """A rate to which one flow is to be limited, bit/s."""
 
     rate_bps: float
-    reason: str
+    reason: Reason
     urgent: bool = False
 
 

@@ -8,9 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from streams.policy.pacing import Pacing, PacingRules
+from schemas.reasons import Reason
+from schemas.records import (
+    ActionOutcome,
+    ActionReport,
+    ContentionWindow,
+    FlowAction,
+    LinkQueues,
+    ReasonKind,
+    TenantSlice,
+)
+from streams.policy.pacing import Pacing
+from streams.policy.pacing_receiver import PacingRules
 from streams.policy.rate_target import RateTarget
 from streams.policy.slices import SliceRules, Slices
 from streams.runtime.flow_table import LiveFlow
@@ -18,20 +29,18 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["RateRules", "Rates", "WantedRate"]
 
-Record = dict[str, Any]
-
 
 class WantedRate(NamedTuple):
     """A rate limit for one flow, or the end of one."""
 
     flow_id: str
-    action: str
+    action: FlowAction
     """PACE, SLICE, or UNPACE to end the limit."""
     rate_bps: int
     """Rate of the flow's frames, as flow reports count them; 0 with UNPACE."""
-    kind: str
+    kind: ReasonKind
     """INCAST, SLICE, or DRAINED once the queue is gone."""
-    reason: str
+    reason: Reason
     """Id of the contention window, or tenant and link of the share."""
     expires_at_ns: int
     urgent: bool
@@ -55,17 +64,19 @@ class RateRules:
 @dataclass(slots=True)
 class _Lease:
     rate_bps: int
-    action: str
-    reason: str
+    action: FlowAction
+    reason: Reason
     published_ns: int
     in_force: bool = True
     """False if the last action report shows that the lease was not applied."""
 
 
-DONE: Final = frozenset({"APPLIED", "DUPLICATE"})
-RENEWED: Final = frozenset({"OBSERVED", "NO_FLOW", "STALE", "NOT_ALLOWED"})
+DONE: Final = frozenset({ActionOutcome.APPLIED, ActionOutcome.DUPLICATE})
+RENEWED: Final = frozenset(
+    {ActionOutcome.OBSERVED, ActionOutcome.NO_FLOW, ActionOutcome.STALE, ActionOutcome.NOT_ALLOWED}
+)
 """Outcomes after which a lease is renewed no sooner than one in force."""
-IMMEDIATE: Final = frozenset({"OLD_CONFIG", "ENDED", "REVERTED"})
+IMMEDIATE: Final = frozenset({ActionOutcome.OLD_CONFIG, ActionOutcome.ENDED, ActionOutcome.REVERTED})
 """Outcomes after which a lease is published again at once."""
 
 
@@ -86,19 +97,19 @@ class Rates:
         self._retry_ns: dict[str, int] = {}
         """Flow to the earliest time of its next lease."""
 
-    def take_contention(self, record: Record) -> None:
+    def take_contention(self, record: ContentionWindow) -> None:
         """Apply a `ContentionWindow` of the shard."""
         self.pacing.take_contention(record)
 
-    def take_queues(self, record: Record) -> None:
+    def take_queues(self, record: LinkQueues) -> None:
         """Apply a `LinkQueues` of the shard."""
         self.pacing.take_queues(record)
 
-    def take_slices(self, slices: Iterable[Record]) -> None:
+    def take_slices(self, slices: Iterable[TenantSlice]) -> None:
         """Apply the `ActuatorConfig.slices` in force."""
         self.slices.take_slices(slices)
 
-    def take_action(self, record: Record) -> None:
+    def take_action(self, record: ActionReport) -> None:
         """Apply an `ActionReport` on a PACE or SLICE of this epoch.
 
         A lease that is not in force has no effect to evaluate. A refused one is published again soon.
@@ -122,7 +133,7 @@ class Rates:
         self,
         now_ns: int,
         flows: Iterable[LiveFlow],
-        is_allowed: Callable[[LiveFlow, str], bool] | None = None,
+        is_allowed: Callable[[LiveFlow, FlowAction], bool] | None = None,
     ) -> list[WantedRate]:
         """Return the limits to publish at `now_ns`, fabric time: urgent ones first, then by flow.
 
@@ -144,7 +155,7 @@ class Rates:
         wanted.sort(key=lambda each: (not each.urgent, each.flow_id))
         return wanted
 
-    def in_force(self) -> dict[str, tuple[str, int]]:
+    def in_force(self) -> dict[str, tuple[FlowAction, int]]:
         """Return flow id to action and bit/s of the limited flows."""
         return {flow_id: (lease.action, lease.rate_bps) for flow_id, lease in sorted(self._leases.items())}
 
@@ -166,12 +177,14 @@ class Rates:
             fell = lease is None or rate_bps < lease.rate_bps * (1 - self.rules.down_share)
             in_force = lease is None or lease.in_force
             self._leases[flow_id] = _Lease(rate_bps, action, target.reason, now_ns, in_force)
-            kind = "INCAST" if action == "PACE" else "SLICE"
+            kind = ReasonKind.INCAST if action == FlowAction.PACE else ReasonKind.SLICE
             urgent = fell and target.urgent
             made.append(WantedRate(flow_id, action, rate_bps, kind, target.reason, expires_ns, urgent))
         return made
 
-    def _is_due(self, flow_id: str, lease: _Lease | None, action: str, rate_bps: int, now_ns: int) -> bool:
+    def _is_due(
+        self, flow_id: str, lease: _Lease | None, action: FlowAction, rate_bps: int, now_ns: int
+    ) -> bool:
         rules = self.rules
         if lease is None:
             return flow_id not in self._retry_ns
@@ -184,12 +197,16 @@ class Rates:
         expires_ns, made = now_ns + self.rules.lease_ns, []
         for flow_id in sorted(self._leases.keys() - wanted):
             lease = self._leases.pop(flow_id)
-            kind = "DRAINED" if lease.action == "PACE" else "SLICE"
-            made.append(WantedRate(flow_id, "UNPACE", 0, kind, lease.reason, expires_ns, False))
+            kind = ReasonKind.DRAINED if lease.action == FlowAction.PACE else ReasonKind.SLICE
+            made.append(WantedRate(flow_id, FlowAction.UNPACE, 0, kind, lease.reason, expires_ns, False))
         return made
 
 
-def _lower(paced: RateTarget | None, sliced: RateTarget | None) -> tuple[str, RateTarget]:
+def _lower(paced: RateTarget | None, sliced: RateTarget | None) -> tuple[FlowAction, RateTarget]:
     """Return the action and target of the lower rate; at least one target is given. A tie goes to PACE."""
-    targets = [(action, each) for action, each in (("PACE", paced), ("SLICE", sliced)) if each is not None]
+    targets = [
+        (action, each)
+        for action, each in ((FlowAction.PACE, paced), (FlowAction.SLICE, sliced))
+        if each is not None
+    ]
     return min(targets, key=lambda each: (each[1].rate_bps, each[0]))

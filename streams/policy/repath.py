@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from schemas.reasons import Reason
+from schemas.records import FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.state import PolicyState
 
@@ -19,6 +21,8 @@ class Repath:
             if state.now_ns - flow.slow_since_ns < state.rules.slow_for_ns:
                 continue
             path = state.random_path(flow)
-            admitted = yield MoveProposal(flow, "REROUTE", path, "DELAY", flow_id, steering=True)
+            admitted = yield MoveProposal(
+                flow, FlowAction.REROUTE, path, ReasonKind.DELAY, Reason(flow_id), steering=True
+            )
             if admitted:
                 flow.slow_since_ns = None

@@ -7,9 +7,9 @@ The output equals the published decisions, in OBSERVE as in ACT.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from schemas import codec
+from schemas.records import Decision, PolicyCycle, PolicyCycles
 from schemas.topology import Topology
 from streams.alerts.ordered_inputs import Message
 from streams.policy.inputs import DECISION_LOOKBACK_NS, PolicyInputs, TopicPartition
@@ -18,10 +18,8 @@ from streams.runtime.units import NS_PER_MS
 
 __all__ = ["earlier_decisions", "replay_cycles"]
 
-Record = dict[str, Any]
 
-
-def earlier_decisions(epoch: int, decisions: Iterable[tuple[Record, int]]) -> list[Record]:
+def earlier_decisions(epoch: int, decisions: Iterable[tuple[Decision, int]]) -> list[Decision]:
     """Return the decisions from which the owner of an epoch recovered; input: (record, append ns)."""
     oldest_ns = epoch * NS_PER_MS - DECISION_LOOKBACK_NS
     found = [
@@ -31,15 +29,15 @@ def earlier_decisions(epoch: int, decisions: Iterable[tuple[Record, int]]) -> li
 
 
 def replay_cycles(
-    records: Sequence[Record],
+    records: Sequence[PolicyCycles],
     messages: Iterable[Message],
-    decisions: Iterable[Record] = (),
+    decisions: Iterable[Decision] = (),
     *,
     default_shard: str = "fabric",
     topology: Topology | None = None,
     registry: codec.Registry | None = None,
     rules: Rules | None = None,
-) -> list[Record]:
+) -> list[Decision]:
     """Return the decisions of one shard and epoch. `records` are its `PolicyCycles` from the first one on.
 
     Raises ValueError if one of them is missing, because later cycles then cannot be replayed.
@@ -61,7 +59,7 @@ def replay_cycles(
         decisions=decisions,
         rules=rules,
     )
-    made: list[Record] = []
+    made: list[Decision] = []
     positions = [0] * len(partitions)
     for cycle in _cycles(records):
         if cycle["positions"]:
@@ -77,7 +75,7 @@ def replay_cycles(
     return made
 
 
-def _cycles(records: Sequence[Record]) -> Iterator[Record]:
+def _cycles(records: Sequence[PolicyCycles]) -> Iterator[PolicyCycle]:
     """Yield the cycles of all records. Raises ValueError if one is missing."""
     number = 0
     for record in records:

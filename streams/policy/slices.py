@@ -7,23 +7,25 @@ flow by flow; switches take no part.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.reasons import Reason
+from schemas.records import FlowAction, TenantSlice
 from streams.policy.rate_target import RateTarget, RecentMax, RecentMin
 from streams.runtime.flow_table import LiveFlow
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 __all__ = ["Filled", "Group", "SliceRules", "Slices", "fill"]
 
-Record = dict[str, Any]
 Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-IsAllowed = Callable[[LiveFlow, str], bool]
+IsAllowed = Callable[[LiveFlow, FlowAction], bool]
 
 TOLERANCE: Final = 1e-9
 """Relative distance at which a rate counts as having reached its limit; covers rounding."""
@@ -107,10 +109,7 @@ def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: 
     stopped = [-1] * len(rate)
     rising: Bools = (rate < demand_bps * (1 - TOLERANCE)) & (weight > 0)
     members = [np.array(group.flows, np.int64) for group in groups]
-    groups_of: list[list[int]] = [[] for _ in rate]
-    for number, group in enumerate(groups):
-        for flow in group.flows:
-            groups_of[flow].append(number)
+    groups_of = _groups_of(len(rate), groups)
     left = np.array([group.max_bps for group in groups]) - [rate[flows].sum() for flows in members]
     pull = np.array([weight[flows[rising[flows]]].sum() for flows in members])
     while rising.any():
@@ -135,6 +134,15 @@ def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: 
                 left[number] -= growth
                 pull[number] -= weight[flow]
     return Filled(rate, stopped)
+
+
+def _groups_of(flows: int, groups: list[Group]) -> list[list[int]]:
+    """Return the numbers of each flow's groups."""
+    groups_of: list[list[int]] = [[] for _ in range(flows)]
+    for number, group in enumerate(groups):
+        for flow in group.flows:
+            groups_of[flow].append(number)
+    return groups_of
 
 
 def _first_full(left: Float64s, pull: Float64s, min_pull: float) -> tuple[int, float]:
@@ -186,7 +194,7 @@ class Slices:
         self.links: frozenset[str] = frozenset()
         """Links that are shared out, because a tenant's guarantee needs protection there."""
 
-    def take_slices(self, slices: Iterable[Record]) -> None:
+    def take_slices(self, slices: Iterable[TenantSlice]) -> None:
         """Apply `ActuatorConfig.slices`; the last element of a tenant counts."""
         found = {}
         for each in slices:
@@ -319,24 +327,8 @@ class Slices:
             return {}
         flows = [flow for flow, _ in members]
         can_limit = np.array([_can_limit(flow.live, is_allowed) for flow in flows])
-        rate = np.array([flow.live.rate_bps for flow in flows])
-        wanted = np.array([math.inf if flow.wants_all else flow.demand_bps for flow in flows])
-        demand = np.where(can_limit, wanted, rate)
         guaranteed, groups = self._groups(members)
-        counts: dict[str | None, int] = {}
-        for flow in flows:
-            counts[flow.live.tenant] = counts.get(flow.live.tenant, 0) + 1
-        weight = np.array([1 / counts[flow.live.tenant] for flow in flows])
-        in_guarantee = {number for group in guaranteed for number in group.flows}
-        guarantee_weight = np.array(
-            [
-                float(bool(self._guarantee_bps(flow)) and number in in_guarantee)
-                for number, flow in enumerate(flows)
-            ]
-        )
-        fixed = np.where(can_limit, 0.0, rate)
-        first = fill(demand, guarantee_weight, guaranteed, fixed).rate_bps
-        filled = fill(demand, weight, groups, first)
+        filled = self._fill(flows, can_limit, guaranteed, groups)
         targets = {}
         for number, flow in enumerate(flows):
             if can_limit[number]:
@@ -347,20 +339,29 @@ class Slices:
                     targets[flow.live.flow_id] = target
         return targets
 
+    def _fill(
+        self, flows: list[_Flow], can_limit: Bools, guaranteed: list[Group], groups: list[Group]
+    ) -> Filled:
+        """Fill the guarantees, then the rest."""
+        rate = np.array([flow.live.rate_bps for flow in flows])
+        wanted = np.array([math.inf if flow.wants_all else flow.demand_bps for flow in flows])
+        demand = np.where(can_limit, wanted, rate)
+        counts = Counter(flow.live.tenant for flow in flows)
+        weight = np.array([1 / counts[flow.live.tenant] for flow in flows])
+        guarantee_weight = np.zeros(len(flows))
+        for number in {number for group in guaranteed for number in group.flows}:
+            guarantee_weight[number] = float(bool(self._guarantee_bps(flows[number])))
+        fixed = np.where(can_limit, 0.0, rate)
+        first = fill(demand, guarantee_weight, guaranteed, fixed).rate_bps
+        return fill(demand, weight, groups, first)
+
     def _guarantee_bps(self, flow: _Flow) -> float:
         of_tenant = self._slice_of(flow.live)
         return of_tenant.guarantee_bps if of_tenant is not None else 0.0
 
     def _groups(self, members: list[Member]) -> tuple[list[Group], list[Group]]:
         """Return the groups of the guarantees, and the groups of links and ceilings."""
-        on_link: dict[str, list[int]] = {}
-        of_tenant: dict[tuple[str, str], list[int]] = {}
-        for number, (flow, links) in enumerate(members):
-            for link in links:
-                on_link.setdefault(link, []).append(number)
-            if flow.live.tenant in self._slices:
-                for link in flow.live.hops:
-                    of_tenant.setdefault((link, flow.live.tenant), []).append(number)
+        on_link, of_tenant = self._numbers(members)
         granted_bps = {link: self.rules.fill_share * self._rate_of(link) for link in on_link}
         promised_bps: dict[str, float] = {}
         for link, tenant in of_tenant:
@@ -376,6 +377,20 @@ class Slices:
                 groups.append(Group(name, limits.ceiling_bps, numbers))
         self.scaled = frozenset(link for link, bps in granted_bps.items() if promised_bps.get(link, 0) > bps)
         return guaranteed, groups
+
+    def _numbers(
+        self, members: list[Member]
+    ) -> tuple[dict[str, list[int]], dict[tuple[str, str], list[int]]]:
+        """Return the numbers of the members by link, and by link and tenant with a slice."""
+        on_link: dict[str, list[int]] = {}
+        of_tenant: dict[tuple[str, str], list[int]] = {}
+        for number, (flow, links) in enumerate(members):
+            for link in links:
+                on_link.setdefault(link, []).append(number)
+            if flow.live.tenant in self._slices:
+                for link in flow.live.hops:
+                    of_tenant.setdefault((link, flow.live.tenant), []).append(number)
+        return on_link, of_tenant
 
     def _target(self, flow: _Flow, rate_bps: float, reason: str, now_ns: int) -> RateTarget | None:
         """Return the limit of a flow, or None if it needs none. `reason`: the group that stopped the flow."""
@@ -396,8 +411,8 @@ class Slices:
         flow.min_limit.add(limit_bps, now_ns)
         flow.limit_bps = limit_bps
         is_urgent = before_bps is None or limit_bps < 0.9 * before_bps
-        return RateTarget(limit_bps, flow.reason, is_urgent)
+        return RateTarget(limit_bps, Reason(flow.reason), is_urgent)
 
 
 def _can_limit(flow: LiveFlow, is_allowed: IsAllowed | None) -> bool:
-    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, "SLICE"))
+    return "PACE" in flow.can and (is_allowed is None or is_allowed(flow, FlowAction.SLICE))

@@ -10,14 +10,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.partitioner import murmur2
 
 from schemas import codec
-from schemas.sanity import EPOCH_AHEAD_MS
+from schemas.records import Decision
 from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
+from schemas.validation import EPOCH_AHEAD_MS
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
@@ -101,16 +102,15 @@ class PolicyStage:
         finally:
             await consumer.stop()
 
-    async def _earlier_decisions(self, began_ns: int) -> list[codec.Record]:
+    async def _earlier_decisions(self, began_ns: int) -> list[Decision]:
         """Return the recent decisions of earlier epochs, in their order."""
         since_s = DECISION_LOOKBACK_NS / NS_PER_S
         past = await read_tail(
             self.context.settings.bootstrap, DECISIONS.name, None, self.context.registry, since_s=since_s
         )
         latest_epoch = began_ns // NS_PER_MS + EPOCH_AHEAD_MS  # actuators refuse later epochs as well
-        past = [decision for decision in past if decision["epoch"] <= latest_epoch]
-        past.sort(key=lambda decision: (decision["epoch"], decision["seq"]))
-        return past
+        decisions = [cast("Decision", record) for record in past if record["epoch"] <= latest_epoch]
+        return sorted(decisions, key=lambda decision: (decision["epoch"], decision["seq"]))
 
     async def _run_cycles(self, inputs: PolicyInputs, consumer: AIOKafkaConsumer) -> None:
         """Run a cycle of each shard whenever one is due."""
@@ -156,7 +156,7 @@ class PolicyStage:
             sent.append(await self.context.send_bytes(POLICY_CYCLES.name, record["shard"], value))
         await asyncio.gather(*sent)
 
-    async def _send(self, outgoing: Outgoing) -> Awaitable[Any]:
+    async def _send(self, outgoing: Outgoing[Any]) -> Awaitable[Any]:
         value = codec.encode(outgoing.topic.record, outgoing.record, self.context.registry)
         return await self.context.send_bytes(outgoing.topic.name, outgoing.key, value)
 

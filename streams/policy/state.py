@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from schemas.limits import Limits
+from schemas.records import ActuatorConfig, ContentionKind, ContentionState, ContentionWindow
 from streams.policy.action_budget import ActionBudget
 from streams.policy.flow import Flow
 from streams.policy.loads import Links, Loads
@@ -18,8 +19,6 @@ from streams.runtime.flow_table import LiveFlow, LiveFlows
 from streams.runtime.units import NS_PER_S
 
 __all__ = ["PolicyState", "RouteSource"]
-
-Record = dict[str, Any]
 
 FIRST_PORT: Final = 49_152
 LAST_PORT: Final = 65_535
@@ -68,8 +67,8 @@ class PolicyState:
         self.slowed: set[str] = set()
         """Fabric links of those NICs' flows that other flows slow down."""
         self.limits_changed = False
-        self._windows: dict[str, Record] = {}
-        self._config: dict[str, Record] = {}
+        self._windows: dict[str, ContentionWindow] = {}
+        self._config: dict[str, ActuatorConfig] = {}
         self._limits: dict[str, Limits] = {}
 
     # ------------------------------------------------------------------------------------ inputs
@@ -79,7 +78,7 @@ class PolicyState:
         self.now_ns = now_ns
         self.options.begin(now_ns)
 
-    def take_window(self, window: Record) -> bool:
+    def take_window(self, window: ContentionWindow) -> bool:
         """Apply a `ContentionWindow`; return False if a newer one is known."""
         known = self._windows.get(window["link"])
         order = (window["opened_ns"], window["update"])
@@ -88,7 +87,7 @@ class PolicyState:
         self._windows[window["link"]] = window
         return True
 
-    def take_config(self, records: Mapping[str, Record]) -> None:
+    def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
         """Apply the configuration in force, by key.
 
         Failed or merely observed moves may be allowed now, so their waiting times end.
@@ -115,15 +114,17 @@ class PolicyState:
     def has_incast(self) -> bool:
         """True if an INCAST window is open, stale or not."""
         return any(
-            window["kind"] == "INCAST" and window["state"] != "CLOSED" for window in self._windows.values()
+            window["kind"] == ContentionKind.INCAST and window["state"] != ContentionState.CLOSED
+            for window in self._windows.values()
         )
 
-    def open_windows(self) -> list[Record]:
+    def open_windows(self) -> list[ContentionWindow]:
         """Return the open windows that are not stale, by link."""
         return [
             window
             for _, window in sorted(self._windows.items())
-            if window["state"] != "CLOSED" and window["updated_ns"] > self.now_ns - WINDOW_STALE_NS
+            if window["state"] != ContentionState.CLOSED
+            and window["updated_ns"] > self.now_ns - WINDOW_STALE_NS
         ]
 
     def health_of(self, flow: Flow) -> Health:

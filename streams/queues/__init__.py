@@ -1,1 +1,1 @@
-"""Infers depth and utilisation of every link."""
+"""Infers the queue depth and utilisation of every link."""

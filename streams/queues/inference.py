@@ -1,8 +1,7 @@
-"""Queues and utilisation of a shard's links, from its sources' `PathQueueing`.
+"""Infers queues and utilisation of a shard's links from its sources' `PathQueueing`.
 
-In: records, which links each path takes, the links' rates, what flows report. Out: `LinkQueues`: of each
-block of some 10 ms the links that queue, and of each second all links that probes cross. Knows no Kafka and
-no clock. The method for depths stands in native/core/queues.c, that for utilisation at `busy_shares`.
+Each block of some 10 ms gives the links with queues, and each second all links that probes cross, as
+`LinkQueues`. native/core/queues.c has the method for depths, `utilisation.py` that for utilisation.
 """
 
 from __future__ import annotations
@@ -17,137 +16,53 @@ from numpy.typing import NDArray
 
 from native.core.columns import Float64s, Int64s
 from native.core.queues import QueueSolver
-from schemas.codec import BadRecord
 from schemas.topics import MAX_ELEMENTS
 from streams.delays.queueing import SUB_SLOTS
+from streams.queues.utilisation import busy_shares
 from streams.runtime.route_table import RouteTable
 
-__all__ = ["ShardQueues", "busy_shares", "fold_of", "knots_of", "validate_queueing"]
+__all__ = ["ShardQueues", "fold_of", "knots_of"]
 
 Record = dict[str, Any]
 
-WAIT_NS: Final = 100 * 1_000_000_000
-ASTRAY_NS: Final = 60 * 1_000_000_000
-LEAST_SLOT_NS: Final = 1_000
 BLOCK_NS, LONG_BLOCK_NS, MANY_LINKS = 10_000_000, 25_000_000, 1_000
 BLOCK_SLOTS: Final = 5
-"""A block's length, that where there are so many links (much work is a block's, not a slot's), and its slots
-at least: what comes after its end would tell of its last ones too."""
-SECOND_NS: Final = 1_000_000_000
-USE_NS: Final = 10 * SECOND_NS
-"""Probes of this long tell how often a link is busy."""
+"""Length of a block; its length with many links, because much of the work is per block; its minimum in slots,
+because later probes also show a block's last slots."""
+NS_PER_S: Final = 1_000_000_000
+USE_NS: Final = 10 * NS_PER_S
+"""ns of probes that give a link's utilisation."""
 GRACE_NS: Final = 150_000_000
-"""A source that is this far behind the others holds no block open."""
-GONE_NS: Final = 2 * SECOND_NS
+"""ns behind the others after which a source is not awaited."""
+GONE_NS: Final = 2 * NS_PER_S
 PACKET_BYTES: Final = 1500
 UNKNOWN_BPS: Final = 1_000_000_000
-"""Depths of a link whose rate is not known are told as if it were this."""
-BUSY_ROUNDS: Final = 40
-TOGETHER: Final = 0.04
-"""What a link's use from probes alone may be off by since links on one flow's way are busy together."""
+"""Rate that a link of unknown rate is assumed to have."""
+JOINT_ERROR: Final = 0.04
+"""Error of a link's utilisation from probes alone, because links on one flow's route are busy together."""
 SIGMAS: Final = (2.0, 1.2)
-"""Standard errors in a bound: of slots of one knot, and of more, whose errors even out."""
+"""Standard errors in a bound: for slots with one knot, and with more, whose errors average out."""
 OWN_RECEIVERS: Final = 3
 OWN_SIGMAS: Final = 5.0
-"""What of a NIC's delays counts as its own: in ways to so many receivers, and above so much noise."""
+"""A NIC's own delay is common to paths to so many receivers, and above so many standard errors of noise."""
 KNOT_PROBES: Final = 0.9
-"""Probes that a link must see between two knots."""
-MOST_KNOTS: Final = 2
-MOST_NICS: Final = 1 << 15
-LEAST_ROUTES: Final = 1024
+"""Probes that a link needs between two knots."""
+MAX_KNOTS: Final = 2
+MAX_NICS: Final = 1 << 15
+MIN_ROUTES: Final = 1024
 SHALLOW_PACKETS: Final = 2.0
-"""Full packets below which a queue is none worth telling several times a second."""
+"""Full packets above which a queue is published several times a second."""
 
 
 def fold_of(probes: float) -> int:
-    """Return how many slots to take together where so many probes cross a link in each: queues are told
-    no finer than probes see them."""
+    """Return how many slots to combine, given the probes over a link per slot: probes limit the
+    resolution."""
     return 1 if probes >= 1 else 2 if probes >= 0.5 else SUB_SLOTS
 
 
 def knots_of(probes: float) -> int:
-    """Return into how many straight lines to cut a slot of so many probes over each link."""
-    return min(MOST_KNOTS, max(1, int(probes / KNOT_PROBES)))
-
-
-def validate_queueing(record: Record, now_ns: int) -> Record:
-    """Return a decoded `PathQueueing` whose columns fit each other. Raises BadRecord for any other, and for
-    one that is of another time than `now_ns`, fabric time."""
-
-    def refuse(field: str, found: object, expected: object) -> BadRecord:
-        return BadRecord("OUT_OF_RANGE", f"PathQueueing.{field}: {found}, expected {expected}")
-
-    rows, cells = len(record["nic"]), len(record["slot"])
-    for name in ("peer", "path", "direction", "floor_ns", "noise_ns", "singles", "idle", "lost", "cells"):
-        if len(record[name]) != rows:
-            raise refuse(name, f"{len(record[name])} elements", rows)
-    for name in ("count", "min_ns", "mean_ns"):
-        if len(record[name]) != cells:
-            raise refuse(name, f"{len(record[name])} elements", cells)
-    if len(record["at_ns"]) not in (0, cells):
-        raise refuse("at_ns", f"{len(record['at_ns'])} elements", f"{cells}, or none")
-    if rows > MAX_ELEMENTS:
-        raise refuse("nic", f"{rows} rows", f"at most {MAX_ELEMENTS}")
-    if int(np.sum(record["cells"])) != cells:
-        raise refuse("cells", f"{int(np.sum(record['cells']))} together", cells)
-    for name in ("nic", "peer"):
-        if rows and np.max(record[name]) >= len(record["nics"]):
-            raise refuse(name, np.max(record[name]), f"below {len(record['nics'])}")
-    if rows and not (np.min(record["direction"]) >= 1 and np.max(record["direction"]) <= 3):
-        raise refuse("direction", f"{np.min(record['direction'])} to {np.max(record['direction'])}", "1 to 3")
-    if cells and np.min(record["count"]) < 1:
-        raise refuse("count", np.min(record["count"]), "at least 1")
-    if cells and np.max(np.abs(record["mean_ns"])) > WAIT_NS:
-        raise refuse("mean_ns", np.max(np.abs(record["mean_ns"])), "at most 100 s")
-    if cells and int(np.max(record["slot"])) * record["slot_ns"] > ASTRAY_NS:
-        raise refuse("slot", np.max(record["slot"]), "within 60 s of start_ns")
-    if len(record["at_ns"]) and np.max(record["at_ns"]) >= record["slot_ns"]:
-        raise refuse("at_ns", np.max(record["at_ns"]), f"below slot_ns {record['slot_ns']}")
-    if not LEAST_SLOT_NS <= record["slot_ns"] <= SECOND_NS // SUB_SLOTS:
-        raise refuse("slot_ns", record["slot_ns"], "1 us to 250 ms")
-    for name in ("start_ns", "complete_ns"):
-        if record[name] and abs(record[name] - now_ns) > ASTRAY_NS:
-            raise refuse(name, record[name], f"within 60 s of {now_ns}")
-    return record
-
-
-def busy_shares(
-    hop_start: Int64s, hop_link: NDArray[np.int32], singles: Int64s, idle: Int64s, links: int,
-    begin: Float64s | None = None, rounds: int = BUSY_ROUNDS,
-) -> tuple[Float64s, Float64s]:  # fmt: skip
-    """Return ([links] share of the time that each link is busy, [links] its standard error).
-
-    Of the `singles` probes of route i, whose links stand at [hop_start[i], hop_start[i + 1]) of `hop_link`,
-    `idle` met no queue. Links without a probe get 0 and an infinite error. `begin`: [links] shares to start
-    from.
-    """
-    # Probes with exponential gaps see time averages (Wolff, 1982): one finds link l busy with probability
-    # rho_l, so all of a route idle with P_i = prod(1 - rho_l), were the links independent. Which link held a
-    # delayed probe up is not seen: expectation maximisation (Dempster, Laird, Rubin, 1977). Of the n_i - k_i
-    # delayed ones, rho_l / (1 - P_i) each met l busy, so
-    #
-    #   rho_l <- sum_i (n_i - k_i) rho_l / (1 - P_i) / sum_i n_i
-    #
-    # whose fixed point is the likelihood's maximum. The error is that of a route's P, var P = P (1 - P) / n,
-    # carried to rho_l by dP / d rho = - P / (1 - rho), the other links taken for known.
-    route = np.repeat(np.arange(len(singles)), np.diff(hop_start))
-    n = singles.astype(np.float64)
-    delayed = n - idle
-    seen = np.bincount(hop_link, weights=n[route], minlength=links)
-    share = np.full(links, 0.2) if begin is None else np.clip(begin, 0.01, 0.98)
-    some = np.maximum(seen, 1e-9)
-    for _ in range(rounds):
-        free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
-        blame = delayed / np.maximum(1 - free, 1e-9)
-        share = np.minimum(
-            share * np.bincount(hop_link, weights=blame[route], minlength=links) / some, 0.9999
-        )
-    free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
-    weight = n * free / np.maximum(1 - free, 1 / np.maximum(n, 1))
-    known = np.bincount(hop_link, weights=weight[route], minlength=links)
-    with np.errstate(divide="ignore"):
-        sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
-    return np.where(seen > 0, share, 0.0), sigma
+    """Return the number of straight lines for a slot, given its probes over each link."""
+    return min(MAX_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
 @dataclass(slots=True)
@@ -159,7 +74,7 @@ class _Source:
 
 @dataclass(slots=True)
 class _Cells:
-    """Cells of records, in columns."""
+    """Cells of records, as columns."""
 
     slot: Int64s
     route: NDArray[np.int32]
@@ -172,14 +87,14 @@ class _Cells:
 
 @dataclass(slots=True)
 class _Busy:
-    """Singles and idle ones of a second, by route."""
+    """Single and idle probes of a second, by route."""
 
     second: int
     singles: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     idle: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def grow(self, routes: int) -> None:
-        """Make room for so many routes."""
+        """Grow to so many routes."""
         more = routes - len(self.singles)
         if more > 0:
             self.singles = np.concatenate([self.singles, np.zeros(more, np.int64)])
@@ -187,21 +102,21 @@ class _Busy:
 
 
 class ShardQueues:
-    """The queues of one shard. `rate_of` gives a link's bit/s, 0 where it is not known."""
+    """The queues of one shard. `rate_of` returns a link's bit/s, 0 if unknown."""
 
     def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
         self.shard = shard
         self.unknown_paths = 0
-        """Paths looked up whose links are not known: their rows are passed over."""
+        """Paths without a known route; their rows are skipped."""
         self.late_cells = 0
-        """Cells that came after their block was solved."""
+        """Cells that arrived after their block was solved."""
         self._rate_of = rate_of
         self._slot_ns = 0
         self._sources: dict[str, _Source] = {}
         self._cells: list[_Cells] = []
         self._next_block = -1
         self._solved_in_ns = 1
-        """The length of blocks that `_next_block` counts in."""
+        """The block length that `_next_block` counts in."""
         self._synced = True
         self._paths_version = -1
         self._links: dict[str, int] = {}
@@ -209,13 +124,13 @@ class ShardQueues:
         self._nics: dict[str, int] = {}
         self._keys: Int64s = np.zeros(0, np.int64)
         self._route_at: NDArray[np.int32] = np.zeros(0, np.int32)
-        """Paths that were looked up, ascending, and the route of each."""
+        """Ascending path keys with a cached route, and the route of each."""
         self._routes: list[tuple[int, ...]] = []
         self._senders: list[int] = []
-        """Number of each route's sender, -1 for round trips."""
+        """Sender of each route by number, -1 for round trips."""
         self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         self._used = 0
-        """Paths looked up since any moved."""
+        """Number of cached paths since the last route change."""
         self._stale = True
         self._solver: QueueSolver | None = None
         self._lengths: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -228,17 +143,17 @@ class ShardQueues:
         self._share: Float64s | None = None
         self._flow_bps: Mapping[str, float] = {}
         self._sum_bytes: Float64s = np.zeros(0)
-        self._most_bytes: Float64s = np.zeros(0)
+        self._max_bytes: Float64s = np.zeros(0)
         self._error_bytes: Float64s = np.zeros(0)
         self._slots_of_second = 0
         self._samples: Int64s = np.zeros(0, np.int64)
 
     def set_flow_rates(self, bps: Mapping[str, float]) -> None:
-        """Take bit/s over each link as flows report it, links as in paths."""
+        """Set the bit/s over each link, as flows report it."""
         self._flow_bps = bps
 
     def take(self, record: Record, paths: RouteTable) -> None:
-        """Take a record of one of the shard's sources. What a source has told already is passed over."""
+        """Add a record of one of the shard's sources; skip offsets that were added before."""
         source = self._sources.setdefault(record["source"], _Source())
         first, after = record["first_offset"], record["next_offset"]
         if (first, after) != (source.first_offset, source.next_offset):
@@ -254,7 +169,7 @@ class ShardQueues:
         if paths.version != self._paths_version:
             self._paths_version = paths.version
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
-            if len(self._routes) > LEAST_ROUTES and len(self._routes) > 4 * self._used:
+            if len(self._routes) > MIN_ROUTES and len(self._routes) > 4 * self._used:
                 self._forget_routes()
             self._used = 0
         self._synced = self._synced and record["synced"]
@@ -266,8 +181,8 @@ class ShardQueues:
         if not known.any():
             return
         noise = np.repeat(np.asarray(record["noise_ns"], np.float64), cells)
-        told_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
-        at = told_at if len(told_at) else np.full(len(of), 0.5)
+        published_at = np.asarray(record["at_ns"], np.float64) / self._slot_ns
+        at = published_at if len(published_at) else np.full(len(of), 0.5)
         self._cells.append(
             _Cells(
                 (record["start_ns"] // self._slot_ns + np.asarray(record["slot"], np.int64))[known],
@@ -280,15 +195,17 @@ class ShardQueues:
         )
 
     def _routes_of(self, record: Record, paths: RouteTable) -> NDArray[np.int32]:
-        """Return the route of each row of a record, -1 where its links are not known."""
+        """Return the route of each row of a record, -1 if unknown."""
         nics = record["nics"]
-        if len(self._nics) + len(nics) > MOST_NICS:
+        if len(self._nics) + len(nics) > MAX_NICS:
             self._nics.clear()
-            self._forget_routes()  # they name senders by number
+            self._forget_routes()  # they identify senders by number
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
-        nic, peer, path, way = (np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "direction"))
-        key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | way if len(nic) else nic
+        nic, peer, path, direction = (
+            np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "direction")
+        )
+        key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | direction if len(nic) else nic
         at = np.searchsorted(self._keys, key)
         found = np.full(len(key), -1, np.int32)
         hit = at < len(self._keys)
@@ -296,7 +213,7 @@ class ShardQueues:
         found[hit] = self._route_at[at[hit]]
         new = np.flatnonzero(~hit)
         if len(new):
-            rows = (column[new].tolist() for column in (nic, peer, path, way))
+            rows = (column[new].tolist() for column in (nic, peer, path, direction))
             named = zip(*rows, strict=True)
             found[new] = [self._route(nics[n], nics[p], port, w, paths) for n, p, port, w in named]
             keys, first = np.unique(np.concatenate([self._keys, key[new]]), return_index=True)
@@ -305,12 +222,16 @@ class ShardQueues:
             self.unknown_paths += int(np.count_nonzero(found[new] < 0))
         return found
 
-    def _route(self, nic: str, peer: str, path: int, way: int, paths: RouteTable) -> int:
-        # t1 and t3 are taken behind the sender's own queue: its port, the first link, is not in the delay
-        sender = {1: nic, 2: peer}.get(way)
-        out = paths.forward(nic, peer, path)[1:] if way in (1, 3) else ()
-        back = paths.reverse(nic, peer, path)[1:] if way in (2, 3) else ()
-        if bool(out) < (way in (1, 3)) or bool(back) < (way in (2, 3)) or way not in (1, 2, 3):
+    def _route(self, nic: str, peer: str, path: int, direction: int, paths: RouteTable) -> int:
+        # t1 and t3 are taken after the sender's own queue, so the first link is not in the delay
+        sender = {1: nic, 2: peer}.get(direction)
+        out = paths.forward(nic, peer, path)[1:] if direction in (1, 3) else ()
+        back = paths.reverse(nic, peer, path)[1:] if direction in (2, 3) else ()
+        if (
+            bool(out) < (direction in (1, 3))
+            or bool(back) < (direction in (2, 3))
+            or direction not in (1, 2, 3)
+        ):
             return -1
         links = tuple(dict.fromkeys(self._link(name) for name in (*out, *back)))
         by = -1 if sender is None else self._nics.setdefault(sender, len(self._nics))
@@ -323,7 +244,7 @@ class ShardQueues:
         return number
 
     def _forget_routes(self) -> None:
-        """Let go of all routes, which paths that have moved left behind."""
+        """Drop all routes: many belong to paths that have changed."""
         self._routes.clear()
         self._senders.clear()
         self._numbers.clear()
@@ -339,19 +260,19 @@ class ShardQueues:
         return found
 
     def _count_busy(self, record: Record, route: NDArray[np.int32]) -> None:
-        second = record["complete_ns"] // SECOND_NS
+        second = record["complete_ns"] // NS_PER_S
         if not self._busy or self._busy[-1].second != second:
             self._busy.append(_Busy(second))
-            while self._busy[0].second <= second - USE_NS // SECOND_NS:
+            while self._busy[0].second <= second - USE_NS // NS_PER_S:
                 self._busy.popleft()
         busy = self._busy[-1]
         singles = np.asarray(record["singles"], np.int64)
-        told = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
-        if told.any():
+        has_singles = (route >= 0) & (singles > 0) & (np.asarray(record["direction"]) != 3)
+        if has_singles.any():
             idle = np.asarray(record["idle"], np.int64)
             busy.grow(len(self._routes))
-            np.add.at(busy.singles, route[told], singles[told])
-            np.add.at(busy.idle, route[told], idle[told])
+            np.add.at(busy.singles, route[has_singles], singles[has_singles])
+            np.add.at(busy.idle, route[has_singles], idle[has_singles])
 
     def _block_ns(self) -> int:
         slot = self._slot_ns * SUB_SLOTS
@@ -359,14 +280,14 @@ class ShardQueues:
         return max(BLOCK_SLOTS, length_ns // slot) * slot
 
     def _set_block_ns(self) -> None:
-        """Go on at the first whole block where their length became another one."""
+        """Continue at the first whole block after a change of the block length."""
         block_ns = self._block_ns()
         if self._next_block >= 0:
             self._next_block = -(-self._next_block * self._solved_in_ns // block_ns)
         self._solved_in_ns = block_ns
 
     def ready(self) -> bool:
-        """Return whether a block can be solved: all sources that still speak have told all of it."""
+        """Return whether a block can be solved: all active sources have published it."""
         if not self._slot_ns or not self._sources:
             return False
         newest = max(source.complete_ns for source in self._sources.values())
@@ -382,16 +303,16 @@ class ShardQueues:
     def solve(self, solved_ns: int) -> list[Record]:
         """Solve the block that is `ready`; return its `LinkQueues`, and those of the second that it ends.
 
-        Takes long.
+        Slow.
         """
         block_ns, slot_ns = self._solved_in_ns, self._slot_ns
         newest = max(source.complete_ns for source in self._sources.values())
-        if newest - self._next_block * block_ns > 2 * SECOND_NS + block_ns:  # a gap that nobody will fill
-            self._next_block = (newest - SECOND_NS) // block_ns
+        if newest - self._next_block * block_ns > 2 * NS_PER_S + block_ns:  # a gap that no source will fill
+            self._next_block = (newest - NS_PER_S) // block_ns
         block, self._next_block = self._next_block, self._next_block + 1
         first, slots = block * block_ns // slot_ns, block_ns // slot_ns
         cells = self._pick(first, first + slots)
-        self._renew()
+        self._rebuild()
         if self._solver is None:
             return []
         hops = self._lengths[cells.route] @ cells.count if len(cells.route) else 0.0
@@ -404,11 +325,17 @@ class ShardQueues:
         start = np.searchsorted(slot[order], np.arange(slots // fold + 1))
         knots = knots_of(probes * fold)
         found = self._solver.solve(
-            float(slot_ns * fold), start, cells.route[order], (when - slot)[order], cells.count[order],
-            delay_ns[order], cells.noise_ns[order], knots,
-        )  # fmt: skip
-        self._remember()
-        # to links, whole slots and bytes; links of one column hold its sum together
+            float(slot_ns * fold),
+            start,
+            cells.route[order],
+            (when - slot)[order],
+            cells.count[order],
+            delay_ns[order],
+            cells.noise_ns[order],
+            knots,
+        )
+        self._save_state()
+        # convert to links, whole slots and bytes; the links of one column share its sum
         fine = SUB_SLOTS // fold
         depth = found.queue_ns.reshape(-1, fine, found.queue_ns.shape[1]).mean(axis=1)[:, self._column]
         error = np.sqrt((found.sigma_ns**2).mean(axis=0))[self._column]
@@ -418,7 +345,7 @@ class ShardQueues:
         return records + self._slow(block * block_ns, block_ns, depth, error, cells, solved_ns)
 
     def _pick(self, begin: int, end: int) -> _Cells:
-        """Take the cells of slots [begin, end) out; older ones are gone."""
+        """Remove and return the cells of slots [begin, end); drop older ones."""
         picked: list[_Cells] = []
         left: list[_Cells] = []
         for cells in self._cells:
@@ -428,10 +355,14 @@ class ShardQueues:
                 if where.any():
                     into.append(
                         _Cells(
-                            cells.slot[where], cells.route[where], cells.at[where], cells.count[where],
-                            cells.mean_ns[where], cells.noise_ns[where],
+                            cells.slot[where],
+                            cells.route[where],
+                            cells.at[where],
+                            cells.count[where],
+                            cells.mean_ns[where],
+                            cells.noise_ns[where],
                         )
-                    )  # fmt: skip
+                    )
         self._cells = left
         if not picked:
             none = np.zeros(0)
@@ -439,17 +370,20 @@ class ShardQueues:
         return _Cells(*(np.concatenate([getattr(c, name) for c in picked]) for name in _Cells.__slots__))
 
     def _without_own(self, cells: _Cells) -> Float64s:
-        """Return [cells] ns of delay without what all that one NIC sends shows, to several receivers at every
-        moment of a block: an error of its clock, or the host's own delay. No queue does that."""
+        """Return [cells] ns of delay without the sender's own delay.
+
+        A delay that one NIC's probes show towards several receivers at every moment of a block is an error of
+        its clock or a delay in its host: no queue has this effect.
+        """
         sender = np.array(self._senders, np.int64)[cells.route] if len(cells.route) else cells.slot
         receiver = self._last[cells.route]
         key = sender * len(self._names) + receiver
         each, at = np.unique(key[sender >= 0], return_inverse=True)
-        least = np.full(len(each), np.inf)
-        np.minimum.at(least, at, cells.mean_ns[sender >= 0])
+        lowest_ns = np.full(len(each), np.inf)
+        np.minimum.at(lowest_ns, at, cells.mean_ns[sender >= 0])
         senders, of = np.unique(each // max(1, len(self._names)), return_inverse=True)
         own = np.full(len(senders), np.inf)
-        np.minimum.at(own, of, least)
+        np.minimum.at(own, of, lowest_ns)
         own[np.bincount(of, minlength=len(senders)) < OWN_RECEIVERS] = 0
         number = np.searchsorted(senders, sender)
         delay_ns = cells.mean_ns.copy()
@@ -461,9 +395,9 @@ class ShardQueues:
     def _rates(self) -> Float64s:
         return np.array([self._rate_of(name) or UNKNOWN_BPS for name in self._names], np.float64)
 
-    def _renew(self) -> None:
-        """Build the solver anew where links or routes have changed; links that all routes cross together
-        become one column."""
+    def _rebuild(self) -> None:
+        """Rebuild the solver if links or routes have changed; links with the same set of routes become one
+        column."""
         if not self._stale:
             return
         self._stale = False
@@ -479,14 +413,17 @@ class ShardQueues:
         order = np.lexsort((route, flat))
         begin = np.searchsorted(flat[order], np.arange(len(self._names) + 1))
         columns: dict[bytes, int] = {}
-        self._column = np.array([
-            columns.setdefault(route[order[begin[link] : begin[link + 1]]].tobytes(), len(columns))
-            for link in range(len(self._names))
-        ], np.int64)  # fmt: skip
+        self._column = np.array(
+            [
+                columns.setdefault(route[order[begin[link] : begin[link + 1]]].tobytes(), len(columns))
+                for link in range(len(self._names))
+            ],
+            np.int64,
+        )
         packet_ns = np.zeros(len(columns))
         np.maximum.at(packet_ns, self._column, PACKET_BYTES * 8e9 / self._rates())
         pairs = route * len(columns) + self._column[flat]
-        pairs = pairs[np.sort(np.unique(pairs, return_index=True)[1])]  # in the order of their crossing
+        pairs = pairs[np.sort(np.unique(pairs, return_index=True)[1])]  # in the order of the links
         start = np.searchsorted(pairs // len(columns), np.arange(len(self._routes) + 1))
         self._solver = QueueSolver(packet_ns, start, (pairs % len(columns)).astype(np.int32), merge=SUB_SLOTS)
         last, mean = np.zeros(len(columns)), np.zeros(len(columns))
@@ -494,14 +431,14 @@ class ShardQueues:
             last[self._column[link]], mean[self._column[link]] = self._memory.get(name, (0.0, 0.0))
         if self._memory:
             self._solver.restore(last, mean)
-        for name in ("_sum_bytes", "_most_bytes", "_error_bytes", "_samples"):
+        for name in ("_sum_bytes", "_max_bytes", "_error_bytes", "_samples"):
             old = getattr(self, name)
             grown = np.zeros(len(self._names), old.dtype)
             grown[: len(old)] = old
             setattr(self, name, grown)
         self._share = None
 
-    def _remember(self) -> None:
+    def _save_state(self) -> None:
         if self._solver is not None and self._next_block % 20 == 0:
             last, mean = self._solver.state()
             self._memory = {
@@ -510,16 +447,17 @@ class ShardQueues:
             }
 
     def _groups(self) -> list[int]:
-        """Return a number for each link: 0, or that of the links it cannot be told from."""
+        """Return a group number for each link: links with the same number cannot be distinguished; 0:
+        none."""
         count = np.bincount(self._column)
         return np.where(count[self._column] > 1, self._column + 1, 0).tolist()  # type: ignore[no-any-return]
 
-    def _crossed(self, cells: _Cells) -> Int64s:
+    def _probes_by_link(self, cells: _Cells) -> Int64s:
         """Return [links] probes that crossed each link."""
         counts = np.bincount(cells.route, weights=cells.count, minlength=len(self._routes))
         found = np.bincount(self._flat, np.repeat(counts, self._lengths), len(self._names))
-        crossed: Int64s = found.astype(np.int64)
-        return crossed
+        probes_by_link: Int64s = found.astype(np.int64)
+        return probes_by_link
 
     def _fast(
         self, start_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
@@ -528,18 +466,27 @@ class ShardQueues:
         deepest = depth.max(axis=0)
         deep = np.flatnonzero(deepest > np.maximum(shallow, error))
         groups = self._groups()
-        samples = self._crossed(cells)
+        samples = self._probes_by_link(cells)
         self._samples += samples
         links = []
         for link in deep.tolist():
             slots = np.flatnonzero(depth[:, link] > shallow / 4)
-            links.append({
-                "link": self._names[link], "rate_bps": self._rate_of(self._names[link]),
-                "depth_mean_bytes": float(depth[:, link].mean()), "depth_max_bytes": float(deepest[link]),
-                "bound_bytes": float(error[link]), "utilisation": None, "utilisation_bound": None,
-                "from_flows": False, "samples": int(samples[link]), "group": groups[link],
-                "slot": slots.tolist(), "depth_bytes": depth[slots, link].tolist(),
-            })  # fmt: skip
+            links.append(
+                {
+                    "link": self._names[link],
+                    "rate_bps": self._rate_of(self._names[link]),
+                    "depth_mean_bytes": float(depth[:, link].mean()),
+                    "depth_max_bytes": float(deepest[link]),
+                    "bound_bytes": float(error[link]),
+                    "utilisation": None,
+                    "utilisation_bound": None,
+                    "from_flows": False,
+                    "samples": int(samples[link]),
+                    "group": groups[link],
+                    "slot": slots.tolist(),
+                    "depth_bytes": depth[slots, link].tolist(),
+                }
+            )
         slot_ns = self._slot_ns * SUB_SLOTS
         return self._records(start_ns, slot_ns, len(depth), links, cells, solved_ns)
 
@@ -547,39 +494,45 @@ class ShardQueues:
         self, start_ns: int, block_ns: int, depth: Float64s, error: Float64s, cells: _Cells, solved_ns: int
     ) -> list[Record]:
         self._sum_bytes += depth.sum(axis=0)
-        self._most_bytes = np.maximum(self._most_bytes, depth.max(axis=0))
+        self._max_bytes = np.maximum(self._max_bytes, depth.max(axis=0))
         self._error_bytes = np.maximum(self._error_bytes, error)
         self._slots_of_second += len(depth)
-        if (start_ns + block_ns) // SECOND_NS == start_ns // SECOND_NS:
+        if (start_ns + block_ns) // NS_PER_S == start_ns // NS_PER_S:
             return []
-        share, sigma = self._use()
+        share, sigma = self._utilisation()
         rates, groups = self._rates(), self._groups()
         links = []
         for link in np.flatnonzero(self._samples).tolist():
             name = self._names[link]
-            use, bound, from_flows = float(share[link]), float(2 * sigma[link]) + TOGETHER, False
+            use, bound, from_flows = float(share[link]), float(2 * sigma[link]) + JOINT_ERROR, False
             reported = self._flow_bps.get(name)
-            # flows tell exactly what they carry; where probes see more, some traffic is reported by nobody
+            # reported flows are exact; if probes show more, some traffic is not reported
             if reported is not None and self._rate_of(name) and reported / rates[link] >= use - bound - 0.01:
                 use, bound, from_flows = min(1.0, reported / rates[link]), 0.01, True
             known = from_flows or np.isfinite(bound)
-            links.append({
-                "link": name, "rate_bps": self._rate_of(name),
-                "depth_mean_bytes": float(self._sum_bytes[link] / self._slots_of_second),
-                "depth_max_bytes": float(self._most_bytes[link]),
-                "bound_bytes": float(self._error_bytes[link]),
-                "utilisation": use if known else None,
-                "utilisation_bound": min(bound, 1.0) if known else None,
-                "from_flows": from_flows, "samples": int(self._samples[link]), "group": groups[link],
-                "slot": [], "depth_bytes": [],
-            })  # fmt: skip
-        for column in (self._sum_bytes, self._most_bytes, self._error_bytes, self._samples):
+            links.append(
+                {
+                    "link": name,
+                    "rate_bps": self._rate_of(name),
+                    "depth_mean_bytes": float(self._sum_bytes[link] / self._slots_of_second),
+                    "depth_max_bytes": float(self._max_bytes[link]),
+                    "bound_bytes": float(self._error_bytes[link]),
+                    "utilisation": use if known else None,
+                    "utilisation_bound": min(bound, 1.0) if known else None,
+                    "from_flows": from_flows,
+                    "samples": int(self._samples[link]),
+                    "group": groups[link],
+                    "slot": [],
+                    "depth_bytes": [],
+                }
+            )
+        for column in (self._sum_bytes, self._max_bytes, self._error_bytes, self._samples):
             column[:] = 0
         self._slots_of_second = 0
-        second_ns = start_ns // SECOND_NS * SECOND_NS
-        return self._records(second_ns, SECOND_NS, 1, links, cells, solved_ns)
+        second_ns = start_ns // NS_PER_S * NS_PER_S
+        return self._records(second_ns, NS_PER_S, 1, links, cells, solved_ns)
 
-    def _use(self) -> tuple[Float64s, Float64s]:
+    def _utilisation(self) -> tuple[Float64s, Float64s]:
         singles, idle = np.zeros(len(self._routes), np.int64), np.zeros(len(self._routes), np.int64)
         for busy in self._busy:
             singles[: len(busy.singles)] += busy.singles
@@ -600,10 +553,17 @@ class ShardQueues:
         self._synced = True
         return [
             {
-                "shard": self.shard, "window": start_ns // (slot_ns * slots), "part": part, "parts": parts,
-                "window_start_ns": start_ns, "slot_ns": slot_ns, "slots": slots, "synced": synced,
-                "paths": paths, "solved_ns": solved_ns,
+                "shard": self.shard,
+                "window": start_ns // (slot_ns * slots),
+                "part": part,
+                "parts": parts,
+                "window_start_ns": start_ns,
+                "slot_ns": slot_ns,
+                "slots": slots,
+                "synced": synced,
+                "paths": paths,
+                "solved_ns": solved_ns,
                 "links": links[part * MAX_ELEMENTS : (part + 1) * MAX_ELEMENTS],
             }
             for part in range(parts)
-        ]  # fmt: skip
+        ]

@@ -17,7 +17,8 @@ from typing import Final
 
 from schemas import codec
 from schemas.topics import PATH_QUEUEING, QUEUES
-from streams.queues.inference import ShardQueues, validate_queueing
+from streams.queues.inference import ShardQueues
+from streams.queues.validation import validate_queueing
 from streams.runtime.assignment import KeyedState, Message, PartitionState
 from streams.runtime.columnar import decode_columnar
 from streams.runtime.context import WorkerContext

@@ -1,1 +1,1 @@
-"""Faust app, stage base, global tables and workarounds for upstream defects."""
+"""Faust app, stage base classes, global tables and workarounds for upstream defects."""

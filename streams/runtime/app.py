@@ -1,8 +1,8 @@
-"""The stream worker: builds the Faust app of its stages and runs it in this process until SIGTERM or SIGINT.
+"""The stream worker: runs the Faust apps of its stages in this process until SIGTERM or SIGINT.
 
-In: `StreamSettings`. Out: an exit code, 0 after a signal; readiness told in systemd's way once partitions are
-assigned and the lookups have caught up. No port is opened. The history sink is an app and a group of its own,
-so that a history that is down holds nothing else up.
+It reports readiness to systemd once partitions are assigned, global tables have caught up and stages are
+recovered. No port is opened. The history sink has an app and a consumer group of its own, so that a failed
+ClickHouse delays no other stage.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from faust.types import TP
 from sdnotify import SystemdNotifier
 
 from schemas import codec
+from schemas.kafka.reader import Message
 from schemas.topics import MAX_MESSAGE_BYTES
 from streams.alerts.stage import AlertsStage
 from streams.clock.stage import ClockStage
@@ -34,7 +35,7 @@ from streams.queues.stage import QueuesStage
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import NO_READ_AHEAD_S, run_consumer_in_loop, tune_fetcher
-from streams.runtime.rejects import send_reject
+from streams.runtime.rejects import RejectedMessage, send_reject
 from streams.runtime.watchdog import watch
 from streams.settings import Stage, StreamSettings
 
@@ -51,25 +52,26 @@ STAGES: Final[tuple[tuple[Stage, Callable[[WorkerContext], Staged]], ...]] = (
     ("solve", QueuesStage),
     ("policy", PolicyStage),
 )
-"""What runs in a worker, by its stage in the settings."""
-APART: Final[tuple[tuple[str, set[Stage]], ...]] = (
-    ("", {"map", "solve"}), ("-links", {"links"}), ("-policy", {"policy"}),
-)  # fmt: skip
-"""Stages that share an app, and what the name of its consumer group ends in."""
-QUICK: Final[set[Stage]] = {"links", "policy"}
-"""Stages that answer in milliseconds: what comes is fetched at once and not gathered."""
+"""The stages by their name in the settings."""
+APP_STAGES: Final[tuple[tuple[str, set[Stage]], ...]] = (
+    ("", {"map", "solve"}),
+    ("-links", {"links"}),
+    ("-policy", {"policy"}),
+)
+"""Stages that share an app, and the suffix of its consumer group."""
+FAST_STAGES: Final[set[Stage]] = {"links", "policy"}
+"""Stages that react within milliseconds: their fetches return at the first message."""
 REPEAT_S: Final = 10.0
-"""s before the same line of a client library is printed again."""
+"""s between two prints of the same log line of a client library."""
 EXIT_S: Final = 2.0
-"""s that threads have to end after the worker stopped; what they hold is unacknowledged."""
+"""s that threads have to end after the worker stopped; their messages are unacknowledged."""
 READ_AHEAD_S: Final = 0.015
 FETCH_WAIT_MS: Final = 100
 GATHER_WAIT_MS: Final = 10
-"""For so long what workers read is gathered in the log: a fetch of one message costs as much as one of
-twenty."""
+"""ms for which the broker collects messages: a fetch of one message costs as much as one of twenty."""
 SINK_WAIT_MS: Final = 500
 GATHER_BYTES: Final = 1 << 20
-"""How much is waited for at most, and how long by the history sink."""
+"""Bytes at which a fetch returns at once, and the wait of the history sink, which is not urgent."""
 
 
 def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
@@ -102,21 +104,26 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
 
 
 class Staged(Protocol):
-    """The Faust side of a stage."""
+    """A stage as the worker sees it."""
 
     @property
     def partitions(self) -> Ownership:
-        """What it owns: taken over and let go as the log says."""
+        """The stage's partitions: assigned and revoked by the consumer group."""
 
 
 class _Service:
-    """Stages of one worker process around an app, and a consumer group, of their own."""
+    """The stages of one app and consumer group."""
 
     def __init__(
-        self, settings: StreamSettings, group: str, stages: set[Stage], registry: codec.Registry | None,
-        datadir: Path, ready: Callable[[int], None],
-    ) -> None:  # fmt: skip
-        """`ready` is called with how many partitions it holds, whenever it can work on what it took over."""
+        self,
+        settings: StreamSettings,
+        group: str,
+        stages: set[Stage],
+        registry: codec.Registry | None,
+        datadir: Path,
+        ready: Callable[[int], None],
+    ) -> None:
+        """`ready` is called with the number of partitions whenever they are recovered."""
         self.app = build_app(group, settings, datadir)
         run_consumer_in_loop(self.app)
         self.context = WorkerContext(self.app, settings, registry, flows="solve" in stages)
@@ -125,7 +132,7 @@ class _Service:
         for owned in self.owned:
             owned.register()
         self._read_ahead_s = NO_READ_AHEAD_S if "links" in stages else READ_AHEAD_S
-        self._fetch = (FETCH_WAIT_MS, 1) if stages <= QUICK else (GATHER_WAIT_MS, GATHER_BYTES)
+        self._fetch = (FETCH_WAIT_MS, 1) if stages <= FAST_STAGES else (GATHER_WAIT_MS, GATHER_BYTES)
         self._ready = ready
         self._watching = False
         signals: Any = self.app
@@ -137,7 +144,7 @@ class _Service:
         tune_fetcher(app, self._read_ahead_s, *self._fetch)
         for owned in self.owned:
             owned.assign(tp for tp in sorted(assigned) if tp.topic == owned.topic.name)
-        self.context.task("readiness", self._tell_ready(len(assigned)))
+        self.context.task("readiness", self._report_ready(len(assigned)))
         if not self._watching:
             self._watching = True
             self.context.task("watchdog", watch(self.context, self.owned))
@@ -145,7 +152,7 @@ class _Service:
     async def _revoked(self, app: Any, *_: Any, **__: Any) -> None:
         await asyncio.gather(*(owned.revoke() for owned in self.owned))
 
-    async def _tell_ready(self, partitions: int) -> None:
+    async def _report_ready(self, partitions: int) -> None:
         await self.context.tables_caught_up()
         for owned in self.owned:
             await owned.ready()
@@ -156,15 +163,16 @@ class _Service:
         await asyncio.gather(*(owned.revoke() for owned in self.owned))
         await self.context.stop()
 
-    def _reject_soon(self, message: Any, error: Exception) -> None:
+    def _reject_soon(self, message: Message, error: Exception) -> None:
         async def send() -> None:
-            await (await send_reject(self.context, message, message.value, "lookup", error))
+            rejected = RejectedMessage(message, message.key_bytes)
+            await (await send_reject(self.context, rejected, message.value, "lookup", error))
 
         self.context.task("reject", send())
 
 
 def main(settings: StreamSettings) -> int:
-    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 where it gave up."""
+    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort."""
     _quiet_libraries()
     registry = _registry(settings)
     datadir = Path(tempfile.mkdtemp(prefix="fabrictime-stream-"))
@@ -173,7 +181,7 @@ def main(settings: StreamSettings) -> int:
     try:
         services: list[_Service] = []
         readiness = _Readiness()
-        for suffix, stages in APART:
+        for suffix, stages in APP_STAGES:
             mine = stages & set(settings.stages)
             if mine:
                 ready = readiness.part()
@@ -198,13 +206,13 @@ def main(settings: StreamSettings) -> int:
 
 
 class _Readiness:
-    """Tells the supervisor that a worker can work, once all of its parts can."""
+    """Reports readiness to the supervisor once all services are ready."""
 
     def __init__(self) -> None:
         self._partitions: list[int | None] = []
 
     def part(self) -> Callable[[int], None]:
-        """Return what one more part calls with the number of its partitions."""
+        """Add a service; return the function that it calls with the number of its partitions."""
         at = len(self._partitions)
         self._partitions.append(None)
 
@@ -219,21 +227,21 @@ class _Readiness:
 
 
 class _Repeated(logging.Filter):
-    """Lets a line of the client libraries through once in a while: a log that is away makes hundreds a
+    """Suppresses repeated log lines of the client libraries: an unreachable broker causes hundreds a
     second."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[tuple[str, str], float] = {}
+        self._printed_s: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to print the line."""
         if not record.name.startswith(("aiokafka", "faust", "mode")):
             return True
         key = (record.name, str(record.msg))
-        if record.created - self._said.get(key, 0.0) < REPEAT_S:
+        if record.created - self._printed_s.get(key, 0.0) < REPEAT_S:
             return False
-        self._said[key] = record.created
+        self._printed_s[key] = record.created
         return True
 
 
@@ -245,15 +253,14 @@ def _quiet_libraries() -> None:
 
 
 def _end_soon(code: int) -> None:
-    """See that the process ends with `code` even where a thread hangs, say in an insert into a dead
-    history."""
+    """Exit the process with `code` soon, even if a thread hangs, for instance in an insert."""
     last = threading.Timer(EXIT_S, os._exit, (code,))
     last.daemon = True
     last.start()
 
 
 async def _gather_fetches(app: Any, *_: Any, **__: Any) -> None:
-    """History waits for nobody: what comes within half a second is fetched at once."""
+    """Let the sink's fetches collect half a second of messages."""
     tune_fetcher(app, READ_AHEAD_S, SINK_WAIT_MS, GATHER_BYTES)
 
 
@@ -280,7 +287,7 @@ def _run(apps: list[faust.App], loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _registry(settings: StreamSettings) -> codec.Registry | None:
-    """Return the schema registry of the settings; none where they name none."""
+    """Return the schema registry of the settings; None without one."""
     if settings.schema_registry_url is None:
         return None
     found: codec.Registry = importlib.import_module("schemas.registry").ConfluentRegistry(

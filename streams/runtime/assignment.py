@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from faust.types import TP
 
 from schemas import codec
-from schemas.kafka.partitioning import partition_of
+from schemas.kafka import partition_of
 from schemas.topics import Topic
 from streams.runtime.acks import OrderedAcks
 from streams.runtime.context import WorkerContext

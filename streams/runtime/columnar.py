@@ -1,7 +1,6 @@
-"""Records whose last fields are columns of numbers, on the wire without a Python object a number.
+"""Encodes and decodes records whose last fields are columns of numbers, without a Python object per number.
 
-In: a record with those columns as arrays, or a message. Out: the message, or the record. The bytes are the
-codec's, and so are the refusals; what was written with an older schema of ours goes through the codec itself.
+Bytes and errors are those of the codec. Messages with an older schema are decoded by the codec itself.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ _DTYPES: Final[dict[str, Any]] = {
     "f": np.dtype(np.float32),
     "d": np.dtype(np.float64),
 }
-_INT_MOST: Final = 2**31 - 1
+_MAX_INT: Final = 2**31 - 1
 
 
 class _Columns(NamedTuple):
-    """The columns at a schema's end: names, kinds, least and most value of each."""
+    """The columns at a schema's end: names, kinds, minimum and maximum of each."""
 
     last: str
     names: tuple[str, ...]
     kinds: str
-    least: tuple[float | None, ...]
-    most: tuple[int | None, ...]
+    minimum: tuple[float | None, ...]
+    maximum: tuple[int | None, ...]
 
 
 @cache
@@ -45,20 +44,22 @@ def _columns_of(name: str) -> _Columns:
         raise ValueError(f"{name}: expected some fields, then arrays of numbers")
     columns = fields[begin:]
     items = [field["type"]["items"] for field in columns]
-    least = [
-        field.get("min", -_INT_MOST - 1 if of == "int" else None)
+    minimum = [
+        field.get("min", -_MAX_INT - 1 if of == "int" else None)
         for field, of in zip(columns, items, strict=True)
     ]
     return _Columns(
-        fields[begin - 1]["name"], tuple(field["name"] for field in columns),
-        "".join(_KINDS[of] for of in items), tuple(least),
-        tuple(_INT_MOST if of == "int" else None for of in items),
-    )  # fmt: skip
+        fields[begin - 1]["name"],
+        tuple(field["name"] for field in columns),
+        "".join(_KINDS[of] for of in items),
+        tuple(minimum),
+        tuple(_MAX_INT if of == "int" else None for of in items),
+    )
 
 
 def encode_columnar(name: str, record: codec.Record, registry: codec.Registry | None = None) -> bytes:
-    """Return `record` on the wire. Its columns are arrays, or lists, of whole numbers or floats. Raises
-    ValueError where it does not fit its schema."""
+    """Encode a record. Its columns are arrays or lists of numbers. Raises ValueError if it does not fit its
+    schema."""
     columns = _columns_of(name)
     arrays = [
         np.ascontiguousarray(record[field], _DTYPES[kind])
@@ -68,13 +69,15 @@ def encode_columnar(name: str, record: codec.Record, registry: codec.Registry | 
 
 
 def decode_columnar(data: bytes, name: str, registry: codec.Registry | None = None) -> codec.Record:
-    """Return the record in `data`, checked, with its columns as arrays: int64, float32 or float64. Raises
-    BadRecord as `codec.decode` does."""
+    """Decode and check a record, with its columns as arrays of int64, float32 or float64.
+
+    Raises BadRecord as `codec.decode` does.
+    """
     columns = _columns_of(name)
     try:
         start = codec.body_start(data, name, registry)
     except codec.BadRecord:
-        record = codec.decode(data, name, registry)  # an older schema of ours, or none
+        record = codec.decode(data, name, registry)  # an older schema, or an unknown one
         for field, kind in zip(columns.names, columns.kinds, strict=True):
             record[field] = np.array(record[field], _DTYPES[kind])
         return record
@@ -84,15 +87,17 @@ def decode_columnar(data: bytes, name: str, registry: codec.Registry | None = No
     except BadArray as error:
         where = ".".join([name, *columns.names[error.array : error.array + 1]])
         raise codec.BadRecord(error.reason, f"{where}: {error.detail}") from error
-    for field, array, least, most in zip(columns.names, arrays, columns.least, columns.most, strict=True):
+    for field, array, minimum, maximum in zip(
+        columns.names, arrays, columns.minimum, columns.maximum, strict=True
+    ):
         record[field] = array
         if not len(array):
             continue
         low, high = array.min(), array.max()
         if not (np.isfinite(low) and np.isfinite(high)):
             raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: expected finite numbers")
-        if least is not None and low < least:
-            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {low}, expected at least {least:.12g}")
-        if most is not None and high > most:
-            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {high}, expected at most {most}")
+        if minimum is not None and low < minimum:
+            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {low}, expected at least {minimum:.12g}")
+        if maximum is not None and high > maximum:
+            raise codec.BadRecord("OUT_OF_RANGE", f"{name}.{field}: {high}, expected at most {maximum}")
     return record

@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import faust
-from aiokafka import ConsumerRecord
 from faust.types import TP
 
 from schemas import codec
+from schemas.kafka import BEGINNING, Start, back, tail
+from schemas.kafka.reader import Message
 from schemas.topology import Topology, TopologyError, TopologySource
 from streams.delays.windows import LogClock
 from streams.runtime import faust_compat
@@ -68,7 +69,7 @@ class WorkerContext:
         self.failed: str | None = None
         """The reason of the abort."""
         self.rejected = 0
-        self.reject: Callable[[ConsumerRecord, codec.BadRecord], None] = lambda message, error: None
+        self.reject: Callable[[Message, codec.BadRecord], None] = lambda message, error: None
         """Publishes the reject of a global table's message."""
         self.evidence_tap: EvidenceTap = lambda *evidence: None
         self._topology = TopologySource(settings.topology_file)
@@ -104,21 +105,20 @@ class WorkerContext:
         """Start to fill the global tables; does nothing if started."""
         if self._readers:
             return
-        tables: list[tuple[GlobalTable, int | None, float | None]] = [
-            (self.inventory, None, None),
-            (self.clocks, CLOCK_TAIL, None),
-            (self.routes, None, None),
-            (self.config, None, None),
+        tables: list[tuple[GlobalTable, Start]] = [
+            (self.inventory, BEGINNING),
+            (self.clocks, tail(CLOCK_TAIL)),
+            (self.routes, BEGINNING),
+            (self.config, BEGINNING),
         ]
         if self._reads_flows:
-            tables.append((self.flows, None, FLOWS_TAIL_S))
-        for table, tail, since_s in tables:
+            tables.append((self.flows, back(FLOWS_TAIL_S)))
+        for table, start in tables:
             reader = GlobalTableReader(
                 table,
                 self.settings.bootstrap,
                 lambda message, error: self.reject(message, error),
-                tail=tail,
-                since_s=since_s,
+                start=start,
                 registry=self.registry,
             )
             self._readers.append(reader)

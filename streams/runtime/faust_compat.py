@@ -22,7 +22,6 @@ __all__ = [
     "NO_READ_AHEAD_S",
     "committed_offset",
     "highwater",
-    "partition_numbers",
     "position",
     "run_consumer_in_loop",
     "set_read_ahead",
@@ -51,16 +50,6 @@ def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1
 def set_read_ahead(consumer: AIOKafkaConsumer, read_ahead_s: float) -> None:
     """Set the read-ahead delay of an aiokafka consumer; the library always uses 100 ms. No issue."""
     consumer._fetcher._prefetch_backoff = read_ahead_s
-
-
-async def partition_numbers(consumer: AIOKafkaConsumer, topic: str) -> set[int]:
-    """Return a topic's partitions; empty if the topic does not exist.
-
-    The public `partitions_for_topic` knows only topics that the consumer subscribes to. No issue; the
-    metadata request is also the subject of aio-libs/aiokafka#287.
-    """
-    metadata = await consumer._client.fetch_all_metadata()
-    return set(metadata.partitions_for_topic(topic) or ())
 
 
 def highwater(app: faust.App, tp: TP) -> int | None:

@@ -1,7 +1,7 @@
-"""Which links a flow takes, and would take from other source ports, as a read-only view.
+"""A global table of flow routes: the links of each flow, also from other source ports.
 
-In: the whole compacted topic `fabric.flow-routes`: each host traces what its own NICs send, data of its flows and
-what it answers to others'. Out: `FlowRouteTable`, which joins the two directions. Knows no Kafka.
+Filled from the compacted topic `fabric.flow-routes`. Each host traces the direction in which its NICs send:
+data of its flows, and acknowledgements of others' flows. The table joins both directions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from schemas import codec
-from schemas.sanity import MAX_NS
 from schemas.topics import FLOW_ROUTES
-from streams.runtime.route_table import split_pair
+from schemas.validation import MAX_NS
+from streams.runtime.route_table import is_link, split_pair
 
 __all__ = ["NO_ROUTES", "FlowRoute", "FlowRouteTable"]
 
@@ -23,14 +23,14 @@ ACK: Final = "ACK"
 
 
 class FlowRoute(NamedTuple):
-    """The links of a flow's data, in order, and of what answers it; `reverse` empty: not known."""
+    """The links of a flow's data and of its acknowledgements, in order; `reverse` is empty if unknown."""
 
     links: Links
     reverse: Links = ()
 
     @property
     def all_links(self) -> Links:
-        """All links that the flow needs."""
+        """All links that the flow depends on."""
         return self.links + self.reverse
 
 
@@ -38,16 +38,17 @@ NO_ROUTES: Final[Mapping[int, FlowRoute]] = {}
 
 
 class FlowRouteTable:
-    """Directed pair and destination port to source port to way, from `FlowRoutes` records."""
+    """Directed pair and destination port to source port to route, from `FlowRoutes` records."""
 
     topic: Final = FLOW_ROUTES.name
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows when any way is another than before."""
+        """Grows when any route changes."""
         self._traced: dict[Ends, dict[tuple[str, int, int], Links]] = {}
-        """(nic, peer) that traced to (leg, flow's peer port, flow's port) to links, where all are known."""
-        self._ways: dict[tuple[str, str, int], dict[int, FlowRoute]] = {}
+        """(sender, receiver) of the trace to (leg, flow's peer port, flow's port) to links, for complete
+        routes."""
+        self._routes: dict[tuple[str, str, int], dict[int, FlowRoute]] = {}
         self._names: dict[Links, Links] = {}
 
     def take(
@@ -57,22 +58,22 @@ class FlowRouteTable:
         registry: codec.Registry | None = None,
         append_ns: int = MAX_NS,
     ) -> None:
-        """Take one message. Raises BadRecord."""
+        """Apply one message. Raises BadRecord."""
         if value is None:
             if key is not None:
                 self._put(*_ends(key.decode("utf-8", "replace")), {})
             return
         record = codec.decode(value, FLOW_ROUTES.record, registry)
         traced = {}
-        for way in record["routes"]:
-            if way["complete"] and way["links"]:
-                links = tuple(way["links"])
+        for route in record["routes"]:
+            if route["complete"] and route["links"]:
+                links = tuple(route["links"])
                 for link in links:
-                    if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
+                    if not is_link(link):
                         raise codec.BadRecord(
                             "OUT_OF_RANGE", f"FlowRoutes.hops: {link!r}, expected node:port>node:port"
                         )
-                traced[way["leg"], way["peer_port"], way["path"]] = self._names.setdefault(links, links)
+                traced[route["leg"], route["peer_port"], route["path"]] = self._names.setdefault(links, links)
         self._put(record["nic"], record["peer"], traced)
 
     def _put(self, nic: str, peer: str, traced: dict[tuple[str, int, int], Links]) -> None:
@@ -84,17 +85,17 @@ class FlowRouteTable:
         self.version += 1
         for leg, peer_port, _ in before.keys() | traced.keys():
             ends = (nic, peer) if leg == DATA else (peer, nic)
-            self._ways.pop((*ends, peer_port), None)
+            self._routes.pop((*ends, peer_port), None)
 
     def of(self, nic: str, peer: str, peer_port: int) -> Mapping[int, FlowRoute]:
-        """Return source port to way of flows from `nic` to that port of `peer`; empty where none is known."""
-        found = self._ways.get((nic, peer, peer_port))
+        """Return source port to route of flows from `nic` to a port of `peer`; empty if unknown."""
+        found = self._routes.get((nic, peer, peer_port))
         if found is None:
             there = self._traced.get((nic, peer))
             if there is None:
                 return NO_ROUTES
             reverse = self._traced.get((peer, nic), {})
-            found = self._ways[nic, peer, peer_port] = {
+            found = self._routes[nic, peer, peer_port] = {
                 port: FlowRoute(links, reverse.get((ACK, peer_port, port), ()))
                 for (leg, to, port), links in sorted(there.items())
                 if leg == DATA and to == peer_port

@@ -1,9 +1,8 @@
-"""The flows that run, and which links they cross: a read-only view for every stage of a worker.
+"""A global table of the open flows and the links that they cross.
 
-In: `fabric.flows`, its newest minute and what comes, and the `RouteTable` for flows whose own links nobody
-traced. Out: `FlowTable`, which hands each shard's reports to its `LiveFlows`; those show the flows as of a
-moment of the log's clock, so that a stage that judges by that moment judges the same in a replay. Knows no
-Kafka.
+Filled from `fabric.flows`; flows without a traced route take the likely links of `RouteTable`. `FlowTable`
+passes each shard's reports to its `LiveFlows`. Those show the flows as of a moment of the log's clock, so
+that a stage that evaluates them at that moment gets the same result in a replay.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from schemas import codec
-from schemas.sanity import MAX_NS
 from schemas.topics import FLOWS
+from schemas.validation import MAX_NS
+from streams.runtime.route_table import is_link
 
 __all__ = ["FlowOnLink", "FlowTable", "LiveFlow", "LiveFlows", "Report", "report_of"]
 
@@ -27,24 +27,24 @@ log = logging.getLogger(__name__)
 Record = dict[str, Any]
 
 STALE_NS: Final = 5_000_000_000
-"""A host that has not reported for so long has no flows that we know of."""
-KEPT_NS: Final = 2_000_000_000
-"""Reports that nobody has asked for yet are taken in after so long."""
-HELD: Final = 0.5
-"""Share of an interval from which on a flow counts as held back."""
-LIMITED: Final = 0.9
-"""Share of its own limit from which on a flow's rate is what it is allowed, and no fault of its host's."""
-SURE: Final = 0.99
+"""ns without a report after which a host has no known flows."""
+APPLY_AFTER_NS: Final = 2_000_000_000
+"""ns after which a report is applied without `advance`."""
+LIMITED_SHARE: Final = 0.5
+"""Share of an interval from which on a flow counts as limited by one end."""
+ALLOWED_SHARE: Final = 0.9
+"""Share of its rate limit from which on a flow's rate is set by that limit and not by its host."""
+CERTAIN: Final = 0.99
 MAX_RATE_BPS: Final = 1e15
 
 
 class Paths(Protocol):
-    """What is asked of the `RouteTable`."""
+    """The part of `RouteTable` that is used here."""
 
     version: int
 
     def paths(self, nic: str, peer: str) -> Mapping[tuple[str, int], Any]:
-        """Return (leg, entropy value) to path of one directed pair."""
+        """Return (leg, entropy value) to route of one directed pair."""
 
 
 class LiveFlow(NamedTuple):
@@ -57,29 +57,29 @@ class LiveFlow(NamedTuple):
     tenant: str | None
     rate_bps: float
     receiver_limited: bool
-    """Whether the receiver's window held it back for most of the interval."""
+    """The receiver's window limited it for most of the interval."""
     sender_limited: bool
-    """Whether its own host did, while there was something to send."""
+    """Its own host limited it although there was data to send."""
     hops: tuple[str, ...]
     path: int
-    """Its source port: the entropy value of its path."""
+    """Source port: the entropy value of its path."""
     rtt_ns: int | None
-    """The transport's own smoothed round trip."""
+    """The transport's smoothed round trip."""
     peer_port: int = 0
-    """Its destination port."""
+    """Destination port."""
     can: tuple[str, ...] = ()
-    """What its owner lets be done to it: MOVE, PACE."""
+    """Actions that its endpoint supports: MOVE, PACE."""
     rate_limit_bps: int | None = None
-    """What it is held to."""
+    """Its rate limit."""
     bytes_total: int = 0
     system_ns: int = 0
-    """When its host said so, on that host's system clock."""
+    """Time of the report on its host's system clock."""
     busy_share: float | None = None
-    """Share of the interval that it had something to send."""
+    """Share of the interval in which it had data to send."""
 
 
 class Report(NamedTuple):
-    """What is kept of a `FlowReports` record: flows that closed are None."""
+    """The content of a `FlowReports` record; closed flows are None."""
 
     host: str
     whole: bool
@@ -88,22 +88,21 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowOnLink:
-    """A flow over one link; `weight` 1: surely, less: it takes one of several links, this one as likely."""
+    """A flow on one link; `weight` 1: certain, less: probability that it takes this link."""
 
     flow: LiveFlow
     weight: float
 
     @property
-    def sure(self) -> bool:
+    def certain(self) -> bool:
         """Whether it crosses the link for certain."""
-        return self.weight >= SURE
+        return self.weight >= CERTAIN
 
 
 def report_of(record: Record, known: Callable[[str], bool]) -> tuple[Report, list[str]]:
-    """Return what a `FlowReports` record says, and a line for each flow of it that cannot be: `known` tells
-    whether the inventory has a NIC.
+    """Return the valid flows of a `FlowReports` record, and a line for each invalid one.
 
-    Raises BadRecord where the record as a whole cannot be.
+    `known` returns whether the inventory has a NIC. Raises BadRecord if the whole record is invalid.
     """
     host = record["host"]
     if not host or "/" in host:
@@ -112,7 +111,11 @@ def report_of(record: Record, known: Callable[[str], bool]) -> tuple[Report, lis
     refused = []
     for element in record["flows"]:
         name = element["flow_id"]
-        reason = f"{name}: reported twice in one record" if name in flows else _wrong(element, host, known)
+        reason = (
+            f"{name}: reported twice in one record"
+            if name in flows
+            else _invalid_reason(element, host, known)
+        )
         if reason is None:
             flows[name] = None if element["state"] == "CLOSED" else _flow(element, record["system_ns"])
         else:
@@ -120,7 +123,7 @@ def report_of(record: Record, known: Callable[[str], bool]) -> tuple[Report, lis
     return Report(host, record["whole"], flows), refused
 
 
-def _wrong(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
+def _invalid_reason(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
     name = flow["flow_id"]
     if not name.startswith(f"{host}/"):
         return f"{name}: reported by {host}, which is not its host"
@@ -135,17 +138,15 @@ def _wrong(flow: Record, host: str, known: Callable[[str], bool]) -> str | None:
         value = flow[share]
         if value is not None and not 0 <= value <= 1:
             return f"{name}: {share} {value}, expected 0 to 1"
-    for link in flow["links"]:
-        if link.count(">") != 1 or link.startswith(">") or link.endswith(">"):
-            return f"{name}: hops {link!r}, expected node:port>node:port"
-    return None
+    bad_link = next((link for link in flow["links"] if not is_link(link)), None)
+    return None if bad_link is None else f"{name}: links {bad_link!r}, expected node:port>node:port"
 
 
 def _flow(element: Record, system_ns: int) -> LiveFlow:
     rate_bps, limit_bps = element["rate_bps"], element["rate_limit_bps"]
     busy, sender = element["busy_share"], element["sender_limited_share"]
     idle = 0.0 if busy is None else 1 - busy
-    allowed = limit_bps is not None and rate_bps >= LIMITED * limit_bps
+    allowed = limit_bps is not None and rate_bps >= ALLOWED_SHARE * limit_bps
     return LiveFlow(
         element["flow_id"],
         element["nic"],
@@ -153,8 +154,8 @@ def _flow(element: Record, system_ns: int) -> LiveFlow:
         element["job"],
         element["tenant"],
         rate_bps,
-        (element["receiver_limited_share"] or 0.0) > HELD,
-        not allowed and (sender or 0.0) - idle > HELD,
+        (element["receiver_limited_share"] or 0.0) > LIMITED_SHARE,
+        not allowed and (sender or 0.0) - idle > LIMITED_SHARE,
         tuple(element["links"]),
         element["source_port"],
         element["rtt_ns"],
@@ -168,7 +169,7 @@ def _flow(element: Record, system_ns: int) -> LiveFlow:
 
 
 class LiveFlows:
-    """The flows of one shard, as of the moment that `advance` was told last."""
+    """The flows of one shard, as of the moment of the last `advance`."""
 
     def __init__(self, shard: str, paths: Paths) -> None:
         self.shard = shard
@@ -178,20 +179,20 @@ class LiveFlows:
         self._order = itertools.count()
         self._newest_ns = 0
         self._hosts: dict[str, tuple[int, dict[str, LiveFlow]]] = {}
-        """Host to when it last reported, ns of the log's clock, and its flows."""
+        """Host to the log time of its last report, ns, and its flows."""
         self._links: dict[str, dict[str, float]] = {}
-        """Flow to the links that it takes, or may take, each with how sure that is."""
+        """Flow to the links that it takes, or may take, each with its probability."""
         self._flows_on: dict[str, dict[str, LiveFlow]] = {}
         self._limited: dict[str, LiveFlow] = {}
 
     def take(self, report: Report, append_ns: int) -> None:
-        """Take a report that the log took at `append_ns`; it shows once `advance` passes that."""
+        """Add a report with its append time; it is applied once `advance` reaches that time."""
         heapq.heappush(self._waiting, (append_ns, next(self._order), report))
         self._newest_ns = max(self._newest_ns, append_ns)
-        self._show(self._newest_ns - KEPT_NS)
+        self._show(self._newest_ns - APPLY_AFTER_NS)
 
     def advance(self, append_ns: int) -> None:
-        """Show the flows as reported until `append_ns` of the log's clock."""
+        """Apply the reports up to `append_ns` of the log's clock."""
         self._show(append_ns)
         for host in [host for host, (last_ns, _) in self._hosts.items() if last_ns < append_ns - STALE_NS]:
             for name in self._hosts.pop(host)[1]:
@@ -204,7 +205,7 @@ class LiveFlows:
                         self._place(flow)
 
     def copy(self) -> LiveFlows:
-        """Return another view of the same flows, to be advanced by itself."""
+        """Return another view of the same flows, with its own `advance`."""
         made = LiveFlows(self.shard, self._paths)
         for host, (append_ns, flows) in self._hosts.items():
             made._apply(append_ns, Report(host, True, dict(flows)))
@@ -213,29 +214,29 @@ class LiveFlows:
         return made
 
     def hosts(self) -> set[str]:
-        """Return the hosts that report."""
+        """Return the hosts with reports."""
         return set(self._hosts)
 
     def flows_on(self, link: str) -> list[FlowOnLink]:
-        """Return the flows over a link, the heaviest first."""
+        """Return the flows on a link, the heaviest first."""
         of_link = self._flows_on.get(link, {}).values()
         found = [FlowOnLink(flow, self._links[flow.flow_id][link]) for flow in of_link]
         found.sort(key=lambda each: (-each.weight * each.flow.rate_bps, each.flow.flow_id))
         return found
 
     def rates_bps(self) -> dict[str, float]:
-        """Return bit/s over each link, by the flows that surely take it."""
+        """Return bit/s over each link, of the flows that cross it for certain."""
         rates = {}
         for link, flows in self._flows_on.items():
-            sure = [f.rate_bps for f in flows.values() if self._links[f.flow_id][link] >= SURE]
-            if sure:
-                rates[link] = sum(sure)
+            certain = [f.rate_bps for f in flows.values() if self._links[f.flow_id][link] >= CERTAIN]
+            if certain:
+                rates[link] = sum(certain)
         return rates
 
     def limited_flows(self) -> list[tuple[LiveFlow, tuple[str, ...]]]:
-        """Return the flows that one of their ends holds back, each with the links that it surely takes."""
+        """Return the flows that one of their ends limits, each with the links that it crosses for certain."""
         return [
-            (flow, tuple(link for link, weight in self._links[name].items() if weight >= SURE))
+            (flow, tuple(link for link, weight in self._links[name].items() if weight >= CERTAIN))
             for name, flow in sorted(self._limited.items())
         ]
 
@@ -272,12 +273,15 @@ class LiveFlows:
             else:
                 self._limited.pop(name, None)
         if report.whole:
-            for name in [name for name in flows if name not in report.flows]:
-                del flows[name]
-                self._drop(name)
+            self._drop_missing(flows, report)
+
+    def _drop_missing(self, flows: dict[str, LiveFlow], report: Report) -> None:
+        for name in [name for name in flows if name not in report.flows]:
+            del flows[name]
+            self._drop(name)
 
     def _place(self, flow: LiveFlow) -> None:
-        """Note anew which links a flow crosses."""
+        """Set the links that a flow crosses."""
         self._unplace(flow.flow_id)
         links = dict.fromkeys(flow.hops, 1.0) if flow.hops else self._likely(flow.nic, flow.peer)
         self._links[flow.flow_id] = links
@@ -285,7 +289,8 @@ class LiveFlows:
             self._flows_on.setdefault(link, {})[flow.flow_id] = flow
 
     def _likely(self, nic: str, peer: str) -> dict[str, float]:
-        """Return the links that a flow between two NICs may take: each as likely as probes' paths do."""
+        """Return the links that a flow between two NICs may take, with the probability that probes' routes
+        give."""
         routes = {route.links for route in self._paths.paths(nic, peer).values() if route.complete}
         shares: dict[str, float] = {}
         for links in sorted(routes):
@@ -306,27 +311,27 @@ class LiveFlows:
 
 
 class FlowTable:
-    """Hands the messages of `fabric.flows` to those who asked for a shard's flows."""
+    """Passes the reports of `fabric.flows` to the views of each shard's flows."""
 
     topic: Final = FLOWS.name
 
     def __init__(self, paths: Paths, known: Callable[[str], bool]) -> None:
         self._paths, self._known = paths, known
         self._base: dict[str, LiveFlows] = {}
-        self._asked: dict[str, list[LiveFlows]] = {}
+        self._views: dict[str, list[LiveFlows]] = {}
         self.refused = 0
-        """Flows that were left out of reports, for what they said."""
+        """Flows that were ignored as invalid."""
 
     def of(self, shard: str) -> LiveFlows:
-        """Return a shard's flows, to be advanced by who asked and nobody else."""
+        """Return a view of a shard's flows, which the caller advances."""
         base = self._base.get(shard)
         made = LiveFlows(shard, self._paths) if base is None else base.copy()
-        self._asked.setdefault(shard, []).append(made)
+        self._views.setdefault(shard, []).append(made)
         return made
 
     def forget(self, flows: LiveFlows) -> None:
-        """Feed what `of` returned no longer."""
-        self._asked[flows.shard] = [each for each in self._asked[flows.shard] if each is not flows]
+        """Stop to update a view that `of` returned."""
+        self._views[flows.shard] = [each for each in self._views[flows.shard] if each is not flows]
 
     def take(
         self,
@@ -335,7 +340,7 @@ class FlowTable:
         registry: codec.Registry | None = None,
         append_ns: int = MAX_NS,
     ) -> None:
-        """Take one message that the log took at `append_ns`. Raises BadRecord."""
+        """Apply one message with its append time. Raises BadRecord."""
         if value is None:
             return
         record = codec.decode(value, FLOWS.record, registry)
@@ -351,5 +356,5 @@ class FlowTable:
         if base is None:
             base = self._base[shard] = LiveFlows(shard, self._paths)
         base.take(report, append_ns)
-        for flows in self._asked.get(shard, ()):
+        for flows in self._views.get(shard, ()):
             flows.take(report, append_ns)

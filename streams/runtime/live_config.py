@@ -1,7 +1,7 @@
-"""What is told live, as a read-only view for every stage: thresholds, latency rules, mode.
+"""A global table of the live configuration: thresholds, latency SLOs and mode.
 
-In: the compacted topic `fabric.config`, one `ActuatorConfig` of each host and of `*`. Out: `LiveConfig`.
-A host's own record goes before that of `*`, value by value. Knows no Kafka.
+Filled from the compacted topic `fabric.config`: one `ActuatorConfig` per host and one for `*`. A value of a
+host's own record overrides that of `*`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import logging
 from typing import Any, Final
 
 from schemas import codec
-from schemas.sanity import MAX_NS
 from schemas.topics import CONFIG
+from schemas.validation import MAX_NS
 from streams.runtime.thresholds import Thresholds
 
 __all__ = ["EVERYONE", "LiveConfig"]
@@ -39,7 +39,7 @@ class LiveConfig:
         registry: codec.Registry | None = None,
         append_ns: int = MAX_NS,
     ) -> None:
-        """Take one message; None as its value takes the key's record back. Raises BadRecord."""
+        """Apply one message; a tombstone removes the key's record. Raises BadRecord."""
         if value is None:
             if key is not None and self._records.pop(key.decode("utf-8", "replace"), None) is not None:
                 self._changed()
@@ -57,23 +57,23 @@ class LiveConfig:
         self.version += 1
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Return every record in force, by key."""
+        """Return every active record, by key."""
         return dict(self._records)
 
     def records(self, host: str = EVERYONE) -> list[dict[str, Any]]:
-        """Return the records that count for a host, the weaker first."""
+        """Return the records that apply to a host, in increasing priority."""
         names = (EVERYONE,) if host == EVERYONE else (EVERYONE, host)
         return [self._records[name] for name in names if name in self._records]
 
     def thresholds(self, host: str = EVERYONE) -> Thresholds:
-        """Return the thresholds in force at a host; what judges a whole shard takes those of everyone."""
+        """Return a host's active thresholds; evaluations of a whole shard use those of `*`."""
         found = self._thresholds.get(host)
         if found is None:
             found = self._thresholds[host] = Thresholds.of(self.records(host))[0]
         return found
 
     def latency_rules(self) -> list[dict[str, Any]]:
-        """Return the promises to watch, of all records, by name; the later of one name stands."""
+        """Return the latency SLOs of all records, by name; of the same name the last one counts."""
         rules = {
             rule["name"]: rule
             for name in sorted(self._records, key=lambda name: (name != EVERYONE, name))

@@ -22,21 +22,28 @@ DETAIL_CHARACTERS: Final = 300
 
 
 class _Input(Protocol):
-    """A message of ordered inputs (`streams.alerts.ordered_inputs.Message`)."""
+    """A message of `schemas.kafka.reader` or of ordered inputs."""
 
-    topic: str
-    partition: int
-    offset: int
-    append_ns: int
-    key: str
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def append_ns(self) -> int: ...
+    @property
+    def key(self) -> str: ...
 
 
 class RejectedMessage:
-    """A message of ordered inputs, with the attributes that `send_reject` reads."""
+    """A message of a reader without a group, with the attributes that `send_reject` reads."""
 
-    def __init__(self, message: _Input) -> None:
+    def __init__(self, message: _Input, key: bytes | None = None) -> None:
+        """`key`: the key's bytes, if they may not be UTF-8."""
         self.topic, self.partition, self.offset = message.topic, message.partition, message.offset
-        self.timestamp, self.key = message.append_ns // NS_PER_MS, message.key.encode()
+        self.timestamp = message.append_ns // NS_PER_MS
+        self.key = message.key.encode() if key is None else key
 
 
 def reject_record(
@@ -69,7 +76,7 @@ def reject_record(
 async def send_reject(
     context: WorkerContext, message: Any, value: bytes | None, reader: str, error: Exception
 ) -> Awaitable[Any]:
-    """Send the `Reject` of a Faust or aiokafka message; await the result for the acknowledgement.
+    """Send the `Reject` of a Faust message or a `RejectedMessage`; await the result for the acknowledgement.
 
     `error` is a `BadRecord` or `BadBatch`; its `reason` is a symbol of `Reject.reason`.
     """
@@ -91,7 +98,7 @@ async def send_reject(
 
 
 def _append_ns(timestamp: float | None) -> int:
-    """Return ns of a timestamp: Faust has seconds as a float, aiokafka whole milliseconds."""
+    """Return ns of a timestamp: Faust has seconds as a float, others whole milliseconds."""
     timestamp = timestamp or 0
     milliseconds = round(timestamp * 1000) if isinstance(timestamp, float) else timestamp
     return milliseconds * NS_PER_MS

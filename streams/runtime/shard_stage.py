@@ -59,7 +59,7 @@ class PartitionStage(ABC, Generic[P]):
         """Start the stage's timers with `every`."""
 
     def on_revoke(self, partitions: list[PartitionState[P]]) -> None:
-        """Release what the stage keeps of revoked partitions."""
+        """Release the stage's other resources of revoked partitions."""
 
     def every(
         self,
@@ -112,10 +112,10 @@ class ShardStage(PartitionStage[KeyedState[S]], Generic[S]):
         """Read the past from the log; return a function that creates a shard's state from it."""
 
     def drop(self, state: S) -> None:
-        """Release what the stage keeps of a revoked shard."""
+        """Release the stage's other resources of a revoked shard."""
 
     def on_revoke(self, partitions: list[PartitionState[KeyedState[S]]]) -> None:
-        """Release what the stage keeps of revoked partitions."""
+        """Release the stage's other resources of revoked partitions."""
         for partition in partitions:
             for state in partition.state.values():
                 self.drop(state)

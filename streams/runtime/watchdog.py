@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from faust.types import TP
 
+from schemas.kafka.async_reader import AsyncTopicReader
 from streams.runtime.assignment import Ownership
 from streams.runtime.context import WorkerContext
 
@@ -92,11 +93,7 @@ async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
     stalls = StallWatch(context.settings.stall_s)
     clock = CpuTimeClock()
     rebalancing_since_s: float | None = None
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=context.settings.bootstrap, group_id=None, enable_auto_commit=False
-    )
-    await consumer.start()
-    try:
+    async with AsyncTopicReader(context.settings.bootstrap) as reader:
         while context.failed is None:
             await asyncio.sleep(CHECK_S)
             now_s = clock.now_s()
@@ -108,16 +105,14 @@ async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
                 stalls.check(now_s, {}, {})
                 continue
             rebalancing_since_s = None
-            reason = await _stall_reason(stalls, now_s, consumer, owned)
+            reason = await _stall_reason(stalls, now_s, reader, owned)
             if reason is not None:
                 context.abort(reason)
                 return
-    finally:
-        await consumer.stop()
 
 
 async def _stall_reason(
-    stalls: StallWatch, now_s: float, consumer: AIOKafkaConsumer, owned: Iterable[Ownership]
+    stalls: StallWatch, now_s: float, reader: AsyncTopicReader, owned: Iterable[Ownership]
 ) -> str | None:
     positions: dict[TP, int] = {}
     for each in owned:
@@ -126,7 +121,7 @@ async def _stall_reason(
         return None
     partitions = [TopicPartition(tp.topic, tp.partition) for tp in positions]
     try:
-        found = await consumer.end_offsets(partitions)
+        found = await reader.consumer.end_offsets(partitions)
     except KafkaError as error:  # the broker is down, which is no stall
         log.info("watchdog: end offsets are unknown: %s", error)
         stalls.check(now_s, {}, {})

@@ -35,7 +35,7 @@ def decision(host="h1", seq=None, epoch=1, key=KEY, to_path=50_001, lasts_s=60.0
         "from_path": None,
         "to_path": to_path,
         "expires_at_ns": now_ns + round(lasts_s * S),
-        "reason": {"kind": "DOWN", "id": "x/1"},
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
         "config_version": 1,
         "signature": b"",
         "text": "",

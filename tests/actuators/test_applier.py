@@ -108,7 +108,7 @@ def decision(seq=0, epoch=1, to_path=50_001, **fields):
         "from_path": 50_000,
         "to_path": to_path,
         "expires_at_ns": S,
-        "reason": {"kind": "DOWN", "id": "x/1"},
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
         "config_version": 1,
         "signature": b"",
         "text": "",

@@ -16,7 +16,7 @@ from producers.sim.flow_endpoint import SimFlowEndpoint
 from producers.sim.settings import SimSettings
 from producers.sim.simulation import Simulation
 from schemas import codec
-from schemas.limits import MOST_VERSION, Limits
+from schemas.limits import MAX_VERSION, Limits
 from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS
 
 S = 1_000_000_000
@@ -41,7 +41,7 @@ def decision(flow_id, to_path, **fields):
         "from_path": None,
         "to_path": to_path,
         "expires_at_ns": now_ns + 60 * S,
-        "reason": {"kind": "DOWN", "id": "x/1"},
+        "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None},
         "config_version": 1,
         "signature": b"",
         "text": "",
@@ -157,7 +157,7 @@ def test_an_emergency_stop_goes_to_hosts_with_a_mode_of_their_own_and_remembers_
 
 def test_an_emergency_stop_can_be_written_whatever_version_a_record_claims():
     """Also the limits that follow from it fit into a report."""
-    for version in (MOST_VERSION, 2**63 - 1):
+    for version in (MAX_VERSION, 2**63 - 1):
         claimed = live_config.held({}, revert=False, now_ns=0)[0] | {"version": version}
         records = live_config.held({"*": claimed}, revert=True, now_ns=0)
         found = codec.decode(codec.encode(CONFIG.record, records[0]), CONFIG.record)

@@ -122,7 +122,7 @@ class Told:
                 "to_path": None,
                 "rate_bps": rate_bps,
                 "expires_at_ns": now_ns + round(lasts_s * S),
-                "reason": {"kind": "INCAST", "id": "w"},
+                "reason": {"kind": "INCAST", "subject": "", "seq": None, "window_id": "w"},
                 "config_version": 1,
                 "signature": b"",
                 "text": "",

@@ -1,11 +1,12 @@
 """The figures of the readers' cost: both are measured, and are sane beside the system's own clock calls."""
 
-from fabrictime.bench import Figure, _clock_now
+from fabrictime.bench import Figure
+from fabrictime.bench.clock import now
 
 
 def test_both_readers_are_measured(compiler):
     said = []
-    figures = _clock_now.measure(said.append, quick=True)
+    figures = now.measure(said.append, quick=True)
     assert set(figures) >= {"now_ns_per_call_c", "now_ns_per_call_python"}
     assert len(said) == 2
     for name, value in figures.items():
@@ -14,7 +15,7 @@ def test_both_readers_are_measured(compiler):
 
 
 def test_without_the_clients_it_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(_clock_now, "CLIENTS", tmp_path / "clients")
-    figures = _clock_now.measure(lambda line: None)
+    monkeypatch.setattr(now, "CLIENTS", tmp_path / "clients")
+    figures = now.measure(lambda line: None)
     assert "clients/ is not beside this package" in figures["now_ns_per_call_c"].reason
     assert set(figures) == {"now_ns_per_call_c", "now_ns_per_call_python"}

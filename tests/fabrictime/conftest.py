@@ -2,12 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+
 import pytest
 
+from fabrictime.log.server import LogServer
+from fabrictime.log.settings import LogSettings
+from fabrictime.runtime.supervisor import Child, Supervisor
+from tests.fabrictime.children import program
 from tests.fabrictime.fabric_records import FabricRecords
+from tests.fabrictime.fill import decode_flows
 
 
 @pytest.fixture(scope="session")
 def records() -> type[FabricRecords]:
     """Return the maker of a fabric's records."""
     return FabricRecords
+
+
+@pytest.fixture
+def steady():
+    """Make a child that is ready at once and runs until SIGTERM."""
+
+    def make(name: str, **fields) -> Child:
+        body = "notify('READY=1\\nSTATUS=serving'); print('up', flush=True); signal.pause()"
+        return program(name, body, **fields)
+
+    return make
+
+
+@pytest.fixture
+def child():
+    return program
+
+
+@pytest.fixture
+def supervised(tmp_path):
+    """A supervisor whose events are kept, and a way to wait for something to become true."""
+    events = []
+    supervisor = Supervisor(tmp_path, events.append)
+    supervisor.events = events
+    return supervisor
+
+
+async def until(condition, limit_s: float = 20.0):
+    """Wait until `condition()` is true and return its value."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {limit_s} s"
+        await asyncio.sleep(0.02)
+    return value
+
+
+@pytest.fixture(name="until")
+def until_fixture():
+    return until
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """An embedded log in a thread of this process; its address."""
+    server = LogServer(LogSettings(directory=tmp_path_factory.mktemp("log"), port=0))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
+    yield f"127.0.0.1:{server.port}"
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

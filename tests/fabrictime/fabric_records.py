@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas import codec, topics
+from tests.records import reason_record
 
 SECOND_NS = 1_000_000_000
 
@@ -258,7 +259,7 @@ class FabricRecords:
             "to_path": flow["source_port"] + 1,
             "rate_bps": None,
             "expires_at_ns": at_ns + SECOND_NS,
-            "reason": {"kind": kind, "id": reason},
+            "reason": reason_record(reason, kind),
             "config_version": 1,
             "signature": b"",
             "text": f"{flow['nic']} to {flow['peer']}: {kind} {reason}",
@@ -292,11 +293,13 @@ class FabricRecords:
         }
 
     def rounds(
-        self, first: int, held: list[tuple[str, str, str, str]] | None, **fields: Any
+        self, first: int, suppressed: list[tuple[str, str, str, str]] | None, **fields: Any
     ) -> dict[str, Any]:
-        """One round of the policy; `held`: (flow, action, why, reason), None: as before."""
+        """One round of the policy; `suppressed`: (flow, action, why, reason), None: as before."""
         names = ("flow_id", "action", "cause", "reason")
-        told = None if held is None else [dict(zip(names, each, strict=True)) for each in held]
+        told = (
+        None if suppressed is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
+    )
         at_ns = fields.get("at_ns", self.now_ns)
         return {
             "shard": "fabric",
@@ -306,7 +309,9 @@ class FabricRecords:
             "inputs": [],
             "flows": 20,
             "movable": 18,
-            "cycles": [{"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}],
+            "cycles": [
+                {"now_ns": at_ns, "flows_ns": at_ns, "positions": [], "decisions": 0, "suppressed": told}
+            ],
             **fields,
         }
 

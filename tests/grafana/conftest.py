@@ -229,7 +229,7 @@ def _fabric(end_s):
             "action": "REROUTE", "flow_id": "h1/b/sock:1", "from_path": 1, "to_path": 2,
             "config_version": 1}  # fmt: skip
     yield topics.DECISIONS, {**step, "rate_bps": None, "expires_at_ns": middle + 10**9, "signature": b"",
-                             "reason": {"kind": "DOWN", "id": "x"}, "text": "words"}, middle  # fmt: skip
+                             "reason": {"kind": "DOWN", "subject": "x", "seq": 1, "window_id": None}, "text": "words"}, middle  # fmt: skip
     yield (
         topics.ACTIONS,
         {

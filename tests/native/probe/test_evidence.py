@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from native.core.probe import Engine, Evidence, Peer, PathEvidence
+from native.core.probe import Engine, Evidence, PathEvidence, Peer
 
 MakeNic = Callable[..., Any]
 MakeResponder = Callable[..., Any]

@@ -758,7 +758,7 @@ def test_a_namespace_that_is_not_there_is_named(tmp_path):
 _RUN = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
-from producers.flows.service.service import main
+from producers.flows.service import main
 from producers.settings import FlowSettings, NicSettings
 settings, nics = json.loads(sys.argv[1])
 sys.exit(main(FlowSettings(**settings), [NicSettings(**nic) for nic in nics]))

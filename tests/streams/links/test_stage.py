@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from fabrictime.bench._link_evidence import ProbedFleet
-from fabrictime.bench._live_links import LiveLinks
+from fabrictime.bench.detect.link_evidence import ProbedFleet
+from fabrictime.bench.detect.live_links import LiveLinks
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from producers.sim.topology import Fleet, Shape
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.topics import ALERTS, CONFIG, DELAYS, LINK_HEALTH, INVENTORY, LINKS, REJECTS
+from schemas.topics import ALERTS, CONFIG, DELAYS, INVENTORY, LINK_HEALTH, LINKS, REJECTS
 from tests.streams.alerts.test_shard_alerts import slow
 from tests.streams.test_pipeline import Log
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fabrictime.bench._act_sim import Loop, Scenario
+from fabrictime.bench.control.sim import Loop, Scenario
 from producers.sim.simulation import Simulation
 from producers.sim.topology import Fleet, Shape
 from schemas import codec

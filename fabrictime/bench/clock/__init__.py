@@ -1,0 +1,157 @@
+"""Clock sync against clocks whose truth is known: accuracy, bounds, recovery, cost; peers on the same
+samples.
+
+In: nothing. Out: the figures, some of which `now`, `solve` and `fabric` measure. By
+hand, ours alone or with --rivals: `python -m fabrictime.bench.clock load80_500pps_asymmetry10 --windows 30
+--each`; `all` runs every scenario, no name lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+import numpy as np
+
+from fabrictime.bench import Missing, Progress, Target, Value
+from fabrictime.bench.clock.baselines import Huygens, MinimumFilter
+from fabrictime.bench.clock.figures import GUARD_NS, accuracy, against_huygens, bounds, recovery, speed
+from fabrictime.bench.clock.scenarios import HEADLINE, SCENARIOS
+from fabrictime.bench.clock.score import STATES, Estimator, Fabrictime, Score, score
+
+NAME: Final = "clock"
+TARGETS: Final[Mapping[str, Target]] = {
+    "p99_ns_load40_symmetric": Target("ns", "<=", 3),
+    "p99_ns_load40_asymmetry10": Target("ns", "<=", 12),
+    "p99_ns_load80_500pps_asymmetry10": Target("ns", "<=", 25),
+    "p99_ns_load80_4000pps_asymmetry10": Target("ns", "<=", 12),
+    "p99_vs_huygens_load80": Target("1", "<=", 0.5),
+    "bound_coverage": Target("1", ">=", 0.999),
+    "bound_over_p99_error": Target("1", "<=", 4),
+    "windows_to_sync": Target("windows", "<=", 2),
+    "windows_to_sync_after_step": Target("windows", "<=", 2),
+    "holdover_60s_error_ns": Target("ns", "<=", 1_500),
+    "holdover_60s_error_over_bound": Target("1", "<=", 1),
+    "fit_samples_per_second_one_core": Target("samples/s", ">=", 20e6),
+    "fit_speed_vs_linearsvc": Target("x", ">=", 200),
+    "solve_100k_nics_1m_edges_s": Target("s", "<=", 1.0),
+    "solve_memory_mb": Target("MB", "<=", 1_000),
+    "now_ns_per_call_c": Target("ns", "<=", 60),
+    "now_ns_per_call_python": Target("ns", "<=", 2_000),
+    "fabric_p99_ns_idle": Target("ns", "<=", 500),
+    "fabric_p99_ns_loaded": Target("ns"),
+    "fabric_p99_loaded_over_idle": Target("1", "<=", 3),
+}
+
+"""Accuracy is held against the truth at the start, the middle and the end of every window after the third,
+over all pairs of clocks, whatever they call themselves. `bound_coverage` takes each SYNCED or HOLDOVER clock
+against its domain's own time (see `score`), at the windows' middles, which is where a bound is stated
+for. `windows_to_sync` and `windows_to_sync_after_step` count the window that the fleet starts in, or that the
+step is in, as the first, and call right what is within three times the steady 99th percentile at every
+instant of a window. `bound_over_p99_error` is the largest of the headline scenarios': the median over pairs
+of the sum of both bounds, over the 99th percentile of the pairs' errors."""
+
+MODULES: Final = {
+    "solve": ("solve_100k_nics_1m_edges_s", "solve_memory_mb"),
+    "now": ("now_ns_per_call_c", "now_ns_per_call_python"),
+    "fabric": ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_over_idle"),
+}
+"""Modules with a `measure(progress, quick)` of their own, and the figures that they owe."""
+
+RIVAL_WINDOWS: Final = 12
+QUICK_FLEET: Final = (12, 4)
+QUICK_WINDOWS: Final = 6
+QUICK_RIVAL_WINDOWS: Final = 4
+
+
+def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; some ten minutes, or a quarter of one where `quick` (12 NICs, headline scenarios, step,
+    holdover)."""
+    figures: dict[str, Value] = {}
+    wanted = (*HEADLINE, "clock_step", "holdover") if quick else tuple(SCENARIOS)
+    scores: dict[str, Score] = {}
+    for name in wanted:
+        scenario = SCENARIOS[name]
+        if quick:
+            scenario = scenario.smaller(*QUICK_FLEET, QUICK_WINDOWS if name in HEADLINE else scenario.windows)
+        progress(f"{name}: {scenario.story}")
+        rivals = _rivals() if name in HEADLINE else []
+        found = score(
+            scenario, [Fabrictime(), *rivals], rival_windows=QUICK_RIVAL_WINDOWS if quick else RIVAL_WINDOWS
+        )
+        scores[name] = found.pop(Fabrictime.name)
+        if name in HEADLINE:
+            figures.update(accuracy(name, scores[name], found))
+    figures["p99_vs_huygens_load80"] = against_huygens(figures)
+    figures.update(bounds(scores))
+    figures.update(recovery(scores))
+    figures.update(speed(progress, quick))
+    for module, keys in MODULES.items():
+        figures.update(_part(module, keys, progress, quick))
+    return {key: figures.get(key, Missing("not measured")) for key in [*TARGETS, *figures]}
+
+
+def _rivals() -> list[Estimator]:
+    rivals: list[Estimator] = [MinimumFilter()]
+    if find_spec("sklearn") is not None:
+        rivals += [Huygens(GUARD_NS), Huygens(None)]
+    return rivals
+
+
+def _part(module: str, keys: Sequence[str], progress: Progress, quick: bool) -> Mapping[str, Value]:
+    """Return the figures of a part that stands in a module of its own."""
+    name = f"{__name__}.{module}"
+    if find_spec(name) is None:
+        return {key: Missing(f"{module}.py is not there yet") for key in keys}
+    found: Mapping[str, Value] = import_module(name).measure(progress, quick)
+    return found
+
+
+def by_hand(arguments: Sequence[str]) -> int:
+    """Run scenarios from the command line and print a line each; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fabrictime.bench.clock")
+    parser.add_argument("scenario", nargs="*", help="names, or all; none: list them")
+    parser.add_argument("--windows", type=int, help="how many; default: as many as the scenario has")
+    parser.add_argument("--nics", type=int, help="size of the fleet")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rivals", action="store_true", help="minimum filter and Huygens too")
+    parser.add_argument("--each", action="store_true", help="a line a window")
+    told = parser.parse_args(arguments)
+    for name in told.scenario:
+        if name not in SCENARIOS and name != "all":
+            parser.error(f"scenario {name!r}: none of that name, expected all or {', '.join(SCENARIOS)}")
+    if not told.scenario:
+        for scenario in SCENARIOS.values():
+            print(f"{scenario.number:3d} {scenario.name:28s} {scenario.story}")
+        return 0
+    for name in SCENARIOS if "all" in told.scenario else told.scenario:
+        scenario = SCENARIOS[name] if told.nics is None else replace(SCENARIOS[name], nics=told.nics)
+        ours = Fabrictime()
+        rivals = _rivals() if told.rivals else []
+        for by, found in score(scenario, [ours, *rivals], told.windows, told.seed).items():
+            print(f"{scenario.number:3d} {name} {by}: {found.line()}", flush=True)
+            if told.each:
+                _print_windows(found)
+        print(f"      ours: fit {ours.fit_s:.2f} s, solve {ours.solve_s:.2f} s")
+    return 0
+
+
+def _print_windows(found: Score) -> None:
+    for w, state in enumerate(found.state):
+        errors = found.pair_errors_ns(slice(w, w + 1))
+        counts = ", ".join(
+            f"{(state == code).sum()} {name}" for name, code in STATES.items() if code in state
+        )
+        if len(errors):
+            middle, high, most = np.percentile(errors, [50, 99, 100], method="inverted_cdf")
+            bound = float(np.nanmedian(found.bound_ns[w]))
+            print(f"  {w:3d} p50 {middle:.1f} p99 {high:.1f} max {most:.1f} ns, bound {bound:.1f}, {counts}")
+
+
+if __name__ == "__main__":
+    sys.exit(by_hand(sys.argv[1:]))

@@ -1,0 +1,342 @@
+"""Estimators run over a scenario's windows, and what their clocks are wrong by.
+
+In: a `Scenario` and an estimator: called with each `WindowInput`, it returns a `Line` a clock. Out: `Score`,
+the errors of all lines against the truth with the figures made of them. `Fabrictime` is ours, through the
+functions that the stream workers call.
+
+Fabric time is a gauge: where all clocks are moved together, nobody is wrong. So the error of two clocks is
+the difference of their corrected readings; and the error of one clock is against its domain's own time, which
+is the median, weighted by 1 / bound^2, over the domain's clocks that are SYNCED.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabrictime.bench.clock.samples import EPOCH_NS, WindowInput, simulate
+from fabrictime.bench.clock.scenarios import Scenario
+from native.core import NicWindow
+from streams.clock.solver import HOLDOVER, SYNCED, UNSYNCED, ShardClocks, SolveParameters
+from streams.delays.counters import JumpLimit, NicCounters, NicState
+from streams.delays.records import clock_fits, fit_window
+from streams.delays.source_partition import ClosedWindow, NicSamples
+from streams.delays.windows import Cut
+from streams.runtime.tables import Member
+
+__all__ = ["Estimator", "Fabrictime", "Line", "Score", "score"]
+
+Float64s = NDArray[np.float64]
+
+AT: Final = (0.0, 0.5, 1.0)
+"""Where in a window lines are held against the truth: start, middle, end."""
+MIDDLE: Final = 1
+WARM_UP: Final = 3
+"""Windows that accuracy figures leave out, as the issue has it."""
+SHARD: Final = "bench"
+STATES: Final = {UNSYNCED: 0, HOLDOVER: 1, SYNCED: 2}
+ABSENT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What an estimator says of a clock: reading c is c + offset_ns + drift_ppb * 1e-9 * (c - at_ns) in
+    common time. `bound_ns` NaN: it states none."""
+
+    at_ns: int
+    offset_ns: float
+    drift_ppb: float
+    bound_ns: float = float("nan")
+    state: str = SYNCED
+    domain: str = ""
+
+
+class Estimator(Protocol):
+    """Takes a scenario's windows in order."""
+
+    name: str
+
+    def window(self, given: WindowInput) -> Mapping[str, Line]:
+        """Return the clocks' lines for this window, by clock."""
+        ...
+
+
+class Fabrictime:
+    """Ours: per prober a `NicWindow`, then `clock_fits`, then `ShardClocks`. A NIC is a clock of its own."""
+
+    name = "fabrictime"
+
+    def __init__(self, parameters: SolveParameters | None = None, limit: JumpLimit | None = None) -> None:
+        self.clocks = ShardClocks(SHARD, parameters or SolveParameters())
+        self.limit = limit or JumpLimit(100_000.0, 1_000.0)
+        self.records: list[dict[str, Any]] = []
+        self.fits: list[dict[str, Any]] = []
+        self.fit_s = self.solve_s = 0.0
+        self._states: dict[str, NicState] = {}
+
+    def window(self, given: WindowInput) -> Mapping[str, Line]:
+        """Fit, solve, and return the lines of the published records."""
+        closed = ClosedWindow("bench/0", Cut(given.number, given.number, given.number + 1, 1))
+        for name, columns in given.columns.items():
+            nic = NicSamples(NicCounters(name, self._states.get(name)), NicWindow(name))
+            nic.samples.add(columns)
+            for flush in given.flushes[name]:
+                nic.counters.take(flush.run, flush.batch, flush.clock_ns, flush.system_ns, 0, flush.append_ns)
+            nic.counters.lost = int(columns.lost.sum())
+            if nic.counters.state is not None:
+                self._states[name] = nic.counters.state
+            closed.nics[name] = nic
+        members = {name: Member(name, name.partition("/")[0], SHARD, name) for name in closed.nics}
+        clock_of = {name: name for name in given.truth.names}
+        solved_ns = EPOCH_NS + int(given.start_ns) + given.window_ns
+        begin = time.perf_counter()
+        fitted = fit_window(closed)
+        fitted_at = time.perf_counter()
+        self.fits = clock_fits(fitted, members, [SHARD], given.window_ns, self.limit)
+        self.records = self.clocks.solve(given.number, given.window_ns, self.fits, clock_of, solved_ns)
+        self.fit_s += fitted_at - begin
+        self.solve_s += time.perf_counter() - fitted_at
+        return {
+            c["clock"]: Line(
+                c["at_ns"], c["offset_ns"], c["drift_ppb"], c["bound_ns"], c["state"], record["domain"]
+            )
+            for record in self.records
+            for c in record["clocks"]
+        }
+
+
+@dataclass(slots=True)
+class Score:
+    """Errors of an estimator over W windows and n clocks. `error_ns` and `live_ns` are NaN where no line is.
+
+    `live_ns` are those of the line of the window before, carried on: what a reader of the newest record lives
+    with.
+    """
+
+    scenario: Scenario
+    names: list[str]
+    error_ns: Float64s
+    """[W, 3, n] corrected reading minus truth, at the window's start, middle and end; gauge included."""
+    live_ns: Float64s
+    bound_ns: Float64s
+    """[W, n] at the middle"""
+    state: NDArray[np.int8]
+    """[W, n] as in `STATES`; -1: no line."""
+    domain: NDArray[np.int16]
+    """[W, n] number of the domain; NICs with equal numbers can be compared."""
+    alive: NDArray[np.bool_]
+    """[W, n] the NIC was there, and by the scenario could be measured."""
+    seconds: float
+    samples: int
+
+    def pair_errors_ns(self, windows: slice, *, live: bool = False) -> Float64s:
+        """Return |difference of two clocks' corrected readings from truth|: all pairs of a domain, all
+        instants.
+
+        Every clock that could be measured counts, whatever it calls itself; one without a line is infinitely
+        wrong.
+        """
+        return self.errors_among(self.alive, windows, live=live)
+
+    def errors_among(self, wanted: NDArray[np.bool_], windows: slice, *, live: bool = False) -> Float64s:
+        """Return the same for the clocks that are `wanted` [W, n] in each window."""
+        errors = (self.live_ns if live else self.error_ns)[windows]
+        found = []
+        for off, domain, members in zip(errors, self.domain[windows], wanted[windows], strict=True):
+            which = np.flatnonzero(members)
+            a, b = (which[side] for side in np.triu_indices(len(which), 1))
+            missing = np.isnan(off[0, a]) | np.isnan(off[0, b])
+            kept = missing | (domain[a] == domain[b])
+            apart = np.abs(off[:, a[kept]] - off[:, b[kept]])
+            found.append(np.where(np.isnan(apart), np.inf, apart).reshape(-1))
+        return np.concatenate(found) if found else np.empty(0)
+
+    def p99_ns(self, *, live: bool = False, until: int | None = None) -> float:
+        """Return the 99th percentile over all pairs of clocks and windows after the third."""
+        return _percentile(self.pair_errors_ns(slice(WARM_UP, until), live=live), 99)
+
+    def clock_errors_ns(self) -> Float64s:
+        """Return [W, n] each clock's error at the window's middle against its domain's own time."""
+        middle = self.error_ns[:, MIDDLE]
+        found = np.full(middle.shape, np.nan)
+        for w in range(len(middle)):
+            for domain in np.unique(self.domain[w][self.state[w] >= 0]):
+                mine = (self.domain[w] == domain) & (self.state[w] >= 0)
+                synced = mine & (self.state[w] == STATES[SYNCED])
+                if synced.any():
+                    bound = self.bound_ns[w, synced]
+                    weight = np.where(np.isfinite(bound) & (bound > 0), bound, 1.0) ** -2.0
+                    found[w, mine] = middle[w, mine] - _weighted_median(middle[w, synced], weight)
+        return found
+
+    def covered(self) -> tuple[int, int]:
+        """Return (how many stated bounds held, how many there were): SYNCED and HOLDOVER clocks, every
+        window."""
+        errors = self.clock_errors_ns()
+        stated = (self.state >= STATES[HOLDOVER]) & ~np.isnan(errors)
+        held = np.abs(errors[stated]) <= self.bound_ns[stated]
+        return int(held.sum()), int(stated.sum())
+
+    def pairs_covered(self) -> tuple[int, int]:
+        """Return the same for pairs of clocks: the difference against the sum of the two bounds."""
+        held = every = 0
+        for w in range(len(self.state)):
+            members = np.flatnonzero(self.state[w] >= STATES[HOLDOVER])
+            a, b = (members[side] for side in np.triu_indices(len(members), 1))
+            same = self.domain[w, a] == self.domain[w, b]
+            a, b = a[same], b[same]
+            off = np.abs(self.error_ns[w, MIDDLE, a] - self.error_ns[w, MIDDLE, b])
+            held += int((off <= self.bound_ns[w, a] + self.bound_ns[w, b]).sum())
+            every += len(a)
+        return held, every
+
+    def bound_over_p99(self) -> float:
+        """Return the median over pairs and windows after the third of (sum of both bounds), over `p99_ns`."""
+        bounds = [
+            (row[:, None] + row[None])[np.triu_indices(len(row), 1)]
+            for row in (self.bound_ns[w, self.alive[w]] for w in range(WARM_UP, len(self.bound_ns)))
+        ]
+        return float(np.median(np.concatenate(bounds))) / self.p99_ns() if bounds else float("nan")
+
+    def p99_of_window_ns(self, window: int) -> float:
+        """Return the 99th percentile over all pairs of clocks of one window."""
+        return _percentile(self.pair_errors_ns(slice(window, window + 1)), 99)
+
+    def windows_to_sync(self, limit_ns: float) -> int | None:
+        """Return the number, from 1, of the first window in which all clocks are SYNCED and
+        `p99_of_window_ns` is within `limit_ns`; None: never."""
+        for w in range(len(self.state)):
+            synced = (self.state[w, self.alive[w]] == STATES[SYNCED]).all()
+            if synced and self.p99_of_window_ns(w) <= limit_ns:
+                return w + 1
+        return None
+
+    def windows_to_recover(self, nic: int, first: int, limit_ns: float) -> int | None:
+        """Return how many windows it took until `nic` is SYNCED again and off by `limit_ns` at most, at every
+        instant, against the median of its domain's other SYNCED clocks; `first`, in which it happened, is 1.
+        """
+        for w in range(first, len(self.state)):
+            others = (self.state[w] == STATES[SYNCED]) & (self.domain[w] == self.domain[w, nic])
+            if not others[nic]:
+                continue
+            others[nic] = False
+            fleet = np.median(self.error_ns[w][:, others], axis=1)
+            if np.abs(self.error_ns[w][:, nic] - fleet).max() <= limit_ns:
+                return w - first + 1
+        return None
+
+    def against_fleet_ns(self, nics: list[int], *, live: bool = False) -> Float64s:
+        """Return [W, 3, len(nics)]: errors of `nics` against the median of the SYNCED clocks of all
+        domains."""
+        errors = self.live_ns if live else self.error_ns
+        fleet = np.full(errors.shape[:2], np.nan)
+        for w, state in enumerate(self.state):
+            known = (state == STATES[SYNCED]) & ~np.isnan(errors[w, 0])
+            if known.any():
+                fleet[w] = np.median(errors[w][:, known], axis=1)
+        return np.asarray(errors[:, :, nics] - fleet[..., None], np.float64)
+
+    def line(self) -> str:
+        """Return the score in a line for people."""
+        errors = self.pair_errors_ns(slice(WARM_UP, None))
+        if not len(errors):
+            return f"nothing after window {WARM_UP}"
+        synced = self.errors_among(self.state == STATES[SYNCED], slice(WARM_UP, None))
+        live = self.p99_ns(live=True)
+        held, stated = self.covered()
+        bound = f", bound/p99 {self.bound_over_p99():.2f}, held {held}/{stated}" if stated else ""
+        return (
+            f"p50 {_percentile(errors, 50):.2f} p99 {_percentile(errors, 99):.2f} max {errors.max():.2f} ns "
+            f"(SYNCED alone p99 {_percentile(synced, 99):.2f}, live p99 {live:.2f}){bound}, "
+            f"{self.seconds:.1f} s for {self.samples / 1e6:.1f} M samples"
+        )
+
+
+def score(
+    scenario: Scenario,
+    estimators: Sequence[Estimator],
+    windows: int | None = None,
+    seed: int = 1,
+    rival_windows: int | None = None,
+    watch: Callable[[WindowInput, Estimator, Mapping[str, Line]], None] | None = None,
+) -> dict[str, Score]:
+    """Run estimators over the same samples of a scenario; return their scores by name.
+
+    All but the first stop after `rival_windows`. `watch` is called with what each of them said of each
+    window.
+    """
+    taken = {each.name: _Taken() for each in estimators}
+    names: list[str] = []
+    for given in simulate(scenario, windows, seed):
+        names = given.truth.names
+        for number, each in enumerate(estimators):
+            if number and rival_windows is not None and given.index >= rival_windows:
+                continue
+            begin = time.perf_counter()
+            lines = each.window(given)
+            taken[each.name].seconds += time.perf_counter() - begin
+            taken[each.name].add(given, lines)
+            if watch is not None:
+                watch(given, each, lines)
+    return {name: each.score(scenario, names) for name, each in taken.items()}
+
+
+class _Taken:
+    """Rows of a `Score` as the windows go by."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.seconds = 0.0
+        self.samples = 0
+        self._before: Mapping[str, Line] = {}
+
+    def add(self, given: WindowInput, lines: Mapping[str, Line]) -> None:
+        truth, n = given.truth, len(given.truth.names)
+        now, live = np.full((len(AT), n), np.nan), np.full((len(AT), n), np.nan)
+        bound = np.full(n, np.nan)
+        state, domain = np.full(n, ABSENT, np.int8), np.full(n, ABSENT, np.int16)
+        domains: dict[str, int] = {}
+        at = given.start_ns + np.array(AT) * given.window_ns
+        at[-1] -= 1
+        for i, name in enumerate(truth.names):
+            ahead = truth.ahead_ns(i, at)
+            line, before = lines.get(name), self._before.get(name)
+            if before is not None:
+                live[:, i] = _error(before, at, ahead)
+            if line is not None:
+                now[:, i] = _error(line, at, ahead)
+                bound[i] = line.bound_ns
+                state[i] = STATES[line.state]
+                domain[i] = domains.setdefault(line.domain, len(domains))
+        self._before = lines
+        self.samples += given.samples
+        self.rows.append((now, live, bound, state, domain, given.alive & given.probed))
+
+    def score(self, scenario: Scenario, names: list[str]) -> Score:
+        now, live, bound, state, domain, alive = (np.array(c) for c in zip(*self.rows, strict=True))
+        return Score(scenario, names, now, live, bound, state, domain, alive, self.seconds, self.samples)
+
+
+def _error(line: Line, t_ns: Float64s, ahead_ns: Float64s) -> Float64s:
+    """Return corrected reading minus truth. Readings stand relative to the epoch: a double holds them
+    well."""
+    since = (EPOCH_NS - line.at_ns) + (t_ns + ahead_ns)
+    return ahead_ns + line.offset_ns + line.drift_ppb * 1e-9 * since
+
+
+def _weighted_median(values: Float64s, weight: Float64s) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weight[order])
+    return float(values[order[int(np.searchsorted(total, total[-1] / 2))]])
+
+
+def _percentile(values: Float64s, share: float) -> float:
+    """Return the percentile without interpolation, which infinities would turn into NaN."""
+    if not len(values):
+        return float("nan")
+    return float(np.percentile(values, share, method="inverted_cdf"))

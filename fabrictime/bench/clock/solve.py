@@ -1,0 +1,206 @@
+"""The mesh solve at the size of a large fleet, beside scipy's sparse solvers on the same normal equations.
+
+In: nothing. Out: figures. A mesh of 100,000 NICs that measure 10 random peers each: clocks some ms apart,
+pairs good to 3 to 30 ns, 1% of them wrong by 1 us to 1 s, priors good to 20 ns but for 0.1% of the clocks,
+which stepped by 1 ms. Ours gives robust weights, standard errors and leverages. scipy gets the weights that
+ours found and solves once for the clocks alone: by conjugate gradients, diagonally scaled, to a thousandth of
+a standard error; and by a sparse factorisation at a size that it can do, since the factors of a random mesh
+fill up. Each in a child process, with a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from native.core import MeshSolution, solve_mesh
+
+__all__ = ["measure"]
+
+NICS: Final = 100_000
+PEERS: Final = 10
+FACTOR_NICS: Final = 2_000
+PRIOR_NS: Final = 20.0
+TRIES: Final = 5
+LIMIT_S: Final = 240.0
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Return the figures; some 20 s, or 3 s where `quick`, which takes a fleet of a fiftieth."""
+    nics, factor_nics = (NICS // 50, FACTOR_NICS // 4) if quick else (NICS, FACTOR_NICS)
+    progress(f"mesh solve: {nics} NICs, {nics * PEERS} edges")
+    figures: dict[str, Value] = {}
+    ours = _child("ours", nics)
+    if isinstance(ours, Missing):
+        figures |= {"solve_100k_nics_1m_edges_s": ours, "solve_memory_mb": ours}
+    else:
+        size = f"{nics} NICs, {nics * PEERS} edges, one core"
+        figures["solve_100k_nics_1m_edges_s"] = Figure(
+            ours["seconds"], note=f"{size}, least of {TRIES}, with standard errors and leverages"
+        )
+        figures["solve_memory_mb"] = Figure(ours["memory_mb"], note=f"{size}, peak growth of the process")
+        figures["solve_rms_error_over_sigma"] = Figure(ours["rms_over_sigma"], "1", "1 where sigma is honest")
+    progress("mesh solve: scipy")
+    for key, what, size_nics in (("scipy_cg_s", "cg", nics), ("scipy_spsolve_s", "spsolve", factor_nics)):
+        theirs = _child(what, size_nics)
+        if isinstance(theirs, Missing):
+            figures[key] = theirs
+            continue
+        note = (
+            f"{size_nics} NICs, one linear solve with our weights, no standard errors; matrix built in "
+            f"{theirs['build_s']:.2f} s more, rms off ours by {theirs['off_sigma']:.1g} sigma; "
+            f"ours, all told, at that size {theirs['ours_s']:.3g} s"
+        )
+        figures[key] = Figure(theirs["seconds"], "s", note)
+    return figures
+
+
+def _child(what: str, nics: int) -> Any:
+    """Return what a child process found out, or why it did not."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "fabrictime.bench.clock.solve", what, str(nics)],
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Missing(f"{what} on {nics} NICs took longer than {LIMIT_S:.0f} s")
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["without a word"]
+        raise RuntimeError(f"bench clock: {what} on {nics} NICs ended with {done.returncode}: {last[0]}")
+    found = json.loads(done.stdout)
+    return Missing(found["missing"]) if "missing" in found else found
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A mesh and its truth; times in ns."""
+
+    truth: NDArray[np.float64]
+    a: NDArray[np.int32]
+    b: NDArray[np.int32]
+    value: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    prior: NDArray[np.float64]
+    prior_sigma: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, nics: int, seed: int = 1) -> Fleet:
+        """Return the fleet that the module describes."""
+        rng = np.random.default_rng(seed)
+        a = np.repeat(np.arange(nics, dtype=np.int32), PEERS)
+        b = ((a + rng.integers(1, nics, a.size)) % nics).astype(np.int32)
+        truth = rng.normal(0, 3e6, nics)
+        sigma = rng.uniform(3, 30, a.size)
+        value = truth[b] - truth[a] + rng.normal(0, 1, a.size) * sigma
+        wrong = rng.random(a.size) < 0.01
+        value[wrong] += rng.choice([-1.0, 1.0], wrong.sum()) * 10 ** rng.uniform(3, 9, wrong.sum())
+        prior = truth + rng.normal(0, PRIOR_NS, nics)
+        prior[rng.random(nics) < 0.001] += 1e6
+        return cls(truth, a, b, value, sigma, prior, np.full(nics, PRIOR_NS))
+
+    def solve(self) -> MeshSolution:
+        """Return our solution."""
+        return solve_mesh(
+            len(self.truth), self.a, self.b, self.value, self.sigma, self.prior, self.prior_sigma
+        )
+
+
+def ours(nics: int) -> dict[str, float]:
+    """Return time, memory and truth of our solve."""
+    fleet = Fleet.of(nics)
+    before_mb = _memory_mb()
+    solution = fleet.solve()
+    memory_mb = _peak_mb() - before_mb
+    seconds = min(_seconds(fleet.solve) for _ in range(TRIES))
+    off = (solution.x - fleet.truth) / solution.sigma
+    return {"seconds": seconds, "memory_mb": memory_mb, "rms_over_sigma": float(np.sqrt(np.mean(off**2)))}
+
+
+def scipys(what: str, nics: int) -> dict[str, Any]:
+    """Return time of scipy's solve, by `what`: cg or spsolve."""
+    try:
+        from scipy import sparse
+        from scipy.sparse.linalg import LinearOperator, cg, spsolve
+    except ImportError as error:
+        return {"missing": f"scipy is not installed ({error}): pip install 'fabrictime[bench]'"}
+    fleet = Fleet.of(nics)
+    ours_s = _seconds(fleet.solve)
+    solution = fleet.solve()
+    begin = time.perf_counter()
+    weight = solution.weight / fleet.sigma**2
+    hold = solution.prior_weight / fleet.prior_sigma**2
+    ends = np.arange(nics)
+    rows = np.concatenate([fleet.a, fleet.b, fleet.a, fleet.b, ends])
+    columns = np.concatenate([fleet.a, fleet.b, fleet.b, fleet.a, ends])
+    matrix = sparse.csc_array(
+        (np.concatenate([weight, weight, -weight, -weight, hold]), (rows, columns)), shape=(nics, nics)
+    )
+    pull = weight * fleet.value
+    wanted = np.bincount(fleet.b, pull, nics) - np.bincount(fleet.a, pull, nics) + hold * fleet.prior
+    build_s = time.perf_counter() - begin
+
+    def off(x: NDArray[np.float64]) -> float:
+        return float(np.sqrt(np.mean(((x - solution.x) / solution.sigma) ** 2)))
+
+    if what == "spsolve":
+        seconds = _seconds(lambda: spsolve(matrix, wanted))
+        return {
+            "seconds": seconds,
+            "build_s": build_s,
+            "ours_s": ours_s,
+            "off_sigma": off(spsolve(matrix, wanted)),
+        }
+    rows_matrix, inverse = matrix.tocsr(), 1 / matrix.diagonal()
+    scaled = LinearOperator((nics, nics), matvec=lambda r: inverse * r, dtype=np.float64)
+    # from the priors on, as ours; the gradient in units of its own noise, as ours ends
+    enough = 1e-3 * float(np.linalg.norm(np.sqrt(matrix.diagonal())))
+
+    def gradients() -> NDArray[np.float64]:
+        x: NDArray[np.float64] = cg(rows_matrix, wanted, x0=fleet.prior, rtol=0, atol=enough, M=scaled)[0]
+        return x
+
+    seconds = min(_seconds(gradients) for _ in range(3))
+    return {"seconds": seconds, "build_s": build_s, "ours_s": ours_s, "off_sigma": off(gradients())}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def _memory_mb() -> float:
+    """Return this process's resident memory, and start its peak anew from there."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status_mb("VmRSS")
+
+
+def _peak_mb() -> float:
+    return _status_mb("VmHWM")
+
+
+def _status_mb(key: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    kilobytes = next(line.split()[1] for line in lines if line.startswith(f"{key}:"))
+    return int(kilobytes) * 1024 / 1e6
+
+
+def main() -> int:
+    """Do what the parent asks; print one JSON object."""
+    what, nics = sys.argv[1], int(sys.argv[2])
+    print(json.dumps(ours(nics) if what == "ours" else scipys(what, nics)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Two all-to-alls at once on a non-blocking fabric: ECMP against steering, in one run, seed by seed.
+
+Each job has every other host, half of them on either leaf, as GPUs are given to jobs: they meet in the fabric
+alone, and the best is what all NICs carry together. In: nothing. Out: goodput with decisions carried out over
+that without (OBSERVE), and over the best that there is (fabrictime/testbed/best.py); what source ports get of
+that which are chosen by the routes; flows that were steered back onto links that they had left; how soon
+`fabrictime pause` stops all. Each seed draws the source ports anew. By hand:
+`fabrictime bench control alltoall [--quick]`.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench.control.live_fabric import JobRun
+from fabrictime.bench.control.watch import Watch
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
+from fabrictime.testbed.best import choose_ports, shape_of
+from fabrictime.testbed.control import ControlClient
+from fabrictime.testbed.job_plan import make_job_plan
+
+__all__ = ["KEYS", "measure"]
+
+RATE_BPS: Final = 20_000_000
+SIZE_BYTES: Final = 500_000
+CONNECTIONS: Final = 4
+JOBS: Final = 2
+SEEDS, QUICK_SEEDS = 10, 1
+BEFORE_S: Final = 9.0
+STEER_S: Final = 10.0
+AFTER_S: Final = 9.0
+CHOSEN_S: Final = 15.0
+CHOSEN_PORT: Final = 42_000
+CANDIDATES: Final = 300
+READY_S: Final = 60.0
+KEYS: Final = (
+    "two_alltoall_throughput_vs_ecmp", "two_alltoall_vs_optimum", "oscillations_10min", "pause_stops_within_ms",
+)  # fmt: skip
+
+
+def _job(
+    control: ControlClient, name: str, hosts: Sequence[str], seed: int, duration_s: float, **ports: Any
+) -> JobRun:
+    """Start an all-to-all among some hosts."""
+    return JobRun(
+        control, kind="alltoall", hosts=hosts, connections=CONNECTIONS, size_bytes=SIZE_BYTES,
+        duration_s=duration_s, seed=seed, job=name, slot_s=0, **ports,
+    )  # fmt: skip
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; some seven minutes, or two where `quick`."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
+            with (
+                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
+                Watch(bootstrap) as watch,
+            ):
+                return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+
+
+def _seeds(
+    control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
+) -> dict[str, Value]:
+    gains, ecmp, best, stopped, moved = [], [], [], [], []
+    hosts = sorted(nic["host"] for nic in control.ask("show")["nics"])
+    for number in range(seeds):
+        seed = random.SystemRandom().randrange(2**31)
+        stopped.append(pause.pause(LiveRecords(bootstrap), revert=False).took_ms)
+        total_s = READY_S + BEFORE_S + STEER_S + AFTER_S
+        jobs = [
+            _job(control, f"a2a-{number}-{which}", hosts[which::JOBS], seed + which, total_s)
+            for which in range(JOBS)
+        ]
+        flows = sum(len(job.started["connections"]) for job in jobs)
+        watch.until(lambda flows=flows: watch.movable >= flows, READY_S / 2, "ways of all connections")  # type: ignore[misc]
+        began_s = time.monotonic()
+        time.sleep(BEFORE_S)
+        decided = len(watch.decisions)
+        pause.resume(LiveRecords(bootstrap))
+        time.sleep(STEER_S)
+        acted_s = time.monotonic()
+        time.sleep(AFTER_S)
+        stopped.append(pause.pause(LiveRecords(bootstrap), revert=False).took_ms)
+        pause.resume(LiveRecords(bootstrap))
+        before = sum(job.goodput_bps((began_s, began_s + BEFORE_S)) for job in jobs)
+        after = sum(job.goodput_bps((acted_s, acted_s + AFTER_S)) for job in jobs)
+        most = sum(job.started["best_goodput_bps"] for job in jobs)
+        moves = len(watch.decisions) - decided
+        gains.append(after / before if before else 0.0)
+        ecmp.append(before / most)
+        best.append(after / most)
+        moved.append(moves / flows)
+        progress(
+            f"alltoall: seed {seed}: ECMP {before / 1e6:.1f} Mbit/s, steered {after / 1e6:.1f}, "
+            f"{gains[-1]:.3f} times, best {most / 1e6:.1f}; {moves} decisions on {flows} flows"
+        )
+        for job in jobs:
+            job.leave()
+        watch.soon(lambda: not watch.movable, 15)
+    back = _steered_back(watch)
+    chosen = _with_chosen_ports(control, bootstrap, hosts)
+    return {
+        "two_alltoall_throughput_vs_ecmp": Figure(
+            float(np.median(gains)), note=f"worst {min(gains):.3f}, best {max(gains):.3f} of {seeds} seeds"
+        ),
+        "two_alltoall_vs_optimum": Figure(float(np.median(best)), note=f"worst {min(best):.3f}"),
+        "two_alltoall_ecmp_vs_best": Figure(float(np.median(ecmp)), "1", f"worst {min(ecmp):.3f}"),
+        "two_alltoall_chosen_ports_vs_best": Figure(chosen, "1", "no assignment carries more here"),
+        "flows_moved_share": Figure(float(np.median(moved)), "1"),
+        "oscillations_10min": Figure(
+            float(len(back)),
+            note=f"in {seeds * (STEER_S + AFTER_S) / 60:.1f} min of acting",
+        ),
+        "pause_stops_within_ms": Figure(float(max(stopped)), note=f"median {np.median(stopped):.0f}"),
+    }
+
+
+def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[str]) -> float:
+    """Return the goodput over the best that there is, with source ports that spread each step evenly."""
+    pause.pause(LiveRecords(bootstrap), revert=False)
+    links = [link.split(">") for link in control.ask("show")["links"]]
+    leaf_of = {a.split(":")[0]: b.split(":")[0] for a, b in links if a.split(":")[0] in hosts}
+    spines = sorted({b.split(":")[0] for _, b in links if b.startswith("spine")})
+    shape = shape_of(leaf_of, len(spines), RATE_BPS, RATE_BPS)
+    jobs = []
+    for which in range(JOBS):
+        mine, peer_port = hosts[which::JOBS], CHOSEN_PORT + which
+
+        @cache
+        def spine_of(source: str, peer: str, port: int, peer_port: int = peer_port) -> int | None:
+            way = control.ask(
+                "path", source=source, destination=peer, sport=port, dport=peer_port, protocol="tcp",
+                likely=True,
+            )  # fmt: skip
+            found = (link.split(">")[1].split(":")[0] for link in way)
+            return next((spines.index(node) for node in found if node in spines), None)
+
+        plan = make_job_plan("alltoall", len(mine), CONNECTIONS, SIZE_BYTES)
+        candidates = range(CHOSEN_PORT + JOBS, CHOSEN_PORT + JOBS + CANDIDATES)
+        ports = choose_ports(shape, plan, mine, spine_of, candidates)
+        jobs.append(
+            _job(control, f"a2a-chosen-{which}", mine, which, CHOSEN_S, sports=ports, dport=peer_port)
+        )
+    began_s = time.monotonic()
+    time.sleep(CHOSEN_S - 3)
+    got = sum(job.goodput_bps((began_s + 2, time.monotonic())) for job in jobs)
+    for job in jobs:
+        job.leave()
+    pause.resume(LiveRecords(bootstrap))
+    best_bps: float = sum(job.started["best_goodput_bps"] for job in jobs)
+    return got / best_bps
+
+
+def _steered_back(watch: Watch) -> list[str]:
+    """Return flows that were steered from some links to others and then to the first again."""
+    seen: dict[str, set[int]] = defaultdict(set)
+    found = []
+    for decision in sorted(watch.decisions.values(), key=lambda each: (each["epoch"], each["seq"])):
+        if decision["reason"]["kind"] == "COLLISION":
+            seen[decision["flow_id"]].add(decision["from_path"])
+            if decision["to_path"] in seen[decision["flow_id"]]:
+                found.append(decision["flow_id"])
+    return found

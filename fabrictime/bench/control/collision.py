@@ -1,0 +1,252 @@
+"""A collision inside the fabric of real packets, cleared by steering: what probes wait, before and after.
+
+In: nothing. Out: the 99th percentile of the delay of all probes that cross the link where two heavy flows
+were made to meet, once steering has cleared it, over that while they met, in OBSERVE, in one run, seed by
+seed. Each seed draws hosts and source ports anew. NICs' clocks agree on this fabric, so that a probe's stamps
+are its delay. By hand: `fabrictime bench control collision [--quick]`.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import Consumer, TopicPartition
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench.control.live_fabric import FlowRun, JobRun, Loop, Span
+from fabrictime.bench.control.watch import Watch
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
+from fabrictime.testbed.control import ControlClient
+from schemas import codec
+from schemas.topics import PATHS, PROBES
+
+__all__ = ["KEYS", "measure"]
+
+RATE_BPS: Final = 20_000_000
+"""Of every link: what two cores carry with ease, so that little but queues is in the delays."""
+FLOW_BPS: Final = 14_000_000
+SEEDS, QUICK_SEEDS = 10, 2
+MET_S: Final = 4.0
+CLEAR_S: Final = 12.0
+"""Within this of the begin of acting the flows are to be apart."""
+SETTLE_S: Final = 1.0
+AFTER_S: Final = 4.0
+KNOWN_S: Final = 4.0
+START_S: Final = 20.0
+PORTS: Final = range(20_000, 32_000)
+LIGHT_BYTES, LIGHT_GAP_S = 40_000, 0.5
+"""An all-to-all beside them, 0.6 Mbit/s of each host: limits are shares of all flows that there are."""
+TRIED: Final = 64
+"""Source ports that are looked at to make two flows meet: on four spines one of four does."""
+KEYS: Final = ("probe_delay_p99_after_vs_before",)
+
+Delays = dict[str, list[tuple[float, float]]]
+"""Link to (when, s since the Unix epoch; ns under way) of the probes that crossed it."""
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; some four minutes, or one where `quick`."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
+            with (
+                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
+                Watch(bootstrap) as watch,
+            ):
+                light = JobRun(
+                    control, kind="alltoall", connections=1, size_bytes=LIGHT_BYTES, gap_s=LIGHT_GAP_S,
+                    duration_s=1_000, slot_s=0, job="light", seed=random.SystemRandom().randrange(2**31),
+                )  # fmt: skip
+                watch.until(lambda: len(_known(watch, "light")) == len(light.ports), START_S, "light flows")
+                try:
+                    return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
+                finally:
+                    light.leave()
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+
+
+def _seeds(
+    control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
+) -> dict[str, Value]:
+    nics = control.ask("show")["nics"]
+    met: list[tuple[str, Span, Span]] = []
+    took, moved, decisions = [], [], []
+    cores: tuple[list[float], list[float]] = ([], [])
+    for number in range(seeds):
+        seed = random.SystemRandom().randrange(2**31)
+        chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
+        pause.pause(LiveRecords(bootstrap), revert=False)
+        job = f"collision-{number}"
+        decided, acted = len(watch.decisions), len(watch.actions)
+        link, specs = _meeting(control, nics, chance)
+        total_s = KNOWN_S + MET_S + CLEAR_S + SETTLE_S + AFTER_S
+        ends_s = time.time() + total_s
+        flows = [FlowRun(control, **spec, duration_s=total_s, job=job) for spec in specs]
+        watch.until(lambda: len(_known(watch, job)) == len(flows), KNOWN_S, "paths of both flows")  # noqa: B023  # used at once
+        loop = Loop()
+        before = _span(MET_S)
+        cores[0].append(loop.cores())
+        resumed_s = time.time()
+        pause.resume(LiveRecords(bootstrap))
+        apart = watch.soon(lambda: not _shared(watch, job), CLEAR_S)  # noqa: B023  # used at once
+        took.append(time.time() - resumed_s if apart else float("inf"))
+        time.sleep(SETTLE_S)
+        loop.cores()
+        after = time.time(), ends_s - 0.5
+        names = _known(watch, job)
+        time.sleep(max(0.0, ends_s - time.time()))
+        cores[1].append(loop.cores())
+        decisions.append(len(watch.decisions) - decided)
+        moved.append(
+            len({
+                each["flow_id"] for each in watch.actions[acted:]
+                if each["action"] == "REROUTE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
+            }) / len(flows)
+        )  # fmt: skip
+        met.append((link, before, after))
+        progress(
+            f"collision: seed {seed}: two flows over {link},"
+            f" {f'apart {took[-1]:.1f} s after acting began' if apart else 'not parted'};"
+            f" {decisions[-1]} decisions"
+        )
+        for flow in flows:
+            flow.join()
+        watch.soon(lambda: not _known(watch, job), 10)  # noqa: B023  # used at once
+    links = set(control.ask("show")["links"])
+    delays = _delays(bootstrap, links)
+    ratios, both, elsewhere = [], [], []
+    for link, before, after in met:
+        p99 = [_p99_us(delays.get(link, []), span) for span in (before, after)]
+        other = [each for each in links if each != link and _between(each) == _between(link)]
+        elsewhere.append(_p99_us([each for name in other for each in delays.get(name, [])], after))
+        both.append(p99)
+        ratios.append(p99[1] / p99[0])
+        progress(
+            f"collision: {link}: probes' p99 {p99[0]:.0f} us while they met, {p99[1]:.0f} us after,"
+            f" {elsewhere[-1]:.0f} us then over the leaf's other links"
+        )
+    return {
+        "probe_delay_p99_after_vs_before": Figure(
+            float(np.median(ratios)), note=f"worst {max(ratios):.3f} of {seeds} seeds"
+        ),
+        "collision_probe_p99_us_observe": Figure(float(np.median([p99[0] for p99 in both])), "us"),
+        "collision_probe_p99_us_cleared": Figure(
+            float(np.median([p99[1] for p99 in both])), "us", f"worst {max(p99[1] for p99 in both):.0f}"
+        ),
+        "collision_probe_p99_us_elsewhere": Figure(
+            float(np.median(elsewhere)), "us", "over the leaf's other links then: what the machine adds"
+        ),
+        "collision_parted_s": Figure(float(np.median(took)), "s", f"worst {max(took):.1f}, from ACT on"),
+        "collision_flows_moved_share": Figure(float(np.median(moved)), "1", f"most {max(moved):.2f}"),
+        "collision_decisions": Figure(float(np.median(decisions)), "decisions", "of a seed"),
+        "collision_loop_cores_observe": Figure(float(np.median(cores[0])), "cores"),
+        "collision_loop_cores": Figure(float(np.median(cores[1])), "cores"),
+    }
+
+
+def _meeting(
+    control: ControlClient, nics: list[dict[str, Any]], chance: random.Random
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return a link from a leaf to a spine and two flows that both take it, from two hosts to two others."""
+    leaf = chance.choice(sorted({nic["leaf"] for nic in nics}))
+    near = chance.sample(sorted(nic["host"] for nic in nics if nic["leaf"] == leaf), 2)
+    far = chance.sample(sorted(nic["host"] for nic in nics if nic["leaf"] != leaf), 2)
+    dports = chance.sample(range(40_000, 45_000), 2)
+    link = ""
+    specs: list[dict[str, Any]] = []
+    for source, destination, dport in zip(near, far, dports, strict=True):
+        for sport in chance.sample(PORTS, TRIED):
+            path = control.ask(
+                "path", source=source, destination=destination, sport=sport, dport=dport, protocol="tcp",
+                likely=True,
+            )  # fmt: skip
+            if not link or path[1] == link:
+                link = path[1]
+                specs.append({
+                    "source": source, "destination": destination, "rate_bps": FLOW_BPS, "sport": sport,
+                    "dport": dport,
+                })  # fmt: skip
+                break
+    if len(specs) < len(near):
+        raise CannotRun(f"no port of {TRIED} leads over {link}")
+    return link, specs
+
+
+def _between(link: str) -> tuple[str, str]:
+    """Return the leaf or host where a link begins, and the kind of what is at its end."""
+    begin, _, end = link.partition(">")
+    return begin.partition(":")[0], end.partition(":")[0].rstrip("0123456789")
+
+
+def _known(watch: Watch, job: str) -> dict[str, dict[str, Any]]:
+    """Return a job's flows whose links are known."""
+    return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["links"]}
+
+
+def _shared(watch: Watch, job: str) -> bool:
+    """Whether two of a job's flows share a link, as far as reports say."""
+    flows = [set(flow["links"]) for flow in _known(watch, job).values()]
+    return len(flows) < 2 or bool(flows[0] & flows[1])
+
+
+def _span(seconds: float) -> Span:
+    begin_s = time.time()
+    time.sleep(seconds)
+    return begin_s, time.time()
+
+
+def _p99_us(delays: Iterable[tuple[float, float]], span: Span) -> float:
+    """Return the 99th percentile within a span. Raises CannotRun where no probe crossed."""
+    found = [ns / 1e3 for at_s, ns in delays if span[0] <= at_s <= span[1]]
+    if not found:
+        raise CannotRun("no probe crossed the link")
+    return float(np.percentile(found, 99))
+
+
+def _delays(bootstrap: str, links: set[str]) -> Delays:
+    """Return the delays of all probes of the log that crossed some links, on their way out."""
+    crossing: dict[tuple[str, str, int], set[str]] = {}
+    for record in _records(bootstrap, PATHS.name, PATHS.record):
+        for path in record["paths"]:
+            if path["leg"] == "REQUEST":
+                key = (record["nic"], record["peer"], path["path"])
+                crossing[key] = links.intersection(path["links"])
+    found: Delays = {}
+    for record in _records(bootstrap, PROBES.name, PROBES.record):
+        ahead_ns = record["system_ns"] - record["clock_ns"]
+        for samples in record["samples"]:
+            for link in crossing.get((record["nic"], samples["peer"], samples["path"]), ()):
+                sent = np.cumsum(samples["sent"]) + ahead_ns
+                found.setdefault(link, []).extend(zip((sent / 1e9).tolist(), samples["forward"], strict=True))
+    return found
+
+
+def _records(bootstrap: str, topic: str, record: str) -> Iterable[codec.Record]:
+    """Yield all records of a topic, as it is now."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    try:
+        parts = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends = {
+            part: consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=10) for part in parts
+        }
+        left = {part: high for part, (low, high) in ends.items() if high > low}
+        consumer.assign([TopicPartition(topic, part, ends[part][0]) for part in left])
+        while left:
+            for message in consumer.consume(500, 10.0):
+                value, part, offset = message.value(), message.partition(), message.offset()
+                if message.error() is None and value is not None:
+                    yield codec.decode(value, record)
+                if part in left and offset is not None and offset + 1 >= left[part]:
+                    del left[part]
+    finally:
+        consumer.close()

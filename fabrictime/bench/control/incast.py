@@ -1,0 +1,212 @@
+"""An incast in repeated rounds on the fabric of real packets: senders paced against the same run in OBSERVE.
+
+In: nothing. Out: what a bystander's requests to the same host wait, what queues at its last link (by the
+truth), goodput and the time of a batch, paced over unpaced, in one run, seed by seed. Each seed draws hosts
+and source ports anew. By hand: `fabrictime bench control incast [--quick]`.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench.control.live_fabric import (
+    FRAME_BYTES,
+    PAYLOAD_BYTES,
+    JobRun,
+    Loop,
+    QueueLog,
+    Span,
+    configure,
+    last_link,
+)
+from fabrictime.bench.control.watch import Watch
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
+from fabrictime.testbed.control import ControlClient
+
+__all__ = ["KEYS", "measure"]
+
+RATE_BPS: Final = 50_000_000
+SENDERS, CONNECTIONS = 4, 4
+"""16 connections to one host, from four."""
+SIZE_BYTES: Final = 125_000
+"""What each sends in a round: 2 MB a batch, 0.33 s at line rate."""
+GAP_S: Final = 0.05
+RPC_BYTES: Final = 1_000
+RPC_GAP_S: Final = 0.004
+SEEDS, QUICK_SEEDS = 10, 2
+UNPACED_S: Final = 5.0
+PACED_S: Final = 6.0
+SETTLE_S: Final = 3.0
+KNOWN_S: Final = 15.0
+PACED_MOST_S: Final = 5.0
+KEYS: Final = (
+    "incast_bystander_rpc_p99_vs_unpaced", "incast_queue_p99_vs_unpaced", "incast_goodput_vs_unpaced",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Spell:
+    """What was measured within one span."""
+
+    rpc_p99_ms: float
+    queue_p99_ms: float
+    goodput_bps: float
+    over_floor: float
+    """Median time of a batch over what it takes at line rate."""
+    cores: float
+
+    @property
+    def words(self) -> str:
+        return (
+            f"rpc p99 {self.rpc_p99_ms:.1f} ms, queue p99 {self.queue_p99_ms:.1f} ms,"
+            f" {self.goodput_bps / 1e6:.1f} Mbit/s, batch {self.over_floor:.2f} of its floor"
+        )
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; some four minutes, or one where `quick`."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
+            with (
+                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
+                Watch(bootstrap) as watch,
+            ):
+                configure(bootstrap, "allowed_actions=REROUTE,RESTORE,PACE,UNPACE")
+                return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+
+
+def _seeds(
+    control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
+) -> dict[str, Value]:
+    found: list[tuple[_Spell, _Spell]] = []
+    paced_share, decisions = [], []
+    hosts = sorted({nic["host"] for nic in control.ask("show")["nics"]})
+    for number in range(seeds):
+        seed = random.SystemRandom().randrange(2**31)
+        chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
+        receiver, bystander, *senders = chance.sample(hosts, SENDERS + 2)
+        pause.pause(LiveRecords(bootstrap), revert=False)
+        total_s = KNOWN_S + UNPACED_S + PACED_MOST_S + SETTLE_S + PACED_S + 30
+        link = last_link(control, receiver)
+        incast = JobRun(
+            control, kind="incast", hosts=[receiver, *senders], connections=CONNECTIONS,
+            size_bytes=SIZE_BYTES, gap_s=GAP_S, duration_s=total_s, seed=seed, job=f"incast-{number}",
+            slot_s=0,
+        )  # fmt: skip
+        rpc = JobRun(
+            control, kind="rpc", hosts=[bystander, receiver], connections=1, size_bytes=RPC_BYTES,
+            gap_s=RPC_GAP_S, duration_s=total_s, seed=seed, job=f"rpc-{number}", slot_s=0,
+        )  # fmt: skip
+        queue = QueueLog(control, [link], total_s)
+        try:
+            watch.until(lambda: len(_flows(watch, incast)) == len(incast.ports), KNOWN_S, "flows")  # noqa: B023  # used at once
+            loop, decided, acted = Loop(), len(watch.decisions), len(watch.actions)
+            began_s = time.monotonic()
+            time.sleep(UNPACED_S)
+            unpaced = _spell((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
+            pause.resume(LiveRecords(bootstrap))
+            watch.soon(lambda: bool(_paced(watch, incast, acted)), PACED_MOST_S)  # noqa: B023  # used at once
+            time.sleep(SETTLE_S)
+            loop.cores()
+            began_s = time.monotonic()
+            time.sleep(PACED_S)
+            paced = _spell((began_s, time.monotonic()), incast, rpc, queue, loop.cores())
+            paced_share.append(len(_paced(watch, incast, acted)) / len(incast.ports))
+            decisions.append(len(watch.decisions) - decided)
+        finally:
+            for each in (incast, rpc, queue):
+                each.leave()
+        found.append((unpaced, paced))
+        progress(f"incast: seed {seed}, {receiver}: unpaced: {unpaced.words}")
+        progress(
+            f"incast: seed {seed}, {receiver}: paced: {paced.words}; {paced_share[-1]:.2f} of flows paced,"
+            f" {decisions[-1]} decisions"
+        )
+        watch.soon(lambda: not _flows(watch, incast), 10)  # noqa: B023  # used at once
+    return _figures(found, paced_share, decisions)
+
+
+def _flows(watch: Watch, job: JobRun) -> list[str]:
+    """Return ids of the job's flows as reported."""
+    hosts = {host for host, _, _ in job.ports}
+    peer_ports = {peer_port for _, _, peer_port in job.ports}
+    return [
+        name for name, flow in watch.flows.items()
+        if flow["nic"].partition("/")[0] in hosts and flow["peer_port"] in peer_ports
+    ]  # fmt: skip
+
+
+def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
+    """Return ids of the job's flows that an actuator has paced, of the reports from number `since` on."""
+    flows = set(_flows(watch, job))
+    return {
+        action["flow_id"] for action in watch.actions[since:]
+        if action["action"] == "PACE" and action["outcome"] == "APPLIED" and action["flow_id"] in flows
+    }  # fmt: skip
+
+
+def _spell(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Spell:
+    """Return what there was within a span. Raises CannotRun where no batch or request ended."""
+    time.sleep(1.0)  # iterations and samples are told each half second
+    batches, requests, queued = incast.took_s(span), rpc.took_s(span), queue.within(span)
+    if not len(batches) or not len(requests) or not len(queued):
+        raise CannotRun(f"{len(batches)} batches, {len(requests)} requests, {len(queued)} samples in a spell")
+    floor_s = incast.bytes * 8 * FRAME_BYTES / PAYLOAD_BYTES / RATE_BPS
+    return _Spell(
+        1e3 * float(np.percentile(requests, 99)),
+        8e3 * float(np.percentile(queued, 99)) / RATE_BPS,
+        incast.bytes * 8 * len(batches) / float(batches.sum()),
+        float(np.median(batches)) / floor_s,
+        cores,
+    )
+
+
+def _figures(
+    found: list[tuple[_Spell, _Spell]], paced_share: list[float], decisions: list[int]
+) -> dict[str, Value]:
+    def ratio(name: str, *, low: bool) -> Figure:
+        each = [getattr(paced, name) / getattr(unpaced, name) for unpaced, paced in found]
+        worst = min(each) if low else max(each)
+        return Figure(float(np.median(each)), note=f"worst {worst:.3f} of {len(each)} seeds")
+
+    def both(name: str, unit: str) -> dict[str, Any]:
+        made = {}
+        for which, spells in zip(("unpaced", "paced"), zip(*found, strict=True), strict=True):
+            each = [getattr(spell, name) for spell in spells]
+            made[which] = Figure(float(np.median(each)), unit, f"worst {max(each):.3g}")
+        return made
+
+    floor, rpc, queue, cores = (
+        both("over_floor", "1"), both("rpc_p99_ms", "ms"), both("queue_p99_ms", "ms"), both("cores", "cores")
+    )  # fmt: skip
+    return {
+        "incast_bystander_rpc_p99_vs_unpaced": ratio("rpc_p99_ms", low=False),
+        "incast_queue_p99_vs_unpaced": ratio("queue_p99_ms", low=False),
+        "incast_goodput_vs_unpaced": ratio("goodput_bps", low=True),
+        "incast_batch_over_floor_unpaced": floor["unpaced"],
+        "incast_batch_over_floor_paced": floor["paced"],
+        "incast_bystander_rpc_p99_ms_unpaced": rpc["unpaced"],
+        "incast_bystander_rpc_p99_ms_paced": rpc["paced"],
+        "incast_queue_p99_ms_unpaced": queue["unpaced"],
+        "incast_queue_p99_ms_paced": queue["paced"],
+        "incast_flows_paced_share": Figure(
+            float(np.median(paced_share)), "1", f"least {min(paced_share):.2f}"
+        ),
+        "incast_decisions": Figure(float(np.median(decisions)), "decisions", "of a seed, renewals too"),
+        "incast_loop_cores_unpaced": cores["unpaced"],
+        "incast_loop_cores_paced": cores["paced"],
+    }  # fmt: skip

@@ -1,0 +1,209 @@
+"""What the benches of rates see and do on a fabric that runs: jobs, flows, queues by the truth, its cost.
+
+In: a fabric's control, a log's address. Out: `JobRun`, `FlowRun` and `QueueLog`, which follow in threads of
+their own, `Loop` and `configure`. Times are those of the monotonic clock, s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import psutil
+
+from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.commands.live_config import LiveRecords, changed
+from fabrictime.testbed.control import ControlClient
+from fabrictime.testbed.fabric import FabricError
+from schemas.limits import EVERYONE
+
+__all__ = [
+    "FRAME_BYTES",
+    "PAYLOAD_BYTES",
+    "FlowRun",
+    "JobRun",
+    "Loop",
+    "QueueLog",
+    "Span",
+    "configure",
+    "last_link",
+]
+
+Record = dict[str, Any]
+Span = tuple[float, float]
+"""From and to, s."""
+
+FRAME_BYTES: Final = 1_514
+PAYLOAD_BYTES: Final = 1_448
+"""Of a full TCP segment with timestamps, in a frame of `FRAME_BYTES`."""
+_SLOT_S: Final = 0.02
+_NO_LOOP: Final = "fabrictime.testbed.nursery"
+"""What sends: no part of the loop."""
+
+
+class JobRun:
+    """A job that runs, its iterations as they end."""
+
+    def __init__(self, control: ControlClient, **spec: Any) -> None:
+        self._stream = control.stream("job", **spec)
+        self.started: Record = next(self._stream)
+        self.bytes: int = self.started["iteration_bytes"]
+        self.iterations: list[tuple[float, float]] = []
+        """Begin and end of each, s."""
+        self.result: Record = {}
+        self._leaving = False
+        self._thread = threading.Thread(target=self._listen, name="job", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(FabricError):
+            for said in self._stream:
+                if "ended" in said:
+                    self.result = said
+                else:
+                    found = [(each["begin_ns"] / 1e9, each["end_ns"] / 1e9) for each in said["iterations"]]
+                    self.iterations += found
+                if self._leaving:
+                    break
+        self._stream.close()
+
+    @property
+    def ports(self) -> set[tuple[str, int, int]]:
+        """(host, source port, peer port) of its connections as they began."""
+        return {(one["source"], one["source_port"], one["peer_port"]) for one in self.started["connections"]}
+
+    def goodput_bps(self, span: Span) -> float:
+        """Return what its whole iterations within a span carried, bit/s; 0 where there are not two ends."""
+        ends = [end for _, end in self.iterations if span[0] <= end <= span[1]]
+        return (len(ends) - 1) * self.bytes * 8 / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
+
+    def took_s(self, span: Span) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return how long the iterations took that lie within a span, s."""
+        return np.array(
+            [end - begin for begin, end in self.iterations if span[0] <= begin and end <= span[1]]
+        )
+
+    def leave(self) -> None:
+        """Let it end now."""
+        self._leaving = True
+        self._thread.join(20)
+
+
+class FlowRun:
+    """A TCP flow that runs; what arrived of it when is known once it has ended."""
+
+    def __init__(self, control: ControlClient, **spec: Any) -> None:
+        self._stream = control.stream("flow", protocol="tcp", interval_s=_SLOT_S, **spec)
+        self.started: Record = next(self._stream)
+        self._result: Record = {}
+        self._thread = threading.Thread(target=self._listen, name="flow", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        self._result = next(self._stream)
+
+    def join(self) -> None:
+        """Wait for its end. Raises CannotRun where it has no result."""
+        self._thread.join(120)
+        if not self._result:
+            raise CannotRun("a flow ended without a result")
+
+    def frames_bps(self, span: Span) -> float:
+        """Return the rate of its frames that arrived within a span, bit/s."""
+        slots = np.array(self._result["interval_bytes"], float)
+        begin_s = self._result["begin_monotonic_ns"] / 1e9
+        first, last = (round((at_s - begin_s) / _SLOT_S) for at_s in span)
+        held = slots[max(0, first) : max(0, last)].sum()
+        return float(held * 8 * FRAME_BYTES / PAYLOAD_BYTES / (span[1] - span[0]))
+
+
+class QueueLog:
+    """Bytes that wait at some links, by the truth, each `interval_s`."""
+
+    def __init__(
+        self, control: ControlClient, links: Sequence[str], duration_s: float, interval_s: float = 0.005
+    ) -> None:
+        self._stream = control.stream(
+            "queues", links=list(links), interval_s=interval_s, duration_s=duration_s
+        )
+        self._at_s: list[float] = []
+        self._bytes: list[list[int]] = []
+        self._leaving = False
+        self._thread = threading.Thread(target=self._listen, name="queues", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(FabricError):
+            for said in self._stream:
+                for at_ns, queued in said["samples"]:
+                    self._at_s.append(at_ns / 1e9)
+                    self._bytes.append(queued)
+                if self._leaving:
+                    break
+        self._stream.close()
+
+    def within(self, span: Span) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return bytes by sample and link, within a span."""
+        at_s = np.array(self._at_s)
+        return np.array(self._bytes, float)[: len(at_s)][(at_s >= span[0]) & (at_s <= span[1])]
+
+    def leave(self) -> None:
+        """Look no more."""
+        self._leaving = True
+        self._thread.join(20)
+
+
+class Loop:
+    """Processor time of the loop: all that `fabrictime up` runs but senders."""
+
+    def __init__(self) -> None:
+        self._busy = self._now()
+        self._at_s = time.monotonic()
+
+    def cores(self) -> float:
+        """Return processor seconds a second since it was asked last."""
+        busy, at_s = self._now(), time.monotonic()
+        found = sum(max(0.0, seconds - self._busy.get(name, 0.0)) for name, seconds in busy.items()) / max(
+            1e-9, at_s - self._at_s
+        )
+        self._busy, self._at_s = busy, at_s
+        return found
+
+    def _now(self) -> dict[tuple[int, float], float]:
+        found = {}
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if _NO_LOOP not in words:
+                    times = process.cpu_times()
+                    found[process.pid, process.create_time()] = times.user + times.system
+        return found
+
+
+def configure(bootstrap: str, *settings: str, unset: Sequence[str] = ()) -> None:
+    """Set `NAME=VALUE` limits for everyone, as `fabrictime config set` does. Raises CannotRun."""
+    live = LiveRecords(bootstrap)
+    try:
+        live.publish(changed(live.records.get(EVERYONE), EVERYONE, settings, unset))
+    except ValueError as error:
+        raise CannotRun(str(error)) from None
+
+
+def last_link(control: ControlClient, host: str) -> str:
+    """Return the link that ends at a host's first NIC."""
+    links: list[str] = control.ask("show")["links"]
+    return next(link for link in links if link.partition(">")[2].partition(":")[0] == host)
+
+
+def until(holds: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something holds, at most so many s; return whether it does."""
+    end_s = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,103 @@
+"""Failover while the log stands still: the host's own probes and its hand alone.
+
+In: nothing. Out: ms from a silent blackhole until the flows that it hit have 90 % of their throughput again,
+the log's process stopped since before the fault. By hand: `fabrictime bench control local_repair`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.control.failover import (
+    RATE_BPS,
+    SETTINGS,
+    Steady,
+    crossed,
+    fault,
+    flow_of,
+    over,
+    regained_ms,
+    steady_flows,
+)
+from fabrictime.bench.control.watch import Watch
+from fabrictime.runtime import status
+from fabrictime.testbed.control import ControlClient
+
+__all__ = ["KEYS", "measure"]
+
+LOCAL_REPAIR_MS: Final = 30
+TRIALS, QUICK_TRIALS = 12, 4
+FAULT_S: Final = 1.2
+REST_S: Final = 3.0
+"""For the log's readers to come up again, and flows' new links to be known."""
+KEYS: Final = ("local_repair_failover_ms_p99",)
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; a minute and a half, or less where `quick`."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=LOCAL_REPAIR_MS)
+            with (
+                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
+                Watch(bootstrap) as watch,
+            ):
+                data = Path(folder) / "data"
+                return _trials(control, watch, data, progress, QUICK_TRIALS if quick else TRIALS)
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+
+
+def _trials(
+    control: ControlClient, watch: Watch, data: Path, progress: Progress, trials: int
+) -> dict[str, Value]:
+    seed = random.SystemRandom().randrange(2**32)
+    chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
+    log = next(row["pid"] for row in status.read(data)["children"] if row["name"] == "log")
+    faults: list[tuple[float, list[str], str]] = []
+    with steady_flows(control, watch, chance, 12 + trials * (FAULT_S + REST_S + 1.5), progress) as flows:
+        for _ in range(trials):
+            link = chance.choice(crossed(watch, flows))
+            hit = over(watch, flows, link)
+            os.kill(log, signal.SIGSTOP)
+            try:
+                time.sleep(0.3)
+                began_s = fault(control, link)
+                time.sleep(FAULT_S)
+            finally:
+                os.kill(log, signal.SIGCONT)
+            control.ask("clear")
+            faults.append((began_s, hit, link))
+            time.sleep(REST_S)
+    took, lost = _regained(flows, faults, progress)
+    if not took:
+        return {key: Missing("no fault hit a flow") for key in KEYS}
+    reflexes = sum(action["outcome"] == "LOCAL_REPAIR" for action in watch.actions)
+    return {
+        "local_repair_failover_ms_p99": Figure(
+            float(np.percentile(took, 99)),
+            note=f"p50 {np.median(took):.0f}, {len(took)} flows hit in {trials} blackholes, {lost} not back "
+            f"within the fault, {reflexes} reflexes, seed {seed}",
+        )
+    }
+
+
+def _regained(
+    flows: list[Steady], faults: list[tuple[float, list[str], str]], progress: Progress
+) -> tuple[list[float], int]:
+    took = []
+    for began_s, hit, link in faults:
+        each = [ms for name in hit if (ms := regained_ms(flow_of(flows, name), began_s)) is not None]
+        progress(f"reflex: blackhole {link}: {', '.join(f'{ms:.0f}' for ms in each)} ms")
+        took += each
+    return took, sum(ms >= FAULT_S * 1e3 for ms in took)

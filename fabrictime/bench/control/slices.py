@@ -1,0 +1,148 @@
+"""Two tenants at one link on the fabric of real packets: a guarantee kept, and what is idle of it used.
+
+In: nothing. Out: how far the tenant with a guarantee is from it beside a greedy one, and which share of the
+link the greedy one has once the other is idle; hosts alone enforce it. The same before, in OBSERVE. Each seed
+draws hosts and source ports anew. By hand: `fabrictime bench control slices [--quick]`.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.control.failover import NEVER_MS, SETTINGS
+from fabrictime.bench.control.live_fabric import FlowRun, Loop, configure
+from fabrictime.bench.control.watch import Watch
+from fabrictime.commands import pause
+from fabrictime.commands.live_config import LiveRecords
+from fabrictime.testbed.control import ControlClient
+
+__all__ = ["KEYS", "measure"]
+
+RATE_BPS: Final = 50_000_000
+GUARANTEE_BPS: Final = 20_000_000
+"""Also the tenant's ceiling: more than it is as wrong as less."""
+GREEDY: Final = 4
+"""Flows of the other tenant, which has no limit of its own, to the same host."""
+SEEDS, QUICK_SEEDS = 10, 2
+OBSERVE_S: Final = 3.0
+SETTLE_S: Final = 3.0
+HELD_S: Final = 4.0
+AFTER_S: Final = 2.0
+"""From the end of the guaranteed tenant's traffic until what the other has is looked at."""
+IDLE_S: Final = 4.0
+KNOWN_S: Final = 15.0
+PORTS: Final = range(20_000, 32_000)
+KEYS: Final = ("slice_guarantee_error", "idle_bandwidth_reused")
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; some four minutes, or one where `quick`."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            settings = SETTINGS.format(rate=RATE_BPS, local_repair_ms=NEVER_MS)
+            with (
+                running_fabric(Path(folder), progress, settings) as (control, bootstrap),
+                Watch(bootstrap) as watch,
+            ):
+                configure(
+                    bootstrap, "allowed_actions=REROUTE,RESTORE,SLICE,UNPACE",
+                    f"slice.gold={GUARANTEE_BPS}:{GUARANTEE_BPS}",
+                )  # fmt: skip
+                return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+
+
+def _seeds(
+    control: ControlClient, bootstrap: str, watch: Watch, progress: Progress, seeds: int
+) -> dict[str, Value]:
+    errors, before, reused, after, sliced, decisions = [], [], [], [], [], []
+    cores: tuple[list[float], list[float]] = ([], [])
+    hosts = sorted({nic["host"] for nic in control.ask("show")["nics"]})
+    for number in range(seeds):
+        seed = random.SystemRandom().randrange(2**31)
+        chance = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
+        receiver, own, *others = chance.sample(hosts, 4)
+        pause.pause(LiveRecords(bootstrap), revert=False)
+        held_s = KNOWN_S / 3 + OBSERVE_S + SETTLE_S + HELD_S + 2
+        ports = chance.sample(PORTS, 1 + GREEDY)
+        decided, acted = len(watch.decisions), len(watch.actions)
+        gold = FlowRun(
+            control, source=own, destination=receiver, rate_bps=0, sport=ports[0], duration_s=held_s,
+            tenant="gold", job=f"gold-{number}",
+        )  # fmt: skip
+        ends_s = time.monotonic() + held_s
+        greedy = [
+            FlowRun(
+                control, source=others[i % len(others)], destination=receiver, rate_bps=0, sport=port,
+                duration_s=held_s + AFTER_S + IDLE_S + 1, tenant="greedy", job=f"greedy-{number}",
+            )
+            for i, port in enumerate(ports[1:])
+        ]  # fmt: skip
+        count = 1 + len(greedy)
+        watch.until(lambda: len(_names(watch, number)) == count, KNOWN_S / 3, "flows")  # noqa: B023  # used at once
+        loop = Loop()
+        observed = _span(OBSERVE_S)
+        cores[0].append(loop.cores())
+        pause.resume(LiveRecords(bootstrap))
+        time.sleep(SETTLE_S)
+        loop.cores()
+        held = (time.monotonic(), ends_s - 0.2)
+        time.sleep(max(0.0, ends_s - time.monotonic()))
+        names = _names(watch, number)
+        cores[1].append(loop.cores())
+        time.sleep(AFTER_S)
+        idle = _span(IDLE_S)
+        for flow in (gold, *greedy):
+            flow.join()
+        sliced.append(
+            len({
+                each["flow_id"] for each in watch.actions[acted:]
+                if each["action"] == "SLICE" and each["outcome"] == "APPLIED" and each["flow_id"] in names
+            }) / count
+        )  # fmt: skip
+        decisions.append(len(watch.decisions) - decided)
+        got, whole = gold.frames_bps(held), sum(flow.frames_bps(held) for flow in (gold, *greedy))
+        left = sum(flow.frames_bps(idle) for flow in greedy)
+        errors.append(abs(got - GUARANTEE_BPS) / GUARANTEE_BPS)
+        before.append(abs(gold.frames_bps(observed) - GUARANTEE_BPS) / GUARANTEE_BPS)
+        reused.append(left / RATE_BPS)
+        after.append(whole / RATE_BPS)
+        progress(
+            f"slices: seed {seed}, {receiver}: guaranteed {GUARANTEE_BPS / 1e6:g} Mbit/s, in OBSERVE"
+            f" {gold.frames_bps(observed) / 1e6:.2f}, held {got / 1e6:.2f}, all together {whole / 1e6:.2f};"
+            f" idle: the other {left / 1e6:.2f}; {sliced[-1]:.2f} of flows held, {decisions[-1]} decisions"
+        )
+        watch.soon(lambda: not _names(watch, number), 10)  # noqa: B023  # used at once
+    return {
+        "slice_guarantee_error": Figure(
+            float(np.median(errors)), note=f"worst {max(errors):.3f} of {seeds} seeds"
+        ),
+        "idle_bandwidth_reused": Figure(float(np.median(reused)), note=f"worst {min(reused):.3f}"),
+        "slice_guarantee_error_observe": Figure(float(np.median(before)), "1", f"worst {max(before):.3f}"),
+        "slice_link_used": Figure(float(np.median(after)), "1", f"while both send; least {min(after):.3f}"),
+        "slice_flows_held_share": Figure(float(np.median(sliced)), "1", f"least {min(sliced):.2f}"),
+        "slice_decisions": Figure(float(np.median(decisions)), "decisions", "of a seed, renewals too"),
+        "slice_loop_cores_observe": Figure(float(np.median(cores[0])), "cores"),
+        "slice_loop_cores": Figure(float(np.median(cores[1])), "cores"),
+    }
+
+
+def _names(watch: Watch, number: int) -> set[str]:
+    """Return ids of a seed's flows, as far as their links are known."""
+    jobs = (f"gold-{number}", f"greedy-{number}")
+    return {name for name, flow in watch.flows.items() if flow["job"] in jobs and flow["links"]}
+
+
+def _span(seconds: float) -> tuple[float, float]:
+    begin_s = time.monotonic()
+    time.sleep(seconds)
+    return begin_s, time.monotonic()

@@ -1,0 +1,130 @@
+"""What the benches of acting see of a running loop: its topics, followed in a thread.
+
+In: a log's address. Out: `Watch`: flows with the links they take, decisions with what came of them, health of
+links, what policy knows. Truth (which links a fault cut) is the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, TopicPartition
+
+from fabrictime.bench.clock.fabric import CannotRun
+from schemas import codec
+from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
+
+__all__ = ["Watch"]
+
+Record = dict[str, Any]
+TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES, LINK_HEALTH, DECISIONS, ACTIONS, POLICY_CYCLES)
+
+
+class Watch:
+    """Follows a log from its beginning until the end of the `with`."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.flows: dict[str, Record] = {}
+        """Open flows by id, as last reported."""
+        self.ways: dict[tuple[str, str, str, int, int], tuple[str, ...]] = {}
+        """(nic, peer, leg, flow's port, flow's peer port) to links."""
+        self.health: dict[str, Record] = {}
+        """Subject to what was said of it last."""
+        self.health_told: list[Record] = []
+        """All that was said of any."""
+        self.decisions: dict[str, Record] = {}
+        self.actions: list[Record] = []
+        self.movable = 0
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": "bench-act", "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20, "log_level": 0,
+        })  # fmt: skip
+        self._consumer.assign([
+            TopicPartition(topic.name, number, 0)
+            for topic in TOPICS
+            for number in self._consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
+        ])  # fmt: skip
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(10)
+        self._consumer.close()
+
+    def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait until something holds. Raises CannotRun after so many s."""
+        if not self.soon(holds, seconds):
+            raise CannotRun(f"{what}: not within {seconds:g} s")
+
+    def soon(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something holds, at most so many s; return whether it does."""
+        end_s = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                if holds():
+                    return True
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(0.01)
+
+    def links_of(self, flow: Record) -> tuple[str, ...]:
+        """Return the links of a flow's data and, where known, of what answers it."""
+        key = (flow["peer"], flow["nic"], "ACK", flow["source_port"], flow["peer_port"])
+        return (*flow["links"], *self.ways.get(key, ()))
+
+    def way_of(self, flow: Record, port: int) -> tuple[str, ...]:
+        """Return the links that a flow takes from a source port, there and back, as far as they are known."""
+        there = (flow["nic"], flow["peer"], "DATA", port, flow["peer_port"])
+        back = (flow["peer"], flow["nic"], "ACK", port, flow["peer_port"])
+        return (*self.ways.get(there, ()), *self.ways.get(back, ()))
+
+    def _follow(self) -> None:
+        by_name = {topic.name: topic for topic in TOPICS}
+        while not self._over.is_set():
+            for message in self._consumer.consume(500, 0.05):
+                value = message.value()
+                if message.error() is not None or value is None:
+                    continue
+                topic = by_name[str(message.topic())]
+                record = codec.decode(value, topic.record)
+                with self._lock:
+                    self._take(topic, record)
+
+    def _take(self, topic: Topic, record: Record) -> None:
+        if topic is FLOWS:
+            for flow in record["flows"]:
+                if flow["state"] == "CLOSED":
+                    self.flows.pop(flow["flow_id"], None)
+                else:
+                    self.flows[flow["flow_id"]] = flow
+            if record["whole"]:
+                here = {flow["flow_id"] for flow in record["flows"]}
+                mine = f"{record['host']}/"
+                for name in [name for name in self.flows if name.startswith(mine) and name not in here]:
+                    del self.flows[name]
+        elif topic is FLOW_ROUTES:
+            for way in record["routes"]:
+                if way["complete"]:
+                    key = (record["nic"], record["peer"], way["leg"], way["path"], way["peer_port"])
+                    self.ways[key] = tuple(way["links"])
+        elif topic is LINK_HEALTH:
+            self.health[record["subject"]] = record
+            self.health_told.append(record)
+        elif topic is DECISIONS:
+            self.decisions[record["decision_id"]] = record
+        elif topic is ACTIONS:
+            self.actions.append(record)
+        else:
+            self.movable = record["movable"]

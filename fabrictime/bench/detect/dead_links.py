@@ -1,0 +1,254 @@
+"""How soon a dead link is known on a fabric of real packets: `fabrictime up` as it is, faults by name.
+
+In: nothing. Out: the time from a fault to the append of the `LinkHealth` that says DOWN of its cable, over
+random directed links between leaves and spines, half of them blackholes and half with the carrier gone; how
+often the right cable was named; how often probes crossed each directed link and the own way of each live
+flow, held to the routes (`_see_cover.py`); what the agents took and how many probes they sent. By hand:
+`fabrictime bench detect dead_links [--quick]`.
+
+The fault's time is the moment before the testbed begins to make it, so what the fault itself takes to be in
+force counts too. Agents, workers, log and the fabric share the cores.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.detect.probe_intervals import Flow, Times, figures_of, live_flows, times_of
+from fabrictime.runtime import status
+from fabrictime.testbed.control import ControlClient
+from schemas import codec
+from schemas.ids import cable_id
+from schemas.topics import INVENTORY, LINK_HEALTH, PATHS, PROBES, Topic
+
+__all__ = ["KEYS", "measure"]
+
+TRIALS: Final = 40
+QUICK_TRIALS: Final = 6
+SEED: Final = 20_240_601
+KINDS: Final = ("blackhole", "down")
+START_S: Final = 90.0
+WARM_S: Final = 12.0
+CALM_S: Final = 10.0
+"""Over which probes and processor time are counted."""
+FLOWS_S: Final = 600.0
+MOST_PPS: Final = 10_000
+"""Probes a second that all NICs together may send."""
+GIVE_UP_S: Final = 5.0
+HEAL_S: Final = 20.0
+REST_S: Final = (0.3, 0.8)
+"""Between the link's return and the next fault, drawn at random."""
+RATE_PPS: Final = 600
+"""Requests a second of each of the eight NICs: 4,800 in all. A probe that leaves its leaf crosses four of the
+32 directed links between switches, out and back: one crosses each link every 2 ms."""
+FLOW_PPS: Final = 500
+"""And at most as many more of each for flows' ways, of which each has two: 8,800 in all."""
+FLOW_GAP_MS: Final = 3.3
+"""What is asked: a probe goes out within the first half of its turn, so two are 1.5 turns apart at most."""
+SETTINGS: Final = f"""
+[up]
+page = false
+workers = 1
+clock_pages = false
+[probes]
+rate_pps = {RATE_PPS}
+flow_pps = {FLOW_PPS}
+flow_gap_ms = {FLOW_GAP_MS}
+[log]
+port = 0
+[history]
+port = 0
+[page]
+port = 0
+"""
+KEYS: Final = (
+    "dead_link_detect_ms_p50", "dead_link_detect_ms_p99", "link_probed_every_ms",
+    "flow_route_probed_every_ms", "agents_probes_per_second",
+)  # fmt: skip
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; some three minutes, or one where `quick`."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            with running_fabric(Path(folder), progress, SETTINGS) as (control, bootstrap):
+                data = Path(folder) / "data"
+                return _trials(control, bootstrap, data, progress, QUICK_TRIALS if quick else TRIALS)
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+
+
+def _trials(
+    control: ControlClient, bootstrap: str, data: Path, progress: Progress, trials: int
+) -> dict[str, Value]:
+    shown = control.ask("show")
+    links = sorted(link for link in shown["links"] if "spine" in link)
+    nics = sorted(nic["nic"] for nic in shown["nics"])
+    paths, flaps = _Tail(bootstrap, PATHS), _Tail(bootstrap, LINK_HEALTH)
+    pairs = [(nic, nics[(at + len(nics) // 2) % len(nics)]) for at, nic in enumerate(nics)]
+    with ExitStack() as stack:
+        stack.callback(paths.close)
+        stack.callback(flaps.close)
+        _wait_traced(paths, len(nics))
+        flows = stack.enter_context(live_flows(control, pairs, FLOWS_S))
+        progress(f"fabric: traced, {len(flows)} flows, {WARM_S:g} s for the agents to know their ways")
+        flaps.until(lambda record: False, WARM_S)
+        load, figures = _calm(control, bootstrap, data, shown["links"], flows)
+        found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        missed, wrong = [], []
+        chance = random.Random(SEED)  # noqa: S311  # a draw that can be drawn again, no secret
+        for trial in range(trials):
+            kind, link = KINDS[trial % 2], chance.choice(links)
+            took_ms, others = _one(control, flaps, f"{kind} {link}", cable_id(link))
+            if took_ms is None:
+                missed.append(f"{kind} {link}")
+            else:
+                found[kind].append(took_ms)
+            wrong += others
+            said = "not within 5 s" if took_ms is None else f"{took_ms:.0f} ms"
+            beside = f", beside it {', '.join(others)}" if others else ""
+            progress(f"fabric: {kind} {link}: {said}{beside}")
+            flaps.until(lambda record: False, chance.uniform(*REST_S))
+    every = np.array([took for kind in KINDS for took in found[kind]])
+    if not len(every):
+        return {key: Missing(f"none of {trials} dead links was found") for key in KEYS} | figures
+    each = ", ".join(
+        f"{kind} p50 {np.median(found[kind]):.0f} most {max(found[kind]):.0f} of {len(found[kind])}"
+        for kind in KINDS
+        if found[kind]
+    )
+    beside = f"{len(missed)} missed" + (f" ({', '.join(missed[:3])})" if missed else "")
+    note = f"{each}; {beside}; at {load['probes']:,.0f} probes/s and {load['agents']:.2f} processors"
+    return {
+        "dead_link_detect_ms_p50": Figure(float(np.percentile(every, 50)), note=note),
+        "dead_link_detect_ms_p99": Figure(float(np.percentile(every, 99))),
+        "dead_link_detect_missed": Figure(len(missed) / trials, "1"),
+        "dead_link_detect_wrong": Figure(len(wrong) / trials, "1", "; ".join(wrong[:3])),
+        "agents_processors": Figure(load["agents"], "1", "all eight probers together, nothing lost"),
+        "agents_probes_per_second": Figure(
+            load["probes"], "1/s", f"requests of all eight NICs, {MOST_PPS:,} allowed"
+        ),
+    } | figures
+
+
+def _one(control: ControlClient, flaps: _Tail, line: str, cable: str) -> tuple[float | None, list[str]]:
+    """Break a link and heal it; return the ms until its cable was DOWN, None: not in time, and what else was
+    said to be DOWN meanwhile."""
+    others: list[str] = []
+    down: list[float] = []
+
+    def named(record: codec.Record) -> bool:
+        if record["state"] != "DOWN":
+            return False
+        if record["subject"] == cable:
+            return True
+        if cable not in record["candidates"]:
+            others.append(record["subject"])
+        return False
+
+    began_ms = control.ask("fault", line=line)["start_begin_ns"] / 1e6
+    at_ms = flaps.until(named, GIVE_UP_S)
+    if at_ms is not None:
+        down.append(at_ms - began_ms)
+        flaps.until(lambda record: named(record) and False, 0.3)  # what else is said while it stands
+    control.ask("clear")
+    if down:
+        flaps.until(lambda record: record["subject"] == cable and record["state"] != "DOWN", HEAL_S)
+    return (down[0] if down else None), others
+
+
+class _Tail:
+    """Reads a topic from its beginning, or from now on."""
+
+    def __init__(self, bootstrap: str, topic: Topic, new: bool = False) -> None:
+        self._topic = topic
+        self._consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": "bench-detect", "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+        })  # fmt: skip
+        partitions = self._consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
+        at = OFFSET_END if new else 0
+        self._consumer.assign([TopicPartition(topic.name, number, at) for number in partitions])
+
+    def until(self, wanted: Callable[[codec.Record], Any], seconds: float) -> float | None:
+        """Return the append time, ms, of the next record that is wanted; None: none came in this time."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            message = self._consumer.poll(min(left, 0.5))
+            value = None if message is None or message.error() is not None else message.value()
+            if message is not None and value is not None and wanted(codec.decode(value, self._topic.record)):
+                return float(message.timestamp()[1])
+        return None
+
+    def close(self) -> None:
+        """Let go of the consumer."""
+        self._consumer.close()
+
+
+def _wait_traced(paths: _Tail, nics: int) -> None:
+    """Return once the paths of every NIC to every other are known. Raises CannotRun after START_S."""
+    known: set[tuple[str, str]] = set()
+
+    def all_known(record: codec.Record) -> bool:
+        rows = [row for row in record["paths"] if row["leg"] == "REQUEST"]
+        if rows and all(row["complete"] for row in rows):
+            known.add((record["nic"], record["peer"]))
+        return len(known) == nics * (nics - 1)
+
+    if paths.until(all_known, START_S) is None:
+        raise CannotRun(f"paths: {len(known)} of {nics * (nics - 1)} traced after {START_S:g} s")
+
+
+def _calm(
+    control: ControlClient, bootstrap: str, data: Path, links: Sequence[str], flows: Sequence[Flow]
+) -> tuple[dict[str, float], dict[str, Value]]:
+    """Return what the agents do while nothing is broken: `agents`, processors, and `probes`, requests/s; and
+    how links and flows' ways are covered then."""
+    probers = [
+        psutil.Process(row["pid"])
+        for row in status.read(data)["children"]
+        if row["name"].startswith("prober")
+    ]
+
+    def used() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in probers)
+
+    batches: list[codec.Record] = []
+    tail, inventory = _Tail(bootstrap, PROBES, new=True), _Tail(bootstrap, INVENTORY)
+    ports: dict[str, int] = {}
+    try:
+        inventory.until(lambda record: ports.update({record["nic"]: record["probe_port"]}), 2.0)
+        tail.until(batches.append, 1.0)
+        before, start, begin_ns = used(), time.monotonic(), time.time_ns()
+        tail.until(batches.append, CALM_S)
+        end_ns = time.time_ns()
+        agents = (used() - before) / (time.monotonic() - start)
+        tail.until(batches.append, 1.0)  # what was under way
+    finally:
+        tail.close()
+        inventory.close()
+    times: Times = times_of(batches, begin_ns, end_ns)
+    lost = sum(element["lost"] for batch in batches for element in batch["samples"])
+
+    @cache
+    def route(source: str, destination: str, sport: int, dport: int) -> tuple[str, ...]:
+        return tuple(
+            control.ask("path", source=source, destination=destination, sport=sport, dport=dport, likely=True)
+        )
+
+    figures = figures_of(times, ports, links, flows, route, (begin_ns, end_ns))
+    sent = sum(map(len, times.values())) + lost
+    return {"agents": agents, "probes": sent / (end_ns - begin_ns) * 1e9}, figures

@@ -1,0 +1,111 @@
+"""A simulated fleet's evidence sent to a real log as it arises, and the health that workers make of it.
+
+In: a log's address and a `ProbedFleet`. Out: `LinkEvent` and `PathMaps` messages, and the `LinkHealth`
+records that come back. For benches and tests with real workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from fabrictime.bench.detect.link_evidence import ProbedFleet
+from schemas import codec
+from schemas.topics import LINK_HEALTH, LINKS, PATHS
+
+__all__ = ["LiveLinks"]
+
+SLICE_NS: Final = 5_000_000
+
+
+class LiveLinks:
+    """Feeds a log in real time; call `run` to let time pass."""
+
+    def __init__(self, bootstrap: str, probes: ProbedFleet) -> None:
+        self.probes = probes
+        self.records: list[tuple[int, int, codec.Record | None, str]] = []
+        """(append time, offset, record, key) of everything in fabric.link-health so far."""
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0, "log_level": 0}
+        )
+        self._consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "bench-links", "enable.auto.commit": False,
+             "fetch.wait.max.ms": 10, "log_level": 0}
+        )  # fmt: skip
+        numbers = self._consumer.list_topics(LINK_HEALTH.name, 10).topics[LINK_HEALTH.name].partitions
+        self._consumer.assign([TopicPartition(LINK_HEALTH.name, number, 0) for number in numbers])
+
+    def publish_paths(self) -> None:
+        """Publish the links of all paths, each end's own directions."""
+        probes, names = self.probes, self.probes.fleet.nic_ids
+        pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for src, dst, port in zip(
+            probes.src.tolist(), probes.dst.tolist(), probes.port.tolist(), strict=True
+        ):
+            nic, peer = names[src], names[dst]
+            for pair, leg, hops in (
+                ((nic, peer), "REQUEST", probes.book.forward(nic, peer, port)),
+                ((peer, nic), "ANSWER", probes.book.reverse(nic, peer, port)),
+            ):
+                pairs.setdefault(pair, []).append({
+                    "path": port, "leg": leg, "links": list(hops), "found": "TRACED", "complete": True,
+                    "since_ns": 0, "changes": 0, "contradiction": None,
+                })  # fmt: skip
+        for (nic, peer), paths in pairs.items():
+            record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": paths}
+            self._send(PATHS.name, f"{nic}>{peer}", PATHS.record, record)
+        self._producer.flush(20)
+
+    def _send(self, topic: str, key: str, name: str, record: Mapping[str, Any]) -> None:
+        self._producer.produce(topic, codec.encode(name, record), key)
+        self._producer.poll(0)
+
+    def send_event(self, event: Mapping[str, Any]) -> None:
+        """Send one `LinkEvent` of the fleet."""
+        self._send(LINKS.name, event["shard"], LINKS.record, event)
+
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        """Let `seconds` of the fleet's time pass, no faster than the clock on the wall and slower where the
+        machine is busy; return whether `until` came true (True where there is none)."""
+        begin_s, begin_ns = time.monotonic(), self.probes.now_ns
+        while self.probes.now_ns - begin_ns < seconds * 1e9:
+            behind_ns = begin_ns + int((time.monotonic() - begin_s) * 1e9) - self.probes.now_ns
+            if behind_ns < SLICE_NS:
+                time.sleep((SLICE_NS - behind_ns) / 1e9)
+                continue
+            for _, event in self.probes.run(SLICE_NS):
+                self.send_event(event)
+            self._read()
+            if until is not None and until():
+                return True
+        return until is None
+
+    def _read(self) -> None:
+        for message in self._consumer.consume(500, 0):
+            key, offset = message.key(), message.offset()
+            if message.error() is not None or key is None or offset is None:
+                continue
+            value = message.value()
+            record = None if value is None else codec.decode(value, LINK_HEALTH.record)
+            self.records.append((message.timestamp()[1] * 1_000_000, offset, record, key.decode()))
+
+    def last(self, subject: str) -> codec.Record | None:
+        """Return the newest record of a subject."""
+        return next((r for _, _, r, key in reversed(self.records) if key == subject), None)
+
+    def state(self, subject: str) -> str | None:
+        """Return a subject's state; None where nothing is known of it."""
+        found = self.last(subject)
+        return None if found is None else str(found["state"])
+
+    def said(self, state: str) -> set[str]:
+        """Return the subjects that were ever in a state."""
+        return {key for _, _, r, key in self.records if r is not None and r["state"] == state}
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._producer.flush(5)
+        self._consumer.close()

@@ -1,0 +1,157 @@
+"""Paths on a fabric of real packets: `fabrictime up` as users start it, and every path it names held to the
+truth.
+
+In: nothing. Out: the share of paths (each two hosts' NICs, each announced source port, requests and answers)
+whose links are named exactly as the fabric's own route lookup has them, at rest and after a spine was moved
+at one leaf, and how long that took. A sample of them is proven by a burst and the links' counters. And what
+`_see_ways.py` says of flows' own paths.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fabrictime.bench import Figure, Missing, Progress, Target, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.detect.flow_routes import TARGETS as WAY_TARGETS
+from fabrictime.bench.detect.flow_routes import measure_ways
+from fabrictime.commands.topology import Reader
+from fabrictime.testbed.control import ControlClient
+
+__all__ = ["TARGETS", "measure"]
+
+SETTINGS: Final = """
+[up]
+page = false
+workers = 0
+clock_pages = false
+[probes]
+rate_pps = 500
+[log]
+port = 0
+[history]
+port = 0
+[page]
+port = 0
+[fabric]
+hosts = {hosts}
+leaves = {leaves}
+spines = {spines}
+"""
+LIMIT_S: Final = 150.0
+PROVEN: Final = 12
+TARGETS: Final = {
+    "topology_links_found": Target("share", ">=", 1.0),
+    "topology_links_found_after_move": Target("share", ">=", 1.0),
+    "topology_found_after_s": Target("s"),
+    "topology_found_after_move_s": Target("s"),
+    **WAY_TARGETS,
+}
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure; about a minute, less where `quick`."""
+    settings = SETTINGS.format(hosts=4 if quick else 8, leaves=2 if quick else 4, spines=3 if quick else 4)
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder:
+        try:
+            with running_fabric(Path(folder), progress, settings) as (control, bootstrap):
+                reader = Reader(bootstrap)
+                try:
+                    socket = Path(folder) / "data" / "run" / "flows.sock"
+                    return _measure(control, bootstrap, socket, reader, progress)
+                finally:
+                    reader.close()
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in TARGETS}
+
+
+def _measure(
+    control: ControlClient, bootstrap: str, socket: Path, reader: Reader, progress: Progress
+) -> dict[str, Value]:
+    judge = _Judge(control, reader)
+    progress("paths: waiting for all to be named")
+    began_s = time.monotonic()
+    found = judge.until_right()
+    took_s = time.monotonic() - began_s
+    proven = f"{judge.proven()} of {PROVEN} proven by their packets"
+    note = f"{judge.asked} paths; {proven}"
+    figures: dict[str, Value] = {
+        "topology_links_found": Figure(found, note=note),
+        "topology_found_after_s": took_s,
+    }
+    figures |= measure_ways(control, bootstrap, socket, progress)
+    progress("paths: a spine is moved")
+    control.ask("move", spine="spine1", other="spine2", leaves=["leaf1"])
+    began_s = time.monotonic()
+    judge.truth.clear()
+    moved = 1 - judge.share()
+    found = judge.until_right()
+    took_s = time.monotonic() - began_s
+    note = f"{moved:.0%} of paths were others then; {judge.proven()} of {PROVEN} proven by their packets"
+    return figures | {
+        "topology_links_found_after_move": Figure(found, note=note),
+        "topology_found_after_move_s": took_s,
+    }
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Holds what is published to the truth."""
+
+    control: ControlClient
+    reader: Reader
+    truth: dict[tuple[str, str, int, int], tuple[str, ...]] = field(default_factory=dict)
+    asked: int = 0
+
+    def until_right(self) -> float:
+        """Wait until all is right; return the share at the end."""
+        deadline = time.monotonic() + LIMIT_S
+        while (share := self.share()) < 1 and time.monotonic() < deadline:
+            self.reader.follow(0.5)
+        return share
+
+    def share(self) -> float:
+        """Return the share of paths that are named as they are."""
+        while self.reader.follow(0.05):
+            pass
+        nics = self.reader.nics()
+        hosts = {nic["nic"]: nic["host"] for nic in self.control.ask("show")["nics"]}
+        if set(nics) != set(hosts):
+            return 0.0
+        right = total = 0
+        for nic, record in nics.items():
+            for peer, other in nics.items():
+                if hosts[nic] == hosts[peer]:
+                    continue
+                for port in record["path_ports"]:
+                    for said, true in (
+                        (self.reader.book.forward(nic, peer, port), (nic, peer, port, other["probe_port"])),
+                        (self.reader.book.reverse(nic, peer, port), (peer, nic, other["probe_port"], port)),
+                    ):
+                        total += 1
+                        right += said == self._true(*true)
+        self.asked = total
+        return right / total if total else 0.0
+
+    def _true(
+        self, source: str, destination: str, sport: int, dport: int, likely: bool = True
+    ) -> tuple[str, ...]:
+        key = (source, destination, sport, dport)
+        if not likely or key not in self.truth:
+            links: Any = self.control.ask(
+                "path", source=source, destination=destination, sport=sport, dport=dport, likely=likely
+            )
+            if not likely:
+                return tuple(links)
+            self.truth[key] = tuple(links)
+        return self.truth[key]
+
+    def proven(self) -> int:
+        """Return how many of a sample of paths real packets take as the route lookup says."""
+        keys = sorted(self.truth)
+        sample = keys[:: max(1, len(keys) // PROVEN)][:PROVEN]
+        return sum(self._true(*key, likely=False) == self.truth[key] for key in sample)

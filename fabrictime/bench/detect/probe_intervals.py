@@ -1,0 +1,163 @@
+"""How often probes cross each directed link, and each live flow's own way, held to the routes as they are.
+
+In: `fabric.probes` of a spell, where packets of each port pair truly go. Out: the times between two looks at
+each link and at each flow's way, probes a second in all. A way, as in `producers/probe/flow_targets.py`: all
+links of the flow's data, in order; a link is crossed by requests and by answers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabrictime.bench import Figure, Value
+from fabrictime.bench.clock.fabric import CannotRun
+from fabrictime.testbed.control import ControlClient
+from schemas import codec
+
+__all__ = ["Cover", "Flow", "cover_of", "figures_of", "live_flows", "times_of"]
+
+Links = tuple[str, ...]
+Route = Callable[[str, str, int, int], Links]
+"""(source NIC, destination NIC, source port, destination port) to the links that such packets take."""
+Times = Mapping[tuple[str, str, int], NDArray[np.int64]]
+"""(NIC, peer, source port) to when requests were sent, ns of the system clock."""
+
+ASKED_MS: Final = 5.0
+FLOW_BPS: Final = 500_000
+READY_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A live flow, by its port pair."""
+
+    nic: str
+    peer: str
+    port: int
+    peer_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Gaps between two looks, ns, in order of time; of a subject without two looks the whole spell."""
+
+    gaps_ns: Mapping[Any, NDArray[np.int64]]
+
+    def mean_ms(self) -> NDArray[np.float64]:
+        """Return the mean gap of each subject."""
+        return np.array([gaps.mean() / 1e6 for gaps in self.gaps_ns.values()])
+
+    def all_ms(self) -> NDArray[np.float64]:
+        """Return all gaps of all subjects."""
+        return np.concatenate(list(self.gaps_ns.values())) / 1e6
+
+    def long_share(self, ms: float = ASKED_MS) -> float:
+        """Return the share of the time that lies in gaps above `ms`."""
+        every = self.all_ms()
+        return float(every[every > ms].sum() / every.sum())
+
+
+def times_of(batches: Iterable[codec.Record], begin_ns: int, end_ns: int) -> dict[Any, NDArray[np.int64]]:
+    """Return when requests that were answered went out within a spell, of `ProbeBatch` records: (NIC, peer,
+    source port) to ns of the system clock."""
+    found: dict[tuple[str, str, int], list[NDArray[np.int64]]] = {}
+    for batch in batches:
+        ahead_ns = batch["clock_ns"] - batch["system_ns"]
+        for element in batch["samples"]:
+            at_ns = np.cumsum(np.array(element["sent"], np.int64)) - ahead_ns
+            found.setdefault((batch["nic"], element["peer"], element["path"]), []).append(at_ns)
+    times = {}
+    for key, parts in found.items():
+        at_ns = np.sort(np.concatenate(parts))
+        at_ns = at_ns[(at_ns >= begin_ns) & (at_ns < end_ns)]
+        if len(at_ns):
+            times[key] = at_ns
+    return times
+
+
+def cover_of(looks: Mapping[Any, Sequence[NDArray[np.int64]]], begin_ns: int, end_ns: int) -> Cover:
+    """Return the gaps of each subject, from its looks within a spell; the spell's own ends count as looks, so
+    that who is looked at but once has long gaps."""
+    gaps = {}
+    for subject, parts in looks.items():
+        at_ns = np.sort(np.concatenate([np.array([begin_ns, end_ns], np.int64), *parts]))
+        gaps[subject] = np.diff(at_ns)
+    return Cover(gaps)
+
+
+def figures_of(
+    times: Times,
+    ports: Mapping[str, int],
+    links: Iterable[str],
+    flows: Sequence[Flow],
+    route: Route,
+    spell: tuple[int, int],
+) -> dict[str, Value]:
+    """Return how links and flows' ways are covered. `ports`: NIC to the port that answers; `spell`: begin and
+    end, ns of the system clock."""
+    of_link: dict[str, list[NDArray[np.int64]]] = {link: [] for link in links}
+    of_flow: dict[Flow, list[NDArray[np.int64]]] = {flow: [] for flow in flows}
+    true = {flow: route(flow.nic, flow.peer, flow.port, flow.peer_port) for flow in flows}
+    for (nic, peer, port), at_ns in times.items():
+        there, back = route(nic, peer, port, ports[peer]), route(peer, nic, ports[peer], port)
+        for link in {*there, *back} & of_link.keys():
+            of_link[link].append(at_ns)
+        for flow in flows:
+            if (flow.nic, flow.peer) == (nic, peer) and true[flow] == there:
+                of_flow[flow].append(at_ns)
+    figures: dict[str, Value] = {}
+    for name, what, looks in (("link", "directed links", of_link), ("flow_route", "live flows", of_flow)):
+        if not looks:
+            continue
+        cover = cover_of(looks, *spell)
+        means, every = cover.mean_ms(), cover.all_ms()
+        note = (
+            f"the worst of {len(means)} {what}; all: {np.median(means):.1f} ms in the median, gaps p99"
+            f" {np.percentile(every, 99):.1f} most {every.max():.0f} ms,"
+            f" {cover.long_share():.0%} of the time in gaps above {ASKED_MS:g} ms"
+        )
+        figures[f"{name}_probed_every_ms"] = Figure(float(means.max()), "ms", note)
+        figures[f"{name}s_probed_in_time"] = Figure(float((means <= ASKED_MS).mean()), "1")
+    return figures
+
+
+@contextmanager
+def live_flows(
+    control: ControlClient, pairs: Sequence[tuple[str, str]], seconds: float
+) -> Iterator[list[Flow]]:
+    """Let a slow UDP flow run for each (NIC, peer); yield them once all run. Raises CannotRun."""
+    started: list[Flow] = []
+    ready, ended = threading.Semaphore(0), threading.Event()
+
+    def run(nic: str, peer: str) -> None:
+        results = control.stream(
+            "flow", seconds + 30, source=nic, destination=peer, rate_bps=FLOW_BPS, duration_s=seconds,
+            protocol="udp",
+        )  # fmt: skip
+        first = next(results)
+        started.append(Flow(nic, peer, first["sport"], first["dport"]))
+        ready.release()
+        ended.wait()
+        results.close()  # a generator: the flow ends with its client
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in pairs]
+    try:
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + READY_S
+        for _ in threads:
+            if not ready.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise CannotRun(f"flows: {len(started)} of {len(pairs)} run after {READY_S:g} s")
+        yield sorted(started, key=lambda flow: (flow.nic, flow.peer, flow.port))
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(5)

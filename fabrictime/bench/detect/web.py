@@ -1,0 +1,486 @@
+"""How soon the live page names each fault of the testbed, and whether rightly: `fabrictime up` as `make run`
+starts it, its page open in a browser, faults by name one after the other.
+
+In: nothing. Out: the time from the moment before a fault is made until the page has painted every row that it
+ought to show, the share of faults that were named so and nothing else with them, and a line a fault with what
+the page said. By hand: `fabrictime bench detect web [--quick]`.
+
+Some faults cannot be told within a second, since their evidence alone takes longer; they are measured, stand
+in the table with their reason, and are left out of the worst time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench.clock.fabric import CannotRun, running_fabric
+from fabrictime.bench.detect.web_reader import BrowserReader, FeedReader, Reader, Sight, browser_missing
+from fabrictime.runtime import status
+from fabrictime.runtime.supervisor import State
+from fabrictime.testbed.control import ControlClient
+from schemas.ids import cable_id
+
+__all__ = ["KEYS", "Case", "Seen", "link_cases", "measure", "scored", "table"]
+
+LINK_BPS: Final = 100_000_000
+"""Of every link: two flows fill it on two cores, which they do not with 1 Gbit/s. All else is the default."""
+SETTINGS: Final = f"""
+[log]
+port = 0
+[history]
+port = 0
+[page]
+port = 0
+[fabric]
+host_rate_bps = {LINK_BPS}
+fabric_rate_bps = {LINK_BPS}
+"""
+START_S: Final = 90.0
+WARM_S: Final = 12.0
+"""After the first delays, until paths are traced and agents know what to expect of them."""
+GIVE_UP_S: Final = 8.0
+STAND_S: Final = 1.2
+"""For so long a fault stands after it was named: what else is said of it counts too."""
+HEAL_S: Final = 20.0
+CALM_S: Final = 1.0
+PULL_S: Final = 0.05
+MOVED_S: Final = 60.0
+FLAPS: Final = 9
+"""More than `flaps_max`."""
+FLAP_S: Final = 0.35
+STANDS_BYTES: Final = 20_000
+STANDS_MS: Final = 60.0
+"""A queue stands in truth once it is as deep in all looks of so long."""
+TRAFFIC_S: Final = 8.0
+TRAFFIC_BPS: Final = 70_000_000
+"""Of each of two flows into one link: neither sender's own link is full."""
+KEYS: Final = ("web_names_fault_s_worst", "web_names_fault_right")
+
+SILENT: Final = "a starved host looks the same for a while: nic_silent_ms is 3 s"
+LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_detect_s_p95 has 2 s"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A fault by hand, and what the page ought to say of it.
+
+    `make` and `heal` do it and undo it. `wanted`: subject to kind, all of which must stand. `allowed`: what
+    else may be named. `slow`: why it cannot be told within a second. `from_end`: times count from the end
+    of `make` and `heal`, which take a while. `stays`: the page goes on telling of it, rightly.
+    """
+
+    what: str
+    make: Callable[[], object]
+    heal: Callable[[], object]
+    wanted: Mapping[str, str]
+    allowed: frozenset[str] = frozenset()
+    slow: str | None = None
+    from_end: bool = False
+    stays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the page said of a case. Times in s from its making and from its healing on, None: not in time."""
+
+    case: Case
+    named_s: float | None
+    cleared_s: float | None
+    wrong: tuple[str, ...]
+    said: str
+
+    @property
+    def right(self) -> bool:
+        """Whether all was named that ought to be, and nothing else."""
+        return self.named_s is not None and not self.wrong
+
+
+def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float) -> Seen:
+    """Return what the page said of a case, from all sights between its making and the calm after it."""
+    named_s = cleared_s = None
+    wrong: dict[str, None] = {}
+    said = ""
+    stands = False
+    ends = [*(at_ms for at_ms, _ in sights[1:]), math.inf][: len(sights)]
+    for (at_ms, rows), end_ms in zip(sights, ends, strict=True):
+        found = {row.subject: row for row in rows}
+        here = {subject for subject in case.wanted if subject in found}
+        right = all(subject in here and found[subject].kind == kind for subject, kind in case.wanted.items())
+        if named_s is None and right:
+            named_s = (at_ms - made_ms) / 1e3
+        stands = stands or (right and end_ms > made_ms)  # what is made to flap is DOWN at times until then
+        if not said and here:
+            said = found[min(here)].text
+        for row in rows:
+            known = row.subject in case.wanted or row.subject in case.allowed
+            other = stands and case.wanted.get(row.subject, row.kind) != row.kind
+            if other or not known:
+                wrong.setdefault(f"{row.subject} {row.kind}")
+        if at_ms <= healed_ms or here:
+            cleared_s = None
+        elif cleared_s is None:
+            cleared_s = (at_ms - healed_ms) / 1e3
+    if (
+        named_s is not None
+        and cleared_s is None
+        and not {row.subject for row in sights[-1].rows} & set(case.wanted)
+    ):
+        cleared_s = 0.0  # it had passed by itself, or was cleared, before it was undone
+    return Seen(case, named_s, cleared_s, tuple(wrong), said)
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Measure all; some five minutes, or one and a quarter where `quick` (a case of each kind)."""
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
+        folder = Path(name)
+        try:
+            with running_fabric(folder, progress, SETTINGS) as (control, bootstrap):
+                url = _page_of(folder / "data")
+                missing = browser_missing()
+                reader: Reader = FeedReader(bootstrap) if missing else BrowserReader(url)
+                try:
+                    _wait_drawn(reader, control)
+                    progress(f"page: {reader.how}" + (f", since {missing}" if missing else ""))
+                    seen = _all(reader, control, folder / "data", progress, quick)
+                    moved_s = None if quick else _moved_s(reader, control)
+                finally:
+                    reader.close()
+        except CannotRun as reason:
+            return {key: Missing(str(reason)) for key in KEYS}
+    for line in table(seen):
+        progress(line)
+    return _figures(seen, moved_s, reader.how, quick)
+
+
+def _figures(seen: Sequence[Seen], moved_s: float | None, how: str, quick: bool) -> dict[str, Value]:
+    soon = [each for each in seen if each.case.slow is None]
+    missed = [each.case.what for each in soon if each.named_s is None]
+    figures: dict[str, Value] = {}
+    if missed:
+        figures["web_names_fault_s_worst"] = Missing(f"not named: {', '.join(missed)}")
+    else:
+        worst = max(soon, key=lambda each: each.named_s or 0.0)
+        slow = [f"{each.case.what} {_s(each.named_s)}: {each.case.slow}" for each in seen if each.case.slow]
+        note = "; ".join([f"{worst.case.what}, of {len(soon)} faults, {how}", *slow])
+        figures["web_names_fault_s_worst"] = Figure(worst.named_s or 0.0, note=note)
+    wrong = [f"{each.case.what}: {', '.join(each.wrong) or 'not named'}" for each in seen if not each.right]
+    figures["web_names_fault_right"] = Figure(
+        sum(each.right for each in seen) / len(seen), note="; ".join(wrong) or f"{len(seen)} faults"
+    )
+    cleared = [each for each in seen if each.cleared_s is not None]
+    if cleared:
+        last = max(cleared, key=lambda each: each.cleared_s or 0.0)
+        figures["page_clears_fault_s_worst"] = Figure(last.cleared_s or 0.0, "s", last.case.what)
+    if not quick:
+        figures["page_draws_moved_spine_s"] = (
+            Missing(f"not drawn as it is {MOVED_S:g} s after the move")
+            if moved_s is None
+            else Figure(moved_s, "s", "from the move until it is drawn as it is")
+        )
+    return figures
+
+
+def table(seen: Sequence[Seen]) -> list[str]:
+    """Return a line a fault, for people."""
+    lines = [f"{'fault':<34} {'named':>8} {'cleared':>8}  what the page said"]
+    for each in seen:
+        said = each.said or "nothing"
+        beside = f"; WRONGLY {', '.join(each.wrong)}" if each.wrong else ""
+        slow = f" ({each.case.slow})" if each.case.slow else ""
+        named, cleared = _s(each.named_s), _s(each.cleared_s)
+        lines.append(f"{each.case.what:<34} {named:>8} {cleared:>8}  {said}{beside}{slow}")
+    return lines
+
+
+def _s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"
+
+
+# ----------------------------------------------------------------------------------------------- the faults
+
+
+def link_cases(
+    links: Sequence[str], nics: Sequence[Mapping[str, Any]], ask: Callable[..., object]
+) -> list[Case]:
+    """Return every kind of fault that the testbed knows, on each kind of thing that it takes; the first
+    `QUICK` are a case of each kind. `ask` is the testbed's control."""
+    ends = {link: tuple(end.partition(":")[0] for end in link.split(">")) for link in links}
+
+    def cable(a: str, b: str) -> str:
+        return next(cable_id(link) for link, pair in ends.items() if pair == (a, b))
+
+    def cables(node: str) -> dict[str, str]:
+        return {cable_id(link): "DOWN" for link, pair in ends.items() if node in pair}
+
+    def fault(line: str, wanted: Mapping[str, str], allowed: frozenset[str] = frozenset(),
+              slow: str | None = None) -> Case:  # fmt: skip
+        return Case(
+            line, lambda: ask("fault", line=line), lambda: ask("clear"), wanted, allowed, slow=slow
+        )  # fmt: skip
+
+    own = {
+        nic["host"]: cable_id(next(link for link in links if link.startswith(f"{nic['host']}:")))
+        for nic in nics
+    }
+    port = {nic["host"]: f"{nic['leaf']}:{nic['leaf_port']}" for nic in nics}
+    host = [nic["host"] for nic in nics]
+    rack = frozenset(nic["host"] for nic in nics if nic["leaf"] == "leaf1")
+    leaf1 = frozenset(cables("leaf1"))
+    at_leaf1 = {own[each]: "DOWN" for each in rack}
+    return [
+        fault("blackhole leaf1>spine2", {cable("leaf1", "spine2"): "DOWN"}),
+        fault("down spine3>leaf2", {cable("leaf2", "spine3"): "DOWN"}),
+        fault("grey 20% leaf3>spine1", {cable("leaf3", "spine1"): "GREY"}),
+        fault(f"down {host[2]}", {own[host[2]]: "DOWN"}),
+        fault("blackhole leaf2<>spine4", {cable("leaf2", "spine4"): "DOWN"}),
+        fault("blackhole spine1>leaf4", {cable("leaf4", "spine1"): "DOWN"}),
+        fault("down leaf3>spine2", {cable("leaf3", "spine2"): "DOWN"}),
+        fault(f"blackhole {host[4]}", {own[host[4]]: "DOWN"}),
+        fault(f"blackhole {host[5]}>leaf3", {own[host[5]]: "DOWN"}),
+        fault(f"blackhole leaf4>{host[6]}", {own[host[6]]: "DOWN"}),
+        fault(f"down {port[host[7]]}", {own[host[7]]: "DOWN"}),
+        fault("blackhole spine3", cables("spine3")),
+        fault("down leaf1", at_leaf1, leaf1 | rack),
+        fault("blackhole leaf1", at_leaf1, leaf1 | rack),
+        fault("grey 50% spine2>leaf1", {cable("leaf1", "spine2"): "GREY"}),
+        fault("grey 20% leaf4<>spine4", {cable("leaf4", "spine4"): "GREY"}),
+        fault(f"grey 20% {host[1]}>leaf1", {own[host[1]]: "GREY"}),
+        fault("grey 10% leaf2>spine1", {cable("leaf2", "spine1"): "GREY"}),
+        fault("grey 5% leaf1>spine4", {cable("leaf1", "spine4"): "GREY"}, slow=LOSES_LITTLE),
+        fault("down spine2", cables("spine2")),
+    ]  # fmt: skip
+
+
+QUICK: Final = 4
+"""Cases of `link_cases` that a quick run takes."""
+
+
+def _all(reader: Reader, control: ControlClient, data: Path, progress: Progress, quick: bool) -> list[Seen]:
+    shown = control.ask("show")
+    links, nics = shown["links"], shown["nics"]
+    cases = link_cases(links, nics, control.ask)
+    cases = cases[:QUICK] if quick else [*cases, _stopped_agent(data, nics[3])]
+    seen: list[Seen] = []
+
+    def run(case: Case) -> None:
+        seen.append(_one(reader, case))
+        progress(table(seen)[-1])
+
+    for case in cases:
+        run(case)
+    if not quick:
+        run(_flapping(links, control))
+    reader.open("contention")
+    for case in _traffic(links, control)[: 1 if quick else None]:
+        run(case)
+    return seen
+
+
+def _stopped_agent(data: Path, nic: Mapping[str, Any]) -> Case:
+    pid = next(row["pid"] for row in status.read(data)["children"] if row["name"] == f"prober {nic['nic']}")
+    agent = psutil.Process(pid)
+    wanted = {nic["host"]: "DOWN"}
+    allowed = frozenset({nic["nic"]})
+    return Case(f"SIGSTOP to {nic['nic']}'s agent", lambda: agent.send_signal(signal.SIGSTOP),
+                lambda: agent.send_signal(signal.SIGCONT), wanted, allowed, slow=SILENT)  # fmt: skip
+
+
+def _flapping(links: Sequence[str], control: ControlClient) -> Case:
+    """A link that went down more often than it may; timed from the moment at which it is whole again."""
+    link = next(link for link in links if link.startswith("leaf4:") and ">spine3:" in link)
+
+    def flap() -> None:
+        for number in range(FLAPS):
+            time.sleep(2 * FLAP_S if number else 0.0)
+            control.ask("fault", line=f"blackhole {link}")
+            time.sleep(FLAP_S)
+            control.ask("clear")
+
+    wanted = {cable_id(link): "FLAPPING"}
+    return Case(f"{FLAPS} flaps of leaf4>spine3", flap, lambda: None, wanted, from_end=True, stays=True)
+
+
+def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
+    """Two flows into one link that cannot carry both: one that they end in, and one within the fabric."""
+
+    def path(source: str, destination: str, sport: int, dport: int) -> list[str]:
+        found: list[str] = control.ask(
+            "path", source=source, destination=destination, sport=sport, dport=dport, protocol="tcp",
+            likely=True,
+        )  # fmt: skip
+        return found
+
+    def disjoint(pairs: Sequence[tuple[str, str]], wanted: str | None) -> list[dict[str, Any]]:
+        """Flows on paths that share no link within the fabric, or the one uplink `wanted`."""
+        used: set[str] = set()
+        flows = []
+        for number, (source, destination) in enumerate(pairs):
+            for sport in range(41_000 + 1000 * number, 42_000 + 1000 * number):
+                inner = path(source, destination, sport, 45_000 + number)[1:-1]
+                if (wanted in inner) if wanted else used.isdisjoint(inner):
+                    used.update(inner)
+                    flows.append({"source": source, "destination": destination, "sport": sport,
+                                  "dport": 45_000 + number})  # fmt: skip
+                    break
+        return flows
+
+    into = next(link for link in links if ">h8:" in link)
+    up = next(link for link in links if link.startswith("leaf1:") and ">spine1:" in link)
+    made = []
+    for what, kind, link, flows in (
+        ("incast of h1 and h5 at h8", "incast", into, disjoint([("h1", "h8"), ("h5", "h8")], None)),
+        ("h1>h5 and h2>h7 by leaf1>spine1", "collision in the fabric", up,
+         disjoint([("h1", "h5"), ("h2", "h7")], up)),
+    ):  # fmt: skip
+        load = _Load(control, flows, link)
+        made.append(Case(what, load.start, load.end, {link: kind}, from_end=True))
+    return made
+
+
+class _Load:
+    """TCP flows that run until they are ended, and the link at which their queue ought to stand."""
+
+    def __init__(self, control: ControlClient, flows: Sequence[Mapping[str, Any]], link: str) -> None:
+        self._control = control
+        self._link = link
+        self._flows = flows
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> float:
+        """Start them all; return the ms of CLOCK_REALTIME since when their queue stands in truth: on a busy
+        machine that is a while after they began."""
+        running = [threading.Event() for _ in self._flows]
+
+        def send(flow: Mapping[str, Any], runs: threading.Event) -> None:
+            with contextlib.suppress(Exception):  # the fabric may go before its flows end
+                for _ in self._control.stream(
+                    "flow", TRAFFIC_S + 30, protocol="tcp", rate_bps=TRAFFIC_BPS, duration_s=TRAFFIC_S, **flow
+                ):
+                    runs.set()
+
+        self._threads = [
+            threading.Thread(target=send, args=pair, daemon=True)
+            for pair in zip(self._flows, running, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+        for runs in running:
+            runs.wait(15)
+        since_ms: float | None = None
+        end_s = time.monotonic() + TRAFFIC_S
+        while time.monotonic() < end_s:
+            truth = self._control.ask("truth")
+            at_ms = truth["at_ns"] / 1e6
+            if truth["links"][self._link]["backlog_bytes"] < STANDS_BYTES:
+                since_ms = None
+            elif since_ms is None:
+                since_ms = at_ms
+            elif at_ms - since_ms >= STANDS_MS:
+                return since_ms
+            time.sleep(0.02)
+        return time.time_ns() / 1e6
+
+    def end(self) -> None:
+        """Wait for their end."""
+        for thread in self._threads:
+            thread.join(TRAFFIC_S + 10)
+
+
+# ------------------------------------------------------------------------------------------------- one fault
+
+
+def _one(reader: Reader, case: Case) -> Seen:
+    """Make a fault, look until it is named and a while longer, heal it, and look until all is calm."""
+    sights: list[Sight] = []
+
+    def look(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        end_s = time.monotonic() + seconds
+        while True:
+            sights.extend(reader.news())
+            if until() or time.monotonic() > end_s:
+                return
+            time.sleep(PULL_S)
+
+    def named() -> bool:
+        return scored(case, sights, 0.0, float("inf")).named_s is not None
+
+    reader.news()
+    made_ms = _timed(case.make, case.from_end)
+    sights = _since(reader.news(), made_ms)
+    look(GIVE_UP_S, named)
+    look(STAND_S)
+    healed_ms = _timed(case.heal, case.from_end)
+    if not case.stays:
+        look(CALM_S)
+        look(HEAL_S, lambda: not sights[-1].rows)
+    look(CALM_S)
+    return scored(case, sights, made_ms, healed_ms)
+
+
+def _timed(do: Callable[[], object], from_end: bool) -> float:
+    """Do it; return the ms of CLOCK_REALTIME at which it began, or ended, or since when it says it stood."""
+    began_ms = time.time_ns() / 1e6
+    told = do()
+    if isinstance(told, float):
+        return told
+    return time.time_ns() / 1e6 if from_end else began_ms
+
+
+def _since(sights: Sequence[Sight], at_ms: float) -> list[Sight]:
+    """Return what was seen from a moment on, and what stood then."""
+    before = [each for each in sights if each.at_ms < at_ms]
+    stood = Sight(at_ms, before[-1].rows if before else ())
+    return [stood, *(each for each in sights if each.at_ms >= at_ms)]
+
+
+def _moved_s(reader: Reader, control: ControlClient) -> float | None:
+    """Exchange two spines at a leaf; return the s until the page draws the cables as they are now."""
+    reader.open("fabric")
+    _wait_drawn(reader, control)
+    before = {cable_id(link) for link in control.ask("show")["links"]}
+    began_s = time.monotonic()
+    control.ask("move", spine="spine1", other="spine2", leaves=["leaf2"])
+    after = {cable_id(link) for link in control.ask("show")["links"]}
+    while time.monotonic() - began_s < MOVED_S:
+        drawn = reader.cables()
+        if after <= drawn and not drawn & (before - after):
+            return time.monotonic() - began_s
+        time.sleep(0.1)
+    return None
+
+
+def _page_of(data: Path) -> str:
+    """Return the page's address once it answers. Raises CannotRun."""
+    end_s = time.monotonic() + START_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(ValueError, KeyError):
+            found = status.read(data)
+            states = {row["name"]: row["state"] for row in found["children"]}
+            if states.get("page") == State.READY.value:
+                return str(found["addresses"]["page"])
+        time.sleep(0.2)
+    raise CannotRun(f"page: not ready after {START_S:g} s")
+
+
+def _wait_drawn(reader: Reader, control: ControlClient) -> None:
+    """Wait until the page draws every cable of the fabric, and some more. Raises CannotRun."""
+    reader.open("fabric")
+    wanted = {cable_id(link) for link in control.ask("show")["links"]}
+    end_s = time.monotonic() + START_S
+    while not wanted <= (drawn := reader.cables()):
+        if time.monotonic() > end_s:
+            raise CannotRun(f"page: {len(drawn & wanted)} of {len(wanted)} cables drawn after {START_S:g} s")
+        time.sleep(0.2)
+    time.sleep(WARM_S)

@@ -1,0 +1,225 @@
+"""The probe bench inside its own namespaces: two hosts, two leaves, two spines; our engine and irtt in turn.
+
+In: {"quick": bool} as argument. Out: lines of JSON: {"progress": text}, at last {"figures": {…}}. A program
+of its own, since namespaces are entered before any thread starts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from typing import IO, Any, cast
+
+from fabrictime.testbed import userns
+from fabrictime.testbed.fabric import Fabric, FabricNic
+from fabrictime.testbed.settings import FabricSettings
+
+IRTT_PORT = 2112
+IRTT_INTERVALS = {"": "1ms", "_at_its_fastest": "5us"}
+"""The first is a prober's default rate, as near as irtt's timer comes to it; the other is for context."""
+OFFERED_PPS = (62_000, 70_000, 80_000, 90_000)
+
+
+class Worker:
+    """A worker process on one NIC."""
+
+    def __init__(self, nic: FabricNic, paths: int, rate_pps: float) -> None:
+        self.nic = nic
+        given = {
+            "nic": nic.nic,
+            "netns": nic.netns,
+            "address": nic.address,
+            "paths": paths,
+            "rate_pps": rate_pps,
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fabrictime.bench.probe.worker", json.dumps(given)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read(self) -> dict[str, Any]:
+        """Return the worker's next answer. Raises RuntimeError where it died."""
+        line = cast(IO[str], self.process.stdout).readline()
+        if not line:
+            raise RuntimeError(f"probe worker of {self.nic.nic}: ended with {self.process.wait()}")
+        return cast(dict[str, Any], json.loads(line))
+
+    def ask(self, peer: FabricNic, seconds: float) -> dict[str, Any]:
+        """Probe `peer` for so long."""
+        command = {"ask": [peer.nic, peer.address, 9319], "seconds": seconds}
+        cast(IO[str], self.process.stdin).write(json.dumps(command) + "\n")
+        cast(IO[str], self.process.stdin).flush()
+        return self.read()
+
+    def close(self) -> None:
+        """End the process."""
+        cast(IO[str], self.process.stdin).close()
+        self.process.wait(10)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a living process: the clock id of clock_getcpuclockid(3)."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def measure(
+    asker: FabricNic, answerer: FabricNic, paths: int, rate_pps: float, seconds: float
+) -> dict[str, Any]:
+    """Probe from one host to the other; return the asker's figures with the answerer's processor time."""
+    far, near = Worker(answerer, paths, 1.0), Worker(asker, paths, rate_pps)
+    try:
+        far.read()
+        near.read()
+        before = cpu_s(far.process.pid)
+        found = near.ask(answerer, seconds)
+        return found | {"far_cpu_s": cpu_s(far.process.pid) - before}
+    finally:
+        near.close()
+        far.close()
+
+
+def fastest(asker: FabricNic, answerer: FabricNic, quick: bool) -> dict[str, float]:
+    """Return the highest rate at which nothing was lost: the median of several runs at each offered rate."""
+    best = {"probes_per_second_one_thread": 0.0, "offered_pps": 0.0}
+    for offered in OFFERED_PPS[:1] if quick else OFFERED_PPS:
+        runs = []
+        for _ in range(1 if quick else 3):
+            found = measure(asker, answerer, 4, offered, 0.5 if quick else 1.5)
+            whole = found["lost"] == found["incomplete"] == found["missing"] == 0
+            runs.append((found["samples"] / found["took_s"] if whole else 0.0, found))
+        rate = statistics.median(rate for rate, _ in runs)
+        last = runs[-1][1]
+        lost = [run["lost"] for _, run in runs]
+        cost_us = (last["cpu_s"] + last["far_cpu_s"]) / max(last["samples"], 1) * 1e6
+        say(f"offered {offered:,}/s: {rate:,.0f}/s without loss (lost {lost}, {cost_us:.1f} us a probe)")
+        if rate > best["probes_per_second_one_thread"]:
+            best = {
+                "probes_per_second_one_thread": rate,
+                "offered_pps": float(offered),
+                "one_way_p50_ns": last["forward_ns"][1],
+                "one_way_p99_ns": last["forward_ns"][2],
+                "pairs_kept_share": 2 * last["pairs"] / max(last["samples"], 1),
+            }
+    return best
+
+
+def irtt_once(
+    asker: FabricNic, answerer: FabricNic, server: int, interval: str, seconds: float
+) -> tuple[float, float]:
+    """Run irtt's client once: the rate that it comes to, 1/s, and both sides' processor time a probe, us.
+
+    What the client costs without sending anything (its start) is taken off.
+    """
+    idle = irtt_client(asker, answerer, "-n")[1]
+    before = cpu_s(server)
+    text, cost = irtt_client(asker, answerer, "-i", interval, "-d", f"{seconds:g}s", "-q")
+    far = cpu_s(server) - before
+    found = re.search(r"packets sent/received: (\d+)/(\d+)", text)
+    if found is None:
+        raise RuntimeError(f"irtt: no count of packets in what it printed: {text[-200:]!r}")
+    sent = float(found[1])
+    return sent / seconds, (cost - idle + far) / sent * 1e6
+
+
+def irtt_client(asker: FabricNic, answerer: FabricNic, *options: str) -> tuple[str, float]:
+    """Run irtt's client to its end; return what it printed and its processor time, s."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        ["irtt", "client", *options, f"{answerer.address}:{IRTT_PORT}"],
+        preexec_fn=lambda: userns.setns(asker.netns),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise RuntimeError(
+            f"irtt client ended with {done.returncode}: {(done.stderr or done.stdout)[-200:]!r}"
+        )
+    return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def against_irtt(asker: FabricNic, answerer: FabricNic, quick: bool) -> dict[str, float | str]:
+    """Return processor time a probe of ours and of irtt's, in turn, at the rate that irtt comes to."""
+    if shutil.which("irtt") is None:
+        return {"missing": "irtt is not installed (Debian: apt-get install irtt)"}
+    seconds = 0.5 if quick else 3.0
+    server = subprocess.Popen(
+        ["irtt", "server", "-b", f"{answerer.address}:{IRTT_PORT}", "-i", "0", "-d", "0", "-l", "0"],
+        preexec_fn=lambda: userns.setns(answerer.netns),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    figures: dict[str, float | str] = {}
+    try:
+        wait_for_server(asker, answerer)
+        for name, interval in IRTT_INTERVALS.items():
+            theirs, ours, rates = [], [], []
+            for turn in range(1 if quick else 5):
+                rate, cost = irtt_once(asker, answerer, server.pid, interval, seconds)
+                found = measure(asker, answerer, 4, rate, seconds)
+                own = (found["cpu_s"] + found["far_cpu_s"]) / max(found["samples"], 1) * 1e6
+                theirs.append(cost)
+                ours.append(own)
+                rates.append(rate)
+                say(f"irtt, turn {turn + 1}: {cost:.1f} us a probe at {rate:,.0f}/s, ours {own:.1f} us")
+            ratio = statistics.median(own / their for own, their in zip(ours, theirs, strict=True))
+            figures |= {
+                f"cpu_per_probe_vs_irtt{name}": ratio,
+                f"cpu_per_probe_us{name}": statistics.median(ours),
+                f"irtt_cpu_per_probe_us{name}": statistics.median(theirs),
+                f"irtt_rate_pps{name}": statistics.median(rates),
+            }
+    finally:
+        server.terminate()
+        server.wait(10)
+    return figures
+
+
+def wait_for_server(asker: FabricNic, answerer: FabricNic) -> None:
+    """Return once irtt's server answers. Raises RuntimeError after 10 s."""
+    end = time.monotonic() + 10
+    while True:
+        try:
+            irtt_client(asker, answerer, "-n")
+            return
+        except RuntimeError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def say(text: str) -> None:
+    """Report progress."""
+    print(json.dumps({"progress": text}), flush=True)
+
+
+def main() -> int:
+    """Run both parts; 3 where namespaces are not to be had."""
+    quick = bool(json.loads(sys.argv[1])["quick"])
+    try:
+        userns.enter()
+    except userns.NamespacesDenied as denied:
+        print(json.dumps({"missing": str(denied)}), flush=True)
+        return 0
+    settings = FabricSettings(hosts=2, leaves=2, spines=2, host_rate_bps=0, fabric_rate_bps=0)
+    with Fabric(settings) as fabric:
+        asker, answerer = fabric.nics()
+        say("leaf-spine-leaf fabric stands: 2 hosts, 2 leaves, 2 spines, no rate limits")
+        versus = against_irtt(asker, answerer, quick)
+        speed = fastest(asker, answerer, quick)
+    print(json.dumps({"figures": speed, "versus": versus}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+// A table whose rows arrive through put(), so that a new row costs its own cells only. NiceGUI's own table is
+// rendered again with every change of the page.
+// put({rows}), each [key, cells]; a cell is a text or a list of parts [classes, text, title].
+// Emits `ready`, and `pick` with the key of a clicked row (or Enter).
+function fill(td, cell) {
+  if (typeof cell === "string") { td.textContent = cell; return; }
+  td.replaceChildren(...cell.map(([classes, text, title]) => {
+    const part = document.createElement("div");
+    part.className = classes;
+    part.textContent = text;
+    if (title) part.title = title;
+    return part;
+  }));
+}
+
+export default {
+  template: `<div class="ft-rows" hidden><table><thead v-if="head"><tr><th v-for="c in columns" :style="{textAlign: c[1]}">{{ c[0] }}</th></tr></thead><tbody></tbody></table></div>`,
+  props: { columns: Array, head: Boolean, picks: Boolean },
+  emits: ["ready", "pick"],
+  mounted() {
+    this.known = new Map();
+    this.$emit("ready");
+  },
+  methods: {
+    put({ rows }) {
+      const body = this.$el.querySelector("tbody"), keys = new Set(rows.map((row) => row[0]));
+      for (const [key, row] of this.known) if (!keys.has(key)) { row.tr.remove(); this.known.delete(key); }
+      let at = body.firstChild;
+      for (const [key, cells] of rows) {
+        let row = this.known.get(key);
+        if (!row) this.known.set(key, (row = this.made(key)));
+        cells.forEach((cell, i) => {
+          const content = typeof cell === "string" ? cell : JSON.stringify(cell);
+          if (row.shown[i] !== content) { row.shown[i] = content; fill(row.tr.cells[i], cell); }
+        });
+        if (row.tr === at) at = at.nextSibling;
+        else body.insertBefore(row.tr, at);
+      }
+      this.$el.hidden = !rows.length;
+    },
+    made(key) {
+      const tr = document.createElement("tr");
+      for (const [, align] of this.columns) tr.insertCell().style.textAlign = align;
+      if (this.picks) {
+        tr.tabIndex = 0;
+        tr.addEventListener("click", () => this.$emit("pick", key));
+        tr.addEventListener("keydown", (e) => { if (e.key === "Enter") this.$emit("pick", key); });
+      }
+      return { tr, shown: [] };
+    },
+  },
+};

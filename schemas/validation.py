@@ -1,0 +1,69 @@
+"""Plausibility checks for decoded records, relative to their log append time.
+
+A `ClockOffsets` window far in the future would end its shard, because every later window would count as late.
+An epoch far in the future would make every later owner of the policy stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from schemas import codec
+
+__all__ = ["EPOCH_AHEAD_MS", "MAX_NS", "check_epoch", "validate_offsets"]
+
+MAX_NS: Final = 2**62
+"""Largest time of any record, as in the decoder of samples."""
+MAX_PPB: Final = 1e9
+MAX_BOUND_NS: Final = 1e18
+AHEAD_WINDOWS: Final = 1
+"""Windows by which a record may be ahead of the log's clock. A solver that catches up may be any number
+behind."""
+EPOCH_AHEAD_MS: Final = 86_400_000
+"""ms by which an epoch may be ahead of the log's clock. It begins as ms since the Unix epoch on that clock,
+and each new owner adds at least one."""
+
+
+def check_epoch(record: Mapping[str, Any], append_ms: int) -> None:
+    """Refuse a `Decision` or `Fallbacks` from an epoch that no owner of the policy can have had.
+
+    `append_ms`: log append time, 0 or less if not known. Raises BadRecord.
+    """
+    if append_ms > 0 and record["epoch"] > append_ms + EPOCH_AHEAD_MS:
+        raise codec.BadRecord(
+            "OUT_OF_RANGE", f"epoch {record['epoch']}, expected at most {append_ms + EPOCH_AHEAD_MS}"
+        )
+
+
+def validate_offsets(record: codec.Record, append_ns: int, window_ns: int) -> tuple[codec.Record, int]:
+    """Return the record without impossible clocks, and the number of those clocks. Raises BadRecord."""
+    window, part, parts = record["window"], record["part"], record["parts"]
+    latest = append_ns // window_ns + AHEAD_WINDOWS
+    _expect(0 <= window <= latest, "window", window, f"0 to {latest}")
+    _expect(0 <= part < parts, "part", part, f"0 to {parts - 1}, of {parts} parts")
+    offset_ns = record["log_offset_ns"]
+    _expect(abs(offset_ns) <= MAX_NS, "log_offset_ns", offset_ns, f"at most {MAX_NS} either way")
+    start_ns = window * window_ns + offset_ns
+    _expect(
+        record["window_start_ns"] == start_ns, "window_start_ns", record["window_start_ns"], f"{start_ns}"
+    )
+    end_ns = start_ns + window_ns
+    _expect(record["window_end_ns"] == end_ns, "window_end_ns", record["window_end_ns"], f"{end_ns}")
+    clocks = [clock for clock in record["clocks"] if _is_plausible(clock)]
+    left_out = len(record["clocks"]) - len(clocks)
+    return ({**record, "clocks": clocks} if left_out else record), left_out
+
+
+def _expect(right: bool, field: str, value: int, expected: str) -> None:
+    if not right:
+        raise codec.BadRecord("OUT_OF_RANGE", f"ClockOffsets.{field}: {value}, expected {expected}")
+
+
+def _is_plausible(clock: Mapping[str, Any]) -> bool:
+    return bool(
+        abs(clock["at_ns"]) <= MAX_NS
+        and abs(clock["offset_ns"]) <= MAX_NS
+        and abs(clock["drift_ppb"]) <= MAX_PPB
+        and 0 <= clock["bound_ns"] <= MAX_BOUND_NS
+    )

@@ -1,0 +1,165 @@
+"""Places the connected parts of a mesh in fabric time.
+
+`Timescale` sets a part's gauge: it continues the timeline of the part's known clocks, slewed towards the
+reference, or starts a new timeline at the reference. The reference is the median of the hosts' system clocks,
+or one chosen clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from streams.clock.filter import ClockTrack
+from streams.clock.gauge import FlushesByHost, Slew, SlewParameters, hosts_gauge_ns, median, robust_mean
+from streams.clock.mesh import Mesh, log_ppb, plain_ppb
+from streams.clock.window import Part, WindowInput, flushes_by_host
+
+__all__ = ["ENSEMBLE", "Timescale", "TimescaleParameters"]
+
+Record = dict[str, Any]
+Tracks = dict[str, ClockTrack]
+
+ENSEMBLE: Final = "ensemble"
+
+
+class TimescaleParameters(SlewParameters, Protocol):
+    """The reference and the limits of slewing."""
+
+    @property
+    def reference(self) -> str:
+        """`ENSEMBLE`, or the name of a clock."""
+
+
+class Timescale:
+    """The gauge of fabric time over windows."""
+
+    def __init__(self, parameters: TimescaleParameters) -> None:
+        self._parameters = parameters
+        self._last_flush: dict[str, tuple[int, int, int]] = {}
+        """NIC to (run, clock_ns, system_ns) of its last flush."""
+        self._slew: dict[str, Slew] = {}
+        self.slewed_ppb: dict[str, float] = {}
+        """Domain of the previous window to the change of fabric time's rate in this one."""
+
+    def keep_flushes(self, taken: WindowInput) -> None:
+        """Keep the flushes of a window, for the hosts' rates in the next one."""
+        for nic in taken.nics:
+            self._last_flush[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
+
+    def set_gauge(self, tracks: Tracks, taken: WindowInput, mesh: Mesh, part: Part) -> None:
+        """Set the part's gauge: the values to add to theta and rate for fabric time."""
+        hosts = flushes_by_host(taken, part.members)
+        reference = self._reference_node(part)
+        if part.continuing:
+            self._continue_gauge(tracks, mesh, part, hosts, reference)
+            return
+        if reference is not None:
+            part.gauge_ns = -float(mesh.theta_ns[reference])
+            part.gauge_rate = -float(mesh.rate_log_ppb[reference])
+            part.trusted = any(tracks[name].provisional for name in part.names if name in tracks)
+        else:
+            part.gauge_rate, part.trusted = self._hosts_rate(mesh, hosts)
+            part.gauge_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate)
+        self._slew.pop(part.domain, None)
+        if part.trusted:
+            self._join_provisional(tracks, taken, mesh, part)
+
+    def _continue_gauge(
+        self, known: Tracks, mesh: Mesh, part: Part, hosts: FlushesByHost, reference: int | None
+    ) -> None:
+        """Continue the timeline of the part's known clocks, slewed towards the reference."""
+        continuing = sorted(part.continuing)
+        tracks = [known[part.names[i]] for i in continuing]
+        nodes = part.members[continuing]
+        ahead = np.array([t.offset_ns for t in tracks]) - mesh.theta_ns[nodes]
+        weight = 1.0 / (np.array([t.p_offset for t in tracks]) + mesh.sigma_ns[nodes] ** 2)
+        rate = log_ppb([t.drift_ppb for t in tracks]) - mesh.rate_log_ppb[nodes]
+        rate_weight = 1.0 / (np.array([t.p_drift for t in tracks]) + mesh.rate_sigma_ppb[nodes] ** 2)
+        part.gauge_ns, part.gauge_rate = robust_mean(ahead, weight), robust_mean(rate, rate_weight)
+        slew = self._slew.pop(part.leading, None) or Slew()
+        self._slew[part.domain] = slew
+        error_ns = None
+        if reference is not None:
+            error_ns = -(float(mesh.theta_ns[reference]) + part.gauge_ns)
+        elif self._parameters.reference == ENSEMBLE and hosts:
+            error_ns = hosts_gauge_ns(mesh, hosts, part.gauge_rate) - part.gauge_ns
+        part.slew_change_ppb = slew.step(error_ns, part.window_s, self._parameters)
+        part.gauge_rate += part.slew_change_ppb
+        self.slewed_ppb[part.leading] = part.slew_change_ppb
+
+    def _join_provisional(self, tracks: Tracks, taken: WindowInput, mesh: Mesh, part: Part) -> None:
+        """Move the provisional tracks of the previous window, which had no gauge, to this window's gauge.
+
+        Their offsets relative to each other are kept.
+        """
+        found = [
+            (tracks[name], node)
+            for name, node in zip(part.names, part.members.tolist(), strict=True)
+            if name in tracks and tracks[name].provisional and node not in taken.jumped
+        ]
+        if not found:
+            return
+        nodes = [node for _, node in found]
+        variance = np.array([t.p_offset for t, _ in found]) + mesh.sigma_ns[nodes] ** 2
+        rate_variance = np.array([t.p_drift for t, _ in found]) + mesh.rate_sigma_ppb[nodes] ** 2
+        rates = plain_ppb(mesh.rate_log_ppb[nodes] + part.gauge_rate)
+        rate_shift = robust_mean(rates - np.array([t.drift_ppb for t, _ in found]), 1 / rate_variance)
+        ahead = mesh.theta_ns[nodes] + part.gauge_ns - np.array([t.offset_ns for t, _ in found])
+        shift = robust_mean(ahead, 1 / variance)
+        for track, _ in found:
+            track.drift_ppb += rate_shift
+            track.offset_ns += shift
+
+    def follow_reference(self, tracks: Tracks, part: Part, hosts: FlushesByHost) -> None:
+        """Set the rate of a new part's time by its reference.
+
+        The clocks' relative rates come from two windows by now, which is steadier than one window's.
+        """
+        ahead = []
+        if self._reference_node(part) is not None:
+            ahead, hosts = [-tracks[self._parameters.reference].drift_ppb], {}
+        for flushes in hosts.values():
+            rates = [
+                rate - tracks[part.names[int(np.searchsorted(part.members, node))]].drift_ppb
+                for node, nic in flushes
+                if (rate := self._host_rate(nic)) is not None
+            ]
+            if rates:
+                ahead.append(float(np.median(rates)))
+        if ahead:
+            rate_shift = float(np.median(ahead))
+            for name in part.names:
+                tracks[name].drift_ppb += rate_shift
+
+    def _host_rate(self, nic: Record) -> float | None:
+        """Return the rate of the host's system clock against the NIC's since the last flush, ppb.
+
+        None without a last flush.
+        """
+        last = self._last_flush.get(nic["nic"])
+        if last is None or last[0] != nic["run"] or nic["clock_ns"] <= last[1]:
+            return None
+        system = (nic["system_ns"] - last[2]) - (nic["clock_ns"] - last[1])
+        return float(system / (nic["clock_ns"] - last[1]) * 1e9)
+
+    def _reference_node(self, part: Part) -> int | None:
+        """Return the node of the chosen reference clock if it is in this part."""
+        if self._parameters.reference in part.names:
+            return int(part.members[part.names.index(self._parameters.reference)])
+        return None
+
+    def _hosts_rate(self, mesh: Mesh, hosts: FlushesByHost) -> tuple[float, bool]:
+        """Return the gauge's rate by the hosts' system clocks, and whether two flushes were there to show
+        it."""
+        medians = []
+        for flushes in hosts.values():
+            rates = []
+            for node, nic in flushes:
+                rate = self._host_rate(nic)
+                if rate is not None:
+                    rates.append(float(log_ppb(rate) - mesh.rate_log_ppb[node]))
+            if rates:
+                medians.append(median(rates))
+        return (float(np.median(medians)), True) if medians else (0.0, False)

@@ -1,0 +1,100 @@
+"""One window's input by clock, and the connected parts of its mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.clock.pairs import Bools, Int64s, Pairs
+
+__all__ = ["Part", "WindowInput", "flushes_by_host", "gather", "guess_readings", "usable_pairs"]
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class WindowInput:
+    """A window's input by clock."""
+
+    names: list[str]
+    nics: list[Record]
+    node_of_nic: dict[str, int]
+    jumped: set[int]
+    """Nodes of clocks that reported a jump."""
+    flush: dict[int, Record] = field(default_factory=dict)
+    """Node to the last flush of its NICs."""
+    nics_of_node: dict[int, list[Record]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Part:
+    """One connected part of a window's mesh, while it is placed in fabric time."""
+
+    names: list[str]
+    members: NDArray[np.intp]
+    middle_ns: int
+    window_s: float
+    domain: str
+    leading: str
+    """The domain whose timeline continues."""
+    continuing: set[int]
+    """Positions in `names` of the clocks that carry the timeline on."""
+    gauge_ns: float = 0.0
+    gauge_rate: float = 0.0
+    """Logarithmic, as `Mesh.rate_log_ppb`."""
+    slew_change_ppb: float = 0.0
+    trusted: bool = True
+    """Fabric time's own rate is known."""
+
+
+def gather(fits: Sequence[Mapping[str, Any]], clock_of: Mapping[str, str]) -> WindowInput:
+    """Sort a window's fits by clock."""
+    nics: dict[str, Record] = {nic["nic"]: dict(nic) for record in fits for nic in record["nics"]}
+    announced = {name: nic["clock"] for name, nic in nics.items()}
+    ends = {pair[end] for record in fits for pair in record["pairs"] for end in ("prober", "peer")}
+    members = set(nics) | ends
+    clock = {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in members}
+    names = sorted(set(clock.values()))
+    index = {name: i for i, name in enumerate(names)}
+    node_of_nic = {nic: index[clock[nic]] for nic in members}
+    taken = WindowInput(names, [nics[name] for name in sorted(nics)], node_of_nic, set())
+    for nic in taken.nics:
+        node = node_of_nic[nic["nic"]]
+        taken.nics_of_node.setdefault(node, []).append(nic)
+        if nic["clock_jump_ns"]:
+            taken.jumped.add(node)
+        if node not in taken.flush or nic["append_ns"] > taken.flush[node]["append_ns"]:
+            taken.flush[node] = nic
+    return taken
+
+
+def guess_readings(taken: WindowInput, middle_log_ns: int) -> tuple[Int64s, Bools]:
+    """Guess each clock's reading at the window's middle from its last flush and that flush's append time."""
+    readings = np.zeros(len(taken.names), np.int64)
+    known = np.zeros(len(taken.names), np.bool_)
+    for node, flush in taken.flush.items():
+        readings[node] = flush["clock_ns"] + middle_log_ns - flush["append_ns"]
+        known[node] = True
+    return readings, known
+
+
+def usable_pairs(pairs: Pairs, taken: WindowInput) -> Pairs:
+    """Return the pairs without those of clocks that jumped in the window."""
+    if not taken.jumped:
+        return pairs
+    bad = np.fromiter(taken.jumped, np.int32)
+    return pairs.where(~(np.isin(pairs.prober, bad) | np.isin(pairs.peer, bad)))
+
+
+def flushes_by_host(taken: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, Record]]]:
+    """Return host to the (node, last flush) of its NICs in this part whose clock did not jump."""
+    hosts: dict[str, list[tuple[int, Record]]] = {}
+    for node in members.tolist():
+        if node not in taken.jumped:
+            for nic in taken.nics_of_node.get(node, ()):
+                hosts.setdefault(nic["nic"].partition("/")[0], []).append((node, nic))
+    return hosts

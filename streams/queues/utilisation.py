@@ -1,0 +1,58 @@
+"""Estimates the utilisation of links from the probes that met no queue."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from native.core.columns import Float64s, Int64s
+
+__all__ = ["busy_shares"]
+
+ITERATIONS: Final = 40
+FIRST_SHARE: Final = 0.2
+"""Share from which the iteration starts without an earlier result."""
+
+
+def busy_shares(
+    hop_start: Int64s,
+    hop_link: NDArray[np.int32],
+    singles: Int64s,
+    idle: Int64s,
+    links: int,
+    begin: Float64s | None = None,
+    iterations: int = ITERATIONS,
+) -> tuple[Float64s, Float64s]:
+    """Return ([links] share of the time that each link is busy, [links] its standard error).
+
+    Route i has links `hop_link[hop_start[i]:hop_start[i + 1]]`; `idle` of its `singles` probes met no queue. Links without a probe get 0 and an infinite error. `begin`: [links] shares to start from.
+    """
+    # Probes with exponential gaps see time averages (Wolff, 1982): one finds link l busy with probability
+    # rho_l, so all of a route idle with P_i = prod(1 - rho_l), if links are independent. The link that
+    # delayed a probe is hidden: expectation maximisation (Dempster, Laird, Rubin, 1977). Of the n_i - k_i
+    # delayed probes of route i, rho_l / (1 - P_i) each met l busy, so
+    #
+    #   rho_l <- sum_i (n_i - k_i) rho_l / (1 - P_i) / sum_i n_i
+    #
+    # whose fixed point is the likelihood's maximum. The error is that of a route's P, var P = P (1 - P) / n,
+    # carried to rho_l by dP / d rho = - P / (1 - rho), with the other links taken as known.
+    route = np.repeat(np.arange(len(singles)), np.diff(hop_start))
+    n = singles.astype(np.float64)
+    delayed = n - idle
+    seen = np.bincount(hop_link, weights=n[route], minlength=links)
+    share = np.full(links, FIRST_SHARE) if begin is None else np.clip(begin, 0.01, 0.98)
+    some = np.maximum(seen, 1e-9)
+    for _ in range(iterations):
+        free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
+        blame = delayed / np.maximum(1 - free, 1e-9)
+        share = np.minimum(
+            share * np.bincount(hop_link, weights=blame[route], minlength=links) / some, 0.9999
+        )
+    free = np.exp(np.bincount(route, weights=np.log1p(-share)[hop_link], minlength=len(n)))
+    weight = n * free / np.maximum(1 - free, 1 / np.maximum(n, 1))
+    known = np.bincount(hop_link, weights=weight[route], minlength=links)
+    with np.errstate(divide="ignore"):
+        sigma = np.where(known > 0, (1 - share) / np.sqrt(known), np.inf)
+    return np.where(seen > 0, share, 0.0), sigma

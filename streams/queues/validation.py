@@ -1,0 +1,91 @@
+"""Validates decoded `PathQueueing` records before queue inference."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from schemas.codec import BadRecord
+from schemas.topics import MAX_ELEMENTS
+from streams.delays.queueing import SUB_SLOTS
+
+__all__ = ["validate_queueing"]
+
+Record = dict[str, Any]
+
+NS_PER_S: Final = 1_000_000_000
+MAX_DELAY_NS: Final = 100 * NS_PER_S
+MAX_AWAY_NS: Final = 60 * NS_PER_S
+"""Largest difference of a record's times from the present."""
+MIN_SLOT_NS: Final = 1_000
+ROW_COLUMNS: Final = (
+    "peer",
+    "path",
+    "direction",
+    "floor_ns",
+    "noise_ns",
+    "singles",
+    "idle",
+    "lost",
+    "cells",
+)
+CELL_COLUMNS: Final = ("count", "min_ns", "mean_ns")
+
+
+def validate_queueing(record: Record, now_ns: int) -> Record:
+    """Return a record with consistent columns and times near `now_ns` (fabric time).
+
+    Raises BadRecord for any other.
+    """
+    rows, cells = len(record["nic"]), len(record["slot"])
+    _check_lengths(record, rows, cells)
+    if rows:
+        _check_rows(record)
+    if cells:
+        _check_cells(record)
+    if not MIN_SLOT_NS <= record["slot_ns"] <= NS_PER_S // SUB_SLOTS:
+        raise _bad("slot_ns", record["slot_ns"], "1 us to 250 ms")
+    for name in ("start_ns", "complete_ns"):
+        if record[name] and abs(record[name] - now_ns) > MAX_AWAY_NS:
+            raise _bad(name, record[name], f"within 60 s of {now_ns}")
+    return record
+
+
+def _check_lengths(record: Record, rows: int, cells: int) -> None:
+    for names, length in ((ROW_COLUMNS, rows), (CELL_COLUMNS, cells)):
+        for name in names:
+            if len(record[name]) != length:
+                raise _bad(name, f"{len(record[name])} elements", length)
+    if len(record["at_ns"]) not in (0, cells):
+        raise _bad("at_ns", f"{len(record['at_ns'])} elements", f"{cells}, or none")
+    if rows > MAX_ELEMENTS:
+        raise _bad("nic", f"{rows} rows", f"at most {MAX_ELEMENTS}")
+    total = int(np.sum(record["cells"]))
+    if total != cells:
+        raise _bad("cells", f"{total} together", cells)
+
+
+def _check_rows(record: Record) -> None:
+    for name in ("nic", "peer"):
+        if np.max(record[name]) >= len(record["nics"]):
+            raise _bad(name, np.max(record[name]), f"below {len(record['nics'])}")
+    low, high = np.min(record["direction"]), np.max(record["direction"])
+    if not (low >= 1 and high <= 3):
+        raise _bad("direction", f"{low} to {high}", "1 to 3")
+
+
+def _check_cells(record: Record) -> None:
+    if np.min(record["count"]) < 1:
+        raise _bad("count", np.min(record["count"]), "at least 1")
+    largest = np.max(np.abs(record["mean_ns"]))
+    if largest > MAX_DELAY_NS:
+        raise _bad("mean_ns", largest, "at most 100 s")
+    if int(np.max(record["slot"])) * record["slot_ns"] > MAX_AWAY_NS:
+        raise _bad("slot", np.max(record["slot"]), "within 60 s of start_ns")
+    if len(record["at_ns"]) and np.max(record["at_ns"]) >= record["slot_ns"]:
+        raise _bad("at_ns", np.max(record["at_ns"]), f"below slot_ns {record['slot_ns']}")
+
+
+def _bad(field: str, found: object, expected: object) -> BadRecord:
+    return BadRecord("OUT_OF_RANGE", f"PathQueueing.{field}: {found}, expected {expected}")

@@ -1,0 +1,40 @@
+"""The clock bench runs and prints every figure that it promises."""
+
+from __future__ import annotations
+
+import math
+
+from fabrictime.bench import clock, judge
+
+
+def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
+    """Parts with a module of their own are measured by their own tests."""
+    monkeypatch.setattr(clock, "MODULES", {})
+    elsewhere = {
+        "solve_100k_nics_1m_edges_s", "solve_memory_mb", "now_ns_per_call_c", "now_ns_per_call_python",
+        "fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_over_idle",
+    }  # fmt: skip
+    lines = []
+    figures = judge(clock.TARGETS, clock.run(lines.append, quick=True))
+    assert set(clock.TARGETS) <= set(figures)
+    assert len(lines) >= 7
+    for key, figure in figures.items():
+        if key in elsewhere or (figure["value"] is None and "scikit-learn" in figure["reason"]):
+            continue
+        assert figure["value"] is not None, (key, figure)
+        assert math.isfinite(figure["value"]), key
+        assert figure["value"] >= 0, key
+
+
+def test_a_part_that_is_not_there_is_missing_with_its_reason():
+    found = clock._part("nowhere", ("some_figure",), print, False)
+    assert "nowhere" in found["some_figure"].reason
+
+
+def test_one_scenario_by_hand(capsys):
+    assert clock.by_hand([]) == 0
+    assert "load80_500pps_asymmetry10" in capsys.readouterr().out
+    assert clock.by_hand(["idle", "--windows", "5", "--nics", "12", "--each"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("  5 idle fabrictime: p50 ")
+    assert len(said) == 1 + 5 + 1

@@ -1,0 +1,147 @@
+"""`links`, `alerts` and `config get|set|diff` on a real log: what people and scripts see and change."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from fabrictime.commands.cli import app
+from fabrictime.commands.live_config import LiveRecords, changed, parse_rule, with_rule
+from schemas import codec
+from schemas.topics import ALERTS, LINK_HEALTH
+
+ROOT = Path(__file__).resolve().parents[3]
+S = 1_000_000_000
+NOW = 1_760_000_000 * S
+
+
+def health(subject, state, seq=1, **more):
+    return {
+        "subject": subject, "kind": "LINK", "shard": "fabric", "seq": seq, "state": state, "before": "UP",
+        "links": [subject.replace("<>", ">")], "since_ns": NOW, "evaluated_ns": NOW + seq, "flaps_hour": 1,
+        "flaps_total": 1, "detected_by": "PROBES", "text": f"{subject} is {state}", **more,
+    }  # fmt: skip
+
+
+def alert(subject, state, update=0, severity="CRITICAL"):
+    return {
+        "alert_id": f"LINK_DOWN:{subject}:{NOW}", "subject": subject, "kind": "LINK_DOWN", "state": state,
+        "severity": severity, "shard": "fabric", "update": update, "raised_ns": NOW, "updated_ns": NOW,
+        "cleared_ns": NOW if state == "CLEARED" else None, "text": f"alert on {subject}",
+    }  # fmt: skip
+
+
+def produce(log, topic, records):
+    producer = Producer({"bootstrap.servers": log, "partitioner": "murmur2_random", "log_level": 0})
+    for record in records:
+        producer.produce(topic.name, codec.encode(topic.record, record), record["subject"])
+    assert producer.flush(10) == 0
+
+
+def fabrictime(log, *arguments):
+    return CliRunner().invoke(app, [*arguments, "--log", log])
+
+
+def test_links_shows_the_newest_of_what_is_not_up_and_check_is_an_exit_code(log):
+    assert fabrictime(log, "links", "nothing-here", "--check").exit_code == 0
+    produce(log, LINK_HEALTH, [
+        health("leaf1:swp3<>spine1:swp1", "DOWN"), health("leaf1:swp3<>spine1:swp1", "UP", 2),
+        health("leaf2:swp3<>spine1:swp2", "DOWN"),
+        health("leaf3:swp3<>spine1:swp3", "GREY", loss_rate=0.05, loss_rate_low=0.04, loss_rate_high=0.06),
+    ])  # fmt: skip
+    done = fabrictime(log, "links", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(r["subject"], r["state"]) for r in rows] == [
+        ("leaf2:swp3<>spine1:swp2", "DOWN"),
+        ("leaf3:swp3<>spine1:swp3", "GREY"),
+    ]
+    text = fabrictime(log, "links", "--all").stdout
+    assert "1 DOWN, 1 GREY, 1 UP" in text
+    assert "5.0% (4.0% to 6.0%)" in text
+    checked = fabrictime(log, "links", "leaf2", "--check")
+    assert (checked.exit_code, checked.stderr) == (1, "fabrictime: leaf2:swp3<>spine1:swp2 is DOWN\n")
+    assert fabrictime(log, "links", "leaf1", "--check").exit_code == 0
+
+
+def test_alerts_shows_those_that_stand_by_severity_though_one_subject_has_several(log):
+    older = {**alert("spine9", "RAISED"), "alert_id": "CONTENTION:spine9:5", "kind": "CONTENTION",
+             "severity": "WARNING"}  # fmt: skip
+    produce(log, ALERTS, [
+        older, alert("spine9", "RAISED"), alert("spine8", "RAISED"), alert("spine8", "CLEARED", 1),
+    ])  # fmt: skip
+    rows = json.loads(fabrictime(log, "alerts", "--json").stdout)["rows"]
+    assert [(r["kind"], r["subject"]) for r in rows] == [("LINK_DOWN", "spine9"), ("CONTENTION", "spine9")]
+    assert "1 CRITICAL, 1 WARNING, 1 CLEARED" in fabrictime(log, "alerts", "--all").stdout
+    assert fabrictime(log, "alerts", "--check").exit_code == 1
+
+
+def test_watch_prints_each_change_as_it_comes(log):
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fabrictime", "links", "leaf7", "--watch", "--log", log],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        subject = "leaf7:swp3<>spine1:swp7"
+        produce(log, LINK_HEALTH, [health(subject, "DOWN")])
+        assert child.stdout is not None
+        assert f"DOWN {subject} is DOWN" in child.stdout.readline()
+        produce(log, LINK_HEALTH, [health("leaf6:swp1<>spine1:swp6", "DOWN"), health(subject, "UP", 2)])
+        assert f"UP {subject} is UP" in child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) == 0
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_config_is_set_live_checked_first_and_compared(log):
+    assert fabrictime(log, "config", "diff").exit_code == 0
+    done = fabrictime(log, "config", "set", "flaps_max=3", "up_delay_ms=50", "mode=OBSERVE")
+    assert (done.exit_code, done.stdout) == (0, "*: version 1 is in force\n"), done.stderr
+    for wrong, word in (("flaps_max=0", "1 to 4096"), ("flaps=1", "no such threshold"), ("x", "NAME=VALUE"),
+                        ("flaps_max=many", "a number"), ("mode=FAST", "OBSERVE")):  # fmt: skip
+        refused = fabrictime(log, "config", "set", wrong)
+        assert refused.exit_code == 2
+        assert word in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    assert fabrictime(log, "config", "set", "flaps_max=5", "--host", "h1").exit_code == 0
+    assert fabrictime(log, "config", "rule", "r3r7", "rack:r3>rack:r7", "--p99-us", "20").exit_code == 0
+    diff = fabrictime(log, "config", "diff", "--host", "h1")
+    assert diff.exit_code == 1
+    assert diff.stdout.splitlines() == [
+        "flaps_max: 5, default 8, set by h1",
+        "up_delay_ms: 50, default 200, set by *",
+    ]
+    got = json.loads(fabrictime(log, "config", "get", "flaps_max", "--json").stdout)
+    assert [(t["value"], t["set_by"]) for t in got["thresholds"]] == [(3.0, "*")]
+    assert [(r["name"], r["p99_us"], r["for_s"]) for r in got["latency_rules"]] == [("r3r7", 20.0, 10.0)]
+    assert got["records"]["*"]["version"] == 2
+    assert fabrictime(log, "config", "set", "--unset", "flaps_max").exit_code == 0
+    assert {t["name"] for t in LiveRecords(log).records["*"]["thresholds"]} == {"up_delay_ms"}
+    assert "set by" in fabrictime(log, "config", "get").stdout
+
+
+def test_what_changes_nothing_or_makes_no_sense_is_refused():
+    record = changed(None, "*", ["flaps_max=3"])
+    with pytest.raises(ValueError, match="nothing would change"):
+        changed(record, "*", ["flaps_max=3"])
+    with pytest.raises(ValueError, match="nothing to take back"):
+        changed(record, "*", [], ["up_delay_ms"])
+    with pytest.raises(ValueError, match="expected FROM>TO"):
+        parse_rule("r", "rack:r1", 5, 1)
+    with pytest.raises(ValueError, match="nothing to take back"):
+        with_rule(record, "*", "r", None)
+    kept = with_rule(record, "*", "r", parse_rule("r", "*>rail:1", 5, 1))
+    assert kept["thresholds"] == record["thresholds"]
+    assert (kept["version"], len(kept["latency_rules"])) == (2, 1)
+    limited = {**kept, "max_actions_per_s": 7, "protected_jobs": ["llm"]}
+    further = changed(limited, "*", ["mode=ACT"])
+    assert (further["max_actions_per_s"], further["protected_jobs"]) == (7, ["llm"]), (
+        "a change keeps the rest"
+    )

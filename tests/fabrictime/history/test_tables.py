@@ -1,0 +1,111 @@
+"""The history tables: quantiles of merged histograms are right, and agree with native.core's buckets."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from schemas import codec, tables
+
+
+def test_each_table_keeps_the_fields_of_its_record():
+    def names(schema):
+        return {f["name"] for f in schema["fields"]}
+
+    def items(record, name):
+        schema = codec.raw_schema(record)
+        return next(f for f in schema["fields"] if f["name"] == name)["type"]["items"]
+
+    delays = set(tables.TABLES[tables.DELAYS].column_names)
+    assert names(items("PathDelays", "paths")) | {"nic", "shard", "window", "state"} <= delays
+    clocks = set(tables.TABLES[tables.CLOCKS].column_names)
+    assert names(items("ClockOffsets", "clocks")) <= clocks
+    assert names(items("ClockOffsets", "suspects")) <= set(tables.TABLES[tables.SUSPECTS].column_names)
+    hulls = {f"{way}_{what}_ns" for way in tables.DIRECTIONS for what in ("after", "delay")}
+    assert names(items("ClockFits", "pairs")) - hulls <= set(tables.TABLES[tables.PAIR_FITS].column_names)
+    assert names(items("ClockFits", "nics")) <= set(tables.TABLES[tables.NIC_WINDOWS].column_names)
+    assert names(codec.raw_schema("Nic")) <= set(tables.TABLES[tables.NICS].column_names)
+    assert names(codec.raw_schema("Reject")) <= set(tables.TABLES[tables.REJECTS].column_names)
+
+
+def test_retention_below_a_day_is_refused():
+    with pytest.raises(ValueError, match="delays_days: 0"):
+        tables.create_all(tables.Retention(delays_days=0))
+
+
+def test_retention_reaches_tables_that_exist(client):
+    for statement in tables.set_retention(tables.Retention(delays_days=5, clocks_days=9)):
+        client.command(statement)
+    ddl = client.command("SELECT create_table_query FROM system.tables WHERE name = 'delays'")
+    assert "toIntervalDay(5)" in ddl
+    for statement in tables.set_retention(tables.Retention()):
+        client.command(statement)
+
+
+def test_sql_buckets_are_those_of_native_core(client):
+    core = pytest.importorskip("native.core", reason="native.core is not built")
+    rng = random.Random(7)
+    values = [0.0, 0.5, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, -5.0]
+    values += [float(2**e + d) for e in range(40) for d in (-1, 0, 1)]
+    values += [math.nextafter(2.0**e, 0) for e in range(1, 40)]
+    values += [10 ** rng.uniform(0, 12) for _ in range(500)]
+    got = client.query(
+        f"SELECT {tables.bucket_sql('v')} AS b, {tables.bucket_edge_sql('b')} AS low, "
+        f"{tables.bucket_edge_sql('b + 1')} AS high FROM (SELECT arrayJoin({{v:Array(Float64)}}) AS v)",
+        parameters={"v": values},
+    ).result_rows
+    assert [row[0] for row in got] == [core.bucket_of(v) for v in values]
+    for bucket, low, high in got:
+        assert (low, high) == core.bucket_edges_ns(bucket)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, 0.99, 1.0])
+def test_quantile_of_merged_histograms_is_within_a_bucket_of_the_samples(client, level):
+    samples = np.random.default_rng(3).lognormal(9.5, 0.6, 20_000)
+    source = (
+        f"SELECT number % 50 AS row, [{tables.bucket_sql('v')}] AS forward_bucket, "
+        "[toUInt32(1)] AS forward_bucket_count "
+        "FROM (SELECT arrayJoin(arrayEnumerate({v:Array(Float64)})) AS number, "
+        "{v:Array(Float64)}[number] AS v)"
+    )
+    got = client.query(
+        f"SELECT {tables.quantile_sql(level, 'm')} FROM (SELECT {tables.merged_sql('forward')} AS m "
+        f"FROM ({source}))",
+        parameters={"v": samples.tolist()},
+        settings={"max_query_size": 10_000_000, "http_max_field_value_size": 10_000_000},
+        transport_settings={},
+    ).result_rows[0][0]
+    assert got == pytest.approx(np.quantile(samples, level), rel=0.26)
+
+
+def test_quantile_of_nothing_is_null_and_a_bad_level_is_refused(client):
+    empty = "SELECT sumMap([toUInt16(1)], [toUInt32(1)]) AS m FROM numbers(0)"
+    assert client.query(f"SELECT {tables.quantile_sql(0.5, 'm')} FROM ({empty})").result_rows == [(None,)]
+    with pytest.raises(ValueError, match="quantile level 99"):
+        tables.quantile_sql(99, "m")
+    with pytest.raises(ValueError, match="sideways"):
+        tables.merged_sql("sideways")
+
+
+def test_an_older_table_gets_the_new_columns_and_keeps_its_rows(client):
+    new = (
+        "drift_sigma_ppb",
+        "event",
+        "event_ns",
+        "knot_at_ns",
+        "knot_offset_ns",
+        "knot_bound_ns",
+        "reference",
+    )
+    client.command("DROP TABLE fabrictime.suspects")
+    for column in new:
+        client.command(f"ALTER TABLE fabrictime.clocks DROP COLUMN {column}")
+    client.command(
+        "INSERT INTO fabrictime.clocks (clock, window, window_start, offset_ns) VALUES ('a', 1, now(), 5)"
+    )
+    for statement in tables.create_all():
+        client.command(statement)
+    rows = client.query(f"SELECT clock, offset_ns, {', '.join(new)} FROM fabrictime.clocks").result_rows
+    assert rows == [("a", 5.0, 0.0, "NONE", 0.0, 0, 0.0, 0.0, "ensemble")]
+    assert client.query("SELECT count() FROM fabrictime.suspects").result_rows == [(0,)]

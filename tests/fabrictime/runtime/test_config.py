@@ -1,0 +1,119 @@
+"""The one TOML file: what is wrong is said in one line that names file, key and what it takes."""
+
+from pathlib import Path
+
+import pytest
+
+from fabrictime.runtime.config import SHARED_DOC, ConfigError, load
+from fabrictime.runtime.example_config import example
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def errors(tmp_path, text):
+    path = tmp_path / "ft.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load(path).check()
+    return [line.removeprefix(f"{path}: ") for line in str(raised.value).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[log]\nport = 99999", "log.port = 99999: expected a whole number from 0 to 65535"),
+        ("[log]\nprot = 1", "log.prot: unknown key, did you mean 'port'?"),
+        ("[lgo]\nport = 1", "[lgo]: unknown table, did you mean 'log'?"),
+        ("[probes]\npublish = 'cooked'", "probes.publish = 'cooked': expected \"raw\" or \"reduced\""),
+        ("[up]\nworkers = 'two'", "up.workers = 'two': expected a whole number from 0 to 64"),
+        ("[up]\nworkers = nan", "up.workers = nan: expected a whole number from 0 to 64"),
+        ("[probes]\nrate_pps = inf", "probes.rate_pps = inf: expected a number from 0.1 to 1000000"),
+        ("[log]\nhost = '10.0.0.1'", "log.host = '10.0.0.1': '10.0.0.1': expected a loopback address"),
+        ("[up]\nlog_url = 'http://a'", "up.log_url = 'http://a': expected text like "),
+        ("up = 3", "up = 3: expected a table, [up]"),
+        ("[streams.solve]\nholdover_s = -1", "streams.solve.holdover_s = -1: expected a number from 0 to"),
+        ("[streams.solve]\nholdovr_s = 1", "streams.solve.holdovr_s: unknown key, did you mean 'holdover_s'"),
+        ("[streams.history.retention]\nclocks_days = 0", "streams.history.retention.clocks_days = 0: exp"),
+        ("port = ", "not a TOML file: Invalid value (at end of document)"),
+    ],
+)  # fmt: skip
+def test_wrong_value_is_one_line(tmp_path, text, line):
+    found = errors(tmp_path, text)
+    assert len(found) == 1
+    assert found[0].startswith(line)
+
+
+def test_every_wrong_key_of_every_room_gets_its_line(tmp_path):
+    found = errors(tmp_path, "[log]\nport = -1\nhost = 'x'\n[page]\nrefresh_ms = 1\n")
+    assert sorted(line.split(" ")[0] for line in found) == ["log.host", "log.port", "page.refresh_ms"]
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.toml: No such file"):
+        load(tmp_path / "none.toml")
+
+
+def test_rooms_share_what_the_file_says_once(tmp_path):
+    path = tmp_path / "ft.toml"
+    path.write_text(
+        "[up]\ndata_directory = '/d'\n[log]\nport = 1234\n[history]\nport = 2345\n"
+        "[streams]\nwindow_ms = 500\n[streams.history.retention]\ndelays_days = 9\n"
+        "[probes]\nretention_hours = 3\n"
+    )
+    config = load(path)
+    assert config.probes.bootstrap == config.streams.bootstrap == "127.0.0.1:1234"
+    assert config.streams.history.url == str(config.page.history_url).rstrip("/") == "http://127.0.0.1:2345"
+    assert config.streams.history.retention.delays_days == 9
+    assert config.streams.history.password_file == config.history.write_token_file
+    assert config.page.history_token_file == config.history.read_token_file
+    assert config.probes.window_ms == 500
+    assert config.log.retention_hours == {"probes.retention_hours": 3}
+    assert config.log.directory == Path("/d/log")
+
+
+def test_services_of_others_take_the_place_of_ours():
+    config = load(None, {"up": {
+        "log_url": "kafka://k1:9092,k2:9092", "history_url": "http://ch:8123/", "history_user": "ft",
+        "history_password_file": "/secret",
+    }})  # fmt: skip
+    assert config.streams.bootstrap == "k1:9092,k2:9092"
+    assert (config.streams.history.url, config.streams.history.user) == ("http://ch:8123", "ft")
+    assert config.page.history_token_file == Path("/secret")
+
+
+def test_what_children_are_handed_reads_back_the_same(tmp_path):
+    config = load(None, {"up": {"data_directory": str(tmp_path)}, "streams": {"window_ms": 250}})
+    path = tmp_path / "settings.json"
+    path.write_text(config.dump())
+    again = load(path)
+    for room in ("up", "log", "history", "probes", "streams", "page", "fabric", "schema_registry"):
+        assert getattr(again, room) == getattr(config, room)
+
+
+def test_example_file_is_current():
+    text = (ROOT / "docs" / "fabrictime.toml").read_text()
+    assert text == example(), "run fabrictime config example > docs/fabrictime.toml"
+
+
+def test_example_file_says_what_is_in_force(tmp_path):
+    """With every commented default taken at its word, the settings are those of no file at all."""
+    lines = [
+        line.removeprefix("#")
+        if line.startswith("#") and not line.startswith("# ") and not line.endswith(" =")
+        else line
+        for line in example().splitlines()
+    ]
+    path = tmp_path / "ft.toml"
+    path.write_text("\n".join(lines))
+    given = load(path)
+    given.check()
+    for room in ("log", "history", "probes", "streams", "page", "fabric"):
+        assert getattr(given, room) == getattr(load(None), room)
+
+
+def test_words_for_shared_keys_name_keys_that_are_there():
+    tables = example()
+    for full in SHARED_DOC:
+        table, _, key = full.rpartition(".")
+        assert f"[{table}]" in tables
+        assert f"\n#{key} =" in tables

@@ -1,0 +1,233 @@
+"""How services that share a machine give way to each other."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fabrictime.runtime.scheduling_priority import REAL_TIME
+from fabrictime.runtime.service import SERVICES
+from fabrictime.testbed.userns import namespaces_allowed
+
+ROOT = Path(__file__).resolve().parents[3]
+CODE = """
+import os, sys
+from fabrictime.runtime.scheduling_priority import give_way
+if len(sys.argv) > 2:
+    os.setresuid(65534, 65534, 65534)
+give_way(sys.argv[1])
+print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+def niceness(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+def test_what_is_merely_looked_at_gives_way():
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    if mine > 0:
+        pytest.skip(f"this process itself gives way, by {mine}")
+    assert niceness("sim") == 10
+    assert niceness("history") == 2
+    assert niceness("nobody knows it") == 0
+
+
+def test_without_the_right_to_go_before_others_a_service_stands_as_it_is():
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    if mine != 0:
+        pytest.skip(f"this process is not as it is usually: niceness {mine}")
+    if os.geteuid() != 0:
+        assert niceness("links") in (0, -10)
+        return
+    assert niceness("links", "drop") == 0
+
+
+FABRIC = """
+import os, subprocess, sys
+from fabrictime.runtime.scheduling_priority import keep_precedence
+from fabrictime.testbed.userns import enter
+keep_precedence()
+enter()
+child = (
+    "from fabrictime.runtime import scheduling_priority as s; s.give_way('{}'); import os; "
+    "print(os.getpriority(0, 0))"
+)
+for name in sys.argv[1:]:
+    subprocess.run([sys.executable, "-c", child.format(name)], check=True)
+"""
+UNPRIVILEGED = """
+import os, sys
+from fabrictime.runtime.scheduling_priority import give_way, keep_precedence
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+keep_precedence()
+for name in sys.argv[1:]:  # from the one that goes first to the one that goes last
+    give_way(name)
+    print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
+NAMES = ("links", "worker", "policy", "history", "sim")
+
+
+def niceness_of_each(code):
+    if (mine := os.getpriority(os.PRIO_PROCESS, 0)) != 0:
+        pytest.skip(f"this process is not as it is usually: niceness {mine}")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *NAMES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return dict(zip(NAMES, map(int, done.stdout.split()), strict=True))
+
+
+def test_within_the_fabrics_namespaces_services_go_first_as_outside():
+    """A capability counts for nothing there: without care all who ought to go first would stand at 0."""
+    denied = namespaces_allowed()
+    if denied is not None:
+        pytest.skip(denied)
+    if niceness("links") == 0:
+        pytest.skip("this process may not go before others")
+    assert niceness_of_each(FABRIC) == {"links": -15, "worker": -15, "policy": -10, "history": 2, "sim": 10}
+
+
+def test_who_may_not_go_first_keeps_the_order_by_going_behind():
+    assert niceness_of_each(UNPRIVILEGED) == {"links": 0, "worker": 0, "policy": 2, "history": 7, "sim": 10}
+
+
+CLASSES = """
+import os, subprocess, sys
+from fabrictime.runtime.scheduling_priority import keep_precedence
+from fabrictime.testbed.userns import enter
+keep_precedence()
+if sys.argv[1] == "enter":
+    enter()
+child = (
+    "import os; from fabrictime.runtime import scheduling_priority as s; s.give_way('{}'); "
+    "print(os.sched_getscheduler(0))"
+)
+for name in sys.argv[2:]:
+    subprocess.run([sys.executable, "-c", child.format(name)], check=True)
+"""
+AS_USUAL = """
+import os
+from fabrictime.runtime.scheduling_priority import give_way
+give_way("links")
+print(os.sched_getscheduler(0))
+"""
+RUN_ON = """
+import os, sys, time
+from fabrictime.runtime import scheduling_priority
+precedence.RUN_ON_S = (1, 10)
+precedence.keep_precedence()
+precedence.give_way("links")
+for_s, waits = float(sys.argv[1]), len(sys.argv) > 2
+begin, end, pause = os.sched_getscheduler(0), time.monotonic() + for_s, time.monotonic()
+while time.monotonic() < end and os.sched_getscheduler(0) == begin:
+    if waits and time.monotonic() > pause + 0.2:
+        time.sleep(0.001)
+        pause = time.monotonic()
+print(begin, os.sched_getscheduler(0))
+"""
+
+
+def classes(code, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return list(map(int, done.stdout.split()))
+
+
+def may_be_real_time():
+    """Skip where this process may not have the real-time class, or has it already."""
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        pytest.skip(f"this process is not as it is usually: scheduling class {os.sched_getscheduler(0)}")
+    if classes(CLASSES, "stay", "links") != [os.SCHED_RR]:
+        pytest.skip("this process may not enter the real-time class")
+
+
+def test_what_decides_from_a_lost_probe_to_a_moved_flow_is_real_time_and_nothing_else():
+    may_be_real_time()
+    names = ("log", "links", "policy", "act", "job", "prober", "worker", "page", "sink", "history", "flows")
+    expected = [os.SCHED_RR] * 5 + [os.SCHED_OTHER] * 6
+    assert classes(CLASSES, "stay", *names) == expected
+    denied = namespaces_allowed()
+    if denied is None:
+        assert classes(CLASSES, "enter", *names) == expected
+
+
+def test_who_is_started_as_usual_never_becomes_real_time():
+    assert classes(AS_USUAL) == [os.SCHED_OTHER]
+
+
+def test_who_runs_on_and_on_leaves_the_real_time_class():
+    may_be_real_time()
+    assert classes(RUN_ON, "8") == [os.SCHED_RR, os.SCHED_OTHER]
+
+
+def test_who_waits_now_and_then_stays_in_it():
+    may_be_real_time()
+    assert classes(RUN_ON, "2.5", "waits") == [os.SCHED_RR, os.SCHED_RR]
+
+
+ASIDE = """
+import os
+from fabrictime.runtime import scheduling_priority
+precedence.keep_precedence()
+precedence.give_way("links")
+stand = lambda: print(os.sched_getscheduler(0))
+precedence.aside(stand)
+stand()
+try:
+    precedence.aside(lambda: 1 / 0)
+except ZeroDivisionError:
+    stand()
+"""
+
+
+def test_what_takes_long_is_done_outside_of_the_real_time_class():
+    may_be_real_time()
+    assert classes(ASIDE) == [os.SCHED_OTHER, os.SCHED_RR, os.SCHED_RR]
+
+
+LATE = """
+import sys
+from fabrictime.runtime import service
+name = sys.argv[1]
+service.load_all(name, None)
+for module in service.LOADED[name][1]:
+    sys.modules[module].main = lambda *_, **__: 0  # the service itself
+loaded = set(sys.modules)
+assert service.run(name, None) == 0
+print(*(set(sys.modules) - loaded))
+"""
+
+
+@pytest.mark.parametrize("name", sorted(REAL_TIME & SERVICES.keys()))
+def test_services_of_the_real_time_class_load_what_they_need_outside_of_it(name):
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, name], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    ours = {"fabrictime", "streams", "actuators", "producers", "schemas", "native"}
+    assert [module for module in done.stdout.split() if module.split(".")[0] in ours] == [], "loaded late"
+
+
+LET_GO = """
+import os, sys
+from fabrictime.runtime.scheduling_priority import keep_precedence
+if sys.argv[1] == "drop" and os.geteuid() == 0:
+    os.setuid(65534)
+stand = lambda: (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), dict(os.environ))
+before = stand()
+let_go = keep_precedence()
+let_go()
+print(int(before == stand()))
+"""
+
+
+def test_who_goes_first_for_nothing_can_let_go():
+    """Where no namespace may be entered, `up` goes on with loopback NICs, as if it had not tried."""
+    assert classes(LET_GO, "stay") == [1]
+    assert classes(LET_GO, "drop") == [1]

@@ -1,0 +1,168 @@
+"""The supervisor with small real children: order, restarts, giving up, stopping, dying together."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fabrictime.runtime.ready import NotifySocket
+from fabrictime.runtime.supervisor import ChildFailed, State, Step
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def row(supervisor, name):
+    return next(row for row in supervisor.snapshot() if row["name"] == name)
+
+
+def order(supervisor, state):
+    return [event.name for event in supervisor.events if event.state is state]
+
+
+async def test_nodes_start_when_their_needs_are_ready_and_stop_in_reverse(supervised, steady, until):
+    made = []
+
+    async def make_topics():
+        assert order(supervised, State.READY) == ["log"]
+        made.append("topics")
+
+    supervised.add(
+        steady("log"), Step("topics", make_topics, ("log",)), steady("worker", needs=("topics",)),
+        steady("page", needs=("log",)),
+    )  # fmt: skip
+    await supervised.start()
+    ready = order(supervised, State.READY)
+    assert ready.index("log") < ready.index("topics") < ready.index("worker")
+    assert made == ["topics"]
+    assert await until(lambda: row(supervised, "worker")["status"] == "serving")
+    pids = [row["pid"] for row in supervised.snapshot()]
+    await supervised.stop()
+    stopped = order(supervised, State.STOPPED)
+    assert stopped.index("worker") < stopped.index("topics") < stopped.index("log")
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_killed_child_is_replaced_at_once(supervised, steady, until):
+    supervised.add(steady("log"))
+    await supervised.start()
+    old = row(supervised, "log")["pid"]
+    started = time.monotonic()
+    os.kill(old, signal.SIGKILL)
+    await until(
+        lambda: row(supervised, "log")["restarts"] == 1 and row(supervised, "log")["state"] == "ready"
+    )
+    assert time.monotonic() - started < 5
+    assert row(supervised, "log")["pid"] != old
+    assert row(supervised, "log")["last_exit"] == "killed by SIGKILL"
+    await supervised.stop()
+
+
+async def test_child_that_keeps_dying_is_tried_with_growing_pauses(supervised, child, until):
+    supervised.add(child("flappy", "notify('READY=1'); time.sleep(0.01); sys.exit(1)"))
+    await supervised.start()
+    await until(lambda: row(supervised, "flappy")["restarts"] >= 3)
+    await supervised.stop()
+    assert row(supervised, "flappy")["last_exit"] == "ended with 1"
+
+
+async def test_configuration_error_ends_the_start_with_the_childs_own_line(supervised, child, steady):
+    body = "print('history: port = 0, expected 1 to 65535', flush=True); sys.exit(2)"
+    supervised.add(steady("log"), child("history", body))
+    with pytest.raises(ChildFailed, match="history: history: port = 0, expected 1 to 65535"):
+        await supervised.start()
+    await supervised.stop()
+    assert row(supervised, "history")["restarts"] == 0
+
+
+async def test_child_that_never_gets_ready_is_given_up_with_its_last_lines(supervised, child):
+    supervised.add(child("worker", "print('no route', flush=True); time.sleep(60)", ready_timeout_s=0.3))
+    with pytest.raises(ChildFailed, match="not ready after") as failed:
+        await supervised.start()
+    assert "no route" in failed.value.tail
+    await supervised.stop()
+
+
+async def test_step_that_raises_ends_the_start(supervised, steady):
+    async def broken():
+        raise ValueError("127.0.0.1:1 does not answer")
+
+    supervised.add(steady("log"), Step("topics", broken, ("log",)))
+    with pytest.raises(ChildFailed, match=r"topics: 127\.0\.0\.1:1 does not answer"):
+        await supervised.start()
+    await supervised.stop()
+
+
+async def test_silent_child_is_killed_once_it_has_shown_signs_of_life(supervised, child, until):
+    body = "notify('READY=1\\nWATCHDOG=1'); signal.pause()"
+    supervised.add(child("worker", body, watchdog_s=0.3))
+    await supervised.start()
+    await until(lambda: row(supervised, "worker")["restarts"] >= 1)
+    assert any("no sign of life" in event.text for event in supervised.events)
+    await supervised.stop()
+
+
+async def test_child_that_ignores_sigterm_is_killed_with_its_own_children(supervised, child, until):
+    body = (
+        "import subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "p = subprocess.Popen(['sleep', '300']); notify(f'STATUS={p.pid}\\nREADY=1'); time.sleep(300)"
+    )
+    supervised.add(child("stubborn", body, stop_timeout_s=0.3))
+    await supervised.start()
+    grandchild = int(await until(lambda: row(supervised, "stubborn")["status"]))
+    await supervised.stop()
+    await until(lambda: _gone(grandchild))
+
+
+def _gone(pid):
+    try:
+        return psutil.Process(pid).status() == "zombie"
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def test_kill_ends_all_at_once(supervised, child):
+    supervised.add(
+        child("stubborn", "signal.signal(signal.SIGTERM, signal.SIG_IGN); notify('READY=1'); time.sleep(300)")
+    )
+    await supervised.start()
+    started = time.monotonic()
+    supervised.kill()
+    await supervised.stop()
+    assert time.monotonic() - started < 2
+
+
+def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
+    script = tmp_path / "up.py"
+    script.write_text(
+        f"import asyncio, sys; sys.path[:0] = [{str(ROOT)!r}]\n"
+        "from pathlib import Path\nfrom tests.fabrictime.children import program\n"
+        "from fabrictime.runtime.supervisor import Supervisor\n"
+        "async def main():\n"
+        f"    s = Supervisor(Path({str(tmp_path)!r}))\n"
+        "    s.add(program('a', \"notify('READY=1'); signal.pause()\"))\n"
+        "    await s.start()\n    print(s.snapshot()[0]['pid'], flush=True)\n    await s.failed()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as supervisor:
+        child = psutil.Process(int(supervisor.stdout.readline()))
+        supervisor.kill()
+    child.wait(timeout=5)
+
+
+async def test_only_the_child_itself_is_heard():
+    """Another process that finds the socket's name cannot make a child look ready."""
+    notify = NotifySocket()
+    code = (
+        "import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM);"
+        f"s.connect('\\0{notify.address[1:]}'); s.send(b'READY=1')"
+    )
+    stranger = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    await stranger.wait()
+    assert list(notify.messages(os.getpid())) == []
+    notify.close()

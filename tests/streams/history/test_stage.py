@@ -1,0 +1,483 @@
+"""The sink: records become rows, a replay overwrites, and inserts precede acknowledgements."""
+
+import asyncio
+import contextlib
+import random
+import time
+
+import pytest
+
+from schemas import codec, tables, topics
+from streams.history import batch, rows
+from streams.history import stage as sink_module
+from streams.history.clickhouse import Refused, Unavailable, Writer
+from streams.history.settings import HistorySinkSettings
+from streams.history.stage import Taken, TopicSink
+
+DELAYS = topics.DELAYS.name
+APPEND_NS = 1_800_000_000_000_000_000
+
+
+def settings(server, **fields):
+    return HistorySinkSettings(
+        url=server.url, password_file=server.directory / "write.token", retry_ms=10, retry_max_ms=50, **fields
+    )
+
+
+class Log:
+    """Messages with offsets, and their acknowledgements."""
+
+    def __init__(self, topic=DELAYS, partition=0):
+        self.topic, self.partition = topic, partition
+        self.values, self.acknowledged, self.rejected = [], [], []
+
+    def append(self, value, key=b"k"):
+        self.values.append((key, value))
+
+    def message(self, offset):
+        async def done():
+            self.acknowledged.append(offset)
+
+        key, value = self.values[offset]
+        place = batch.Place(self.partition, offset, APPEND_NS + offset * 1_000_000)
+        return Taken(place, key, value, done)
+
+    async def reject(self, record):
+        self.rejected.append(record)
+
+    def sink(self, config, writer=None):
+        return TopicSink(self.topic, config, writer or Writer(config), self.reject)
+
+
+def sums(client):
+    """Return the sums of base and rollup, without duplicates that are not merged yet."""
+    total = "count(), sum(count), sum(lost), sum(no_t3)"
+    buckets = "sum(arraySum({0}_bucket_count))".format
+    base = client.query(
+        f"SELECT {total}, {buckets('forward')}, {buckets('reverse')} FROM fabrictime.delays FINAL"
+    ).result_rows[0]
+    rollup = client.query(
+        f"SELECT sum(paths), sum(count), sum(lost), sum(no_t3), {buckets('forward')}, {buckets('reverse')} "
+        "FROM fabrictime.delays_1s FINAL"
+    ).result_rows[0]
+    return base, rollup
+
+
+@pytest.fixture
+def log(path_delays):
+    """40 records: 5 windows of 8 NICs with 3 peers and 2 paths each."""
+    made = Log()
+    for window in range(5):
+        for nic in range(8):
+            paths = [
+                path_delays.path(f"p{peer}/eth0", 33434 + path) for peer in range(3) for path in range(2)
+            ]
+            made.append(path_delays.encode(path_delays(f"n{nic}/eth0", window, paths)))
+    return made
+
+
+ROWS = 40 * 6
+RIGHT = (ROWS, 10 * ROWS, ROWS, 2 * ROWS, 10 * ROWS, 10 * ROWS)
+
+
+async def test_every_record_is_stored_in_base_and_rollup_and_then_acknowledged(shared_server, client, log):
+    sink = log.sink(settings(shared_server))
+    for offset in range(40):
+        await sink.take(log.message(offset))
+    assert log.acknowledged == []
+    await sink.flush()
+    assert sorted(log.acknowledged) == list(range(40))
+    assert sums(client) == (RIGHT, RIGHT)
+    quantile = tables.quantile_sql(0.5, "m")
+    [(median,)] = client.query(
+        f"SELECT {quantile} FROM (SELECT {tables.merged_sql('forward')} AS m FROM fabrictime.delays_1s FINAL)"
+    ).result_rows
+    assert 8192 <= median <= 10240
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_replay_that_is_cut_anywhere_gives_the_same_sums(shared_server, client, log, seed):
+    rng = random.Random(seed)
+    config = settings(shared_server)
+    for start in (0, *sorted(rng.sample(range(40), 3))):
+        sink = log.sink(config)
+        for offset in range(start, 40):
+            await sink.take(log.message(offset))
+            if rng.random() < 0.3:
+                await sink.flush()
+        await sink.flush()
+    assert sums(client) == (RIGHT, RIGHT)
+    for table in ("delays", "delays_1s"):
+        client.command(f"OPTIMIZE TABLE fabrictime.{table} FINAL")
+    assert sums(client) == (RIGHT, RIGHT)
+
+
+async def test_a_window_that_was_computed_again_replaces_the_first(shared_server, client, path_delays):
+    log = Log()
+    first = path_delays(paths=[path_delays.path(path=1), path_delays.path(path=2)])
+    path = path_delays.path
+    again = path_delays(
+        paths=[path(path=1, count=7, forward_bucket=[60], forward_bucket_count=[7]), path_delays.path(path=2)]
+    )
+    again["window_start_ns"] += 250
+    log.append(path_delays.encode(first))
+    log.append(path_delays.encode(again))
+    for together in (True, False):
+        client.command("TRUNCATE TABLE fabrictime.delays")
+        client.command("TRUNCATE TABLE fabrictime.delays_1s")
+        sink = log.sink(settings(shared_server))
+        await sink.take(log.message(0))
+        if not together:
+            await sink.flush()
+        await sink.take(log.message(1))
+        await sink.flush()
+        base, rollup = sums(client)
+        assert base == rollup == (2, 17, 2, 4, 17, 20)
+
+
+async def test_a_kill_between_insert_and_acknowledgement_repairs_itself(own_server, log):
+    server = own_server().start()
+    config = settings(server, batch_messages=3)
+    sink = log.sink(config)
+    task = asyncio.create_task(_feed(sink, log, 0))
+    await _until(lambda: len(log.acknowledged) >= 9)
+    await asyncio.to_thread(server.kill)
+    await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    kept = len(log.acknowledged)
+    await asyncio.to_thread(server.start)
+    sink = log.sink(settings(server, batch_messages=7))
+    await _feed(sink, log, max(0, kept - 5))
+    assert set(log.acknowledged) == set(range(40))
+    assert sums(server.client()) == (RIGHT, RIGHT)
+
+
+async def _feed(sink, log, start):
+    for offset in range(start, 40):
+        await sink.take(log.message(offset))
+        await asyncio.sleep(0)
+    await sink.flush()
+
+
+async def _until(what, deadline_s=60):
+    end = time.monotonic() + deadline_s
+    while not what():
+        assert time.monotonic() < end, "not in time"
+        await asyncio.sleep(0.01)
+
+
+async def test_while_clickhouse_is_down_nothing_is_read_and_later_nothing_is_missing(own_server, log):
+    server = own_server()
+    server.start()
+    port = server.port
+    server.stop()
+    config = settings(server, batch_messages=4)
+    sink = log.sink(config)
+    task = asyncio.create_task(_feed(sink, log, 0))
+    await _until(lambda: sink.failures >= 3)
+    assert log.acknowledged == []
+    assert len(sink._batch.items) == 0
+    assert not task.done()
+    server.settings["port"] = port
+    await asyncio.to_thread(server.start)
+    await task
+    assert sorted(log.acknowledged) == list(range(40))
+    assert sums(server.client()) == (RIGHT, RIGHT)
+
+
+async def test_a_small_batch_is_sent_in_time(shared_server, client, log):
+    sink = log.sink(settings(shared_server, batch_ms=20))
+    timer = asyncio.create_task(sink.flush_when_due())
+    await sink.take(log.message(0))
+    await _until(lambda: log.acknowledged == [0])
+    await sink.take(log.message(1))
+    await _until(lambda: log.acknowledged == [0, 1])
+    timer.cancel()
+
+
+async def test_a_message_that_cannot_be_stored_is_rejected_and_the_others_are_stored(
+    shared_server, client, path_delays
+):
+    log = Log()
+    good = path_delays.encode(path_delays("good/eth0"))
+    path = path_delays.path
+    bad = {
+        "UNKNOWN_SCHEMA": b"junk",
+        "TRUNCATED": good[:-3],
+        "OUT_OF_RANGE": path_delays.encode(path_delays(paths=[path(forward_bucket=[70_000, 1])])),
+        "MALFORMED": path_delays.encode(path_delays(paths=[path(forward_bucket=[1])])),
+    }
+    twice = path_delays.encode(path_delays(paths=[path(), path()]))
+    long_ago = path_delays(window_start_ns=5)
+    for value in (good, *bad.values(), twice, path_delays.encode(long_ago), good):
+        log.append(value)
+    sink = log.sink(settings(shared_server))
+    for offset in range(len(log.values)):
+        await sink.take(log.message(offset))
+    await sink.flush()
+    reasons = [record["reason"] for record in sorted(log.rejected, key=lambda record: record["offset"])]
+    assert reasons == [*bad, "MALFORMED", "OUT_OF_RANGE"]
+    assert sorted(log.acknowledged) == list(range(len(log.values)))
+    assert client.query("SELECT nic FROM fabrictime.delays FINAL").result_rows == [("good/eth0",)]
+    for record in log.rejected:
+        codec.decode(codec.encode("Reject", record), "Reject")
+
+
+async def test_a_bad_reject_is_stored_and_not_published_again(shared_server, client):
+    log = Log(topics.REJECTS.name)
+    log.append(b"junk")
+    sink = log.sink(settings(shared_server))
+    await sink.take(log.message(0))
+    await sink.flush()
+    assert log.rejected == []
+    assert log.acknowledged == [0]
+    assert client.query("SELECT topic, reason, head FROM fabrictime.rejects FINAL").result_rows == [
+        (topics.REJECTS.name, "UNKNOWN_SCHEMA", "junk")
+    ]
+
+
+async def test_the_other_topics_reach_their_tables(shared_server, client):
+    now_ns = time.time_ns()
+    window = {
+        "window": now_ns // 10**9,
+        "part": 0,
+        "parts": 1,
+        "window_start_ns": now_ns,
+        "window_end_ns": now_ns + 10**9,
+    }
+    clock = {
+        "clock": "a/system",
+        "at_ns": now_ns,
+        "offset_ns": -12345.678901,
+        "drift_ppb": 4.5,
+        "bound_ns": 70.0,
+        "state": "SYNCED",
+        "pairs": 3,
+        "residual_ns": 9.0,
+        "drift_sigma_ppb": 0.5,
+        "event": "STEP",
+        "event_ns": -1e6,
+        "knot_at_ns": now_ns - 10**9,
+        "knot_offset_ns": -12345.5,
+        "knot_bound_ns": 71.0,
+    }
+    suspect = {"prober": "a/eth0", "peer": "b/eth0", "asymmetry_ns": -250.5, "sigma_ns": 3.0, "weight": 0.02}
+    offsets = {
+        "shard": "s0",
+        **window,
+        "domain": "d0",
+        "log_offset_ns": 5,
+        "solved_ns": now_ns,
+        "clocks": [clock],
+        "reference": "a/ptp0",
+        "suspects": [suspect],
+        "source_ranges": [],
+    }
+    nic = {
+        "nic": "a/eth0",
+        "clock": "a/system",
+        "run": -5,
+        "batches": 10,
+        "samples": 500,
+        "lost": 1,
+        "lost_batches": 0,
+        "restarts": 0,
+        "clock_jump_ns": -7,
+        "last_batch": 9,
+        "clock_ns": 1,
+        "system_ns": 2,
+        "append_ns": 3,
+    }
+    pair = {
+        "prober": "a/eth0",
+        "peer": "b/eth0",
+        "at_ns": 1,
+        "offset_ns": 1.0,
+        "drift_ppb": 0.0,
+        "sigma_ns": 1.0,
+        "drift_sigma_ppb": 1.0,
+        "rtt_min_ns": 1.0,
+        "samples": 1,
+        "accepted": 1,
+        "margin_ns": 40.0,
+        "noise_ns": 4.0,
+        "forward_after_ns": [1, 2],
+        "forward_delay_ns": [20.0, 21.0],
+    }
+    fits = {
+        "shard": "s0",
+        "source": "fabric.probes/3",
+        **window,
+        "first_offset": 1,
+        "next_offset": 9,
+        "lag_messages": 2,
+        "messages": 8,
+        "bytes": 1000,
+        "samples": 500,
+        "late": 0,
+        "rejected": 0,
+        "nics": [nic],
+        "pairs": [pair],
+    }
+    inventory = {
+        "nic": "a/eth0",
+        "host": "a",
+        "device": "eth0",
+        "shard": "s0",
+        "rail": None,
+        "rack": "r1",
+        "addresses": ["10.0.0.1"],
+        "probe_port": 9319,
+        "clock": "a/system",
+        "stamp": "KERNEL",
+        "speed_bps": None,
+        "mtu_bytes": 1500,
+        "run": 5,
+        "since_ns": 1,
+        "announced_ns": 2,
+        "capabilities": [],
+    }
+    reject = {
+        "topic": "fabric.probes",
+        "partition": 1,
+        "offset": 5,
+        "append_ns": now_ns,
+        "reader": "map",
+        "reason": "TRUNCATED",
+        "detail": "x",
+        "key": b"\xff",
+        "size_bytes": 3,
+        "head": b"\x00\xff",
+    }
+    for topic, name, record, key in (
+        (topics.CLOCK_OFFSETS, "ClockOffsets", offsets, b"s0/0"),
+        (topics.CLOCK_FITS, "ClockFits", fits, b"s0"),
+        (topics.INVENTORY, "Nic", inventory, b"a/eth0"),
+        (topics.REJECTS, "Reject", reject, b"fabric.probes"),
+    ):
+        log = Log(topic.name)
+        log.append(codec.encode(name, record), key)
+        sink = log.sink(settings(shared_server))
+        await sink.take(log.message(0))
+        await sink.flush()
+        assert log.acknowledged == [0]
+    one = lambda sql: client.query(sql).result_rows[0]  # noqa: E731
+    assert one(
+        "SELECT clock, offset_ns, bound_ns, toString(state), toUnixTimestamp64Nano(window_start) "
+        "FROM fabrictime.clocks FINAL"
+    ) == ("a/system", -12345.678901, 70.0, "SYNCED", now_ns)
+    assert one(
+        "SELECT drift_sigma_ppb, toString(event), event_ns, knot_at_ns, knot_offset_ns, "
+        "knot_bound_ns, reference FROM fabrictime.clocks FINAL"
+    ) == (0.5, "STEP", -1e6, now_ns - 10**9, -12345.5, 71.0, "a/ptp0")
+    assert one(
+        "SELECT shard, domain, window, prober, peer, asymmetry_ns, sigma_ns, weight "
+        "FROM fabrictime.suspects FINAL"
+    ) == ("s0", "d0", now_ns // 10**9, "a/eth0", "b/eth0", -250.5, 3.0, 0.02)
+    assert one(
+        "SELECT source, window, prober, peer, offset_ns, accepted, margin_ns, noise_ns "
+        "FROM fabrictime.pair_fits FINAL"
+    ) == ("fabric.probes/3", now_ns // 10**9, "a/eth0", "b/eth0", 1.0, 1, 40.0, 4.0)
+    assert one("SELECT source, lag_messages, nics, pairs, bytes FROM fabrictime.pipeline FINAL") == (
+        "fabric.probes/3",
+        2,
+        1,
+        1,
+        1000,
+    )
+    assert one("SELECT nic, run, samples, clock_jump_ns FROM fabrictime.nic_windows FINAL") == (
+        "a/eth0",
+        -5,
+        500,
+        -7,
+    )
+    assert one("SELECT nic, rack, addresses, toString(stamp), rail FROM fabrictime.nics FINAL") == (
+        "a/eth0",
+        "r1",
+        ["10.0.0.1"],
+        "KERNEL",
+        None,
+    )
+    assert one("SELECT reason, hex(head), hex(key) FROM fabrictime.rejects FINAL") == (
+        "TRUNCATED",
+        "00FF",
+        "FF",
+    )
+    log = Log(topics.INVENTORY.name)
+    log.append(None, b"a/eth0")
+    log.append(None, b"a/eth0")
+    sink = log.sink(settings(shared_server))
+    await sink.take(log.message(1))
+    await sink.flush()
+    assert client.query("SELECT count() FROM fabrictime.nics FINAL").result_rows == [(0,)]
+
+
+async def test_a_refused_block_is_halved_until_the_bad_record_is_found(log, shared_server):
+    class Picky:
+        blocks = 0
+
+        def insert(self, table, block, token):
+            if "n3/eth0" in block["nic"].to_pylist():
+                raise Refused("no n3 here")
+            Picky.blocks += 1
+
+    sink = log.sink(settings(shared_server), Picky())
+    for offset in range(8):
+        await sink.take(log.message(offset))
+    await sink.flush()
+    assert [record["offset"] for record in log.rejected] == [3]
+    assert sorted(log.acknowledged) == list(range(8))
+    assert Picky.blocks == 3
+
+
+async def test_an_unexpected_failure_loses_no_message(log, shared_server):
+    class Broken:
+        broken = True
+
+        def insert(self, table, block, token):
+            if self.broken:
+                raise ZeroDivisionError
+            if token in tokens:
+                raise Unavailable("only once")
+            tokens.append(token)
+
+    tokens = []
+    writer = Broken()
+    sink = log.sink(settings(shared_server), writer)
+    await sink.take(log.message(0))
+    with pytest.raises(ZeroDivisionError):
+        await sink.flush()
+    writer.broken = False
+    await sink.take(log.message(1))
+    await sink.flush()
+    assert log.acknowledged == [0, 1]
+
+
+def test_a_token_identifies_exactly_its_messages():
+    places = [batch.Place(0, offset, APPEND_NS) for offset in range(5)]
+    token = batch.token("t", places)
+    assert token == batch.token("t", places[::-1])
+    assert token != batch.token("t", places[1:])
+    assert token != batch.token("t", [batch.Place(0, offset, APPEND_NS + 1) for offset in range(5)])
+
+
+async def test_the_agents_read_the_topics_that_the_table_lists(shared_server):
+    assert {topic.name for topic in rows.TOPICS} == {
+        topic.name for topic in topics.TOPICS.values() if "sink" in topic.readers
+    }
+    assert sink_module.READER == "sink"
+
+
+async def test_a_peer_in_two_parts_is_counted_once(shared_server, client, path_delays):
+    log = Log()
+    for part in range(2):
+        paths = [path_delays.path(path=10 * part + number) for number in range(3)]
+        log.append(path_delays.encode(path_delays(paths=paths, part=part, parts=2)))
+    for _ in range(2):
+        sink = log.sink(settings(shared_server))
+        for offset in range(2):
+            await sink.take(log.message(offset))
+            await sink.flush()
+    assert sums(client) == ((6, 60, 6, 12, 60, 60), (6, 60, 6, 12, 60, 60))
