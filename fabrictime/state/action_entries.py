@@ -1,8 +1,4 @@
-"""Formats decisions for people: cause, outcome, and the flow before and after.
-
-The input is an `ActionState` (with its lock held) and the health, contention and alerts that decisions refer
-to. The output is `ActionEntry`s, the newest first, texts, the use of limits, and the chart of one flow. Pure.
-"""
+"""Action entries: each joins a decision with its reports and with the flow's figures before and after it."""
 
 from __future__ import annotations
 
@@ -87,7 +83,7 @@ ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ActionEntry:
-    """One decision with its outcome, or an action that an actuator took without one."""
+    """One decision and its outcome, or a local repair."""
 
     decision_id: str
     at_ns: int
@@ -105,21 +101,21 @@ class ActionEntry:
     how: str
     took_ns: int | None
     done_ns: int | None
-    """When the actuator had done or refused; fabric time."""
+    """When the actuator carried the decision out or refused it, in fabric time."""
     detail: str
     expires_at_ns: int | None
     effect: Effect = NO_EFFECT
 
     @property
     def done(self) -> bool:
-        """Whether anything was done to the flow."""
+        """True if the flow was changed."""
         return self.outcome in DONE
 
 
-def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
-    """Return decisions and actions of all flows or of one, the newest first."""
+def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
+    """Return the entries of all flows or of one flow, the newest first."""
     found = [
-        _deed(decision, state.reports.get(name, {}), now_ns)
+        _decided(decision, state.reports.get(name, {}), now_ns)
         for name, decision in state.decisions.items()
         if flow_id is None or decision["flow_id"] == flow_id
     ]
@@ -132,38 +128,44 @@ def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[A
 
 
 def with_effects(
-    found: Iterable[ActionEntry], state: ActionState, now_ns: int, most: int = 1 << 30
+    found: Iterable[ActionEntry], state: ActionState, now_ns: int, limit: int = 1 << 30
 ) -> list[ActionEntry]:
-    """Return the first `most` deeds, each with how its flow fared around it, up to the next that moved it."""
+    """Return the first `limit` entries with their effects, each up to the flow's next executed action."""
     listed = list(found)
-    turns: dict[str, list[int]] = {}
-    for deed in listed:
-        if deed.done and deed.done_ns is not None:
-            turns.setdefault(deed.flow_id, []).append(deed.done_ns)
-    return [_with_effect(deed, state, turns.get(deed.flow_id, []), now_ns) for deed in listed[:most]]
+    done_times: dict[str, list[int]] = {}
+    for entry in listed:
+        if entry.done and entry.done_ns is not None:
+            done_times.setdefault(entry.flow_id, []).append(entry.done_ns)
+    return [_with_effect(entry, state, done_times.get(entry.flow_id, []), now_ns) for entry in listed[:limit]]
 
 
-def _with_effect(deed: ActionEntry, state: ActionState, turns: Sequence[int], now_ns: int) -> ActionEntry:
-    if not deed.done or deed.done_ns is None:
-        return deed
-    known = state.effects.get(deed.decision_id)
+def _with_effect(
+    entry: ActionEntry, state: ActionState, done_times: Sequence[int], now_ns: int
+) -> ActionEntry:
+    if not entry.done or entry.done_ns is None:
+        return entry
+    known = state.effects.get(entry.decision_id)
     if known is None:
-        samples = state.trail.of(deed.flow_id)
+        samples = state.flow_history.of(entry.flow_id)
         if not samples:
-            return deed
-        least = max((turn for turn in turns if turn < deed.done_ns), default=0)
-        next_ns = min((turn for turn in turns if turn > deed.done_ns), default=1 << 62)
-        known = effect(samples, deed.at_ns, deed.done_ns, least, next_ns)
-        if now_ns > deed.done_ns + SETTLED_NS:
-            state.keep_effect(deed.decision_id, known)
-    return replace(deed, effect=known)
+            return entry
+        previous_ns = max((each for each in done_times if each < entry.done_ns), default=0)
+        next_ns = min((each for each in done_times if each > entry.done_ns), default=FOREVER_NS)
+        known = effect(samples, entry.at_ns, entry.done_ns, previous_ns, next_ns)
+        if now_ns > entry.done_ns + SETTLED_NS:
+            state.keep_effect(entry.decision_id, known)
+    return replace(entry, effect=known)
 
 
 def _first(reports: Mapping[str, Record]) -> Record | None:
     return min(reports.values(), key=lambda each: RANK.get(each["outcome"], len(RANK)), default=None)
 
 
-def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
+def _ranked(reports: Mapping[str, Record]) -> tuple[str, ...]:
+    return tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK))))
+
+
+def _decided(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
     report = _first(reports)
     if report is not None:
         outcome = report["outcome"]
@@ -171,8 +173,8 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         outcome = "WAITING"
     else:
         outcome = "UNANSWERED"
-    # an expired lease or an undone action was carried out once: that report names the means and the duration
-    done = reports.get("APPLIED", report)
+    # An expired lease or a reverted action was applied first. That report has the method and the duration.
+    applied = reports.get("APPLIED", report)
     return ActionEntry(
         decision["decision_id"],
         decision["at_ns"],
@@ -186,17 +188,17 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         Reason.from_record(decision["reason"]),
         decision["text"],
         outcome,
-        tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
-        "" if done is None else done["how"],
-        None if done is None else done["took_ns"],
-        None if done is None else done["at_ns"],
+        _ranked(reports),
+        "" if applied is None else applied["how"],
+        None if applied is None else applied["took_ns"],
+        None if applied is None else applied["at_ns"],
         "" if report is None else report["detail"],
         decision["expires_at_ns"],
     )
 
 
 def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> ActionEntry:
-    """A report on a decision that is not known here: taken by the host itself, or decided long ago."""
+    """Return the entry of a local repair, or of a report whose decision is too old to be known."""
     return ActionEntry(
         name,
         report["at_ns"] - report["took_ns"],
@@ -210,7 +212,7 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
         NO_REASON,
         report["detail"],
         report["outcome"],
-        tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
+        _ranked(reports),
         report["how"],
         report["took_ns"],
         report["at_ns"],

@@ -1,1 +1,1 @@
-"""The byte streams of the testbed's jobs, moved by C."""
+"""Byte streams of the testbed's jobs, in C."""

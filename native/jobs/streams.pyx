@@ -1,7 +1,6 @@
-"""Byte streams of a job between its ranks, in one epoll loop that never blocks and holds no lock of Python's.
+"""Byte streams between the ranks of a job, in one epoll loop that never blocks and releases the GIL.
 
-In: which rank sends how much to which in which phase, and connected sockets. Out: when each iteration was over,
-which stream held it up, and what arrived of each stream when. The rules stand in streams.h.
+See streams.h for the rules.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -60,8 +59,11 @@ TIMEOUT, OUTSIDE, BROKEN, DONE = FT_TIMEOUT, FT_OUTSIDE, FT_BROKEN, FT_DONE
 
 
 cdef class Streams:
-    """The streams of one job. `ends[s]` is (sending rank, receiving rank); `parts[r][p]` lists the (stream,
-    bytes) that rank r sends in phase p."""
+    """The streams of one job.
+
+    `ends[s]` is (sending rank, receiving rank); `parts[r][p]` lists the (stream, bytes) that rank r sends in
+    phase p.
+    """
 
     cdef ft_job *job
     cdef readonly int count
@@ -73,7 +75,7 @@ cdef class Streams:
         cdef int phases = len(parts[0]) if len(parts) else 0
         cdef int total = sum(len(cell) for rank in parts for cell in rank)
         if ranks < 1 or phases < 1 or len(parts) != ranks or any(len(rank) != phases for rank in parts):
-            raise ValueError("parts: expected as many phases of every rank, one at least")
+            raise ValueError("parts: expected the same number of phases for every rank, at least one")
         self.count = len(ends)
         cdef int *senders = <int *>malloc((self.count + 1) * sizeof(int))
         cdef int *receivers = <int *>malloc((self.count + 1) * sizeof(int))
@@ -127,23 +129,23 @@ cdef class Streams:
         _check(ft_job_attach_tx(self.job, stream, fd, start))
 
     def attach_rx(self, int stream, int fd):
-        """Take the stream from `fd`; what arrives there is what follows on `got`."""
+        """Receive the stream from `fd`; bytes that arrive there follow on `got`."""
         self._at(stream)
         _check(ft_job_attach_rx(self.job, stream, fd))
 
     def detach_tx(self, int stream):
-        """Send no more on the stream's socket."""
+        """Stop sending on the stream's socket."""
         self._at(stream)
         ft_job_detach_tx(self.job, stream)
 
     def detach_rx(self, int stream):
-        """Count what has arrived, then take nothing more from the stream's socket. Returns `got`."""
+        """Count the bytes that have arrived, then stop receiving. Return `got`."""
         self._at(stream)
         ft_job_detach_rx(self.job, stream)
         return self._at(stream).got
 
     def broken(self):
-        """Return the (stream, errno) whose connections broke since the last call: detach them."""
+        """Return the (stream, errno) of connections that broke since the last call; detach them."""
         cdef int code = 0
         found = []
         while (stream := ft_job_take_broken(self.job, &code)) >= 0:
@@ -151,8 +153,11 @@ cdef class Streams:
         return found
 
     def run(self, int64_t until_ns):
-        """Run until the monotonic clock shows `until_ns` or something is up; returns TIMEOUT, OUTSIDE,
-        BROKEN or DONE. The first call begins the first iteration."""
+        """Run until the monotonic clock reads `until_ns` or an event occurs. Return TIMEOUT, OUTSIDE,
+        BROKEN or DONE.
+
+        The first call begins the first iteration.
+        """
         cdef int why
         with nogil:
             why = ft_job_run(self.job, until_ns)
@@ -163,15 +168,15 @@ cdef class Streams:
         return self._at(stream).got
 
     def sent(self, int stream):
-        """Return the number of the next byte that will be handed to the socket."""
+        """Return the number of the next byte for the socket."""
         return self._at(stream).sent
 
     def connected(self, int stream):
-        """Return whether the stream's sender has a socket now."""
+        """Return True if the stream's sender has a socket."""
         return self._at(stream).tx >= 0
 
     def iterations(self):
-        """Return and forget the finished iterations: (begin_ns, end_ns, slowest stream, its ns)."""
+        """Return and remove the finished iterations: (begin_ns, end_ns, slowest stream, its ns)."""
         cdef const ft_iteration *first
         cdef int64_t count = ft_job_iterations(self.job, &first)
         found = [(first[i].begin_ns, first[i].end_ns, first[i].slowest, first[i].slowest_ns)
@@ -180,8 +185,9 @@ cdef class Streams:
         return found
 
     def slots(self, int stream):
-        """Return the bytes that arrived in each slot since `begin_ns`, native 32-bit words; short where
-        nothing came any more."""
+        """Return the bytes that arrived in each slot since `begin_ns`, as native 32-bit words; shorter if
+        no more arrived.
+        """
         cdef const uint32_t *first
         self._at(stream)
         cdef int64_t count = ft_job_slots(self.job, stream, &first)
@@ -189,12 +195,12 @@ cdef class Streams:
 
     @property
     def begin_ns(self):
-        """When the first iteration began, CLOCK_MONOTONIC."""
+        """Begin of the first iteration, CLOCK_MONOTONIC."""
         return ft_job_begin_ns(self.job)
 
     @property
     def spoilt(self):
-        """Bytes that were not what their number says; counted only with `check`."""
+        """Bytes that differ from the pattern; counted only with `check`."""
         return ft_job_spoilt(self.job)
 
 

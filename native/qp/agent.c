@@ -1,9 +1,9 @@
-/* The thread of its own: tells the actuator and the flow reporter of this process's queue pairs, and carries
-   out what the actuator orders. Made at the first queue pair where FABRICTIME_CONTROL (the actuator's socket)
-   or FABRICTIME_FLOWS (the flow reporter's) names one, else never.
-
-   Locks are taken in the order pair, registry. This thread alone frees pairs, so a pointer that it took from
-   the list stays good until it says otherwise. */
+/* The library's thread. It announces this process's queue pairs to the actuator and the flow reporter, and
+ * carries out the actuator's commands. It is created at the first queue pair if FABRICTIME_CONTROL (the
+ * actuator's socket) or FABRICTIME_FLOWS (the flow reporter's) names a socket, otherwise never.
+ *
+ * Locks are taken in the order pair, registry. Only this thread frees pairs, so a pointer from the list
+ * stays valid until this thread frees it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -23,397 +23,361 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static bool started, watching_forks;
 static _Atomic int wake_fd = -1;
 static struct ft_channel control, flows;
-static _Atomic unsigned rounds; /* of the thread's work, to wait for its last words */
+static _Atomic unsigned iterations; /* iterations of the thread, which the exit handler waits for */
 
-uint64_t ft_now_ns(void)
-{
-	struct timespec now;
+uint64_t ft_now_ns(void) {
+    struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static const char *setting(const char *variable)
-{
-	const char *value = secure_getenv(variable);
+static const char *setting(const char *variable) {
+    const char *value = secure_getenv(variable);
 
-	return value && *value ? value : NULL;
+    return value && *value ? value : NULL;
 }
 
-bool ft_wanted(void)
-{
-	static _Atomic int wanted;
-	int known = atomic_load_explicit(&wanted, memory_order_relaxed);
+bool ft_wanted(void) {
+    static _Atomic int wanted;
+    int known = atomic_load_explicit(&wanted, memory_order_relaxed);
 
-	if (!known) {
-		known = setting("FABRICTIME_CONTROL") || setting("FABRICTIME_FLOWS") ? 1 : 2;
-		atomic_store_explicit(&wanted, known, memory_order_relaxed);
-	}
-	return known == 1;
+    if (!known) {
+        known = setting("FABRICTIME_CONTROL") || setting("FABRICTIME_FLOWS") ? 1 : 2;
+        atomic_store_explicit(&wanted, known, memory_order_relaxed);
+    }
+    return known == 1;
 }
 
-void ft_agent_wake(void)
-{
-	int fd = atomic_load(&wake_fd);
-	uint64_t one = 1;
+void ft_agent_wake(void) {
+    int fd = atomic_load(&wake_fd);
+    uint64_t one = 1;
 
-	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
-		return; /* the counter is full: it will wake all the same */
+    if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
+        return; /* the counter is full and will wake the thread anyway */
 }
 
-/* A pair as it is now, read under its lock. */
+/* A copy of a pair, taken under its lock. */
 struct view {
-	bool whole, roce, moves;
-	uint16_t source_port;
-	uint64_t rate_bps;
-	char source[FT_ADDRESS], peer[FT_ADDRESS];
+    bool whole, roce, moves;
+    uint16_t source_port;
+    uint64_t rate_bps;
+    char source[FT_ADDRESS], peer[FT_ADDRESS];
 };
 
-static struct view look(struct ft_pair *pair, bool alive)
-{
-	struct view view;
+static struct view look(struct ft_pair *pair, bool alive) {
+    struct view view;
 
-	memset(&view, 0, sizeof(view));
-	pthread_mutex_lock(&pair->lock);
-	if (alive && !pair->dead && pair->has_path && pair->state == FT_QPS_RTS) {
-		ft_learn_path(pair);
-		view.whole = true;
-		view.roce = pair->roce_v2 && pair->source[0];
-		view.moves = pair->roce_v2 || pair->standby;
-		view.source_port = pair->source_port;
-		view.rate_bps = pair->rate_bps;
-		memcpy(view.source, pair->source, sizeof(view.source));
-		memcpy(view.peer, pair->peer, sizeof(view.peer));
-		pair->paces = ft_device_paces(pair->qp->context, pair->qp_type);
-	}
-	pthread_mutex_unlock(&pair->lock);
-	return view;
+    memset(&view, 0, sizeof(view));
+    pthread_mutex_lock(&pair->lock);
+    if (alive && !pair->dead && pair->has_path && pair->state == FT_QPS_RTS) {
+        ft_learn_path(pair);
+        view.whole = true;
+        view.roce = pair->roce_v2 && pair->source[0];
+        view.moves = pair->roce_v2 || pair->standby;
+        view.source_port = pair->source_port;
+        view.rate_bps = pair->rate_bps;
+        memcpy(view.source, pair->source, sizeof(view.source));
+        memcpy(view.peer, pair->peer, sizeof(view.peer));
+        pair->paces = ft_device_paces(pair->qp->context, pair->qp_type);
+    }
+    pthread_mutex_unlock(&pair->lock);
+    return view;
 }
 
-/* A label out of the environment, as JSON takes it. */
-static void label(char *text, size_t size, const char *field, const char *variable)
-{
-	const char *value = setting(variable);
+/* Read a label from the environment and escape it for JSON. */
+static void label(char *text, size_t size, const char *field, const char *variable) {
+    const char *value = setting(variable);
 
-	text[0] = 0;
-	if (!value || strlen(value) > 128)
-		return;
-	for (const char *c = value; *c; c++)
-		if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\')
-			return;
-	snprintf(text, size, ",\"%s\":\"%s\"", field, value);
+    text[0] = 0;
+    if (!value || strlen(value) > 128) return;
+    for (const char *c = value; *c; c++)
+        if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\') return;
+    snprintf(text, size, ",\"%s\":\"%s\"", field, value);
 }
 
-static void report(struct ft_pair *pair, const struct view *view)
-{
-	uint64_t bytes = atomic_load_explicit(&pair->frame_bytes, memory_order_relaxed);
-	char job[160], tenant[160], rate[48] = "";
-	const char *can = "";
+static void report(struct ft_pair *pair, const struct view *view) {
+    uint64_t bytes = atomic_load_explicit(&pair->frame_bytes, memory_order_relaxed);
+    char job[160], tenant[160], rate[48] = "";
+    const char *can = "";
 
-	if (pair->reported && bytes == pair->reported_bytes && view->source_port == pair->reported_port)
-		return;
-	label(job, sizeof(job), "job", "FABRICTIME_JOB");
-	label(tenant, sizeof(tenant), "tenant", "FABRICTIME_TENANT");
-	/* Orders come by the other socket: without that, nothing can be done. */
-	if (control.path && (view->moves || pair->paces))
-		can = !pair->paces ? "\"MOVE\"" : view->moves ? "\"MOVE\",\"PACE\"" : "\"PACE\"";
-	if (view->rate_bps)
-		snprintf(rate, sizeof(rate), ",\"rate_limit_bps\":%llu", (unsigned long long)view->rate_bps);
-	ft_channel_say(&flows,
-		       "{\"protocol\":\"roce\",\"flow\":\"%s\",\"source_address\":\"%s\",\"source_port\":%u,"
-		       "\"peer_address\":\"%s\",\"peer_port\":4791,\"sent_bytes\":%llu,\"at_ns\":%llu,\"can\":[%s]%s%s%s}\n",
-		       pair->key, view->source, view->source_port, view->peer, (unsigned long long)bytes,
-		       (unsigned long long)ft_now_ns(), can, rate, job, tenant);
-	pair->reported = true;
-	pair->reported_bytes = bytes;
-	pair->reported_port = view->source_port;
+    if (pair->reported && bytes == pair->reported_bytes && view->source_port == pair->reported_port) return;
+    label(job, sizeof(job), "job", "FABRICTIME_JOB");
+    label(tenant, sizeof(tenant), "tenant", "FABRICTIME_TENANT");
+    /* Commands arrive on the control socket: without it, nothing can be moved or paced. */
+    if (control.path && (view->moves || pair->paces))
+        can = !pair->paces ? "\"MOVE\"" : view->moves ? "\"MOVE\",\"PACE\"" : "\"PACE\"";
+    if (view->rate_bps)
+        snprintf(rate, sizeof(rate), ",\"rate_limit_bps\":%llu", (unsigned long long)view->rate_bps);
+    ft_channel_say(
+        &flows,
+        "{\"protocol\":\"roce\",\"flow\":\"%s\",\"source_address\":\"%s\",\"source_port\":%u,"
+        "\"peer_address\":\"%s\",\"peer_port\":4791,\"sent_bytes\":%llu,\"at_ns\":%llu,\"can\":[%s]%s%s%s}\n",
+        pair->key, view->source, view->source_port, view->peer, (unsigned long long)bytes,
+        (unsigned long long)ft_now_ns(), can, rate, job, tenant);
+    pair->reported = true;
+    pair->reported_bytes = bytes;
+    pair->reported_port = view->source_port;
 }
 
-static void announce(struct ft_pair *pair, const struct view *view)
-{
-	ft_channel_say(&control, "FLOW %s %u %s\n", pair->key, view->source_port,
-		       view->moves && pair->paces ? "MOVE,PACE" : view->moves ? "MOVE" : pair->paces ? "PACE" : "-");
-	pair->told = true;
+static void announce(struct ft_pair *pair, const struct view *view) {
+    ft_channel_say(&control, "FLOW %s %u %s\n", pair->key, view->source_port,
+                   view->moves && pair->paces ? "MOVE,PACE"
+                   : view->moves              ? "MOVE"
+                   : pair->paces              ? "PACE"
+                                              : "-");
+    pair->told = true;
 }
 
-static void withdraw(struct ft_pair *pair)
-{
-	if (pair->reported) { /* what it sent last */
-		struct view last = { .source_port = pair->reported_port };
+static void withdraw(struct ft_pair *pair) {
+    if (pair->reported) { /* bytes that it sent last */
+        struct view last = {.source_port = pair->reported_port};
 
-		memcpy(last.source, pair->source, sizeof(last.source));
-		memcpy(last.peer, pair->peer, sizeof(last.peer));
-		if (last.source[0])
-			report(pair, &last);
-	}
-	if (pair->told)
-		ft_channel_say(&control, "GONE %s\n", pair->key);
-	if (pair->reported)
-		ft_channel_say(&flows, "{\"protocol\":\"roce\",\"flow\":\"%s\",\"closed\":true}\n", pair->key);
-	pair->told = pair->reported = false;
+        memcpy(last.source, pair->source, sizeof(last.source));
+        memcpy(last.peer, pair->peer, sizeof(last.peer));
+        if (last.source[0]) report(pair, &last);
+    }
+    if (pair->told) ft_channel_say(&control, "GONE %s\n", pair->key);
+    if (pair->reported)
+        ft_channel_say(&flows, "{\"protocol\":\"roce\",\"flow\":\"%s\",\"closed\":true}\n", pair->key);
+    pair->told = pair->reported = false;
 }
 
-static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *result)
-{
-	if (result->outcome == FT_DONE)
-		ft_channel_say(&control, "DONE %llu %llu %s\n", (unsigned long long)id,
-			       (unsigned long long)result->in_force, result->how);
-	else if (result->outcome == FT_FAILED)
-		ft_channel_say(&control, "FAILED %llu %s\n", (unsigned long long)id, result->text);
-	else
-		pair->move_id = id;
-	if (result->outcome == FT_DONE) {
-		ft_registry_lock();
-		pair->news = true;
-		ft_registry_unlock();
-	}
+static void answer(struct ft_pair *pair, uint64_t id, const struct ft_result *result) {
+    if (result->outcome == FT_DONE)
+        ft_channel_say(&control, "DONE %llu %llu %s\n", (unsigned long long)id,
+                       (unsigned long long)result->in_force, result->how);
+    else if (result->outcome == FT_FAILED)
+        ft_channel_say(&control, "FAILED %llu %s\n", (unsigned long long)id, result->text);
+    else
+        pair->move_id = id;
+    if (result->outcome == FT_DONE) {
+        ft_registry_lock();
+        pair->changed = true;
+        ft_registry_unlock();
+    }
 }
 
-static void refuse(uint64_t id, const char *why)
-{
-	ft_channel_say(&control, "FAILED %llu %s\n", (unsigned long long)id, why);
+static void refuse(uint64_t id, const char *why) {
+    ft_channel_say(&control, "FAILED %llu %s\n", (unsigned long long)id, why);
 }
 
-/* A whole decimal number; false where it is none, or above `most`. */
-static bool number(const char *text, uint64_t most, uint64_t *value)
-{
-	if (!text || !*text)
-		return false;
-	for (*value = 0; *text; text++) {
-		unsigned digit = (unsigned)(*text - '0');
+/* Parse a whole decimal number; false if it is none, or above `max`. */
+static bool parse_number(const char *text, uint64_t max, uint64_t *value) {
+    if (!text || !*text) return false;
+    for (*value = 0; *text; text++) {
+        unsigned digit = (unsigned)(*text - '0');
 
-		if (digit > 9 || *value > (most - digit) / 10)
-			return false;
-		*value = *value * 10 + digit;
-	}
-	return true;
+        if (digit > 9 || *value > (max - digit) / 10) return false;
+        *value = *value * 10 + digit;
+    }
+    return true;
 }
 
-static void order(char *line)
-{
-	char *rest = NULL;
-	const char *word = strtok_r(line, " ", &rest), *id_text = strtok_r(NULL, " ", &rest);
-	const char *key = strtok_r(NULL, " ", &rest), *value_text = strtok_r(NULL, " ", &rest);
-	bool move = word && !strcmp(word, "MOVE");
-	struct ft_result result;
-	struct ft_pair *pair;
-	uint64_t id = 0, value;
+static void order(char *line) {
+    char *rest = NULL;
+    const char *word = strtok_r(line, " ", &rest), *id_text = strtok_r(NULL, " ", &rest);
+    const char *key = strtok_r(NULL, " ", &rest), *value_text = strtok_r(NULL, " ", &rest);
+    bool move = word && !strcmp(word, "MOVE");
+    struct ft_result result;
+    struct ft_pair *pair;
+    uint64_t id = 0, value;
 
-	if (!number(id_text, UINT64_MAX, &id)) {
-		refuse(0, "no id: expected MOVE or PACE, id, key, value");
-		return;
-	}
-	if (!move && (!word || strcmp(word, "PACE"))) {
-		refuse(id, "unknown order: expected MOVE or PACE");
-		return;
-	}
-	if (!number(value_text, move ? 65535 : UINT64_MAX, &value) || (move && !value)) {
-		refuse(id, move ? "source port: expected 1 to 65535" : "rate: expected bit/s, 0 to let go");
-		return;
-	}
-	ft_registry_lock();
-	pair = ft_pair_named(key);
-	ft_registry_unlock();
-	if (!pair) {
-		refuse(id, "no such queue pair");
-		return;
-	}
-	pthread_mutex_lock(&pair->lock);
-	if (pair->dead) {
-		memset(&result, 0, sizeof(result));
-		result.outcome = FT_FAILED;
-		strcpy(result.text, "no such queue pair");
-	} else if (move) {
-		ft_move(pair, (uint16_t)value, &result);
-	} else {
-		ft_pace(pair, value, &result);
-	}
-	pthread_mutex_unlock(&pair->lock);
-	answer(pair, id, &result);
+    if (!parse_number(id_text, UINT64_MAX, &id)) {
+        refuse(0, "no id: expected MOVE or PACE, id, key, value");
+        return;
+    }
+    if (!move && (!word || strcmp(word, "PACE"))) {
+        refuse(id, "unknown order: expected MOVE or PACE");
+        return;
+    }
+    if (!parse_number(value_text, move ? 65535 : UINT64_MAX, &value) || (move && !value)) {
+        refuse(id, move ? "source port: expected 1 to 65535" : "rate: expected bit/s, 0 to remove the limit");
+        return;
+    }
+    ft_registry_lock();
+    pair = ft_pair_named(key);
+    ft_registry_unlock();
+    if (!pair) {
+        refuse(id, "no such queue pair");
+        return;
+    }
+    pthread_mutex_lock(&pair->lock);
+    if (pair->dead) {
+        memset(&result, 0, sizeof(result));
+        result.outcome = FT_FAILED;
+        strcpy(result.text, "no such queue pair");
+    } else if (move) {
+        ft_move(pair, (uint16_t)value, &result);
+    } else {
+        ft_pace(pair, value, &result);
+    }
+    pthread_mutex_unlock(&pair->lock);
+    answer(pair, id, &result);
 }
 
-/* Go on with those whose move has not ended. Returns ms until they are to be looked at again, 0: there are
-   none. */
-static int finish_moves(struct ft_pair *pair)
-{
-	int again_ms = 0;
+/* Continue moves that have not ended. Return ms until the next check, 0: there are none. */
+static int finish_moves(struct ft_pair *pair) {
+    int again_ms = 0;
 
-	for (; pair; pair = pair->next) {
-		struct ft_result result;
+    for (; pair; pair = pair->next) {
+        struct ft_result result;
 
-		pthread_mutex_lock(&pair->lock);
-		if (!pair->draining || pair->dead) {
-			if (!pair->dead && ft_now_ns() < pair->kick_until_ns) {
-				if (pair->state == FT_QPS_RTS)
-					ft_kick(pair);
-				again_ms = again_ms ? again_ms : KICK_MS;
-			}
-			pthread_mutex_unlock(&pair->lock);
-			continue;
-		}
-		ft_finish_drain(pair, &result);
-		pthread_mutex_unlock(&pair->lock);
-		if (result.outcome == FT_DRAINING)
-			again_ms = DRAIN_MS;
-		else
-			answer(pair, pair->move_id, &result);
-	}
-	return again_ms;
+        pthread_mutex_lock(&pair->lock);
+        if (!pair->draining || pair->dead) {
+            if (!pair->dead && ft_now_ns() < pair->kick_until_ns) {
+                if (pair->state == FT_QPS_RTS) ft_kick(pair);
+                again_ms = again_ms ? again_ms : KICK_MS;
+            }
+            pthread_mutex_unlock(&pair->lock);
+            continue;
+        }
+        ft_finish_drain(pair, &result);
+        pthread_mutex_unlock(&pair->lock);
+        if (result.outcome == FT_DRAINING)
+            again_ms = DRAIN_MS;
+        else
+            answer(pair, pair->move_id, &result);
+    }
+    return again_ms;
 }
 
-/* Tell what is new; let go of what is gone. Returns whether there is anything to be counted. */
-static bool tell(bool all_control, bool all_flows)
-{
-	struct ft_pair *pair, *next;
-	bool any = false;
+/* Publish changes, and free pairs that are gone. Return true if bytes must be counted. */
+static bool publish(bool all_control, bool all_flows) {
+    struct ft_pair *pair, *next;
+    bool any = false;
 
-	ft_registry_lock();
-	pair = ft_pairs();
-	ft_registry_unlock();
-	for (; pair; pair = next) {
-		bool news, dead;
+    ft_registry_lock();
+    pair = ft_pairs();
+    ft_registry_unlock();
+    for (; pair; pair = next) {
+        bool changed, dead;
 
-		ft_registry_lock();
-		next = pair->next;
-		news = pair->news;
-		dead = pair->dead;
-		pair->news = false;
-		ft_registry_unlock();
-		if (all_control)
-			pair->told = false;
-		if (all_flows)
-			pair->reported = false;
+        ft_registry_lock();
+        next = pair->next;
+        changed = pair->changed;
+        dead = pair->dead;
+        pair->changed = false;
+        ft_registry_unlock();
+        if (all_control) pair->told = false;
+        if (all_flows) pair->reported = false;
 
-		struct view view;
+        struct view view;
 
-		memset(&view, 0, sizeof(view));
-		if (news || all_control || flows.fd >= 0)
-			view = look(pair, !dead);
-		if (!dead && view.whole) {
-			any = true;
-			if (control.fd >= 0 && (news || !pair->told))
-				announce(pair, &view);
-			if (flows.fd >= 0 && view.roce)
-				report(pair, &view);
-		} else if (dead || news) {
-			withdraw(pair);
-		}
-		if (dead) {
-			pthread_mutex_lock(&pair->lock); /* who destroys it has let go of it */
-			pthread_mutex_unlock(&pair->lock);
-			ft_registry_lock();
-			next = pair->next;
-			ft_pair_free(pair);
-			ft_registry_unlock();
-		}
-	}
-	return any;
+        memset(&view, 0, sizeof(view));
+        if (changed || all_control || flows.fd >= 0) view = look(pair, !dead);
+        if (!dead && view.whole) {
+            any = true;
+            if (control.fd >= 0 && (changed || !pair->told)) announce(pair, &view);
+            if (flows.fd >= 0 && view.roce) report(pair, &view);
+        } else if (dead || changed) {
+            withdraw(pair);
+        }
+        if (dead) {
+            pthread_mutex_lock(&pair->lock); /* wait until the thread that destroys it has released it */
+            pthread_mutex_unlock(&pair->lock);
+            ft_registry_lock();
+            next = pair->next;
+            ft_pair_free(pair);
+            ft_registry_unlock();
+        }
+    }
+    return any;
 }
 
-static void *work(void *arg)
-{
-	bool counting = false;
-	int moving_ms = 0;
+static void *work(void *arg) {
+    bool counting = false;
+    int moving_ms = 0;
 
-	(void)arg;
-	for (;;) {
-		bool down = (control.path && control.fd < 0) || (flows.path && flows.fd < 0);
-		struct pollfd wait[3] = {
-			{ .fd = atomic_load(&wake_fd), .events = POLLIN },
-			{ .fd = control.fd, .events = (short)(POLLIN | (control.out_used ? POLLOUT : 0)) },
-			{ .fd = flows.fd, .events = (short)(POLLIN | (flows.out_used ? POLLOUT : 0)) },
-		};
-		int limit_ms = moving_ms ? moving_ms : counting && flows.fd >= 0 ? REPORT_MS : down ? RETRY_MS : -1;
-		uint64_t count;
-		char *line;
+    (void)arg;
+    for (;;) {
+        bool down = (control.path && control.fd < 0) || (flows.path && flows.fd < 0);
+        struct pollfd wait[3] = {
+            {.fd = atomic_load(&wake_fd), .events = POLLIN},
+            {.fd = control.fd, .events = (short)(POLLIN | (control.out_used ? POLLOUT : 0))},
+            {.fd = flows.fd, .events = (short)(POLLIN | (flows.out_used ? POLLOUT : 0))},
+        };
+        int limit_ms = moving_ms ? moving_ms : counting && flows.fd >= 0 ? REPORT_MS : down ? RETRY_MS : -1;
+        uint64_t count;
+        char *line;
 
-		if (poll(wait, 3, limit_ms) < 0 && errno != EINTR)
-			return NULL;
-		if ((wait[0].revents & POLLIN) && read(wait[0].fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-			return NULL;
-		if (wait[1].revents && ft_channel_read(&control))
-			while ((line = ft_channel_line(&control)))
-				order(line);
-		if (wait[2].revents && ft_channel_read(&flows))
-			while (ft_channel_line(&flows))
-				; /* what it refuses is in its own log */
+        if (poll(wait, 3, limit_ms) < 0 && errno != EINTR) return NULL;
+        if ((wait[0].revents & POLLIN) && read(wait[0].fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+            return NULL;
+        if (wait[1].revents && ft_channel_read(&control))
+            while ((line = ft_channel_line(&control))) order(line);
+        if (wait[2].revents && ft_channel_read(&flows))
+            while (ft_channel_line(&flows)); /* refusals are in the reporter's own log */
 
-		uint64_t now_ns = ft_now_ns();
-		bool all_control = ft_channel_connect(&control, now_ns);
-		bool all_flows = ft_channel_connect(&flows, now_ns);
+        uint64_t now_ns = ft_now_ns();
+        bool all_control = ft_channel_connect(&control, now_ns);
+        bool all_flows = ft_channel_connect(&flows, now_ns);
 
-		ft_registry_lock();
-		struct ft_pair *first = ft_pairs();
-		ft_registry_unlock();
-		moving_ms = finish_moves(first);
-		counting = tell(all_control, all_flows);
-		ft_channel_flush(&control);
-		ft_channel_flush(&flows);
-		atomic_fetch_add(&rounds, 1);
-	}
+        ft_registry_lock();
+        struct ft_pair *first = ft_pairs();
+        ft_registry_unlock();
+        moving_ms = finish_moves(first);
+        counting = publish(all_control, all_flows);
+        ft_channel_flush(&control);
+        ft_channel_flush(&flows);
+        atomic_fetch_add(&iterations, 1);
+    }
 }
 
-/* At the end of the process what its queue pairs sent last is still told: a whole round of the thread's work is
-   waited for, 100 ms at most. */
-static void __attribute__((destructor)) last_words(void)
-{
-	const struct timespec pause = { 0, 1000000 };
-	unsigned begun = atomic_load(&rounds);
+/* Before the process exits, publish the last bytes of its queue pairs: wait for one iteration, 100 ms at
+ * most. */
+static void __attribute__((destructor)) flush_at_exit(void) {
+    const struct timespec pause = {0, 1000000};
+    unsigned begun = atomic_load(&iterations);
 
-	for (int i = 0; started && i < 100 && atomic_load(&rounds) - begun < 2; i++) {
-		ft_agent_wake();
-		nanosleep(&pause, NULL);
-	}
+    for (int i = 0; started && i < 100 && atomic_load(&iterations) - begun < 2; i++) {
+        ft_agent_wake();
+        nanosleep(&pause, NULL);
+    }
 }
 
-/* In a child after fork there is no thread, and its parent's queue pairs and connections are not its own. */
-static void in_child(void)
-{
-	ft_registry_forget();
-	ft_channel_close(&control);
-	ft_channel_close(&flows);
-	if (atomic_load(&wake_fd) >= 0)
-		close(atomic_load(&wake_fd));
-	atomic_store(&wake_fd, -1);
-	pthread_mutex_init(&starting, NULL);
-	started = false;
+/* After fork the child has no thread, and must not use its parent's queue pairs and connections. */
+static void in_child(void) {
+    ft_registry_forget();
+    ft_channel_close(&control);
+    ft_channel_close(&flows);
+    if (atomic_load(&wake_fd) >= 0) close(atomic_load(&wake_fd));
+    atomic_store(&wake_fd, -1);
+    pthread_mutex_init(&starting, NULL);
+    started = false;
 }
 
-static void before_fork(void)
-{
-	pthread_mutex_lock(&starting);
-	ft_registry_lock();
+static void before_fork(void) {
+    pthread_mutex_lock(&starting);
+    ft_registry_lock();
 }
 
-static void in_parent(void)
-{
-	ft_registry_unlock();
-	pthread_mutex_unlock(&starting);
+static void in_parent(void) {
+    ft_registry_unlock();
+    pthread_mutex_unlock(&starting);
 }
 
-void ft_agent_start(void)
-{
-	pthread_attr_t attributes;
-	pthread_t thread;
-	sigset_t all, before;
+void ft_agent_start(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
 
-	pthread_mutex_lock(&starting);
-	if (started) {
-		pthread_mutex_unlock(&starting);
-		return;
-	}
-	if (!watching_forks)
-		watching_forks = !pthread_atfork(before_fork, in_parent, in_child);
-	ft_channel_init(&control, setting("FABRICTIME_CONTROL"));
-	ft_channel_init(&flows, setting("FABRICTIME_FLOWS"));
-	atomic_store(&wake_fd, eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
-	/* The application's signals are the application's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	started = !pthread_create(&thread, &attributes, work, NULL);
-	pthread_attr_destroy(&attributes);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_mutex_unlock(&starting);
+    pthread_mutex_lock(&starting);
+    if (started) {
+        pthread_mutex_unlock(&starting);
+        return;
+    }
+    if (!watching_forks) watching_forks = !pthread_atfork(before_fork, in_parent, in_child);
+    ft_channel_init(&control, setting("FABRICTIME_CONTROL"));
+    ft_channel_init(&flows, setting("FABRICTIME_FLOWS"));
+    atomic_store(&wake_fd, eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+    /* Leave signals to the application's threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    started = !pthread_create(&thread, &attributes, work, NULL);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_mutex_unlock(&starting);
 }

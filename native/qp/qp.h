@@ -1,12 +1,11 @@
-/* Inside libfabrictime-qp.so: what its parts know of each other.
-
-	lookup    the real functions behind the names that are wrapped here
-	wrap      the wrapped verbs, on the application's threads
-	registry  the queue pairs there are
-	mover     moves one, or limits its rate
-	agent     the thread that talks to the actuator and to the flow reporter
-	channel   a connection to either
-*/
+/* Internal interface of libfabrictime-qp.so.
+ *
+ *     lookup    the real functions behind the wrapped names
+ *     wrap      the wrapped verbs, on the application's threads
+ *     registry  the queue pairs of the process
+ *     mover     moves one queue pair, or limits its rate
+ *     agent     the thread that talks to the actuator and to the flow reporter
+ *     channel   a connection to either */
 #ifndef FABRICTIME_QP_INTERNAL_H
 #define FABRICTIME_QP_INTERNAL_H
 
@@ -31,62 +30,62 @@ void *ft_mlx5_symbol(const char *name);
 
 /* registry */
 struct ft_pair {
-	struct ft_qp *qp;
-	struct ft_pair *next;
-	pthread_mutex_t lock;		/* held while the queue pair is modified, by the application or by us */
-	char key[FT_NAME * 2];
-	char device[FT_NAME];
-	uint32_t qp_num;
-	uint32_t qp_type;
-	_Atomic uint64_t frame_bytes;	/* posted since it was made, headers counted in */
-	_Atomic uint32_t mtu;
-	_Atomic uint32_t header_bytes;	/* of each packet */
+    struct ft_qp *qp;
+    struct ft_pair *next;
+    pthread_mutex_t lock; /* held while the queue pair is modified, by the application or by us */
+    char key[FT_NAME * 2];
+    char device[FT_NAME];
+    uint32_t qp_num;
+    uint32_t qp_type;
+    _Atomic uint64_t frame_bytes; /* posted since its creation, headers included */
+    _Atomic uint32_t mtu;
+    _Atomic uint32_t header_bytes; /* of each packet */
 
-	/* under the registry's lock */
-	bool dead;
-	bool news;			/* the actuator has not been told of what it is now */
-	bool told;
-	bool reported;			/* to the flow reporter */
-	bool paces;
-	fabrictime_standby standby;
-	void *standby_arg;
+    /* under the registry's lock */
+    bool dead;
+    bool changed; /* the actuator does not know the present state yet */
+    bool told;
+    bool reported; /* known to the flow reporter */
+    bool paces;
+    fabrictime_standby standby;
+    void *standby_arg;
 
-	/* under `lock` */
-	uint32_t state;
-	uint32_t dest_qpn;
-	bool has_path;
-	struct ft_ah_attr path;
-	bool roce_v2;
-	uint16_t source_port;		/* 0 where packets have none, or it is not known */
-	char source[FT_ADDRESS], peer[FT_ADDRESS];
-	uint64_t rate_bps;		/* 0: not limited */
+    /* under `lock` */
+    uint32_t state;
+    uint32_t dest_qpn;
+    bool has_path;
+    struct ft_ah_attr path;
+    bool roce_v2;
+    uint16_t source_port; /* 0: packets have none, or it is unknown */
+    char source[FT_ADDRESS], peer[FT_ADDRESS];
+    uint64_t rate_bps; /* 0: not limited */
 
-	/* of the agent's thread alone */
-	bool draining;			/* its new path is set, it has not left SQD yet */
-	uint64_t move_id;
-	uint64_t drain_until_ns;
-	uint64_t kick_until_ns;		/* Soft-RoCE: it may need to be told of work again */
-	uint64_t reported_bytes;
-	uint16_t reported_port;
+    /* used by the agent's thread only */
+    bool draining; /* its new path is set, but it has not left SQD yet */
+    uint64_t move_id;
+    uint64_t drain_until_ns;
+    uint64_t kick_until_ns; /* Soft-RoCE: new work may have to be posted again */
+    uint64_t reported_bytes;
+    uint16_t reported_port;
 };
 
 void ft_registry_lock(void);
 void ft_registry_unlock(void);
-struct ft_pair *ft_pairs(void);				/* under the registry's lock */
-struct ft_pair *ft_pair_of(const struct ft_qp *qp);	/* from any thread, no lock */
-struct ft_pair *ft_pair_named(const char *key);		/* under the registry's lock */
+struct ft_pair *ft_pairs(void);                     /* under the registry's lock */
+struct ft_pair *ft_pair_of(const struct ft_qp *qp); /* from any thread, no lock */
+struct ft_pair *ft_pair_named(const char *key);     /* under the registry's lock */
 struct ft_pair *ft_pair_add(struct ft_qp *qp, const char *device);
-void ft_pair_retire(struct ft_pair *pair);		/* its queue pair is gone */
-void ft_pair_free(struct ft_pair *pair);		/* under the registry's lock, retired ones only */
-void ft_registry_forget(void);				/* in a child after fork */
+void ft_pair_retire(struct ft_pair *pair); /* its queue pair was destroyed */
+void ft_pair_free(struct ft_pair *pair);   /* under the registry's lock, retired ones only */
+void ft_registry_forget(void);             /* in a child after fork */
 
 /* mover: both under the pair's lock; text is one line, without an end of line */
 enum ft_outcome { FT_DONE, FT_DRAINING, FT_FAILED };
 struct ft_result {
-	enum ft_outcome outcome;
-	uint64_t in_force;
-	const char *how;
-	char text[FT_TEXT];
+    enum ft_outcome outcome;
+    uint64_t in_force;
+    const char *how;
+    char text[FT_TEXT];
 };
 void ft_learn_path(struct ft_pair *pair);
 bool ft_device_paces(struct ft_context *context, uint32_t qp_type);
@@ -96,27 +95,29 @@ void ft_kick(struct ft_pair *pair);
 void ft_pace(struct ft_pair *pair, uint64_t rate_bps, struct ft_result *result);
 
 /* agent */
-bool ft_wanted(void);		/* whether any socket is named: else nothing at all is done */
+bool ft_wanted(void); /* whether any socket is named; otherwise the library does nothing */
 void ft_agent_start(void);
 void ft_agent_wake(void);
 uint64_t ft_now_ns(void);
 
-/* channel: a stream socket of lines that is connected again and again, and never waited for */
+/* channel: a stream socket of lines that reconnects and never blocks */
 struct ft_channel {
-	const char *path;
-	int fd;
-	uint64_t retry_at_ns;
-	char *out;
-	size_t out_used, out_room;
-	char in[4096];
-	size_t in_used;
+    const char *path;
+    int fd;
+    uint64_t retry_at_ns;
+    char *out;
+    size_t out_used, out_room;
+    char in[4096];
+    size_t in_used;
 };
 void ft_channel_init(struct ft_channel *channel, const char *path);
-bool ft_channel_connect(struct ft_channel *channel, uint64_t now_ns);	/* true where it has just been connected */
-void ft_channel_say(struct ft_channel *channel, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool ft_channel_connect(struct ft_channel *channel,
+                        uint64_t now_ns); /* true if it has just connected */
+void ft_channel_say(struct ft_channel *channel, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void ft_channel_flush(struct ft_channel *channel);
-bool ft_channel_read(struct ft_channel *channel);			/* false where it has ended */
-char *ft_channel_line(struct ft_channel *channel);			/* NULL where none is whole yet */
+bool ft_channel_read(struct ft_channel *channel);  /* false if it was closed */
+char *ft_channel_line(struct ft_channel *channel); /* NULL if no line is complete yet */
 void ft_channel_close(struct ft_channel *channel);
 
 #endif

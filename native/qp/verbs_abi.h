@@ -1,7 +1,7 @@
-/* The parts of libibverbs' public binary interface that are used here, declared by ourselves.
-
-   So the library builds where no rdma-core is, and one build serves every machine. What a field is not used
-   for stands as room of its size. A test compares every offset with <infiniband/verbs.h> where that is. */
+/* The parts of libibverbs' public binary interface that this library uses.
+ *
+ * Own declarations let the library build without rdma-core, and one build serves every machine. Unused
+ * fields are padding. A test compares every offset with <infiniband/verbs.h> if it is installed. */
 #ifndef FABRICTIME_VERBS_ABI_H
 #define FABRICTIME_VERBS_ABI_H
 
@@ -12,11 +12,11 @@
 enum { FT_QPT_RC = 2, FT_QPT_UC = 3, FT_QPT_XRC_SEND = 9 };
 enum { FT_QPS_RESET, FT_QPS_INIT, FT_QPS_RTR, FT_QPS_RTS, FT_QPS_SQD, FT_QPS_SQE, FT_QPS_ERR };
 enum {
-	FT_QP_STATE = 1 << 0,
-	FT_QP_AV = 1 << 7,
-	FT_QP_PATH_MTU = 1 << 8,
-	FT_QP_DEST_QPN = 1 << 20,
-	FT_QP_RATE_LIMIT = 1 << 25,
+    FT_QP_STATE = 1 << 0,
+    FT_QP_AV = 1 << 7,
+    FT_QP_PATH_MTU = 1 << 8,
+    FT_QP_DEST_QPN = 1 << 20,
+    FT_QP_RATE_LIMIT = 1 << 25,
 };
 enum { FT_WR_RDMA_WRITE = 0, FT_WR_RDMA_WRITE_WITH_IMM = 1, FT_WR_RDMA_READ = 4, FT_WR_LAST_ATOMIC = 6 };
 
@@ -27,110 +27,110 @@ struct ft_send_wr;
 typedef int ft_post_send(struct ft_qp *qp, struct ft_send_wr *wr, struct ft_send_wr **bad_wr);
 
 struct ft_context {
-	void *device;
-	void *ops_before[25];
-	ft_post_send *post_send;
-	void *ops_after[6];
-	int cmd_fd;
-	int async_fd;
-	int num_comp_vectors;
-	pthread_mutex_t mutex;
-	void *abi_compat;
+    void *device;
+    void *ops_before[25];
+    ft_post_send *post_send;
+    void *ops_after[6];
+    int cmd_fd;
+    int async_fd;
+    int num_comp_vectors;
+    pthread_mutex_t mutex;
+    void *abi_compat;
 };
 
-/* What stands before a context that says it is extended; grows at its beginning, so it is counted from its end. */
+/* The structure before an extended context. It grows at its beginning, so offsets count from its end. */
 struct ft_extended {
-	int (*query_device_ex)(struct ft_context *context, const void *input, void *attr, size_t attr_size);
-	void *flows[4];
-	void *open_qp;
-	struct ft_qp *(*create_qp_ex)(struct ft_context *context, void *init_attr);
-	void *others[4];
-	uint64_t placeholder;
-	size_t size;
-	struct ft_context context;
+    int (*query_device_ex)(struct ft_context *context, const void *input, void *attr, size_t attr_size);
+    void *flows[4];
+    void *open_qp;
+    struct ft_qp *(*create_qp_ex)(struct ft_context *context, void *init_attr);
+    void *others[4];
+    uint64_t placeholder;
+    size_t size;
+    struct ft_context context;
 };
 
 struct ft_qp {
-	struct ft_context *context;
-	void *qp_context;
-	void *pd;
-	void *send_cq;
-	void *recv_cq;
-	void *srq;
-	uint32_t handle;
-	uint32_t qp_num;
-	uint32_t state;
-	uint32_t qp_type;
+    struct ft_context *context;
+    void *qp_context;
+    void *pd;
+    void *send_cq;
+    void *recv_cq;
+    void *srq;
+    uint32_t handle;
+    uint32_t qp_num;
+    uint32_t state;
+    uint32_t qp_type;
 };
 
 struct ft_ah_attr {
-	uint8_t dgid[16] __attribute__((aligned(8)));
-	uint32_t flow_label;
-	uint8_t sgid_index;
-	uint8_t hop_limit;
-	uint8_t traffic_class;
-	uint16_t dlid __attribute__((aligned(8)));
-	uint8_t sl;
-	uint8_t src_path_bits;
-	uint8_t static_rate;
-	uint8_t is_global;
-	uint8_t port_num;
+    uint8_t dgid[16] __attribute__((aligned(8)));
+    uint32_t flow_label;
+    uint8_t sgid_index;
+    uint8_t hop_limit;
+    uint8_t traffic_class;
+    uint16_t dlid __attribute__((aligned(8)));
+    uint8_t sl;
+    uint8_t src_path_bits;
+    uint8_t static_rate;
+    uint8_t is_global;
+    uint8_t port_num;
 };
 
 struct ft_qp_attr {
-	uint32_t qp_state;
-	uint32_t cur_qp_state;
-	uint32_t path_mtu;
-	uint32_t path_mig_state;
-	uint32_t qkey;
-	uint32_t rq_psn;
-	uint32_t sq_psn;
-	uint32_t dest_qp_num;
-	uint32_t qp_access_flags;
-	uint32_t cap[5];
-	struct ft_ah_attr ah_attr;
-	struct ft_ah_attr alt_ah_attr;
-	uint16_t pkey_index;
-	uint16_t alt_pkey_index;
-	uint8_t en_sqd_async_notify;
-	uint8_t sq_draining;
-	uint8_t max_rd_atomic;
-	uint8_t max_dest_rd_atomic;
-	uint8_t min_rnr_timer;
-	uint8_t port_num;
-	uint8_t timeout;
-	uint8_t retry_cnt;
-	uint8_t rnr_retry;
-	uint8_t alt_port_num;
-	uint8_t alt_timeout;
-	uint32_t rate_limit;
+    uint32_t qp_state;
+    uint32_t cur_qp_state;
+    uint32_t path_mtu;
+    uint32_t path_mig_state;
+    uint32_t qkey;
+    uint32_t rq_psn;
+    uint32_t sq_psn;
+    uint32_t dest_qp_num;
+    uint32_t qp_access_flags;
+    uint32_t cap[5];
+    struct ft_ah_attr ah_attr;
+    struct ft_ah_attr alt_ah_attr;
+    uint16_t pkey_index;
+    uint16_t alt_pkey_index;
+    uint8_t en_sqd_async_notify;
+    uint8_t sq_draining;
+    uint8_t max_rd_atomic;
+    uint8_t max_dest_rd_atomic;
+    uint8_t min_rnr_timer;
+    uint8_t port_num;
+    uint8_t timeout;
+    uint8_t retry_cnt;
+    uint8_t rnr_retry;
+    uint8_t alt_port_num;
+    uint8_t alt_timeout;
+    uint32_t rate_limit;
 };
 
 struct ft_sge {
-	uint64_t addr;
-	uint32_t length;
-	uint32_t lkey;
+    uint64_t addr;
+    uint32_t length;
+    uint32_t lkey;
 };
 
-/* A work request begins so; what follows is not looked at. */
+/* The beginning of a work request; the rest is not used. */
 struct ft_send_wr {
-	uint64_t wr_id;
-	struct ft_send_wr *next;
-	struct ft_sge *sg_list;
-	int num_sge;
-	uint32_t opcode;
-	uint32_t send_flags;
-	uint32_t imm_data;
-	uint8_t rest[88];
+    uint64_t wr_id;
+    struct ft_send_wr *next;
+    struct ft_sge *sg_list;
+    int num_sge;
+    uint32_t opcode;
+    uint32_t send_flags;
+    uint32_t imm_data;
+    uint8_t rest[88];
 };
 
-/* Of the extended device attributes, up to the pacing capabilities. */
+/* The extended device attributes, up to the pacing capabilities. */
 struct ft_device_attr_ex {
-	uint8_t before[332];
-	uint32_t rate_limit_min_kbps;
-	uint32_t rate_limit_max_kbps;
-	uint32_t rate_limit_qp_types;
-	uint8_t after[56];
+    uint8_t before[332];
+    uint32_t rate_limit_min_kbps;
+    uint32_t rate_limit_max_kbps;
+    uint32_t rate_limit_qp_types;
+    uint8_t after[56];
 };
 
 _Static_assert(sizeof(struct ft_ah_attr) == 32, "address handle attributes");

@@ -1,4 +1,4 @@
-"""The kernel of the simulated fleet: networks of queues, packet by packet. Figures in, figures out."""
+"""Simulation kernels of a fleet: networks of queues by packets (`packet`) or as a fluid (`fluid`)."""
 
 from native.sim.columns import Dcqcn, FlowColumns, LinkTruth, ProbeTruth
 from native.sim.packet import PacketSim

@@ -1,4 +1,4 @@
-"""The shapes in which native/sim takes and gives figures: plain data over numpy columns, no behaviour."""
+"""Parameters and results of native/sim: plain data in numpy columns, without behaviour."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ Float64s: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Dcqcn:
-    """Constants of the rate control, as in Zhu et al., SIGCOMM 2015 (hyper: as in QCN)."""
+    """Constants of DCQCN, as in Zhu et al., SIGCOMM 2015 (hyper increase as in QCN)."""
 
     g: float = 1 / 256
-    """Weight of a notice in alpha."""
+    """Weight of a congestion notification in alpha."""
     notice_ns: int = 50_000
-    """Least time between two notices to one flow."""
+    """Shortest time between two notifications to one flow."""
     decay_ns: int = 55_000
-    """Alpha falls by `g` after each such time without a notice."""
+    """Alpha falls by `g` after each such time without a notification."""
     rise_ns: int = 55_000
     rise_bytes: int = 10_000_000
-    """The rate rises a step each such time, and each so many bytes."""
+    """The rate rises a step after each such time, and after this many bytes."""
     fast_steps: int = 5
-    """Steps that halve the way back to the rate before, until additive ones follow."""
+    """Steps of fast recovery before additive increase."""
     additive_bps: float = 40e6
     hyper_bps: float = 400e6
-    least_bps: float = 10e6
+    min_bps: float = 10e6
 
 
 @dataclass(slots=True)
 class ProbeTruth:
-    """[N] probes whose fate is known, in the order of sending. Times in ns since the start, without noise."""
+    """[N] probes with a known result, in the order of sending. Times are ns since the start, without
+    noise.
+    """
 
     prober: Int32s
     """Number of the (NIC, peer, path) as `add_probes` returned it."""
@@ -46,23 +48,25 @@ class ProbeTruth:
     peer: Int32s
     path: Int32s
     t1_ns: Float64s
-    """The request's first bit on the first link: what a NIC or kernel behind the host's own queue stamps."""
+    """First bit of the request on the first link, as a NIC or kernel behind the host's queue timestamps
+    it.
+    """
     wait_ns: Float64s
-    """In the host's own queue before t1."""
+    """Wait in the host's own queue before t1."""
     forward_ns: Float64s
-    """t2 - t1, t2 when its last bit is at the peer; NaN: never came."""
+    """t2 - t1, with t2 when its last bit has reached the peer; NaN: lost."""
     turnaround_ns: Float64s
-    """t3 - t2: the answer's wait in the peer's own queue; NaN: no answer sent."""
+    """t3 - t2: wait of the answer in the peer's own queue; NaN: no answer."""
     reverse_ns: Float64s
-    """t4 - t3; NaN: the probe is lost, whichever way."""
+    """t4 - t3; NaN: the probe is lost, in either direction."""
 
 
 @dataclass(slots=True)
 class LinkTruth:
-    """[S, L]: S whole slots one after another, L links. Depth is what a link has accepted and not yet sent.
+    """[S, L]: S consecutive slots, L links. Depth counts accepted bytes that are not yet sent.
 
-    It counts the packets that wait and the unsent rest of the one in service: depth / rate is how long a
-    packet that arrives now waits.
+    It includes the unsent rest of the packet in service, so depth / rate is the wait of a packet that arrives
+    now.
     """
 
     first_slot: int
@@ -71,28 +75,28 @@ class LinkTruth:
     """Mean over the slot."""
     deepest_bytes: Float32s
     busy: Float32s
-    """Share of the slot in which the link sends: its utilisation, 0 to 1."""
+    """Utilisation: share of the slot in which the link sends, 0 to 1."""
     accepted_bytes: Int64s
-    """That came in and were not dropped, probes included."""
+    """Bytes accepted, probes included."""
     drops: Int32s
-    """Packets that found no room."""
+    """Packets dropped at a full buffer."""
 
 
 @dataclass(slots=True)
 class FlowColumns:
-    """[F]: what became of each flow so far, in the order of adding."""
+    """[F] results of each flow so far, in the order of adding."""
 
     sent_bytes: Int64s
-    """Handed to the host's own queue, repeats included."""
+    """Bytes given to the host's own queue, retransmissions included."""
     delivered_bytes: Int64s
     dropped_bytes: Int64s
-    """Lost on the way: no room, lossy wire or no way."""
+    """Bytes lost: full buffer, lossy wire or no route."""
     dropped: Int64s
-    """Packets."""
+    """Packets lost."""
     marked: Int64s
     """Packets that arrived with a congestion mark."""
     rate_bps: Float64s
-    """Mean rate of Poisson flows, peak of bursty ones, pace of messages as of their last packet."""
+    """Mean rate of Poisson flows, peak of bursty ones, pace of messages at their last packet."""
     start_ns: Float64s
     done_ns: Float64s
-    """When a message's last byte arrived; NaN: not yet, or no message."""
+    """Arrival of a message's last byte; NaN: not yet, or not a message."""

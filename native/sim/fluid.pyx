@@ -1,7 +1,9 @@
-"""The simulated fleet's fluid kernel: flows, queues and probes of a fabric, step by step. Model: fluid.c.
+"""Python interface of the fluid simulation of a fleet: flows, queues and probes. See fluid.c for the
+model.
 
-In: plain arrays of a fabric (as `producers.sim.topology.Fleet` holds them), flows, jobs, faults as link states.
-Out: Avro bodies of `ProbeBatch`, evidence of losses, and sums over links and flows. Times are ns since the start.
+Inputs are plain arrays of a fabric (as `producers.sim.topology.Fleet` holds them), flows, jobs and link
+states. Results are Avro bodies of `ProbeBatch` and `LinkEvent`, and sums over links and flows. Times are ns
+since the start.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -15,12 +17,12 @@ cdef extern from "fluid.h":
     ctypedef struct fl_sim
     ctypedef struct fl_settings:
         int64_t start_ns, step_ns
-        double packet_bytes, probe_bytes, load_most, mark_begin, mark_full, mark_most, gain, increase_share
-        double timer_ns, least_share, idle_ns, flowlet_ns, slow_room_bytes
+        double packet_bytes, probe_bytes, max_load, mark_begin, mark_full, max_mark, gain, increase_share
+        double timer_ns, min_rate_share, idle_ns, flowlet_ns, slow_sender_bytes
         int lossless
         double rate_pps
         int64_t spacing_ns
-        double turn_least_ns, turn_most_ns, timeout_ns, early_least_ns, evidence_gap_ns, evidence_slow_ns, evidence_beat_ns
+        double min_response_ns, max_response_ns, timeout_ns, min_early_timeout_ns, min_report_gap_ns, repeat_report_ns, max_report_gap_ns
         double noise_ns, quantum_ns
         uint64_t seed
     ctypedef struct fl_event:
@@ -49,11 +51,11 @@ cdef extern from "fluid.h":
     int fl_flow_send(fl_sim *, int64_t flow, double bytes)
     int64_t fl_add_job(fl_sim *, int64_t phases, const int64_t *phase_start, const int64_t *flow, const double *bytes,
                        double gap_ns, double begin_ns, int32_t members, const int32_t *sender, const int32_t *to)
-    int fl_set_flow_ways(fl_sim *, int64_t flow, int64_t ways, const int32_t *link)
+    int fl_set_flow_routes(fl_sim *, int64_t flow, int64_t routes, const int32_t *link)
     void fl_stop_job(fl_sim *, int64_t job)
     void fl_set_link(fl_sim *, int32_t link, int up, double loss, double share, double base_load)
     void fl_set_nic(fl_sim *, int32_t nic, int dead, double rate_pps)
-    int fl_set_turns(fl_sim *, int32_t nic, double at_ns, double turn_ns, int64_t turns, const int32_t *way)
+    int fl_set_schedule(fl_sim *, int32_t nic, double at_ns, double slot_ns, int64_t slots, const int32_t *group)
     int fl_advance(fl_sim *, double until_ns) nogil
     double fl_now(const fl_sim *)
     const uint8_t *fl_flush(fl_sim *, int32_t nic, int64_t run, int64_t batch, int64_t *size, int64_t *samples)
@@ -66,7 +68,7 @@ cdef extern from "fluid.h":
     void fl_clear_iterations(fl_sim *)
     void fl_link_sums(fl_sim *, double *depth, double *packet, double *busy, double *bytes, double *dropped,
                       double *now)
-    void fl_link_most(fl_sim *, double *most)
+    void fl_link_max(fl_sim *, double *most)
     int64_t fl_steps(const fl_sim *)
     int64_t fl_flows(const fl_sim *)
     int64_t fl_working(const fl_sim *)
@@ -79,7 +81,7 @@ cdef extern from "fluid.h":
 
 
 def packet_waits(load, service_ns, spacing_ns, count, seed=1):
-    """Return [count] the work (ns) that crossings `spacing_ns` apart find in the packet-scale queue alone."""
+    """Return [count] waits (ns) that probes `spacing_ns` apart find in the packet-scale queue alone."""
     if not 0 < load < 1 or count < 1:
         raise ValueError(f"load {load}, count {count}: expected a load within 0 and 1, and at least 1")
     out = np.empty(count, np.float64)
@@ -89,7 +91,7 @@ def packet_waits(load, service_ns, spacing_ns, count, seed=1):
 
 
 cdef class Fluid:
-    """A fabric at work. All arrays are over NICs, directed links, probe groups or flows, by index."""
+    """A fabric in operation. All arrays are over NICs, directed links, probe groups or flows, by index."""
 
     cdef fl_sim *_sim
     cdef fl_settings _s
@@ -99,15 +101,15 @@ cdef class Fluid:
 
     def __cinit__(
         self, *, rate_bps, delay_ns, buffer_bytes, kind, int nics, int64_t start_ns=0, int64_t step_ns=100_000,
-        double packet_bytes=4170, double probe_bytes=128, double load_most=0.95, double mark_begin=0.1,
-        double mark_full=0.4, double mark_most=0.01, double gain=1 / 256, double increase_share=0.001,
-        double timer_ns=55_000, double least_share=0.001, double idle_ns=1_000_000, double flowlet_ns=0, double slow_room_bytes=256_000,
-        bint lossless=True, double rate_pps=300, int64_t spacing_ns=20_000, turn_ns=(5_000, 15_000), double timeout_ns=100_000_000,
-        double early_least_ns=2_000_000, double evidence_gap_ns=5_000_000,
-        double evidence_slow_ns=100_000_000, double evidence_beat_ns=1_000_000_000,
+        double packet_bytes=4170, double probe_bytes=128, double max_load=0.95, double mark_begin=0.1,
+        double mark_full=0.4, double max_mark=0.01, double gain=1 / 256, double increase_share=0.001,
+        double timer_ns=55_000, double min_rate_share=0.001, double idle_ns=1_000_000, double flowlet_ns=0, double slow_sender_bytes=256_000,
+        bint lossless=True, double rate_pps=300, int64_t spacing_ns=20_000, response_ns=(5_000, 15_000), double timeout_ns=100_000_000,
+        double min_early_timeout_ns=2_000_000, double min_report_gap_ns=5_000_000,
+        double repeat_report_ns=100_000_000, double max_report_gap_ns=1_000_000_000,
         double noise_ns=0, double quantum_ns=1, uint64_t seed=1,
     ):
-        """Raises ValueError for numbers that do not fit together, MemoryError."""
+        """Raises ValueError for inconsistent parameters, MemoryError."""
         cdef const int64_t[::1] rates = np.ascontiguousarray(rate_bps, np.int64)
         cdef const int64_t[::1] delays = np.ascontiguousarray(delay_ns, np.int64)
         cdef const int64_t[::1] buffers = np.ascontiguousarray(buffer_bytes, np.int64)
@@ -119,13 +121,13 @@ cdef class Fluid:
             raise ValueError("rate_bps, buffer_bytes, kind: expected above 0, above 0, 0 to 5")
         if not 1_000 <= step_ns <= 100_000_000:
             raise ValueError(f"step_ns {step_ns}: expected 1,000 to 100,000,000")
-        if not 0 <= mark_begin < mark_full <= 1 or not 0 < load_most < 1 or spacing_ns < 0 or quantum_ns < 0:
-            raise ValueError(f"mark_begin {mark_begin}, mark_full {mark_full}, load_most {load_most}, "
+        if not 0 <= mark_begin < mark_full <= 1 or not 0 < max_load < 1 or spacing_ns < 0 or quantum_ns < 0:
+            raise ValueError(f"mark_begin {mark_begin}, mark_full {mark_full}, max_load {max_load}, "
                              f"spacing_ns {spacing_ns}, quantum_ns {quantum_ns}: expected rising shares, not below 0")
         self._s = fl_settings(
-            start_ns, step_ns, packet_bytes, probe_bytes, load_most, mark_begin, mark_full, mark_most, gain,
-            increase_share, timer_ns, least_share, idle_ns, flowlet_ns, slow_room_bytes, lossless, rate_pps, spacing_ns, turn_ns[0],
-            turn_ns[1], timeout_ns, early_least_ns, evidence_gap_ns, evidence_slow_ns, evidence_beat_ns, noise_ns, quantum_ns, seed)
+            start_ns, step_ns, packet_bytes, probe_bytes, max_load, mark_begin, mark_full, max_mark, gain,
+            increase_share, timer_ns, min_rate_share, idle_ns, flowlet_ns, slow_sender_bytes, lossless, rate_pps, spacing_ns, response_ns[0],
+            response_ns[1], timeout_ns, min_early_timeout_ns, min_report_gap_ns, repeat_report_ns, max_report_gap_ns, noise_ns, quantum_ns, seed)
         self.nics, self.links = nics, rates.shape[0]
         self._tier = np.array([0, 5, 1, 4, 2, 3])[np.asarray(kind, np.int64)]
         self._sim = fl_new(&self._s, nics, self.links, &rates[0], &delays[0], &buffers[0], &kinds[0])
@@ -146,19 +148,21 @@ cdef class Fluid:
         return flow
 
     def set_nic_name(self, nic, str name):
-        """Say what batches call a NIC."""
+        """Set the name of a NIC in batches."""
         text = name.encode()
         if fl_set_names(self._sim, self._nic(nic), text, len(text)):
             raise MemoryError(name)
 
     def set_clock(self, nic, *, offset_ns=0, drift_ppb=0.0, wander_ppb_per_sqrt_s=0.0, epoch_ns=0, seed=0, step_ns=0,
                   step_at_ns=0):
-        """Give a NIC the clock that `native.core.TestClock` describes with the same parameters."""
+        """Give a NIC the clock of `native.core.TestClock` with the same parameters."""
         fl_set_clock(self._sim, self._nic(nic), offset_ns, drift_ppb, wander_ppb_per_sqrt_s, epoch_ns, seed, step_ns,
                      step_at_ns)
 
     def set_groups(self, nic, peer, path):
-        """Say who probes whom on which path: [groups] each, NICs in ascending order. `set_legs` must follow."""
+        """Set the probe groups: prober, peer and path, [groups] each, NICs in ascending order. `set_legs`
+        must follow.
+        """
         cdef const int32_t[::1] own = np.ascontiguousarray(nic, np.int32)
         cdef const int32_t[::1] other = np.ascontiguousarray(peer, np.int32)
         cdef const int32_t[::1] value = np.ascontiguousarray(path, np.int32)
@@ -188,45 +192,48 @@ cdef class Fluid:
             raise MemoryError("no memory for paths")
 
     def add_flow(self, nic, double line_bps):
-        """Return the number of a new flow from a NIC that sends at most at `line_bps`; it sends nothing yet."""
+        """Add a flow from a NIC with a limit of `line_bps`, and return its number. It sends nothing yet."""
         cdef int64_t flow = fl_add_flow(self._sim, self._nic(nic), line_bps)
         if flow < 0:
             raise MemoryError("no memory for a flow")
         return flow
 
     def set_flow_path(self, flow, links, reached=True):
-        """Lead a flow over these links from now on; where they do not reach its end, all that it sends is lost."""
+        """Set a flow's links. If they do not reach its end, all its bytes are lost."""
         whole = np.append(np.asarray(links, np.int32), np.int32(0))
         if not (0 if not reached else 1) < len(whole) <= 7 or np.min(whole) < 0 or np.max(whole) >= self.links:
             raise ValueError(f"flow {flow}: {list(links)}: expected 1 to 6 links, 0 to {self.links - 1}")
-        cdef const int32_t[::1] way = whole
-        fl_set_flow_path(self._sim, self._flow(flow), &way[0], way.shape[0] - 1, reached)
+        cdef const int32_t[::1] route = whole
+        fl_set_flow_path(self._sim, self._flow(flow), &route[0], route.shape[0] - 1, reached)
 
-    def set_flow_ways(self, flow, ways):
-        """Let switches draw one of these ways, each a sequence of links, for every flowlet of a flow."""
-        table = np.full((len(ways), 6), -1, np.int32)
-        for row, links in zip(table, ways):
+    def set_flow_routes(self, flow, routes):
+        """Let switches draw one of these routes, each a sequence of links, for every flowlet of a flow."""
+        table = np.full((len(routes), 6), -1, np.int32)
+        for row, links in zip(table, routes):
             links = np.asarray(links, np.int32)
             if not 0 < len(links) <= 6 or np.min(links) < 0 or np.max(links) >= self.links:
                 raise ValueError(f"flow {flow}: {list(links)}: expected 1 to 6 links, 0 to {self.links - 1}")
             row[self._tier[links]] = links
         cdef const int32_t[::1] each = np.append(table.reshape(-1), np.int32(-1)).astype(np.int32)
-        if fl_set_flow_ways(self._sim, self._flow(flow), len(ways), &each[0]):
-            raise MemoryError("no memory for ways")
+        if fl_set_flow_routes(self._sim, self._flow(flow), len(routes), &each[0]):
+            raise MemoryError("no memory for routes")
 
     def set_flow_limits(self, flow, demand_bps=None, limit_bps=None):
-        """Hold a flow to what its program offers, and to what it was told; None: no limit."""
+        """Limit a flow to its program's demand and to its assigned rate; None: no limit."""
         fl_set_flow_limits(self._sim, self._flow(flow), -1.0 if demand_bps is None else demand_bps,
                            -1.0 if limit_bps is None else limit_bps)
 
     def send(self, flow, data_bytes=None):
-        """Let a flow send so many bytes from now on; None: without end; 0: stop."""
+        """Let a flow send this many bytes from now on; None: endless; 0: stop."""
         fl_flow_send(self._sim, self._flow(flow), -1.0 if data_bytes is None else data_bytes)
 
     def add_job(self, phases, double gap_ns=0, double begin_ns=0, ends=None):
-        """Return the number of a job: `phases` of (flows, bytes each), each begun when the one before is done by
-        all, repeated `gap_ns` after the last one. `ends`: (sender, receiver) of each flow of each phase, any numbers
-        from 0 on: then a flow begins once both its ends have done all that they send and get in phases before."""
+        """Add a job and return its number.
+
+        `phases`: (flows, bytes of each). A phase begins when the one before is done, and all repeat `gap_ns`
+        after the last. `ends`: (sender, receiver) of each flow of each phase, numbered from 0. Then a flow
+        begins once both its ends have finished the phases before.
+        """
         starts = np.concatenate([[0], np.cumsum([len(flows) for flows, _ in phases])])
         if not len(phases) or (np.diff(starts) < 1).any():
             raise ValueError("job: expected at least one phase, and a flow in each")
@@ -255,8 +262,7 @@ cdef class Fluid:
         fl_stop_job(self._sim, job)
 
     def set_link(self, link, *, up=True, double loss=0, double share=1, double base_load=0):
-        """Set what a link is: whether it carries, what share it loses, what share of its rate it has, what share
-        other traffic takes."""
+        """Set the state of a link: whether it is up, its loss, its share of its rate, and its base load."""
         if not 0 <= link < self.links:
             raise ValueError(f"link {link}: expected 0 to {self.links - 1}")
         if not 0 <= loss <= 1 or not 0 <= share <= 1 or not 0 <= base_load < 1:
@@ -264,19 +270,22 @@ cdef class Fluid:
         fl_set_link(self._sim, link, up, loss, share, base_load)
 
     def set_nic(self, nic, *, dead=False, silent=False, rate_pps=None):
-        """Kill a NIC (it passes nothing), with its agent where `silent`; or change its probes a second."""
+        """Kill a NIC (it passes nothing), with its agent if `silent`; or change its probe rate."""
         fl_set_nic(self._sim, self._nic(nic), 2 if silent else 1 if dead else 0,
                    self._s.rate_pps if rate_pps is None else rate_pps)
 
-    def set_schedule(self, nic, double at_ns, double turn_ns, way):
-        """Let a NIC probe in turns from now on: turn k begins at `at_ns` + k * `turn_ns` of the simulation, its pair
-        goes at any time of the first half on group `way[k % len(way)]` of the NIC's own, -1: any. Without ways it
-        probes at random again, and so it does once its rate changes."""
-        cdef const int32_t[::1] ways = np.append(np.asarray(way, np.int32), np.int32(-1))
-        if not 1e3 <= turn_ns <= 1e12 or not -1e19 < at_ns < 1e19:
-            raise ValueError(f"turns of {turn_ns} ns from {at_ns}: expected 1 us to 1000 s")
-        if fl_set_turns(self._sim, self._nic(nic), at_ns, turn_ns, ways.shape[0] - 1, &ways[0]):
-            raise MemoryError(f"no memory for {ways.shape[0]} turns")
+    def set_schedule(self, nic, double at_ns, double slot_ns, route):
+        """Give a NIC a probe schedule.
+
+        Slot k begins at `at_ns` + k * `slot_ns` of the simulation. Its pair leaves in the first half of the
+        slot, to group `route[k % len(route)]` of the NIC, -1: any. Without groups, or after a rate change,
+        the NIC probes at random again.
+        """
+        cdef const int32_t[::1] slots = np.append(np.asarray(route, np.int32), np.int32(-1))
+        if not 1e3 <= slot_ns <= 1e12 or not -1e19 < at_ns < 1e19:
+            raise ValueError(f"slots of {slot_ns} ns from {at_ns}: expected 1 us to 1000 s")
+        if fl_set_schedule(self._sim, self._nic(nic), at_ns, slot_ns, slots.shape[0] - 1, &slots[0]):
+            raise MemoryError(f"no memory for {slots.shape[0]} slots")
 
     def advance(self, double until_ns):
         """Run whole steps up to `until_ns`."""
@@ -284,7 +293,7 @@ cdef class Fluid:
         with nogil:
             failed = fl_advance(self._sim, until_ns)
         if failed:
-            raise MemoryError("no memory for what the simulation found")
+            raise MemoryError("no memory for the simulation")
 
     @property
     def now_ns(self):
@@ -298,7 +307,7 @@ cdef class Fluid:
 
     @property
     def working(self):
-        """(flows that are looked at in each step, links)."""
+        """The flows and links that are computed in each step."""
         return fl_working(self._sim), fl_listed(self._sim)
 
     @property
@@ -307,7 +316,7 @@ cdef class Fluid:
         return fl_flows(self._sim)
 
     def clock_ns(self, nic, double at_ns):
-        """Return what a NIC's clock reads at a time since the start."""
+        """Return the reading of a NIC's clock at a time since the start."""
         return fl_read_clock(self._sim, self._nic(nic), at_ns)
 
     def flush(self, nic, int64_t run, int64_t batch):
@@ -319,8 +328,11 @@ cdef class Fluid:
         return PyBytes_FromStringAndSize(<const char *>body, size), samples
 
     def evidence(self, str shard, runs, numbers, int kind):
-        """Return what was seen since the last call, oldest first, as (NIC, ns since the start, losses in it, Avro body
-        of a `LinkEvent` of enum index `kind`). `runs` and `numbers` are of all NICs; numbers are counted up."""
+        """Return the evidence reports since the last call, oldest first.
+
+        Each is (NIC, ns since the start, losses in it, Avro body of a `LinkEvent` with enum index `kind`).
+        `runs` and `numbers` hold a value per NIC; `numbers` are incremented.
+        """
         cdef const fl_event *events
         cdef const fl_row *rows
         cdef int64_t n = fl_events(self._sim, &events, &rows), i, k, size, lost
@@ -342,7 +354,9 @@ cdef class Fluid:
         return found
 
     def iterations(self):
-        """Return the jobs' iterations that ended since the last call, as (job, number, begin, end), oldest first."""
+        """Return the job iterations that ended since the last call, oldest first: (job, number, begin,
+        end).
+        """
         cdef const fl_iteration *found
         cdef int64_t n = fl_iterations(self._sim, &found), i
         ended = [(found[i].job, found[i].iteration, found[i].begin, found[i].end) for i in range(n)]
@@ -350,24 +364,28 @@ cdef class Fluid:
         return ended
 
     def link_sums(self):
-        """Return [6, links], sums since the start: byte-steps of the fluid queue, byte-steps of the packet-scale
-        queue's mean, busy steps, bytes carried, bytes dropped; and the fluid queue now (bytes)."""
+        """Return [6, links] sums since the start: byte-steps of the fluid queue, byte-steps of the mean
+        packet-scale queue, busy steps, bytes carried, bytes dropped; and the present fluid queue (bytes).
+        """
         out = np.empty((6, self.links))
         cdef double[:, ::1] v = out
         fl_link_sums(self._sim, &v[0, 0], &v[1, 0], &v[2, 0], &v[3, 0], &v[4, 0], &v[5, 0])
         return out
 
-    def link_most(self):
+    def link_max(self):
         """Return [links] the deepest fluid queue (bytes) since the last call."""
         out = np.empty(self.links)
         cdef double[::1] v = out
-        fl_link_most(self._sim, &v[0])
+        fl_link_max(self._sim, &v[0])
         return out
 
     def flow_sums(self):
-        """Return ([flows, 7], active [flows]): bytes sent, bytes sent again, steps with data, steps held by the
-        sender's own side, steps held by a slow receiver (sums since the start), rate allowed now (bit/s), bytes left
-        (-1: without end)."""
+        """Return ([flows, 7], active [flows]).
+
+        The columns are bytes sent, bytes sent again, steps with data, steps limited by the sender, steps
+        limited by a slow receiver (sums since the start), the present rate limit (bit/s), and bytes left (-1:
+        endless).
+        """
         cdef int64_t n = fl_flows(self._sim)
         out, active = np.zeros((n + 1, 7)), np.zeros(n + 1, np.uint8)
         cdef double[:, ::1] v = out
@@ -376,7 +394,7 @@ cdef class Fluid:
         return out[:n], active[:n].astype(bool)
 
     def flow_sums_of(self, flow):
-        """Return [7] the same of one flow."""
+        """Return [7] the same for one flow."""
         cdef double[::1] v = np.empty(7)
         cdef uint8_t active
         fl_flow_sums_of(self._sim, self._flow(flow), &v[0], &active)

@@ -1,7 +1,6 @@
-"""A network of FIFO queues, packet by packet: flows, probes and the truth about every queue.
+"""Python interface of the packet simulation: flows, probes and the exact state of every queue.
 
-In: links, and flows and probes with the links that they cross. Out: what probes saw, and each queue's depth and
-utilisation by slot. The method stands in packet.c.
+Results are the probes' times, and each queue's depth and utilisation by slot. See packet.c for the method.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -36,8 +35,8 @@ cdef extern from "packet.h":
         double g
         double additive
         double hyper
-        double least
-        int64_t tell_every_ps
+        double min_rate
+        int64_t notify_every_ps
         int64_t decay_ps
         int64_t rise_ps
         int64_t rise_bytes
@@ -115,23 +114,24 @@ cdef extern from "packet.h":
     void ft_sim_forget_slots(ft_sim *sim, int64_t n)
 
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef object LATEST_NS = 9_000_000_000_000_000  # what picoseconds in 63 bits hold, less a margin: 104 days
-EVENTS = 1 << 22  # between two looks at signals
-MOST_CELLS = 1 << 33
+cdef object LATEST_NS = 9_000_000_000_000_000  # limit of picoseconds in 63 bits, less a margin: 104 days
+EVENTS = 1 << 22  # between two checks for signals
+MAX_CELLS = 1 << 33
 
 
 cdef class PacketSim:
     """Links [L] as FIFO queues with finite buffers, store and forward; see packet.c for the model.
 
-    `rate_bps`, `delay_ns` (from the last bit's departure to its arrival in the next queue), `buffer_bytes`: [L] or
-    scalars; `links`: L, where all are scalars (1). `slot_ns`: of the truth. `ecn`: (from_bytes, full_bytes, share): packets
-    that find more than from_bytes are marked with a probability that rises to `share` at full_bytes, beyond which all
-    are. `seed` decides all that is random. Raises ValueError where an argument is out of range.
+    `rate_bps`, `delay_ns` (from the last bit's departure to its arrival in the next queue), `buffer_bytes`:
+    [L] or scalars; `links`: L if all are scalars (1). `slot_ns`: length of a slot of the exact sums. `ecn`:
+    (from_bytes, full_bytes, share): packets that find more than from_bytes are marked with a probability that
+    rises to `share` at full_bytes; above that all are marked. `seed` determines all random draws. Raises
+    ValueError for an argument out of range.
 
-    `paths` of the methods below are `(start, link)` or `(start, link, reached)`: the links of path i stand at
-    [start[i], start[i + 1]) of `link`; where `reached[i]` is False, packets get lost behind the last of them. Every
-    other argument is [N], one a path, or a scalar; without a start, things start now.
-    Methods raise ValueError and leave the simulation as it was.
+    `paths` of the methods below are `(start, link)` or `(start, link, reached)`: the links of path i are
+    [start[i], start[i + 1]) of `link`. If `reached[i]` is False, packets are lost behind the last of them.
+    Every other argument is [N], one per path, or a scalar. Without a start time, flows start now. Methods
+    raise ValueError and then leave the simulation unchanged.
     """
 
     cdef ft_sim sim
@@ -183,29 +183,32 @@ cdef class PacketSim:
 
     @property
     def now_ns(self):
-        """Time reached, ns since the start."""
+        """Present time, ns since the start."""
         return self.sim.now_ps / 1000
 
     @property
     def events(self):
-        """Events so far: a packet's hop or a source's packet is one."""
+        """Events so far: hops of packets and packets of sources."""
         return self.sim.events
 
     def add_poisson(self, paths, rate_bps, packet_bytes=1000, start_ns=None, stop_ns=None):
-        """Add flows of packets with exponential gaps and the mean rate `rate_bps`. Returns their numbers."""
+        """Add flows with exponential gaps and the mean rate `rate_bps`. Return their numbers."""
         return self._add(paths, FT_POISSON, rate_bps, packet_bytes, start_ns, stop_ns)
 
     def add_bursty(self, paths, rate_bps, peak_bps, burst_bytes, packet_bytes=1000, start_ns=None, stop_ns=None):
-        """Add flows of bursts: sizes geometric with mean `burst_bytes`, sent evenly at `peak_bps`; pauses
-        exponential, as long as makes the mean rate `rate_bps`. Returns their numbers.
+        """Add flows of bursts and return their numbers.
+
+        Burst sizes are geometric with mean `burst_bytes`, sent evenly at `peak_bps`. Pauses are exponential,
+        with the mean that gives the mean rate `rate_bps`.
         """
         return self._add(paths, FT_BURSTY, rate_bps, packet_bytes, start_ns, stop_ns, peak_bps, burst_bytes)
 
     def add_messages(self, paths, size_bytes, rate_bps, at_ns=None, packet_bytes=1000, control=None):
         """Add messages of `size_bytes` (0: endless) that begin at `at_ns`, sent evenly at `rate_bps`.
+        Return their numbers.
 
-        `control`: a `Dcqcn` for flows that slow down where packets come marked, `rate_bps` their most. Dropped
-        packets are sent again. Many at one time to one receiver are an incast. Returns their numbers.
+        `control`: a `Dcqcn` for flows that slow down when packets are marked; `rate_bps` is their maximum.
+        Dropped packets are sent again. Many messages at one time to one receiver are an incast.
         """
         return self._add(paths, FT_MESSAGE, rate_bps, packet_bytes, at_ns, None, size_bytes=size_bytes,
                          control=control)
@@ -253,14 +256,15 @@ cdef class PacketSim:
 
     def add_probes(self, forward, reverse, nic, peer, path, rate_pps, packet_bytes=82, spacing_ns=0, start_ns=None,
                    stop_ns=None, jitter_ns=None):
-        """Add streams of probes, one a (nic, peer, path): three integers that only label the results.
+        """Add streams of probes, one for each (nic, peer, path): three integers that only label the
+        results.
 
-        Requests take the paths `forward` with exponential gaps, `rate_pps` a second in the mean; the peer answers at
-        once over `reverse`; both have `packet_bytes` on the wire. `spacing_ns` above 0: coded pairs, the second that
-        long after the first, and the gap from there on. Streams with one rate are together what a NIC
-        sends that draws peer and path of each probe. With `jitter_ns` the streams have turns instead, each as long
-        as its rate says, the first at `start_ns`, and a probe comes at any time of the first `jitter_ns` of its
-        turn. Returns their numbers.
+        Requests use the paths `forward` with exponential gaps, `rate_pps` on average. The peer answers at
+        once over `reverse`. Both have `packet_bytes` on the wire. `spacing_ns` above 0 gives coded pairs: the
+        second follows after this time, and the gap begins there. Streams of one rate together equal a NIC
+        that draws peer and path of each probe. With `jitter_ns` the streams use slots whose length follows
+        from the rate, the first at `start_ns`; a probe leaves within the first `jitter_ns` of its slot.
+        Return their numbers.
         """
         self._idle()
         n = _count(forward)
@@ -279,7 +283,7 @@ cdef class PacketSim:
         stop = np.full(n, NEVER) if stop_ns is None else self._times("stop_ns", stop_ns, n)
         late = jitter + spacing >= gap
         if ((jitter >= 0) & late).any():
-            raise ValueError(f"jitter_ns {jitter[late][0] // 1000}: expected below the time of a turn")
+            raise ValueError(f"jitter_ns {jitter[late][0] // 1000}: expected below the length of a slot")
         if self.sim.n_probers + n > 0x3fffffff:
             raise ValueError(f"{self.sim.n_probers + n} streams: expected at most 2^30 - 1")
         cdef const int32_t[::1] there = self._paths(forward), back = self._paths(reverse)
@@ -300,7 +304,7 @@ cdef class PacketSim:
         return range(first, first + n)
 
     def move(self, flows, paths):
-        """Let flows take other paths from their next packet on; what is under way stays where it is."""
+        """Move flows to other paths from their next packet on; packets in flight stay on their path."""
         self._idle()
         numbers = self._numbers(flows)
         if _count(paths) != len(numbers):
@@ -309,8 +313,8 @@ cdef class PacketSim:
             ft_sim_set_path(&self.sim, number, at)
 
     def set_rate(self, flows, rate_bps):
-        """Give Poisson flows another mean rate, messages another pace (or most, with control), from the next
-        packet on.
+        """Set the mean rate of Poisson flows, or the pace of messages (the maximum with control), from the
+        next packet on.
         """
         self._idle()
         numbers = self._numbers(flows)
@@ -322,7 +326,7 @@ cdef class PacketSim:
             self.sim.flow[<int64_t>number].rate = value
 
     def set_loss(self, links, share):
-        """Let the wires of `links` lose this share of what is sent into them, from now on; 1: a silent blackhole."""
+        """Set the share of packets that the wires of `links` lose from now on; 1: a silent blackhole."""
         self._idle()
         numbers = np.atleast_1d(np.asarray(links, np.int64))
         _within("link", numbers, self.sim.links)
@@ -331,9 +335,9 @@ cdef class PacketSim:
             self.sim.queue[<int64_t>number].loss = value
 
     def set_link_rate(self, links, rate_bps):
-        """Let `links` serve at another rate from now on: a link that came up slower, a receiver that pauses its leaf.
+        """Change the rate of `links` from now on: a slower link, or a receiver that pauses its leaf.
 
-        What a queue has accepted leaves as fast as was said then, and the truth counts that in the new rate's bytes.
+        Accepted packets leave as scheduled before, and the exact sums count them in bytes of the new rate.
         """
         self._idle()
         numbers = np.atleast_1d(np.asarray(links, np.int64))
@@ -355,23 +359,25 @@ cdef class PacketSim:
                 q.mark_full_ps = round(min(q.mark_full_ps * scale, 4.1e18))
 
     def run(self, until_ns):
-        """Go on to `until_ns` since the start, the GIL released. Raises ValueError where that is in the past."""
+        """Run until `until_ns` since the start, with the GIL released. Raises ValueError for a time in the
+        past.
+        """
         self._idle()
         if not self.sim.now_ps <= until_ns * 1000 <= LATEST_NS * 1000:
             raise ValueError(f"until_ns {until_ns}: expected {self.now_ns:.0f} (now) to {LATEST_NS}")
         slots = until_ns * 1000 // self.sim.slot_ps - self.sim.first_slot
-        if slots * self.sim.links > MOST_CELLS:
+        if slots * self.sim.links > MAX_CELLS:
             raise ValueError(f"until_ns {until_ns}: {slots:.0f} slots of {self.sim.links} links, expected at most "
-                             f"{MOST_CELLS} of both (truth() takes those that are over)")
-        cdef int64_t until = int(until_ns * 1000), most = EVENTS
+                             f"{MAX_CELLS} of both (truth() takes those that are over)")
+        cdef int64_t until = int(until_ns * 1000), maximum = EVENTS
         cdef int done = 0
         self.running = True
         try:
             while done == 0:
                 with nogil:
-                    done = ft_sim_run(&self.sim, until, most)
+                    done = ft_sim_run(&self.sim, until, maximum)
                 PyErr_CheckSignals()
-                if self.sim.first_probe + self.sim.n_probes > 0x7fffffff - most:
+                if self.sim.first_probe + self.sim.n_probes > 0x7fffffff - maximum:
                     raise OverflowError("more than 2^31 probes: expected fewer in one simulation")
         finally:
             self.running = False
@@ -379,9 +385,9 @@ cdef class PacketSim:
             self._spoil()
 
     def probes(self):
-        """Return the `ProbeTruth` of probes whose fate has come to be known, each once: what it gives is forgotten.
+        """Return the `ProbeTruth` of probes with a known result, each once.
 
-        A probe under way holds back those sent after it until a later call.
+        A probe in flight delays the results of those sent after it.
         """
         self._idle()
         cdef int64_t n = ft_sim_decided(&self.sim), i
@@ -405,7 +411,7 @@ cdef class PacketSim:
         return ProbeTruth(prober, self._nic[0][prober], self._peer[0][prober], self._path[0][prober], *times)
 
     def truth(self):
-        """Return the `LinkTruth` of the slots that ended since the last call; each is given once."""
+        """Return the `LinkTruth` of the slots that ended since the last call, each once."""
         self._idle()
         ft_sim_settle(&self.sim)
         cdef int64_t first = self.sim.first_slot, slots = self.sim.now_ps // self.sim.slot_ps - first
@@ -426,7 +432,7 @@ cdef class PacketSim:
         return given
 
     def flows(self):
-        """Return the `FlowColumns` of all flows as of now."""
+        """Return the present `FlowColumns` of all flows."""
         self._idle()
         cdef int64_t n = self.sim.n_flows, i
         whole = np.empty((5, n), np.int64)
@@ -446,7 +452,7 @@ cdef class PacketSim:
         return FlowColumns(*whole, *real)
 
     def under_way_bytes(self):
-        """Return (flows' bytes, probes' bytes) that stand in queues or are on wires."""
+        """Return (flows' bytes, probes' bytes) that are in queues or on wires."""
         self._idle()
         return ft_sim_under_way(&self.sim, 0), ft_sim_under_way(&self.sim, 1)
 
@@ -467,14 +473,14 @@ cdef class PacketSim:
         return numbers
 
     def _times(self, name, value, n, since=True):
-        """Times in ns as picoseconds; None: now, and none before it."""
+        """Convert times from ns to picoseconds. None means now, and no time may be before it."""
         if value is None:
             return np.full(n, self.sim.now_ps)
-        least = self.sim.now_ps / 1000 if since else 0
-        return np.round(_column(name, value, n, least, LATEST_NS, np.float64) * 1000).astype(np.int64)
+        minimum = self.sim.now_ps / 1000 if since else 0
+        return np.round(_column(name, value, n, minimum, LATEST_NS, np.float64) * 1000).astype(np.int64)
 
     def _paths(self, paths):
-        """Check paths, then take them over; return where each begins."""
+        """Check paths, then copy them; return the begin of each."""
         start = np.ascontiguousarray(paths[0], np.int64)
         link = np.ascontiguousarray(paths[1], np.int32)
         n = len(start) - 1
@@ -507,21 +513,21 @@ def _buffer_fits(link, full_ps):
 
 
 cdef int _rules(control, ft_rules *rules) except -1:
-    for name, least, most in (("g", 0, 1), ("notice_ns", 0, 1e12), ("decay_ns", 1, 1e12), ("rise_ns", 1, 1e12),
+    for name, minimum, maximum in (("g", 0, 1), ("notice_ns", 0, 1e12), ("decay_ns", 1, 1e12), ("rise_ns", 1, 1e12),
                               ("rise_bytes", 1, 1e18), ("fast_steps", 0, 1e6), ("additive_bps", 0, 1e13),
-                              ("hyper_bps", 0, 1e13), ("least_bps", 1, 1e13)):
-        if not least <= getattr(control, name) <= most:
-            raise ValueError(f"control: {name} {getattr(control, name)}, expected {least:g} to {most:g}")
+                              ("hyper_bps", 0, 1e13), ("min_bps", 1, 1e13)):
+        if not minimum <= getattr(control, name) <= maximum:
+            raise ValueError(f"control: {name} {getattr(control, name)}, expected {minimum:g} to {maximum:g}")
     memset(rules, 0, sizeof(ft_rules))
     rules.g, rules.additive, rules.hyper = control.g, control.additive_bps, control.hyper_bps
-    rules.least, rules.fast_steps = control.least_bps, control.fast_steps
-    rules.tell_every_ps, rules.decay_ps = control.notice_ns * 1000, control.decay_ns * 1000
+    rules.min_rate, rules.fast_steps = control.min_bps, control.fast_steps
+    rules.notify_every_ps, rules.decay_ps = control.notice_ns * 1000, control.decay_ns * 1000
     rules.rise_ps, rules.rise_bytes = control.rise_ns * 1000, control.rise_bytes
     return 0
 
 
 def _count(paths):
-    """How many paths there are."""
+    """Return the number of paths."""
     if not isinstance(paths, tuple) or not 2 <= len(paths) <= 3:
         raise ValueError("paths: expected (start, link) or (start, link, reached)")
     if np.ndim(paths[0]) != 1 or len(paths[0]) < 1 or np.ndim(paths[1]) != 1:
@@ -535,14 +541,14 @@ def _within(what, numbers, n):
         raise ValueError(f"{what} {wrong}: expected 0 to {n - 1}")
 
 
-def _column(name, value, n, least, most, kind):
-    """`value` as [n] of `kind`, checked to be within [least, most]."""
+def _column(name, value, n, minimum, maximum, kind):
+    """Return `value` as [n] of `kind`, checked to be within [minimum, maximum]."""
     column = np.asarray(value, np.float64)
     if column.ndim > 1 or (column.ndim == 1 and len(column) != n):
         raise ValueError(f"{name}: shape {column.shape}, expected ({n},) or a scalar")
-    wrong = ~((column >= least) & (column <= most))
+    wrong = ~((column >= minimum) & (column <= maximum))
     if wrong.any():
-        raise ValueError(f"{name} {column[wrong][0] if column.ndim else column:g}: expected {least:g} to {most:g}")
+        raise ValueError(f"{name} {column[wrong][0] if column.ndim else column:g}: expected {minimum:g} to {maximum:g}")
     taken = np.asarray(value).astype(kind)
     if kind is np.int64 and (taken != column).any():
         raise ValueError(f"{name} {column[taken != column][0] if column.ndim else column:g}: expected a whole number")

@@ -329,9 +329,11 @@ def _delays(message: Message, out: dict[str, Columns]) -> None:
         return
     paths = record["paths"]
     for path in paths:
-        for way in tables.DIRECTIONS:
-            if len(path[f"{way}_bucket"]) != len(path[f"{way}_bucket_count"]):
-                raise BadRecord("MALFORMED", f"paths.{way}_bucket: not as long as {way}_bucket_count")
+        for direction in tables.DIRECTIONS:
+            if len(path[f"{direction}_bucket"]) != len(path[f"{direction}_bucket_count"]):
+                raise BadRecord(
+                    "MALFORMED", f"paths.{direction}_bucket: not as long as {direction}_bucket_count"
+                )
     if len({(path["peer"], path["path"]) for path in paths}) != len(paths):
         raise BadRecord("MALFORMED", "paths: a peer and path stands there twice")
     columns = out[tables.DELAYS]

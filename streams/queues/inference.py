@@ -202,10 +202,10 @@ class ShardQueues:
             self._forget_routes()  # they identify senders by number
             self._keys, self._route_at = np.zeros(0, np.int64), np.zeros(0, np.int32)
         ids = np.array([self._nics.setdefault(name, len(self._nics)) for name in nics], np.int64)
-        nic, peer, path, way = (
+        nic, peer, path, direction = (
             np.asarray(record[name], np.int64) for name in ("nic", "peer", "path", "direction")
         )
-        key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | way if len(nic) else nic
+        key = ids[nic] << 48 | ids[peer] << 33 | path << 2 | direction if len(nic) else nic
         at = np.searchsorted(self._keys, key)
         found = np.full(len(key), -1, np.int32)
         hit = at < len(self._keys)
@@ -213,7 +213,7 @@ class ShardQueues:
         found[hit] = self._route_at[at[hit]]
         new = np.flatnonzero(~hit)
         if len(new):
-            rows = (column[new].tolist() for column in (nic, peer, path, way))
+            rows = (column[new].tolist() for column in (nic, peer, path, direction))
             named = zip(*rows, strict=True)
             found[new] = [self._route(nics[n], nics[p], port, w, paths) for n, p, port, w in named]
             keys, first = np.unique(np.concatenate([self._keys, key[new]]), return_index=True)
@@ -222,12 +222,16 @@ class ShardQueues:
             self.unknown_paths += int(np.count_nonzero(found[new] < 0))
         return found
 
-    def _route(self, nic: str, peer: str, path: int, way: int, paths: RouteTable) -> int:
+    def _route(self, nic: str, peer: str, path: int, direction: int, paths: RouteTable) -> int:
         # t1 and t3 are taken after the sender's own queue, so the first link is not in the delay
-        sender = {1: nic, 2: peer}.get(way)
-        out = paths.forward(nic, peer, path)[1:] if way in (1, 3) else ()
-        back = paths.reverse(nic, peer, path)[1:] if way in (2, 3) else ()
-        if bool(out) < (way in (1, 3)) or bool(back) < (way in (2, 3)) or way not in (1, 2, 3):
+        sender = {1: nic, 2: peer}.get(direction)
+        out = paths.forward(nic, peer, path)[1:] if direction in (1, 3) else ()
+        back = paths.reverse(nic, peer, path)[1:] if direction in (2, 3) else ()
+        if (
+            bool(out) < (direction in (1, 3))
+            or bool(back) < (direction in (2, 3))
+            or direction not in (1, 2, 3)
+        ):
             return -1
         links = tuple(dict.fromkeys(self._link(name) for name in (*out, *back)))
         by = -1 if sender is None else self._nics.setdefault(sender, len(self._nics))

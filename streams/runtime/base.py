@@ -10,6 +10,7 @@ that it published before. Their arguments depend on the records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 __all__ = ["Detector"]
@@ -24,5 +25,5 @@ class Detector(Protocol[Output_co]):
     def due_ns(self) -> int:
         """Time at which `evaluate` next has something to do."""
 
-    def evaluate(self, now_ns: int) -> list[Output_co]:
+    def evaluate(self, now_ns: int) -> Sequence[Output_co]:
         """Advance the log's clock to `now_ns`; return the output that became due."""

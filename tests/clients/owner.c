@@ -6,7 +6,7 @@
 
 static struct sockaddr_in peer;
 static int fd = -1, kind;
-static ft_owner owner;
+static ft_endpoint owner;
 
 static int dial(int port) {
   struct sockaddr_in own;
@@ -51,14 +51,14 @@ int main(int count, char **word) {
   flow.move = move;
   flow.pace = pace;
   fd = dial(0);
-  if (fd < 0 || ft_owner_open(&owner, word[1], word[2], word[3]) || ft_owner_add(&owner, &flow, fd)) return 3;
+  if (fd < 0 || ft_endpoint_open(&owner, word[1], word[2], word[3]) || ft_endpoint_add(&owner, &flow, fd)) return 3;
   printf("%s %d\n", flow.key, flow.source_port);
   fflush(stdout);
-  struct pollfd waiting[2] = {{.fd = 0, .events = POLLIN}, {.fd = ft_owner_fd(&owner), .events = POLLIN}};
+  struct pollfd waiting[2] = {{.fd = 0, .events = POLLIN}, {.fd = ft_endpoint_fd(&owner), .events = POLLIN}};
   while (!waiting[0].revents) {
-    ft_owner_poll(&owner);
+    ft_endpoint_poll(&owner);
     poll(waiting, 2, 50);
   }
-  ft_owner_close(&owner);
+  ft_endpoint_close(&owner);
   return 0;
 }

@@ -4,7 +4,7 @@ import select
 import socket
 import sys
 
-from fabrictime_client import FlowOwner, pace_tcp
+from fabrictime_client import FlowEndpoint, pace_tcp
 
 flows, control, host, address, port, protocol = sys.argv[1:]
 kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
@@ -37,7 +37,7 @@ def pace(rate_bps):
 
 
 sock = dial(0)
-with FlowOwner(flows, control, host) as owner:
+with FlowEndpoint(flows, control, host) as owner:
     flow = owner.add(sock, job='train "7"', tenant="blue", move=move, pace=pace)
     print(flow.key, flow.source_port, flush=True)
     waiting = select.poll()

@@ -8,12 +8,12 @@ static int layout(void) {
   PRINT(offsetof(ft_page_head, crc));
   PRINT(offsetof(ft_page_head, boot_id));
   PRINT(offsetof(ft_page_head, host));
-  PRINT(sizeof(ft_page_line));
-  PRINT(offsetof(ft_page_line, reopen_raw_ns));
-  PRINT(offsetof(ft_page_line, steps));
-  PRINT(offsetof(ft_page_line, tables_crc));
-  PRINT(offsetof(ft_page_line, expires_ms));
-  PRINT(offsetof(ft_page_line, domain));
+  PRINT(sizeof(ft_page_model));
+  PRINT(offsetof(ft_page_model, reopen_raw_ns));
+  PRINT(offsetof(ft_page_model, steps));
+  PRINT(offsetof(ft_page_model, tables_crc));
+  PRINT(offsetof(ft_page_model, expires_ms));
+  PRINT(offsetof(ft_page_model, domain));
   PRINT(sizeof(ft_page_clock));
   PRINT(offsetof(ft_page_clock, since_ns));
   PRINT(sizeof(ft_page_nic));

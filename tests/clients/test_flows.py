@@ -45,7 +45,7 @@ class Agent:
 def program(request, made, tmp_path):
     """The command of a program that owns one flow."""
     if request.param == "python":
-        return [sys.executable, HERE / "owner.py"]
+        return [sys.executable, HERE / "endpoint.py"]
     compiler = request.getfixturevalue("compiler")
     subprocess.run(
         [
@@ -58,13 +58,13 @@ def program(request, made, tmp_path):
             "-fsanitize=address,undefined",
             "-I",
             made.HEADER,
-            HERE / "owner.c",
+            HERE / "endpoint.c",
             "-o",
-            tmp_path / "owner",
+            tmp_path / "endpoint",
         ],
         check=True,
     )
-    return [tmp_path / "owner"]
+    return [tmp_path / "endpoint"]
 
 
 @pytest.fixture(params=["tcp", "udp"])
@@ -90,7 +90,7 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
     where = tmp_path / directory
     where.mkdir()
     reporter = Agent(where / "flows.sock")
-    owner = subprocess.Popen(
+    endpoint = subprocess.Popen(
         [
             *program,
             where / "flows.sock",
@@ -106,7 +106,7 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
         env={"PYTHONPATH": str(made.PYTHON_CLIENT)},
     )
     try:
-        key, port = owner.stdout.readline().split()
+        key, port = endpoint.stdout.readline().split()
         reporter.accept()
         said = json.loads(reporter.hear())
         assert said["protocol"] == protocol
@@ -154,22 +154,22 @@ def test_a_program_registers_moves_paces_and_comes_back(program, peer, made, tmp
         while not heard[-1].startswith("DONE"):
             heard.append(actuator.hear())
         assert heard[-1] == "DONE 8 5000000 PACING"
-        assert owner.stdout.readline() == f"pace {key} 5000000\n"
+        assert endpoint.stdout.readline() == f"pace {key} 5000000\n"
 
         actuator.close()
         actuator = Agent(where / "control.sock")  # and comes back
         actuator.accept()
         assert actuator.hear() == f"FLOW {key} {to} MOVE,PACE h1"
-        owner.stdin.close()
+        endpoint.stdin.close()
         assert actuator.hear() == f"GONE {key} h1"
-        assert owner.wait(WAIT_S) == 0
+        assert endpoint.wait(WAIT_S) == 0
         actuator.close()
         reporter.close()
     finally:
-        owner.kill()
-        owner.wait()
-        owner.stdout.close()
-        owner.stdin.close()
+        endpoint.kill()
+        endpoint.wait()
+        endpoint.stdout.close()
+        endpoint.stdin.close()
 
 
 @pytest.mark.parametrize("dialect", ["gnu11", "gnu17", "gnu++17"])
@@ -183,10 +183,10 @@ def test_flow_header_compiles_without_a_warning(made, compiler, tmp_path, dialec
     source.write_text("""
 #include "fabrictime_flow.h"
 int main(void) {
-  ft_owner owner;
-  if (ft_owner_open(&owner, "/nowhere/flows", "/nowhere/control", NULL)) return 1;
-  ft_owner_poll(&owner);
-  ft_owner_close(&owner);
+  ft_endpoint endpoint;
+  if (ft_endpoint_open(&endpoint, "/nowhere/flows", "/nowhere/control", NULL)) return 1;
+  ft_endpoint_poll(&endpoint);
+  ft_endpoint_close(&endpoint);
   return 0;
 }
 """)

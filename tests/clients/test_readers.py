@@ -69,13 +69,13 @@ def test_writer_header_and_package_agree_on_the_layout(made, reader, compiler):
     values = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
     in_c = {name: int(value) for name, value in values.items()}
     assert in_c["sizeof(ft_page_head)"] == writer.HEAD.size == _page.HEAD.size
-    assert in_c["sizeof(ft_page_line)"] == writer.LINE.size == _page.LINE.size == _page.LINE_BYTES
+    assert in_c["sizeof(ft_page_model)"] == writer.MODEL.size == _page.MODEL.size == _page.MODEL_BYTES
     assert in_c["sizeof(ft_page_clock)"] == writer.CLOCK.size == _page.CLOCK.size
     assert in_c["sizeof(ft_page_nic)"] == writer.NIC.size == _page.NIC.size
     assert in_c["sizeof(ft_page_copy)"] == writer.COPY_BYTES == _page.COPY_BYTES
-    assert in_c["offsetof(ft_page_line, expires_ms)"] == 160
-    assert in_c["offsetof(ft_page_line, domain)"] == 232
-    assert writer.LINE.format == _page.LINE.format
+    assert in_c["offsetof(ft_page_model, expires_ms)"] == 160
+    assert in_c["offsetof(ft_page_model, domain)"] == 232
+    assert writer.MODEL.format == _page.MODEL.format
     header = (made.HEADER / "fabrictime_clock.h").read_text()
     for name, value in {
         "VERSION": writer.VERSION,
@@ -160,11 +160,11 @@ def test_stamp_too_far_from_what_was_measured_has_no_answer(page, made, reader):
     page.write(replace(given, clocks={**given.clocks, "ptp0": row}))
     with Clock(page.path) as clock:
         for name, stamp_ns, why in (
-            ("system", row.at_ns + 61 * S, "61.0 s from what was measured"),
-            ("system", row.at_ns - 61 * S, "-61.0 s from what was measured"),
+            ("system", row.at_ns + 61 * S, "61.0 s from the last measurement"),
+            ("system", row.at_ns - 61 * S, "-61.0 s from the last measurement"),
             ("ptp0", row.at_ns - 3 * S, "from before a step"),
-            ("ptp0", 2**63 - 1, "from what was measured"),
-            ("system", -(2**63), "from what was measured"),
+            ("ptp0", 2**63 - 1, "from the last measurement"),
+            ("system", -(2**63), "from the last measurement"),
         ):
             with pytest.raises(Unsynced, match=why):
                 clock.convert(stamp_ns, name)

@@ -52,19 +52,19 @@ def line_of(fluid, count):
     return flows
 
 
-def water_filling(ways, capacity):
+def water_filling(routes, capacity):
     """Exact max-min shares (Bertsekas and Gallager): fill all evenly, freeze the flows of each full link."""
-    rate, free = np.zeros(len(ways)), dict(enumerate(capacity))
-    growing = set(range(len(ways)))
+    rate, free = np.zeros(len(routes)), dict(enumerate(capacity))
+    growing = set(range(len(routes)))
     while growing:
-        users = {link: [f for f in growing if link in ways[f]] for link in free}
+        users = {link: [f for f in growing if link in routes[f]] for link in free}
         step = min(free[link] / len(flows) for link, flows in users.items() if flows)
         for link, flows in users.items():
             free[link] -= step * len(flows)
         for f in growing:
             rate[f] += step
         full = {link for link, flows in users.items() if flows and free[link] < 1e-6 * capacity[link]}
-        growing -= {f for f in growing if full & set(ways[f])}
+        growing -= {f for f in growing if full & set(routes[f])}
     return rate
 
 
@@ -224,7 +224,7 @@ def test_what_exceeds_a_buffer_is_sent_again_where_nothing_holds_it_back():
         assert fluid.flow_sums()[0][:, 0] == pytest.approx(np.full(8, 2e7), abs=1)
     assert held.flow_sums()[0][:, 1].sum() == 0
     assert dropping.flow_sums()[0][:, 1].sum() > 1e5
-    assert held.link_most()[8] == pytest.approx(1_000_000)
+    assert held.link_max()[8] == pytest.approx(1_000_000)
 
 
 def test_quiet_flows_are_counted_as_if_each_step_were_looked_at():
@@ -292,14 +292,14 @@ def test_wrong_arguments_are_named(call, message):
         call()
 
 
-def fork(ways, **more):
-    """One NIC with a link of its own and then `ways` links side by side, of which each leads to NIC 1."""
+def fork(routes, **more):
+    """One NIC with a link of its own and then `routes` links side by side, of which each leads to NIC 1."""
     return Fluid(
         **{
-            "rate_bps": np.full(ways + 2, RATE),
-            "delay_ns": np.full(ways + 2, 600),
-            "buffer_bytes": np.full(ways + 2, 1_000_000),
-            "kind": [0, *[2] * ways, 1],
+            "rate_bps": np.full(routes + 2, RATE),
+            "delay_ns": np.full(routes + 2, 600),
+            "buffer_bytes": np.full(routes + 2, 1_000_000),
+            "kind": [0, *[2] * routes, 1],
             "nics": 2,
             "rate_pps": 0,
             **more,
@@ -316,7 +316,7 @@ def test_each_flowlet_goes_over_any_way_and_stays_on_it():
     fluid = fork(8, flowlet_ns=500_000, step_ns=100_000)
     flow = fluid.add_flow(0, RATE)
     fluid.set_flow_path(flow, [0, 1, 9])
-    fluid.set_flow_ways(flow, [[0, 1 + way, 9] for way in range(8)])
+    fluid.set_flow_routes(flow, [[0, 1 + route, 9] for route in range(8)])
     taken = []
     for _ in range(200):
         before = fluid.link_sums()[3].copy()
@@ -333,7 +333,7 @@ def test_messages_that_follow_closely_are_one_flowlet():
     fluid = fork(8, flowlet_ns=1_000_000, step_ns=100_000)
     flow = fluid.add_flow(0, RATE)
     fluid.set_flow_path(flow, [0, 1, 9])
-    fluid.set_flow_ways(flow, [[0, 1 + way, 9] for way in range(8)])
+    fluid.set_flow_routes(flow, [[0, 1 + route, 9] for route in range(8)])
     before = fluid.link_sums()[3].copy()
     for _ in range(50):
         fluid.send(flow, 10e6)
@@ -345,7 +345,7 @@ def test_without_flowlets_a_flow_keeps_its_way():
     fluid = fork(4)
     flow = fluid.add_flow(0, RATE)
     fluid.set_flow_path(flow, [0, 2, 5])
-    fluid.set_flow_ways(flow, [[0, 1 + way, 5] for way in range(4)])
+    fluid.set_flow_routes(flow, [[0, 1 + route, 5] for route in range(4)])
     for _ in range(20):
         fluid.send(flow, 1e6)
         fluid.advance(fluid.now_ns + 5 * MS)
@@ -390,4 +390,4 @@ def test_ends_must_be_of_all_flows():
     with pytest.raises(ValueError, match="1 ends, expected 2"):
         fluid.add_job([(flows, 1e6)], ends=[[(0, 1)]])
     with pytest.raises(ValueError, match="expected 1 to 6 links"):
-        fluid.set_flow_ways(flows[0], [[0, 99]])
+        fluid.set_flow_routes(flows[0], [[0, 99]])

@@ -1,4 +1,4 @@
-"""What the stream tests share: clocks whose truth is known, and the fits that a mesh of them would yield."""
+"""Shared by the stream tests: clocks with known truth, and the fits of a mesh of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST = 1_760_000_000
 
 @dataclass
 class TrueClock:
-    """c(t) = t + offset_ns + drift_ppb * 1e-9 * (t - epoch): what this clock shows at the true time t."""
+    """A clock that shows c(t) = t + offset_ns + drift_ppb * 1e-9 * (t - epoch) at the true time t."""
 
     offset_ns: float = 0.0
     drift_ppb: float = 0.0
@@ -28,7 +28,7 @@ class TrueClock:
 
 @dataclass
 class Fleet:
-    """NICs with clocks, probing each other; `fits(window)` is what the map stage would send."""
+    """NICs with clocks that probe each other; `fits(window)` returns the delay stage's records."""
 
     clocks: dict[str, TrueClock]
     peers: Callable[[str], Iterable[str]] | None = None
@@ -55,14 +55,23 @@ class Fleet:
             if nic in self.silent:
                 continue
             flush = start + 900_000_000
-            nics.append({
-                "nic": nic, "clock": self.clock_of.get(nic, nic), "run": 1, "batches": 10, "samples": 100,
-                "lost": 0, "lost_batches": 0, "restarts": 0,
-                "clock_jump_ns": self.jumps.get((nic, window), 0),
-                "clock_ns": self.clock(nic).reading(flush),
-                "system_ns": flush + round(self.system_error_ns(nic, flush)),
-                "append_ns": flush + self.append_delay_ns(nic) + self.log_ahead_ns, "last_batch": 0,
-            })  # fmt: skip
+            nics.append(
+                {
+                    "nic": nic,
+                    "clock": self.clock_of.get(nic, nic),
+                    "run": 1,
+                    "batches": 10,
+                    "samples": 100,
+                    "lost": 0,
+                    "lost_batches": 0,
+                    "restarts": 0,
+                    "clock_jump_ns": self.jumps.get((nic, window), 0),
+                    "clock_ns": self.clock(nic).reading(flush),
+                    "system_ns": flush + round(self.system_error_ns(nic, flush)),
+                    "append_ns": flush + self.append_delay_ns(nic) + self.log_ahead_ns,
+                    "last_batch": 0,
+                }
+            )
             for peer in self.peers(nic) if self.peers else [n for n in sorted(self.clocks) if n != nic]:
                 if peer in self.silent or peer == nic:
                     continue
@@ -71,10 +80,19 @@ class Fleet:
                         nic, peer, window, start + 500_000_000 + int(self.rng.integers(-(10**8), 10**8))
                     )
                 )
-        return [{
-            "shard": "fabric", "source": source, "window": window, "part": 0, "parts": 1,
-            "first_offset": window * 10, "next_offset": window * 10 + 10, "nics": nics, "pairs": pairs,
-        }]  # fmt: skip
+        return [
+            {
+                "shard": "fabric",
+                "source": source,
+                "window": window,
+                "part": 0,
+                "parts": 1,
+                "first_offset": window * 10,
+                "next_offset": window * 10 + 10,
+                "nics": nics,
+                "pairs": pairs,
+            }
+        ]
 
     def _pair(self, prober: str, peer: str, window: int, true_ns: int) -> dict[str, Any]:
         forward, reverse = self.delay_ns(prober, peer, window), self.delay_ns(peer, prober, window)
@@ -82,18 +100,22 @@ class Fleet:
         offset = theirs.reading(true_ns) - mine.reading(true_ns) + (forward - reverse) / 2
         drift_sigma = self.noise_ns * 3.5
         return {
-            "prober": prober, "peer": peer, "at_ns": mine.reading(true_ns),
+            "prober": prober,
+            "peer": peer,
+            "at_ns": mine.reading(true_ns),
             "offset_ns": offset + float(self.rng.normal(0, self.noise_ns)),
             "drift_ppb": theirs.drift_ppb - mine.drift_ppb + float(self.rng.normal(0, drift_sigma)),
-            "sigma_ns": self.noise_ns, "drift_sigma_ppb": drift_sigma, "rtt_min_ns": forward + reverse,
-            "samples": 100, "accepted": 50,
-        }  # fmt: skip
+            "sigma_ns": self.noise_ns,
+            "drift_sigma_ppb": drift_sigma,
+            "rtt_min_ns": forward + reverse,
+            "samples": 100,
+            "accepted": 50,
+        }
 
     def errors_ns(
         self, records: Iterable[Mapping[str, Any]], nic_of: Mapping[str, str] | None = None
     ) -> dict[str, float]:
-        """Each clock's error at its own at_ns against true time, free of the gauge: the median of all taken
-        off."""
+        """Return each clock's error at its own at_ns against true time, minus the median error."""
         found = {}
         for record in records:
             for state in record["clocks"]:
@@ -112,7 +134,7 @@ def states(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def sim() -> SimpleNamespace:
-    """The simulation: clocks, fleets, and how to read what the solver says of them."""
+    """The simulation: clocks, fleets, and access to the solver's records."""
     return SimpleNamespace(
         Clock=TrueClock,
         Fleet=Fleet,
@@ -124,7 +146,7 @@ def sim() -> SimpleNamespace:
 
 
 def random_fleet(nics: int, seed: int = 1, **settings: Any) -> Fleet:
-    """NICs whose clocks are ms and tens of ppm apart."""
+    """Make NICs with clocks that are ms and tens of ppm apart."""
     rng = np.random.default_rng(seed)
     clocks = {
         f"h{i:02d}/e0": TrueClock(float(rng.uniform(-5e6, 5e6)), float(rng.uniform(-3e4, 3e4)))

@@ -1,4 +1,4 @@
-"""The worker as it runs: a real log, real Faust workers, probes in, clocks and delays out."""
+"""The worker with a real log: probes in, clocks and delays out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WINDOW_NS = 500_000_000
 
 
 class Log:
-    """The log as a test sees it: produce batches, read topics, wait for what must come."""
+    """A test's access to the log: produce batches, read topics, wait for records."""
 
     def __init__(self, bootstrap: str, nics: int = 6) -> None:
         self.bootstrap = bootstrap
@@ -47,7 +47,7 @@ class Log:
         self._producer.poll(0)
 
     def probe(self, seconds: float, until: Callable[[], bool] | None = None) -> None:
-        """Let every NIC flush each 50 ms for some time, or until something holds."""
+        """Let every NIC flush each 50 ms for some time, or until a condition holds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             now_ns = time.time_ns()
@@ -66,7 +66,7 @@ class Log:
         assert self._producer.flush(20) == 0
 
     def read(self, topic: str) -> list[tuple[Any, codec.Record]]:
-        """Everything that a topic holds by now."""
+        """Return all records of a topic so far."""
         kept = self._records.setdefault(topic, [])
         consumer = self._consumers.get(topic)
         if consumer is None:
@@ -105,7 +105,7 @@ class Log:
             self._producer.poll(0.05)
 
     def fits_by_identity(self) -> dict[tuple[str, str, int, int], codec.Record]:
-        """What a reader who knows the identity has in the end."""
+        """Return the records that remain after deduplication by identity."""
         return {(r["shard"], r["source"], r["window"], r["part"]): r for r in self.records(CLOCK_FITS.name)}
 
     def synced(self) -> bool:
@@ -122,7 +122,7 @@ class Log:
         return max(r["window"] for r in self.records(CLOCK_OFFSETS.name))
 
     def reachable(self) -> bool:
-        """Whether the readers have found the log again after it was away."""
+        """Return whether the readers have reconnected to the log."""
         try:
             return all(self.read(topic) is not None for topic in self._consumers)
         except KafkaException:
@@ -142,7 +142,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
         log.close()
 
 
-def test_offsets_and_delays_come_out_true(log: Log, tmp_path: Path) -> None:
+def test_offsets_and_delays_match_the_truth(log: Log, tmp_path: Path) -> None:
     def delays() -> list[codec.Record]:
         return log.records(DELAYS.name)
 
@@ -178,7 +178,7 @@ def test_offsets_and_delays_come_out_true(log: Log, tmp_path: Path) -> None:
     assert sources == {f"{PROBES.name}/{n}" for n in range(PARTITIONS)}
 
 
-def test_every_source_speaks_in_every_window_without_a_single_probe(log: Log, tmp_path: Path) -> None:
+def test_every_source_publishes_every_window_without_probes(log: Log, tmp_path: Path) -> None:
     def windows() -> list[int]:
         counts = Counter(r["window"] for r in log.records(CLOCK_FITS.name))
         return sorted(window for window, sources in counts.items() if sources == PARTITIONS)
@@ -190,7 +190,7 @@ def test_every_source_speaks_in_every_window_without_a_single_probe(log: Log, tm
     assert all(r["samples"] == 0 and r["first_offset"] == -1 for r in log.records(CLOCK_FITS.name))
 
 
-def test_a_message_that_cannot_be_read_is_rejected_and_the_stream_goes_on(log: Log, tmp_path: Path) -> None:
+def test_a_bad_message_is_rejected_and_the_stream_continues(log: Log, tmp_path: Path) -> None:
     name = next(iter(log.fleet.members))
     now_ns = time.time_ns()
     good = log.fleet.message(name, now_ns, now_ns + 1000, 2)
@@ -216,9 +216,9 @@ def test_a_message_that_cannot_be_read_is_rejected_and_the_stream_goes_on(log: L
     assert sum(r["rejected"] for r in log.fits_by_identity().values()) == len(bad)
 
 
-def test_a_history_that_is_down_holds_nothing_else_up(log: Log, tmp_path: Path) -> None:
+def test_a_failed_history_delays_no_other_stage(log: Log, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # takes connections and never answers
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # accepts connections and never answers
         history = {"url": url, "batch_messages": 2}
         settings = SETTINGS | {"stages": ["map", "solve", "sink"], "history": history}
         with stream_worker(log.bootstrap, tmp_path, **settings) as worker:
@@ -228,7 +228,7 @@ def test_a_history_that_is_down_holds_nothing_else_up(log: Log, tmp_path: Path) 
             assert worker.process.poll() is None
 
 
-def test_tombstones_are_passed_over(log: Log, tmp_path: Path) -> None:
+def test_tombstones_are_skipped(log: Log, tmp_path: Path) -> None:
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
         log._producer.produce(PROBES.name, None, next(iter(log.fleet.members)))
         log.probe(20, until=log.synced)
@@ -296,7 +296,7 @@ def test_forged_offsets_do_not_stop_a_shard_over_a_restart(log: Log, tmp_path: P
         log.probe(20, until=lambda: max(windows()) > died + 3)
 
 
-def test_a_log_that_dies_and_comes_back_costs_no_sample(tmp_path: Path) -> None:
+def test_a_log_restart_loses_no_sample(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"directory": str(tmp_path / "log"), "port": port, "partitions": 4, "min_free_bytes": 0}
@@ -323,7 +323,7 @@ def test_a_log_that_dies_and_comes_back_costs_no_sample(tmp_path: Path) -> None:
             assert worker.stop() == 0
 
 
-def test_workers_come_and_go_while_it_runs(log: Log, tmp_path: Path) -> None:
+def test_workers_join_and_leave_while_it_runs(log: Log, tmp_path: Path) -> None:
     """Every partition has one owner at a time, and no sample is lost or counted twice."""
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):
         log.probe(20, until=log.synced)
@@ -342,18 +342,29 @@ def test_workers_come_and_go_while_it_runs(log: Log, tmp_path: Path) -> None:
 
 
 def test_nics_with_one_clock_in_the_inventory_share_an_offset(log: Log, tmp_path: Path) -> None:
-    """The inventory is known before the first window, since the stage waits for its lookups."""
+    """The inventory is known before the first window, because the stage waits for its global tables."""
     names = list(log.fleet.members)
     one = log.fleet.members[names[0]].clock
     log.fleet.members[names[1]].clock = one
     for name in names[:2]:
         nic = {
-            "nic": name, "host": name.split("/")[0], "device": "eth0", "shard": "pod1", "rail": None,
-            "rack": None, "addresses": ["127.0.0.1"], "probe_port": 0, "clock": "shared/system",
-            "stamp": "KERNEL", "speed_bps": None, "mtu_bytes": None, "run": 1, "since_ns": 0,
+            "nic": name,
+            "host": name.split("/")[0],
+            "device": "eth0",
+            "shard": "pod1",
+            "rail": None,
+            "rack": None,
+            "addresses": ["127.0.0.1"],
+            "probe_port": 0,
+            "clock": "shared/system",
+            "stamp": "KERNEL",
+            "speed_bps": None,
+            "mtu_bytes": None,
+            "run": 1,
+            "since_ns": 0,
             "announced_ns": 0,
             "capabilities": [],
-        }  # fmt: skip
+        }
         log._producer.produce(INVENTORY.name, codec.encode("Nic", nic), name)
     log.flush()
     with stream_worker(log.bootstrap, tmp_path, **SETTINGS):

@@ -1,11 +1,11 @@
-"""Fabric time for any Python program on a host that runs fabrictime's actuator.
+"""Fabric time for Python programs on a host that runs fabrictime's actuator.
 
     from fabrictime_client import now, convert
     time_ns, bound_ns = now()
     time_ns, bound_ns = convert(stamp_ns, "eth0")
 
-The functions use the page of this host, found as `default_path` says; `Clock(path)` opens another one.
-`FlowOwner` says whose this program's flows are, and lets them be moved and paced.
+The functions use the page of this host, at `default_path`; `Clock(path)` opens another one. `FlowEndpoint`
+registers this program's flows, and lets the actuator move and pace them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fabrictime_client.errors import (
     Unsynced,
     WrongVersion,
 )
-from fabrictime_client.flows import Flow, FlowOwner, default_sockets, pace_tcp
+from fabrictime_client.flows import Flow, FlowEndpoint, default_sockets, pace_tcp
 
 __version__ = "0.1.0"
 __all__ = [
     "Clock",
     "ClockError",
     "Flow",
-    "FlowOwner",
+    "FlowEndpoint",
     "PageMissing",
     "PageUnusable",
     "Reading",
@@ -46,7 +46,7 @@ _clock: Clock | None = None
 
 
 def _default() -> Clock:
-    """Return the page of this host, opened at the first use."""
+    """Return the page of this host, opened at first use."""
     global _clock
     clock = _clock
     if clock is None:
@@ -60,12 +60,12 @@ def now() -> Reading:
 
 
 def convert(stamp_ns: int, clock: str) -> Reading:
-    """Return fabric time at a stamp of a clock or NIC of this host; see `Clock.convert`."""
+    """Convert a timestamp of a clock or NIC of this host to fabric time; see `Clock.convert`."""
     return (_clock or _default()).convert(stamp_ns, clock)
 
 
 def state() -> str:
-    """Return SYNCED, HOLDOVER or UNSYNCED; UNSYNCED also where there is no usable page."""
+    """Return SYNCED, HOLDOVER or UNSYNCED; UNSYNCED also without a usable page."""
     try:
         return (_clock or _default()).state()
     except ClockError:

@@ -1,6 +1,6 @@
-"""`python -m fabrictime_client [PATH] [--json]`: fabric time for a shell. Exit code 0; 1 where there is none.
+"""Prints fabric time: `python -m fabrictime_client [PATH] [--json]`. The exit code is 1 if there is none.
 
-Out: seconds since the Unix epoch with nine decimals, the bound in ns, the state.
+The output is seconds since the Unix epoch with nine decimals, the bound in ns, and the state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The page of a host, as its actuator writes it: layout, checks, and what its numbers mean.
+"""Decodes and checks the clock page that the actuator writes.
 
-In: the bytes of a file. Out: `Line` and `Tables`, or an error that says what is wrong. The layout stands in
-clients/c/fabrictime_clock.h, field by field.
+See clients/c/fabrictime_clock.h for the layout of each field.
 """
 
 from __future__ import annotations
@@ -29,36 +28,40 @@ UNSYNCED, HOLDOVER, SYNCED = 0, 1, 2
 STATES = ("UNSYNCED", "HOLDOVER", "SYNCED")
 
 HEAD = struct.Struct("<8sIIII16sQQQ192s")
-LINE = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
+MODEL = struct.Struct("<IIQqqddqdddqqqQqQqIIIIqII64s88s")
 CLOCK = struct.Struct("<64sIIqdddddq")
 NIC = struct.Struct("<60sI")
 
-MOST_NS = 4_600_000_000_000_000_000
-"""Times and offsets stay within it, as in the C reader."""
+MAX_NS = 4_600_000_000_000_000_000
+"""Limit of times and offsets, as in the C reader."""
 
 
 Hot = Tuple[int, int, int, float, float, float, float, float, int]
-"""What a call of `now` needs: sequence, raw_at_ns, fabric_at_ns, rest_ns, rate, bound_ns, growth, wander,
-usable_ns. With a the ns since raw_at_ns, and while a is below usable_ns:
-time = fabric_at_ns + a + rest_ns + rate a, bound = bound_ns + growth a + wander a^2.
+"""The values that `now` needs: sequence, raw_at_ns, fabric_at_ns, rest_ns, rate, bound_ns, growth, wander,
+usable_ns.
+
+With a the ns since raw_at_ns, and while a is below usable_ns: time = fabric_at_ns + a + rest_ns + rate a,
+bound = bound_ns + growth a + wander a^2.
 """
 
 
-class Line(NamedTuple):
-    """Fabric time as a line on CLOCK_MONOTONIC_RAW. Rates are 1, not ppb, so that a call multiplies less."""
+class Model(NamedTuple):
+    """Fabric time as a linear model on CLOCK_MONOTONIC_RAW. Rates are ratios instead of ppb, to save a
+    multiplication.
+    """
 
     hot: Hot
-    """While it is slewed,"""
+    """While it is slewed."""
     hot_after: Hot
-    """and after that."""
+    """After the slew."""
     sequence: int
     raw_at_ns: int
     slew_ns: int
     holdover_ns: int
-    """ns after raw_at_ns from which it is at best HOLDOVER,"""
+    """ns after raw_at_ns from which the state is at best HOLDOVER."""
     expires_ns: int
-    """and from which UNSYNCED."""
-    look_again_ns: int
+    """ns after raw_at_ns from which the state is UNSYNCED."""
+    reopen_ns: int
     """ns after raw_at_ns from which the writer is late."""
     state: int
     retired: bool
@@ -67,16 +70,16 @@ class Line(NamedTuple):
     domain: str
     source: str
     reach_ns: int
-    """ns from its at_ns to which a clock's line may be used."""
+    """ns from its at_ns within which a clock's model may be used."""
     sure_ns: int
-    """ns from its at_ns to which it is SYNCED."""
+    """ns from its at_ns within which it is SYNCED."""
     tables_crc: int
     clocks: int
     nics: int
     written_raw_ns: int
 
 
-class ClockLine(NamedTuple):
+class ClockModel(NamedTuple):
     """One clock of the host: fabric time at its reading c is c + offset_ns + drift * (c - at_ns)."""
 
     state: int
@@ -89,11 +92,11 @@ class ClockLine(NamedTuple):
     since_ns: int
 
 
-Tables = Dict[str, ClockLine]
+Tables = Dict[str, ClockModel]
 
 
 def check_head(data: bytes, size: int) -> str:
-    """Return the host of a page whose first bytes are `data`, `size` bytes long. Raises PageUnusable."""
+    """Return the host of a page from its first bytes; `size` is the file's size. Raises PageUnusable."""
     if len(data) < HEAD.size or data[:8] != MAGIC:
         raise PageUnusable("not a clock page of fabrictime")
     _, version, page_bytes, crc, _, boot, namespace, _, _, host = HEAD.unpack_from(data)
@@ -102,18 +105,18 @@ def check_head(data: bytes, size: int) -> str:
     if page_bytes != PAGE_BYTES or size != PAGE_BYTES:
         raise PageUnusable("%d bytes, expected %d" % (size, PAGE_BYTES))
     if crc != zlib.crc32(data[20 : HEAD.size]):
-        raise PageUnusable("its head is spoilt")
+        raise PageUnusable("its head is corrupt")
     here = boot_id()
     if here is not None and boot != here:
         raise PageUnusable("written before this machine's last boot")
     ours = time_namespace()
     if namespace and ours and namespace != ours:
-        raise PageUnusable("written in another time namespace, whose monotonic clock is not ours")
+        raise PageUnusable("written in another time namespace, with another monotonic clock")
     return _text(host)
 
 
 def boot_id() -> bytes | None:
-    """Return this boot's id; None where the system does not say."""
+    """Return this boot's id; None if the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return bytes.fromhex(file.read().strip().replace("-", ""))
@@ -122,15 +125,15 @@ def boot_id() -> bytes | None:
 
 
 def time_namespace() -> int:
-    """Return the inode of this process's time namespace; 0 where the kernel has none."""
+    """Return the inode of this process's time namespace; 0 if the kernel has none."""
     try:
         return os.stat("/proc/self/ns/time").st_ino
     except OSError:
         return 0
 
 
-def read_line(copy: bytes, sequence: int) -> Line | None:
-    """Return the line of a copy; None where the bytes are not one: torn, or spoilt."""
+def read_model(copy: bytes, sequence: int) -> Model | None:
+    """Return the model of a copy; None if the copy is torn or corrupt."""
     (
         crc,
         state,
@@ -159,16 +162,16 @@ def read_line(copy: bytes, sequence: int) -> Line | None:
         _,
         source,
         domain,
-    ) = LINE.unpack_from(copy)
+    ) = MODEL.unpack_from(copy)
     if crc != zlib.crc32(copy[4:LINE_BYTES]) or state > SYNCED or clocks > CLOCKS or nics > NICS:
         return None
     if not all(map(math.isfinite, (rate, slew, bound, growth, wander))) or bound < 0 or growth < 0:
         return None
-    if wander < 0 or abs(rate) > 1e9 or abs(slew) > 1e9 or bound > 1e18 or abs(fabric_at) > MOST_NS:
+    if wander < 0 or abs(rate) > 1e9 or abs(slew) > 1e9 or bound > 1e18 or abs(fabric_at) > MAX_NS:
         return None
     slew_ns = max(0, slew_end - raw_at)
-    holdover_ns, expires_ns, look_again_ns = (at - raw_at for at in (holdover, expires, reopen))
-    usable_ns = min(expires_ns, look_again_ns)
+    holdover_ns, expires_ns, reopen_ns = (at - raw_at for at in (holdover, expires, reopen))
+    usable_ns = min(expires_ns, reopen_ns)
     if state == SYNCED:
         usable_ns = min(usable_ns, holdover_ns)
     if state == UNSYNCED or flags:
@@ -189,7 +192,7 @@ def read_line(copy: bytes, sequence: int) -> Line | None:
             wander,
             min(usable_ns, slew_ns),
         )
-    return Line(
+    return Model(
         hot,
         hot_after,
         sequence,
@@ -197,7 +200,7 @@ def read_line(copy: bytes, sequence: int) -> Line | None:
         slew_ns,
         holdover_ns,
         expires_ns,
-        look_again_ns,
+        reopen_ns,
         state,
         bool(flags & RETIRED),
         steps,
@@ -213,23 +216,23 @@ def read_line(copy: bytes, sequence: int) -> Line | None:
     )
 
 
-def read_tables(copy: bytes, line: Line) -> Tables | None:
-    """Return the clocks of a copy by name, of clocks and of NICs; None where the bytes are not whole."""
-    if zlib.crc32(copy[LINE_BYTES:COPY_BYTES]) != line.tables_crc:
+def read_tables(copy: bytes, model: Model) -> Tables | None:
+    """Return the clocks of a copy by name, of clocks and of NICs; None if the copy is incomplete."""
+    if zlib.crc32(copy[LINE_BYTES:COPY_BYTES]) != model.tables_crc:
         return None
     clocks = []
-    for number in range(line.clocks):
+    for number in range(model.clocks):
         name, state, _, at, offset, drift, bound, growth, wander, since = CLOCK.unpack_from(
             copy, LINE_BYTES + number * CLOCK.size
         )
         sane = all(map(math.isfinite, (offset, drift, bound, growth, wander))) and state <= SYNCED
-        if not sane or min(bound, growth, wander) < 0 or max(abs(offset), abs(at)) > MOST_NS:
+        if not sane or min(bound, growth, wander) < 0 or max(abs(offset), abs(at)) > MAX_NS:
             return None
-        row = ClockLine(state, at, offset, drift * 1e-9, bound, growth * 1e-9, wander * 1e-18, since)
+        row = ClockModel(state, at, offset, drift * 1e-9, bound, growth * 1e-9, wander * 1e-18, since)
         clocks.append((_text(name), row))
     found = dict(reversed(clocks))
     nics_at = LINE_BYTES + CLOCKS * CLOCK.size
-    for number in range(line.nics):
+    for number in range(model.nics):
         name, clock = NIC.unpack_from(copy, nics_at + number * NIC.size)
         if clock < len(clocks):
             found.setdefault(_text(name), clocks[clock][1])

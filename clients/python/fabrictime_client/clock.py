@@ -1,7 +1,7 @@
 """Fabric time from the page of this host: `Clock(path)`.
 
-In: the page that fabrictime's actuator keeps, mapped read-only. Out: times in ns since the Unix epoch, each
-with a bound. A mapping that only reads is the same in a forked child; threads may share a `Clock`.
+The page is mapped read-only. Times are ns since the Unix epoch, each with a bound. The mapping stays valid in
+a forked child, and threads may share a `Clock`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from typing import NamedTuple
 
 from fabrictime_client import _page
-from fabrictime_client._page import HOLDOVER, STATES, SYNCED, UNSYNCED, Line, Tables
+from fabrictime_client._page import HOLDOVER, STATES, SYNCED, UNSYNCED, Model, Tables
 from fabrictime_client.errors import PageMissing, PageUnusable, UnknownClock, Unsynced
 
 _ENVIRONMENT = "FABRICTIME_CLOCK"
@@ -28,14 +28,14 @@ _new = tuple.__new__
 
 
 class Reading(NamedTuple):
-    """A time and what it may be wrong by: the true error is below the bound 99.9% of the time."""
+    """A time and its bound: the true error is below the bound 99.9% of the time."""
 
     time_ns: int
     bound_ns: int
 
 
 class Status(NamedTuple):
-    """What the page says of itself at this moment."""
+    """The present state of the page."""
 
     state: str
     host: str
@@ -44,15 +44,15 @@ class Status(NamedTuple):
     """The clock of this host that fabric time comes from."""
     window: int
     steps: int
-    """Times that fabric time stepped here."""
+    """Number of steps of fabric time."""
     written_age_ns: int
     """ns since the actuator last wrote the page."""
     clocks: tuple[str, ...]
-    """Clocks and NICs that `convert` knows."""
+    """Clocks and NICs that `convert` accepts."""
 
 
 def default_path() -> str:
-    """Return $FABRICTIME_CLOCK, else $XDG_RUNTIME_DIR/fabrictime/clock if it is there, else that in /run."""
+    """Return $FABRICTIME_CLOCK, else $XDG_RUNTIME_DIR/fabrictime/clock if it exists, else that in /run."""
     given = os.environ.get(_ENVIRONMENT)
     if given:
         return given
@@ -73,7 +73,7 @@ class Clock:
         self._words: memoryview
         self._file: tuple[int, int]
         self.host = ""
-        self._line: Line
+        self._model: Model
         self._hot: _page.Hot
         self._tables: tuple[int, Tables] = (-1, {})
         self._open()
@@ -81,8 +81,8 @@ class Clock:
     def now(self) -> Reading:
         """Return fabric time now. Raises Unsynced.
 
-        It never runs backwards but where the page counts a step (see `status`), which only a clock that was
-        wrong by more than the actuator's limit makes.
+        It never runs backwards, except at a step (see `status`). A step happens only if a clock was wrong by
+        more than the actuator's limit.
         """
         sequence, raw_at, fabric_at, rest, rate, bound, growth, wander, usable = self._hot
         if sequence != self._words[_SEQUENCE]:
@@ -93,17 +93,17 @@ class Clock:
         bound += (growth + wander * ahead) * ahead
         if not bound <= _MOST_BOUND_NS:
             raise Unsynced("%s: the bound has grown beyond %g ns" % (self.path, _MOST_BOUND_NS))
-        # As Reading(...) does, at half the cost.
+        # Like Reading(...), at half the cost.
         return _new(Reading, (fabric_at + ahead + round(rest + rate * ahead), int(bound) + 2))
 
     def convert(self, stamp_ns: int, clock: str) -> Reading:
-        """Return fabric time at the moment when `clock` of this host read `stamp_ns`.
+        """Return fabric time when `clock` of this host read `stamp_ns`.
 
-        `clock`: a clock (ptp0, system) or a device whose clock is meant (eth0), with or without the host
-        before it. Raises UnknownClock; Unsynced also for a stamp too far from what was measured.
+        `clock`: a clock (ptp0, system) or a NIC device (eth0), with or without the host. Raises UnknownClock,
+        and Unsynced if the stamp is too far from the last measurement.
         """
-        line, tables = self._load_tables()
-        self._look_again_if_late(line)
+        model, tables = self._load_tables()
+        self._reopen_if_late(model)
         host, slash, name = clock.rpartition("/")
         found = tables.get(clock if not slash or host != self.host else name)
         if found is None:
@@ -113,10 +113,10 @@ class Clock:
         if (
             found.state == UNSYNCED
             or stamp_ns < found.since_ns
-            or abs(away) > line.reach_ns
-            or abs(stamp_ns) > _page.MOST_NS
+            or abs(away) > model.reach_ns
+            or abs(stamp_ns) > _page.MAX_NS
         ):
-            raise Unsynced("%s: %s: %s" % (self.path, clock, _why_not(found, away, stamp_ns, line)))
+            raise Unsynced("%s: %s: %s" % (self.path, clock, _why_not(found, away, stamp_ns, model)))
         whole = int(found.offset_ns)
         rest = found.offset_ns - whole + found.drift * away
         bound = found.bound_ns + found.growth * abs(away) + found.wander * away * away
@@ -125,28 +125,28 @@ class Clock:
         return Reading(stamp_ns + whole + round(rest), int(bound) + 2)
 
     def state(self) -> str:
-        """Return SYNCED, HOLDOVER or UNSYNCED, as `now` would find it."""
-        line = self._current()
-        return STATES[self._state(line, _raw_ns(_RAW) - line.raw_at_ns)]
+        """Return SYNCED, HOLDOVER or UNSYNCED, as `now` would."""
+        model = self._current()
+        return STATES[self._state(model, _raw_ns(_RAW) - model.raw_at_ns)]
 
     def status(self) -> Status:
-        """Return what the page says of itself."""
-        line, tables = self._load_tables()
+        """Return the state of the page."""
+        model, tables = self._load_tables()
         raw_ns = _raw_ns(_RAW)
-        state = STATES[self._state(line, raw_ns - line.raw_at_ns)]
+        state = STATES[self._state(model, raw_ns - model.raw_at_ns)]
         return Status(
             state,
             self.host,
-            line.domain,
-            line.source,
-            line.window,
-            line.steps,
-            raw_ns - line.written_raw_ns,
+            model.domain,
+            model.source,
+            model.window,
+            model.steps,
+            raw_ns - model.written_raw_ns,
             tuple(sorted(tables)),
         )
 
     def close(self) -> None:
-        """Let go of the page. A closed clock raises ValueError."""
+        """Close the page. Later calls raise ValueError."""
         self._words.release()
 
     def __enter__(self) -> Clock:
@@ -159,7 +159,7 @@ class Clock:
         return "Clock(%r)" % (self.path,)
 
     def _open(self) -> None:
-        """Map the file at the path and read it, or raise and leave everything as it was."""
+        """Map and read the file at the path. If that fails, raise and change nothing."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
@@ -172,61 +172,63 @@ class Clock:
             host = _page.check_head(os.pread(fd, _page.HEAD.size, 0), file.st_size)
             words = memoryview(mmap.mmap(fd, _page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)).cast("Q")
             copied = _copy_of(words)
-            line = None if copied is None else _page.read_line(*copied)
-            tables = None if copied is None or line is None else _page.read_tables(copied[0], line)
-            if line is None or tables is None:
-                raise PageUnusable("its content is spoilt")
+            model = None if copied is None else _page.read_model(*copied)
+            tables = None if copied is None or model is None else _page.read_tables(copied[0], model)
+            if model is None or tables is None:
+                raise PageUnusable("its content is corrupt")
         except PageUnusable as error:
             raise type(error)("%s: %s" % (self.path, error)) from None
         except (OSError, ValueError) as error:
             raise PageUnusable("%s: cannot be mapped: %s" % (self.path, error)) from None
         finally:
             os.close(fd)
-        # The old mapping goes when its last reader lets go of it: no thread finds it closed in mid-read.
-        self._line, self._hot, self._tables = line, line.hot, (line.sequence, tables)
+        # The old mapping stays until its last reader drops it, so no thread finds it closed during a read.
+        self._model, self._hot, self._tables = model, model.hot, (model.sequence, tables)
         self._words, self.host = words, host
         self._file = (file.st_dev, file.st_ino)
 
-    def _load(self) -> Line:
-        """Read the line anew. Raises PageUnusable where it cannot be had whole."""
+    def _load(self) -> Model:
+        """Read the model again. Raises PageUnusable if no complete copy can be read."""
         for _ in range(_TRIES):
             copied = _copy_of(self._words, _page.LINE_BYTES)
             if copied is None:
                 break
-            line = _page.read_line(*copied)
-            if line is not None:
-                self._line, self._hot = line, line.hot
-                return line
-        raise PageUnusable("%s: its content is spoilt" % self.path)
+            model = _page.read_model(*copied)
+            if model is not None:
+                self._model, self._hot = model, model.hot
+                return model
+        raise PageUnusable("%s: its content is corrupt" % self.path)
 
-    def _current(self) -> Line:
-        line = self._line
-        return line if line.sequence == self._words[_SEQUENCE] else self._load()
+    def _current(self) -> Model:
+        model = self._model
+        return model if model.sequence == self._words[_SEQUENCE] else self._load()
 
-    def _load_tables(self) -> tuple[Line, Tables]:
-        line = self._current()
+    def _load_tables(self) -> tuple[Model, Tables]:
+        model = self._current()
         sequence, tables = self._tables
-        if sequence == line.sequence:
-            return line, tables
+        if sequence == model.sequence:
+            return model, tables
         for _ in range(_TRIES):
             copied = _copy_of(self._words)
             if copied is None:
                 break
-            fresh = _page.read_line(*copied)
+            fresh = _page.read_model(*copied)
             found = None if fresh is None else _page.read_tables(copied[0], fresh)
             if fresh is not None and found is not None:
-                self._line, self._hot, self._tables = fresh, fresh.hot, (fresh.sequence, found)
+                self._model, self._hot, self._tables = fresh, fresh.hot, (fresh.sequence, found)
                 return fresh, found
-        raise PageUnusable("%s: its content is spoilt" % self.path)
+        raise PageUnusable("%s: its content is corrupt" % self.path)
 
     def _now_closely(self) -> Reading:
-        """Return fabric time at a line's edges: its slew ended, its writer is late. Raises Unsynced."""
-        line = self._current()
-        ahead = _raw_ns(_RAW) - line.raw_at_ns
-        if self._state(line, ahead) == UNSYNCED:
-            raise Unsynced(self._why(line, ahead))
-        hot = line.hot if ahead < line.slew_ns else line.hot_after
-        if self._line is line:
+        """Return fabric time near a model's limits: its slew has ended, or its writer is late. Raises
+        Unsynced.
+        """
+        model = self._current()
+        ahead = _raw_ns(_RAW) - model.raw_at_ns
+        if self._state(model, ahead) == UNSYNCED:
+            raise Unsynced(self._why(model, ahead))
+        hot = model.hot if ahead < model.slew_ns else model.hot_after
+        if self._model is model:
             self._hot = hot
         _, _, fabric_at, rest, rate, bound, growth, wander, _ = hot
         bound += (growth + wander * abs(ahead)) * abs(ahead)
@@ -234,16 +236,16 @@ class Clock:
             raise Unsynced("%s: the bound has grown beyond %g ns" % (self.path, _MOST_BOUND_NS))
         return Reading(fabric_at + ahead + round(rest + rate * ahead), int(bound) + 2)
 
-    def _state(self, line: Line, ahead_ns: int) -> int:
-        self._look_again_if_late(line)
-        if line.state == UNSYNCED or ahead_ns >= line.expires_ns or ahead_ns < -_LOOK_EVERY_NS:
+    def _state(self, model: Model, ahead_ns: int) -> int:
+        self._reopen_if_late(model)
+        if model.state == UNSYNCED or ahead_ns >= model.expires_ns or ahead_ns < -_LOOK_EVERY_NS:
             return UNSYNCED
-        return HOLDOVER if line.state == SYNCED and ahead_ns >= line.holdover_ns else line.state
+        return HOLDOVER if model.state == SYNCED and ahead_ns >= model.holdover_ns else model.state
 
-    def _look_again_if_late(self, line: Line) -> None:
-        """Where the writer is late: take another file that now stands at the path, at most once a second."""
+    def _reopen_if_late(self, model: Model) -> None:
+        """If the writer is late, open another file at the path, at most once a second."""
         raw_ns = _raw_ns(_RAW)
-        late = line.retired or raw_ns - line.raw_at_ns >= line.look_again_ns
+        late = model.retired or raw_ns - model.raw_at_ns >= model.reopen_ns
         if not late or raw_ns - self._looked_ns < _LOOK_EVERY_NS:
             return
         self._looked_ns = raw_ns
@@ -252,21 +254,22 @@ class Clock:
             if (file.st_dev, file.st_ino) != self._file:
                 self._open()
         except (OSError, PageMissing, PageUnusable):
-            return  # the old page says by itself how long it holds
+            return  # the old page states how long it is valid
 
-    def _why(self, line: Line, ahead_ns: int) -> str:
-        if line.state != UNSYNCED and ahead_ns >= line.expires_ns:
-            age_s = (_raw_ns(_RAW) - line.written_raw_ns) / 1e9
+    def _why(self, model: Model, ahead_ns: int) -> str:
+        if model.state != UNSYNCED and ahead_ns >= model.expires_ns:
+            age_s = (_raw_ns(_RAW) - model.written_raw_ns) / 1e9
             return "%s: expired, last written %.1f s ago" % (self.path, age_s)
-        if line.state != UNSYNCED:
+        if model.state != UNSYNCED:
             return "%s: written %.1f s ahead of this machine's clock" % (self.path, -ahead_ns / 1e9)
         return "%s: UNSYNCED: no clock of this host is measured" % self.path
 
 
 def _copy_of(words: memoryview, size: int = _page.COPY_BYTES) -> tuple[bytes, int] | None:
-    """Return a whole copy's first `size` bytes and its sequence; None where a writer never lets one through.
+    """Return the first `size` bytes of a complete copy and its sequence; None if the writer is always in
+    between.
 
-    The checksum tells whether it is whole also where the processor reads out of order.
+    The checksum detects an incomplete copy even if the processor reorders reads.
     """
     for _ in range(_TRIES):
         sequence = words[_SEQUENCE]
@@ -277,13 +280,13 @@ def _copy_of(words: memoryview, size: int = _page.COPY_BYTES) -> tuple[bytes, in
     return None
 
 
-def _why_not(found: _page.ClockLine, away_ns: int, stamp_ns: int, line: Line) -> str:
+def _why_not(found: _page.ClockModel, away_ns: int, stamp_ns: int, model: Model) -> str:
     if found.state == UNSYNCED:
         return "UNSYNCED"
     if stamp_ns < found.since_ns:
         return "stamp %d is from before a step of that clock" % stamp_ns
-    reach_s = line.reach_ns / 1e9
-    return "stamp %d is %.1f s from what was measured, expected within %.1f s" % (
+    reach_s = model.reach_ns / 1e9
+    return "stamp %d is %.1f s from the last measurement, expected within %.1f s" % (
         stamp_ns,
         away_ns / 1e9,
         reach_s,

@@ -54,7 +54,7 @@ class _Judged:
 
     def __init__(self, nics: int, seed: int) -> None:
         settings = SimSettings.model_validate({"nics": nics, "seed": seed, "load": 0.2, "jobs": ()})
-        self.run = Simulation(settings, tell=(PATHS, LINKS))
+        self.run = Simulation(settings, topics=(PATHS, LINKS))
         self.book = RouteTable()
         self.health = ShardHealth("fabric", source="sim")
         self.now_ns = 0

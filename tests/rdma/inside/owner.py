@@ -4,9 +4,8 @@ import os
 import select
 import sys
 
+from fabrictime_client.rdma import QueuePairs
 from rc import connected
-
-from actuators.effectors.queue_pairs import QueuePairs
 
 # The transport never gives up: how long a move takes is not the point here.
 source, sink = connected(retries=7)

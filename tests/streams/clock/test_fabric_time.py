@@ -1,4 +1,4 @@
-"""Fabric time through what happens to fleets: references, merging domains, liars, asymmetric paths, knots."""
+"""Fabric time through references, merging domains, falsetickers, asymmetric paths and knots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def events(sim: SimpleNamespace, records: list[codec.Record]) -> dict[str, str]:
 
 
 def test_fabric_time_follows_the_clock_that_was_chosen(sim: SimpleNamespace) -> None:
-    """h02 is right (a PTP clock, say), all hosts' system clocks are wrong by 1 s: h02's correction is 0."""
+    """h02 is right, like a PTP clock, and all hosts' system clocks are wrong by 1 s: h02's correction is
+    0."""
     fleet = sim.random_fleet(6, noise_ns=5.0, system_error_ns=lambda nic, t: 1e9)
     fleet.clocks["h02/e0"] = sim.Clock()
     solver = ShardClocks("fabric", SolveParameters(reference="h02/e0"))
@@ -39,7 +40,7 @@ def test_fabric_time_follows_the_clock_that_was_chosen(sim: SimpleNamespace) -> 
 
 
 def test_a_chosen_clock_is_followed_though_the_first_rates_are_poor(sim: SimpleNamespace) -> None:
-    """Rates of the first window are 1 ppm wrong: fabric time runs at the reference's rate nevertheless."""
+    """Rates of the first window are wrong by 1 ppm: fabric time still runs at the reference's rate."""
     fleet = sim.random_fleet(8, noise_ns=300.0)
     fleet.clocks["h02/e0"] = sim.Clock()
     solver = ShardClocks("fabric", SolveParameters(reference="h02/e0"))
@@ -51,7 +52,7 @@ def test_a_chosen_clock_is_followed_though_the_first_rates_are_poor(sim: SimpleN
     assert max(abs(state["drift_ppb"]) for state in found[60:]) < 150
 
 
-def test_a_chosen_clock_that_goes_away_leaves_time_where_it_was(sim: SimpleNamespace) -> None:
+def test_losing_the_chosen_clock_does_not_move_fabric_time(sim: SimpleNamespace) -> None:
     fleet = sim.random_fleet(6, noise_ns=5.0, system_error_ns=lambda nic, t: 1e9)
     fleet.clocks["h02/e0"] = sim.Clock()
     solver = ShardClocks("fabric", SolveParameters(reference="h02/e0"))
@@ -67,14 +68,14 @@ def halves(nic: str) -> list[str]:
     return [f"h{i:02d}/e0" for i in range(8) if (i < 5) == (nic < "h05")]
 
 
-def test_domains_that_meet_again_go_on_with_the_larger_ones_time(sim: SimpleNamespace) -> None:
-    """Five and three clocks part for a minute; then the three move by as much as they say, the five do
+def test_domains_that_meet_continue_with_the_larger_ones_time(sim: SimpleNamespace) -> None:
+    """Five and three clocks separate for a minute; then the three move by the published amount, the five do
     not."""
     fleet = sim.random_fleet(8, noise_ns=5.0)
     solver = ShardClocks("fabric")
     run(solver, fleet, span(sim, 0, 20))
     fleet.peers = halves
-    # the smaller part's hosts are all set by 3 us meanwhile: it is slewed there, 100 ppb
+    # the smaller part's hosts are all set by 3 us meanwhile: fabric time is slewed there at 100 ppb
     fleet.system_error_ns = lambda nic, t: 3_000.0 if nic >= "h05" else 0.0
     apart = run(solver, fleet, span(sim, 20, 80))
     assert len({r["domain"] for r in apart[-1]}) == 2
@@ -99,7 +100,7 @@ def test_domains_that_meet_again_go_on_with_the_larger_ones_time(sim: SimpleName
     assert max(map(abs, fleet.errors_ns(merged).values())) < 50
 
 
-def test_a_liar_is_named_and_moves_nobody(sim: SimpleNamespace) -> None:
+def test_a_falseticker_is_named_and_moves_no_other_clock(sim: SimpleNamespace) -> None:
     fleet = sim.random_fleet(12, noise_ns=5.0)
     solver = ShardClocks("fabric")
     run(solver, fleet, span(sim, 0, 20))
@@ -124,7 +125,7 @@ def test_a_liar_is_named_and_moves_nobody(sim: SimpleNamespace) -> None:
 
 
 def test_an_asymmetric_path_is_named_with_its_size(sim: SimpleNamespace) -> None:
-    """h01 to h03 takes 8 us, back 5: their pair is 1.5 us off, the clocks are not."""
+    """h01 to h03 takes 8 us, the reverse path 5: their pair is off by 1.5 us, their clocks are not."""
     slow = {("h01/e0", "h03/e0"): 8_000.0}
     fleet = sim.random_fleet(8, noise_ns=5.0, delay_ns=lambda a, b, w: slow.get((a, b), 5_000.0))
     solver = ShardClocks("fabric")
@@ -142,7 +143,7 @@ def test_an_asymmetric_path_is_named_with_its_size(sim: SimpleNamespace) -> None
 
 
 def test_bounds_follow_the_asymmetry_that_loops_show(sim: SimpleNamespace) -> None:
-    """Alike in all but the paths: 200 ns rms of asymmetry widen the bounds, and they hold."""
+    """Equal fleets with different paths: 200 ns rms of asymmetry widen the bounds, and the bounds hold."""
     bounds = {}
     for spread in (0.0, 200.0):
         rng = np.random.default_rng(8)
@@ -158,7 +159,7 @@ def test_bounds_follow_the_asymmetry_that_loops_show(sim: SimpleNamespace) -> No
     assert 200 < bounds[200.0] < 2_000
 
 
-def test_knots_time_the_past_again_within_their_bounds(sim: SimpleNamespace) -> None:
+def test_knots_correct_past_timestamps_within_their_bounds(sim: SimpleNamespace) -> None:
     fleet = sim.random_fleet(6, noise_ns=20.0)
     knots: dict[str, list[tuple[int, float, float]]] = {}
     for records in run(ShardClocks("fabric"), fleet, span(sim, 0, 40)):
@@ -179,8 +180,8 @@ def test_knots_time_the_past_again_within_their_bounds(sim: SimpleNamespace) -> 
         assert (np.abs(off) <= np.array(bounds)).all()
 
 
-def test_a_new_owner_that_saw_the_fits_before_knows_the_floors(sim: SimpleNamespace) -> None:
-    """A queue stands in one direction when the owner changes: who remembers the floors is not fooled."""
+def test_a_new_owner_learns_the_floors_from_earlier_fits(sim: SimpleNamespace) -> None:
+    """A queue persists in one direction during a change of owner; known floors reveal it."""
     fleet = sim.random_fleet(6, noise_ns=5.0)
     solver = ShardClocks("fabric")
     published = run(solver, fleet, span(sim, 0, 30))

@@ -16,7 +16,7 @@ def fresh(offset_ns: float = 0.0, drift_ppb: float = 0.0) -> ClockTrack:
 
 @pytest.mark.parametrize("true_wander", [0.3, 1.0, 10.0])
 def test_a_fleet_learns_how_much_its_clocks_wander(true_wander: float) -> None:
-    """From 10 ppb/sqrt(s), whatever the truth; errors are then what the filter says."""
+    """The wander starts at 10 ppb/sqrt(s) for any truth; in the end errors match the filter's own."""
     rng = np.random.default_rng(5)
     wander = Wander(10.0)
     tracks = [fresh() for _ in range(32)]
@@ -40,7 +40,7 @@ def test_a_fleet_learns_how_much_its_clocks_wander(true_wander: float) -> None:
     assert 0.7 < np.std(scaled) < 1.4
 
 
-def test_what_may_hide_enters_by_the_gain_and_infinity_does_not_stay() -> None:
+def test_limits_are_blended_by_the_gain_and_infinity_is_replaced() -> None:
     track = fresh()
     assert math.isinf(track.limit_ns)
     track.blend_limits(math.inf, 0.0, 5_000.0, 0.5)
@@ -51,7 +51,7 @@ def test_what_may_hide_enters_by_the_gain_and_infinity_does_not_stay() -> None:
     assert math.isfinite(track.bound_ns)
 
 
-def test_doubt_of_a_rate_becomes_error_when_a_clock_is_let_go() -> None:
+def test_doubt_of_a_rate_becomes_error_in_holdover() -> None:
     calm, uneasy = fresh(), fresh()
     uneasy.unrest_ppb = 100.0
     assert uneasy.drift_sigma_ppb > 99

@@ -1,4 +1,4 @@
-"""Pairs turned to a known drift, and the memory of their floors."""
+"""Pairs rotated to a known drift, and the memory of their floors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,24 @@ AT_NS = 1_763_700_000_000_000_000
 
 def pair(**changes: Any) -> dict[str, Any]:
     return {
-        "prober": "a/e0", "peer": "b/e0", "at_ns": AT_NS, "offset_ns": 1e6, "drift_ppb": 500.0,
-        "sigma_ns": 200.0, "drift_sigma_ppb": 300.0, "rtt_min_ns": 11_000.0, "margin_ns": 10_400.0,
-        "noise_ns": 0.0, "samples": 1000, "accepted": 1000, "forward_after_ns": [], "forward_delay_ns": [],
-        "reverse_after_ns": [], "reverse_delay_ns": [], **changes,
-    }  # fmt: skip
+        "prober": "a/e0",
+        "peer": "b/e0",
+        "at_ns": AT_NS,
+        "offset_ns": 1e6,
+        "drift_ppb": 500.0,
+        "sigma_ns": 200.0,
+        "drift_sigma_ppb": 300.0,
+        "rtt_min_ns": 11_000.0,
+        "margin_ns": 10_400.0,
+        "noise_ns": 0.0,
+        "samples": 1000,
+        "accepted": 1000,
+        "forward_after_ns": [],
+        "forward_delay_ns": [],
+        "reverse_after_ns": [],
+        "reverse_delay_ns": [],
+        **changes,
+    }
 
 
 def of(*records: dict[str, Any]) -> Pairs:
@@ -29,19 +42,21 @@ def of(*records: dict[str, Any]) -> Pairs:
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), true_ppb=st.floats(-300, 300))
-def test_turned_to_the_true_drift_a_line_stands_on_the_lowest_samples(seed: int, true_ppb: float) -> None:
-    """Corners of both clouds by their own line, 500 ppb; the truth is another drift: the floors at that drift
-    are the least over all samples."""
+def test_a_line_rotated_to_the_true_drift_touches_the_lowest_samples(seed: int, true_ppb: float) -> None:
+    """The hulls of both clouds are relative to a line of 500 ppb, and the truth has another drift: the floors
+    at that drift are the lowest over all samples."""
     rng = np.random.default_rng(seed)
     after_s = np.sort(rng.uniform(-1, 1, 40))
     forward = 5_000 + rng.exponential(800, 40) - true_ppb * after_s  # by the line of 500 ppb
     reverse = 5_000 + rng.exponential(800, 40) + true_ppb * after_s
     pairs = of(
         pair(
-            forward_after_ns=(after_s * 1e9).astype(int).tolist(), forward_delay_ns=forward.tolist(),
-            reverse_after_ns=(after_s * 1e9).astype(int).tolist(), reverse_delay_ns=reverse.tolist(),
+            forward_after_ns=(after_s * 1e9).astype(int).tolist(),
+            forward_delay_ns=forward.tolist(),
+            reverse_after_ns=(after_s * 1e9).astype(int).tolist(),
+            reverse_delay_ns=reverse.tolist(),
         )
-    )  # fmt: skip
+    )
     rotated = pairs.rotated(np.array([500.0 - true_ppb]), np.array([1.0]))
     least_f = (forward + true_ppb * after_s).min()
     least_r = (reverse - true_ppb * after_s).min()
@@ -50,9 +65,13 @@ def test_turned_to_the_true_drift_a_line_stands_on_the_lowest_samples(seed: int,
     assert abs(rotated.offset_ns[0] - (1e6 + (least_f - least_r) / 2)) < 1e-3
 
 
-def test_a_drift_beyond_the_corners_reach_or_less_well_known_turns_nothing() -> None:
-    corners = {"forward_after_ns": [0], "forward_delay_ns": [5_200.0], "reverse_after_ns": [0],
-               "reverse_delay_ns": [5_200.0]}  # fmt: skip
+def test_a_drift_beyond_the_hulls_reach_or_less_accurate_rotates_nothing() -> None:
+    corners = {
+        "forward_after_ns": [0],
+        "forward_delay_ns": [5_200.0],
+        "reverse_after_ns": [0],
+        "reverse_delay_ns": [5_200.0],
+    }
     pairs = of(pair(**corners), pair(**corners), pair(**corners))
     rotated = pairs.rotated(np.array([500.0 + 1_801, 520.0, 520.0]), np.array([1.0, 301.0, 1.0]))
     assert rotated.rotated.tolist() == [False, False, True]
@@ -61,11 +80,12 @@ def test_a_drift_beyond_the_corners_reach_or_less_well_known_turns_nothing() -> 
 
 
 def test_fits_of_an_earlier_release_and_bad_pairs() -> None:
-    """Without margin and corners the least round trip stands in; drifts that no clock has are left out."""
+    """Without margin and hull the lowest round trip is used; implausible drifts are left out."""
     old = {
-        key: value for key, value in pair().items() if not key.endswith(("after_ns", "delay_ns"))
-        and key not in ("margin_ns", "noise_ns")
-    }  # fmt: skip
+        key: value
+        for key, value in pair().items()
+        if not key.endswith(("after_ns", "delay_ns")) and key not in ("margin_ns", "noise_ns")
+    }
     pairs = of(old, pair(drift_ppb=2e6), pair(accepted=0), pair(peer="a/e0"), pair(peer="nobody"))
     assert pairs.names == [("a/e0", "b/e0")]
     assert pairs.margin_ns.tolist() == [11_000.0]
@@ -84,7 +104,7 @@ def run_memory(margins: list[float], memory: PairMemory | None = None, middle: b
     return found
 
 
-def test_a_floor_is_known_once_it_was_seen_twice_and_queues_stand_above_it() -> None:
+def test_a_floor_is_known_once_seen_twice_and_queues_are_above_it() -> None:
     found = run_memory([10_900.0, 10_400.0, 10_700.0, 10_405.0, 10_700.0])
     assert np.isinf(found[0])
     assert np.isinf(found[1])
@@ -100,7 +120,7 @@ def test_a_path_that_became_longer_gets_a_new_floor_after_a_while() -> None:
     assert found[-1] == 0
 
 
-def test_middles_of_hills_and_lowest_readings_have_floors_of_their_own() -> None:
+def test_modes_and_lowest_readings_have_separate_floors() -> None:
     memory = PairMemory()
     assert run_memory([10_000.0, 10_000.0], memory)[-1] == 0
     assert run_memory([10_040.0, 10_040.0], memory, middle=True)[-1] == 0
@@ -113,7 +133,8 @@ def test_middles_of_hills_and_lowest_readings_have_floors_of_their_own() -> None
 @pytest.mark.parametrize("middle", [False, True])
 @pytest.mark.parametrize("same", [False, True])
 def test_a_queue_far_above_a_floor_is_a_queue_for_minutes(middle: bool, same: bool) -> None:
-    """A pair that always had hills has none while a queue stands: no floor of lowest readings either."""
+    """A pair that always had modes has none while a queue persists, and no floor of lowest readings
+    either."""
     memory, kind = PairMemory(), middle if same else not middle
     run_memory([10_000.0] * 9, memory, middle=middle)
     found = run_memory([110_000.0] * PairMemory.MAX_FAR_ABOVE_WINDOWS, memory, middle=kind)

@@ -1,4 +1,4 @@
-"""The clock solve against clocks whose truth is known."""
+"""The clock solver against clocks with known truth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def line_at(state: dict[str, Any], reading_ns: int) -> float:
     return float(state["offset_ns"] + state["drift_ppb"] * 1e-9 * (reading_ns - state["at_ns"]))
 
 
-def test_what_user_space_may_stamp_wrong_is_in_that_clocks_bound_alone(sim: SimpleNamespace) -> None:
+def test_user_space_timestamp_error_widens_only_its_clocks_bound(sim: SimpleNamespace) -> None:
     def solved(errors: dict[str, int]) -> dict[str, dict[str, Any]]:
         fleet = sim.random_fleet(8, delay_ns=lambda a, b, w: 5_000.0, noise_ns=100.0)
         solver = ShardClocks("fabric")
@@ -47,7 +47,7 @@ def test_what_user_space_may_stamp_wrong_is_in_that_clocks_bound_alone(sim: Simp
 
 
 def test_offsets_are_within_their_bounds_of_the_truth(sim: SimpleNamespace) -> None:
-    """Clocks 5 ms and 30 ppm apart, 5 us paths that differ by direction: every bound holds, none is
+    """Clocks are 5 ms and 30 ppm apart, and paths of 5 us differ by direction: every bound holds, none is
     absurd."""
     rng = np.random.default_rng(7)
     one_way = {(a, b): 5_000 + float(rng.uniform(-1_500, 1_500)) for a in range(8) for b in range(8)}
@@ -66,8 +66,8 @@ def test_offsets_are_within_their_bounds_of_the_truth(sim: SimpleNamespace) -> N
 
 @pytest.mark.parametrize("loops", [1, 2])
 def test_few_loops_do_not_make_asymmetric_paths_look_symmetric(sim: SimpleNamespace, loops: int) -> None:
-    """A star of which one or two leaves probe each other as well: the other paths show no contradiction,
-    and that says nothing of them."""
+    """A star with one or two additional pairs of leaves: the other paths show no contradiction, which does
+    not make them symmetric."""
     rng = np.random.default_rng(11)
     names = [f"h{i:02d}/e0" for i in range(8)]
     one_way = {(a, b): 5_000 + float(rng.normal(0, 400)) for a in range(8) for b in range(8)}
@@ -75,9 +75,11 @@ def test_few_loops_do_not_make_asymmetric_paths_look_symmetric(sim: SimpleNamesp
     for leaf in range(loops):
         peers[names[7 - leaf]] = [names[0], names[1]]
     fleet = sim.random_fleet(
-        8, peers=lambda nic: peers[nic], noise_ns=2.0,
+        8,
+        peers=lambda nic: peers[nic],
+        noise_ns=2.0,
         delay_ns=lambda a, b, w: one_way[int(a[1:3]), int(b[1:3])],
-    )  # fmt: skip
+    )
     for records in run(ShardClocks("fabric"), fleet, span(sim, 0, 15))[1:]:
         errors, states = fleet.errors_ns(records), sim.states(records)
         for a in names:
@@ -122,8 +124,9 @@ def test_parts_that_are_not_connected_are_domains_of_their_own(sim: SimpleNamesp
     )
     records = run(ShardClocks("fabric"), fleet, span(sim, 0, 4))[-1]
     assert [(r["domain"], r["part"], r["parts"], len(r["clocks"])) for r in records] == [
-        ("h00/e0", 0, 2, 3), ("h03/e0", 1, 2, 3)
-    ]  # fmt: skip
+        ("h00/e0", 0, 2, 3),
+        ("h03/e0", 1, 2, 3),
+    ]
     assert {s["state"] for s in sim.states(records).values()} == {SYNCED}
 
 
@@ -143,7 +146,7 @@ def test_adding_to_one_clock_moves_that_clock_alone(sim: SimpleNamespace, added_
 
 
 def test_fabric_time_starts_at_the_hosts_median_and_is_slewed_never_stepped(sim: SimpleNamespace) -> None:
-    """Free-running NIC clocks, tens of ppm off; after a while the hosts' clocks are all set by 3 us."""
+    """Free-running NIC clocks are off by tens of ppm; after a while the hosts' clocks are all set by 3 us."""
     moved_at = (sim.FIRST + 40) * WINDOW_NS
     fleet = sim.random_fleet(
         8,
@@ -182,8 +185,8 @@ def test_a_flagged_jump_moves_no_other_clock_and_is_over_in_two_windows(sim: Sim
     assert abs(fleet.errors_ns(next_one)["h02/e0"]) <= found["bound_ns"]
 
 
-def test_a_jump_that_nobody_flags_is_seen_by_the_mesh(sim: SimpleNamespace) -> None:
-    """A kernel clock that is set takes the system clock with it: no step between the two."""
+def test_an_unflagged_jump_is_detected_by_the_mesh(sim: SimpleNamespace) -> None:
+    """Setting a kernel clock sets the system clock too: there is no step between the two."""
     fleet, solver = sim.random_fleet(6), ShardClocks("fabric")
     before = run(solver, fleet, span(sim, 0, 6))[-1]
     fleet.clocks["h00/e0"].offset_ns += 40_000
@@ -197,7 +200,7 @@ def test_a_jump_that_nobody_flags_is_seen_by_the_mesh(sim: SimpleNamespace) -> N
             assert line_at(old, new["at_ns"]) == pytest.approx(new["offset_ns"], abs=400)
 
 
-def test_a_silent_clock_holds_over_with_a_growing_bound_then_gives_up(sim: SimpleNamespace) -> None:
+def test_a_silent_clock_is_in_holdover_with_a_growing_bound_then_unsynced(sim: SimpleNamespace) -> None:
     fleet = sim.random_fleet(5)
     solver = ShardClocks("fabric", SolveParameters(holdover_s=10.0, forget_s=20.0))
     run(solver, fleet, span(sim, 0, 10))
@@ -224,12 +227,12 @@ def test_holdover_stays_within_its_bound(sim: SimpleNamespace) -> None:
         assert abs(fleet.errors_ns(records)["h04/e0"]) <= state["bound_ns"]
 
 
-def test_a_new_owner_goes_on_without_a_step(sim: SimpleNamespace) -> None:
+def test_a_new_owner_continues_without_a_step(sim: SimpleNamespace) -> None:
     fleet, solver = sim.random_fleet(6), ShardClocks("fabric")
     published = run(solver, fleet, span(sim, 0, 30))
     torn = [r | {"parts": 2} for r in solver.solve(sim.FIRST + 30, WINDOW_NS, fleet.fits(sim.FIRST + 30), {})]
     heir = ShardClocks("fabric")
-    heir.recover([*published[-2], *published[-1], *torn])  # the last window's second part never came
+    heir.recover([*published[-2], *published[-1], *torn])  # the last window's second part is missing
     assert heir.last_window == sim.FIRST + 29
     records = run(heir, fleet, span(sim, 30, 33))
     before = sim.states(published[-1])
@@ -240,8 +243,8 @@ def test_a_new_owner_goes_on_without_a_step(sim: SimpleNamespace) -> None:
         before = after
 
 
-def test_a_standing_queue_in_one_direction_is_covered_by_the_bound(sim: SimpleNamespace) -> None:
-    """From window 20 on, whatever h03 sends waits 300 us: its offset must not be believed to 150 us."""
+def test_a_persistent_queue_in_one_direction_is_covered_by_the_bound(sim: SimpleNamespace) -> None:
+    """From window 20 on, packets of h03 wait 300 us: its offset must not be trusted to 150 us."""
     fleet = sim.random_fleet(
         6, delay_ns=lambda a, b, w: 305_000.0 if a == "h03/e0" and w >= sim.FIRST + 20 else 5_000.0
     )
@@ -282,14 +285,14 @@ def test_records_are_valid_and_name_their_sources(sim: SimpleNamespace) -> None:
     assert [(r["domain"], r["clocks"], r["parts"]) for r in nothing] == [("fabric", [], 1)]
 
 
-def test_a_lone_nic_is_unsynced_and_says_so(sim: SimpleNamespace) -> None:
+def test_a_lone_nic_is_unsynced(sim: SimpleNamespace) -> None:
     records = run(ShardClocks("fabric"), sim.random_fleet(1), span(sim, 0, 3))[-1]
     (state,) = sim.states(records).values()
     assert (state["state"], state["bound_ns"]) == (UNSYNCED, 1e9)
 
 
 @pytest.mark.parametrize("poison", ["drift", "none accepted"])
-def test_pairs_that_no_clock_could_have_made_are_left_out(sim: SimpleNamespace, poison: str) -> None:
+def test_implausible_pairs_are_left_out(sim: SimpleNamespace, poison: str) -> None:
     fleet, solver = sim.random_fleet(5), ShardClocks("fabric")
     run(solver, fleet, span(sim, 0, 5))
     fits = fleet.fits(sim.FIRST + 5)

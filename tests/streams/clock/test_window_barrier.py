@@ -1,4 +1,4 @@
-"""When a window of fits is complete."""
+"""Completeness of a window of fits."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_a_window_is_ready_once_every_source_has_sent_all_its_parts() -> None:
     assert complete.missing == []
 
 
-def test_a_missing_source_is_waited_for_and_then_named() -> None:
+def test_a_missing_source_is_awaited_and_then_named() -> None:
     barrier = WindowBarrier(["p/0", "p/1"], GRACE)
     barrier.add(fits("p/0", 5), 0, 100, None)
     assert windows(barrier, 599) == []
     assert windows(barrier, 600) == [(5, ["p/0"], ["p/1"])]
 
 
-def test_a_source_that_has_gone_on_is_not_waited_for() -> None:
+def test_a_source_with_later_windows_is_not_awaited() -> None:
     barrier = WindowBarrier(["p/0", "p/1"], GRACE)
     barrier.add(fits("p/0", 5), 0, 0, None)
     barrier.add(fits("p/1", 6), 1, 0, None)
@@ -51,7 +51,7 @@ def test_windows_come_in_order_and_records_in_the_logs_order() -> None:
     assert windows(barrier, 1) == [(6, ["p/0", "p/1"], []), (7, ["p/1", "p/0"], [])]
 
 
-def test_a_solved_window_takes_nothing_more() -> None:
+def test_a_solved_window_accepts_no_further_record() -> None:
     barrier = WindowBarrier(["p/0"], GRACE, last_solved=5)
     assert barrier.add(fits("p/0", 5), 0, 0, None) is False
     assert barrier.too_late == 1
@@ -68,7 +68,7 @@ def test_a_record_sent_twice_counts_once() -> None:
     assert complete.tokens == [0, 1, 2]
 
 
-def test_nics_that_fit_for_themselves_are_waited_for_while_they_live() -> None:
+def test_sources_that_fit_their_own_samples_are_awaited_while_active() -> None:
     barrier = WindowBarrier(["p/0"], GRACE)
     barrier.add(fits("h1/e0", 5), 0, 0, None)
     barrier.add(fits("p/0", 5), 1, 0, None)

@@ -1,4 +1,4 @@
-"""What a prober sent: gaps, restarts, duplicates and clock jumps are seen as what they are."""
+"""A prober's counters: gaps, restarts, duplicates and clock jumps are distinguished."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_gap_between_two_windows_counts_in_the_second() -> None:
     assert counters.lost_batches == 2
 
 
-def test_a_batch_that_comes_late_is_taken_and_one_that_comes_twice_is_not() -> None:
+def test_a_late_batch_is_counted_and_a_duplicate_is_not() -> None:
     counters = NicCounters("a/b", None)
     assert run_of(counters, [1, 3, 2, 3, 2, 4]) == [True, True, True, False, False, True]
     assert (counters.batches, counters.lost_batches) == (4, 0)
@@ -64,7 +64,7 @@ def test_a_backward_jump_has_its_sign_and_one_odd_reading_is_no_jump() -> None:
     assert counters.clock_jump_ns(LIMIT) == 0
 
 
-def test_a_jump_at_the_first_flush_of_a_window_is_seen_against_the_last() -> None:
+def test_a_jump_between_two_windows_is_measured_in_the_second() -> None:
     counters = NicCounters("a/b", NicState(1, 0, 0, 0))
     run_of(counters, [1, 2], ahead_ns={1: 7_000_000, 2: 7_000_000})
     assert counters.clock_jump_ns(LIMIT) == 7_000_000

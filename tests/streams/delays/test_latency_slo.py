@@ -1,4 +1,4 @@
-"""Promises of latency: when they count as broken, when as kept again, and what clocks have to do with it."""
+"""Latency SLOs: when they are violated, when they are met again, and the effect of clocks."""
 
 from __future__ import annotations
 
@@ -35,22 +35,36 @@ def groups(nic: str) -> frozenset[str]:
 def leg(name: str, delays: list[float]) -> dict[str, Any]:
     counts = Counter(bucket_of(each) for each in delays)
     return {
-        f"{name}_min_ns": min(delays), f"{name}_p50_ns": sorted(delays)[len(delays) // 2],
-        f"{name}_p99_ns": max(delays), f"{name}_bucket": sorted(counts),
+        f"{name}_min_ns": min(delays),
+        f"{name}_p50_ns": sorted(delays)[len(delays) // 2],
+        f"{name}_p99_ns": max(delays),
+        f"{name}_bucket": sorted(counts),
         f"{name}_bucket_count": [counts[bucket] for bucket in sorted(counts)],
-    }  # fmt: skip
+    }
 
 
 def path(
-    peer: str, forward_us: float = 5, reverse_us: float = 5, *, count: int = 100, slow: float = 0.05,
+    peer: str,
+    forward_us: float = 5,
+    reverse_us: float = 5,
+    *,
+    count: int = 100,
+    slow: float = 0.05,
     bound_ns: float | None = 100.0,
-) -> dict[str, Any]:  # fmt: skip
-    """A path whose slowest `slow` part takes as long as given, the rest 3 us."""
+) -> dict[str, Any]:
+    """A path with a share `slow` of delays as given, the rest 3 us."""
     tail = round(slow * count)
     found: dict[str, Any] = {
-        "peer": peer, "path": 9320, "count": count, "lost": 0, "no_t3": 0, "rtt_min_ns": 6000.0,
-        "rtt_p50_ns": 6000.0, "rtt_p99_ns": 1e3 * (forward_us + reverse_us), "bound_ns": bound_ns,
-    }  # fmt: skip
+        "peer": peer,
+        "path": 9320,
+        "count": count,
+        "lost": 0,
+        "no_t3": 0,
+        "rtt_min_ns": 6000.0,
+        "rtt_p50_ns": 6000.0,
+        "rtt_p99_ns": 1e3 * (forward_us + reverse_us),
+        "bound_ns": bound_ns,
+    }
     for name, us in (("forward", forward_us), ("reverse", reverse_us)):
         if bound_ns is None:
             keys = ("min_ns", "p50_ns", "p99_ns")
@@ -74,10 +88,16 @@ class Watch:
         made = []
         for nic, paths in by_nic.items():
             record = {
-                "nic": nic.replace("_", "/"), "shard": "fabric", "window": self.window, "part": 0, "parts": 1,
-                "window_start_ns": self.window * S, "window_end_ns": (self.window + 1) * S,
-                "state": "SYNCED", "paths": paths,
-            }  # fmt: skip
+                "nic": nic.replace("_", "/"),
+                "shard": "fabric",
+                "window": self.window,
+                "part": 0,
+                "parts": 1,
+                "window_start_ns": self.window * S,
+                "window_end_ns": (self.window + 1) * S,
+                "state": "SYNCED",
+                "paths": paths,
+            }
             record = codec.decode(codec.encode("PathDelays", record), "PathDelays")
             made += self.rules.take(record)
         self.window += 1
@@ -85,7 +105,7 @@ class Watch:
         return made
 
 
-def test_a_promise_is_broken_after_its_time_and_kept_again_after_as_long():
+def test_an_slo_is_violated_after_its_duration_and_met_after_as_long():
     watch = Watch(BETWEEN)
     for _ in range(5):
         watch.second(h30_eth0=[path("h70/eth0")])
@@ -126,24 +146,32 @@ def test_a_promise_is_broken_after_its_time_and_kept_again_after_as_long():
         lambda n: {"h30_eth0": [path("stranger/e", 84, 84)]},
         lambda n: {"h30_eth0": []},
     ],
-    ids=["never long enough", "one in two hundred", "the other direction", "another pair of groups",
-         "within what the clocks may be wrong by", "clocks UNSYNCED", "a NIC that nobody knows", "no probes"],
-)  # fmt: skip
-def test_what_is_no_breach_raises_nothing(second):
+    ids=[
+        "never long enough",
+        "one in two hundred",
+        "the other direction",
+        "another pair of groups",
+        "within what the clocks may be wrong by",
+        "clocks UNSYNCED",
+        "a NIC that nobody knows",
+        "no probes",
+    ],
+)
+def test_no_violation_raises_nothing(second):
     watch = Watch(BETWEEN)
     for n in range(40):
         watch.second(**second(n))
     assert watch.changes == []
 
 
-def test_the_way_back_of_the_other_ends_probes_counts_too():
+def test_reverse_delays_of_the_peers_probes_count_too():
     watch = Watch(BETWEEN)
     for _ in range(14):
         watch.second(h70_eth1=[path("h31/eth1", 5, 60)])
     assert watch.changes[0].pairs == (("h31/eth1", "h70/eth1"),)
 
 
-def test_one_bad_pair_among_many_breaks_the_promise_and_few_probes_add_up():
+def test_one_bad_pair_violates_the_slo_and_few_samples_add_up():
     watch = Watch(BETWEEN)
     good = [path("h71/eth0", count=5000)]
     for _ in range(40):
@@ -152,7 +180,7 @@ def test_one_bad_pair_among_many_breaks_the_promise_and_few_probes_add_up():
     assert raised.pairs == (("h30/eth0", "h70/eth0"),)
 
 
-def test_without_trusted_clocks_half_a_round_trip_tells_of_what_counts_both_ways():
+def test_without_synced_clocks_half_a_round_trip_counts_for_both_directions():
     everyone = BETWEEN | {"name": "all", "from_group": "*", "to_group": "*"}
     watch = Watch(everyone, BETWEEN)
     for _ in range(14):
@@ -165,7 +193,7 @@ def test_without_trusted_clocks_half_a_round_trip_tells_of_what_counts_both_ways
     assert watch.rules.unsure() == ["r3-r7"], "and of this one nothing can be said"
 
 
-def test_what_is_not_measured_any_more_is_not_told_for_ever():
+def test_an_unmeasured_violation_is_cleared():
     watch = Watch(BETWEEN)
     for _ in range(14):
         watch.second(h30_eth0=[path("h70/eth0", 84)])
@@ -175,7 +203,7 @@ def test_what_is_not_measured_any_more_is_not_told_for_ever():
     assert "not measured any more" in watch.changes[1].text
 
 
-def test_rules_change_live_and_a_new_owner_knows_what_was_told():
+def test_rules_change_live_and_a_new_owner_restores_violations():
     watch = Watch(BETWEEN)
     for _ in range(14):
         watch.second(h30_eth0=[path("h70/eth0", 84)])
@@ -197,7 +225,7 @@ def test_rules_change_live_and_a_new_owner_knows_what_was_told():
     assert [each.state for each in later.changes] == ["CLEARED"]
 
 
-def test_records_of_a_window_come_from_many_and_late_ones_change_nothing():
+def test_a_window_has_records_of_many_nics_and_late_ones_are_ignored():
     watch = Watch(BETWEEN)
     for _ in range(5):
         watch.second(h30_eth0=[path("h70/eth0")], h70_eth0=[path("h30/eth0")])
@@ -212,7 +240,7 @@ def test_records_of_a_window_come_from_many_and_late_ones_change_nothing():
     assert watch.rules.late == 1
 
 
-def test_only_delays_that_matter_are_wanted():
+def test_only_delays_under_a_rule_are_wanted():
     assert not Watch().rules.wants("h30/eth0")
     rail = BETWEEN | {"from_group": "rail:1", "to_group": "h71"}
     watch = Watch(rail)
@@ -233,7 +261,7 @@ def test_only_delays_that_matter_are_wanted():
         ({"name": "a\nb"}, "expected a name"),
     ],
 )
-def test_a_rule_that_cannot_be_is_named_and_left_out(change, says):
+def test_an_invalid_rule_is_named_and_ignored(change, says):
     with pytest.raises(ValueError, match=says):
         check_rule(BETWEEN | change)
     watch = Watch(BETWEEN | change)
@@ -242,7 +270,7 @@ def test_a_rule_that_cannot_be_is_named_and_left_out(change, says):
     assert watch.changes == []
 
 
-def test_buckets_that_cannot_be_count_for_nothing():
+def test_invalid_buckets_are_ignored():
     watch = Watch(BETWEEN)
     odd = path("h70/eth0") | {"forward_bucket": [256, 7000], "forward_bucket_count": [1000, 1000]}
     for _ in range(20):

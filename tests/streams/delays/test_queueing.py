@@ -1,4 +1,4 @@
-"""Delays above the floor in short slots: what a cell holds and of when, and how far a record is complete."""
+"""Delays above the floor in short slots: the content of cells, and the completeness of records."""
 
 from __future__ import annotations
 
@@ -28,19 +28,30 @@ LINES = dict.fromkeys(MEMBERS, ClockLine(EPOCH_NS, 0.0, 0.0, 10.0))
 
 
 def batch(sent, forward, *, nic="a/eth0", peer="b/eth0", flushed=EPOCH_NS):
-    """One path's probes, answered at once over an idle way back."""
+    """Return one path's probes, answered at once over an idle reverse path."""
     sent, forward = np.asarray(sent, np.int64), np.asarray(forward, np.int64)
     one = np.zeros(1, np.int32)
     return ProbeColumns(
-        nic=nic, run=1, batch=1, clock_ns=flushed, system_ns=flushed, peers=[peer],
-        path=np.array([9320], np.int32), spacing_ns=one, lost=one, no_t3=one,
-        start=np.array([0, len(sent)], np.int64), sent=EPOCH_NS + sent, forward=forward,
-        turnaround=np.full(len(sent), 1_000, np.int64), reverse=np.full(len(sent), WAY_NS, np.int64),
-    )  # fmt: skip
+        nic=nic,
+        run=1,
+        batch=1,
+        clock_ns=flushed,
+        system_ns=flushed,
+        peers=[peer],
+        path=np.array([9320], np.int32),
+        spacing_ns=one,
+        lost=one,
+        no_t3=one,
+        start=np.array([0, len(sent)], np.int64),
+        sent=EPOCH_NS + sent,
+        forward=forward,
+        turnaround=np.full(len(sent), 1_000, np.int64),
+        reverse=np.full(len(sent), WAY_NS, np.int64),
+    )
 
 
 def told(source):
-    """The one record that a source gives, and {way: [(ns after EPOCH_NS, count, mean ns)]} of its cells."""
+    """Return a source's one record, and {direction: [(ns after EPOCH_NS, count, mean ns)]} of its cells."""
     (record,) = source.take(MEMBERS)
     assert validate_queueing(record, EPOCH_NS)
     ends = np.cumsum(record["cells"])
@@ -55,7 +66,7 @@ def told(source):
     }
 
 
-def test_a_cell_tells_when_its_probes_set_out_and_how_long_they_waited():
+def test_a_cell_has_the_send_times_and_queueing_delays_of_its_probes():
     source = SourceQueueing("fabric.probes/0", SLOT_NS)
     waited = [0, 0, 40_000, 60_000, 0]
     sent = [10_000, 90_000, 300_000, 340_000, 1_999_000]
@@ -64,11 +75,11 @@ def test_a_cell_tells_when_its_probes_set_out_and_how_long_they_waited():
     assert (record["first_offset"], record["next_offset"]) == (7, 8)
     assert [cell[:2] for cell in cells[1]] == [(50_000, 2), (320_000, 2), (1_999_000, 1)]
     assert [cell[2] for cell in cells[1]] == pytest.approx([0, 50_000, 0], abs=100)
-    # the answers set out where their requests came
+    # answers are sent when their requests arrive
     assert cells[2][1][:2] == (320_000 + WAY_NS + 50_000 + 1_000, 2)
 
 
-def test_a_round_trip_stands_for_a_pair_whose_clocks_are_not_known():
+def test_a_pair_with_unknown_clocks_uses_the_round_trip():
     source = SourceQueueing("fabric.probes/0", SLOT_NS)
     source.add(batch([0, 600_000], [WAY_NS, WAY_NS + 30_000]), EPOCH_NS, 0, {})
     record, cells = told(source)
@@ -80,7 +91,7 @@ def test_a_round_trip_stands_for_a_pair_whose_clocks_are_not_known():
 @pytest.mark.parametrize(
     ("rate_bps", "settle_ns"), [(10_000_000_000, FAST_SETTLE_NS), (1_000_000_000, SETTLE_NS)]
 )
-def test_a_record_is_complete_as_far_as_the_slowest_prober_that_still_speaks(rate_bps, settle_ns):
+def test_a_record_is_complete_up_to_the_slowest_active_prober(rate_bps, settle_ns):
     source = SourceQueueing("fabric.probes/0", slot_ns_of(rate_bps) // SUB_SLOTS)
     later = EPOCH_NS + 200_000_000
     source.add(batch([0], [WAY_NS], flushed=EPOCH_NS), EPOCH_NS, 0, LINES)
@@ -93,7 +104,7 @@ def test_a_record_is_complete_as_far_as_the_slowest_prober_that_still_speaks(rat
     assert source.take(MEMBERS)[0]["complete_ns"] == gone - settle_ns
 
 
-def test_probes_that_a_queue_holds_up_are_waited_for():
+def test_delayed_probes_are_awaited():
     source = SourceQueueing("fabric.probes/0", slot_ns_of(1_000_000_000) // SUB_SLOTS)
     held_ns = 70_000_000
     source.add(batch([-held_ns], [held_ns]), EPOCH_NS, 0, LINES)
@@ -105,7 +116,7 @@ def test_probes_that_a_queue_holds_up_are_waited_for():
     assert source.take(MEMBERS)[0]["complete_ns"] == later - SETTLE_NS
 
 
-def test_a_new_owner_knows_the_floors_of_the_one_before():
+def test_a_new_owner_recovers_the_floors():
     before, after = (SourceQueueing("fabric.probes/0", SLOT_NS) for _ in range(2))
     before.add(batch([0], [WAY_NS]), EPOCH_NS, 0, LINES)
     after.recover(before.take(MEMBERS))

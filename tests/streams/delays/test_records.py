@@ -1,4 +1,4 @@
-"""Closed windows to records: valid on the wire, complete, the same whatever the batching."""
+"""Records of closed windows: valid, complete, and equal for any batching."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def member(nic: str, shard: str = "fabric") -> Member:
 
 
 def messages(fleet: SyntheticFleet, windows: int = 3, each_ms: int = 100) -> list[tuple[int, ProbeColumns]]:
-    """(append_ns, batch) in log order."""
+    """Return (append_ns, batch)s in log order."""
     found = []
     for step, name in itertools.product(range(windows * 1000 // each_ms), fleet.members):
         start = BASE + step * each_ms * MS
@@ -66,7 +66,7 @@ def test_fits_round_trip_and_count_every_sample() -> None:
     assert {n["clock"] for r in filled for n in r["nics"]} == {f"host{i:04d}/system" for i in range(4)}
 
 
-def test_a_refused_message_counts_as_such_and_keeps_its_offset() -> None:
+def test_a_rejected_message_is_counted_and_keeps_its_offset() -> None:
     source = Source("fabric.probes/0", WINDOW, SILENCE)
     source.add(BASE, 0, 7, None, 0)
     (window,) = source.add(BASE + WINDOW, 1, 7, None, 1)
@@ -92,7 +92,7 @@ def test_large_windows_are_cut_into_parts_that_add_up(monkeypatch: pytest.Monkey
     assert len(bodies) == 1
 
 
-def test_every_shard_hears_of_every_source() -> None:
+def test_every_shard_gets_a_record_of_every_source() -> None:
     source = Source("fabric.probes/0", WINDOW, SILENCE)
     log = messages(SyntheticFleet(2, peers=1, paths=1, epoch_ns=BASE), windows=1)
     window = next(w for w in read(source, [*log, (BASE + 5 * WINDOW, log[0][1])]) if w.nics)
@@ -131,14 +131,16 @@ def test_path_delays_are_one_way_where_clocks_are_known_and_null_where_not() -> 
     assert all(p["forward_min_ns"] is None and p["rtt_min_ns"] is not None for p in without["paths"])
     one_peer = decoded("SYNCED", {k: v for k, v in models.items() if k != "host0000/eth0"})
     assert {p["peer"]: p["forward_p50_ns"] is None for p in one_peer["paths"]} == {
-        "host0000/eth0": True, "host0002/eth0": False
-    }  # fmt: skip
+        "host0000/eth0": True,
+        "host0002/eth0": False,
+    }
 
 
 @settings(max_examples=15, deadline=None)
 @given(late=st.lists(st.integers(0, 79), max_size=5), commit=st.integers(0, 3))
-def test_a_new_owner_makes_identical_records(late: list[int], commit: int) -> None:
-    """The first owner dies after publishing some windows; the next reads from the commit, at another pace."""
+def test_a_new_owner_publishes_identical_records(late: list[int], commit: int) -> None:
+    """The first owner crashes after publishing some windows; the next reads from the commit, at another
+    pace."""
     fleet = SyntheticFleet(2, peers=1, paths=1, epoch_ns=BASE)
     log = messages(fleet, windows=4)
     held_up = set(late)

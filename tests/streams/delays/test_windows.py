@@ -40,7 +40,7 @@ def test_silence_closes_nothing_while_the_log_holds_unread_messages() -> None:
     assert cut.tick(15 * WINDOW, 4 * WINDOW, caught_up=False) == []
 
 
-def test_what_comes_after_the_close_is_late_and_enters_the_next_window() -> None:
+def test_a_message_after_the_close_is_late_and_enters_the_next_window() -> None:
     cut = cutter()
     cut.place(10 * WINDOW, 0)
     cut.tick(11 * WINDOW + 200 * MS, 300 * MS, caught_up=True)
@@ -50,7 +50,7 @@ def test_what_comes_after_the_close_is_late_and_enters_the_next_window() -> None
     assert cut.place(12 * WINDOW, 3).before == [Cut(11, 1, 3, 2, 1)]
 
 
-def test_an_empty_source_sends_every_window() -> None:
+def test_an_empty_source_publishes_every_window() -> None:
     cut = cutter()
     windows = [c for t in range(0, 4000, 10) for c in cut.tick(20 * WINDOW + t * MS, 10 * WINDOW, True)]
     sent = [c.window for c in windows]
@@ -75,7 +75,7 @@ def test_a_new_owner_does_not_publish_a_window_again_from_later_messages() -> No
 def test_published_windows_are_cut_again_at_their_ranges() -> None:
     known = [Range(10, 0, 2), Range(11, 2, 5)]
     cut = cutter(known)
-    # offset 2 was late when it was first read: its append time lies in window 10
+    # offset 2 was late at first: its append time lies in window 10
     placed = [cut.place(10 * WINDOW + i * MS, i) for i in range(3)]
     placed += [cut.place(11 * WINDOW + i * MS, i) for i in (3, 4)]
     assert [p.window for p in placed] == [10, 10, 11, 11, 11]
@@ -94,7 +94,7 @@ def test_published_windows_are_cut_again_at_their_ranges() -> None:
 def test_a_replay_by_ranges_cuts_the_same_windows(
     gaps: list[int], quiet: list[tuple[int, int]], start: int
 ) -> None:
-    """First reading: some messages come late, as they were held up. Replay: all at once, from any commit."""
+    """At first some messages are late. The replay reads all at once, from any commit."""
     times, now = [], 100 * WINDOW
     for gap in gaps:
         now += gap * MS
@@ -107,7 +107,7 @@ def test_a_replay_by_ranges_cuts_the_same_windows(
             cuts += first.tick(append_ns + delay, delay, caught_up=True)
         placed = first.place(append_ns, offset)
         cuts += placed.before + placed.after
-    # what was held up longest stands in the window that was open by then
+    # the most delayed message is in the window that was open at its arrival
     cuts += first.tick(times[-1] + 6 * WINDOW, 6 * WINDOW, caught_up=True)
     assert sum(c.messages for c in cuts) == len(times)
     assert [c.window for c in cuts] == sorted({c.window for c in cuts})
@@ -120,15 +120,15 @@ def test_a_replay_by_ranges_cuts_the_same_windows(
     assert replayed == [c for c in filled if c.first_offset >= begin]
 
 
-def test_the_log_clock_is_the_greatest_append_time_seen_carried_on() -> None:
+def test_the_log_clock_is_the_greatest_append_time_plus_elapsed_time() -> None:
     clock = LogClock(1_000, 0)
     assert clock.now_ns(50) == 1_050
     clock.observe(5_000, 100)
-    clock.observe(5_010, 200)  # came 90 ns later than the best: tells nothing
+    clock.observe(5_010, 200)  # arrived 90 ns later than the best: no information
     assert clock.now_ns(300) == 5_200
 
 
-def test_a_log_clock_set_back_is_believed_after_a_while() -> None:
+def test_a_log_clock_that_was_set_back_is_followed_after_a_while() -> None:
     clock = LogClock(0, 0)
     clock.observe(10**12, 0)
     for second in range(1, 70):

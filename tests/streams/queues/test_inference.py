@@ -1,4 +1,4 @@
-"""Queues of a shard from its sources' records: packets simulated one by one, and records without sense."""
+"""A shard's queues from its sources' records: with simulated packets, and with inconsistent records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def simulated():
     return run, run.infer()
 
 
-def test_depths_are_told_where_queues_are(simulated):
+def test_depths_match_the_simulated_queues(simulated):
     run, records = simulated
     true, told, bound = run.depths(records)
     assert np.sqrt(((told - true) ** 2).mean()) < 0.4 * np.sqrt((true**2).mean())
@@ -35,7 +35,7 @@ def test_depths_are_told_where_queues_are(simulated):
     assert (np.abs(told - true)[seen] <= bound[seen]).mean() > 0.9
 
 
-def test_records_are_whole_and_fit_their_schema(simulated):
+def test_records_are_complete_and_valid(simulated):
     _, records = simulated
     assert records
     for record in records:
@@ -50,7 +50,7 @@ def test_records_are_whole_and_fit_their_schema(simulated):
     assert {r["slot_ns"] for r in records} >= {SLOT_NS}
 
 
-def test_how_often_links_are_busy_is_found_from_idle_probes_alone():
+def test_utilisation_follows_from_idle_probes_alone():
     rng = np.random.default_rng(3)
     share = rng.uniform(0.05, 0.8, 20)
     hops = np.stack([rng.permutation(20)[:3] for _ in range(200)]).astype(np.int32)
@@ -63,15 +63,33 @@ def test_how_often_links_are_busy_is_found_from_idle_probes_alone():
 
 def queueing(**changes):
     record = {
-        "shard": "fabric", "source": "fabric.probes/0", "first_offset": 0, "next_offset": 5,
-        "part": 0, "parts": 1,
-        "start_ns": NOW_NS, "slot_ns": 250_000, "complete_ns": NOW_NS + 40_000_000, "synced": True,
-        "nics": ["a/eth0", "b/eth0"], "nic": [0], "peer": [1], "path": [9320], "direction": [1],
+        "shard": "fabric",
+        "source": "fabric.probes/0",
+        "first_offset": 0,
+        "next_offset": 5,
+        "part": 0,
+        "parts": 1,
+        "start_ns": NOW_NS,
+        "slot_ns": 250_000,
+        "complete_ns": NOW_NS + 40_000_000,
+        "synced": True,
+        "nics": ["a/eth0", "b/eth0"],
+        "nic": [0],
+        "peer": [1],
+        "path": [9320],
+        "direction": [1],
         "floor_ns": [5e3],
-        "noise_ns": [8.0], "singles": [3], "idle": [1], "lost": [0], "cells": [2], "slot": [0, 9],
-        "count": [1, 2], "min_ns": [0.0, 5.0], "mean_ns": [0.0, 9.0],
+        "noise_ns": [8.0],
+        "singles": [3],
+        "idle": [1],
+        "lost": [0],
+        "cells": [2],
+        "slot": [0, 9],
+        "count": [1, 2],
+        "min_ns": [0.0, 5.0],
+        "mean_ns": [0.0, 9.0],
         "at_ns": [7, 249_999],
-    }  # fmt: skip
+    }
     return record | changes
 
 
@@ -91,26 +109,31 @@ def queueing(**changes):
         ({"complete_ns": NOW_NS + 3_600 * 10**9}, "complete_ns"),
     ],
 )
-def test_records_that_make_no_sense_are_refused(changes, said):
+def test_inconsistent_records_are_refused(changes, said):
     assert validate_queueing(queueing(), NOW_NS)
     with pytest.raises(BadRecord, match=said):
         validate_queueing(queueing(**changes), NOW_NS)
 
 
-def test_paths_that_nobody_traced_are_counted_and_nothing_else():
+def test_paths_without_a_route_are_only_counted():
     shard = ShardQueues("fabric", lambda link: 0)
     for n in range(20):
         shard.take(
-            queueing(first_offset=5 * n, next_offset=5 * n + 5, start_ns=NOW_NS + 50_000_000 * n,
-                     complete_ns=NOW_NS + 50_000_000 * n), RouteTable(),
-        )  # fmt: skip
+            queueing(
+                first_offset=5 * n,
+                next_offset=5 * n + 5,
+                start_ns=NOW_NS + 50_000_000 * n,
+                complete_ns=NOW_NS + 50_000_000 * n,
+            ),
+            RouteTable(),
+        )
         while shard.ready():
             assert shard.solve(0) == []
     assert shard.unknown_paths == 1
 
 
-def test_a_clock_that_is_off_is_no_queue(simulated, monkeypatch):
-    """One NIC's clock falls back by 0.2 ms, 250 kB at this rate: all that it sends seems to wait."""
+def test_a_clock_error_is_no_queue(simulated, monkeypatch):
+    """One NIC's clock falls back by 0.2 ms, 250 kB at this rate: all its packets seem to wait."""
     run, records = simulated
     true, told, _ = run.depths(records)
     nic = run.fleet.nic_ids[3]
@@ -129,7 +152,7 @@ def test_a_clock_that_is_off_is_no_queue(simulated, monkeypatch):
     assert theirs < 2 * ours
 
 
-def test_what_a_source_told_before_is_passed_over(simulated):
+def test_repeated_offsets_of_a_source_are_skipped(simulated):
     shard = ShardQueues("fabric", lambda link: 0)
     book = RouteTable()
     shard.take(queueing(), book)
@@ -143,7 +166,7 @@ def test_slots_follow_the_rate_of_the_links():
     assert slot_ns_of(400_000_000_000) == 250_000
 
 
-def test_where_links_are_many_blocks_are_longer_and_none_is_solved_twice() -> None:
+def test_blocks_are_longer_with_many_links_and_none_is_solved_twice() -> None:
     queues = ShardQueues("fabric", lambda link: 10**10)
     queues._slot_ns, queues._next_block = 250_000, 101
     queues._solved_in_ns = before_ns = queues._block_ns()

@@ -1,4 +1,4 @@
-"""Nothing is acknowledged ahead of its predecessors, and a worker that stands still is seen."""
+"""No message is acknowledged before its predecessors, and a stalled worker is detected."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def test_acks_come_in_order_and_all_of_them(order: list[int]) -> None:
     assert acked == list(range(12))
 
 
-def test_what_was_never_read_is_not_acknowledged() -> None:
+def test_an_unread_message_is_not_acknowledged() -> None:
     acks = OrderedAcks()
     acks.read(Message(3))
     assert acks.done([2, 7]) == []
     assert [m.offset for m in acks.done([3])] == [3]
 
 
-def test_a_position_that_stands_still_while_the_log_grows_is_a_stall() -> None:
+def test_a_constant_position_while_the_log_grows_is_a_stall() -> None:
     watch = StallWatch(8.0)
     for second in range(8):
         assert watch.check(second, {A: 10 + second}, {A: 10}) == []
     assert watch.check(8.5, {A: 20}, {A: 10}) == [A]
 
 
-def test_an_idle_or_moving_or_lost_partition_is_none() -> None:
+def test_an_idle_moving_or_revoked_partition_is_no_stall() -> None:
     watch = StallWatch(8.0)
     for second in range(30):
         assert watch.check(second, {A: 10, B: 1000}, {A: 10, B: second}) == []
@@ -58,7 +58,7 @@ def test_an_idle_or_moving_or_lost_partition_is_none() -> None:
     assert watch.check(60, {A: 11}, {A: 10}) == []
 
 
-def test_a_worker_without_a_processor_or_with_much_to_do_has_not_stalled(tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_a_processor_or_computes_has_not_stalled(tmp_path: Path) -> None:
     now_s = 100.0
 
     def threads(*told_s: tuple[float, float]) -> None:

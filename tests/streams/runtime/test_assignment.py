@@ -1,4 +1,4 @@
-"""What every stage relies on: nothing early, nothing twice, nothing after another owner began."""
+"""Assignments: no message is early or duplicated, and nothing is sent after another owner began."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TP0, TP1 = TP(LINKS.name, 0), TP(LINKS.name, 1)
 
 
 class FakeContext:
-    """A worker's shared state, with a log that takes what is sent when the test says so."""
+    """A worker's shared state, with a log that acknowledges when the test allows it."""
 
     def __init__(self) -> None:
         self.caught_up = asyncio.Event()
@@ -71,7 +71,7 @@ class FakeContext:
 
 @dataclass(eq=False)
 class Raw:
-    """A message as Faust has it."""
+    """A Faust message."""
 
     offset: int
     tp: TP = TP0
@@ -98,7 +98,7 @@ class Raw:
 
 
 class Stage:
-    """The least that a stage is: it notes what it was given."""
+    """A minimal stage: it notes its calls."""
 
     def __init__(self, context: FakeContext) -> None:
         self.context = context
@@ -159,7 +159,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_messages_wait_for_the_past_and_go_on_where_it_was_committed(
+async def test_messages_wait_for_recovery_and_continue_at_the_committed_offset(
     context: FakeContext, stage: Stage
 ) -> None:
     context.committed_offsets[TP0] = 7
@@ -175,7 +175,7 @@ async def test_messages_wait_for_the_past_and_go_on_where_it_was_committed(
     assert [partition.state for partition in stage.partitions] == [[7, 8]]
 
 
-async def test_the_past_is_read_when_lookups_are_filled_and_the_committed_offset_is_known(
+async def test_recovery_starts_after_the_global_tables_and_the_committed_offset(
     context: FakeContext, stage: Stage
 ) -> None:
     context.caught_up.clear()
@@ -187,14 +187,16 @@ async def test_the_past_is_read_when_lookups_are_filled_and_the_committed_offset
     assert stage.recovering == [[TP0, TP1]]
 
 
-async def test_a_message_of_a_partition_that_is_not_held_is_nobodys(stage: Stage) -> None:
+async def test_a_message_of_an_unassigned_partition_is_ignored(stage: Stage) -> None:
     await stage.recover(TP0)
     await stage.give(Raw(0, TP1))
     assert stage.taken == []
 
 
-async def test_no_takeover_vouches_for_a_later_one(context: FakeContext, stage: Stage) -> None:
-    """Nor does one of no partitions, which has nothing to read and ends at once."""
+async def test_recovery_of_one_generation_does_not_release_the_next(
+    context: FakeContext, stage: Stage
+) -> None:
+    """A generation without partitions has nothing to read and ends at once."""
     context.caught_up.clear()
     for tps in ([], [TP0], []):
         stage.partitions.assign(tps)
@@ -218,7 +220,7 @@ async def test_no_takeover_vouches_for_a_later_one(context: FakeContext, stage: 
     assert stage.taken == [0]
 
 
-async def test_acknowledgements_are_in_order_and_none_comes_after_the_end(stage: Stage) -> None:
+async def test_acknowledgements_are_in_order_and_stop_at_revocation(stage: Stage) -> None:
     await stage.recover(TP0)
     raws = [Raw(offset) for offset in range(4)]
     for raw in raws:
@@ -239,7 +241,9 @@ async def test_acknowledgements_are_in_order_and_none_comes_after_the_end(stage:
     assert stage.on_revoke == [TP0], "told once"
 
 
-async def test_a_partition_that_comes_back_begins_anew(context: FakeContext, stage: Stage) -> None:
+async def test_a_partition_that_is_assigned_again_starts_from_scratch(
+    context: FakeContext, stage: Stage
+) -> None:
     await stage.recover(TP0)
     for offset in range(3):
         await stage.give(Raw(offset))
@@ -251,7 +255,7 @@ async def test_a_partition_that_comes_back_begins_anew(context: FakeContext, sta
     assert [partition.state for partition in stage.partitions] == [[1, 2, 3]]
 
 
-async def test_a_revocation_waits_for_what_is_worked_on_and_for_the_log(
+async def test_a_revocation_waits_for_running_work_and_acknowledgements(
     context: FakeContext, stage: Stage
 ) -> None:
     await stage.recover(TP0)
@@ -268,7 +272,7 @@ async def test_a_revocation_waits_for_what_is_worked_on_and_for_the_log(
     await asyncio.wait_for(revoking, 1)
 
 
-async def test_what_a_revocation_could_not_wait_for_is_not_sent_later(
+async def test_nothing_is_sent_after_a_revocation_timed_out(
     context: FakeContext, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REVOKE_S", 0.05)
@@ -282,7 +286,7 @@ async def test_what_a_revocation_could_not_wait_for_is_not_sent_later(
     assert context.sent == []
 
 
-async def test_a_partition_that_is_assigned_again_without_a_revocation_has_one_tenure(
+async def test_a_second_assignment_without_revocation_has_one_generation(
     context: FakeContext, stage: Stage
 ) -> None:
     await stage.recover(TP0)
@@ -296,7 +300,7 @@ async def test_a_partition_that_is_assigned_again_without_a_revocation_has_one_t
     await stage.partitions.revoke()
 
 
-async def test_told_waits_for_all_that_was_told_by_then(context: FakeContext, stage: Stage) -> None:
+async def test_flush_waits_for_all_records_published_before(context: FakeContext, stage: Stage) -> None:
     await stage.recover(TP0)
     (partition,) = stage.partitions
     context.log_takes.clear()
@@ -311,7 +315,9 @@ async def test_told_waits_for_all_that_was_told_by_then(context: FakeContext, st
     assert partition.sent == []
 
 
-async def test_what_cannot_be_read_is_done_once_its_reject_is_out(context: FakeContext, stage: Stage) -> None:
+async def test_a_bad_message_is_done_once_its_reject_is_acknowledged(
+    context: FakeContext, stage: Stage
+) -> None:
     await stage.recover(TP0)
 
     def decode(message: Message[list[int]], value: bytes) -> str:
@@ -344,7 +350,7 @@ async def test_what_cannot_be_read_is_done_once_its_reject_is_out(context: FakeC
     assert (record["offset"], record["head"], record["reader"]) == (2, b"bad", "solve")
 
 
-async def test_caught_up_is_what_the_consumer_knows(context: FakeContext, stage: Stage) -> None:
+async def test_caught_up_compares_with_the_known_end_offset(context: FakeContext, stage: Stage) -> None:
     await stage.recover(TP0)
     (partition,) = stage.partitions
     assert not stage.partitions.caught_up(partition)
@@ -356,7 +362,7 @@ async def test_caught_up_is_what_the_consumer_knows(context: FakeContext, stage:
     assert stage.partitions.caught_up(partition)
 
 
-async def test_the_agent_starts_timers_once_and_an_error_ends_the_worker(
+async def test_the_agent_starts_timers_once_and_an_error_aborts_the_worker(
     context: FakeContext, stage: Stage
 ) -> None:
     stage.partitions.register()
@@ -377,7 +383,7 @@ async def test_the_agent_starts_timers_once_and_an_error_ends_the_worker(
     assert context.aborted == ["stage: ValueError: bad"]
 
 
-async def test_what_serves_a_tenure_is_alone_and_ends_with_it(context: FakeContext) -> None:
+async def test_one_task_serves_a_generation_and_ends_with_it(context: FakeContext) -> None:
     at_work: list[Generation] = []
 
     async def serve(generation: Generation) -> None:
@@ -390,7 +396,7 @@ async def test_what_serves_a_tenure_is_alone_and_ends_with_it(context: FakeConte
 
     owned = Ownership(context, "stage", LINKS, serve)
     context.caught_up.clear()
-    for _ in range(2):  # the same partitions twice, before anything could be served
+    for _ in range(2):  # the same partitions twice, before any task could run
         owned.assign([TP0])
         await settle()
         await owned.revoke()
@@ -405,7 +411,7 @@ async def test_what_serves_a_tenure_is_alone_and_ends_with_it(context: FakeConte
     assert (at_work, owned.positions) == ([], {})
 
 
-def test_named_makes_each_once() -> None:
+def test_keyed_state_makes_each_value_once() -> None:
     made: list[str] = []
     named: KeyedState[str] = KeyedState(lambda name: made.append(name) or name.upper())
     assert [named["a"], named["b"], named["a"]] == ["A", "B", "A"]
@@ -425,12 +431,12 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_through_revocations_and_deaths_all_is_worked_on_and_nothing_is_acknowledged_before(
+def test_revocations_and_crashes_skip_no_message_and_acknowledge_none_early(
     steps: list[tuple[str, int]],
 ) -> None:
     async def play() -> None:
         out: set[int] = set()
-        """Offsets whose work is out: what a worker's death leaves."""
+        """Offsets with published results, as a crash leaves them."""
         context = FakeContext()
         stage = Stage(context)
         context.committed_offsets[TP0] = committed = 0
@@ -462,7 +468,7 @@ def test_through_revocations_and_deaths_all_is_worked_on_and_nothing_is_acknowle
                     stage = Stage(context)
                 context.committed_offsets[TP0] = committed
                 raws = []
-                reads = max(0, committed - number)  # some that were committed may be read again
+                reads = max(0, committed - number)  # some committed messages may be read again
                 await stage.recover(TP0)
             committed = commit()
             assert sorted(set(range(reads)) - out) == sorted(

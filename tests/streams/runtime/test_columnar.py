@@ -1,4 +1,4 @@
-"""Columns of numbers on the wire: the codec's bytes, the codec's refusals, on anything that may come."""
+"""Columns of numbers on the wire: the codec's bytes and errors for any input."""
 
 import numpy as np
 import pytest
@@ -27,17 +27,26 @@ def queueing(draw):
 
     narrow = st.floats(width=32, allow_nan=False, allow_infinity=False)
     return {
-        "shard": draw(st.text(max_size=5)), "source": "fabric.probes/0", "first_offset": draw(WHOLE),
-        "next_offset": -draw(WHOLE), "part": 0, "parts": 1, "complete_ns": 5,
+        "shard": draw(st.text(max_size=5)),
+        "source": "fabric.probes/0",
+        "first_offset": draw(WHOLE),
+        "next_offset": -draw(WHOLE),
+        "part": 0,
+        "parts": 1,
+        "complete_ns": 5,
         "start_ns": draw(st.integers(-(2**63), 2**63 - 1)),
-        "slot_ns": 250_000, "synced": draw(st.booleans()), "nics": ["h1/eth1", "h2/eth1"],
+        "slot_ns": 250_000,
+        "synced": draw(st.booleans()),
+        "nics": ["h1/eth1", "h2/eth1"],
         **{name: many(WHOLE, rows) for name in ROWS},
         "floor_ns": many(st.floats(allow_nan=False, allow_infinity=False), rows),
         "noise_ns": many(st.floats(0, 1e9, width=32), rows),
-        "slot": many(WHOLE, cells), "count": many(WHOLE, cells),
-        "min_ns": many(narrow, cells), "mean_ns": many(narrow, cells),
+        "slot": many(WHOLE, cells),
+        "count": many(WHOLE, cells),
+        "min_ns": many(narrow, cells),
+        "mean_ns": many(narrow, cells),
         "at_ns": many(WHOLE, cells),
-    }  # fmt: skip
+    }
 
 
 @given(queueing())
@@ -56,7 +65,7 @@ def test_bytes_and_records_are_those_of_the_codec(record):
 
 @settings(max_examples=400)
 @given(queueing(), st.data())
-def test_bent_messages_meet_the_same_verdict_as_in_the_codec(record, data):
+def test_damaged_messages_have_the_same_result_as_in_the_codec(record, data):
     value = bytearray(codec.encode(NAME, record))
     at = data.draw(st.integers(codec.HEADER_BYTES, len(value) - 1))
     match data.draw(st.sampled_from(["cut", "flip", "add", "put"])):
@@ -89,13 +98,24 @@ def test_bent_messages_meet_the_same_verdict_as_in_the_codec(record, data):
         ("count", [1] * (codec.MAX_ARRAY + 1), "TOO_LARGE"),
     ],
 )
-def test_what_no_column_may_hold_is_refused(field, value, reason):
+def test_invalid_column_values_are_refused(field, value, reason):
     cells = ("slot", "count", "min_ns", "mean_ns", "at_ns")
     columns = {name: [] for name in (*ROWS, "floor_ns", "noise_ns", *cells)}
     record = {
-        "shard": "", "source": "s", "first_offset": 0, "next_offset": 1, "part": 0, "parts": 1, "start_ns": 0,
-        "slot_ns": 1, "complete_ns": 0, "synced": True, "nics": [], **columns, field: value,
-    }  # fmt: skip
+        "shard": "",
+        "source": "s",
+        "first_offset": 0,
+        "next_offset": 1,
+        "part": 0,
+        "parts": 1,
+        "start_ns": 0,
+        "slot_ns": 1,
+        "complete_ns": 0,
+        "synced": True,
+        "nics": [],
+        **columns,
+        field: value,
+    }
     with pytest.raises(codec.BadRecord) as caught:
         decode_columnar(encode_columnar(NAME, record), NAME)
     assert caught.value.reason == reason
@@ -111,14 +131,14 @@ def test_other_records_and_other_writers_are_refused():
 
 def test_blocks_with_sizes_and_several_blocks_are_read():
     one = encode_arrays([np.array([7, 8], np.int64)])[:-1]
-    sized = bytes([3, 4, 18, 20])  # a count of -2, 4 bytes that nobody needs to know, then 9 and 10
+    sized = bytes([3, 4, 18, 20])  # a count of -2, 4 bytes of block size, then 9 and 10
     (found,) = decode_arrays(one + sized + b"\0", 0, "i", 10)
     assert found.tolist() == [7, 8, 9, 10]
     with pytest.raises(BadArray, match="at most 3"):
         decode_arrays(one + sized + b"\0", 0, "i", 3)
 
 
-def test_a_count_of_more_than_there_can_be_allocates_nothing():
+def test_an_excessive_count_allocates_nothing():
     for count in (b"\xfe\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01"):
         with pytest.raises(BadArray):
             decode_arrays(count, 0, "i", 65_536)

@@ -1,4 +1,4 @@
-"""The view of ways: data from the sender's record, answers from the receiver's."""
+"""The table of flow routes: data from the sender's record, acknowledgements from the receiver's."""
 
 from __future__ import annotations
 
@@ -17,17 +17,32 @@ BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth
 
 
 def row(leg: str, port: int, hops: tuple[str, ...], peer_port: int = 80, **more: Any) -> dict[str, Any]:
-    return {"leg": leg, "path": port, "peer_port": peer_port, "links": list(hops), "complete": True,
-            "since_ns": 1, "protocol": "TCP", **more}  # fmt: skip
+    return {
+        "leg": leg,
+        "path": port,
+        "peer_port": peer_port,
+        "links": list(hops),
+        "complete": True,
+        "since_ns": 1,
+        "protocol": "TCP",
+        **more,
+    }
 
 
 def ways(nic: str, peer: str, *rows: dict[str, Any]) -> bytes:
-    return codec.encode("FlowRoutes", {
-        "nic": nic, "peer": peer, "shard": "fabric", "traced_ns": 1, "routes": list(rows),
-    })  # fmt: skip
+    return codec.encode(
+        "FlowRoutes",
+        {
+            "nic": nic,
+            "peer": peer,
+            "shard": "fabric",
+            "traced_ns": 1,
+            "routes": list(rows),
+        },
+    )
 
 
-def test_a_way_is_what_the_sender_traced_and_what_the_receiver_answers_by() -> None:
+def test_a_route_joins_the_senders_and_the_receivers_trace() -> None:
     book = FlowRouteTable()
     book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 61_000, OUT), row("DATA", 61_001, OUT2)))
     assert book.of("a/e", "b/e", 80) == {61_000: FlowRoute(OUT), 61_001: FlowRoute(OUT2)}
@@ -38,14 +53,14 @@ def test_a_way_is_what_the_sender_traced_and_what_the_receiver_answers_by() -> N
     assert book.of("b/e", "a/e", 80) == {}, "an answer is no flow of its own"
 
 
-def test_what_is_not_known_whole_is_not_known() -> None:
+def test_incomplete_routes_are_ignored() -> None:
     book = FlowRouteTable()
     book.take(b"a/e>b/e", ways("a/e", "b/e", row("DATA", 1, OUT[:2], complete=False), row("DATA", 2, ())))
     assert book.of("a/e", "b/e", 80) == {}
     assert book.of("x/e", "y/e", 80) is NO_ROUTES
 
 
-def test_the_version_grows_only_when_a_way_changes_and_a_tombstone_forgets() -> None:
+def test_the_version_grows_when_a_flow_route_changes_and_at_a_tombstone() -> None:
     book = FlowRouteTable()
     record = ways("a/e", "b/e", row("DATA", 1, OUT))
     book.take(b"a/e>b/e", record)
@@ -70,7 +85,7 @@ def test_a_record_that_names_no_link_is_refused_and_changes_nothing(link: str) -
 @pytest.mark.parametrize(
     ("key", "value"), [(b"a/e", None), (b"", None), (b"a>b>c", None), (b"a/e>b/e", b"\xc3\x01nonsense")]
 )
-def test_a_message_that_cannot_be_is_refused(key: bytes, value: bytes | None) -> None:
+def test_an_invalid_message_is_refused(key: bytes, value: bytes | None) -> None:
     with pytest.raises(codec.BadRecord):
         FlowRouteTable().take(key, value)
 
@@ -78,18 +93,22 @@ def test_a_message_that_cannot_be_is_refused(key: bytes, value: bytes | None) ->
 NICS = ("a/e", "b/e", "c/e")
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from(["DATA", "ACK"]), st.integers(1, 4), st.integers(80, 81),
-        st.sampled_from([OUT, OUT2]), st.booleans(),
+        st.sampled_from(["DATA", "ACK"]),
+        st.integers(1, 4),
+        st.integers(80, 81),
+        st.sampled_from([OUT, OUT2]),
+        st.booleans(),
     ),
-    max_size=6, unique_by=lambda each: each[:3],
-)  # fmt: skip
+    max_size=6,
+    unique_by=lambda each: each[:3],
+)
 MESSAGES = st.lists(
     st.tuples(st.sampled_from(NICS), st.sampled_from(NICS), st.one_of(st.none(), ROWS)), max_size=12
 )
 
 
 @given(MESSAGES)
-def test_only_the_newest_record_of_each_pair_counts_in_whatever_order_they_are_asked(
+def test_only_the_newest_record_of_each_pair_counts(
     messages: list[tuple[str, str, list[tuple[str, int, int, tuple[str, ...], bool]] | None]],
 ) -> None:
     asked, plain = FlowRouteTable(), FlowRouteTable()

@@ -1,4 +1,4 @@
-"""The views that every worker holds: inventory and newest clocks."""
+"""The tables of every worker: inventory and newest clocks."""
 
 from __future__ import annotations
 
@@ -15,34 +15,72 @@ S = 1_000_000_000
 
 
 def nic(name: str, clock: str, shard: str = "fabric", **more: Any) -> bytes:
-    return codec.encode("Nic", {
-        "nic": name, "host": name.split("/")[0], "device": "e0", "shard": shard, "rail": None, "rack": None,
-        "addresses": [], "probe_port": 0, "clock": clock, "stamp": "KERNEL", "speed_bps": None,
-        "mtu_bytes": None, "run": 1, "since_ns": 0, "announced_ns": 0, "capabilities": [], **more,
-    })  # fmt: skip
+    return codec.encode(
+        "Nic",
+        {
+            "nic": name,
+            "host": name.split("/")[0],
+            "device": "e0",
+            "shard": shard,
+            "rail": None,
+            "rack": None,
+            "addresses": [],
+            "probe_port": 0,
+            "clock": clock,
+            "stamp": "KERNEL",
+            "speed_bps": None,
+            "mtu_bytes": None,
+            "run": 1,
+            "since_ns": 0,
+            "announced_ns": 0,
+            "capabilities": [],
+            **more,
+        },
+    )
 
 
 def offsets(window: int, clocks: dict[str, tuple[float, str]], part: int = 0, parts: int = 1) -> bytes:
-    return codec.encode("ClockOffsets", {
-        "shard": "fabric", "window": window, "part": part, "parts": parts, "domain": "d",
-        "window_start_ns": window * S + 7, "window_end_ns": (window + 1) * S + 7, "log_offset_ns": 7,
-        "solved_ns": 0, "source_ranges": [],
-        "clocks": [
-            {"clock": name, "at_ns": window * S, "offset_ns": offset, "drift_ppb": 0.0, "bound_ns": 1.0,
-             "state": state, "pairs": 1, "residual_ns": 0.0}
-            for name, (offset, state) in clocks.items()
-        ],
-    })  # fmt: skip
+    return codec.encode(
+        "ClockOffsets",
+        {
+            "shard": "fabric",
+            "window": window,
+            "part": part,
+            "parts": parts,
+            "domain": "d",
+            "window_start_ns": window * S + 7,
+            "window_end_ns": (window + 1) * S + 7,
+            "log_offset_ns": 7,
+            "solved_ns": 0,
+            "source_ranges": [],
+            "clocks": [
+                {
+                    "clock": name,
+                    "at_ns": window * S,
+                    "offset_ns": offset,
+                    "drift_ppb": 0.0,
+                    "bound_ns": 1.0,
+                    "state": state,
+                    "pairs": 1,
+                    "residual_ns": 0.0,
+                }
+                for name, (offset, state) in clocks.items()
+            ],
+        },
+    )
 
 
-def test_who_takes_turns_is_known_until_it_says_goodbye() -> None:
+def test_probe_slots_are_known_until_the_prober_withdraws_them() -> None:
     view = Inventory("fabric")
     versions = []
     for more in (
-        {}, {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"probe_port": 9319},
+        {},
+        {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4},
         {"probe_port": 9319},
-        {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4}, {"slot_ns": 5_000_000, "slot_probes": 4},
-    ):  # fmt: skip
+        {"probe_port": 9319},
+        {"probe_port": 9319, "slot_ns": 5_000_000, "slot_probes": 4},
+        {"slot_ns": 5_000_000, "slot_probes": 4},
+    ):
         view.take(b"a/e0", nic("a/e0", "a/system", **more))
         versions.append((view.version, view.probe_slots.get("a/e0")))
     pace = (5_000_000, 4)
@@ -67,7 +105,7 @@ def test_the_inventory_knows_clocks_and_shards_and_forgets_tombstones() -> None:
         view.take(b"a/e0", b"nonsense")
 
 
-def test_a_clocks_stamps_are_as_good_as_those_of_its_best_nic() -> None:
+def test_a_clock_has_the_timestamp_error_of_its_best_nic() -> None:
     view = Inventory("fabric")
     view.take(b"a/mlx5_0", nic("a/mlx5_0", "a/system", stamp="USER", stamp_error_ns=4_000))
     view.take(b"b/mlx5_0", nic("b/mlx5_0", "b/mlx5_0", stamp="HARDWARE", stamp_error_ns=1))
@@ -80,7 +118,7 @@ def test_a_clocks_stamps_are_as_good_as_those_of_its_best_nic() -> None:
     assert view.stamp_errors_ns()["a/system"] == 3_000
 
 
-def test_lines_are_by_nic_and_only_of_clocks_that_can_be_used() -> None:
+def test_models_are_by_nic_and_only_of_usable_clocks() -> None:
     inventory = Inventory("fabric")
     view = ClockTable(inventory, holdover_s=60)
     inventory.take(b"a/e0", nic("a/e0", "a/system"))
@@ -103,14 +141,14 @@ def test_old_offsets_become_holdover_and_then_unusable() -> None:
 
 
 def test_an_older_record_never_replaces_a_newer_one() -> None:
-    """Parts of one window stand in different partitions: they may be read in any order."""
+    """Parts of one window are in different partitions: they may be read in any order."""
     view = ClockTable(Inventory("fabric"), holdover_s=60)
     view.take(None, offsets(6, {"a/e0": (6.0, "SYNCED")}))
     view.take(None, offsets(5, {"a/e0": (5.0, "SYNCED")}))
     assert view.models()["a/e0"].offset_ns == 6.0
 
 
-def test_the_newest_whole_window_is_what_a_solver_goes_on_from() -> None:
+def test_the_newest_complete_window_is_returned() -> None:
     view = ClockTable(Inventory("fabric"), holdover_s=60)
     for part in (1, 0):
         view.take(None, offsets(5, {f"{part}/e": (1.0, "SYNCED")}, part, 2))
@@ -147,7 +185,7 @@ def test_a_wrong_setting_is_refused(key: str, value: Any) -> None:
     assert key in str(refused.value)
 
 
-def test_every_setting_says_what_it_is_in_which_unit() -> None:
+def test_every_setting_has_a_description_with_its_unit() -> None:
     for model in (StreamSettings, StreamSettings.model_fields["solve"].annotation):
         assert model is not None
         assert all(field.description for field in model.model_fields.values())

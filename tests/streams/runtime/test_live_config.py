@@ -1,4 +1,4 @@
-"""What is told live: the table of thresholds and the view of `fabric.config`."""
+"""The live configuration: the thresholds and the table of `fabric.config`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
 
 
 def config(host: str, version: int = 1, rules: list[Any] | None = None, **thresholds: float) -> bytes:
-    return codec.encode("ActuatorConfig", {
-        "host": host, "version": version, "at_ns": 0, "by": "test", "mode": "UNKNOWN",
-        "thresholds": [{"name": name, "value": value} for name, value in thresholds.items()],
-        "latency_rules": rules or [],
-    })  # fmt: skip
+    return codec.encode(
+        "ActuatorConfig",
+        {
+            "host": host,
+            "version": version,
+            "at_ns": 0,
+            "by": "test",
+            "mode": "UNKNOWN",
+            "thresholds": [{"name": name, "value": value} for name, value in thresholds.items()],
+            "latency_rules": rules or [],
+        },
+    )
 
 
 def rule(name: str, p99_us: float) -> dict[str, Any]:
@@ -31,12 +38,12 @@ def test_every_default_is_within_its_limits_and_has_a_meaning() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("flaps_max", 0), ("flaps_max", float("nan")), ("flaps", 3)])
-def test_a_threshold_that_is_none_is_refused_by_name(name: str, value: float) -> None:
+def test_an_unknown_threshold_is_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         check_value(name, value)
 
 
-def test_a_hosts_own_values_go_before_those_of_everyone_one_by_one() -> None:
+def test_a_hosts_own_values_override_those_of_all_hosts() -> None:
     view = LiveConfig()
     view.take(b"*", config("*", flaps_max=3, up_delay_ms=500))
     view.take(b"h1", config("h1", flaps_max=5))
@@ -48,7 +55,7 @@ def test_a_hosts_own_values_go_before_those_of_everyone_one_by_one() -> None:
     assert view.thresholds("h1")["flaps_max"] == 5
 
 
-def test_what_no_threshold_takes_keeps_what_stood_and_the_rest_counts() -> None:
+def test_an_invalid_value_is_ignored_and_the_others_count() -> None:
     view = LiveConfig()
     view.take(b"*", config("*", flaps_max=-1, nonsense=1, up_delay_ms=0))
     assert dict(view.thresholds()) == dict(Thresholds({"up_delay_ms": 0}))

@@ -1,4 +1,4 @@
-"""Stages whose partitions are taken from them at a bad moment, without a log: what each does of its own."""
+"""Each stage at a revocation at a bad moment, without a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streams.alerts.stage import AlertsStage
 from streams.delays import stage as map
 from streams.links import stage as links
 from streams.queues import stage as queues
-from streams.runtime import assignment
+from streams.runtime import assignment, shard_stage
 from streams.runtime.live_config import LiveConfig
 from streams.runtime.route_table import RouteTable
 from streams.settings import StreamSettings
@@ -29,7 +29,7 @@ S = 1_000_000_000
 
 
 class StageContext(FakeContext):
-    """With what stages ask for, a log whose time the test sets, and a producer that may have no space."""
+    """A context with tables, a log whose time the test sets, and a producer that may be full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,14 +80,21 @@ async def context(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def give(stage: Any, raw: Raw) -> None:
     message = await stage.partitions.receive(raw)
     if message is not None:
-        await (stage.process if hasattr(stage, "process") else stage._take)(message)
+        await stage.process(message)
 
 
 def carrier(offset: int, up: bool) -> Raw:
     event = {
-        "nic": "h1/eth1", "shard": "fabric", "run": 7, "event": offset, "kind": "CARRIER", "clock_ns": 0,
-        "system_ns": 0, "interval_ns": 0, "carrier": up,
-    }  # fmt: skip
+        "nic": "h1/eth1",
+        "shard": "fabric",
+        "run": 7,
+        "event": offset,
+        "kind": "CARRIER",
+        "clock_ns": 0,
+        "system_ns": 0,
+        "interval_ns": 0,
+        "carrier": up,
+    }
     value = codec.encode(LINKS.record, event)
     return Raw(offset, TP(LINKS.name, 0), value, b"fabric", START_NS / S)
 
@@ -99,10 +106,10 @@ async def links_stage(context: StageContext) -> links.LinksStage:
     return stage
 
 
-async def test_evidence_is_not_acknowledged_before_what_it_led_to_could_be_sent(
+async def test_evidence_is_acknowledged_after_its_records(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "IDLE_TICK_S", 0.001)
+    monkeypatch.setattr(shard_stage, "RELEASE_S", 0.001)
     stage = await links_stage(context)
     stage._start()
     context.space.clear()
@@ -122,15 +129,15 @@ async def test_evidence_is_not_acknowledged_before_what_it_led_to_could_be_sent(
     await asyncio.wait_for(raw.acknowledged.wait(), 10)
 
 
-async def test_evidence_that_waits_for_its_turn_does_not_grow_old(
+async def test_evidence_that_waits_for_the_lock_is_retained_for_the_full_time(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "IDLE_TICK_S", 0.001)
+    monkeypatch.setattr(shard_stage, "RELEASE_S", 0.001)
     stage = await links_stage(context)
     raw = carrier(0, up=False)
     async with stage.partitions.lock:
         stage._start()
-        await asyncio.sleep(0.05)  # whoever acknowledges waits first in line
+        await asyncio.sleep(0.05)  # the acknowledgement waits for the lock first
         giving = asyncio.ensure_future(give(stage, raw))
         await settle()
         context.now_ns += 60 * S
@@ -142,7 +149,7 @@ async def test_evidence_that_waits_for_its_turn_does_not_grow_old(
     assert set(context.topics()) == {LINK_HEALTH.name}
 
 
-async def test_evidence_that_waited_for_its_turn_when_its_partition_went_is_its_next_owners(
+async def test_evidence_that_waits_at_a_revocation_is_left_to_the_next_owner(
     context: StageContext,
 ) -> None:
     stage = await links_stage(context)
@@ -155,7 +162,7 @@ async def test_evidence_that_waited_for_its_turn_when_its_partition_went_is_its_
     assert (context.sent, raw.acked) == ([], False)
 
 
-async def test_a_window_that_closes_after_its_partition_went_holds_no_room(context: StageContext) -> None:
+async def test_a_window_that_closes_after_a_revocation_uses_no_capacity(context: StageContext) -> None:
     stage = map.DelayStage(context)
     stage.partitions.assign([TP(PROBES.name, 0)])
     await stage.partitions.ready()
@@ -175,7 +182,7 @@ async def test_a_window_that_closes_after_its_partition_went_holds_no_room(conte
 
 
 class Shard:
-    """Has one block of queues to solve, and takes its time."""
+    """Has one block of queues to solve, and solves it slowly."""
 
     def __init__(self) -> None:
         self.solving, self.go_on = threading.Event(), threading.Event()
@@ -186,10 +193,21 @@ class Shard:
     def solve(self, now_ns: int) -> list[codec.Record]:
         self.solving.set()
         assert self.go_on.wait(10)
-        return [{
-            "shard": "fabric", "window": 1, "part": 0, "parts": 1, "window_start_ns": START_NS, "slot_ns": 1,
-            "slots": 1, "synced": True, "paths": 1, "solved_ns": 1, "links": [],
-        }]  # fmt: skip
+        return [
+            {
+                "shard": "fabric",
+                "window": 1,
+                "part": 0,
+                "parts": 1,
+                "window_start_ns": START_NS,
+                "slot_ns": 1,
+                "slots": 1,
+                "synced": True,
+                "paths": 1,
+                "solved_ns": 1,
+                "links": [],
+            }
+        ]
 
 
 async def solving_queues(context: StageContext) -> tuple[queues.QueuesStage, Any, Shard]:
@@ -205,7 +223,7 @@ async def solving_queues(context: StageContext) -> tuple[queues.QueuesStage, Any
     return stage, partition, shard
 
 
-async def test_a_block_that_is_solved_after_its_partition_went_is_not_sent(context: StageContext) -> None:
+async def test_a_block_that_is_solved_after_a_revocation_is_not_sent(context: StageContext) -> None:
     stage, _, shard = await solving_queues(context)
     await stage.partitions.revoke()
     shard.go_on.set()
@@ -213,7 +231,7 @@ async def test_a_block_that_is_solved_after_its_partition_went_is_not_sent(conte
         assert context.topics() == []
 
 
-async def test_what_came_during_a_solve_is_acknowledged_with_the_next(
+async def test_a_message_received_during_a_solve_is_acknowledged_after_the_next(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "RETAIN_NS", 0)
@@ -232,7 +250,7 @@ async def test_what_came_during_a_solve_is_acknowledged_with_the_next(
     await asyncio.wait_for(raw.acknowledged.wait(), 10)
 
 
-async def test_alerts_follow_their_evidence_once_however_often_it_was_assigned(
+async def test_alerts_follow_only_the_last_assignment_of_their_evidence(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     following: list[str] = []

@@ -1,4 +1,4 @@
-"""The view of paths: out from the prober's record, back from the peer's."""
+"""The table of probe routes: forward from the prober's record, reverse from the peer's."""
 
 from __future__ import annotations
 
@@ -15,17 +15,34 @@ BACK = ("b:eth0>leaf2:1", "leaf2:8>spine2:2", "spine2:1>leaf1:8", "leaf1:1>a:eth
 
 
 def path(port: int, leg: str, hops: tuple[str, ...], **more: Any) -> dict[str, Any]:
-    return {"path": port, "leg": leg, "links": list(hops), "found": "TRACED", "complete": True,
-            "since_ns": 1, "changes": 0, "contradiction": None, **more}  # fmt: skip
+    return {
+        "path": port,
+        "leg": leg,
+        "links": list(hops),
+        "found": "TRACED",
+        "complete": True,
+        "since_ns": 1,
+        "changes": 0,
+        "contradiction": None,
+        **more,
+    }
 
 
 def maps(nic: str, peer: str, *paths: dict[str, Any], traced_ns: int = 1) -> bytes:
-    return codec.encode("PathMaps", {
-        "nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": traced_ns, "paths": list(paths),
-    })  # fmt: skip
+    return codec.encode(
+        "PathMaps",
+        {
+            "nic": nic,
+            "peer": peer,
+            "shard": "fabric",
+            "run": 1,
+            "traced_ns": traced_ns,
+            "paths": list(paths),
+        },
+    )
 
 
-def test_the_way_back_is_what_the_peer_traced() -> None:
+def test_the_reverse_route_comes_from_the_peers_trace() -> None:
     book = RouteTable()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(41000, "REQUEST", OUT)))
     assert book.forward("a/e", "b/e", 41000) == OUT
@@ -36,7 +53,7 @@ def test_the_way_back_is_what_the_peer_traced() -> None:
     assert book.links() == {*OUT, *BACK}
 
 
-def test_a_path_with_gaps_is_told_only_where_it_is_asked_for() -> None:
+def test_an_incomplete_route_is_returned_by_route_only() -> None:
     book = RouteTable()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT[:1], complete=False)))
     assert book.forward("a/e", "b/e", 7) == ()
@@ -46,7 +63,7 @@ def test_a_path_with_gaps_is_told_only_where_it_is_asked_for() -> None:
     assert book.route("x/e", "b/e", 7, "ANSWER").links == ()
 
 
-def test_the_version_grows_only_when_a_path_changes_and_a_tombstone_forgets() -> None:
+def test_the_version_grows_when_a_route_changes_and_at_a_tombstone() -> None:
     book = RouteTable()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT)))
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT), traced_ns=2))
@@ -61,7 +78,7 @@ def test_the_version_grows_only_when_a_path_changes_and_a_tombstone_forgets() ->
     assert book.version == 3
 
 
-def test_who_asks_hears_which_pairs_changed_since() -> None:
+def test_changed_returns_the_pairs_since_a_version() -> None:
     book = RouteTable()
     assert book.changed(0) == set()
     book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", OUT)))
@@ -77,7 +94,7 @@ def test_who_asks_hears_which_pairs_changed_since() -> None:
     assert book.changed(3) == {("a/e", "b/e")}
 
 
-def test_ways_that_no_path_takes_any_more_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_routes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_table, "NAMES_KEPT", 100)
     book = RouteTable()
     for n in range(1000):
@@ -88,14 +105,14 @@ def test_ways_that_no_path_takes_any_more_are_not_kept(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("hop", ["", "a:e", ">b:e", "a:e>", "a:e>b:e>c:e"])
-def test_a_hop_that_is_no_link_is_refused(hop: str) -> None:
+def test_a_name_that_is_no_link_is_refused(hop: str) -> None:
     book = RouteTable()
     with pytest.raises(codec.BadRecord, match="node:port>node:port"):
         book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (hop,))))
     assert book.pairs() == []
 
 
-def test_a_whole_path_that_names_a_link_twice_is_refused_and_one_with_gaps_is_not_relied_on() -> None:
+def test_a_complete_route_with_a_repeated_link_is_refused() -> None:
     book = RouteTable()
     with pytest.raises(codec.BadRecord, match=r"PathMaps.hops: 'leaf1:9>spine1:1' twice, expected each link"):
         book.take(b"a/e>b/e", maps("a/e", "b/e", path(7, "REQUEST", (*OUT[:2], OUT[1], *OUT[2:]))))

@@ -1,4 +1,4 @@
-"""Map and solve together, without Kafka: batches with known clocks in, records out."""
+"""Delay stage and clock solver together, without Kafka: batches with known clocks in, records out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = JumpLimit(100_000, 1000)
 def run(
     fleet: SyntheticFleet, windows: int, at_flush: Callable[[int], None] = lambda flush: None, skip: Any = ()
 ) -> tuple[list[list[dict[str, Any]]], list[list[dict[str, Any]]]]:
-    """Ten flushes a window; returns each window's fits and offsets. `skip`: (flush, NIC) that never came."""
+    """Ten flushes per window; return each window's fits and offsets. `skip`: lost (flush, NIC)s."""
     source, solver = Source("p/0", WINDOW, 150 * MS), ShardClocks("fabric")
     closed: list[ClosedWindow] = []
     offset = 0
@@ -63,7 +63,7 @@ def nics(fits: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("flush_of_jump", [31, 35, 39])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_clock_that_jumps_in_mid_window_is_back_within_two(flush_of_jump: int, restarts: bool) -> None:
+def test_a_clock_jump_within_a_window_is_over_after_two_windows(flush_of_jump: int, restarts: bool) -> None:
     fleet = SyntheticFleet(6, peers=5, paths=1, epoch_ns=BASE)
     name = "host0002/eth0"
 

@@ -1,4 +1,4 @@
-"""The history server as its clients see it: users, protocol, one owner, and what a kill leaves behind."""
+"""The history server for its clients: users, protocol, one owner, and recovery after a kill."""
 
 import base64
 import http.client
@@ -88,15 +88,19 @@ def test_without_the_token_nothing_is_answered(shared_server, headers, status, c
     assert body.startswith(f"Code: {code}. DB::Exception: ".encode())
 
 
-def test_each_way_to_send_the_token_works(shared_server):
+def test_each_method_of_sending_the_token_works(shared_server):
     token = shared_server.token("reader")
     basic = base64.b64encode(f"reader:{token}".encode()).decode()
-    for headers in ({"X-ClickHouse-User": "reader", "X-ClickHouse-Key": token},
-                    {"Authorization": f"Basic {basic}"}, {"Authorization": f"Bearer {token}"}):  # fmt: skip
+    for headers in (
+        {"X-ClickHouse-User": "reader", "X-ClickHouse-Key": token},
+        {"Authorization": f"Basic {basic}"},
+        {"Authorization": f"Bearer {token}"},
+    ):
         assert ask(shared_server, "SELECT 1", headers=headers)[2] == b"1\n"
     assert ask(shared_server, "SELECT 1", headers={}, password=token)[2] == b"1\n"
-    status, _, body = ask(shared_server, "SELECT 1", headers={"X-ClickHouse-User": "fabrictime",
-                                                              "X-ClickHouse-Key": token})  # fmt: skip
+    status, _, body = ask(
+        shared_server, "SELECT 1", headers={"X-ClickHouse-User": "fabrictime", "X-ClickHouse-Key": token}
+    )
     assert (status, b"Authentication failed" in body) == (403, True)
 
 
@@ -133,16 +137,23 @@ def test_a_reader_reads_the_projects_tables_and_nothing_else(shared_server, quer
 
 
 @pytest.mark.parametrize("setting", ["readonly", "dialect", "allow_experimental_kusto_dialect"])
-def test_a_reader_cannot_set_its_way_out(shared_server, setting):
+def test_a_reader_cannot_escape_by_settings(shared_server, setting):
     assert ask(shared_server, "SELECT 1", **{setting: "0"})[0] >= 400
 
 
 @pytest.mark.parametrize("user", ["reader", "fabrictime"])
 @pytest.mark.parametrize(
     "setting",
-    ["format_template_row", "`format_template_resultset`", "format_schema", "output_format_schema",
-     "format_avro_schema_registry_url", "input_format_record_errors_file_path", "`dialect`"],
-)  # fmt: skip
+    [
+        "format_template_row",
+        "`format_template_resultset`",
+        "format_schema",
+        "output_format_schema",
+        "format_avro_schema_registry_url",
+        "input_format_record_errors_file_path",
+        "`dialect`",
+    ],
+)
 def test_no_setting_reaches_a_file_or_an_address(shared_server, tmp_path, user, setting):
     secret = tmp_path / "secret"
     secret.write_text("do-not-tell")
@@ -165,8 +176,11 @@ def test_no_setting_reaches_a_file_or_an_address(shared_server, tmp_path, user, 
 
 def test_a_reader_cannot_lift_its_limits(shared_server):
     asked = "SELECT value FROM system.settings WHERE name = 'max_' || 'execution_time'"
-    for query in ("SELECT 1 SETTINGS max_execution_time = 0", "SET `max_memory_usage` = 0",
-                  'SELECT 1 SETTINGS "max_result\\x5fbytes" = 0'):  # fmt: skip
+    for query in (
+        "SELECT 1 SETTINGS max_execution_time = 0",
+        "SET `max_memory_usage` = 0",
+        'SELECT 1 SETTINGS "max_result\\x5fbytes" = 0',
+    ):
         assert ask(shared_server, query)[0] == 403
     for value, kept in (("0", b"30\n"), ("9999", b"30\n"), ("5", b"5\n"), ("x", b"30\n")):
         assert ask(shared_server, asked, max_execution_time=value)[2] == kept
@@ -195,7 +209,7 @@ def test_formats_and_summary(shared_server):
     assert int(json.loads(headers["X-ClickHouse-Summary"])["read_rows"]) == 1
 
 
-def test_a_faulty_query_says_clickhouses_code_and_no_stack(shared_server):
+def test_a_faulty_query_returns_clickhouses_code_and_no_stack(shared_server):
     status, headers, body = ask(shared_server, "SELECT nope FROM fabrictime.delays")
     assert (status, headers["X-ClickHouse-Exception-Code"]) == (404, "47")
     assert b"Unknown expression identifier" in body
@@ -203,14 +217,17 @@ def test_a_faulty_query_says_clickhouses_code_and_no_stack(shared_server):
 
 
 @pytest.mark.parametrize("name", ["compress", "decompress"])
-def test_framing_that_is_not_spoken_is_refused_by_name(shared_server, name):
+def test_unsupported_framing_is_refused_by_name(shared_server, name):
     status, _, body = ask(shared_server, "SELECT 1", **{name: "1"})
     assert (status, name.encode() in body) == (501, True)
 
 
 def test_a_large_result_is_packed_for_grafana(shared_server):
-    headers = {"X-ClickHouse-User": "reader", "X-ClickHouse-Key": shared_server.token("reader"),
-               "Accept-Encoding": "gzip"}  # fmt: skip
+    headers = {
+        "X-ClickHouse-User": "reader",
+        "X-ClickHouse-Key": shared_server.token("reader"),
+        "Accept-Encoding": "gzip",
+    }
     query = "SELECT number FROM numbers(100000)"
     _, answered, body = ask(shared_server, query, headers=headers, enable_http_compression="1")
     assert answered["Content-Encoding"] == "gzip"
@@ -227,7 +244,7 @@ def test_too_large_a_request_and_too_much_memory_are_refused(own_server):
     assert ask(server, "SELECT 1")[2] == b"1\n"
 
 
-def test_slow_readers_keep_no_insert_out(shared_server, numbers):
+def test_slow_readers_block_no_insert(shared_server, numbers):
     query = "SELECT sleepEachRow(3) FROM numbers(1) SETTINGS function_sleep_max_microseconds_per_block = 9e6"
     readers = [threading.Thread(target=ask, args=(shared_server, query)) for _ in range(12)]
     for reader in readers:
@@ -242,7 +259,7 @@ def test_slow_readers_keep_no_insert_out(shared_server, numbers):
     assert took < 2
 
 
-def test_a_second_server_says_who_holds_the_directory_or_the_port(own_server, shared_server, tmp_path):
+def test_a_second_server_names_the_owner_of_the_directory_or_port(own_server, shared_server, tmp_path):
     second = shared_server.spawn()
     out, _ = second.communicate(timeout=60)
     assert second.returncode == 1
@@ -256,7 +273,7 @@ def test_a_second_server_says_who_holds_the_directory_or_the_port(own_server, sh
     assert f"127.0.0.1:{shared_server.port}: held by process {shared_server.process.pid}" in line
 
 
-def test_sigterm_ends_it_cleanly_and_what_was_stored_is_there_again(own_server):
+def test_sigterm_ends_it_cleanly_and_stored_rows_persist(own_server):
     server = own_server().start()
     client = server.client()
     client.command("CREATE TABLE fabrictime.kept (a Int64) ENGINE = MergeTree ORDER BY a")
@@ -267,7 +284,7 @@ def test_sigterm_ends_it_cleanly_and_what_was_stored_is_there_again(own_server):
     assert server.client().command("SELECT sum(a) FROM fabrictime.kept") == 3
 
 
-def test_kill_loses_no_acknowledged_row(own_server):
+def test_sigkill_loses_no_acknowledged_row(own_server):
     server = own_server().start()
     client = server.client()
     client.command("CREATE TABLE fabrictime.kept (block Int64, a Int64) ENGINE = MergeTree ORDER BY block")

@@ -1,4 +1,4 @@
-"""The scanner in front of the engine: what it takes apart and what it refuses, without an engine."""
+"""The SQL scanner: how it splits statements and which it refuses, without an engine."""
 
 import pytest
 from hypothesis import given
@@ -12,12 +12,20 @@ from fabrictime.history import sql
     [
         (b"INSERT INTO t (a, b) FORMAT Native\n\x01\x02", "INSERT INTO t (a, b) ", "Native", b"\x01\x02"),
         (b"insert into t format TSV\r\n1\t2\n", "insert into t ", "TSV", b"1\t2\n"),
-        (b"/* FORMAT x */ INSERT INTO `format` FORMAT CSV 1,2", "/* FORMAT x */ INSERT INTO `format` ", "CSV",
-         b"1,2"),
-        (b"INSERT INTO t SETTINGS a=0 FORMAT JSONEachRow {}", "INSERT INTO t SETTINGS a=0 ",
-         "JSONEachRow", b"{}"),
+        (
+            b"/* FORMAT x */ INSERT INTO `format` FORMAT CSV 1,2",
+            "/* FORMAT x */ INSERT INTO `format` ",
+            "CSV",
+            b"1,2",
+        ),
+        (
+            b"INSERT INTO t SETTINGS a=0 FORMAT JSONEachRow {}",
+            "INSERT INTO t SETTINGS a=0 ",
+            "JSONEachRow",
+            b"{}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_inserts_data_is_cut_off_after_its_format(body, text, name, data):
     statement = sql.parse(body)
     assert (statement.text, statement.format, bytes(statement.data)) == (text, name, data)
@@ -58,27 +66,43 @@ def test_an_insert_without_data_of_its_own_stays_whole(body):
         " -- nothing",
     ],
 )
-def test_refused_for_everybody(text):
+def test_statements_refused_for_all_users(text):
     with pytest.raises(sql.Refused):
         sql.parse(text.encode())
 
 
 @pytest.mark.parametrize(
     "text",
-    ["SELECT 'file(x)'", "SELECT file FROM t -- file(", "SELECT count() FROM t;", "WITH 1 AS x SELECT x",
-     "(SELECT 1)",
-     "SELECT * FROM t WHERE nic = 'it''s; ok'", "SET max_threads = 1", "SHOW TABLES"],
-)  # fmt: skip
-def test_taken_from_readers(text):
+    [
+        "SELECT 'file(x)'",
+        "SELECT file FROM t -- file(",
+        "SELECT count() FROM t;",
+        "WITH 1 AS x SELECT x",
+        "(SELECT 1)",
+        "SELECT * FROM t WHERE nic = 'it''s; ok'",
+        "SET max_threads = 1",
+        "SHOW TABLES",
+    ],
+)
+def test_statements_accepted_from_readers(text):
     sql.check_reader(sql.parse(text.encode()))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["INSERT INTO t VALUES (1)", "DROP TABLE t", "SET ROLE writer", "set `role` writer", "SYSTEM SHUTDOWN",
-     "EXECUTE AS x SELECT 1", "GRANT writer TO reader", "KILL QUERY WHERE 1", "BACKUP TABLE t TO Disk('x')"],
-)  # fmt: skip
-def test_refused_from_readers(text):
+    [
+        "INSERT INTO t VALUES (1)",
+        "DROP TABLE t",
+        "SET ROLE writer",
+        "set `role` writer",
+        "SYSTEM SHUTDOWN",
+        "EXECUTE AS x SELECT 1",
+        "GRANT writer TO reader",
+        "KILL QUERY WHERE 1",
+        "BACKUP TABLE t TO Disk('x')",
+    ],
+)
+def test_statements_refused_from_readers(text):
     with pytest.raises(sql.Refused):
         sql.check_reader(sql.parse(text.encode()))
 
@@ -92,7 +116,7 @@ def test_any_bytes_parse_or_are_refused(body):
     assert statement.keyword
 
 
-def test_data_that_comes_apart_from_its_insert_is_the_inserts_data():
+def test_separately_sent_data_belongs_to_its_insert():
     for query, rest in ((b"INSERT INTO t FORMAT CSV", b"1\n2"), (b"INSERT INTO t FORMAT CSV 1", b"2")):
         assert bytes(sql.parse(query, rest).data) == b"1\n2"
     assert sql.parse(b"INSERT INTO t VALUES", b"(1)").text == "INSERT INTO t VALUES\n(1)"

@@ -1,4 +1,4 @@
-"""Links, queues, contention, alerts, flows and paths become rows; what is told again overwrites."""
+"""Links, queues, contention, alerts, flows and paths become rows; repeated records overwrite."""
 
 import time
 
@@ -17,98 +17,218 @@ LINK = "leaf1:swp3>spine1:swp1"
 
 def health(seq=1, **fields):
     return {
-        "subject": "leaf1:swp3<>spine1:swp1", "kind": "LINK", "shard": "s0", "seq": seq, "state": "DOWN",
-        "before": "UP", "links": [LINK], "since_ns": T, "evaluated_ns": T + 40_000_000, "flaps_hour": 1,
-        "flaps_total": 3, "flap_ns": [T], "detected_by": "PROBES", "text": "leaf1 to spine1 is DOWN", **fields,
-    }  # fmt: skip
+        "subject": "leaf1:swp3<>spine1:swp1",
+        "kind": "LINK",
+        "shard": "s0",
+        "seq": seq,
+        "state": "DOWN",
+        "before": "UP",
+        "links": [LINK],
+        "since_ns": T,
+        "evaluated_ns": T + 40_000_000,
+        "flaps_hour": 1,
+        "flaps_total": 3,
+        "flap_ns": [T],
+        "detected_by": "PROBES",
+        "text": "leaf1 to spine1 is DOWN",
+        **fields,
+    }
 
 
 def queues(*links, **fields):
     return {
-        "shard": "s0", "window": T // S, "part": 0, "parts": 1, "window_start_ns": T, "slot_ns": S,
-        "slots": 1, "synced": True, "paths": 9, "solved_ns": T + S,
+        "shard": "s0",
+        "window": T // S,
+        "part": 0,
+        "parts": 1,
+        "window_start_ns": T,
+        "slot_ns": S,
+        "slots": 1,
+        "synced": True,
+        "paths": 9,
+        "solved_ns": T + S,
         "links": [
             {
-                "link": link, "rate_bps": 10**9, "depth_mean_bytes": 5e4, "depth_max_bytes": 9e4,
-                "bound_bytes": 3e3, "utilisation": 0.75, "utilisation_bound": None, "from_flows": False,
-                "samples": 500, "group": 0, "slot": [3], "depth_bytes": [9e4],
+                "link": link,
+                "rate_bps": 10**9,
+                "depth_mean_bytes": 5e4,
+                "depth_max_bytes": 9e4,
+                "bound_bytes": 3e3,
+                "utilisation": 0.75,
+                "utilisation_bound": None,
+                "from_flows": False,
+                "samples": 500,
+                "group": 0,
+                "slot": [3],
+                "depth_bytes": [9e4],
             }
             for link in links
         ],
         **fields,
-    }  # fmt: skip
+    }
 
 
 def contention(update=0, **fields):
-    flow = {"flow_id": "h1/b/sock:1", "job": None, "tenant": None, "nic": "h1/eth1", "peer": "h2/eth1",
-            "rate_bps": 5e8, "share": 0.5}  # fmt: skip
+    flow = {
+        "flow_id": "h1/b/sock:1",
+        "job": None,
+        "tenant": None,
+        "nic": "h1/eth1",
+        "peer": "h2/eth1",
+        "rate_bps": 5e8,
+        "share": 0.5,
+    }
     return {
-        "window_id": f"s0/{LINK}/{T}", "link": LINK, "shard": "s0", "update": update, "state": "OPENED",
-        "kind": "COLLISION", "confidence": 0.5, "opened_ns": T, "updated_ns": T, "closed_ns": None,
-        "depth_bytes": 1e5, "depth_peak_bytes": 2e5, "delay_ns": 8e5, "utilisation": None, "over_ns": S,
-        "over_byte_s": 1e5, "rate_bps": 10**9, "flows": [flow], "flows_total": 1, "jobs": ["llm"],
-        "links": [], "text": "two flows collide", **fields,
-    }  # fmt: skip
+        "window_id": f"s0/{LINK}/{T}",
+        "link": LINK,
+        "shard": "s0",
+        "update": update,
+        "state": "OPENED",
+        "kind": "COLLISION",
+        "confidence": 0.5,
+        "opened_ns": T,
+        "updated_ns": T,
+        "closed_ns": None,
+        "depth_bytes": 1e5,
+        "depth_peak_bytes": 2e5,
+        "delay_ns": 8e5,
+        "utilisation": None,
+        "over_ns": S,
+        "over_byte_s": 1e5,
+        "rate_bps": 10**9,
+        "flows": [flow],
+        "flows_total": 1,
+        "jobs": ["llm"],
+        "links": [],
+        "text": "two flows collide",
+        **fields,
+    }
 
 
 def alert(update=0, **fields):
     evidence = {"topic": "fabric.link-health", "key": "k", "at_ns": T, "text": "24 paths dead"}
     return {
-        "alert_id": f"LINK_DOWN:{LINK}:{T}", "subject": LINK, "kind": "LINK_DOWN", "state": "RAISED",
-        "severity": "CRITICAL", "shard": "s0", "update": update, "raised_ns": T, "updated_ns": T,
-        "cleared_ns": None, "text": "leaf1 to spine1 is DOWN", "links": [LINK], "nics": [], "jobs": [],
-        "grouped": [], "evidence": [evidence], **fields,
-    }  # fmt: skip
+        "alert_id": f"LINK_DOWN:{LINK}:{T}",
+        "subject": LINK,
+        "kind": "LINK_DOWN",
+        "state": "RAISED",
+        "severity": "CRITICAL",
+        "shard": "s0",
+        "update": update,
+        "raised_ns": T,
+        "updated_ns": T,
+        "cleared_ns": None,
+        "text": "leaf1 to spine1 is DOWN",
+        "links": [LINK],
+        "nics": [],
+        "jobs": [],
+        "grouped": [],
+        "evidence": [evidence],
+        **fields,
+    }
 
 
 def flows(*ids, **fields):
     return {
-        "host": "h1", "boot": "b", "report": 7, "shard": "s0", "system_ns": 5, "whole": True,
+        "host": "h1",
+        "boot": "b",
+        "report": 7,
+        "shard": "s0",
+        "system_ns": 5,
+        "whole": True,
         "flows": [
             {
-                "flow_id": each, "state": "OPEN", "nic": "h1/eth1", "peer": "h2/eth1",
-                "source_address": "10.0.0.1", "peer_address": "10.0.0.2", "source_port": 50_000,
-                "peer_port": 4791, "protocol": "ROCE", "links": [LINK], "job": "llm", "tenant": None,
-                "bytes_total": 10, "interval_ns": S, "bytes": 10, "rate_bps": 80.0, "rtt_ns": 9_000,
-                "retransmits": None, "busy_share": 0.5,
+                "flow_id": each,
+                "state": "OPEN",
+                "nic": "h1/eth1",
+                "peer": "h2/eth1",
+                "source_address": "10.0.0.1",
+                "peer_address": "10.0.0.2",
+                "source_port": 50_000,
+                "peer_port": 4791,
+                "protocol": "ROCE",
+                "links": [LINK],
+                "job": "llm",
+                "tenant": None,
+                "bytes_total": 10,
+                "interval_ns": S,
+                "bytes": 10,
+                "rate_bps": 80.0,
+                "rtt_ns": 9_000,
+                "retransmits": None,
+                "busy_share": 0.5,
             }
             for each in ids
         ],
         **fields,
-    }  # fmt: skip
+    }
 
 
 def paths(since_ns=T, traced_ns=T, hops=(LINK,), **fields):
     return {
-        "nic": "h1/eth1", "peer": "h2/eth1", "shard": "s0", "run": 1, "traced_ns": traced_ns,
+        "nic": "h1/eth1",
+        "peer": "h2/eth1",
+        "shard": "s0",
+        "run": 1,
+        "traced_ns": traced_ns,
         "paths": [
-            {"path": 40_000, "leg": "REQUEST", "links": list(hops), "found": "TRACED", "complete": True,
-             "since_ns": since_ns, "changes": 0}
+            {
+                "path": 40_000,
+                "leg": "REQUEST",
+                "links": list(hops),
+                "found": "TRACED",
+                "complete": True,
+                "since_ns": since_ns,
+                "changes": 0,
+            }
         ],
         **fields,
-    }  # fmt: skip
+    }
 
 
 def decision(seq=0, **fields):
     return {
-        "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": T, "host": "h1",
-        "action": "REROUTE", "flow_id": "h1/b/qp:eth1:1:1", "from_path": 50_000, "to_path": 50_001,
-        "expires_at_ns": T + S, "reason": {"kind": "DOWN", "subject": "leaf1:swp3<>spine1:swp1", "seq": 1, "window_id": None},
-        "config_version": 3, "signature": b"", "text": "away from leaf1 to spine1", **fields,
-    }  # fmt: skip
+        "decision_id": f"s0/1/{seq}",
+        "shard": "s0",
+        "epoch": 1,
+        "seq": seq,
+        "at_ns": T,
+        "host": "h1",
+        "action": "REROUTE",
+        "flow_id": "h1/b/qp:eth1:1:1",
+        "from_path": 50_000,
+        "to_path": 50_001,
+        "expires_at_ns": T + S,
+        "reason": {"kind": "DOWN", "id": "leaf1:swp3<>spine1:swp1/1"},
+        "config_version": 3,
+        "signature": b"",
+        "text": "away from leaf1 to spine1",
+        **fields,
+    }
 
 
 def action(outcome="APPLIED", **fields):
     return {
-        "host": "h1", "decision_id": "s0/1/0", "shard": "s0", "epoch": 1, "seq": 0, "at_ns": T + 1,
-        "flow_id": "h1/b/qp:eth1:1:1", "action": "REROUTE", "outcome": outcome, "from_path": 50_000,
-        "to_path": 50_001, "took_ns": 1_000, "config_version": 3, **fields,
-    }  # fmt: skip
+        "host": "h1",
+        "decision_id": "s0/1/0",
+        "shard": "s0",
+        "epoch": 1,
+        "seq": 0,
+        "at_ns": T + 1,
+        "flow_id": "h1/b/qp:eth1:1:1",
+        "action": "REROUTE",
+        "outcome": outcome,
+        "from_path": 50_000,
+        "to_path": 50_001,
+        "took_ns": 1_000,
+        "config_version": 3,
+        **fields,
+    }
 
 
 @pytest.fixture
 def insert(shared_server, client):
-    """Puts records of a topic into history as the sink does, a batch a call; the first at T."""
+    """Inserts records of a topic as the sink does, one batch per call; the first at T."""
     settings = HistorySinkSettings(
         url=shared_server.url, password_file=shared_server.directory / "write.token"
     )
@@ -118,7 +238,7 @@ def insert(shared_server, client):
     def put(topic, *records):
         nonlocal count
         count += 1
-        # through the codec, so that defaults are filled in as the sink finds them
+        # through the codec, so that defaults are filled in
         messages = [
             rows.Message(codec.decode(codec.encode(topic.record, each), topic.record), "k", T + count * S)
             for each in records
@@ -158,7 +278,7 @@ def test_each_table_keeps_the_fields_of_its_record():
     assert names(codec.raw_schema("ActionReport")) - {"at_ns"} <= columns(tables.ACTIONS)
 
 
-def test_a_link_s_state_is_a_row_and_what_is_told_of_it_again_overwrites(insert, client):
+def test_a_links_state_is_a_row_and_a_repeated_record_overwrites_it(insert, client):
     insert(topics.LINK_HEALTH, health(1), health(1, paths_dead=9))
     insert(topics.LINK_HEALTH, health(1, paths_dead=12), health(2, state="UP", before="DOWN", since_ns=T + S))
     got = ask(
@@ -169,7 +289,7 @@ def test_a_link_s_state_is_a_row_and_what_is_told_of_it_again_overwrites(insert,
     assert got == [(1, "DOWN", 12, T, [LINK], [T]), (2, "UP", 0, T + S, [LINK], [T])]
 
 
-def test_queues_are_rows_by_link_and_window_and_a_replay_doubles_none(insert, client):
+def test_queues_are_rows_by_link_and_window_and_a_replay_duplicates_none(insert, client):
     other = "spine1:swp1>leaf1:swp3"
     for _ in range(2):
         insert(topics.QUEUES, queues(LINK, other))
@@ -181,7 +301,7 @@ def test_queues_are_rows_by_link_and_window_and_a_replay_doubles_none(insert, cl
     assert got == [(each, 50_000.0, 90_000.0, 0.75, None, 0, T + S) for each in (LINK, other)]
 
 
-def test_contention_and_alerts_show_their_last_word_however_the_records_are_read_again(insert, client):
+def test_contention_and_alerts_show_their_last_update_after_any_replay(insert, client):
     closed = {"state": "CLOSED", "closed_ns": T + S}
     cleared = {"state": "CLEARED", "cleared_ns": T + S}
     insert(topics.CONTENTION, contention(0), contention(1), contention(2, **closed))
@@ -202,7 +322,7 @@ def test_contention_and_alerts_show_their_last_word_however_the_records_are_read
     assert got == [("CLEARED", "CRITICAL", T + S, ["24 paths dead"], T)]
 
 
-def test_flows_are_rows_by_report_and_keep_job_and_hops(insert, client):
+def test_flows_are_rows_by_report_with_job_and_links(insert, client):
     insert(topics.FLOWS, flows("h1/b/sock:1", "h1/b/sock:2"), flows("h1/b/sock:1", report=8))
     got = ask(
         client,
@@ -213,7 +333,7 @@ def test_flows_are_rows_by_report_and_keep_job_and_hops(insert, client):
     assert got[0][2:] == ("llm", None, [LINK], 9_000, None, 80.0)
 
 
-def test_a_path_that_moved_leaves_both_ways_and_the_newest_is_told_by_its_trace(insert, client):
+def test_a_changed_path_keeps_both_routes_and_the_newest_has_the_latest_trace(insert, client):
     other = "leaf1:swp4>spine2:swp1"
     insert(topics.PATHS, paths())
     insert(topics.PATHS, paths(traced_ns=T + S))
@@ -234,21 +354,25 @@ def test_a_path_that_moved_leaves_both_ways_and_the_newest_is_told_by_its_trace(
         (topics.PATHS, paths(paths=2 * paths()["paths"]), "a path and leg stands there twice"),
     ],
 )
-def test_a_record_that_no_row_can_hold_is_refused_with_its_reason(topic, record, words):
+def test_a_record_that_no_row_can_store_is_refused_with_its_reason(topic, record, words):
     with pytest.raises(BadRecord, match=words):
         rows.rows_of(topic.name, [rows.Message(record, "k", T)])
 
 
 def test_empty_records_and_tombstones_make_no_row():
     for topic, record in (
-        (topics.QUEUES, queues()), (topics.QUEUES, queues(LINK, slot_ns=10**7, slots=5)),
-        (topics.FLOWS, flows()), (topics.PATHS, paths(paths=[])),
-        (topics.LINK_HEALTH, None), (topics.ALERTS, None), (topics.CONTENTION, None),
-    ):  # fmt: skip
+        (topics.QUEUES, queues()),
+        (topics.QUEUES, queues(LINK, slot_ns=10**7, slots=5)),
+        (topics.FLOWS, flows()),
+        (topics.PATHS, paths(paths=[])),
+        (topics.LINK_HEALTH, None),
+        (topics.ALERTS, None),
+        (topics.CONTENTION, None),
+    ):
         assert rows.rows_of(topic.name, [rows.Message(record, "k", T)]) == {}
 
 
-def test_a_decision_is_a_row_and_so_is_each_thing_that_came_of_it(insert, client):
+def test_a_decision_and_each_of_its_outcomes_is_a_row(insert, client):
     for _ in range(2):
         insert(topics.DECISIONS, decision(0), decision(1, to_path=None))
         insert(topics.ACTIONS, action(), action("DUPLICATE"))
@@ -262,5 +386,5 @@ def test_a_decision_is_a_row_and_so_is_each_thing_that_came_of_it(insert, client
         ("s0/1/0", "h1", "REROUTE", flow, 50_000, 50_001, "DOWN", cable, 1, T),
         ("s0/1/1", "h1", "REROUTE", flow, 50_000, None, "DOWN", cable, 1, T),
     ]
-    got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.actions FINAL ORDER BY outcome")
+    got = ask(client, "SELECT decision_id, outcome, took_ns FROM fabrictime.commands.actions FINAL ORDER BY outcome")
     assert got == [("s0/1/0", "APPLIED", 1_000), ("s0/1/0", "DUPLICATE", 1_000)]

@@ -12,7 +12,7 @@ import pytest
 
 from schemas import codec, tables
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60
 CODE = """
 import sys, logging
@@ -49,9 +49,12 @@ class Server:
 
         settings = HistorySettings.model_validate(self.settings).model_dump_json()
         return subprocess.Popen(
-            [sys.executable, "-c", CODE, settings], cwd=ROOT, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            [sys.executable, "-c", CODE, settings],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def start(self):
         lock = self.directory / "lock"
@@ -121,7 +124,7 @@ def own_server(tmp_path):
 
 @pytest.fixture
 def client(shared_server):
-    """A writer on empty tables."""
+    """Return a writer on empty tables."""
     client = shared_server.client()
     for table in tables.TABLES:
         client.command(f"TRUNCATE TABLE fabrictime.{table}")
@@ -139,28 +142,44 @@ def reader(shared_server):
 def path_delay(peer="b/eth0", path=33434, **fields):
     """A PathDelay with 10 samples around 10 µs."""
     return {
-        "peer": peer, "path": path, "count": 10, "lost": 1, "no_t3": 2,
-        **{f"{kind}_{level}_ns": 10_000.0 for kind in ("forward", "reverse", "rtt")
-           for level in ("min", "p50", "p99")},
+        "peer": peer,
+        "path": path,
+        "count": 10,
+        "lost": 1,
+        "no_t3": 2,
+        **{
+            f"{kind}_{level}_ns": 10_000.0
+            for kind in ("forward", "reverse", "rtt")
+            for level in ("min", "p50", "p99")
+        },
         "bound_ns": 80.0,
-        "forward_bucket": [52, 53], "forward_bucket_count": [7, 3],
-        "reverse_bucket": [52], "reverse_bucket_count": [10],
+        "forward_bucket": [52, 53],
+        "forward_bucket_count": [7, 3],
+        "reverse_bucket": [52],
+        "reverse_bucket_count": [10],
         **fields,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
 def path_delays():
-    """Make a PathDelays record: `path_delays(nic, window, paths=…)`, its window ending now-ish."""
+    """Return a factory of PathDelays records: `path_delays(nic, window, paths=…)`, with a recent window."""
     start_s = int(time.time()) - 60
 
     def make(nic="a/eth0", window=0, paths=None, **fields):
         start_ns = (start_s + window) * 1_000_000_000
         return {
-            "nic": nic, "shard": "s0", "window": start_s + window, "part": 0, "parts": 1,
-            "window_start_ns": start_ns, "window_end_ns": start_ns + 1_000_000_000, "state": "SYNCED",
-            "paths": [path_delay()] if paths is None else paths, **fields,
-        }  # fmt: skip
+            "nic": nic,
+            "shard": "s0",
+            "window": start_s + window,
+            "part": 0,
+            "parts": 1,
+            "window_start_ns": start_ns,
+            "window_end_ns": start_ns + 1_000_000_000,
+            "state": "SYNCED",
+            "paths": [path_delay()] if paths is None else paths,
+            **fields,
+        }
 
     make.path = path_delay
     make.encode = lambda record: codec.encode("PathDelays", record)

@@ -1,4 +1,4 @@
-"""The tables of history: quantiles of merged histograms are right, and agree with native.core's buckets."""
+"""The history tables: quantiles of merged histograms are right, and agree with native.core's buckets."""
 
 import math
 import random
@@ -88,7 +88,7 @@ def test_quantile_of_nothing_is_null_and_a_bad_level_is_refused(client):
         tables.merged_sql("sideways")
 
 
-def test_an_older_table_gets_the_new_columns_and_its_rows_read_as_if_nothing_had_happened(client):
+def test_an_older_table_gets_the_new_columns_and_keeps_its_rows(client):
     new = (
         "drift_sigma_ppb",
         "event",

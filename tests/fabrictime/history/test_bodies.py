@@ -1,4 +1,4 @@
-"""Packed request bodies: many frames in a row, cut ones, and ones that unpack to too much."""
+"""Compressed request bodies: consecutive frames, truncated ones, and ones that decompress to too much."""
 
 import gzip
 import sys
@@ -33,7 +33,7 @@ def test_a_cut_body_is_refused(encoding):
 
 
 @pytest.mark.parametrize("encoding", PACK)
-def test_a_body_that_unpacks_to_too_much_is_refused(encoding):
+def test_a_body_that_decompresses_to_too_much_is_refused(encoding):
     with pytest.raises(bodies.TooLarge):
         bodies.unpack(PACK[encoding](bytes(50_000_000)), encoding, 1_000_000)
 

@@ -1,4 +1,4 @@
-"""Stamps put on fabric time by the SQL recipe, against a truth that the records were made from."""
+"""Timestamps converted to fabric time by the SQL recipe, against known truth."""
 
 import random
 import time
@@ -20,7 +20,7 @@ NOISE_NS, BOUND_NS = 2.0, 8.0
 
 
 def truth_ns(name, fabric_ns):
-    """What the clock shows more than fabric time: 20 ppm, wander of some 100 ns, two steps of 'odd'."""
+    """The clock minus fabric time: 20 ppm, wander of some 100 ns, two steps of 'odd'."""
     after_s = (fabric_ns - START) / S
     ahead = 3e6 + 20_000.0 * after_s + 150.0 * np.sin(after_s / 15)
     if name == "odd/system":
@@ -41,15 +41,21 @@ def clock(name, window, rng):
     anew = window == 0 or (odd and window in (STEP_WINDOW, BACK_WINDOW, LOST[0], LOST[1], LOST[1] + 1))
     state = "UNSYNCED" if odd and window in LOST else "HOLDOVER" if window in HELD else "SYNCED"
     return {
-        "clock": name, "at_ns": middle_ns + round(ahead), "state": state, "pairs": 9, "residual_ns": 3.0,
-        "offset_ns": -ahead + rng.uniform(-NOISE_NS, NOISE_NS), "bound_ns": BOUND_NS,
-        "drift_ppb": -rate, "drift_sigma_ppb": 1.0,
+        "clock": name,
+        "at_ns": middle_ns + round(ahead),
+        "state": state,
+        "pairs": 9,
+        "residual_ns": 3.0,
+        "offset_ns": -ahead + rng.uniform(-NOISE_NS, NOISE_NS),
+        "bound_ns": BOUND_NS,
+        "drift_ppb": -rate,
+        "drift_sigma_ppb": 1.0,
         "event": "NEW" if window == 0 else "STEP" if odd and window == STEP_WINDOW else "NONE",
         "event_ns": 1e6 if odd and window == STEP_WINDOW else 0.0,
         "knot_at_ns": 0 if anew else start_ns + round(knot_ahead),
         "knot_offset_ns": 0.0 if anew else -knot_ahead + rng.uniform(-NOISE_NS, NOISE_NS),
         "knot_bound_ns": 0.0 if anew else BOUND_NS,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +71,19 @@ def timed(shared_server):
     for window in range(WINDOWS):
         start_ns = START + window * WINDOW_NS
         record = {
-            "shard": "s0", "window": start_ns // WINDOW_NS, "part": 0, "parts": 1, "domain": "d0",
-            "window_start_ns": start_ns, "window_end_ns": start_ns + WINDOW_NS, "log_offset_ns": 0,
-            "solved_ns": start_ns + WINDOW_NS, "reference": "ensemble", "suspects": [],
+            "shard": "s0",
+            "window": start_ns // WINDOW_NS,
+            "part": 0,
+            "parts": 1,
+            "domain": "d0",
+            "window_start_ns": start_ns,
+            "window_end_ns": start_ns + WINDOW_NS,
+            "log_offset_ns": 0,
+            "solved_ns": start_ns + WINDOW_NS,
+            "reference": "ensemble",
+            "suspects": [],
             "clocks": [clock(name, window, rng) for name in ("even/system", "odd/system")],
-        }  # fmt: skip
+        }
         wire = codec.decode(codec.encode("ClockOffsets", record), "ClockOffsets")
         messages.append(Message(wire, "s0/0", start_ns + WINDOW_NS))
     for table, block in rows_of(topics.CLOCK_OFFSETS.name, messages).items():
@@ -80,7 +94,8 @@ def timed(shared_server):
 
 
 def retimed(reader, name, fabric_ns):
-    """Stamp `name` at true fabric times; return (corrected minus true in ns, bound; NaN where unknown)."""
+    """Correct timestamps of clock `name` at true fabric times; return (error in ns, bound; NaN where
+    unknown)."""
     readings = fabric_ns + np.round(truth_ns(name, fabric_ns)).astype(np.int64)
     stamps = (
         "(SELECT 'event' AS what, {name:String} AS clock, "
@@ -110,7 +125,7 @@ def times(first, last, count, seed=3):
     return np.sort(rng.integers(low, high, count))
 
 
-def test_stamps_of_two_minutes_are_timed_within_their_bound(timed, reader):
+def test_timestamps_of_two_minutes_are_corrected_within_their_bound(timed, reader):
     fabric_ns = times(0.51, WINDOWS - 0.01, 2_000)
     error, bound = retimed(reader, "even/system", fabric_ns)
     assert not np.isnan(error).any()
@@ -120,7 +135,7 @@ def test_stamps_of_two_minutes_are_timed_within_their_bound(timed, reader):
     assert np.abs(error).max() < 6, "lines of 2 s through knots that are right to 2 ns"
 
 
-def test_a_step_begins_a_line_of_its_own_and_what_no_line_covers_is_null(timed, reader):
+def test_a_step_starts_a_new_line_and_uncovered_times_are_null(timed, reader):
     covered = {
         (0.51, STEP_WINDOW - 0.01): True,
         (STEP_WINDOW + 0.01, STEP_WINDOW + 0.49): False,
@@ -137,7 +152,7 @@ def test_a_step_begins_a_line_of_its_own_and_what_no_line_covers_is_null(timed, 
             assert (np.abs(error) <= bound).all(), (first, last)
 
 
-def test_a_reading_that_a_clock_showed_twice_is_timed_by_the_later_line(timed, reader):
+def test_a_repeated_reading_is_corrected_by_the_later_line(timed, reader):
     again = times(BACK_WINDOW + 0.6, BACK_WINDOW + 3, 200)
     error, _bound = retimed(reader, "odd/system", again)
     assert np.abs(error).max() < 6
@@ -146,7 +161,7 @@ def test_a_reading_that_a_clock_showed_twice_is_timed_by_the_later_line(timed, r
     assert error == pytest.approx(7e9, rel=1e-4), "shown again 7 s later"
 
 
-def test_stamps_of_an_unknown_clock_or_another_epoch_have_no_fabric_time(timed, reader):
+def test_timestamps_of_an_unknown_clock_or_another_epoch_have_no_fabric_time(timed, reader):
     stamps = "(SELECT arrayJoin(['nobody/ptp0', 'even/system']) AS clock, toInt64(12) AS reading_ns)"
     rows = reader.query(
         f"SELECT fabric_ns, bound_ns, correction_ns FROM ({tables.retimed_sql(stamps)})",

@@ -1,4 +1,4 @@
-"""The sink: records become rows, a replay overwrites, nothing is acknowledged before its insert."""
+"""The sink: records become rows, a replay overwrites, and inserts precede acknowledgements."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ def settings(server, **fields):
 
 
 class Log:
-    """Messages with offsets, and which of them were acknowledged."""
+    """Messages with offsets, and their acknowledgements."""
 
     def __init__(self, topic=DELAYS, partition=0):
         self.topic, self.partition = topic, partition
@@ -50,7 +50,7 @@ class Log:
 
 
 def sums(client):
-    """What base and rollup add up to, duplicates not yet merged away left out."""
+    """Return the sums of base and rollup, without duplicates that are not merged yet."""
     total = "count(), sum(count), sum(lost), sum(no_t3)"
     buckets = "sum(arraySum({0}_bucket_count))".format
     base = client.query(
@@ -96,7 +96,7 @@ async def test_every_record_is_stored_in_base_and_rollup_and_then_acknowledged(s
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_replay_that_is_cut_anywhere_leaves_the_same_sums(shared_server, client, log, seed):
+async def test_a_replay_that_is_cut_anywhere_gives_the_same_sums(shared_server, client, log, seed):
     rng = random.Random(seed)
     config = settings(shared_server)
     for start in (0, *sorted(rng.sample(range(40), 3))):
@@ -116,8 +116,9 @@ async def test_a_window_that_was_computed_again_replaces_the_first(shared_server
     log = Log()
     first = path_delays(paths=[path_delays.path(path=1), path_delays.path(path=2)])
     path = path_delays.path
-    again = path_delays(paths=[path(path=1, count=7, forward_bucket=[60], forward_bucket_count=[7]),
-                               path_delays.path(path=2)])  # fmt: skip
+    again = path_delays(
+        paths=[path(path=1, count=7, forward_bucket=[60], forward_bucket_count=[7]), path_delays.path(path=2)]
+    )
     again["window_start_ns"] += 250
     log.append(path_delays.encode(first))
     log.append(path_delays.encode(again))
@@ -167,7 +168,7 @@ async def _until(what, deadline_s=60):
         await asyncio.sleep(0.01)
 
 
-async def test_while_history_is_away_nothing_is_taken_and_then_nothing_is_missing(own_server, log):
+async def test_while_clickhouse_is_down_nothing_is_read_and_later_nothing_is_missing(own_server, log):
     server = own_server()
     server.start()
     port = server.port
@@ -186,7 +187,7 @@ async def test_while_history_is_away_nothing_is_taken_and_then_nothing_is_missin
     assert sums(server.client()) == (RIGHT, RIGHT)
 
 
-async def test_a_small_batch_goes_out_by_itself(shared_server, client, log):
+async def test_a_small_batch_is_sent_in_time(shared_server, client, log):
     sink = log.sink(settings(shared_server, batch_ms=20))
     timer = asyncio.create_task(sink.flush_when_due())
     await sink.take(log.message(0))
@@ -196,7 +197,7 @@ async def test_a_small_batch_goes_out_by_itself(shared_server, client, log):
     timer.cancel()
 
 
-async def test_a_message_that_cannot_be_kept_is_rejected_and_the_rest_is_kept(
+async def test_a_message_that_cannot_be_stored_is_rejected_and_the_others_are_stored(
     shared_server, client, path_delays
 ):
     log = Log()
@@ -224,7 +225,7 @@ async def test_a_message_that_cannot_be_kept_is_rejected_and_the_rest_is_kept(
         codec.decode(codec.encode("Reject", record), "Reject")
 
 
-async def test_a_reject_that_cannot_be_read_is_kept_and_not_published_again(shared_server, client):
+async def test_a_bad_reject_is_stored_and_not_published_again(shared_server, client):
     log = Log(topics.REJECTS.name)
     log.append(b"junk")
     sink = log.sink(settings(shared_server))
@@ -262,11 +263,18 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         "knot_offset_ns": -12345.5,
         "knot_bound_ns": 71.0,
     }
-    suspect = {"prober": "a/eth0", "peer": "b/eth0", "asymmetry_ns": -250.5, "sigma_ns": 3.0,
-        "weight": 0.02}  # fmt: skip
-    offsets = {"shard": "s0", **window, "domain": "d0", "log_offset_ns": 5, "solved_ns": now_ns,
-        "clocks": [clock], "reference": "a/ptp0", "suspects": [suspect],
-               "source_ranges": []}  # fmt: skip
+    suspect = {"prober": "a/eth0", "peer": "b/eth0", "asymmetry_ns": -250.5, "sigma_ns": 3.0, "weight": 0.02}
+    offsets = {
+        "shard": "s0",
+        **window,
+        "domain": "d0",
+        "log_offset_ns": 5,
+        "solved_ns": now_ns,
+        "clocks": [clock],
+        "reference": "a/ptp0",
+        "suspects": [suspect],
+        "source_ranges": [],
+    }
     nic = {
         "nic": "a/eth0",
         "clock": "a/system",
@@ -298,13 +306,39 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         "forward_after_ns": [1, 2],
         "forward_delay_ns": [20.0, 21.0],
     }
-    fits = {"shard": "s0", "source": "fabric.probes/3", **window, "first_offset": 1, "next_offset": 9,
-            "lag_messages": 2, "messages": 8, "bytes": 1000, "samples": 500, "late": 0, "rejected": 0,
-            "nics": [nic], "pairs": [pair]}  # fmt: skip
-    inventory = {"nic": "a/eth0", "host": "a", "device": "eth0", "shard": "s0", "rail": None, "rack": "r1",
-                 "addresses": ["10.0.0.1"], "probe_port": 9319, "clock": "a/system", "stamp": "KERNEL",
-                 "speed_bps": None, "mtu_bytes": 1500, "run": 5, "since_ns": 1, "announced_ns": 2,
-                 "capabilities": []}  # fmt: skip
+    fits = {
+        "shard": "s0",
+        "source": "fabric.probes/3",
+        **window,
+        "first_offset": 1,
+        "next_offset": 9,
+        "lag_messages": 2,
+        "messages": 8,
+        "bytes": 1000,
+        "samples": 500,
+        "late": 0,
+        "rejected": 0,
+        "nics": [nic],
+        "pairs": [pair],
+    }
+    inventory = {
+        "nic": "a/eth0",
+        "host": "a",
+        "device": "eth0",
+        "shard": "s0",
+        "rail": None,
+        "rack": "r1",
+        "addresses": ["10.0.0.1"],
+        "probe_port": 9319,
+        "clock": "a/system",
+        "stamp": "KERNEL",
+        "speed_bps": None,
+        "mtu_bytes": 1500,
+        "run": 5,
+        "since_ns": 1,
+        "announced_ns": 2,
+        "capabilities": [],
+    }
     reject = {
         "topic": "fabric.probes",
         "partition": 1,
@@ -318,10 +352,11 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         "head": b"\x00\xff",
     }
     for topic, name, record, key in (
-        (topics.CLOCK_OFFSETS, "ClockOffsets", offsets, b"s0/0"), (topics.CLOCK_FITS, "ClockFits", fits,
-            b"s0"),
-        (topics.INVENTORY, "Nic", inventory, b"a/eth0"), (topics.REJECTS, "Reject", reject, b"fabric.probes"),
-    ):  # fmt: skip
+        (topics.CLOCK_OFFSETS, "ClockOffsets", offsets, b"s0/0"),
+        (topics.CLOCK_FITS, "ClockFits", fits, b"s0"),
+        (topics.INVENTORY, "Nic", inventory, b"a/eth0"),
+        (topics.REJECTS, "Reject", reject, b"fabric.probes"),
+    ):
         log = Log(topic.name)
         log.append(codec.encode(name, record), key)
         sink = log.sink(settings(shared_server))
@@ -329,24 +364,42 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
         await sink.flush()
         assert log.acknowledged == [0]
     one = lambda sql: client.query(sql).result_rows[0]  # noqa: E731
-    assert one("SELECT clock, offset_ns, bound_ns, toString(state), toUnixTimestamp64Nano(window_start) "
-               "FROM fabrictime.clocks FINAL") == ("a/system", -12345.678901, 70.0, "SYNCED",
-                   now_ns)  # fmt: skip
-    assert one("SELECT drift_sigma_ppb, toString(event), event_ns, knot_at_ns, knot_offset_ns, "
-               "knot_bound_ns, reference FROM fabrictime.clocks FINAL") == (
-        0.5, "STEP", -1e6, now_ns - 10**9, -12345.5, 71.0, "a/ptp0")  # fmt: skip
-    assert one("SELECT shard, domain, window, prober, peer, asymmetry_ns, sigma_ns, weight "
-               "FROM fabrictime.suspects FINAL") == (
-        "s0", "d0", now_ns // 10**9, "a/eth0", "b/eth0", -250.5, 3.0, 0.02)  # fmt: skip
-    assert one("SELECT source, window, prober, peer, offset_ns, accepted, margin_ns, noise_ns "
-               "FROM fabrictime.pair_fits FINAL") == (
-        "fabric.probes/3", now_ns // 10**9, "a/eth0", "b/eth0", 1.0, 1, 40.0, 4.0)  # fmt: skip
+    assert one(
+        "SELECT clock, offset_ns, bound_ns, toString(state), toUnixTimestamp64Nano(window_start) "
+        "FROM fabrictime.clocks FINAL"
+    ) == ("a/system", -12345.678901, 70.0, "SYNCED", now_ns)
+    assert one(
+        "SELECT drift_sigma_ppb, toString(event), event_ns, knot_at_ns, knot_offset_ns, "
+        "knot_bound_ns, reference FROM fabrictime.clocks FINAL"
+    ) == (0.5, "STEP", -1e6, now_ns - 10**9, -12345.5, 71.0, "a/ptp0")
+    assert one(
+        "SELECT shard, domain, window, prober, peer, asymmetry_ns, sigma_ns, weight "
+        "FROM fabrictime.suspects FINAL"
+    ) == ("s0", "d0", now_ns // 10**9, "a/eth0", "b/eth0", -250.5, 3.0, 0.02)
+    assert one(
+        "SELECT source, window, prober, peer, offset_ns, accepted, margin_ns, noise_ns "
+        "FROM fabrictime.pair_fits FINAL"
+    ) == ("fabric.probes/3", now_ns // 10**9, "a/eth0", "b/eth0", 1.0, 1, 40.0, 4.0)
     assert one("SELECT source, lag_messages, nics, pairs, bytes FROM fabrictime.pipeline FINAL") == (
-        "fabric.probes/3", 2, 1, 1, 1000)  # fmt: skip
+        "fabric.probes/3",
+        2,
+        1,
+        1,
+        1000,
+    )
     assert one("SELECT nic, run, samples, clock_jump_ns FROM fabrictime.nic_windows FINAL") == (
-        "a/eth0", -5, 500, -7)  # fmt: skip
+        "a/eth0",
+        -5,
+        500,
+        -7,
+    )
     assert one("SELECT nic, rack, addresses, toString(stamp), rail FROM fabrictime.nics FINAL") == (
-        "a/eth0", "r1", ["10.0.0.1"], "KERNEL", None)  # fmt: skip
+        "a/eth0",
+        "r1",
+        ["10.0.0.1"],
+        "KERNEL",
+        None,
+    )
     assert one("SELECT reason, hex(head), hex(key) FROM fabrictime.rejects FINAL") == (
         "TRUNCATED",
         "00FF",
@@ -361,7 +414,7 @@ async def test_the_other_topics_reach_their_tables(shared_server, client):
     assert client.query("SELECT count() FROM fabrictime.nics FINAL").result_rows == [(0,)]
 
 
-async def test_a_block_that_history_refuses_is_halved_until_the_culprit_is_found(log, shared_server):
+async def test_a_refused_block_is_halved_until_the_bad_record_is_found(log, shared_server):
     class Picky:
         blocks = 0
 
@@ -402,7 +455,7 @@ async def test_an_unexpected_failure_loses_no_message(log, shared_server):
     assert log.acknowledged == [0, 1]
 
 
-def test_a_token_names_exactly_its_messages():
+def test_a_token_identifies_exactly_its_messages():
     places = [batch.Place(0, offset, APPEND_NS) for offset in range(5)]
     token = batch.token("t", places)
     assert token == batch.token("t", places[::-1])
@@ -410,14 +463,14 @@ def test_a_token_names_exactly_its_messages():
     assert token != batch.token("t", [batch.Place(0, offset, APPEND_NS + 1) for offset in range(5)])
 
 
-async def test_the_agents_take_what_topics_py_says_the_sink_reads(shared_server):
+async def test_the_agents_read_the_topics_that_the_table_lists(shared_server):
     assert {topic.name for topic in rows.TOPICS} == {
         topic.name for topic in topics.TOPICS.values() if "sink" in topic.readers
     }
     assert sink_module.READER == "sink"
 
 
-async def test_a_peer_that_stands_in_two_parts_is_counted_whole(shared_server, client, path_delays):
+async def test_a_peer_in_two_parts_is_counted_once(shared_server, client, path_delays):
     log = Log()
     for part in range(2):
         paths = [path_delays.path(path=10 * part + number) for number in range(3)]

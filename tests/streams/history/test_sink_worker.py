@@ -1,4 +1,4 @@
-"""The sink as it runs: an embedded log, a Faust worker of its own, a history server, and kills in between."""
+"""The sink with an embedded log, its own Faust worker and a history server, through kills."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def until(what):
 
 
 class Process:
-    """A child whose output goes to a file."""
+    """A child process with its output in a file."""
 
     def __init__(self, output, *command):
         self.output = output
@@ -124,12 +124,27 @@ def test_the_log_reaches_history_through_kills_of_both(log, worker, own_server, 
     assert second.end() == 0
 
 
-def test_a_tombstone_takes_a_nic_off_the_list(log, worker, own_server):
+def test_a_tombstone_removes_a_nic(log, worker, own_server):
     server = own_server().start()
     worker(server)
-    nic = {"nic": "a/eth0", "host": "a", "device": "eth0", "shard": "s0", "rail": None, "rack": None,
-           "addresses": [], "probe_port": 0, "clock": "a/system", "stamp": "KERNEL", "speed_bps": None,
-           "mtu_bytes": None, "run": 1, "since_ns": 1, "announced_ns": 1, "capabilities": []}  # fmt: skip
+    nic = {
+        "nic": "a/eth0",
+        "host": "a",
+        "device": "eth0",
+        "shard": "s0",
+        "rail": None,
+        "rack": None,
+        "addresses": [],
+        "probe_port": 0,
+        "clock": "a/system",
+        "stamp": "KERNEL",
+        "speed_bps": None,
+        "mtu_bytes": None,
+        "run": 1,
+        "since_ns": 1,
+        "announced_ns": 1,
+        "capabilities": [],
+    }
     publish(log, [(b"a/eth0", codec.encode("Nic", nic))], topics.INVENTORY.name)
     client = server.client()
     until(lambda: client.query("SELECT nic FROM fabrictime.nics FINAL").result_rows == [("a/eth0",)])

@@ -1,9 +1,9 @@
-"""Queue pairs that a program in Python made with pyverbs and hands over, to be moved on the actuator's order.
+"""Moves and paces queue pairs that a Python program made with pyverbs.
 
-In: pyverbs queue pairs in RTS; orders on the actuator's Unix socket. Out: FLOW and GONE lines, each order
-carried out and answered, by the first of these that works: live source port (mlx5), send queue drained and a
-new address vector (SQD), the program's standby. pyverbs holds the interpreter in every call: give it a
-process of its own. Programs in other languages load libfabrictime-qp.so, which does the same.
+The program hands over queue pairs in RTS, and the actuator's commands arrive on its control socket. A move
+uses the first method that works: a live change of the source port (mlx5), a drained send queue with a new
+address vector (SQD), or the program's standby. pyverbs holds the interpreter lock in every call, so this
+deserves a process of its own. Programs in other languages load libfabrictime-qp.so, which does the same.
 """
 
 from __future__ import annotations
@@ -11,34 +11,33 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Callable, Iterator
+
+from fabrictime_client._connection import AgentConnection
 
 __all__ = ["QueuePairError", "QueuePairs", "flow_label_of", "source_port_of"]
 
 Standby = Callable[[int], int]
-"""Takes over from a queue pair, on the source port given; returns the one now in force. Raises OSError."""
+"""Replaces a queue pair, on the source port given; returns the port now in force. Raises OSError."""
 
-_FIRST_PORT: Final = 0xC000
-_DRAIN_S: Final = 3.0
-_RETRY_S: Final = 0.5
-_KICK_S: Final = 1.0
-_EINVAL: Final = 22
-_BACKLOG_BYTES: Final = 1 << 20
-_LINE_BYTES: Final = 4096
+_FIRST_PORT = 0xC000
+_DRAIN_S = 3.0
+_KICK_S = 1.0
+_EINVAL = 22
 
 
 class QueuePairError(ValueError):
-    """What a device or its driver refused, one line."""
+    """A device or its driver refused. The message is one line."""
 
 
 def source_port_of(flow_label: int, own_number: int = 0, other_number: int = 0) -> int:
-    """Return the UDP source port of RoCE v2 packets. Without a flow label, kernel and drivers make one of the
-    two queue pair numbers."""
+    """Return the UDP source port of RoCE v2 packets.
+
+    Without a flow label, kernel and drivers derive one from the two queue pair numbers.
+    """
     if not flow_label:
         product = own_number * other_number
         product ^= product >> 20
@@ -47,33 +46,33 @@ def source_port_of(flow_label: int, own_number: int = 0, other_number: int = 0) 
 
 
 def flow_label_of(source_port: int) -> int:
-    """Return a flow label, never 0, that gives a source port. Raises QueuePairError below 49152."""
+    """Return a nonzero flow label that gives a source port. Raises QueuePairError below 49152."""
     if not _FIRST_PORT <= source_port <= 0xFFFF:
         raise QueuePairError(f"source port {source_port}: a flow label gives 49152 to 65535")
     return source_port & 0x3FFF or 0x4001
 
 
-@dataclass(slots=True)
+@dataclass
 class _Pair:
     qp: Any
     device: str
     standby: Standby | None
     source_port: int
-    told: bool = False
+    announced: bool = False
     kick_until: float = 0.0
-    """Soft-RoCE may need to be told of work again for a while after it was moved; of the monotonic clock."""
+    """Monotonic time until which Soft-RoCE may need new work requests to continue after a move."""
 
 
 class QueuePairs:
-    """The queue pairs that were handed over. `serve` is to be called often; without a socket path, `move` and
-    `pace` alone do anything. Raises ImportError where pyverbs is not installed."""
+    """The queue pairs that were handed over. Call `serve` often.
+
+    Without a control socket only `move` and `pace` have an effect. Raises ImportError without pyverbs.
+    """
 
     def __init__(self, control: str | os.PathLike[str] | None = None) -> None:
-        self._enums, self._mlx5 = _enums(), _mlx5()  # now, not while a path is dead
-        self._control = None if control is None else Path(control)
-        self._connection: socket.socket | None = None
-        self._retry_at = 0.0
-        self._in = self._out = b""
+        self._enums, self._mlx5 = _enums(), _mlx5()  # imported now, not while a path is dead
+        self._epoll = select.epoll()
+        self._control = None if control is None else AgentConnection(os.fspath(control), self._epoll)
         self._pairs: dict[str, _Pair] = {}
         self._last_count = 0
 
@@ -83,7 +82,9 @@ class QueuePairs:
     def __exit__(self, *error: object) -> None:
         for key in list(self._pairs):
             self.remove(key)
-        self._hang_up()
+        if self._control is not None:
+            self._control.close()
+        self._epoll.close()
 
     def add(self, qp: Any, device: str, standby: Standby | None = None) -> str:
         """Take a queue pair in RTS and return its key, `qp:<device>:<qpn>:<create count>`."""
@@ -94,38 +95,37 @@ class QueuePairs:
         return key
 
     def remove(self, key: str) -> None:
-        """Let go of a queue pair, before it is destroyed. Raises KeyError."""
-        if self._pairs.pop(key).told:
-            self._say(f"GONE {key}")
-            self._flush()
+        """Release a queue pair before it is destroyed. Raises KeyError."""
+        if self._pairs.pop(key).announced and self._control is not None:
+            self._control.send(f"GONE {key}")
 
     def path_of(self, key: str) -> int | None:
-        """Return a queue pair's source port, None where it was not handed over."""
+        """Return a queue pair's source port; None if it was not handed over."""
         pair = self._pairs.get(key)
         return None if pair is None else pair.source_port
 
     def move(self, key: str, source_port: int) -> tuple[int, str]:
-        """Let a queue pair go on from another source port. Returns the one in force, and by what means.
+        """Move a queue pair to another source port. Return the port in force, and the method.
 
-        Raises QueuePairError where nothing worked: what each means said.
+        Raises QueuePairError with the error of each method if none worked.
         """
         pair, refused = self._pair(key), []
-        for word, means in (
+        for name, method in (
             ("UDP_SPORT", self._by_port),
             ("SQD", self._by_draining),
             ("STANDBY", self._by_standby),
         ):
             try:
-                pair.source_port = means(pair, source_port)
+                pair.source_port = method(pair, source_port)
             except (OSError, QueuePairError) as error:
-                refused.append(f"{word}: {error}")
+                refused.append(f"{name}: {error}")
             else:
-                pair.told = False
-                return pair.source_port, word
+                pair.announced = False
+                return pair.source_port, name
         raise QueuePairError("; ".join(refused))
 
     def pace(self, key: str, rate_bps: int) -> tuple[int, str]:
-        """Limit a queue pair to so many bit/s, 0: no longer. Raises QueuePairError if its device cannot."""
+        """Limit a queue pair to this many bit/s, 0: no limit. Raises QueuePairError if its device cannot."""
         pair = self._pair(key)
         attr = _queue_pair_attr()
         attr.rate_limit = -(-rate_bps // 1000)
@@ -133,35 +133,39 @@ class QueuePairs:
         return int(attr.rate_limit) * 1000, "RATE_LIMIT"
 
     def serve(self, timeout_s: float) -> None:
-        """Tell what is new, carry out what is ordered, for at most so long. Never raises for the actuator's
-        sake: one that is not there is looked for again."""
-        self._connect()
+        """Announce changes and carry out commands, for at most `timeout_s`.
+
+        Never raises because of the actuator; a lost connection is opened again.
+        """
+        control = self._control
+        if control is not None and control.open():
+            for pair in self._pairs.values():
+                pair.announced = False
         for pair in self._pairs.values():
             if time.monotonic() < pair.kick_until:
                 _kick(pair, self._enums)
-        for key, pair in self._pairs.items():
-            if self._connection is not None and not pair.told:
-                self._say(f"FLOW {key} {pair.source_port} MOVE")
-                pair.told = True
-        self._flush()
-        if self._connection is None:
+        if control is None or not control.connected:
             time.sleep(timeout_s)
             return
-        if select.select([self._connection], [], [], timeout_s)[0]:
-            for line in self._read():
-                self._say(self._answer(line))
-            self._flush()
+        for key, pair in self._pairs.items():
+            if not pair.announced:
+                control.send(f"FLOW {key} {pair.source_port} MOVE")
+                pair.announced = True
+        control.flush()
+        if self._epoll.poll(timeout_s):
+            for line in control.lines():
+                control.send(self._answer(line))
 
     def _answer(self, line: str) -> str:
-        word, number, key, value = [*line.split(" "), "", "", "", ""][:4]
+        verb, number, key, value = [*line.split(" "), "", "", "", ""][:4]
         if not number.isdecimal():
             return "FAILED 0 no id: expected MOVE or PACE, id, key, value"
         try:
-            if word not in ("MOVE", "PACE"):
-                raise QueuePairError("unknown order: expected MOVE or PACE")
+            if verb not in ("MOVE", "PACE"):
+                raise QueuePairError("unknown command: expected MOVE or PACE")
             if not value.isdecimal():
                 raise QueuePairError(f"{value or 'nothing'}: expected a whole number")
-            in_force, how = (self.move if word == "MOVE" else self.pace)(key, int(value))
+            in_force, how = (self.move if verb == "MOVE" else self.pace)(key, int(value))
         except QueuePairError as error:
             return f"FAILED {number} {error}"
         return f"DONE {number} {in_force} {how}"
@@ -182,7 +186,7 @@ class QueuePairs:
     def _by_draining(self, pair: _Pair, source_port: int) -> int:
         e, label = self._enums, flow_label_of(source_port)
         if pair.qp.qp_type != e.IBV_QPT_RC:
-            raise QueuePairError("for RC alone")
+            raise QueuePairError("for RC only")
         path = self._query(pair.qp).ah_attr
         path.flow_label = label
         self._state(pair.qp, e.IBV_QPS_SQD)
@@ -195,7 +199,7 @@ class QueuePairs:
         return source_port
 
     def _leave_draining(self, pair: _Pair) -> None:
-        """Back to RTS: newer kernels refuse that until what was sent is acknowledged, over the new path."""
+        """Return to RTS. Newer kernels refuse until sent packets are acknowledged, over the new path."""
         end = time.monotonic() + _DRAIN_S
         while True:
             try:
@@ -218,8 +222,8 @@ class QueuePairs:
         attr.qp_state = state
         self._modify(qp, attr, self._enums.IBV_QP_STATE, "")
 
-    def _modify(self, qp: Any, attr: Any, mask: int, what: str) -> None:
-        with _refusals(what):
+    def _modify(self, qp: Any, attr: Any, mask: int, prefix: str) -> None:
+        with _refusals(prefix):
             qp.modify(attr, mask)
 
     def _query(self, qp: Any) -> Any:
@@ -228,7 +232,7 @@ class QueuePairs:
             return qp.query(e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_DEST_QPN)[0]
 
     def _source_port(self, qp: Any, device: str, attr: Any) -> int:
-        """Return 0 where its packets have none: anything but RoCE v2."""
+        """Return the source port; 0 for packets without one, that is for all but RoCE v2."""
         path = attr.ah_attr
         port = Path(f"/sys/class/infiniband/{device}/ports/{path.port_num}")
         try:
@@ -236,56 +240,6 @@ class QueuePairs:
         except OSError:
             return 0
         return source_port_of(path.flow_label, qp.qp_num, attr.dest_qp_num) if kind == "RoCE v2" else 0
-
-    def _connect(self) -> None:
-        if self._connection is not None or self._control is None or time.monotonic() < self._retry_at:
-            return
-        self._retry_at = time.monotonic() + _RETRY_S
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            folder = os.open(self._control.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:  # an address holds 107 bytes, a path may be longer
-                connection.connect(f"/proc/self/fd/{folder}/{self._control.name}")
-            finally:
-                os.close(folder)
-        except OSError:
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._connection = connection
-        for pair in self._pairs.values():
-            pair.told = False
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self._in, self._out = None, b"", b""
-
-    def _say(self, line: str) -> None:
-        if self._connection is not None:
-            self._out += line.encode("ascii", "replace") + b"\n"
-
-    def _flush(self) -> None:
-        if self._connection is None or not self._out:
-            return
-        try:
-            self._out = self._out[self._connection.send(self._out) :]
-        except BlockingIOError:
-            if len(self._out) > _BACKLOG_BYTES:
-                self._hang_up()
-        except OSError:
-            self._hang_up()
-
-    def _read(self) -> Iterator[str]:
-        assert self._connection is not None  # noqa: S101  # the caller looked
-        try:
-            data = self._connection.recv(_LINE_BYTES)
-        except OSError:
-            data = b""
-        *lines, self._in = (self._in + data).split(b"\n")
-        if not data or len(self._in) > _LINE_BYTES:
-            self._hang_up()
-        yield from (line.decode("ascii", "replace") for line in lines)
 
 
 def _enums() -> Any:
@@ -297,7 +251,7 @@ def _enums() -> Any:
 
 
 def _mlx5() -> Any:
-    """Return what moves a queue pair live, None where pyverbs was built without."""
+    """Return the class that moves a queue pair live; None if pyverbs was built without mlx5."""
     try:
         from pyverbs.providers.mlx5.mlx5dv import Mlx5QP
     except ImportError:
@@ -312,21 +266,23 @@ def _queue_pair_attr() -> Any:
 
 
 @contextlib.contextmanager
-def _refusals(what: str) -> Iterator[None]:
-    """Turn pyverbs' errors into ours."""
+def _refusals(prefix: str) -> Iterator[None]:
+    """Convert errors of pyverbs to QueuePairError."""
     from pyverbs.pyverbs_error import PyverbsError
 
     try:
         yield
     except PyverbsError as error:
         number = getattr(error, "error_code", 0)
-        said = f"{os.strerror(number)} (errno {number})" if number else " ".join(str(error).split())
-        raise QueuePairError(f"{what}{said}") from error
+        text = f"{os.strerror(number)} (errno {number})" if number else " ".join(str(error).split())
+        raise QueuePairError(f"{prefix}{text}") from error
 
 
 def _kick(pair: _Pair, enums: Any) -> None:
-    """Let Soft-RoCE go on: it does when told of work, even of a request that is refused for having no bytes.
-    Its devices have a parent in sysfs, others do not."""
+    """Make Soft-RoCE continue by posting a work request, which is refused because it has no bytes.
+
+    Soft-RoCE devices have a parent in sysfs; others do not.
+    """
     if not Path(f"/sys/class/infiniband/{pair.device}/parent").exists():
         return
     from pyverbs.wr import SendWR

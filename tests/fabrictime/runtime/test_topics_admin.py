@@ -1,4 +1,4 @@
-"""Topics on a cluster: created once, checked ever after, never changed behind anyone's back."""
+"""Topics on a cluster: created once, then checked, never changed without notice."""
 
 import json
 import re
@@ -39,14 +39,14 @@ def test_topics_are_created_once_and_then_checked(bootstrap):
     assert again == [f"{name}: is there" for name in topics.TOPICS]
 
 
-def test_another_number_of_partitions_is_told_and_left_alone(bootstrap):
+def test_another_number_of_partitions_is_reported_and_unchanged(bootstrap):
     topics_admin.create_topics(bootstrap, partitions=3)
     with pytest.raises(topics_admin.TopicsError, match=r"fabric\.delays: has 3 partitions, expected 5"):
         topics_admin.create_topics(bootstrap, partitions=5)
     topics_admin.create_topics(bootstrap, partitions=3)
 
 
-def test_a_cluster_that_does_not_answer_is_one_line():
+def test_an_unreachable_cluster_is_reported_in_one_line():
     with pytest.raises(topics_admin.TopicsError, match=r"log 127\.0\.0\.1:1: ") as error:
         topics_admin.create_topics("127.0.0.1:1", timeout_s=1)
     assert "\n" not in str(error.value)
