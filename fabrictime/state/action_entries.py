@@ -18,10 +18,10 @@ from schemas.reasons import NO_REASON, Reason
 
 S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * S
-"""After so long what came after an action is as it stays."""
+"""Time after which the outcome of an action no longer changes."""
 MINUTE_NS: Final = 60 * S
 RESERVED: Final = 0.5
-"""Share of the moves of a minute that policy keeps for flows whose paths die."""
+"""Share of a minute's moves that the policy reserves for flows whose paths fail."""
 ANSWER_NS: Final = 1 * S
 """How long after its expiry a decision may still be answered."""
 
@@ -225,13 +225,13 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
 
 
 def flow_text(flow_id: str) -> str:
-    """Return a flow as people read it: its host and what carries it, without the boot."""
+    """Return a readable name of a flow: its host and its socket or queue pair, without the boot id."""
     host, _, rest = flow_id.partition("/")
     return f"{host} {rest.partition('/')[2] or rest}"
 
 
 def cause_text(kind: str, reason: Reason) -> str:
-    """Return what a decision answers, in words."""
+    """Return the cause of a decision in words."""
     words = CAUSES.get(kind, kind)
     if kind in ("DOWN", "GREY", "HEALED"):
         return f"{arrow(reason.subject)} {words}" if reason.subject else f"its path {words}"
@@ -241,7 +241,7 @@ def cause_text(kind: str, reason: Reason) -> str:
 
 
 def what_text(deed: ActionEntry | SuppressedAction) -> str:
-    """Return what is to be done, in words."""
+    """Return the action of a decision in words."""
     words = ACTIONS.get(deed.action, deed.action)
     if isinstance(deed, SuppressedAction):
         return words
@@ -286,7 +286,7 @@ def actions_address(**choice: Any) -> str:
 
 
 def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[str, str]]:
-    """Return (label, address) of where the page shows what a decision answers."""
+    """Return (label, address) of the page that shows the cause of a decision."""
     ways: list[tuple[str, str]] = []
     subject = ""
     if kind in ("DOWN", "GREY", "HEALED") and reason.subject:
@@ -312,7 +312,7 @@ def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[s
 
 
 def mode_text(state: ActionState) -> str:
-    """Return the mode in force, by whom and since when."""
+    """Return the mode in force, its author and its time."""
     mode = state.mode()
     words = "ACT: decisions are carried out" if mode.act else "OBSERVE: decisions are told, nothing is done"
     words += f"; set by {mode.by} at {time_text(mode.since_ns)}" if mode.by else "; nobody has set a mode"
@@ -345,8 +345,8 @@ class Used:
 
 
 def limits_used(state: ActionState, now_ns: int) -> list[Used]:
-    """Return what of the limits is used: each shard's, and the busiest host's; as policy counts, that is by
-    what was decided and by what hosts did themselves."""
+    """Return the use of limits: of each shard, and of the busiest host. Decisions and local repairs count, as
+    in the policy."""
     moved: dict[str, set[str]] = {}
     recent: dict[str, list[int]] = {}
     for record in (*state.decisions.values(), *_reflexes(state)):
@@ -390,7 +390,7 @@ def _densest(times: list[int]) -> int:
 
 
 def counts(found: Iterable[ActionEntry]) -> Counter[str]:
-    """Return how many decisions came to what."""
+    """Return the number of decisions per outcome."""
     return Counter(deed.outcome for deed in found)
 
 
@@ -527,7 +527,7 @@ def trail_frame(
 
 
 class Slice(NamedTuple):
-    """A tenant's promise and what its flows send."""
+    """A tenant's guarantee and the rate of its flows."""
 
     tenant: str
     guarantee_bps: int
@@ -546,7 +546,7 @@ class Paces:
 
 
 def paces(flows: Mapping[str, Record], configs: Mapping[str, Record]) -> Paces:
-    """Return current paces and slices, by what flows report and configs promise."""
+    """Return current paces and slices, from flow reports and configurations."""
     held = [
         (name, flow["rate_bps"], flow["rate_limit_bps"])
         for name, flow in flows.items()

@@ -1,7 +1,7 @@
 """Decisions, their outcomes, suppressed actions and the mode in force.
 
-In: decoded Decision, ActionReport, PolicyCycles and ActuatorConfig records, FlowReports messages as they
-came. Out: `ActionState`, read under the lock of who fills it. Bounded; pure: no Kafka, no clock.
+Decision, ActionReport, PolicyCycles and ActuatorConfig records arrive decoded, FlowReports as raw messages.
+The state is bounded and read under its owner's lock. Pure: no Kafka, no clock.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ActionState:
         return sorted(key for key in self._configs if key != EVERYONE and self.mode(key).act != act)
 
     def held(self) -> list[SuppressedAction]:
-        """Return what is held back now, of all shards, what is so for longest first."""
+        """Return the suppressed actions of all shards, the longest suppressed first."""
         found = [each for shard in self.shards.values() for each in shard.held or ()]
         return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 
