@@ -1,6 +1,7 @@
 """Decisions in the terminal: what was decided of late, why, what came of it, and what is held back.
 
-In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log. Out: a
+In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log.
+Out: a
 table with the newest first, JSON, or lines as things happen. It needs neither history nor the page.
 """
 
