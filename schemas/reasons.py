@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from schemas import records
 from schemas.ids import window_parts
 
 __all__ = ["NO_REASON", "Reason"]
@@ -37,7 +38,7 @@ class Reason(NamedTuple):
         """Return the reason in a `Reason` record."""
         return cls(record["subject"], record["seq"], record["window_id"])
 
-    def record(self, kind: str) -> dict[str, Any]:
+    def record(self, kind: records.ReasonKind) -> records.Reason:
         """Return the `Reason` record for an action of this kind."""
         return {"kind": kind, "subject": self.subject, "seq": self.seq, "window_id": self.window_id}
 

@@ -1,6 +1,7 @@
 """Decisions in the terminal: what was decided of late, why, what came of it, and what is held back.
 
-In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log. Out: a
+In: `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config`, straight from the log.
+Out: a
 table with the newest first, JSON, or lines as things happen. It needs neither history nor the page.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.state import action_entries
+from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
 from fabrictime.state.units import delay_text, seconds_text
@@ -38,7 +39,7 @@ class Wanted:
 
     patterns: tuple[str, ...] = ()
     since_s: float = 300.0
-    held: bool = False
+    suppressed: bool = False
     as_json: bool = field(default=False, kw_only=True)
 
 
@@ -62,15 +63,15 @@ class Acts:
         self.state.take(taken.topic, taken.key, record)
         return record
 
-    def deeds(self, wanted: Wanted, now_ns: int) -> list[ActionEntry]:
+    def entries(self, wanted: Wanted, now_ns: int) -> list[ActionEntry]:
         """Return the wanted decisions, the newest first."""
         least = now_ns - round(wanted.since_s * 1e9)
-        found = action_entries.deeds(self.state, now_ns)
-        return [deed for deed in found if deed.at_ns >= least and _named(deed, wanted.patterns)]
+        found = action_entries.entries(self.state, now_ns)
+        return [entry for entry in found if entry.at_ns >= least and _named(entry, wanted.patterns)]
 
-    def held(self, wanted: Wanted) -> list[SuppressedAction]:
+    def suppressed(self, wanted: Wanted) -> list[SuppressedAction]:
         """Return what is held back, what is so for longest first."""
-        return [each for each in self.state.held() if _named(each, wanted.patterns)]
+        return [each for each in self.state.suppressed() if _named(each, wanted.patterns)]
 
 
 def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
@@ -113,8 +114,8 @@ def watch(bootstrap: str, wanted: Wanted, *, registry: codec.Registry | None = N
             acts.take(taken)
         if wanted.as_json or not console.is_terminal:
             shown: set[SuppressedAction] = set()
-            for deed in reversed(acts.deeds(wanted, time.time_ns())):
-                _print_deed(deed, wanted)
+            for entry in reversed(acts.entries(wanted, time.time_ns())):
+                _print_deed(entry, wanted)
             while True:
                 shown = _print_held(acts, wanted, shown)
                 for taken in reader.poll(0.25):
@@ -145,47 +146,47 @@ def _print_news(acts: Acts, record: codec.Record | None, topic: str, wanted: Wan
     if record is None or topic not in (DECISIONS.name, ACTIONS.name):
         return
     now_ns = time.time_ns()
-    for deed in action_entries.deeds(acts.state, now_ns, record["flow_id"]):
-        if deed.decision_id == record["decision_id"] and _named(deed, wanted.patterns):
-            _print_deed(deed, wanted)
+    for entry in action_entries.entries(acts.state, now_ns, record["flow_id"]):
+        if entry.decision_id == record["decision_id"] and _named(entry, wanted.patterns):
+            _print_deed(entry, wanted)
 
 
-def _print_deed(deed: ActionEntry, wanted: Wanted) -> None:
-    if wanted.held:
+def _print_deed(entry: ActionEntry, wanted: Wanted) -> None:
+    if wanted.suppressed:
         return
     print(
-        json.dumps(action_entries.as_record(deed), allow_nan=False) if wanted.as_json else _line(deed),
+        json.dumps(action_text.as_record(entry), allow_nan=False) if wanted.as_json else _line(entry),
         flush=True,
     )
 
 
-def _line(deed: ActionEntry) -> str:
-    took = "" if deed.done_ns is None else f" after {delay_text(deed.done_ns - deed.at_ns)}"
-    more = f" ({deed.detail})" if deed.detail else ""
+def _line(entry: ActionEntry) -> str:
+    took = "" if entry.done_ns is None else f" after {delay_text(entry.done_ns - entry.at_ns)}"
+    more = f" ({entry.detail})" if entry.detail else ""
     return (
-        f"{action_entries.time_text(deed.at_ns)} {deed.outcome} {deed.flow_id}: {action_entries.what_text(deed)}; "
-        f"{action_entries.cause_text(deed.kind, deed.reason)}{took}{more}"
+        f"{action_text.time_text(entry.at_ns)} {entry.outcome} {entry.flow_id}: {action_text.action_text(entry)}; "
+        f"{action_text.cause_text(entry.kind, entry.reason)}{took}{more}"
     )
 
 
 def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set[SuppressedAction]:
-    held = acts.held(wanted)
-    for each in held:
+    suppressed = acts.suppressed(wanted)
+    for each in suppressed:
         if each not in shown:
             print(
-                json.dumps(held_record(each), allow_nan=False) if wanted.as_json
+                json.dumps(suppressed_record(each), allow_nan=False) if wanted.as_json
                 else f"{action_entries.time_text(each.since_ns)} HELD {each.flow_id}: "
                 f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.cause, each.cause)}",
                 flush=True,
             )  # fmt: skip
-    return set(held)
+    return set(suppressed)
 
 
-def held_record(held: SuppressedAction) -> dict[str, Any]:
+def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
     """Return what is held back as plain values, for JSON."""
     return {
-        **held._asdict(), "reason": held.reason._asdict(), "why_text": action_entries.WHYS.get(held.cause, held.cause),
-        "because": action_entries.reason_of_held(held),
+        **suppressed._asdict(), "reason": suppressed.reason._asdict(), "why_text": action_entries.WHYS.get(suppressed.cause, suppressed.cause),
+        "because": action_entries.reason_of_held(suppressed),
     }  # fmt: skip
 
 
@@ -194,15 +195,15 @@ def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
     mode = acts.state.mode()
     found: dict[str, Any] = {
         "unreadable": acts.unreadable,
-        "mode": {"act": mode.act, "by": mode.by, "since_ns": mode.since_ns, "apart": acts.state.apart()},
+        "mode": {"act": mode.act, "by": mode.by, "since_ns": mode.since_ns, "exceptions": acts.state.exceptions()},
         "limits": [
-            {"of": each.name, "what": each.what, "used": each.used, "most": each.most}
-            for each in action_entries.limits_used(acts.state, now_ns)
+            {"of": each.name, "limit": each.limit, "used": each.used, "max": each.max}
+            for each in action_limits.limits_used(acts.state, now_ns)
         ],
-        "held": [held_record(each) for each in acts.held(wanted)],
+        "suppressed": [suppressed_record(each) for each in acts.suppressed(wanted)],
     }
-    if not wanted.held:
-        found["decisions"] = [action_entries.as_record(deed) for deed in acts.deeds(wanted, now_ns)]
+    if not wanted.suppressed:
+        found["decisions"] = [action_text.as_record(entry) for entry in acts.entries(wanted, now_ns)]
     return json.dumps(found, allow_nan=False)
 
 
@@ -213,65 +214,65 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
 
     act = acts.state.mode().act
     parts: list[RenderableType] = [
-        Text(action_entries.mode_text(acts.state), "bold green" if act else "bold")
+        Text(action_text.mode_text(acts.state), "bold green" if act else "bold")
     ]
-    used = action_entries.limits_used(acts.state, now_ns)
+    used = action_limits.limits_used(acts.state, now_ns)
     if used:
         parts.append(
-            Text("; ".join(f"{each.name}: {each.used:,} of {each.most:,} {each.what}" for each in used))
+            Text("; ".join(f"{each.name}: {each.used:,} of {each.max:,} {each.limit}" for each in used))
         )
-    if not wanted.held:
-        deeds = acts.deeds(wanted, now_ns)
-        parts += decided(deeds, f"within {seconds_text(wanted.since_s)}", room)
-    parts += held_back(acts.held(wanted), acts.state, now_ns, room)
+    if not wanted.suppressed:
+        entries = acts.entries(wanted, now_ns)
+        parts += decided(entries, f"within {seconds_text(wanted.since_s)}", room)
+    parts += held_back(acts.suppressed(wanted), acts.state, now_ns, room)
     if acts.unreadable:
         parts.append(Text(f"{acts.unreadable:,} records could not be read", "yellow"))
     return Group(*parts)
 
 
 def decided(
-    deeds: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False
+    entries: Sequence[ActionEntry], when: str, room: int, *, effects: bool = False
 ) -> list[RenderableType]:
     """Return decisions as rich prints them."""
     from rich.table import Table
     from rich.text import Text
 
-    if not deeds:
+    if not entries:
         return [Text(f"nothing was decided {when}", "green")]
     table = Table(box=None, pad_edge=False)
     columns = [
         ("at", "at (UTC)"),
         ("flow", "flow"),
-        ("what", "what"),
+        ("action", "action"),
         ("outcome", "outcome"),
         ("took", "took"),
     ]
     if effects:
         columns = [columns[0], *columns[2:], ("rate", "rate"), ("delay", "round trip")]
-    for _, title in (*columns, ("cause", "because")):
-        table.add_column(title, no_wrap=title != "because")
-    for deed in deeds[:room]:
-        row = action_entries.row(deed)
+    for _, title in (*columns, ("cause", "cause")):
+        table.add_column(title, no_wrap=title != "cause")
+    for entry in entries[:room]:
+        row = action_text.table_row(entry)
         cells = [Text(str(row[name])) for name, _ in columns]
-        cells[[name for name, _ in columns].index("outcome")].stylize(COLOURS[row["good"]])
-        more = "" if not deed.detail else f" ({deed.detail})"
+        cells[[name for name, _ in columns].index("outcome")].stylize(COLOURS[row["status"]])
+        more = "" if not entry.detail else f" ({entry.detail})"
         table.add_row(*cells, Text(row["cause"] + more))
-    counted = action_entries.counts_text(action_entries.counts(deeds))
+    counted = action_text.counts_text(action_entries.counts(entries))
     found: list[RenderableType] = [Text(f"{counted} {when}", "bold"), table]
-    if len(deeds) > room:
-        found.append(Text(f"and {len(deeds) - room:,} older", "dim"))
+    if len(entries) > room:
+        found.append(Text(f"and {len(entries) - room:,} older", "dim"))
     return found
 
 
 def held_back(
-    held: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
+    suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, room: int
 ) -> list[RenderableType]:
     """Return what is held back as rich prints it."""
     from rich.table import Table
     from rich.text import Text
 
-    if not held:
-        told = any(shard.held is not None for shard in state.shards.values())
+    if not suppressed:
+        told = any(shard.suppressed is not None for shard in state.shards.values())
         return [
             Text("nothing is held back", "green") if told
             else Text("policy has not told what it holds back", "yellow")
@@ -279,12 +280,12 @@ def held_back(
     table = Table(box=None, pad_edge=False)
     for title in ("flow", "would", "because", "held back"):
         table.add_column(title, no_wrap=title in ("flow", "would"))
-    for each in held[:room]:
+    for each in suppressed[:room]:
         table.add_row(
-            Text(action_entries.flow_text(each.flow_id)), Text(action_entries.what_text(each)),
-            Text(action_entries.reason_of_held(each)), Text(action_entries.held_text(each, now_ns)),
+            Text(action_text.flow_text(each.flow_id)), Text(action_text.action_text(each)),
+            Text(action_text.suppressed_cause(each)), Text(action_text.suppressed_text(each, now_ns)),
         )  # fmt: skip
-    found: list[RenderableType] = [Text(f"{len(held):,} held back", "bold"), table]
-    if len(held) > room:
-        found.append(Text(f"and {len(held) - room:,} more", "dim"))
+    found: list[RenderableType] = [Text(f"{len(suppressed):,} held back", "bold"), table]
+    if len(suppressed) > room:
+        found.append(Text(f"and {len(suppressed) - room:,} more", "dim"))
     return found

@@ -301,7 +301,8 @@ class Reader:
         self._decode_newest_first(messages)
 
     def _to_the_end(self) -> list[Message]:
-        """Connect and return the messages of `fabric.clock.offsets` up to its end; take the inventory at once."""
+        """Connect and return the messages of `fabric.clock.offsets` up to its end; take the inventory at
+        once."""
         self._reader.connect()
         found = []
         for message in self._reader.read_to_end():

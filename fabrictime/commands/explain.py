@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.commands.actions import decided, held_record
-from fabrictime.state import action_entries
+from fabrictime.commands.actions import decided, suppressed_record
+from fabrictime.state import action_entries, action_text
 from fabrictime.state.action_state import SuppressedAction
-from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, stands
+from fabrictime.state.fabric_state import RECORDS, STATES, FabricState, is_active
 from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, delay_text, percent_text, seconds_text
 from schemas import codec
-from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, reverse
 from schemas.topics import (
     ACTIONS,
     CONFIG,
@@ -97,7 +97,7 @@ def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> 
         if colon and port == str(flow["source_port"])
         and before in ("", flow["source_address"], name.partition("/")[0], flow["nic"])
     }  # fmt: skip
-    found = found or {name for name in (*flows, *others) if action_entries.names(text, name)}
+    found = found or {name for name in (*flows, *others) if action_text.matches(text, name)}
     if len(found) == 1:
         return found.pop()
     if not found:
@@ -111,13 +111,13 @@ def find(text: str, flows: Mapping[str, Record], others: Iterable[str] = ()) -> 
 
 def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
     """Return a flow's story as plain values; figures of links are None where nothing tells them."""
-    state, acts = seen.state, seen.state.acts
+    state, actions = seen.state, seen.state.actions
     flow = state.flows.flows().get(flow_id)
-    deeds = action_entries.deeds(acts, now_ns, flow_id)
-    deeds = action_entries.with_effects(deeds, acts, now_ns)
-    held = [each for each in acts.held() if each.flow_id == flow_id]
+    entries = action_entries.entries(actions, now_ns, flow_id)
+    entries = action_entries.with_effects(entries, actions, now_ns)
+    suppressed = [each for each in actions.suppressed() if each.flow_id == flow_id]
     host = flow_id.partition("/")[0]
-    limits = acts.limits(host)
+    limits = actions.limits(host)
     own = FlowRoute(())
     others: list[dict[str, Any]] = []
     if flow is not None:
@@ -125,7 +125,7 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
         own = ways.get(flow["source_port"], own)
         own = FlowRoute(tuple(flow["links"]) or own.links, own.reverse)
         others = _others(seen, flow, ways, own, now_ns)
-    mode = acts.mode(host)
+    mode = actions.mode(host)
     return {
         "flow_id": flow_id,
         "flow": None if flow is None else dict(flow),
@@ -133,16 +133,16 @@ def explain(seen: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
             "act": mode.act,
             "by": mode.by,
             "since_ns": mode.since_ns,
-            "text": action_entries.mode_text(acts),
+            "text": action_text.mode_text(actions),
         },
         "protected": bool(flow is not None and flow["job"] in limits.protected_jobs),
         "allowed": sorted(limits.allowed),
         "takes": [_link(state, link, now_ns) for link in own.links],
         "answers_take": [_link(state, link, now_ns) for link in own.reverse],
         "could_take": others,
-        "decisions": [action_entries.as_record(deed) for deed in deeds],
-        "held": [held_record(each) for each in held],
-        "policy_heard_ns": max((shard.at_ns for shard in acts.shards.values()), default=None),
+        "decisions": [action_text.as_record(entry) for entry in entries],
+        "suppressed": [suppressed_record(each) for each in suppressed],
+        "policy_heard_ns": max((shard.at_ns for shard in actions.shards.values()), default=None),
         "unreadable": seen.unreadable,
     }
 
@@ -153,7 +153,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
     queue = None if number is None else state.queues.newest(number)
     windows = [
         each for each in state.contention.values()
-        if stands(each, now_ns) and (each["link"] == link or link in each["candidates"])
+        if is_active(each, now_ns) and (each["link"] == link or link in each["candidates"])
     ]  # fmt: skip
     record = None if subject is None else subject.record
     return {
@@ -221,28 +221,28 @@ def main(
 def read(bootstrap: str, text: str, seen: Seen, since_s: float) -> str:
     """Read what the log says, and of the one flow that `text` names what its host reported; return its id.
     Raises ValueError as `main` does."""
-    recent = back(since_s)
+    recent = reverse(since_s)
     starts: dict[Topic, Start] = {
         **dict.fromkeys((CONFIG, INVENTORY, LINK_HEALTH, FLOW_ROUTES, FALLBACKS), BEGINNING),
-        QUEUES: back(FLOWS_BACK_S),
-        CONTENTION: back(max(since_s, 60.0)),
+        QUEUES: reverse(FLOWS_BACK_S),
+        CONTENTION: reverse(max(since_s, 60.0)),
         DECISIONS: recent,
         ACTIONS: recent,
-        POLICY_CYCLES: back(ROUNDS_BACK_S),
-        FLOWS: back(FLOWS_BACK_S),
+        POLICY_CYCLES: reverse(ROUNDS_BACK_S),
+        FLOWS: reverse(FLOWS_BACK_S),
     }
     with TopicReader.open(bootstrap, starts) as first:
         for message in first.read_to_end():
             seen.take(message.topic, message.key, message.value, message.append_ns)
-    flows, acts = seen.state.flows.flows(), seen.state.acts
-    told = [*(each["flow_id"] for each in acts.decisions.values()), *(each.flow_id for each in acts.held())]
+    flows, actions = seen.state.flows.flows(), seen.state.actions
+    told = [*(each["flow_id"] for each in actions.decisions.values()), *(each.flow_id for each in actions.suppressed())]
     flow_id = find(text, flows, told)
     host = flow_id.partition("/")[0]
-    with TopicReader.open(bootstrap, {FLOWS: back(since_s + SIDE_NS / S)}, key=host) as reader:
+    with TopicReader.open(bootstrap, {FLOWS: reverse(since_s + SIDE_NS / S)}, key=host) as reader:
         messages = [message for message in reader.read_to_end() if message.value is not None]
-    acts.trail.begin(host)
+    actions.flow_history.restart(host)
     for taken in messages:
-        acts.trail.take(host, taken.value or b"", taken.append_ns)
+        actions.flow_history.take(host, taken.value or b"", taken.append_ns)
     return flow_id
 
 
@@ -270,14 +270,14 @@ def draw(seen: Seen, story: Mapping[str, Any], now_ns: int, since_s: float) -> R
             parts.append(Text(f"and {len(story['could_take']) - SHOWN_WAYS} more ways", "dim"))
     elif flow is not None:
         parts.append(Text("\nno other way of it was traced", "yellow"))
-    deeds = action_entries.with_effects(
-        action_entries.deeds(seen.state.acts, now_ns, story["flow_id"]), seen.state.acts, now_ns
+    entries = action_entries.with_effects(
+        action_entries.entries(seen.state.actions, now_ns, story["flow_id"]), seen.state.actions, now_ns
     )
     parts.append(Text(""))
-    parts += decided(deeds, f"for it within {seconds_text(since_s)}", SHOWN, effects=True)
+    parts += decided(entries, f"for it within {seconds_text(since_s)}", SHOWN, effects=True)
     parts.append(Text(""))
-    held = [each for each in seen.state.acts.held() if each.flow_id == story["flow_id"]]
-    parts += _held_lines(held, story, now_ns)
+    suppressed = [each for each in seen.state.actions.suppressed() if each.flow_id == story["flow_id"]]
+    parts += _held_lines(suppressed, story, now_ns)
     if seen.unreadable:
         parts.append(Text(f"{seen.unreadable:,} records could not be read", "yellow"))
     return Group(*parts)
@@ -337,18 +337,18 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _held_lines(
-    held: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int
+    suppressed: Sequence[SuppressedAction], story: Mapping[str, Any], now_ns: int
 ) -> list[RenderableType]:
     from rich.text import Text
 
-    if held:
+    if suppressed:
         return [
             Text(
-                f"held back: {action_entries.what_text(each)}, since {action_entries.reason_of_held(each)}; "
-                f"{action_entries.held_text(each, now_ns)}",
+                f"held back: {action_text.action_text(each)}, since {action_text.suppressed_cause(each)}; "
+                f"{action_text.suppressed_text(each, now_ns)}",
                 "yellow",
             )
-            for each in held
+            for each in suppressed
         ]
     if story["policy_heard_ns"] is None:
         return [Text("policy has not told of a round: whether anything is held back is not known", "yellow")]

@@ -1,6 +1,7 @@
 """Links and alerts in the terminal: what is down, lossy or flapping, and what people should know.
 
-In: `fabric.link-health` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON, lines
+In: `fabric.link-health` and `fabric.alerts`, straight from the log. Out: tables with the worst first, JSON,
+lines
 as things happen, or a verdict for scripts. It needs neither history nor the page.
 """
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from schemas import codec
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, Message, TopicReader
-from schemas.limits import MOST_VERSION, Limits
+from schemas.limits import MAX_VERSION, Limits
 from schemas.topics import CONFIG
 from streams.runtime.live_config import EVERYONE
 from streams.runtime.thresholds import THRESHOLDS, Thresholds, check_value
@@ -315,7 +315,7 @@ def _next(record: Mapping[str, Any] | None, host: str) -> dict[str, Any]:
     old = record or {"version": 0}
     return {
         **copy.deepcopy({**PLAIN, **old}), "host": host,
-        "version": old["version"] + 1 if old["version"] < MOST_VERSION else 1, "at_ns": time.time_ns(),
+        "version": old["version"] + 1 if old["version"] < MAX_VERSION else 1, "at_ns": time.time_ns(),
         "by": f"{getpass.getuser()}@{socket.gethostname()}",
     }  # fmt: skip
 

@@ -21,7 +21,7 @@ from schemas import codec
 from schemas.kafka.reader import SILENT_S, LogUnavailable, Place, TopicReader, since
 from schemas.topics import ALERTS, CLOCK_OFFSETS, CONFIG, DELAYS, LINK_HEALTH, LINKS, TOPICS, Topic
 from schemas.topology import Topology
-from streams.alerts.ordered_inputs import AlertsFeed, Message, read_from
+from streams.alerts.ordered_inputs import AlertInputs, Message, read_from
 from streams.runtime.live_config import LiveConfig
 
 __all__ = [
@@ -226,20 +226,20 @@ def main(
     again: Alerts = {}
     alerts: list[Record] = []
     taken, looked_s = 0, 0.0
-    feed: AlertsFeed | None = None
+    feed: AlertInputs | None = None
     waiting: list[Message] = []
     log = LogReader(bootstrap)
 
-    def judge(feed: AlertsFeed, to_ns: int) -> None:
-        for _, record in feed.advance(to_ns) + feed.advance_delays(to_ns):
+    def judge(feed: AlertInputs, to_ns: int) -> None:
+        for _, record in feed.evaluate(to_ns) + feed.evaluate_delays(to_ns):
             again[record["alert_id"], record["update"]] = (record, to_ns)
             if to_ns > span.from_ns:
                 alerts.append(record)
 
-    def begin() -> AlertsFeed:
-        made = AlertsFeed(
+    def begin() -> AlertInputs:
+        made = AlertInputs(
             past.values(), default_shard=default_shard, topology=topology, registry=registry,
-            window_ns=window_ns, heard_from_ns=since[LINKS.name], promises_from_ns=since[DELAYS.name],
+            window_ns=window_ns, events_from_ns=since[LINKS.name], delays_from_ns=since[DELAYS.name],
             log_offset_ns=_log_offset_ns(waiting, registry),
         )  # fmt: skip
         last: dict[str, Message] = {}
@@ -247,9 +247,9 @@ def main(
             if message.topic == LINK_HEALTH.name and message.append_ns < since[LINK_HEALTH.name]:
                 last[message.key] = message
             else:
-                made.offer(message)
+                made.add(message)
         for message in last.values():
-            made.offer(message)
+            made.add(message)
         return made
 
     evaluated_ns = span.from_ns
@@ -263,7 +263,7 @@ def main(
                     judge(feed, evaluated_ns)
             else:
                 for message in messages:
-                    feed.offer(message)
+                    feed.add(message)
             while feed is not None and evaluated_ns + STEP_NS < mark_ns:
                 evaluated_ns += STEP_NS
                 judge(feed, evaluated_ns)

@@ -1,6 +1,7 @@
 """`fabrictime replay decisions`: the policy once more over what it had read, against what it decided then.
 
-In: `fabric.policy-cycles` of a time of the log, which say how far each input had been read when it was decided, and
+In: `fabric.policy-cycles` of a time of the log, which say how far each input had been read when it was
+decided, and
 those inputs; `fabric.decisions`. Out: a line for each decision, and for each difference. An epoch is decided
 again from its first round on. Nothing is published, nothing is acted on; the mode makes no difference.
 """

@@ -1,8 +1,4 @@
-"""Decisions as people read them: cause, what came of it, and how the flow fared before and after.
-
-In: an `ActionState` (its lock held), health, contention and alerts that decisions answer. Out: `ActionEntry`s, the
-newest first; words; what of the limits is used; the picture of one flow. Pure.
-"""
+"""Action entries: each joins a decision with its reports and with the flow's figures before and after it."""
 
 from __future__ import annotations
 
@@ -22,10 +18,10 @@ from schemas.reasons import NO_REASON, Reason
 
 S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * S
-"""After so long what came after an action is as it stays."""
+"""Time after which the outcome of an action no longer changes."""
 MINUTE_NS: Final = 60 * S
 RESERVED: Final = 0.5
-"""Share of the moves of a minute that policy keeps for flows whose paths die."""
+"""Share of a minute's moves that the policy reserves for flows whose paths fail."""
 ANSWER_NS: Final = 1 * S
 """How long after its expiry a decision may still be answered."""
 
@@ -87,7 +83,7 @@ ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ActionEntry:
-    """One decision and what came of it; or what an actuator did by itself."""
+    """One decision and its outcome, or a local repair."""
 
     decision_id: str
     at_ns: int
@@ -105,21 +101,21 @@ class ActionEntry:
     how: str
     took_ns: int | None
     done_ns: int | None
-    """When the actuator had done or refused; fabric time."""
+    """When the actuator carried the decision out or refused it, in fabric time."""
     detail: str
     expires_at_ns: int | None
     effect: Effect = NO_EFFECT
 
     @property
     def done(self) -> bool:
-        """Whether anything was done to the flow."""
+        """True if the flow was changed."""
         return self.outcome in DONE
 
 
-def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
-    """Return what was decided and done, of all flows or of one, the newest first."""
+def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
+    """Return the entries of all flows or of one flow, the newest first."""
     found = [
-        _deed(decision, state.reports.get(name, {}), now_ns)
+        _decided(decision, state.reports.get(name, {}), now_ns)
         for name, decision in state.decisions.items()
         if flow_id is None or decision["flow_id"] == flow_id
     ]
@@ -131,37 +127,45 @@ def deeds(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[A
     return found
 
 
-def with_effects(found: Iterable[ActionEntry], state: ActionState, now_ns: int, most: int = 1 << 30) -> list[ActionEntry]:
-    """Return the first `most` deeds, each with how its flow fared around it, up to the next that moved it."""
+def with_effects(
+    found: Iterable[ActionEntry], state: ActionState, now_ns: int, limit: int = 1 << 30
+) -> list[ActionEntry]:
+    """Return the first `limit` entries with their effects, each up to the flow's next executed action."""
     listed = list(found)
-    turns: dict[str, list[int]] = {}
-    for deed in listed:
-        if deed.done and deed.done_ns is not None:
-            turns.setdefault(deed.flow_id, []).append(deed.done_ns)
-    return [_with_effect(deed, state, turns.get(deed.flow_id, []), now_ns) for deed in listed[:most]]
+    done_times: dict[str, list[int]] = {}
+    for entry in listed:
+        if entry.done and entry.done_ns is not None:
+            done_times.setdefault(entry.flow_id, []).append(entry.done_ns)
+    return [_with_effect(entry, state, done_times.get(entry.flow_id, []), now_ns) for entry in listed[:limit]]
 
 
-def _with_effect(deed: ActionEntry, state: ActionState, turns: Sequence[int], now_ns: int) -> ActionEntry:
-    if not deed.done or deed.done_ns is None:
-        return deed
-    known = state.effects.get(deed.decision_id)
+def _with_effect(
+    entry: ActionEntry, state: ActionState, done_times: Sequence[int], now_ns: int
+) -> ActionEntry:
+    if not entry.done or entry.done_ns is None:
+        return entry
+    known = state.effects.get(entry.decision_id)
     if known is None:
-        samples = state.trail.of(deed.flow_id)
+        samples = state.flow_history.of(entry.flow_id)
         if not samples:
-            return deed
-        least = max((turn for turn in turns if turn < deed.done_ns), default=0)
-        next_ns = min((turn for turn in turns if turn > deed.done_ns), default=1 << 62)
-        known = effect(samples, deed.at_ns, deed.done_ns, least, next_ns)
-        if now_ns > deed.done_ns + SETTLED_NS:
-            state.keep_effect(deed.decision_id, known)
-    return replace(deed, effect=known)
+            return entry
+        previous_ns = max((each for each in done_times if each < entry.done_ns), default=0)
+        next_ns = min((each for each in done_times if each > entry.done_ns), default=FOREVER_NS)
+        known = effect(samples, entry.at_ns, entry.done_ns, previous_ns, next_ns)
+        if now_ns > entry.done_ns + SETTLED_NS:
+            state.keep_effect(entry.decision_id, known)
+    return replace(entry, effect=known)
 
 
 def _first(reports: Mapping[str, Record]) -> Record | None:
     return min(reports.values(), key=lambda each: RANK.get(each["outcome"], len(RANK)), default=None)
 
 
-def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
+def _ranked(reports: Mapping[str, Record]) -> tuple[str, ...]:
+    return tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK))))
+
+
+def _decided(decision: Record, reports: Mapping[str, Record], now_ns: int) -> ActionEntry:
     report = _first(reports)
     if report is not None:
         outcome = report["outcome"]
@@ -169,8 +173,8 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         outcome = "WAITING"
     else:
         outcome = "UNANSWERED"
-    # a lease that ended or an action that was undone was done once: how and how quickly says that report
-    done = reports.get("APPLIED", report)
+    # An expired lease or a reverted action was applied first. That report has the method and the duration.
+    applied = reports.get("APPLIED", report)
     return ActionEntry(
         decision["decision_id"],
         decision["at_ns"],
@@ -184,17 +188,17 @@ def _deed(decision: Record, reports: Mapping[str, Record], now_ns: int) -> Actio
         Reason.from_record(decision["reason"]),
         decision["text"],
         outcome,
-        tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
-        "" if done is None else done["how"],
-        None if done is None else done["took_ns"],
-        None if done is None else done["at_ns"],
+        _ranked(reports),
+        "" if applied is None else applied["how"],
+        None if applied is None else applied["took_ns"],
+        None if applied is None else applied["at_ns"],
         "" if report is None else report["detail"],
         decision["expires_at_ns"],
     )
 
 
 def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> ActionEntry:
-    """A report on a decision that is not known here: taken by the host itself, or decided long ago."""
+    """Return the entry of a local repair, or of a report whose decision is too old to be known."""
     return ActionEntry(
         name,
         report["at_ns"] - report["took_ns"],
@@ -208,7 +212,7 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
         NO_REASON,
         report["detail"],
         report["outcome"],
-        tuple(sorted(reports, key=lambda name: RANK.get(name, len(RANK)))),
+        _ranked(reports),
         report["how"],
         report["took_ns"],
         report["at_ns"],
@@ -221,13 +225,13 @@ def _undecided(name: str, report: Record, reports: Mapping[str, Record]) -> Acti
 
 
 def flow_text(flow_id: str) -> str:
-    """Return a flow as people read it: its host and what carries it, without the boot."""
+    """Return a readable name of a flow: its host and its socket or queue pair, without the boot id."""
     host, _, rest = flow_id.partition("/")
     return f"{host} {rest.partition('/')[2] or rest}"
 
 
 def cause_text(kind: str, reason: Reason) -> str:
-    """Return what a decision answers, in words."""
+    """Return the cause of a decision in words."""
     words = CAUSES.get(kind, kind)
     if kind in ("DOWN", "GREY", "HEALED"):
         return f"{arrow(reason.subject)} {words}" if reason.subject else f"its path {words}"
@@ -237,7 +241,7 @@ def cause_text(kind: str, reason: Reason) -> str:
 
 
 def what_text(deed: ActionEntry | SuppressedAction) -> str:
-    """Return what is to be done, in words."""
+    """Return the action of a decision in words."""
     words = ACTIONS.get(deed.action, deed.action)
     if isinstance(deed, SuppressedAction):
         return words
@@ -282,7 +286,7 @@ def actions_address(**choice: Any) -> str:
 
 
 def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[str, str]]:
-    """Return (label, address) of where the page shows what a decision answers."""
+    """Return (label, address) of the page that shows the cause of a decision."""
     ways: list[tuple[str, str]] = []
     subject = ""
     if kind in ("DOWN", "GREY", "HEALED") and reason.subject:
@@ -308,7 +312,7 @@ def ways_on(kind: str, reason: Reason, alerts: Iterable[Record]) -> list[tuple[s
 
 
 def mode_text(state: ActionState) -> str:
-    """Return the mode in force, by whom and since when."""
+    """Return the mode in force, its author and its time."""
     mode = state.mode()
     words = "ACT: decisions are carried out" if mode.act else "OBSERVE: decisions are told, nothing is done"
     words += f"; set by {mode.by} at {time_text(mode.since_ns)}" if mode.by else "; nobody has set a mode"
@@ -341,8 +345,8 @@ class Used:
 
 
 def limits_used(state: ActionState, now_ns: int) -> list[Used]:
-    """Return what of the limits is used: each shard's, and the busiest host's; as policy counts, that is by
-    what was decided and by what hosts did themselves."""
+    """Return the use of limits: of each shard, and of the busiest host. Decisions and local repairs count, as
+    in the policy."""
     moved: dict[str, set[str]] = {}
     recent: dict[str, list[int]] = {}
     for record in (*state.decisions.values(), *_reflexes(state)):
@@ -386,7 +390,7 @@ def _densest(times: list[int]) -> int:
 
 
 def counts(found: Iterable[ActionEntry]) -> Counter[str]:
-    """Return how many decisions came to what."""
+    """Return the number of decisions per outcome."""
     return Counter(deed.outcome for deed in found)
 
 
@@ -523,7 +527,7 @@ def trail_frame(
 
 
 class Slice(NamedTuple):
-    """A tenant's promise and what its flows send."""
+    """A tenant's guarantee and the rate of its flows."""
 
     tenant: str
     guarantee_bps: int
@@ -542,7 +546,7 @@ class Paces:
 
 
 def paces(flows: Mapping[str, Record], configs: Mapping[str, Record]) -> Paces:
-    """Return current paces and slices, by what flows report and configs promise."""
+    """Return current paces and slices, from flow reports and configurations."""
     held = [
         (name, flow["rate_bps"], flow["rate_limit_bps"])
         for name, flow in flows.items()

@@ -1,7 +1,7 @@
-"""What is decided for flows, what came of it, what is held back, and the mode in force.
+"""Decisions, their outcomes, suppressed actions and the mode in force.
 
-In: decoded Decision, ActionReport, PolicyCycles and ActuatorConfig records, FlowReports messages as they
-came. Out: `ActionState`, read under the lock of who fills it. Bounded; pure: no Kafka, no clock.
+Decision, ActionReport, PolicyCycles and ActuatorConfig records arrive decoded, FlowReports as raw messages.
+The state is bounded and read under its owner's lock. Pure: no Kafka, no clock.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from schemas.limits import EVERYONE, Limits
 from schemas.reasons import Reason
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 
-__all__ = ["WATCHED_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
+__all__ = ["WATCH_NS", "ActionState", "Mode", "ShardPolicy", "SuppressedAction"]
 
 Record = Mapping[str, Any]
 
-KEPT: Final = 4_000
-"""Decisions, and reports on them, that are kept."""
-WATCHED_NS: Final = 12_000_000_000
-"""How long a host's flows are watched after one of them was acted on."""
-MOST_HELD: Final = 4_096
+MAX_DECISIONS: Final = 4_000
+"""Decisions that are kept, and as many with their reports and their effects."""
+WATCH_NS: Final = 12_000_000_000
+"""How long a host's flows are watched after an action on one of them."""
+MAX_SUPPRESSED: Final = 4_096
 MOVES: Final = frozenset({"REROUTE", "RESTORE"})
 
 
 class SuppressedAction(NamedTuple):
-    """An action that was wanted and not taken, and since when that is so, fabric time."""
+    """An action that the policy wanted and did not take, and since when, in fabric time."""
 
     flow_id: str
     action: str
@@ -39,7 +39,7 @@ class SuppressedAction(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Whether decisions are carried out, who said so and when; `by` empty: nobody, it is the default."""
+    """Whether decisions are carried out, the author of that setting and its time. Empty author: default."""
 
     act: bool
     by: str = ""
@@ -48,19 +48,19 @@ class Mode(NamedTuple):
 
 @dataclass(slots=True)
 class ShardPolicy:
-    """A shard's policy as of its newest round. `held` None: not told yet since we listen."""
+    """A shard's policy as of its newest cycle. `suppressed` is None until the first record that names it."""
 
     epoch: int = -1
-    next_round: int = 0
+    next_cycle: int = 0
     at_ns: int = 0
     flows: int = 0
     movable: int = 0
-    held: list[SuppressedAction] | None = None
+    suppressed: list[SuppressedAction] | None = None
 
 
 @dataclass(slots=True)
-class _Said:
-    """A key's config, and who last changed its mode."""
+class _KeyConfig:
+    """The config of a key, and the author and time of its last mode change."""
 
     record: Record
     mode_by: str = ""
@@ -68,41 +68,39 @@ class _Said:
 
 
 class ActionState:
-    """The newest of what is decided and done. Records come in each partition's order."""
+    """The newest decisions, reports, suppressed actions and configs. Records arrive in partition order."""
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
-        self.trail = FlowHistory(decode_flows, raw_ns)
+        self.flow_history = FlowHistory(decode_flows, raw_ns)
         self.decisions: dict[str, Record] = {}
         self.reports: dict[str, dict[str, Record]] = {}
-        """Decision to outcome to report."""
+        """Decision id to outcome to report."""
         self.shards: dict[str, ShardPolicy] = {}
         self.effects: dict[str, Effect] = {}
-        """How flows fared around decisions, once that changes no more."""
-        self._said: dict[str, _Said] = {}
-
-    # ------------------------------------------------------------------------------------------------ taking
+        """Final effects by decision id."""
+        self._configs: dict[str, _KeyConfig] = {}
 
     def take(self, topic: str, key: str, record: Record | None) -> None:
-        """Take one record; None: a tombstone of `key`."""
+        """Apply one record; None is the tombstone of `key`."""
         if topic == CONFIG.name:
             self._take_config(key, record)
         elif record is None:
             return
         elif topic == DECISIONS.name:
             self.decisions.setdefault(record["decision_id"], record)
-            while len(self.decisions) > KEPT:
+            while len(self.decisions) > MAX_DECISIONS:
                 del self.decisions[next(iter(self.decisions))]
-            self.trail.watch(record["host"], record["at_ns"] + WATCHED_NS)
+            self.flow_history.watch(record["host"], record["at_ns"] + WATCH_NS)
         elif topic == ACTIONS.name:
-            self.reports.setdefault(self._name(record), {}).setdefault(record["outcome"], record)
-            while len(self.reports) > KEPT:
+            self.reports.setdefault(self._report_key(record), {}).setdefault(record["outcome"], record)
+            while len(self.reports) > MAX_DECISIONS:
                 del self.reports[next(iter(self.reports))]
             self.trail.watch(record["host"], record["at_ns"] + WATCHED_NS)
         elif topic == POLICY_CYCLES.name:
             self._take_rounds(record)
 
-    def _name(self, report: Record) -> str:
-        """Under which name a report is kept: an actuator that began anew counts its reflexes anew."""
+    def _report_key(self, report: Record) -> str:
+        """Return the key of a report. A restarted actuator numbers its local repairs from the start again."""
         name = str(report["decision_id"])
         known = self.reports.get(name, {}).get("LOCAL_REPAIR")
         if report["outcome"] == "LOCAL_REPAIR" and known is not None and known["at_ns"] != report["at_ns"]:
@@ -110,15 +108,15 @@ class ActionState:
         return name
 
     def _take_config(self, key: str, record: Record | None) -> None:
-        before = self._said.pop(key, None)
+        before = self._configs.pop(key, None)
         if record is None:
             return
         if before is not None and before.record["mode"] == record["mode"]:
-            self._said[key] = _Said(record, before.mode_by, before.mode_ns)
+            self._configs[key] = _KeyConfig(record, before.mode_by, before.mode_ns)
         else:
-            self._said[key] = _Said(record, record["by"], record["at_ns"])
+            self._configs[key] = _KeyConfig(record, record["by"], record["at_ns"])
 
-    def _take_rounds(self, record: Record) -> None:
+    def _take_cycles(self, record: Record) -> None:
         shard = self.shards.setdefault(record["shard"], ShardPolicy())
         place = (record["epoch"], record["first_cycle"])
         if place < (shard.epoch, shard.next_round):
@@ -132,38 +130,36 @@ class ActionState:
                 shard.held = _held(each["suppressed"], shard.held or [], each["now_ns"])
 
     def keep_effect(self, decision_id: str, effect: Effect) -> None:
-        """Keep what a decision did to its flow: samples go, this stays."""
+        """Store a decision's final effect, which outlives the samples."""
         self.effects[decision_id] = effect
-        while len(self.effects) > KEPT:
+        while len(self.effects) > MAX_DECISIONS:
             del self.effects[next(iter(self.effects))]
-
-    # ----------------------------------------------------------------------------------------------- reading
 
     @property
     def configs(self) -> dict[str, Record]:
         """The records of `fabric.config` in force, by key."""
-        return {key: said.record for key, said in self._said.items()}
+        return {key: config.record for key, config in self._configs.items()}
 
     def limits(self, host: str) -> Limits:
         """Return the limits in force at a host."""
         return Limits.of(self.configs, host)
 
     def mode(self, host: str = EVERYONE) -> Mode:
-        """Return the mode in force at a host, by whom and since when."""
+        """Return the mode in force at a host."""
         mode = Mode(False)
         for key in dict.fromkeys((EVERYONE, host)):
-            said = self._said.get(key)
-            if said is not None and said.record["mode"] != "UNKNOWN":
-                mode = Mode(said.record["mode"] == "ACT", said.mode_by, said.mode_ns)
+            config = self._configs.get(key)
+            if config is not None and config.record["mode"] != "UNKNOWN":
+                mode = Mode(config.record["mode"] == "ACT", config.mode_by, config.mode_ns)
         return mode
 
-    def apart(self) -> list[str]:
-        """Return the hosts whose mode is not everyone's."""
+    def exceptions(self) -> list[str]:
+        """Return the hosts whose mode differs from the default one."""
         act = self.mode().act
-        return sorted(key for key in self._said if key != EVERYONE and self.mode(key).act != act)
+        return sorted(key for key in self._configs if key != EVERYONE and self.mode(key).act != act)
 
     def held(self) -> list[SuppressedAction]:
-        """Return what is held back now, of all shards, what is so for longest first."""
+        """Return the suppressed actions of all shards, the longest suppressed first."""
         found = [each for shard in self.shards.values() for each in shard.held or ()]
         return sorted(found, key=lambda each: (each.since_ns, *each[:4], str(each.reason)))
 

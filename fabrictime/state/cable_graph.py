@@ -1,7 +1,7 @@
-"""The fabric's cables as the records name them: nodes, tiers, and where each NIC hangs.
+"""Cables, nodes and tiers of the fabric, as the records name them.
 
-In: ids of directed links and the inventory's NICs. Out: numbers for links, and `Plan`, what is drawn.
-A node's tier is its distance from the nearest host: leaf 1, spine 2, core 3. Pure.
+Links get small numbers, so that other modules keep arrays per link. `CableGraph.plan` lays out the part that
+the web page draws. A node's tier is its distance from the nearest host: leaf 1, spine 2, core 3.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from schemas.ids import natural
 
-MOST_CABLES: Final = 131_072
-"""Cables that are known by number; further ones are counted, not shown."""
+MAX_CABLES: Final = 131_072
+"""Cables with a number. Further ones are counted, but not shown."""
 
 
 class End(NamedTuple):
@@ -25,7 +25,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A NIC of the inventory, as far as it is drawn."""
+    """The fields of a NIC that the page draws."""
 
     nic: str
     host: str
@@ -37,12 +37,11 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is drawn: nodes tier by tier, cables, NICs.
+    """The drawn topology: nodes tier by tier, cables and NICs.
 
-    `cables[k]` is (lower node, its port, upper node, its port), nodes by their place in `nodes`;
-    `links[2 * k]` is the number of its link upwards, `links[2 * k + 1]` of the one downwards. `nics[i]` is
-    (name, host's place, rack's place, rail or -1, cable or -1, the leaf's place or -1).
-    """
+    `cables[k]` is (lower node, its port, upper node, its port); nodes are indices into `nodes`. `links[2 *
+    k]` is the number of the uplink of cable k, `links[2 * k + 1]` that of its downlink. `nics[i]` is (name,
+    index of the host, index of the rack, rail or -1, cable or -1, index of the leaf or -1)."""
 
     nodes: list[tuple[str, int]]
     cables: list[tuple[int, str, int, str]]
@@ -53,7 +52,7 @@ class Plan:
 
 
 def ends_of(link: str) -> tuple[End, End] | None:
-    """Return both ends of a directed link's id (or a cable's), the sender first; None for no such id."""
+    """Return both ends of a link or cable, the sender first, or None if the id is malformed."""
     near, arrow, far = link.partition("<>" if "<>" in link else ">")
     if not arrow or ">" in far:
         return None
@@ -64,7 +63,7 @@ def ends_of(link: str) -> tuple[End, End] | None:
 
 
 class CableGraph:
-    """Cables by number: cable c carries link 2c from the end whose id sorts first, and link 2c + 1 back."""
+    """Numbers cables: cable c has link 2c from the end whose id sorts first, and link 2c + 1 in return."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -77,9 +76,9 @@ class CableGraph:
         return 2 * len(self._ends)
 
     def number(self, link: str) -> int | None:
-        """Return the number of a directed link, learned where it is new; None where it is no link's id.
+        """Return the number of a link, or None if the id is malformed or the table is full.
 
-        Of a cable's id (`a<>b`) it is the link that comes first.
+        Assign a number to a new link. A cable id (`a<>b`) stands for the cable's first link.
         """
         found = self._numbers.get(link)
         if found is not None:
@@ -92,7 +91,7 @@ class CableGraph:
         key = (far, near) if swapped else (near, far)
         cable = self._cables.get(key)
         if cable is None:
-            if len(self._ends) >= MOST_CABLES:
+            if len(self._ends) >= MAX_CABLES:
                 self.refused += 1
                 return None
             cable = self._cables[key] = len(self._ends)
@@ -103,7 +102,7 @@ class CableGraph:
         return number
 
     def known(self, link: str) -> int | None:
-        """Return the number of a link (or of a cable's first link) that was met before."""
+        """Return the number of a link (or of a cable's first link), or None if it has no number."""
         found = self._numbers.get(link)
         ends = ends_of(link) if found is None else None
         if ends is None:
@@ -115,8 +114,7 @@ class CableGraph:
 
     def name(self, number: int) -> str:
         """Return the id of a link."""
-        first, second = self._ends[number >> 1]
-        near, far = (second, first) if number & 1 else (first, second)
+        near, far = self.ends(number)
         return f"{near.node}:{near.port}>{far.node}:{far.port}"
 
     def cable(self, number: int) -> str:
@@ -125,32 +123,32 @@ class CableGraph:
         return f"{first.node}:{first.port}<>{second.node}:{second.port}"
 
     def ends(self, number: int) -> tuple[End, End]:
-        """Return where a link begins and ends."""
+        """Return the sending and the receiving port of a link."""
         first, second = self._ends[number >> 1]
         return (second, first) if number & 1 else (first, second)
 
-    def plan(self, nics: Iterable[Nic], drawn: Callable[[int], bool]) -> Plan:
-        """Return what is drawn: the cables for which `drawn(cable)` says so, and all NICs."""
+    def plan(self, nics: Iterable[Nic], is_drawn: Callable[[int], bool]) -> Plan:
+        """Lay out all NICs and the cables for which `is_drawn(cable)` is true."""
         listed = sorted(nics, key=lambda n: (natural(n.host), natural(n.device)))
-        cables = [cable for cable in range(len(self._ends)) if drawn(cable)]
+        cables = [cable for cable in range(len(self._ends)) if is_drawn(cable)]
         hosts = {nic.host for nic in listed}
         tier = _tiers(hosts, [(self._ends[c][0].node, self._ends[c][1].node) for c in cables])
         names = sorted(tier, key=lambda name: (tier[name], natural(name)))
-        place = {name: k for k, name in enumerate(names)}
-        wired: list[tuple[int, str, int, str, int]] = []
+        index = {name: k for k, name in enumerate(names)}
+        drawn: list[tuple[int, str, int, str, int]] = []
         for cable in cables:
             low, high = self._ends[cable]
-            up = 2 * cable
-            if (tier[low.node], place[low.node]) > (tier[high.node], place[high.node]):
-                low, high, up = high, low, up + 1
-            wired.append((place[low.node], low.port, place[high.node], high.port, up))
-        wired.sort(key=lambda w: (w[0], w[2], natural(w[1])))
-        at_host = {(low, port): k for k, (low, port, *_) in enumerate(wired) if tier[names[low]] == 0}
-        drawn_nics, racks = _racked(listed, place, at_host, [w[2] for w in wired], names)
+            uplink = 2 * cable
+            if (tier[low.node], index[low.node]) > (tier[high.node], index[high.node]):
+                low, high, uplink = high, low, uplink + 1
+            drawn.append((index[low.node], low.port, index[high.node], high.port, uplink))
+        drawn.sort(key=lambda each: (each[0], each[2], natural(each[1])))
+        at_host = {(low, port): k for k, (low, port, *_) in enumerate(drawn) if tier[names[low]] == 0}
+        drawn_nics, racks = _racked(listed, index, at_host, [each[2] for each in drawn], names)
         return Plan(
             [(name, tier[name]) for name in names],
-            [w[:4] for w in wired],
-            [number for w in wired for number in (w[4], w[4] ^ 1)],
+            [each[:4] for each in drawn],
+            [number for each in drawn for number in (each[4], each[4] ^ 1)],
             drawn_nics,
             racks,
             self.refused,
@@ -158,35 +156,35 @@ class CableGraph:
 
 
 def _tiers(hosts: Collection[str], cables: list[tuple[str, str]]) -> dict[str, int]:
-    """Distance of each node from the nearest host; what no host reaches stands above all others."""
-    beside: dict[str, list[str]] = {}
+    """Return each node's distance from the nearest host. Nodes that no host reaches form the top tier."""
+    neighbours: dict[str, list[str]] = {}
     for a, b in cables:
-        beside.setdefault(a, []).append(b)
-        beside.setdefault(b, []).append(a)
+        neighbours.setdefault(a, []).append(b)
+        neighbours.setdefault(b, []).append(a)
     tier = dict.fromkeys(hosts, 0)
     edge, depth = list(hosts), 0
     while edge:
         depth += 1
         further = []
         for node in edge:
-            for other in beside.get(node, ()):
+            for other in neighbours.get(node, ()):
                 if other not in tier:
                     tier[other] = depth
                     further.append(other)
         edge = further
     top = max(tier.values(), default=0) + 1
-    return {**{node: top for node in beside if node not in tier}, **tier}
+    return {**{node: top for node in neighbours if node not in tier}, **tier}
 
 
 def _racked(
     nics: list[Nic],
-    place: dict[str, int],
+    index: dict[str, int],
     at_host: dict[tuple[int, str], int],
     upper: list[int],
     names: list[str],
 ) -> tuple[list[tuple[str, int, int, int, int, int]], list[str]]:
-    """NICs with rack and leaf; a host without a rack stands with those on the same leaves."""
-    cable_of = {nic.nic: at_host.get((place[nic.host], nic.device), -1) for nic in nics}
+    """Return the NICs with rack and leaf. Hosts without a rack are grouped by their leaves."""
+    cable_of = {nic.nic: at_host.get((index[nic.host], nic.device), -1) for nic in nics}
     leaves: dict[str, set[int]] = {}
     for nic in nics:
         if cable_of[nic.nic] >= 0:
@@ -199,15 +197,11 @@ def _racked(
             under = sorted(leaves.get(nic.host, ()))
             rack_of[nic.host] = "under " + ", ".join(names[k] for k in under[:2]) if under else ""
     racks = sorted(set(rack_of.values()), key=natural)
-    where = {rack: k for k, rack in enumerate(racks)}
-    return [
-        (
-            nic.nic,
-            place[nic.host],
-            where[rack_of[nic.host]],
-            -1 if nic.rail is None else nic.rail,
-            cable_of[nic.nic],
-            upper[cable_of[nic.nic]] if cable_of[nic.nic] >= 0 else -1,
-        )
-        for nic in nics
-    ], racks
+    rack_index = {rack: k for k, rack in enumerate(racks)}
+    rows = []
+    for nic in nics:
+        cable = cable_of[nic.nic]
+        rail = -1 if nic.rail is None else nic.rail
+        leaf = upper[cable] if cable >= 0 else -1
+        rows.append((nic.nic, index[nic.host], rack_index[rack_of[nic.host]], rail, cable, leaf))
+    return rows, racks

@@ -1,9 +1,7 @@
-"""What the topics say of the fabric right now: cables and paths, health, queues, contention, flows, alerts,
-what is decided and done.
+"""The newest state of the fabric: cables, health, queues, contention, flows, alerts and actions.
 
-In: decoded records, in each partition's order. Out: `FabricState`, which frames and tabs read under its
-lock. Everything is bounded: old windows, cleared alerts and closed contention go first. Pure: no Kafka, no
-clock; times are fabric time, and the log's append time where a name says so.
+The command line and the web page fill it from the topics. All collections are bounded: old windows, cleared
+alerts and closed contention windows are removed first. Times are fabric time; `append_ns` is the log's time.
 """
 
 from __future__ import annotations
@@ -37,22 +35,24 @@ from schemas.topics import (
 )
 
 Record = Mapping[str, Any]
-Part = Literal["plan", "paths", "health", "queues", "contention", "flows", "alerts", "acts", "held"]
+Part = Literal["plan", "paths", "health", "queues", "contention", "flows", "alerts", "actions", "suppressed"]
 
 STATES: Final = ("UNKNOWN", "UP", "GREY", "FLAPPING", "DOWN")
-"""States of a link, the worse the later."""
+"""Link states by increasing severity."""
+UP: Final = STATES.index("UP")
 
 HOUR_NS: Final = 3_600_000_000_000
-TURNS_KEPT: Final = 512
-SUBJECTS: Final = 65_536
-CLOSED_KEPT: Final = 2_000
-OLD_AT_ONCE: Final = 2
-"""Contention windows looked at with each that comes, whether they are too old: more than come."""
-CLEARED_KEPT: Final = 500
-STANDING: Final = 5_000
-MOST_NICS: Final = 262_144
-UNTOLD_NS: Final = 30_000_000_000
-"""A contention window of which nothing was told for so long ended when its worker did, as far as is known."""
+MAX_CHANGES: Final = 512
+"""State changes kept per subject: more than an hour of flapping."""
+MAX_SUBJECTS: Final = 65_536
+MAX_CLOSED: Final = 2_000
+EXPIRY_CHECKS: Final = 2
+"""Contention windows checked for their age per new one, so that more can expire than arrive."""
+MAX_CLEARED: Final = 500
+MAX_ACTIVE: Final = 5_000
+MAX_NICS: Final = 262_144
+MAX_SILENCE_NS: Final = 30_000_000_000
+"""A contention window without an update for this long counts as over: its worker has stopped."""
 
 _PARTS: Final[dict[str, Part]] = {
     INVENTORY.name: "plan",
@@ -68,10 +68,10 @@ _PARTS: Final[dict[str, Part]] = {
     POLICY_CYCLES.name: "held",
 }
 RECORDS: Final = {name: TOPICS[name].record for name in _PARTS}
-"""Topic to the record that it carries, of all topics that the state takes."""
+"""Record name by topic, for all topics of the state."""
 
 
-class Turn(NamedTuple):
+class StateChange(NamedTuple):
     """A subject's change of state."""
 
     since_ns: int
@@ -80,25 +80,25 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class Subject:
-    """A cable, NIC or host as last judged, and its changes within the past hour as far as they were heard."""
+    """A cable, NIC or host: its newest LinkHealth record and its changes within the past hour."""
 
     record: Record
-    turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=TURNS_KEPT))
+    changes: deque[StateChange] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     numbers: tuple[int, ...] = ()
 
 
-def cleared(alert: Record) -> bool:
-    """Whether an alert stands no more."""
+def is_cleared(alert: Record) -> bool:
+    """Return whether an alert is cleared."""
     return bool(alert["state"] == "CLEARED")
 
 
-def stands(window: Record, now_ns: int) -> bool:
-    """Whether a contention window stands, as far as is known: told not to have closed, and not long ago."""
-    return bool(window["state"] != "CLOSED" and window["updated_ns"] > now_ns - UNTOLD_NS)
+def is_active(window: Record, now_ns: int) -> bool:
+    """Return whether a contention window is open and was updated recently."""
+    return bool(window["state"] != "CLOSED" and window["updated_ns"] > now_ns - MAX_SILENCE_NS)
 
 
 class FabricState:
-    """The newest of everything. One thread takes records, others read; both hold `lock`."""
+    """The newest record of every subject. One thread writes, others read; both hold `lock`."""
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.lock = threading.RLock()
@@ -106,7 +106,7 @@ class FabricState:
         self.link_index = LinkIndex(self.cable_graph)
         self.queues = QueueHistory(self.cable_graph)
         self.flows = FlowCache(decode_flows)
-        self.acts = ActionState(decode_flows, raw_ns)
+        self.actions = ActionState(decode_flows, raw_ns)
         self.nics: dict[str, Nic] = {}
         self.subjects: dict[str, Subject] = {}
         self.contention: dict[str, Record] = {}
@@ -116,16 +116,16 @@ class FabricState:
         self.versions: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
         self.append_ns: dict[str, int] = {}
         self._closed: dict[str, None] = {}
-        """Contention windows that closed, in that order."""
+        """Closed contention windows in the order of their closing."""
         self._contention_ns = 0
         self._plan: tuple[tuple[int, int, int, bool], Plan] | None = None
-        self._queues_pass_ns: int | None = None
-        """When queues alone no longer draw the first of the cables that they draw alone."""
+        self._queues_expire_ns: int | None = None
+        """When the first cable that is drawn for its queues alone leaves the plan."""
 
-    # ------------------------------------------------------------------------------------------------ taking
+    # ----------------------------------------------------------------------------------------------- writing
 
     def take(self, topic: str, key: str, record: Record | None, append_ns: int) -> Part:
-        """Take one record (None: a tombstone of `key`); return the part of the state that it changed."""
+        """Apply one record (None: the tombstone of `key`) and return the part that it changed."""
         part = _PARTS[topic]
         before = self.cable_graph.version
         if topic == INVENTORY.name:
@@ -138,8 +138,8 @@ class FabricState:
                 self.link_index.take(record)
         elif topic == LINK_HEALTH.name:
             self._take_health(key, record)
-        elif part in ("acts", "held"):
-            self.acts.take(topic, key, record)
+        elif part in ("actions", "suppressed"):
+            self.actions.take(topic, key, record)
         elif record is None:
             self._forget(topic, key)
         elif topic == QUEUES.name:
@@ -148,25 +148,25 @@ class FabricState:
             self._take_contention(record)
         elif topic == ALERTS.name:
             self._take_alert(record)
-        self._changed(part, topic, append_ns)
+        self._mark_changed(part, topic, append_ns)
         if self.cable_graph.version != before:
             self.versions["plan"] += 1
         return part
 
     def take_flows(self, host: str, value: bytes | None, append_ns: int) -> Part:
-        """Take one FlowReports message undecoded."""
+        """Add one undecoded FlowReports message."""
         if value is not None:
             self.flows.take(host, value, append_ns)
-            self.acts.trail.take(host, value, append_ns)
-        self._changed("flows", FLOWS.name, append_ns)
+            self.actions.flow_history.take(host, value, append_ns)
+        self._mark_changed("flows", FLOWS.name, append_ns)
         return "flows"
 
-    def _changed(self, part: Part, topic: str, append_ns: int) -> None:
+    def _mark_changed(self, part: Part, topic: str, append_ns: int) -> None:
         self.versions[part] += 1
         self.append_ns[topic] = max(self.append_ns.get(topic, 0), append_ns)
 
     def _take_nic(self, key: str, record: Record | None) -> bool:
-        """Whether anything changed: NICs are announced again and again."""
+        """Return whether the record changed anything: NICs are announced repeatedly."""
         if record is None:
             if self.nics.pop(key, None) is None:
                 return False
@@ -182,7 +182,7 @@ class FabricState:
             record["speed_bps"],
         )
         before = self.nics.get(nic.nic)
-        if before == nic or (before is None and len(self.nics) >= MOST_NICS):
+        if before == nic or (before is None and len(self.nics) >= MAX_NICS):
             return False
         self.nics[nic.nic] = nic
         return True
@@ -191,37 +191,41 @@ class FabricState:
         before = self.subjects.get(key if record is None else record["subject"])
         if record is None:
             if before is not None:
-                self._unmark(before)
+                self._clear_states(before)
                 del self.subjects[key]
                 self.versions["plan"] += 1
             return
         if before is not None and record["seq"] < before.record["seq"]:
-            return  # an older one, read again
-        state = STATES.index(record["state"])
+            return  # an older record, read a second time
         subject = before if before is not None else Subject(record)
         if before is not None:
-            self._unmark(before)
-        if not subject.turns or subject.turns[-1].state != state:
-            subject.turns.append(Turn(record["since_ns"], state))
+            self._clear_states(before)
+        state = STATES.index(record["state"])
+        if not subject.changes or subject.changes[-1].state != state:
+            subject.changes.append(StateChange(record["since_ns"], state))
         subject.record = record
-        if record["kind"] == "LINK":
-            named = [self.cable_graph.number(link) for link in (record["links"] or [record["subject"]])]
-            numbers = {number for number in named if number is not None}
-            if state == 1 or not record["links"]:
-                numbers |= {number ^ 1 for number in numbers}
-            if not all(self.link_index.crossed(number) for number in numbers):
-                self.versions["plan"] += 1  # drawn for its trouble alone
-            subject.numbers = tuple(numbers)
-            for number in numbers:
-                self.link_state[number] = state
-        else:
+        self._set_states(subject, state)
+        self.subjects[record["subject"]] = subject
+        while len(self.subjects) > MAX_SUBJECTS:
+            self._clear_states(self.subjects.pop(next(iter(self.subjects))))
+
+    def _set_states(self, subject: Subject, state: int) -> None:
+        record = subject.record
+        if record["kind"] != "LINK":
             for nic in self.nics_of(record):
                 self.nic_state[nic] = state
-        self.subjects[record["subject"]] = subject
-        while len(self.subjects) > SUBJECTS:
-            self._unmark(self.subjects.pop(next(iter(self.subjects))))
+            return
+        named = [self.cable_graph.number(link) for link in (record["links"] or [record["subject"]])]
+        numbers = {number for number in named if number is not None}
+        if state == UP or not record["links"]:
+            numbers |= {number ^ 1 for number in numbers}
+        if not all(self.link_index.pair_count(number) for number in numbers):
+            self.versions["plan"] += 1  # the cable is drawn for its state alone
+        subject.numbers = tuple(numbers)
+        for number in numbers:
+            self.link_state[number] = state
 
-    def _unmark(self, subject: Subject) -> None:
+    def _clear_states(self, subject: Subject) -> None:
         for number in subject.numbers:
             self.link_state.pop(number, None)
         if subject.record["kind"] != "LINK":
@@ -229,7 +233,7 @@ class FabricState:
                 self.nic_state.pop(nic, None)
 
     def nics_of(self, record: Record) -> list[str]:
-        """Return the NICs that a LinkHealth of a NIC or host is about."""
+        """Return the NICs of a LinkHealth record about a NIC or host."""
         if record["kind"] == "NIC":
             return [record["subject"]]
         return [nic.nic for nic in self.nics.values() if nic.host == record["subject"]]
@@ -238,14 +242,14 @@ class FabricState:
         key = record["window_id"]
         before = self.contention.pop(key, None)
         kept = record if before is None or record["update"] >= before["update"] else before
-        self.contention[key] = kept  # last: what was told of longest ago stands first
+        self.contention[key] = kept  # re-inserted, so that the dict is ordered by the last update
         if kept["state"] == "CLOSED":
             self._closed[key] = None
         self._contention_ns = max(self._contention_ns, record["updated_ns"])
-        for oldest in tuple(itertools.islice(self.contention, OLD_AT_ONCE)):
+        for oldest in tuple(itertools.islice(self.contention, EXPIRY_CHECKS)):
             if self.contention[oldest]["updated_ns"] < self._contention_ns - HOUR_NS:
                 self._drop_contention(oldest)
-        while len(self._closed) > CLOSED_KEPT:
+        while len(self._closed) > MAX_CLOSED:
             self._drop_contention(next(iter(self._closed)))
 
     def _drop_contention(self, key: str) -> None:
@@ -256,11 +260,11 @@ class FabricState:
         before = self.alerts.pop(record["alert_id"], None)
         newer = before is None or record["update"] >= before["update"]
         self.alerts[record["alert_id"]] = record if newer or before is None else before
-        done = [key for key, alert in self.alerts.items() if cleared(alert)]
-        for key in done[: max(0, len(done) - CLEARED_KEPT)]:
+        cleared = [key for key, alert in self.alerts.items() if is_cleared(alert)]
+        for key in cleared[: max(0, len(cleared) - MAX_CLEARED)]:
             del self.alerts[key]
-        if len(self.alerts) - len(done) > STANDING:
-            del self.alerts[next(key for key, alert in self.alerts.items() if not cleared(alert))]
+        if len(self.alerts) - len(cleared) > MAX_ACTIVE:
+            del self.alerts[next(key for key, alert in self.alerts.items() if not is_cleared(alert))]
 
     def _forget(self, topic: str, key: str) -> None:
         if topic == ALERTS.name:
@@ -270,57 +274,52 @@ class FabricState:
     # ----------------------------------------------------------------------------------------------- reading
 
     def plan(self) -> Plan:
-        """Return what is drawn now; the same object while nothing of it changed."""
-        found = self.plan_if_known()
+        """Return the drawn topology; the same object until it changes."""
+        found = self.current_plan()
         if found is None:
-            self._queues_pass_ns = None
-            found = self.cable_graph.plan(self.nics.values(), self._drawn)
+            self._queues_expire_ns = None
+            found = self.cable_graph.plan(self.nics.values(), self._is_drawn)
             self._plan = (self._plan_version(), found)
         return found
 
-    def plan_if_known(self) -> Plan | None:
-        """Return the plan where nothing of it changed since it was made, else None."""
+    def current_plan(self) -> Plan | None:
+        """Return the last plan if it is still current, else None."""
         return self._plan[1] if self._plan is not None and self._plan[0] == self._plan_version() else None
 
     def _plan_version(self) -> tuple[int, int, int, bool]:
-        passed = self._queues_pass_ns is not None and self.queues.newest_ns > self._queues_pass_ns
-        return self.cable_graph.version, self.link_index.shape, self.versions["plan"], passed
+        expired = self._queues_expire_ns is not None and self.queues.newest_ns > self._queues_expire_ns
+        return self.cable_graph.version, self.link_index.shape, self.versions["plan"], expired
 
-    def _drawn(self, cable: int) -> bool:
-        """A cable stands while a path crosses it, it is in trouble, or its queues are told."""
-        up, down = 2 * cable, 2 * cable + 1
-        if (
-            self.link_index.crossed(up)
-            or self.link_index.crossed(down)
-            or self.link_state.get(up, 0) > 1
-            or self.link_state.get(down, 0) > 1
-        ):
+    def _is_drawn(self, cable: int) -> bool:
+        """Return whether a path crosses a cable, its state is worse than UP, or it has inferred queues."""
+        both = (2 * cable, 2 * cable + 1)
+        if any(self.link_index.pair_count(link) or self.link_state.get(link, 0) > UP for link in both):
             return True
-        told = [depth.start_ns for link in (up, down) if (depth := self.queues.newest(link)) is not None]
-        if told:  # by windows alone that are not old yet: when they are, the plan is another
-            pass_ns = max(told) + FRESH_NS
-            self._queues_pass_ns = min(pass_ns, self._queues_pass_ns or pass_ns)
-        return bool(told)
+        starts_ns = [depth.start_ns for link in both if (depth := self.queues.newest(link)) is not None]
+        if starts_ns:  # drawn for fresh windows alone: once these are old, the plan changes
+            expire_ns = max(starts_ns) + FRESH_NS
+            self._queues_expire_ns = min(expire_ns, self._queues_expire_ns or expire_ns)
+        return bool(starts_ns)
 
     def state(self, number: int) -> int:
-        """Return a link's state: as judged; else UP where probes cross it in the newest windows."""
-        judged = self.link_state.get(number)
-        if judged is not None:
-            return judged
+        """Return a link's state from its health record, else UP if fresh windows have probes of it."""
+        known = self.link_state.get(number)
+        if known is not None:
+            return known
         queue = self.queues.newest(number)
-        return 1 if queue is not None and queue.samples > 0 else 0
+        return UP if queue is not None and queue.samples > 0 else 0
 
     def subject_of(self, number: int) -> Subject | None:
-        """Return what was judged of a link's cable."""
+        """Return the health of a link's cable."""
         return self.subjects.get(self.cable_graph.cable(number))
 
-    def standing(self) -> list[Record]:
-        """Return the alerts that stand, the newest first."""
-        found = [alert for alert in self.alerts.values() if not cleared(alert)]
+    def active_alerts(self) -> list[Record]:
+        """Return the alerts that are not cleared, the newest first."""
+        found = [alert for alert in self.alerts.values() if not is_cleared(alert)]
         return sorted(found, key=lambda alert: -int(alert["raised_ns"]))
 
-    def counts(self) -> dict[str, int]:
-        """Return how many drawn cables are in each state, by the worse direction."""
+    def cable_counts(self) -> dict[str, int]:
+        """Return the number of drawn cables by state. The worse direction counts."""
         links = self.plan().links
         found = dict.fromkeys(STATES, 0)
         for k in range(0, len(links), 2):
@@ -328,8 +327,8 @@ class FabricState:
         return found
 
     def open_contention(self, now_ns: int) -> Iterable[Record]:
-        """Return the contention windows that stand."""
-        return [each for each in self.contention.values() if stands(each, now_ns)]
+        """Return the active contention windows."""
+        return [each for each in self.contention.values() if is_active(each, now_ns)]
 
 
 def _pair(key: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""The newest flow reports of every host, decoded only when somebody asks.
+"""The newest flow reports of every host, decoded on demand.
 
-In: FlowReports messages as they came. Out: the open flows, and those that cross some links. A thousand NICs
-report tens of thousands of flows a second; nearly always nobody looks. Pure.
+A thousand NICs report tens of thousands of flows per second, but few readers need them. Messages therefore
+stay encoded until a caller reads the flows.
 """
 
 from __future__ import annotations
@@ -11,64 +11,65 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 KEPT_NS: Final = 5_000_000_000
-"""Everything is reported each second: older reports tell of flows that are gone."""
-MOST_BYTES: Final = 128 * 1024 * 1024
-MOST_HOSTS: Final = 65_536
+"""Hosts report everything each second, so older reports describe flows that are gone."""
+MAX_BYTES: Final = 128 * 1024 * 1024
+MAX_HOSTS: Final = 65_536
 
 Decode = Callable[[bytes], Mapping[str, Any]]
 Flow = Mapping[str, Any]
 
 
 class FlowCache:
-    """Messages by host; `decode` makes a FlowReports record of one, or raises ValueError."""
+    """FlowReports messages by host. `decode` returns a message's record or raises ValueError."""
 
     def __init__(self, decode: Decode) -> None:
         self.version = 0
         self.unreadable = 0
         self.newest_ns = 0
         self._decode = decode
-        self._shelf: dict[str, deque[tuple[int, bytes]]] = {}
+        self._messages: dict[str, deque[tuple[int, bytes]]] = {}
         self._bytes = 0
         self._flows: tuple[int, dict[str, Flow]] = (-1, {})
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
-        """Take one message of a host."""
-        shelf = self._shelf.pop(host, None) or deque()
-        self._shelf[host] = shelf  # last: the hosts that reported longest ago stand first
-        shelf.append((append_ns, value))
+        """Add one message of a host."""
+        messages = self._messages.pop(host, None) or deque()
+        self._messages[host] = messages  # re-inserted, so that the dict is ordered by the last report
+        messages.append((append_ns, value))
         self._bytes += len(value)
         self.newest_ns = max(self.newest_ns, append_ns)
-        while len(shelf) > 1 and shelf[0][0] < self.newest_ns - KEPT_NS:
-            self._bytes -= len(shelf.popleft()[1])
-        while len(self._shelf) > MOST_HOSTS or (self._bytes > MOST_BYTES and len(self._shelf) > 1):
-            self._drop(next(iter(self._shelf)))
+        while len(messages) > 1 and messages[0][0] < self.newest_ns - KEPT_NS:
+            self._bytes -= len(messages.popleft()[1])
+        while len(self._messages) > MAX_HOSTS or (self._bytes > MAX_BYTES and len(self._messages) > 1):
+            self._drop(next(iter(self._messages)))
         self.version += 1
 
     def flows(self) -> dict[str, Flow]:
-        """Return the open flows by id, each with the host that reports it as `host`."""
+        """Return the open flows by id, each with its reporting host as `host`."""
         if self._flows[0] != self.version:
             found: dict[str, Flow] = {}
-            for host in [h for h, s in self._shelf.items() if s[-1][0] < self.newest_ns - KEPT_NS]:
+            oldest_ns = self.newest_ns - KEPT_NS
+            for host in [host for host, messages in self._messages.items() if messages[-1][0] < oldest_ns]:
                 self._drop(host)
-            for host, shelf in self._shelf.items():
-                found.update(self._of(host, shelf))
+            for host, messages in self._messages.items():
+                found.update(self._flows_of(host, messages))
             self._flows = (self.version, found)
         return self._flows[1]
 
-    def _of(self, host: str, shelf: deque[tuple[int, bytes]]) -> dict[str, Flow]:
-        """The newest whole report and what changed after it."""
-        later: list[Mapping[str, Any]] = []
-        for _, value in reversed(shelf):
+    def _flows_of(self, host: str, messages: deque[tuple[int, bytes]]) -> dict[str, Flow]:
+        """Apply the changes since the newest whole report to it."""
+        reports: list[Mapping[str, Any]] = []
+        for _, value in reversed(messages):
             try:
                 report = self._decode(value)
             except ValueError:
                 self.unreadable += 1
                 continue
-            later.append(report)
+            reports.append(report)
             if report["whole"]:
                 break
         flows: dict[str, Flow] = {}
-        for report in reversed(later):
+        for report in reversed(reports):
             for flow in report["flows"]:
                 if flow["state"] == "CLOSED":
                     flows.pop(flow["flow_id"], None)
@@ -77,11 +78,11 @@ class FlowCache:
         return flows
 
     def _drop(self, host: str) -> None:
-        self._bytes -= sum(len(value) for _, value in self._shelf.pop(host))
+        self._bytes -= sum(len(value) for _, value in self._messages.pop(host))
 
 
-def crossing(flows: Mapping[str, Flow], links: Collection[str]) -> list[Flow]:
-    """Return the flows that cross one of the links, the heaviest first."""
+def flows_on(flows: Mapping[str, Flow], links: Collection[str]) -> list[Flow]:
+    """Return the flows that cross one of the links, by descending rate."""
     wanted = set(links)
     found = [flow for flow in flows.values() if not wanted.isdisjoint(flow["links"])]
     return sorted(found, key=lambda flow: -flow["rate_bps"])

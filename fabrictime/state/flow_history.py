@@ -1,9 +1,8 @@
-"""How flows fared lately: rate and round trip, report by report, of those hosts whose flows are acted on.
+"""Rate and round trip of flows over the last minutes, for hosts whose flows the policy acts on.
 
-In: FlowReports messages as they came, and hosts to watch. Out: `Sample`s of a flow. What came just before a
-host was watched is kept undecoded, so that there is a before: a thousand NICs report tens of thousands of
-flows a second, and nearly all of them are left alone. Pure; times are the log's append time.
-"""
+A thousand NICs report tens of thousands of flows per second, and most of those flows are never moved.
+Messages of other hosts stay encoded for some seconds, so that a newly watched host has a past. Times are log
+append times."""
 
 from __future__ import annotations
 
@@ -14,18 +13,19 @@ from typing import Any, Final, NamedTuple
 Decode = Callable[[bytes], Mapping[str, Any]]
 
 RAW_NS: Final = 12_000_000_000
-"""How long messages of hosts that nobody watches are kept."""
+"""How long messages of unwatched hosts are kept."""
 RAW_BYTES: Final = 128 * 1024 * 1024
 KEPT_NS: Final = 900_000_000_000
 """How long samples are kept."""
-MOST_SAMPLES: Final = 300_000
-MOST_WATCHED: Final = 1_024
+MAX_SAMPLES: Final = 300_000
+MAX_WATCHED: Final = 1_024
 SIDE_NS: Final = 5_000_000_000
-"""How much of a flow's time before and after an action is compared."""
+"""Length of the compared intervals before and after an action."""
+FOREVER_NS: Final = 1 << 62
 
 
 class Sample(NamedTuple):
-    """A flow within the interval of one report."""
+    """A flow in the interval of one report."""
 
     start_ns: int
     end_ns: int
@@ -33,26 +33,27 @@ class Sample(NamedTuple):
     rtt_ns: int | None
     path: int
     limit_bps: int | None
-    hops: tuple[str, ...]
+    links: tuple[str, ...]
 
 
 class Effect(NamedTuple):
-    """A flow before and after an action: mean rate, mean round trip; None where no report tells."""
+    """A flow's mean rate and round trip before and after an action. None: no report covers that side."""
 
     before_bps: float | None = None
     after_bps: float | None = None
     before_rtt_ns: float | None = None
     after_rtt_ns: float | None = None
     left: tuple[str, ...] = ()
-    """Links that it crossed before and not after."""
-    took: tuple[str, ...] = ()
+    """Links on the route before the action but not after it."""
+    taken: tuple[str, ...] = ()
+    """Links on the route after the action but not before it."""
 
 
 NO_EFFECT: Final = Effect()
 
 
 class FlowHistory:
-    """Samples of the flows of watched hosts; `decode` makes a FlowReports record, or raises ValueError."""
+    """Samples of the watched hosts' flows. `decode` returns a FlowReports record or raises ValueError."""
 
     def __init__(self, decode: Decode, raw_ns: int = RAW_NS) -> None:
         self._decode, self._raw_ns = decode, raw_ns
@@ -60,16 +61,16 @@ class FlowHistory:
         self._raw: dict[str, deque[tuple[int, bytes]]] = {}
         self._raw_bytes = 0
         self._watched: dict[str, int] = {}
-        """Host to when its watch ends."""
+        """Host to the end of its watch."""
         self._samples: dict[str, deque[Sample]] = {}
         self._count = 0
         self._newest_ns = 0
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
-        """Take one message of a host."""
+        """Add one message of a host."""
         self._newest_ns = max(self._newest_ns, append_ns)
         raw = self._raw.pop(host, None) or deque()
-        self._raw[host] = raw  # last: the hosts that reported longest ago stand first
+        self._raw[host] = raw  # re-inserted, so that the dict is ordered by the last report
         raw.append((append_ns, value))
         self._raw_bytes += len(value)
         while raw[0][0] < append_ns - self._raw_ns:
@@ -82,45 +83,44 @@ class FlowHistory:
         if append_ns > until_ns:
             del self._watched[host]
         else:
-            self._note(value, append_ns)
+            self._add_samples(value, append_ns)
 
     def watch(self, host: str, until_ns: int) -> None:
-        """Keep what a host's flows do until then, and what they did just before now."""
+        """Record a host's flows until `until_ns`, and sample its messages that are still kept."""
         known_ns = self._watched.get(host)
         if known_ns is None:
-            if until_ns < self._newest_ns or not self._room():
+            if until_ns < self._newest_ns or not self._has_capacity():
                 return
             for append_ns, value in self._raw.get(host, ()):
-                self._note(value, append_ns)
+                self._add_samples(value, append_ns)
         self._watched[host] = max(until_ns, known_ns or 0)
 
-    def begin(self, host: str) -> None:
-        """Watch a host for good and forget what was taken of it: its reports are taken again, from further
-        back."""
+    def restart(self, host: str) -> None:
+        """Drop a host's samples and watch it without end, before its older reports are read."""
         self._raw_bytes -= sum(len(each) for _, each in self._raw.pop(host, ()))
         for name in [name for name in self._samples if name.startswith(f"{host}/")]:
             self._count -= len(self._samples.pop(name))
-        self._watched[host] = 1 << 62
+        self._watched[host] = FOREVER_NS
 
-    def _room(self) -> bool:
-        """Whether one more host may be watched; hosts that report no more are forgotten."""
-        if len(self._watched) >= MOST_WATCHED:
+    def _has_capacity(self) -> bool:
+        """Return whether one more host can be watched, after removing hosts whose watch has ended."""
+        if len(self._watched) >= MAX_WATCHED:
             self._watched = {host: end for host, end in self._watched.items() if end >= self._newest_ns}
-        return len(self._watched) < MOST_WATCHED
+        return len(self._watched) < MAX_WATCHED
 
     def of(self, flow_id: str) -> list[Sample]:
         """Return a flow's samples, oldest first."""
         return list(self._samples.get(flow_id, ()))
 
     def flows(self) -> list[str]:
-        """Return the flows that there are samples of."""
+        """Return the ids of the flows with samples."""
         return list(self._samples)
 
-    def _note(self, value: bytes, append_ns: int) -> None:
+    def _add_samples(self, value: bytes, append_ns: int) -> None:
         try:
             record = self._decode(value)
         except ValueError:
-            return  # counted where all flows are read
+            return  # counted by the flow cache
         for flow in record["flows"]:
             name, length_ns = flow["flow_id"], flow["interval_ns"]
             kept = self._samples.pop(name, None) or deque()
@@ -141,20 +141,22 @@ class FlowHistory:
             while kept and kept[0].end_ns < append_ns - self._kept_ns:
                 kept.popleft()
                 self._count -= 1
-        while self._count > MOST_SAMPLES and len(self._samples) > 1:
+        while self._count > MAX_SAMPLES and len(self._samples) > 1:
             self._count -= len(self._samples.pop(next(iter(self._samples))))
 
 
 def effect(
-    samples: Sequence[Sample], at_ns: int, done_ns: int, least_ns: int = 0, most_ns: int = 1 << 62
+    samples: Sequence[Sample], at_ns: int, done_ns: int, min_ns: int = 0, max_ns: int = FOREVER_NS
 ) -> Effect:
-    """Return how a flow fared in the `SIDE_NS` before it was decided and after it was done, by the reports
-    that lie wholly on one side, none before `least_ns` or after `most_ns`."""
-    begin, end = max(at_ns - SIDE_NS, least_ns), min(done_ns + SIDE_NS, most_ns)
+    """Compare a flow in the `SIDE_NS` before a decision (`at_ns`) and after its execution (`done_ns`).
+
+    Only reports that lie wholly on one side and within `min_ns` to `max_ns` count.
+    """
+    begin, end = max(at_ns - SIDE_NS, min_ns), min(done_ns + SIDE_NS, max_ns)
     before = [each for each in samples if each.end_ns <= at_ns and each.end_ns > begin]
     after = [each for each in samples if each.start_ns >= done_ns and each.start_ns < end]
-    links_before = dict.fromkeys(before[-1].hops) if before else {}
-    links_after = dict.fromkeys(after[-1].hops) if after else {}
+    links_before = dict.fromkeys(before[-1].links) if before else {}
+    links_after = dict.fromkeys(after[-1].links) if after else {}
     known = bool(links_before and links_after)
     return Effect(
         _rate(before),
@@ -173,5 +175,5 @@ def _rate(samples: Sequence[Sample]) -> float | None:
 
 
 def _rtt(samples: Sequence[Sample]) -> float | None:
-    told = [each.rtt_ns for each in samples if each.rtt_ns is not None]
-    return sum(told) / len(told) if told else None
+    measured = [each.rtt_ns for each in samples if each.rtt_ns is not None]
+    return sum(measured) / len(measured) if measured else None

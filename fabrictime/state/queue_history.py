@@ -1,7 +1,6 @@
-"""The queues of the last minute, link by link.
+"""Inferred queues of the last minute, link by link, from LinkQueues records.
 
-In: LinkQueues records. Out: the newest figures of every link, and one link's series. Pure; times are fabric
-time. Depths of a link whose rate is not known are those that its delays would mean at 1 Gbit/s.
+Times are fabric time. For a link of unknown rate, depths are computed from delays at an assumed 1 Gbit/s.
 """
 
 from __future__ import annotations
@@ -17,23 +16,25 @@ from numpy.typing import NDArray
 from fabrictime.state.cable_graph import CableGraph
 
 KEPT_NS: Final = 65_000_000_000
-MOST_POINTS: Final = 2_500_000
-"""Figures of links and windows that are kept: some 50 MB."""
+"""One minute, and the windows that are still on their way."""
+MAX_POINTS: Final = 2_500_000
+"""Stored points, one per link and window: about 50 MB."""
 FRESH_NS: Final = 5_000_000_000
-"""A link that no window of this long named is not queueing as far as is known."""
-
+"""A link without a window of this age counts as not queueing."""
 UNKNOWN_RATE_BPS: Final = 1_000_000_000
+"""Rate assumed where none is known."""
 
 _Floats = NDArray[np.float32]
+_COLUMNS: Final = ("depth_mean_bytes", "depth_max_bytes", "bound_bytes", "utilisation", "utilisation_bound")
 
 
-class Depth(NamedTuple):
-    """A link in one window. Utilisation and its bound are None where nothing tells."""
+class QueueDepth(NamedTuple):
+    """A link's queue in one window. Utilisation and its bound are None if unknown."""
 
     start_ns: int
     length_ns: int
     mean_bytes: float
-    most_bytes: float
+    max_bytes: float
     bound_bytes: float
     utilisation: float | None
     utilisation_bound: float | None
@@ -49,12 +50,12 @@ class Depth(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """One link over the last minute, a point a window: its middle, depths in bytes and utilisation."""
+class QueueSeries:
+    """One link over the last minute, one point per window at its middle."""
 
     at_ns: list[int]
     mean_bytes: list[float]
-    most_bytes: list[float]
+    max_bytes: list[float]
     bound_bytes: list[float]
     utilisation: list[float | None]
 
@@ -64,34 +65,34 @@ class _Window:
     start_ns: int
     length_ns: int
     link: NDArray[np.int32]  # ascending
-    figures: _Floats  # [5, N]: mean, most, bound, utilisation, its bound
+    figures: _Floats  # [5, N], the rows of `_COLUMNS`
 
 
 class QueueHistory:
-    """All windows of the last minute, shard by shard."""
+    """The windows of the last minute of all shards."""
 
     def __init__(self, cable_graph: CableGraph) -> None:
         self.version = 0
         self.newest_ns = 0
-        self._wires = cable_graph
+        self._cable_graph = cable_graph
         self._windows: deque[_Window] = deque()
         self._points = 0
-        self._newest: dict[int, Depth] = {}
+        self._newest: dict[int, QueueDepth] = {}
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Take one LinkQueues record."""
+        """Add one LinkQueues record."""
         start_ns, length_ns = record["window_start_ns"], record["slot_ns"] * record["slots"]
         if self.newest_ns and start_ns < self.newest_ns - KEPT_NS:
             return
         named: dict[int, Mapping[str, Any]] = {}
         for each in record["links"]:
-            number = self._wires.number(each["link"])
+            number = self._cable_graph.number(each["link"])
             if number is None:
                 continue
             named[number] = each
             before = self._newest.get(number)
             if before is None or before.start_ns <= start_ns:
-                self._newest[number] = Depth(
+                self._newest[number] = QueueDepth(
                     start_ns,
                     length_ns,
                     each["depth_mean_bytes"],
@@ -110,34 +111,22 @@ class QueueHistory:
         if named:
             link = np.array(sorted(named), np.int32)
             rows = [named[number] for number in link.tolist()]
-            figures = np.array(
-                [
-                    [np.nan if row[name] is None else row[name] for row in rows]
-                    for name in (
-                        "depth_mean_bytes",
-                        "depth_max_bytes",
-                        "bound_bytes",
-                        "utilisation",
-                        "utilisation_bound",
-                    )
-                ],
-                np.float32,
-            )
-            self._windows.append(_Window(start_ns, length_ns, link, figures))
+            columns = [[np.nan if row[name] is None else row[name] for row in rows] for name in _COLUMNS]
+            self._windows.append(_Window(start_ns, length_ns, link, np.array(columns, np.float32)))
             self._points += len(link)
         self._prune()
 
-    def newest(self, number: int) -> Depth | None:
-        """Return a link's newest figures; None where no fresh window names it."""
+    def newest(self, number: int) -> QueueDepth | None:
+        """Return a link's newest queue, or None without a fresh window."""
         found = self._newest.get(number)
         return found if found is not None and found.start_ns >= self.newest_ns - FRESH_NS else None
 
-    def all_newest(self) -> dict[int, Depth]:
-        """Return every link's newest figures, of fresh windows alone."""
-        least = self.newest_ns - FRESH_NS
-        return {number: depth for number, depth in self._newest.items() if depth.start_ns >= least}
+    def all_newest(self) -> dict[int, QueueDepth]:
+        """Return the newest queue of every link with a fresh window."""
+        min_ns = self.newest_ns - FRESH_NS
+        return {number: depth for number, depth in self._newest.items() if depth.start_ns >= min_ns}
 
-    def series(self, number: int) -> Series:
+    def series(self, number: int) -> QueueSeries:
         """Return a link's last minute, oldest first."""
         found: dict[int, tuple[float, ...]] = {}
         for window in self._windows:
@@ -146,7 +135,7 @@ class QueueHistory:
                 found[window.start_ns + window.length_ns // 2] = tuple(window.figures[:, at].tolist())
         at_ns = sorted(found)
         rows = [found[each] for each in at_ns]
-        return Series(
+        return QueueSeries(
             at_ns,
             [row[0] for row in rows],
             [row[1] for row in rows],
@@ -155,8 +144,8 @@ class QueueHistory:
         )
 
     def _prune(self) -> None:
-        least = self.newest_ns - KEPT_NS
-        while self._windows and (self._windows[0].start_ns < least or self._points > MOST_POINTS):
+        min_ns = self.newest_ns - KEPT_NS
+        while self._windows and (self._windows[0].start_ns < min_ns or self._points > MAX_POINTS):
             self._points -= len(self._windows.popleft().link)
         if self.version % 64 == 0:
             self._newest = self.all_newest()

@@ -1,1 +1,1 @@
-"""The live page."""
+"""The live web page: an HTTP server, its tabs, and the state that they show."""

@@ -1,4 +1,4 @@
-"""Addresses of the page's own tabs."""
+"""Addresses of the page's tabs with a choice in their query."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from urllib.parse import urlencode
 
 
 def fabric_address(**choice: Any) -> str:
-    """Return the address of the tab Fabric with a choice."""
+    """Return the address of the Fabric tab with a choice."""
+    return _address("/fabric", choice)
+
+
+def contention_address(window: str) -> str:
+    """Return the address of the Contention tab with a window."""
+    return _address("/contention", {"window": window})
+
+
+def alert_address(alert_id: str) -> str:
+    """Return the address of the Alerts tab with an alert."""
+    return _address("/alerts", {"alert": alert_id})
+
+
+def _address(path: str, choice: dict[str, Any]) -> str:
     query = urlencode({key: value for key, value in choice.items() if value})
-    return f"/fabric?{query}" if query else "/fabric"
+    return f"{path}?{query}" if query else path

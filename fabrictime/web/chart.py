@@ -1,4 +1,4 @@
-"""The Python side of `chart.js` and `fabric.js`: sends a frame only when the browser has drawn the last."""
+"""Python side of `chart.js` and `fabric.js`: sends a frame once the browser has drawn the last one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ECHART = ui.echart  # its import registers the ECharts module that chart.js impo
 
 
 class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
-    """A chart of one kind, as chart.js lists them. A tab that draws slowly, or is hidden, skips frames."""
+    """A chart of one kind from chart.js. A slow or hidden browser tab skips frames."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
         super().__init__()
         self._props["kind"] = kind
         self._source: Callable[[bool], dict[str, Any] | None] | None = None
-        self._ready = self._waiting = self._dirty = self._anew = False
+        self._ready = self._waiting = self._dirty = self._whole = False
         self._seq = 0
         self.on("ready", self._on_ready)
         self.on("ack", self._on_ack)
@@ -39,34 +39,34 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
 
     @property
     def is_ignoring_events(self) -> bool:
-        """Never: a hidden chart must still say that it is ready or has drawn."""
+        """Return False: a hidden chart must still receive `ready` and `ack`."""
         return False
 
     def show(self, source: Callable[[bool], dict[str, Any] | None]) -> None:
-        """Draw what `source(whole)` returns, once the browser can take it."""
+        """Draw the frame of `source(whole)` once the browser is ready for it."""
         self._source = source
         self._dirty = True
         self._send()
 
     def resume(self) -> None:
-        """Send everything again: the browser was away, and what it last drew is not known."""
+        """Send a whole frame again, after the browser was disconnected."""
         if self._ready:
             self._on_ready()
 
     def _send(self) -> None:
         if not self._ready or self._waiting or not self._dirty or self._source is None:
             return
-        frame = self._source(self._anew)
+        frame = self._source(self._whole)
         self._dirty = False
         if frame is None:
             return
-        self._anew = False
+        self._whole = False
         self._seq += 1
         self._waiting = True
         self.run_method("frame", self._seq, frame)
 
     def _on_ready(self) -> None:
-        self._ready, self._waiting, self._anew = True, False, True
+        self._ready, self._waiting, self._whole = True, False, True
         self._dirty = self._source is not None
         self._send()
 
@@ -77,13 +77,13 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
 
 
 class FabricMap(LiveChart, component="fabric.js"):
-    """The drawn fabric: `on_hit(what, k, plan)` is told of a click on a cable, NIC or node, or on none."""
+    """The drawn fabric. A click calls `on_hit(kind, k, plan)` with a cable, NIC, node or `none`."""
 
     def __init__(self, label: str, on_hit: Callable[[str, int, int], None]) -> None:
         super().__init__("fabric")
         self._props["label"] = label
 
         def hit(event: GenericEventArguments) -> None:
-            on_hit(str(event.args["what"]), int(event.args["k"]), int(event.args["plan"]))
+            on_hit(str(event.args["kind"]), int(event.args["k"]), int(event.args["plan"]))
 
         self.on("pick", hit)

@@ -1,5 +1,5 @@
-// A row of chips, each a link or a button, that change by put() alone: the page around them is not rendered anew.
-// In: {chips}: each [key, text, address or ""]. Out: events `ready` and `pick` (a key).
+// A row of chips, each a link or a button, that changes through put() without a new rendering of the page.
+// put({chips}), each [key, text, address or ""]; emits `ready`, and `pick` with a key.
 export default {
   template: `<div class="ft-chips"></div>`,
   emits: ["ready", "pick"],

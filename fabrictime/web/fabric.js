@@ -1,8 +1,8 @@
 // The fabric drawn on canvas: hosts with their NICs by rack below, leaves, spines and cores above, cables between.
-// In: frames by frame(): `plan` (nodes, cables, NICs), `look` (states and queues of a plan's links), `choice`.
-// Out: events `ready`, `ack` (drawn: the server may send the next), `pick` ({what, k}) for a click.
-// Three layers: what seldom changes, what is told of links now, what the mouse is over. With many NICs the
-// cables of a rack to a leaf are one bundle, and a NIC is a cell; cables in trouble are always drawn singly.
+// frame() takes `plan` (nodes, cables, NICs), `links` (states and queues of a plan's links) and `choice`.
+// Emits `ready`, `ack` (drawn, the next frame may come), and `pick` ({kind, k, plan}) for a click.
+// Three layers: the topology, the present states and queues, and the element under the mouse. With many NICs the
+// cables from a rack to a leaf are one bundle and a NIC is a cell; cables that are not UP are always drawn singly.
 import { dark, ink, ramp, text, delay, percent, bytes, above, row, heading, stateInk, STATE_NAMES } from "fabrictime-draw";
 
 const SINGLE = 160;   // NICs up to here have a drawn cable each
@@ -22,12 +22,12 @@ class Fabric {
     [this.base, this.live, this.over] = this.layers.map((c) => c.getContext("2d"));
     this.tipBox = el.querySelector(".ft-map-tip");
     this.plan = null;
-    this.look = null;
+    this.links = null;
     this.choice = { cable: -1, node: null, lit: [] };
     this.metric = "state";
     this.view = { k: 1, x: 0, y: 0 };
     this.hovered = null;
-    this.most = 1e5;
+    this.maxDepth = 1e5;
     this.draws = [];
   }
 
@@ -36,7 +36,7 @@ class Fabric {
   frame(f) {
     if (f.metric && f.metric !== this.metric) { this.metric = f.metric; this.stale = true; }
     if (f.plan) this.setPlan(f.plan);
-    if (f.look && this.plan && f.look.of === this.plan.plan) this.setLook(f.look);
+    if (f.links && this.plan && f.links.of === this.plan.plan) this.setLinks(f.links);
     if (f.choice && this.plan && f.choice.of === this.plan.plan) this.choice = f.choice;
     this.paint();
     this.legend();
@@ -59,7 +59,7 @@ class Fabric {
 
   setPlan(plan) {
     this.plan = plan;
-    this.look = null;
+    this.links = null;
     this.choice = { cable: -1, node: null, lit: [] };
     this.hovered = null;
     this.nicOf = new Int32Array(plan.cables.length).fill(-1);
@@ -73,25 +73,25 @@ class Fabric {
     this.stale = true;
   }
 
-  setLook(look) {
-    this.look = look;
+  setLinks(links) {
+    this.links = links;
     let changed = false;
     for (let i = 0; i < this.states.length; i++) {
-      const state = look.states.charCodeAt(i) - 48;
+      const state = links.states.charCodeAt(i) - 48;
       if ((state === 0) !== (this.states[i] === 0)) changed = true;
       this.states[i] = state;
     }
-    for (let i = 0; i < this.nicStates.length; i++) this.nicStates[i] = look.nics.charCodeAt(i) - 48;
+    for (let i = 0; i < this.nicStates.length; i++) this.nicStates[i] = links.nics.charCodeAt(i) - 48;
     this.depth.fill(-1); this.wait.fill(-1); this.load.fill(-1);
-    const [at, depth, wait, load] = look.queues;
-    let most = 0;
+    const [at, depth, wait, load] = links.queues;
+    let max = 0;
     for (let i = 0; i < at.length; i++) {
       this.depth[at[i]] = depth[i];
       this.wait[at[i]] = wait[i];
       this.load[at[i]] = load[i] < 0 ? -1 : load[i] / 1000;
-      most = Math.max(most, depth[i]);
+      max = Math.max(max, depth[i]);
     }
-    this.most = Math.max(this.most * (this.most > 4 * most ? 0.98 : 1), most, 1e5); // grows at once, shrinks slowly
+    this.maxDepth = Math.max(this.maxDepth * (this.maxDepth > 4 * max ? 0.98 : 1), max, 1e5); // grows at once, shrinks slowly
     if (changed) this.stale = true;
   }
 
@@ -121,12 +121,12 @@ class Fabric {
     for (const [host, list] of perHost) inRack[nics[list[0]][2]].push(host);
     const k = Math.max(1, ...[...perHost.values()].map((l) => l.length));
     const gap = racks.length > 60 ? 3 : racks.length > 12 ? 8 : 16;
-    const room = (tiers > 0 ? 0.3 : 0.8) * tall - 30;
+    const space = (tiers > 0 ? 0.3 : 0.8) * tall - 30;
     let best = { s: 0, rows: 1 };
     for (let rows = 1; rows <= 24; rows++) {
       const columns = inRack.reduce((sum, hosts) => sum + Math.ceil(hosts.length / rows), 0);
-      const s = Math.min((inner - gap * racks.length) / Math.max(columns, 1) / 1.2, room / (rows * (k + 0.6)), 30);
-      if (s > best.s * 1.02 && best.s < 15) best = { s, rows }; // one row where its cells can be seen
+      const s = Math.min((inner - gap * racks.length) / Math.max(columns, 1) / 1.2, space / (rows * (k + 0.6)), 30);
+      if (s > best.s * 1.02 && best.s < 15) best = { s, rows }; // one row if its cells are visible
     }
     const s = best.s, pitch = s * 1.2;
     this.cell = s;
@@ -134,7 +134,7 @@ class Fabric {
     const bottom = this.height - PAD.bottom - (this.named(nics.length, s) ? 15 : 0) - 15;
     const top = bottom - blockTall;
     const wide = inRack.reduce((sum, hosts) => sum + Math.ceil(hosts.length / best.rows) * pitch, 0) + gap * (racks.length - 1);
-    const spread = Math.max(0, (inner - wide) / Math.max(racks.length, 1)); // each rack in the middle of its share
+    const spread = Math.max(0, (inner - wide) / Math.max(racks.length, 1)); // each rack is centred in its share
     let x = PAD.left + spread / 2;
     this.nicXY = new Float64Array(2 * nics.length);
     this.hosts = [];
@@ -204,14 +204,14 @@ class Fabric {
 
   // ------------------------------------------------------------------------------------------------ colour
 
-  level(i) { // 0 to 1 of a directed link by the metric; -1: not told
+  level(i) { // 0 to 1 of a directed link by the metric; -1: unknown
     if (this.metric === "load") return this.load[i];
     const depth = this.depth[i];
     if (depth < 0) return -1;
     return depth < LOW_BYTES ? 0 : Math.min(1, Math.log(depth / LOW_BYTES) / Math.log(this.range() / LOW_BYTES));
   }
 
-  range() { return above(this.most); }
+  range() { return above(this.maxDepth); }
 
   tone(level) {
     const colors = ramp();
@@ -304,19 +304,19 @@ class Fabric {
     }
     g.textAlign = "left";
     g.lineJoin = "round";
-    const said = (words, x, y) => { // over lines: with a rim of the background
-      g.strokeStyle = c.card; g.lineWidth = 4 / k; g.strokeText(words, x, y); g.fillText(words, x, y);
+    const label = (content, x, y) => { // with a rim of the background, as it covers lines
+      g.strokeStyle = c.card; g.lineWidth = 4 / k; g.strokeText(content, x, y); g.fillText(content, x, y);
     };
     this.tierY.forEach((tier, t) => {
       if (!tier) return;
-      const what = ["", "leaves", "spines", "cores"][t] ?? `tier ${t}`;
-      said(`${tier.count} ${tier.count === 1 ? what.replace("leaves", "leaf").replace(/s$/, "") : what}`, PAD.left, tier.y - 19 / k);
+      const name = ["", "leaves", "spines", "cores"][t] ?? `tier ${t}`;
+      label(`${tier.count} ${tier.count === 1 ? name.replace("leaves", "leaf").replace(/s$/, "") : name}`, PAD.left, tier.y - 19 / k);
     });
     const hosts = this.hosts.length;
-    if (hosts) said(`${hosts.toLocaleString("en")} hosts, ${nics.length.toLocaleString("en")} NICs`, PAD.left, this.blocks[0].y - 10 / k);
+    if (hosts) label(`${hosts.toLocaleString("en")} hosts, ${nics.length.toLocaleString("en")} NICs`, PAD.left, this.blocks[0].y - 10 / k);
   }
 
-  drawBands(g, c) { // too many cables to tell apart: the tiers between which they run
+  drawBands(g, c) { // too many cables to distinguish: an area between the tiers
     g.globalAlpha = 0.12;
     g.fillStyle = stateInk(UP);
     for (let t = 1; t + 1 < this.tierY.length; t++) {
@@ -382,7 +382,7 @@ class Fabric {
     return Math.max(this.nicStates[i] >= GREY ? this.nicStates[i] : 0, cable < 0 ? 0 : this.worst(cable));
   }
 
-  drawFolded(g) { // NICs too small to see: a rack's colour is its worst NIC's
+  drawFolded(g) { // NICs too small to see: a rack has the colour of its worst NIC
     const worst = new Uint8Array(this.blocks.length);
     this.plan.nics.forEach((n, i) => { worst[n[2]] = Math.max(worst[n[2]], this.nicState(i)); });
     this.blocks.forEach((b, r) => { g.fillStyle = stateInk(worst[r]); g.globalAlpha = worst[r] > UP ? 0.95 : 0.4; g.fillRect(b.x, b.y, b.w, b.h); });
@@ -399,7 +399,7 @@ class Fabric {
       if (!list.length) return;
       g.beginPath();
       for (const at of list) {
-        if (this.bundleOf[at >> 1] >= 0 && b < steps * 0.5) continue; // in its bundle, and as a cell
+        if (this.bundleOf[at >> 1] >= 0 && b < steps * 0.5) continue; // drawn as its bundle and as a cell
         half(g, this.lines, 4 * (at >> 1), at % 2 === 0);
       }
       g.strokeStyle = ramp()[b];
@@ -427,7 +427,7 @@ class Fabric {
     g.globalAlpha = alpha * 0.4; g.strokeStyle = c.lit; g.lineWidth = 9 / k;
     g.beginPath(); line(g, this.lines, 4 * i); g.stroke();
     g.globalAlpha = 1;
-    if (this.metric !== "state" || this.worst(i) >= GREY) return; // its own colours say more
+    if (this.metric !== "state" || this.worst(i) >= GREY) return; // its own colours show more
     g.globalAlpha = alpha; g.lineWidth = 2 / k; g.strokeStyle = c.text;
     g.beginPath(); line(g, this.lines, 4 * i); g.stroke();
     g.globalAlpha = 1;
@@ -442,10 +442,10 @@ class Fabric {
     const g = this.over, hit = this.hovered;
     this.begin(g);
     if (!hit) return;
-    if (hit.what === "cable") this.emphasise(g, hit.k, 0.8);
-    if (hit.what === "bundle") { g.strokeStyle = ink().lit; g.lineWidth = 5 / this.view.k; g.globalAlpha = 0.7; g.beginPath(); line(g, this.bundles[hit.k].line, 0); g.stroke(); g.globalAlpha = 1; }
-    if (hit.what === "node") this.ring(g, this.at[hit.k]);
-    if (hit.what === "nic") { const s = this.cell, x = this.nicXY[2 * hit.k], y = this.nicXY[2 * hit.k + 1]; this.ring(g, { x, y, w: s, h: s }); if (this.plan.nics[hit.k][4] >= 0) this.emphasise(g, this.plan.nics[hit.k][4], 0.8); }
+    if (hit.kind === "cable") this.emphasise(g, hit.k, 0.8);
+    if (hit.kind === "bundle") { g.strokeStyle = ink().lit; g.lineWidth = 5 / this.view.k; g.globalAlpha = 0.7; g.beginPath(); line(g, this.bundles[hit.k].line, 0); g.stroke(); g.globalAlpha = 1; }
+    if (hit.kind === "node") this.ring(g, this.at[hit.k]);
+    if (hit.kind === "nic") { const s = this.cell, x = this.nicXY[2 * hit.k], y = this.nicXY[2 * hit.k + 1]; this.ring(g, { x, y, w: s, h: s }); if (this.plan.nics[hit.k][4] >= 0) this.emphasise(g, this.plan.nics[hit.k][4], 0.8); }
   }
 
   // ------------------------------------------------------------------------------------------------- mouse
@@ -455,29 +455,29 @@ class Fabric {
     const { k, x, y } = this.view, mx = (px - x) / k, my = (py - y) / k, s = this.cell;
     for (let i = 0; i < this.plan.nodes.length; i++) {
       const p = this.at[i];
-      if (p && p.tier > 0 && Math.abs(mx - p.x) <= Math.max(p.w / 2, 4 / k) && Math.abs(my - p.y) <= p.h / 2 + 2 / k) return { what: "node", k: i };
+      if (p && p.tier > 0 && Math.abs(mx - p.x) <= Math.max(p.w / 2, 4 / k) && Math.abs(my - p.y) <= p.h / 2 + 2 / k) return { kind: "node", k: i };
     }
     if (s * k >= 3) for (let i = 0; i < this.plan.nics.length; i++)
-      if (Math.abs(mx - this.nicXY[2 * i]) <= s / 2 && Math.abs(my - this.nicXY[2 * i + 1]) <= s / 2) return { what: "nic", k: i };
-    let best = null, least = 7 / k;
+      if (Math.abs(mx - this.nicXY[2 * i]) <= s / 2 && Math.abs(my - this.nicXY[2 * i + 1]) <= s / 2) return { kind: "nic", k: i };
+    let best = null, nearest = 7 / k;
     for (let i = 0; i < this.plan.cables.length; i++) {
       const bad = this.worst(i) >= GREY || this.choice.cable === i;
       if (this.bundleOf[i] >= 0 && !bad) continue;
-      const d = distance(mx, my, this.lines, 4 * i) - (bad ? 3 / k : 0); // what is in trouble is easier to hit
-      if (d < least) { least = d; best = { what: "cable", k: i }; }
+      const d = distance(mx, my, this.lines, 4 * i) - (bad ? 3 / k : 0); // a cable that is not UP is easier to hit
+      if (d < nearest) { nearest = d; best = { kind: "cable", k: i }; }
     }
     for (let i = 0; i < this.bundles.length; i++) {
       const d = distance(mx, my, this.bundles[i].line, 0);
-      if (d < least) { least = d; best = { what: "bundle", k: i }; }
+      if (d < nearest) { nearest = d; best = { kind: "bundle", k: i }; }
     }
     return best;
   }
 
   hover(px, py) {
     const hit = px === null ? null : this.find(px, py);
-    const same = hit?.what === this.hovered?.what && hit?.k === this.hovered?.k;
+    const same = hit?.kind === this.hovered?.kind && hit?.k === this.hovered?.k;
     this.hovered = hit;
-    this.el.style.cursor = hit && hit.what !== "bundle" ? "pointer" : "grab";
+    this.el.style.cursor = hit && hit.kind !== "bundle" ? "pointer" : "grab";
     if (!same) this.paint();
     if (!hit) { this.tipBox.style.display = "none"; return; }
     this.tipBox.innerHTML = this.tip(hit);
@@ -494,32 +494,32 @@ class Fabric {
 
   tip(hit) {
     const { nodes, nics, racks } = this.plan;
-    if (hit.what === "cable") return heading(this.cableName(hit.k)) + this.ways(hit.k) + "</table>";
-    if (hit.what === "bundle") {
+    if (hit.kind === "cable") return heading(this.cableName(hit.k)) + this.directions(hit.k) + "</table>";
+    if (hit.kind === "bundle") {
       const b = this.bundles[hit.k];
-      return heading(`${text(racks[b.rack])} – ${text(nodes[b.leaf][0])}`) + row("cables", b.cables.length) + this.tally(b.cables) + "</table>";
+      return heading(`${text(racks[b.rack])} – ${text(nodes[b.leaf][0])}`) + row("cables", b.cables.length) + this.counts(b.cables) + "</table>";
     }
-    if (hit.what === "nic") {
+    if (hit.kind === "nic") {
       const [name, , rack, rail, cable] = nics[hit.k];
       return heading(text(name)) + row("rack", text(racks[rack] || "–")) + (rail < 0 ? "" : row("rail", rail)) +
-        (cable < 0 ? row("cable", "not traced yet") : row("cable", this.cableName(cable)) + this.ways(cable)) + "</table>";
+        (cable < 0 ? row("cable", "not traced yet") : row("cable", this.cableName(cable)) + this.directions(cable)) + "</table>";
     }
     const cables = this.plan.cables.flatMap((c, i) => (c[0] === hit.k || c[2] === hit.k ? [i] : []));
-    return heading(text(nodes[hit.k][0])) + row("cables", cables.length) + this.tally(cables) + "</table>";
+    return heading(text(nodes[hit.k][0])) + row("cables", cables.length) + this.counts(cables) + "</table>";
   }
 
-  tally(cables) {
+  counts(cables) {
     const count = new Array(5).fill(0);
-    let [most, which] = [0, -1];
+    let [max, at] = [0, -1];
     for (const i of cables) {
       count[this.worst(i)]++;
-      for (const at of [2 * i, 2 * i + 1]) if (this.depth[at] > most) [most, which] = [this.depth[at], at];
+      for (const each of [2 * i, 2 * i + 1]) if (this.depth[each] > max) [max, at] = [this.depth[each], each];
     }
     return count.map((n, s) => (n ? row(STATE_NAMES[s], n) : "")).reverse().join("") +
-      (which < 0 ? "" : row("deepest queue", `${bytes(most)}, ${delay(this.wait[which])}`));
+      (at < 0 ? "" : row("deepest queue", `${bytes(max)}, ${delay(this.wait[at])}`));
   }
 
-  ways(i) {
+  directions(i) {
     const [a, , b] = this.plan.cables[i], { nodes } = this.plan;
     return [[2 * i, a, b], [2 * i + 1, b, a]].map(([at, from, to]) =>
       row(`${text(nodes[from][0])} → ${text(nodes[to][0])}`, STATE_NAMES[this.states[at]] +
@@ -541,7 +541,7 @@ class Fabric {
     this.paint();
   }
 
-  spot(cable, share = 0.5) { // where a cable is on the screen: for tests and for those who point
+  spot(cable, share = 0.5) { // position of a cable on the screen, for tests
     const at = 4 * cable, { k, x, y } = this.view, l = this.lines;
     return [(l[at] + (l[at + 2] - l[at]) * share) * k + x, (l[at + 1] + (l[at + 3] - l[at + 1]) * share) * k + y];
   }
@@ -582,8 +582,8 @@ export default {
     el.addEventListener("pointerup", (e) => {
       if (drag && !drag.far) {
         const hit = drawer.find(...at(e));
-        if (hit?.what === "bundle") { const [x, y] = at(e); drawer.zoom(x, y, 2); }
-        else this.$emit("pick", hit === null ? { what: "none", k: -1, plan: drawer.plan?.plan ?? 0 } : { ...hit, plan: drawer.plan.plan });
+        if (hit?.kind === "bundle") { const [x, y] = at(e); drawer.zoom(x, y, 2); }
+        else this.$emit("pick", hit === null ? { kind: "none", k: -1, plan: drawer.plan?.plan ?? 0 } : { ...hit, plan: drawer.plan.plan });
       }
       drag = null;
     });

@@ -1,9 +1,7 @@
-"""The page's ear at the log: reads the fabric's topics into a `FabricState`, in a thread, without a group.
+"""Reads the fabric's topics into a `FabricState`, in a thread and without a consumer group.
 
-In: the log's address. Out: the state kept up to date, `changed` called after each batch, and `status`. What
-is compacted is read from its beginning; of the rest the last minutes. Independent of history: a fault is
-seen here while history starves.
-"""
+Compacted topics are read from their beginning, others from some minutes back. The consumer does not depend on
+the history, so the page shows a fault while the history is down."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from schemas.topics import (
 
 log = logging.getLogger(__name__)
 
-READS: Final = (
+TOPICS_READ: Final = (
     INVENTORY,
     PATHS,
     LINK_HEALTH,
@@ -45,7 +43,7 @@ READS: Final = (
     ACTIONS,
     POLICY_CYCLES,
 )
-BACK_S: Final = {
+REPLAY_S: Final = {
     QUEUES.name: 65,
     CONTENTION.name: 3600,
     FLOWS.name: 12,
@@ -53,21 +51,21 @@ BACK_S: Final = {
     ACTIONS.name: 3600,
     POLICY_CYCLES.name: 30,
 }
-"""How far back a topic is read at the start; the others from their beginning."""
+"""Seconds of a topic that are read at the start. Other topics are read from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
-"""Topics of which, within a batch, only a key's newest message is decoded."""
+"""Topics of which only a key's newest message in a batch is decoded."""
 
 BATCH: Final = 2_000
 WAIT_S: Final = 0.05
 LATEST: Final = -1
-"""In place of a time: the end of a partition (ListOffsets of the Kafka protocol)."""
-AGAIN_S: Final = 2.0
-"""s between two looks for topics that are not there yet."""
+"""Timestamp that stands for a partition's end in ListOffsets."""
+RETRY_S: Final = 2.0
+"""Interval between two checks for topics that do not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """How the feed is. `error` is a line for people, None while the log answers."""
+    """The consumer's status. `error` is a line for people, or None while the log answers."""
 
     error: str | None = None
     missing: tuple[str, ...] = ()
@@ -76,7 +74,7 @@ class ConsumerStatus:
 
 
 class FabricConsumer:
-    """Follows the topics until stopped. `changed(parts)` is called in the feed's thread, without the lock."""
+    """Consumes the topics until stopped. Calls `changed(parts)` in its thread, without the lock."""
 
     def __init__(
         self,
@@ -85,23 +83,23 @@ class FabricConsumer:
         changed: Callable[[frozenset[Part]], None],
         registry: codec.Registry | None = None,
     ) -> None:
-        self.status = ConsumerStatus(error=f"asking the log at {bootstrap}")
+        self.status = ConsumerStatus(error=f"connecting to the log at {bootstrap}")
         self._bootstrap = bootstrap
         self._state = state
         self._changed = changed
         self._registry = registry
-        self._ending = threading.Event()
+        self._stopping = threading.Event()
         self._assigned: set[str] = set()
         self._behind: set[tuple[str, int]] = set()
-        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="fabric consumer", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
-        self._ending.set()
+        """Stop the thread."""
+        self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
 
@@ -124,24 +122,26 @@ class FabricConsumer:
                 "error_cb": self._on_error,
             }
         )
-        look_s = 0.0
-        while not self._ending.is_set():
+        check_s = 0.0
+        while not self._stopping.is_set():
             now_s = time.monotonic()
-            if now_s >= look_s and (self.status.error is not None or len(self._assigned) < len(READS)):
+            if now_s >= check_s and (self.status.error is not None or len(self._assigned) < len(TOPICS_READ)):
                 try:
                     self._assign(consumer)
                 except KafkaException as error:
-                    self._say(error=f"the log at {self._bootstrap} does not answer: {error.args[0].str()}")
-                    self._ending.wait(0.2)
-                look_s = now_s + (AGAIN_S if self.status.error is None else 0.2)
+                    self._set_status(
+                        error=f"the log at {self._bootstrap} does not answer: {error.args[0].str()}"
+                    )
+                    self._stopping.wait(0.2)
+                check_s = now_s + (RETRY_S if self.status.error is None else 0.2)
             if not self._assigned:
-                self._ending.wait(0.1)
+                self._stopping.wait(0.1)
                 continue
             try:
                 messages = consumer.consume(BATCH, WAIT_S)
             except KafkaException as error:
-                self._say(error=f"the log at {self._bootstrap}: {error.args[0].str()}")
-                self._ending.wait(0.2)
+                self._set_status(error=f"the log at {self._bootstrap}: {error.args[0].str()}")
+                self._stopping.wait(0.2)
                 continue
             if messages:
                 self._take(messages)
@@ -150,19 +150,23 @@ class FabricConsumer:
     def _assign(self, consumer: Any) -> None:
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-        there = consumer.list_topics(timeout=2).topics
-        self._say(error=None, missing=tuple(t.name for t in READS if t.name not in there))
+        metadata = consumer.list_topics(timeout=2).topics
+        self._set_status(error=None, missing=tuple(t.name for t in TOPICS_READ if t.name not in metadata))
         wanted: list[Any] = []
         timed: list[Any] = []
-        for topic in READS:
-            if topic.name in self._assigned or topic.name not in there or there[topic.name].error is not None:
+        for topic in TOPICS_READ:
+            if (
+                topic.name in self._assigned
+                or topic.name not in metadata
+                or metadata[topic.name].error is not None
+            ):
                 continue
-            back_s = BACK_S.get(topic.name)
+            back_s = REPLAY_S.get(topic.name)
             at = OFFSET_BEGINNING if back_s is None else round((time.time() - back_s) * 1000)
-            for number in there[topic.name].partitions:
+            for number in metadata[topic.name].partitions:
                 (wanted if back_s is None else timed).append(TopicPartition(topic.name, number, at))
         if timed:
-            # ends first: what comes in between is read, not passed over as if it had been before the end
+            # The ends are read first, so that messages appat_end in between are consumed and not skipped.
             ends = consumer.offsets_for_times(
                 [TopicPartition(each.topic, each.partition, LATEST) for each in timed], timeout=2
             )
@@ -182,13 +186,13 @@ class FabricConsumer:
             if message.error() is None and message.topic() in NEWEST_ONLY:
                 newest[message.topic(), message.key()] = k
         parts: set[Part] = set()
-        ended: list[tuple[str, int]] = []
-        # The lock is held for a message at a time: a batch of thousands must not keep the tabs waiting.
+        at_end: list[tuple[str, int]] = []
+        # The lock is held for one message at a time: a batch of thousands must not block the tabs.
         for k, message in enumerate(messages):
             error = message.error()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
-                    ended.append((message.topic(), message.partition()))
+                    at_end.append((message.topic(), message.partition()))
                 continue
             topic, key = message.topic(), message.key()
             if topic in NEWEST_ONLY and newest[topic, key] != k:
@@ -196,11 +200,11 @@ class FabricConsumer:
             part = self._take_one(topic, key or b"", message.value(), message.timestamp()[1] * 1_000_000)
             if part is not None:
                 parts.add(part)
-        self._behind.difference_update(ended)
+        self._behind.difference_update(at_end)
         if not self._behind and not self.status.caught_up and not self.status.missing:
-            self._say(caught_up=True)
-        if self.status.error is not None and (parts or ended):
-            self._say(error=None)
+            self._set_status(caught_up=True)
+        if self.status.error is not None and (parts or at_end):
+            self._set_status(error=None)
         if parts:
             self._changed(frozenset(parts))
 
@@ -217,22 +221,22 @@ class FabricConsumer:
                 return self._state.take(topic, name, record, append_ns)
         except codec.BadRecord as error:
             log.warning("%s of %s: %s", topic, name, error)
-        except Exception:  # one odd record must not end the feed
+        except Exception:  # one bad record must not stop the consumer
             log.exception("%s of %s", topic, name)
         self.status = replace(self.status, unreadable=self.status.unreadable + 1)
         return None
 
     def _is_block(self, value: bytes) -> bool:
-        """Whether a LinkQueues is of short slots: many a second, of those that queue alone, not for eyes."""
+        """Return whether a LinkQueues record has short slots: too many per second to be shown."""
         return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
     def _on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._say(error=f"the log at {self._bootstrap} does not answer")
+            self._set_status(error=f"the log at {self._bootstrap} does not answer")
 
-    def _say(self, **changes: Any) -> None:
+    def _set_status(self, **changes: Any) -> None:
         before, self.status = self.status, replace(self.status, **changes)
         if self.status != before:
             self._changed(frozenset())

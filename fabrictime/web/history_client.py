@@ -1,7 +1,7 @@
-"""The page's thin edge to history: one thread-safe ClickHouse client, its failures sorted into four kinds.
+"""A thread-safe ClickHouse client that sorts failures into four kinds.
 
-In: SQL with `{name:Type}` parameters. Out: columns. Embedded history or ClickHouse alike.
-"""
+It works with the embedded history and with ClickHouse. SQL takes `{name:Type}` parameters; results are
+columns."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ Columns = Sequence[Sequence[Any]]
 
 
 class History(Protocol):
-    """What the query functions need of history."""
+    """A database that answers queries by columns."""
 
     database: str
 
     def columns(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Columns:
-        """Return the result of one query, column by column; raises HistoryError."""
+        """Return the result of one query by columns. Raises HistoryError."""
         ...
 
 
 class HistoryError(Exception):
-    """History gave no answer; the text is one line for people."""
+    """The history gave no answer. The text is one line for people."""
 
 
 class HistoryDown(HistoryError):
-    """Nothing answers at the URL, or not in time."""
+    """The URL does not answer, or not in time."""
 
 
 class HistoryRefused(HistoryError):
-    """Something answers but does not take the user or the token."""
+    """The history refuses the user or the token."""
 
 
 class HistoryEmpty(HistoryError):
-    """History answers but has no tables yet."""
+    """The history has no tables yet."""
 
 
 class QueryFailed(HistoryError):
-    """History could not run the query."""
+    """The history could not run the query."""
 
 
 _NO_TABLES = {60, 81}  # UNKNOWN_TABLE, UNKNOWN_DATABASE
@@ -48,7 +48,7 @@ _REFUSED = {192, 193, 194, 497, 516}  # unknown user, wrong or missing password,
 
 
 class ClickHouse:
-    """History behind clickhouse-connect: connects at the first query, and anew after a failure."""
+    """History through clickhouse-connect. It connects at the first query and reconnects after a failure."""
 
     def __init__(self, connect: Callable[[], Any], url: str, database: str) -> None:
         self.database = database
@@ -58,7 +58,7 @@ class ClickHouse:
         self._lock = threading.Lock()
 
     def columns(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Columns:
-        """Return the columns of one query's result. Raises HistoryError. Safe to call from many threads."""
+        """Return the result of one query by columns. Raises HistoryError. Thread-safe."""
         try:
             client = self._connected()
             result = client.query(sql, parameters=dict(parameters or {}), column_oriented=True)
@@ -68,7 +68,7 @@ class ClickHouse:
         return result.result_columns or [[] for _ in result.column_names]
 
     def close(self) -> None:
-        """Drop the connection; the next query makes a new one."""
+        """Close the connection. The next query opens a new one."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -84,7 +84,7 @@ class ClickHouse:
 def connect_http(
     url: str, user: str, token_file: Path | None, database: str, timeout_s: float, threads: int
 ) -> ClickHouse:
-    """Return history at a ClickHouse HTTP URL. Nothing is sent, no token read, before the first query."""
+    """Return the history at a ClickHouse HTTP URL. The first query connects and reads the token."""
 
     def connect() -> Any:
         import clickhouse_connect
@@ -114,7 +114,7 @@ def _token(path: Path | None) -> str:
 
 
 def sort_error(error: Exception, url: str) -> HistoryError:
-    """Return the kind of failure that a client's exception stands for, with one line that says it."""
+    """Return the HistoryError for a client's exception, with a one-line text."""
     if isinstance(error, HistoryError):
         return error
     text = " ".join(str(error).split())

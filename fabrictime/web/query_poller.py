@@ -1,10 +1,8 @@
-"""Polls history once per distinct view, however many tabs watch it.
+"""Polls the history once per distinct query, however many tabs watch it.
 
-In: views (a name, a function of history) that tabs subscribe to. Out: a Snapshot per view, pushed to its
-subscribers when it changes. A view's next poll starts only after its last one ended, and later when that
-one was slow, so slow queries neither pile up nor fill history's time. Runs in one event loop; the queries
-run in a small thread pool.
-"""
+Tabs subscribe to a query by a key and a function. The next poll of a query starts only after the last one
+ended, and later after a slow one, so that slow queries neither pile up nor occupy the history. The poller
+runs in one event loop; the queries run in a small thread pool."""
 
 from __future__ import annotations
 
@@ -25,17 +23,17 @@ log = logging.getLogger(__name__)
 
 THREADS = 4
 LINGER_S = 3.0
-"""A view without subscribers is kept this long: a reload finds its data at once."""
-
+"""How long a query without subscribers is kept, so that a reload finds its data at once."""
 BUSY_SHARE = 0.25
-"""A view queries history for at most this share of the time."""
+"""Largest share of the time in which one query runs."""
+MAX_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """What a view last saw. `value` is None before the first answer and outlives later failures.
+    """The last result of a query. `value` is None before the first answer and outlives later failures.
 
-    `version` counts answers; `answered_s` and `failing_s` are monotonic seconds, None: never, not failing.
+    `version` counts answers. `answered_s` and `failing_s` are monotonic seconds; None: never, not failing.
     """
 
     value: T | None = None
@@ -47,23 +45,23 @@ class Snapshot(Generic[T]):
 
 
 @dataclass(eq=False, slots=True)
-class View(Generic[T]):
-    """One question that is asked again and again while somebody watches."""
+class PolledQuery(Generic[T]):
+    """A query that runs repeatedly while it has subscribers."""
 
     fetch: Callable[[], T]
-    every_s: float
+    period_s: float
     snapshot: Snapshot[T] = field(default_factory=Snapshot)
     subscribers: list[Callable[[Snapshot[T]], None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
 
 class QueryPoller:
-    """The views of this process."""
+    """The polled queries of this process."""
 
     def __init__(self, refresh_s: float) -> None:
         self.polls = 0
         self._refresh_s = refresh_s
-        self._views: dict[Hashable, View[Any]] = {}
+        self._queries: dict[Hashable, PolledQuery[Any]] = {}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
         self._closed = False
 
@@ -72,89 +70,81 @@ class QueryPoller:
         key: Hashable,
         fetch: Callable[[], T],
         callback: Callable[[Snapshot[T]], None],
-        every_s: float = 0.0,
+        period_s: float = 0.0,
     ) -> Callable[[], None]:
-        """Call `callback` with the view's snapshot now and at each poll; return how to end it.
+        """Call `callback` with the query's snapshot now and after each poll. Return the unsubscribe function.
 
-        `fetch` asks history and may block. It and `every_s`, the least time from poll to poll where that is
-        above the hub's, are used where `key` has no view yet.
+        `fetch` may block. It and `period_s`, a poll period above the poller's, are used only for a new `key`.
         """
-        view = self._views.get(key)
-        if view is None:
-            view = self._views[key] = View(fetch, max(every_s, self._refresh_s))
-        view.subscribers.append(callback)
-        if view.task is None or view.task.done():
-            view.task = asyncio.get_running_loop().create_task(self._poll(key, view))
-        if view.snapshot.version or view.snapshot.error:
-            _tell(callback, view.snapshot)
+        query = self._queries.get(key)
+        if query is None:
+            query = self._queries[key] = PolledQuery(fetch, max(period_s, self._refresh_s))
+        query.subscribers.append(callback)
+        if query.task is None or query.task.done():
+            query.task = asyncio.get_running_loop().create_task(self._poll(key, query))
+        if query.snapshot.version or query.snapshot.error:
+            _notify(callback, query.snapshot)
 
-        def end() -> None:
+        def unsubscribe() -> None:
             with contextlib.suppress(ValueError):
-                view.subscribers.remove(callback)
+                query.subscribers.remove(callback)
 
-        return end
+        return unsubscribe
 
     @property
-    def views(self) -> int:
-        """Number of distinct views that are being polled."""
-        return len(self._views)
+    def queries(self) -> int:
+        """Number of distinct queries that are polled."""
+        return len(self._queries)
 
     async def close(self) -> None:
-        """End all polls; queries that run are left to their own time-out."""
+        """End all polls. Running queries end by their own time-out."""
         self._closed = True
-        tasks = [view.task for view in self._views.values() if view.task]
+        tasks = [query.task for query in self._queries.values() if query.task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _poll(self, key: Hashable, view: View[Any]) -> None:
+    async def _poll(self, key: Hashable, query: PolledQuery[Any]) -> None:
         loop = asyncio.get_running_loop()
         idle_since: float | None = None
         while not self._closed:
             now = time.monotonic()
-            if view.subscribers:
+            if query.subscribers:
                 idle_since = None
             elif idle_since is None:
                 idle_since = now
             elif now - idle_since > LINGER_S:
                 break
-            if view.subscribers:
+            if query.subscribers:
                 self.polls += 1
-                view.snapshot = await loop.run_in_executor(self._pool, _ask, view.fetch, view.snapshot)
-                for callback in tuple(view.subscribers):
-                    _tell(callback, view.snapshot)
+                query.snapshot = await loop.run_in_executor(self._pool, _run, query.fetch, query.snapshot)
+                for callback in tuple(query.subscribers):
+                    _notify(callback, query.snapshot)
             took_s = time.monotonic() - now
-            pause_s = max(view.every_s - took_s, view.snapshot.query_s * (1 / BUSY_SHARE - 1), 0.02)
-            await asyncio.sleep(min(pause_s, 60.0))
-        del self._views[key]
+            pause_s = max(query.period_s - took_s, query.snapshot.query_s * (1 / BUSY_SHARE - 1), 0.02)
+            await asyncio.sleep(min(pause_s, MAX_PAUSE_S))
+        del self._queries[key]
 
 
-def _tell(callback: Callable[[Snapshot[Any]], None], snapshot: Snapshot[Any]) -> None:
+def _notify(callback: Callable[[Snapshot[Any]], None], snapshot: Snapshot[Any]) -> None:
     try:
         callback(snapshot)
     except Exception:
-        log.exception("a tab could not take %s", type(snapshot.value).__name__)
+        log.exception("a tab failed to show %s", type(snapshot.value).__name__)
 
 
-def _ask(fetch: Callable[[], Any], before: Snapshot[Any]) -> Snapshot[Any]:
+def _run(fetch: Callable[[], Any], before: Snapshot[Any]) -> Snapshot[Any]:
     start = time.monotonic()
     try:
         value = fetch()
     except Exception as failure:
-        error = (
-            failure
-            if isinstance(failure, HistoryError)
-            else QueryFailed(f"{type(failure).__name__}: {failure}")
-        )
-        if error is not failure:
-            log.exception("a view failed")
-        return Snapshot(
-            before.value,
-            before.version,
-            error,
-            before.answered_s,
-            start if before.failing_s is None else before.failing_s,
-        )
+        if isinstance(failure, HistoryError):
+            error: HistoryError = failure
+        else:
+            error = QueryFailed(f"{type(failure).__name__}: {failure}")
+            log.exception("a query failed")
+        failing_s = start if before.failing_s is None else before.failing_s
+        return Snapshot(before.value, before.version, error, before.answered_s, failing_s)
     end = time.monotonic()
     return Snapshot(value, before.version + 1, None, end, None, end - start)

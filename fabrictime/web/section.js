@@ -1,5 +1,5 @@
-// A part of the page that comes and goes by put() alone: the page around it is not rendered anew.
-// In: {classes}. Out: event `ready`.
+// A part of the page that is shown and hidden through put() without a new rendering of the page.
+// put({classes}); emits `ready`.
 export default {
   template: `<div><slot></slot></div>`,
   emits: ["ready"],

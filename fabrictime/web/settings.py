@@ -1,7 +1,4 @@
-"""Settings of the live page.
-
-In: the `page` table of the one TOML file. Out: a checked, frozen model for `fabrictime.web.server.main`.
-"""
+"""Settings of the web page: the `page` table of the TOML file."""
 
 from __future__ import annotations
 
@@ -11,43 +8,41 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
 
 class WebSettings(BaseModel):
-    """Where the live page listens, which history it reads, and how often."""
+    """Address of the web page, history endpoint, log address, and polling."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; loopback by default")
     port: int = Field(8480, ge=0, le=65535, description="TCP port; 0: the system chooses one")
     history_url: HttpUrl = Field(
-        HttpUrl("http://127.0.0.1:18123"), description="the ClickHouse HTTP endpoint that holds history"
+        HttpUrl("http://127.0.0.1:18123"), description="ClickHouse HTTP endpoint of the history"
     )
     history_database: str = Field(
-        "fabrictime", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="its database"
+        "fabrictime", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="database of the history"
     )
     history_user: str = Field(
-        "reader", min_length=1, description="user name sent to history; reading is enough"
+        "reader", min_length=1, description="user name for the history; read access is enough"
     )
     history_token_file: Path | None = Field(
         None,
-        description="file with that user's token (its password), read at each connect; null: none is sent",
+        description="file with that user's token (its password), read at each connect; null: no token",
     )
     bootstrap: str | None = Field(
         None,
         pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$",
-        description="Kafka addresses, host:port, separated by commas, of the log from which the fabric's "
-        "state is read; null: no live tabs",
+        description="Kafka addresses, host:port, separated by commas, of the log with the fabric's state; "
+        "null: no live tabs",
     )
     schema_registry_url: str | None = Field(
-        None, pattern=r"^https?://\S+$", description="schema registry; none: single-object encoding"
+        None, pattern=r"^https?://\S+$", description="schema registry; null: single-object encoding"
     )
     refresh_ms: int = Field(
-        500, ge=100, le=10_000, description="ms between two polls of a view; a slow query stretches it"
+        500, ge=100, le=10_000, description="ms between two polls of a query; a slow query lengthens it"
     )
     query_timeout_s: float = Field(
-        10.0, gt=0, le=120, description="s after which a query to history counts as failed"
+        10.0, gt=0, le=120, description="s after which a history query counts as failed"
     )
-    stale_after_s: float = Field(
-        5.0, gt=0, le=3600, description="s; data older than this raises the page's banner"
-    )
+    stale_after_s: float = Field(5.0, gt=0, le=3600, description="s; older data raises the page's banner")
     port_file: Path | None = Field(
-        None, description="file that receives the port listened on, for a caller that chose port 0"
+        None, description="file that receives the port, for a caller that chose port 0"
     )

@@ -1,38 +1,38 @@
-"""Elements that change without the page being rendered anew: words, chips, and sections that come and go.
+"""Incremental widgets: elements that change in the browser without a new rendering of the page.
 
-NiceGUI renders a whole page for every text that changes on it, which takes a browser a tenth of a second on a
-busy machine, several times a second. What an element here shows reaches its component by a method instead,
-with all others that changed meanwhile in one message.
-
-In: as for elements of NiceGUI: `set_text`, `set_visibility`, `classes`. Out: messages to words.js, chips.js
-and section.js.
-"""
+NiceGUI renders the whole page after every change of a text, which takes a browser a tenth of a second on a
+busy machine. These elements instead call a method of their component, one message per client and loop
+iteration. They are used like NiceGUI's own: `set_text`, `set_visibility`, `classes`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from nicegui.client import Client
 from nicegui.element import Element
+from nicegui.events import GenericEventArguments
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Row: TypeAlias = dict[str, Any]
+Cell: TypeAlias = str | list[tuple[str, str, str]]
+"""A text, or parts one below the other, each (classes, text, title)."""
 
-_changed: Final[WeakKeyDictionary[Client, dict[int, IncrementalElement]]] = WeakKeyDictionary()
-"""What each client is to be told of when this turn of the loop ends, by element, in the order of change."""
+_pending: Final[WeakKeyDictionary[Client, dict[int, IncrementalElement]]] = WeakKeyDictionary()
+"""Changed elements by client and id, in the order of change, until the end of the loop iteration."""
 PUT: Final = (
     "for (const [id, state] of {}) try {{ runMethod(id, 'put', [state]) }} catch (e) {{ console.error(e) }}"
 )
 
 
 class IncrementalElement(Element):
-    """An element whose component has a method `put` for what it shows, and says `ready` once it stands."""
+    """An element whose component has a method `put` for its state and emits `ready` once it is mounted."""
 
     _ready = False
 
@@ -42,21 +42,21 @@ class IncrementalElement(Element):
 
     @property
     def is_ignoring_events(self) -> bool:
-        """Never: what is hidden must still say that it is ready."""
+        """Return False: a hidden element must still receive `ready`."""
         return False
 
     def update(self) -> None:
-        """Tell the browser what changed; as any other element does until this one stands there."""
+        """Send the state with the next message; before the component is mounted, update as NiceGUI does."""
         if not self._ready:
             super().update()
         elif not self.is_deleted:
-            changed = _changed.setdefault(self.client, {})
-            if not changed:
-                asyncio.get_running_loop().call_soon(_tell, self.client)
-            changed[self.id] = self
+            pending = _pending.setdefault(self.client, {})
+            if not pending:
+                asyncio.get_running_loop().call_soon(_send, self.client)
+            pending[self.id] = self
 
     def state(self) -> dict[str, Any]:
-        """Return what `put` takes."""
+        """Return the argument of the component's `put`."""
         return {"classes": " ".join(self._classes)}
 
     def _on_ready(self) -> None:
@@ -64,55 +64,71 @@ class IncrementalElement(Element):
         self.update()
 
 
-class LiveText(IncrementalElement, component="words.js"):
-    """A line of text, as `ui.label` is one."""
+def _send(client: Client) -> None:
+    states = []
+    for element in _pending.pop(client, {}).values():
+        if not element.is_deleted:
+            try:
+                states.append(json.dumps([element.id, element.state()]))
+            except Exception:  # an element with a broken state must not hold up the others
+                log.exception("cannot send the state of %s", element)
+    if states:
+        client.run_javascript(PUT.format(f"[{', '.join(states)}]"))
+
+
+class LiveText(IncrementalElement, component="live_text.js"):
+    """A line of text, the counterpart of `ui.label`."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__()
-        self._props["said"] = text
+        self._props["content"] = text
 
     @property
     def text(self) -> str:
-        """What it says."""
-        return str(self._props["said"])
+        """The current text."""
+        return str(self._props["content"])
 
     def set_text(self, text: str, title: str = "") -> None:
-        """Say this; `title` stands beside the pointer, for what may not fit."""
-        if (text, title) != (self._props["said"], self._props.get("title", "")):
+        """Set the text and the tooltip, for text that may not fit."""
+        if (text, title) != (self._props["content"], self._props.get("title", "")):
             with self._props.suspend_updates():
-                self._props.update(said=text, title=title)
+                self._props.update(content=text, title=title)
             self.update()
 
     def state(self) -> dict[str, Any]:
-        """Return what `put` takes."""
-        return {**super().state(), "said": self.text, "title": self._props.get("title", "")}
+        """Return the argument of the component's `put`."""
+        return {**super().state(), "content": self.text, "title": self._props.get("title", "")}
 
 
-class Markup(LiveText):
-    """HTML that changes; whoever writes it has escaped what came from elsewhere."""
+class LiveMarkup(LiveText):
+    """HTML that changes. The caller escapes foreign text."""
 
     def __init__(self) -> None:
         super().__init__()
         self._props["html"] = True
 
 
+class Section(IncrementalElement, component="section.js"):
+    """A part of the page that is shown and hidden with its content."""
+
+
 class LiveList(IncrementalElement, Generic[T]):
-    """One that shows a list, which its component alone is told of."""
+    """An element that shows a list. Only its component receives the items."""
 
     def __init__(self) -> None:
         super().__init__()
         self._shown: list[T] = []
 
     def put(self, shown: list[T]) -> None:
-        """Show these, in this order."""
+        """Show these items in this order."""
         if shown != self._shown:
             self._shown = shown
-            if self._ready:  # else all are told once it is
+            if self._ready:  # otherwise `_on_ready` sends the items
                 self.update()
 
 
 class Chips(LiveList[tuple[str, str, str]], component="chips.js"):
-    """A row of chips: (key, text, address); without an address it is a button, of which `on_pick` is told."""
+    """A row of chips (key, text, address). A chip without an address is a button that calls `on_pick`."""
 
     def __init__(self, on_pick: Callable[[str], None] | None = None) -> None:
         super().__init__()
@@ -120,21 +136,43 @@ class Chips(LiveList[tuple[str, str, str]], component="chips.js"):
             self.on("pick", lambda event: on_pick(str(event.args)))
 
     def state(self) -> dict[str, Any]:
-        """Return what `put` of the component takes."""
+        """Return the argument of the component's `put`."""
         return {"chips": self._shown}
 
 
-class Section(IncrementalElement, component="section.js"):
-    """A part of the page that comes and goes with what is in it."""
+class LiveTable(LiveList[Row], component="live_table.js"):
+    """A table with (name, label, alignment) columns, hidden while it is empty. Each row has a unique `id`.
 
+    `cells` formats the columns that are more than `row[name]`. `on_pick` receives a clicked row.
+    """
 
-def _tell(client: Client) -> None:
-    states = []
-    for element in _changed.pop(client, {}).values():
-        if not element.is_deleted:
-            try:
-                states.append(json.dumps([element.id, element.state()]))
-            except Exception:  # what one cannot say must not keep the others from it
-                log.exception("%s cannot be told what it shows", element)
-    if states:
-        client.run_javascript(PUT.format(f"[{', '.join(states)}]"))
+    def __init__(
+        self,
+        columns: Sequence[tuple[str, str, str]],
+        cells: Mapping[str, Callable[[Row], Cell]] | None = None,
+        on_pick: Callable[[Row], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._columns = [name for name, _, _ in columns]
+        self._cells = dict(cells or {})
+        self._props["columns"] = [(label, align) for _, label, align in columns]
+        self._props["head"] = any(label for _, label, _ in columns)
+        self._props["picks"] = on_pick is not None
+        if on_pick is not None:
+
+            def picked(event: GenericEventArguments) -> None:
+                row = next((row for row in self._shown if str(row["id"]) == event.args), None)
+                if row is not None:  # the row may have been removed while the click was under way
+                    on_pick(row)
+
+            self.on("pick", picked)
+
+    def state(self) -> dict[str, Any]:
+        """Return the argument of the component's `put`."""
+        rows = [[str(row["id"]), [self._cell(row, name) for name in self._columns]] for row in self._shown]
+        return {"rows": rows}
+
+    def _cell(self, row: Row, name: str) -> Cell:
+        if name in self._cells:
+            return self._cells[name](row)
+        return "" if row[name] is None else str(row[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from schemas.limits import Limits
+from schemas.reasons import Reason
 from schemas.records import Decision, FlowAction, ReasonKind
 from schemas.topics import DECISIONS
 from streams.policy.base import MoveProposal, Proposal, Proposals, RateProposal
@@ -120,7 +121,7 @@ class Admission:
         action: FlowAction,
         limits: Limits,
         kind: ReasonKind,
-        reason: str,
+        reason: Reason,
         expires_ns: int,
         text: str,
     ) -> Decision:
@@ -139,7 +140,7 @@ class Admission:
             "to_path": None,
             "rate_bps": None,
             "expires_at_ns": expires_ns,
-            "reason": {"kind": kind, "id": reason},
+            "reason": reason.record(kind),
             "config_version": limits.version,
             "signature": b"",
             "text": text[:MAX_TEXT],

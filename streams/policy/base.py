@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
+from schemas.reasons import Reason
 from schemas.records import FlowAction, ReasonKind
 from streams.policy.flow import Flow
 from streams.policy.rates import WantedRate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from schemas.reasons import Reason
 from schemas.records import ContentionKind, ContentionWindow, FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.demands import assume_full_demand
@@ -72,7 +73,7 @@ class CollisionRelief:
                 FlowAction.REROUTE,
                 path,
                 ReasonKind.COLLISION,
-                window_id,
+                Reason.of_window(window_id),
                 steering=True,
                 blocked_by=blocked_by,
             )

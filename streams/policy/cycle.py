@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from schemas import records
+from schemas.reasons import Reason
 from schemas.records import Decision, Fallbacks
 from schemas.topics import Topic
 
@@ -32,7 +33,7 @@ class SuppressedAction(NamedTuple):
     """Limits: PROTECTED, NOT_ALLOWED, ACTIONS_PER_S, MOVED_SHARE. No target: NO_LIVING_PATH, NO_BETTER_PATH.
     COOL_DOWN: steered recently. WAITING: an earlier decision failed, a retry follows. NOT_MOVABLE: the flow's
     endpoint does not support moves."""
-    kind: str
+    kind: records.ReasonKind
     """Kind of the reason, as in `Decision.reason`."""
     reason: Reason
 
@@ -42,7 +43,7 @@ class SuppressedAction(NamedTuple):
             "flow_id": self.flow_id,
             "action": self.action,
             "cause": self.cause,
-            "reason": self.reason,
+            "reason": self.reason.record(self.kind),
         }
 
 

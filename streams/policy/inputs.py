@@ -350,7 +350,7 @@ class PolicyInputs:
 
 def _update_suppressed(shard: _Shard, cycle: CycleResult, now_ns: int) -> list[SuppressedAction] | None:
     """Return the suppressed actions if they changed or are due again, else None."""
-    actions = sorted(cycle.suppressed)
+    actions = sorted(cycle.suppressed, key=lambda each: (*each[:3], str(each.reason)))
     is_same = actions == shard.suppressed and now_ns - shard.suppressed_ns < REPEAT_SUPPRESSED_NS
     shard.suppressed = actions
     if is_same:

@@ -43,9 +43,9 @@ class MoveTracker:
             if decision["shard"] != state.shard or decision["epoch"] >= state.epoch or path is None:
                 continue
             home, subject, steered = self._history.get(flow_id, History(None, "", ()))
-            kind, reason = decision["reason"]["kind"], decision["reason"]["id"]
+            kind, reason_subject = decision["reason"]["kind"], decision["reason"]["subject"]
             if kind in (ReasonKind.DOWN, ReasonKind.GREY):
-                home, subject = path if home is None else home, reason.rpartition("/")[0]
+                home, subject = path if home is None else home, reason_subject
             elif kind in (ReasonKind.COLLISION, ReasonKind.DELAY):
                 home, steered = None, (*steered, (at_ns, path))
             elif decision["action"] == FlowAction.RESTORE:

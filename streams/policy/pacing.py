@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
+from schemas.reasons import Reason
 from schemas.records import ContentionKind, ContentionState, ContentionWindow, FlowAction, LinkQueues
 from streams.policy.pacing_feedback import FeedbackTable, PacingFeedbackRules
 from streams.policy.pacing_receiver import PacingRules, Receiver, Sender, Senders

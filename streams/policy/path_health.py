@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from schemas.ids import cable_id
+from schemas.reasons import NO_REASON, Reason
 from schemas.records import HealthKind, LinkHealth, LinkState
 from streams.runtime.units import NS_PER_S
 

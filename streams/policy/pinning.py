@@ -9,6 +9,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from schemas.ids import window_id
+from schemas.reasons import Reason
 from schemas.records import ContentionKind, FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.flow import Choices, Ends, Flow

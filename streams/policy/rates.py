@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from schemas.reasons import Reason
 from schemas.records import (
     ActionOutcome,
     ActionReport,
@@ -64,7 +65,7 @@ class RateRules:
 class _Lease:
     rate_bps: int
     action: FlowAction
-    reason: str
+    reason: Reason
     published_ns: int
     in_force: bool = True
     """False if the last action report shows that the lease was not applied."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schemas.reasons import Reason
 from schemas.records import FlowAction, ReasonKind
 from streams.policy.base import MoveProposal, Proposals
 from streams.policy.state import PolicyState
@@ -21,7 +22,7 @@ class Repath:
                 continue
             path = state.random_path(flow)
             admitted = yield MoveProposal(
-                flow, FlowAction.REROUTE, path, ReasonKind.DELAY, flow_id, steering=True
+                flow, FlowAction.REROUTE, path, ReasonKind.DELAY, Reason(flow_id), steering=True
             )
             if admitted:
                 flow.slow_since_ns = None

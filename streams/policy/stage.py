@@ -17,8 +17,8 @@ from aiokafka.partitioner import murmur2
 
 from schemas import codec
 from schemas.records import Decision
-from schemas.sanity import EPOCH_AHEAD_MS
 from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
+from schemas.validation import EPOCH_AHEAD_MS
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from

@@ -13,6 +13,7 @@ from fabrictime.log.settings import LogSettings
 from fabrictime.runtime.supervisor import Child, Supervisor
 from tests.fabrictime.children import program
 from tests.fabrictime.fabric_records import FabricRecords
+from tests.fabrictime.fill import decode_flows
 
 
 @pytest.fixture(scope="session")

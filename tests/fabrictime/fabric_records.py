@@ -293,12 +293,12 @@ class FabricRecords:
         }
 
     def rounds(
-        self, first: int, held: list[tuple[str, str, str, str]] | None, **fields: Any
+        self, first: int, suppressed: list[tuple[str, str, str, str]] | None, **fields: Any
     ) -> dict[str, Any]:
-        """One round of the policy; `held`: (flow, action, why, reason), None: as before."""
+        """One round of the policy; `suppressed`: (flow, action, why, reason), None: as before."""
         names = ("flow_id", "action", "cause", "reason")
         told = (
-        None if held is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in held]
+        None if suppressed is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
     )
         at_ns = fields.get("at_ns", self.now_ns)
         return {

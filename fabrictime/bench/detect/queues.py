@@ -208,9 +208,9 @@ def _add_probes(fleet: Fleet, sim: PacketSim, book: RouteTable) -> None:
     turn_ns = round(1e9 / PROBES_PPS)
     plans = plan_shard(dict.fromkeys(fleet.nic_ids, (turn_ns, 1)), book)
     rows = [
-        (number[nic], number[peer], port, (plan.phase + turn) * turn_ns, 1e9 / (len(plan.ways) * turn_ns))
+        (number[nic], number[peer], port, (plan.phase + turn) * turn_ns, 1e9 / (len(plan.paths) * turn_ns))
         for nic, plan in plans.items()
-        for turn, (peer, port) in enumerate(plan.ways)
+        for turn, (peer, port) in enumerate(plan.paths)
     ]
     nic, peer, port, start_ns, rate_pps = (np.array(column) for column in zip(*rows, strict=True))
     there, back = fleet.round_trips(nic, peer, port)

@@ -1,9 +1,8 @@
-// One flow over time: its rate, the limit that it is held to, its round trip, and marks where it was acted on.
-// In: an ECharts instance and frames of act_frames.trail_frame. Out: a drawing; a click on a mark names its decision.
+// One flow over time: rate, limit, round trip, and a mark for each action. A click on a mark returns its decision.
 import { ink, color, text, delay, short, above, clockTime, three, tooltip, row, heading, timeAxis } from "./index.js";
 
-// Reasons have a colour and a shape each, so that either is enough.
-const REASONS = { DOWN: [5, "triangle"], GREY: [1, "triangle"], HEALED: [2, "circle"], COLLISION: [0, "diamond"], DELAY: [3, "rect"],
+// Each cause has its own colour and shape.
+const CAUSES = { DOWN: [5, "triangle"], GREY: [1, "triangle"], HEALED: [2, "circle"], COLLISION: [0, "diamond"], DELAY: [3, "rect"],
   INCAST: [7, "diamond"], DRAINED: [4, "circle"], SLICE: [6, "rect"] };
 const UNITS = [[1e12, "Tbit/s"], [1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
 
@@ -17,17 +16,17 @@ function shortRate(bps) {
   return `${bps}`;
 }
 
-export class Trail {
+export class FlowHistory {
   constructor(chart) { this.chart = chart; }
 
   frame(f) {
     this.last = f;
     const c = ink();
-    const most = above(Math.max(1000, ...f.rate, ...f.limit));
+    const max = above(Math.max(1000, ...f.rate, ...f.limit));
     const slowest = above(Math.max(1000, ...f.rtt));
     const pairs = (v) => f.t.map((t, i) => [t, v[i]]);
     const line = { type: "line", animation: false, connectNulls: false, showSymbol: f.t.length < 3, symbolSize: 4, emphasis: { disabled: true } };
-    const mark = (m) => ({ tone: color((REASONS[m[1]] ?? [6])[0]), shape: (REASONS[m[1]] ?? [6, "pin"])[1] });
+    const mark = (m) => ({ tone: color((CAUSES[m[1]] ?? [6])[0]), shape: (CAUSES[m[1]] ?? [6, "pin"])[1] });
     const name = { nameLocation: "end", nameGap: 9, nameTextStyle: { color: c.dim, fontSize: 11, align: "left", padding: [0, 0, 0, -58] } };
     const axis = { type: "value", min: 0, splitNumber: 3, splitLine: { lineStyle: { color: c.line } } };
     const lines = f.marks.map((m) => ({ xAxis: m[0], lineStyle: { color: mark(m).tone, width: m[5] ? 1.5 : 1, type: m[5] ? "solid" : [2, 4] } }));
@@ -39,7 +38,7 @@ export class Trail {
       axisPointer: { link: [{ xAxisIndex: "all" }] },
       xAxis: [timeAxis(c, 0, [f.from, f.to], false), timeAxis(c, 1, [f.from, f.to], true)],
       yAxis: [
-        { ...axis, gridIndex: 0, max: most, interval: most / 2, ...name, name: "rate; marks: acted on", axisLabel: { color: c.dim, fontSize: 11, formatter: shortRate } },
+        { ...axis, gridIndex: 0, max, interval: max / 2, ...name, name: "rate; marks: actions", axisLabel: { color: c.dim, fontSize: 11, formatter: shortRate } },
         { ...axis, gridIndex: 1, max: slowest, interval: slowest / 2, ...name, name: "round trip", axisLabel: { color: c.dim, fontSize: 11, formatter: short } },
       ],
       series: [
@@ -47,7 +46,7 @@ export class Trail {
         { ...line, id: "limit", data: pairs(f.limit), showSymbol: false, lineStyle: { color: c.dim, width: 1, type: [4, 3] } },
         { ...line, id: "rtt", data: pairs(f.rtt), xAxisIndex: 1, yAxisIndex: 1, lineStyle: { color: color(1), width: 1.6 }, itemStyle: { color: color(1) }, markLine: marked },
         { id: "marks", type: "scatter", animation: false, z: 8, cursor: "pointer", symbolSize: 12, clip: false,
-          data: f.marks.map((m) => ({ value: [m[0], most], symbol: mark(m).shape,
+          data: f.marks.map((m) => ({ value: [m[0], max], symbol: mark(m).shape,
             itemStyle: { color: m[5] ? mark(m).tone : c.card, borderColor: mark(m).tone, borderWidth: 2 } })) },
       ],
     });
@@ -61,7 +60,7 @@ export class Trail {
     const near = f.marks.filter((m) => Math.abs(m[0] - at) <= (f.to - f.from) / 60);
     let html = heading(`${clockTime(at)} UTC`);
     if (i >= 0)
-      html += row("rate", rate(f.rate[i])) + (f.limit[i] === null ? "" : row("held to", rate(f.limit[i]))) +
+      html += row("rate", rate(f.rate[i])) + (f.limit[i] === null ? "" : row("limit", rate(f.limit[i]))) +
         row("round trip", delay(f.rtt[i])) + row("path (source port)", f.path[i] ?? "–");
     return html + near.slice(0, 6).map((m) => row(`${text(m[4])}`, `${text(m[2])}: ${text(m[3])}`)).join("") + "</table>";
   }

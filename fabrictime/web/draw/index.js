@@ -1,9 +1,8 @@
-// What all of the page's drawings share: colours of both schemes, figures with their units, tooltips, time axes.
-// In: numbers. Out: text, colours and parts of ECharts options.
+// Parts that all charts share: colours of both schemes, figures with units, tooltips, time axes, bands.
 
 export const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70",
   "#7ad151", "#bddf26", "#fde725"];
-// Okabe and Ito's palette, told apart with any kind of colour vision; its black replaced.
+// Okabe and Ito's palette, distinguishable with any kind of colour vision; without its black.
 export const PATHS_LIGHT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a642", "#8c6bb1"];
 export const PATHS_DARK = ["#5aaeea", "#f0b43c", "#2fc598", "#e39cc6", "#a9d8f5", "#ff8a4c", "#d6c75a", "#b79ae0"];
 export const LOSS = "#ff5a36";
@@ -15,8 +14,8 @@ export const ink = () => dark()
   : { text: "#1a2230", dim: "#5e6878", line: "#dfe3ea", card: "#ffffff", tip: "#ffffff", none: "#f3f5f8", grey: "#a4acb9", node: "#eef1f6", lit: "#2a6fb5" };
 export const color = (k) => (dark() ? PATHS_DARK : PATHS_LIGHT)[k % 8];
 
-// States of links: Okabe and Ito's colours once more; shape and dash say the same.
-export const STATE_NAMES = ["no verdict yet", "UP", "GREY", "FLAPPING", "DOWN"];
+// Link states in Okabe and Ito's colours. Shapes and dashes repeat the information.
+export const STATE_NAMES = ["unknown", "UP", "GREY", "FLAPPING", "DOWN"];
 const STATES_LIGHT = ["#a4acb9", "#5d7f9e", "#d98f00", "#a85f96", "#d04a00"];
 const STATES_DARK = ["#5c6575", "#5f86a8", "#f0b43c", "#e39cc6", "#ff7a3c"];
 export const stateInk = (k) => (dark() ? STATES_DARK : STATES_LIGHT)[k];
@@ -72,5 +71,22 @@ export function timeAxis(c, index, t, labels) {
     axisTick: { show: false }, splitLine: { show: false },
     axisLabel: { show: labels, color: c.dim, fontSize: 11, hideOverlap: true, formatter: (v) => clockTime(v) },
     axisPointer: { label: { show: false } },
+  };
+}
+// A filled area between two lines.
+export function band(id, index, t, low, high, fill, opacity) {
+  return {
+    id, type: "custom", xAxisIndex: index, yAxisIndex: index, silent: true, animation: false, clip: true, z: 1,
+    data: [[t[0] ?? 0, 1]], encode: { x: -1, y: -1 }, tooltip: { show: false },
+    renderItem: (params, api) => {
+      const up = [], down = [];
+      for (let i = 0; i < t.length; i++) {
+        if (low[i] === null || high[i] === null) continue;
+        up.push(api.coord([t[i], high[i]]));
+        down.push(api.coord([t[i], low[i]]));
+      }
+      if (up.length < 2) return null;
+      return { type: "polygon", shape: { points: up.concat(down.reverse()) }, style: { fill, opacity } };
+    },
   };
 }

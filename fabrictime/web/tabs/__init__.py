@@ -1,1 +1,1 @@
-"""TODO."""
+"""The tabs of the web page, one package each."""

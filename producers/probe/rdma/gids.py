@@ -141,8 +141,7 @@ def label_of_port(port: int) -> int:
 
 
 def port_of_number(number: int) -> int:
-    """Return the UDP source port of Soft-RoCE for a queue pair: a multiplicative hash of its number, 14 bits.
-    """
+    """Return the UDP source port of Soft-RoCE for a queue pair: a multiplicative hash of its number, 14 bits."""
     return _FIRST_PORT + (number * _GOLDEN % (1 << 32) >> 18)
 
 

@@ -71,11 +71,11 @@ def action(made, outcome, **more):
     }  # fmt: skip
 
 
-def rounds(epoch, held, first=0):
+def rounds(epoch, suppressed, first=0):
     names = ("flow_id", "action", "cause", "reason")
     now = time.time_ns()
     told = (
-        None if held is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in held]
+        None if suppressed is None else [dict(zip(names, (*each[:3], reason_record(each[3])), strict=True)) for each in suppressed]
     )
     return {
         "shard": "fabric", "epoch": epoch, "first_cycle": first, "at_ns": now, "inputs": [], "flows": 40,
@@ -140,19 +140,19 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
         ("h3/b/sock:3", "UNANSWERED"),
     ]  # fmt: skip
     assert found["decisions"][2]["outcomes"] == ["APPLIED", "DUPLICATE"]
-    assert [(h["cause"], h["because"]) for h in found["held"]] == [
+    assert [(h["cause"], h["because"]) for h in found["suppressed"]] == [
         ("NO_BETTER_PATH", "leaf1:swp3 ⇄ spine1:swp1 healed")
     ]
-    moved = next(each for each in found["limits"] if each["what"].startswith("flows"))
-    assert (moved["used"], moved["most"]) == (4, 20)
+    moved = next(each for each in found["limits"] if each["limit"].startswith("flows"))
+    assert (moved["used"], moved["max"]) == (4, 20)
     text = fabrictime(log, "actions").stdout
     for words in ("ACT: decisions are carried out", "1 APPLIED, 1 LOCAL_REPAIR, 1 FAILED, 1 UNANSWERED",
                   "port 50001 → 50002", "flows collide at leaf1:swp3 → spine1:swp1 (no such socket)",
                   "1 held back", "no other path is better"):  # fmt: skip
         assert words in text
     assert "sock:2" not in fabrictime(log, "actions", "sock:1").stdout
-    held = json.loads(fabrictime(log, "actions", "--suppressed", "--json").stdout)
-    assert "decisions" not in held
+    suppressed = json.loads(fabrictime(log, "actions", "--suppressed", "--json").stdout)
+    assert "decisions" not in suppressed
     assert (
         "within"
         not in fabrictime(log, "actions", "--suppressed").stdout.partition("\n")[2].partition("\n")[2]
@@ -254,14 +254,14 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     assert (effect["before_bps"], effect["after_bps"]) == (2e7, 6.4e8)
     assert (effect["before_rtt_ns"], effect["after_rtt_ns"]) == (900_000, 80_000)
     assert effect["took"] == list(WAY[2][1:3])
-    assert [each["cause"] for each in story["held"]] == ["NO_BETTER_PATH"]
+    assert [each["cause"] for each in story["suppressed"]] == ["NO_BETTER_PATH"]
     for name in ("sock:17", "10.0.0.1:50002", "h1:50002", ":50002"):
         text = fabrictime(log, "explain", name)
         assert text.exit_code == 0, text.stderr
     for words in ("h1/eth0 → h5/eth0, TCP 10.0.0.1:50002 → 10.0.0.5:5001, job llm",
                   "its owner lets it be moved", "60.0 kB, 480 µs", "71%", "2 flows collide",
                   "leaf1 to spine1 is DOWN", "1 APPLIED for it", "20.0 Mbit/s → 640 Mbit/s",
-                  "900 µs → 80.0 µs", "held back: go back, since", "no other path is better"):  # fmt: skip
+                  "900 µs → 80.0 µs", "held back: move back, since", "no other path is better"):  # fmt: skip
         assert words in text.stdout
     plain = fabrictime(log, "explain", "sock:18").stdout
     assert "its owner lets nothing be done to it" in plain

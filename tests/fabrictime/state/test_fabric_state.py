@@ -1,21 +1,14 @@
-"""What the page knows of the fabric: cables and tiers, states, queues, paths over a link, flows, bounds."""
+"""State of the fabric: the plan's cables, states, alerts, contention, bounds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from fabrictime.state import fabric_state, queue_history
-from fabrictime.state.cable_graph import ends_of
+from fabrictime.state import fabric_state
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.state.flow_cache import FlowCache
-from fabrictime.state.labels import arrow
-from fabrictime.state.link_index import Crossing
-from fabrictime.web.tabs.alerts import frames as alert_frames
 from fabrictime.web.tabs.contention import frames
 from fabrictime.web.tabs.fabric import frames as fabric_frames
-from schemas import codec, topics
+from tests.fabrictime.fill import fill, fill_health, number_of
 
 S = 1_000_000_000
 
@@ -58,7 +51,7 @@ def of(state: FabricState, link: str) -> int:
 
 
 def test_nothing_one_nic_and_a_fabric_are_drawn_with_their_tiers(state: FabricState, fabric: Any) -> None:
-    assert (state.plan().nodes, state.plan().cables, state.counts()["UP"]) == ([], [], 0)
+    assert (state.plan().nodes, state.plan().cables, state.cable_counts()["UP"]) == ([], [], 0)
     tell(state, ("fabric.inventory", "h1/eth1", fabric.nic("h1/eth1")))
     plan = state.plan()
     assert plan.nodes == [("h1", 0)]
@@ -98,61 +91,59 @@ def test_a_cable_goes_when_no_path_crosses_it_any_more_unless_something_is_judge
     state: FabricState, fabric: Any
 ) -> None:
     nic, peer = "h1/eth1", "h8/eth1"
-    tell(state, ("fabric.inventory", nic, fabric.nic(nic)), ("fabric.inventory", peer, fabric.nic(peer)))
-    tell(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer)))
+    fill(state, ("fabric.inventory", nic, fabric.nic(nic)), ("fabric.inventory", peer, fabric.nic(peer)))
+    fill(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer)))
     assert len(state.plan().cables) == 2 + 8
     moved = fabric.paths(nic, peer, ports=1)
-    tell(state, ("fabric.paths", f"{nic}>{peer}", moved))
+    fill(state, ("fabric.paths", f"{nic}>{peer}", moved))
     assert len(state.plan().cables) == 2 + 2
-    health(state, fabric, fabric.up("leaf1", 3), "DOWN")
+    fill_health(state, fabric, fabric.up("leaf1", 3), "DOWN")
     assert len(state.plan().cables) == 2 + 3
     tell(state, ("fabric.link-health", fabric.cable(fabric.up("leaf1", 3)), None))
     assert len(state.plan().cables) == 2 + 2
-    tell(state, ("fabric.paths", f"{nic}>{peer}", None), ("fabric.inventory", peer, None))
+    fill(state, ("fabric.paths", f"{nic}>{peer}", None), ("fabric.inventory", peer, None))
     assert state.plan().cables == []
     assert [name for name, _ in state.plan().nodes] == ["h1"]
 
 
-def test_a_cable_that_its_queues_alone_draw_goes_when_they_are_old(state: FabricState, fabric: Any) -> None:
+def test_a_cable_with_queues_alone_leaves_the_plan_when_they_expire(state: FabricState, fabric: Any) -> None:
     nic, peer, start = "h1/eth1", "h8/eth1", 1_000 * S
-    tell(state, ("fabric.inventory", nic, fabric.nic(nic)), ("fabric.inventory", peer, fabric.nic(peer)))
-    tell(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer)))
+    fill(state, ("fabric.inventory", nic, fabric.nic(nic)), ("fabric.inventory", peer, fabric.nic(peer)))
+    fill(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer)))
     gone, stays = fabric.up("leaf1", 3), fabric.up("leaf1", 1)
-    tell(state, ("fabric.queues", "fabric", fabric.queues({gone: {}, stays: {}}, start)))
-    tell(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer, ports=1)))
+    fill(state, ("fabric.queues", "fabric", fabric.queues({gone: {}, stays: {}}, start)))
+    fill(state, ("fabric.paths", f"{nic}>{peer}", fabric.paths(nic, peer, ports=1)))
     assert len(state.plan().cables) == 2 + 3
     for second in range(1, 5):
-        tell(state, ("fabric.queues", "fabric", fabric.queues({stays: {}}, start + second * S)))
+        fill(state, ("fabric.queues", "fabric", fabric.queues({stays: {}}, start + second * S)))
     assert len(state.plan().cables) == 2 + 3
     for second in (5, 6):
-        tell(state, ("fabric.queues", "fabric", fabric.queues({stays: {}}, start + second * S)))
+        fill(state, ("fabric.queues", "fabric", fabric.queues({stays: {}}, start + second * S)))
     assert len(state.plan().cables) == 2 + 2
-    assert state.plan() is state.plan(), "and is not made again for each look"
+    assert state.plan() is state.plan(), "recomputed only after a change"
 
 
-def test_states_are_kept_by_direction_and_an_older_record_changes_nothing(
-    state: FabricState, fabric: Any
-) -> None:
-    tell(state, *fabric.fleet())
+def test_states_are_kept_by_direction_and_older_records_are_ignored(state: FabricState, fabric: Any) -> None:
+    fill(state, *fabric.fleet())
     link = fabric.up("leaf2", 1)
-    assert state.state(of(state, link)) == 0, "no verdict yet"
-    tell(state, ("fabric.queues", "fabric", fabric.queues({each: {} for each in fabric.links()})))
-    assert state.counts()["UP"] == 24, "probes cross them"
+    assert state.state(number_of(state, link)) == 0, "no health record yet"
+    fill(state, ("fabric.queues", "fabric", fabric.queues({each: {} for each in fabric.links()})))
+    assert state.cable_counts()["UP"] == 24, "probes cross them"
     old = fabric.health(link, "DOWN")
     health(state, fabric, link, "GREY", links=[link])
     assert (state.state(of(state, link)), state.state(of(state, fabric.back(link)))) == (2, 1)
     tell(state, ("fabric.link-health", fabric.cable(link), old))
-    assert state.counts() == {"UNKNOWN": 0, "UP": 23, "GREY": 1, "FLAPPING": 0, "DOWN": 0}
+    assert state.cable_counts() == {"UNKNOWN": 0, "UP": 23, "GREY": 1, "FLAPPING": 0, "DOWN": 0}
     health(state, fabric, link, "UP", before="GREY")
-    assert state.counts()["UP"] == 24
+    assert state.cable_counts()["UP"] == 24
 
 
-def test_a_host_that_is_gone_marks_its_nics_alone(state: FabricState, fabric: Any) -> None:
-    tell(state, *fabric.fleet())
+def test_a_host_down_marks_only_its_nics(state: FabricState, fabric: Any) -> None:
+    fill(state, *fabric.fleet())
     record = {**fabric.health("h2:x>y:z", "DOWN"), "kind": "HOST", "subject": "h2", "links": []}
     tell(state, ("fabric.link-health", "h2", record))
     assert state.nic_state == {"h2/eth1": 4}
-    frame = fabric_frames.look_frame(state, fabric_frames.drawn(state.plan()), 1)
+    frame = fabric_frames.links_frame(state, fabric_frames.draw_plan(state.plan()), 1)
     assert frame["nics"] == "04000000"
     tell(state, ("fabric.link-health", "h2", {**record, "seq": 9, "state": "UP"}))
     assert state.nic_state == {"h2/eth1": 1}
@@ -170,7 +161,7 @@ def test_the_last_minute_of_a_queue_is_kept_and_no_more(state: FabricState, fabr
     series = state.queues.series(number)
     assert 60 <= len(series.at_ns) <= 66
     assert series.at_ns[-1] == start + 99 * S + S // 2
-    assert (series.mean_bytes[-1], series.most_bytes[-1]) == (99_000.0, 198_000.0)
+    assert (series.mean_bytes[-1], series.max_bytes[-1]) == (99_000.0, 198_000.0)
     newest = state.queues.newest(number)
     assert newest is not None
     assert newest.delay_ns(newest.mean_bytes) == pytest.approx(792_000)
@@ -203,18 +194,18 @@ def test_a_link_of_unknown_rate_shows_delays_not_bytes(state: FabricState, fabri
 def test_paths_over_a_link_are_found_with_the_leg_that_they_are(state: FabricState, fabric: Any) -> None:
     tell(state, *fabric.fleet())
     link = fabric.up("leaf1", 2)
-    found = state.link_index.over(of(state, link))
+    found = state.link_index.paths_over(of(state, link))
     near = {"h1/eth1", "h2/eth1"}
     assert {each.nic for each in found} == near
     assert {each.path for each in found} == {40_001}
     assert len(found) == 2 * 6 * 2
     assert {each.answer for each in found} == {False, True}
-    first = state.link_index.over(of(state, fabric.first("h1/eth1")))
+    first = state.link_index.paths_over(of(state, fabric.first("h1/eth1")))
     assert len(first) == 7 * 4 * 2
-    hops = state.link_index.hops(Crossing("h1/eth1", "h8/eth1", 40_001, False))
+    hops = state.link_index.hops(PathOnLink("h1/eth1", "h8/eth1", 40_001, False))
     assert [state.cable_graph.name(each) for each in hops] == fabric.hops("h1/eth1", "h8/eth1", 2)
     tell(state, ("fabric.inventory", "h1/eth1", None))
-    assert {each.nic for each in state.link_index.over(of(state, link))} == {"h2/eth1"}
+    assert {each.nic for each in state.link_index.paths_over(of(state, link))} == {"h2/eth1"}
 
 
 def test_pairs_beyond_the_bound_still_give_their_cables(
@@ -258,33 +249,14 @@ def test_flow_reports_are_bounded_and_an_unreadable_one_is_left_out(
 
 def test_alerts_stand_until_cleared_and_old_ones_give_way(state: FabricState, fabric: Any) -> None:
     raised = fabric.alert("x", "x is DOWN", raised_ns=5)
-    tell(state, ("fabric.alerts", "x", raised))
-    assert [alert["text"] for alert in state.standing()] == ["x is DOWN"]
+    fill(state, ("fabric.alerts", "x", raised))
+    assert [alert["text"] for alert in state.active_alerts()] == ["x is DOWN"]
     done = {**raised, "update": 2, "state": "CLEARED", "cleared_ns": 9}
-    tell(state, ("fabric.alerts", "x", done), ("fabric.alerts", "x", {**raised, "update": 1}))
-    assert state.standing() == []
-    for number in range(fabric_state.CLEARED_KEPT + 20):
-        tell(state, ("fabric.alerts", "x", {**done, "alert_id": f"a{number}"}))
-    assert len(state.alerts) == fabric_state.CLEARED_KEPT
-
-
-def test_alerts_are_ordered_by_what_wants_a_person_first(fabric: Any) -> None:
-    def alert(name: str, raised: int, **fields: Any) -> dict[str, Any]:
-        return fabric.alert(name, name, raised_ns=raised, **fields)
-
-    given = [
-        alert("cleared", 9, state="CLEARED", cleared_ns=10),
-        alert("warning", 8, severity="WARNING"),
-        alert("critical", 1),
-        alert("newer critical", 2),
-    ]
-    names = [each["text"] for each in alert_frames.ordered(given)]
-    assert names == ["newer critical", "critical", "warning", "cleared"]
-    link = fabric.up("leaf1", 1)
-    ways = alert_frames.ways_on(alert("x", 1, links=[link, fabric.back(link)], jobs=["llm"]))
-    assert [label for label, _ in ways] == ["leaf1:swp3 → spine1:swp1 in the fabric", "job llm"]
-    assert ways[0][1] == "/fabric?link=leaf1%3Aswp3%3Espine1%3Aswp1"
-
+    fill(state, ("fabric.alerts", "x", done), ("fabric.alerts", "x", {**raised, "update": 1}))
+    assert state.active_alerts() == []
+    for number in range(fabric_state.MAX_CLEARED + 20):
+        fill(state, ("fabric.alerts", "x", {**done, "alert_id": f"a{number}"}))
+    assert len(state.alerts) == fabric_state.MAX_CLEARED
 
 def test_evidence_is_the_record_that_carries_its_time_else_the_nearest_of_its_nic() -> None:
     found = [
@@ -298,10 +270,7 @@ def test_evidence_is_the_record_that_carries_its_time_else_the_nearest_of_its_ni
     assert alert_frames.nearest(found[:3], 200, "somebody lost 8") == found[1]
     assert alert_frames.nearest([], 200, "") is None
 
-
-def test_a_cable_that_paths_left_is_drawn_while_it_is_in_trouble_and_no_longer(
-    state: FabricState, fabric: Any
-) -> None:
+def test_a_cable_without_paths_is_drawn_only_while_it_is_not_up(state: FabricState, fabric: Any) -> None:
     link = fabric.up("leaf1", 2)
     cable = fabric.cable(link)
 
@@ -316,89 +285,27 @@ def test_a_cable_that_paths_left_is_drawn_while_it_is_in_trouble_and_no_longer(
     assert drawn()
 
 
-def test_contention_is_drawn_by_link_the_heaviest_and_standing_first(state: FabricState, fabric: Any) -> None:
-    now = fabric.now_ns
-    heavy, light, gone = fabric.up("leaf1", 1), fabric.up("leaf1", 2), fabric.up("leaf1", 3)
-    closed = {"state": "CLOSED", "closed_ns": now - 60 * S, "opened_ns": now - 90 * S}
-    for link, fields in (
-        (light, {"over_byte_s": 5.0}),
-        (heavy, {"over_byte_s": 9e9, **closed}),
-        (gone, {**closed, "closed_ns": now - 2_000 * S, "opened_ns": now - 2_001 * S}),
-    ):
-        tell(state, ("fabric.contention", link, fabric.contention(link, **fields)))
-    windows = frames.within(state.contention.values(), now, 900 * S)
-    assert [each["link"] for each in windows] == [light, heavy]
-    frame = frames.bars(windows, now, 900 * S, None)
-    assert frame["lanes"] == [arrow(light), arrow(heavy)]
-    lane, begin, end, kind, *_ = frame["bars"][1]
-    assert (lane, kind, end - begin) == (1, "COLLISION", 30_000)
-    assert [each["link"] for each in state.open_contention(now)] == [light]
-    later = now + fabric_state.UNTOLD_NS + S
-    assert list(state.open_contention(later)) == [], "nothing was told of it: its worker may be gone"
-    _, end = frames.span_of(next(iter(state.contention.values())), later)
-    assert end == now
-
-
-def test_closed_contention_is_bounded_and_a_late_update_opens_nothing_again(
+def test_closed_contention_is_bounded_and_a_late_update_reopens_nothing(
     state: FabricState, fabric: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(fabric_state, "CLOSED_KEPT", 10)
+    monkeypatch.setattr(fabric_state, "MAX_CLOSED", 10)
     link = fabric.up("leaf1", 1)
     for number in range(30):
         opened = fabric.now_ns - 100 * S + number * S
         record = fabric.contention(link, opened_ns=opened, state="CLOSED", closed_ns=opened + S, update=3)
-        tell(state, ("fabric.contention", link, record))
+        fill(state, ("fabric.contention", link, record))
     assert len(state.contention) == 10
-    tell(state, ("fabric.contention", link, {**record, "update": 2, "state": "UPDATED", "closed_ns": None}))
+    fill(state, ("fabric.contention", link, {**record, "update": 2, "state": "UPDATED", "closed_ns": None}))
     assert list(state.open_contention(fabric.now_ns)) == []
 
 
-def test_contention_is_kept_for_an_hour_whether_it_was_told_to_close_or_not(
-    state: FabricState, fabric: Any
-) -> None:
+def test_contention_is_kept_for_an_hour_closed_or_not(state: FabricState, fabric: Any) -> None:
     link, begin = fabric.up("leaf1", 1), fabric.now_ns
     for minute in range(90):
         at = begin + minute * 60 * S
         ended = {} if minute % 2 else {"state": "CLOSED", "closed_ns": at}
         record = fabric.contention(link, opened_ns=at - S, updated_ns=at, **ended)
-        tell(state, ("fabric.contention", link, record))
+        fill(state, ("fabric.contention", link, record))
     kept = [(each["updated_ns"] - begin) // (60 * S) for each in state.contention.values()]
     assert kept == list(range(29, 90))
     assert len(frames.within(state.contention.values(), at, 3600 * S)) == 61
-
-
-def test_the_past_hour_shows_turns_and_flaps(state: FabricState, fabric: Any) -> None:
-    link, now = fabric.up("leaf1", 1), fabric.now_ns
-    frame = fabric_frames.hour_frame(state, state.cable_graph.number(link) or 0, now)
-    assert (frame["states"], frame["flaps"]) == ([], [])
-    flaps = [now - 4_000 * S, now - 600 * S]
-    health(state, fabric, link, "DOWN", since_ns=now - 600 * S, flap_ns=flaps)
-    health(state, fabric, link, "UP", before="DOWN", since_ns=now - 300 * S, flap_ns=flaps)
-    frame = fabric_frames.hour_frame(state, of(state, link), now)
-    spans = [(round((end - begin) / 1000), kind) for begin, end, kind in frame["states"]]
-    assert spans == [(3_000, 1), (300, 4), (300, 1)]
-    assert len(frame["flaps"]) == 1, "the older one is more than an hour ago"
-
-
-@pytest.mark.parametrize("link", ["", "a", "a>b", "a:1>b", ":1>b:2", "a:1>b:2>c:3", "a:1<>b", "a:>"])
-def test_what_is_no_link_s_id_is_drawn_nowhere(state: FabricState, fabric: Any, link: str) -> None:
-    assert state.cable_graph.number(link) is None
-    health(state, fabric, fabric.up("leaf1", 1), "DOWN", subject=link or "x", links=[link])
-    tell(state, ("fabric.queues", "fabric", fabric.queues({link: {}})))
-    assert state.plan().cables == []
-
-
-def test_addresses_may_be_nodes() -> None:
-    assert ends_of("10.0.0.1:ip>fe80::1:ip") == (("10.0.0.1", "ip"), ("fe80::1", "ip"))
-
-
-def test_reports_that_are_late_by_partition_are_old_and_no_harm() -> None:
-    """The feed reads partitions one after the other: at its start, and after every hiccup of the log."""
-    shelf = FlowCache(lambda value: {"whole": True, "flows": [{"flow_id": value.decode(), "state": "OPEN"}]})
-    shelf.take("h1", b"one", 100 * S)
-    shelf.take("h2", b"two", 92 * S)
-    assert set(shelf.flows()) == {"one"}
-    shelf.take("h2", b"two", 98 * S)
-    assert set(shelf.flows()) == {"one", "two"}
-    shelf.take("h1", b"one", 110 * S)
-    assert set(shelf.flows()) == {"one"}

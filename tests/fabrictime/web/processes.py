@@ -29,9 +29,9 @@ sys.exit(main(HistorySettings(directory=Path(sys.argv[1]), port=int(sys.argv[2])
 PAGE = """
 import logging, sys
 from fabrictime.web.server import main
-from fabrictime.web.settings import PageSettings
+from fabrictime.web.settings import WebSettings
 logging.basicConfig(level=logging.INFO)
-sys.exit(main(PageSettings.model_validate_json(sys.argv[1])))
+sys.exit(main(WebSettings.model_validate_json(sys.argv[1])))
 """
 DEADLINE_S = 40.0
 

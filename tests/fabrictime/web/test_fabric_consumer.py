@@ -1,4 +1,4 @@
-"""The feed on a real log: what it reads at its start and after, what it skips, what it survives."""
+"""The consumer on a real log: reading from the start, skipping, and surviving bad records."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ S = 1_000_000_000
 
 @pytest.fixture
 def follow(log_address: str) -> Iterator[Callable[..., tuple[FabricState, FabricConsumer, list[Any]]]]:
-    """Starts feeds that end with the test; what they say stands in the list."""
-    feeds: list[FabricConsumer] = []
+    """Return a function that starts a consumer; the list receives the changed parts."""
+    consumers: list[FabricConsumer] = []
 
     def start(bootstrap: str = log_address) -> tuple[FabricState, FabricConsumer, list[Any]]:
         state = FabricState(lambda value: codec.decode(value, "FlowReports"))
-        said: list[Any] = []
-        feeds.append(FabricConsumer(bootstrap, state, said.append))
-        feeds[-1].start()
-        return state, feeds[-1], said
+        changes: list[Any] = []
+        consumers.append(FabricConsumer(bootstrap, state, changes.append))
+        consumers[-1].start()
+        return state, consumers[-1], changes
 
     yield start
-    for feed in feeds:
-        feed.stop()
+    for consumer in consumers:
+        consumer.stop()
 
 
-def test_what_stood_before_and_what_comes_are_both_read(
-    records: Any, log_address: str, follow: Any, until: Any
-) -> None:
+def test_old_and_new_records_are_read(records: Any, log_address: str, follow: Any, until: Any) -> None:
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
     fabric.publish(*fabric.fleet(), ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN")))
     state, feed, said = follow()
     until("caught up", lambda: feed.status.caught_up)
     assert (len(state.nics), state.link_index.pairs, len(state.subjects)) == (8, 56, 1)
-    assert feed.status.error is None
+    assert consumer.status.error is None
     fabric.publish(
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9.0}})),
         ("fabric.contention", link, fabric.contention(link)),
         ("fabric.alerts", "x", fabric.alert("x", "x is DOWN")),
         ("fabric.flows", "h1", fabric.flows("h1", [fabric.flow(1, "h1/eth1", "h5/eth1")])),
     )
-    until("all", lambda: {"queues", "contention", "alerts", "flows"} <= {p for parts in said for p in parts})
+    until(
+        "all", lambda: {"queues", "contention", "alerts", "flows"} <= {p for parts in changes for p in parts}
+    )
     with state.lock:
         assert (
-            len(state.standing())
+            len(state.active_alerts())
             == len(list(state.open_contention(fabric.now_ns)))
             == len(state.flows.flows())
             == 1
@@ -61,7 +61,7 @@ def test_what_stood_before_and_what_comes_are_both_read(
     until("gone", lambda: not state.subjects and len(state.nics) == 7)
 
 
-def test_blocks_of_short_slots_are_skipped_and_what_is_no_record_is_counted(
+def test_blocks_of_short_slots_are_skipped_and_bad_records_counted(
     records: Any, log_address: str, follow: Any, until: Any
 ) -> None:
     fabric = records(log_address)
@@ -75,15 +75,15 @@ def test_blocks_of_short_slots_are_skipped_and_what_is_no_record_is_counted(
         producer.produce(topic, b"no record", b"key")
     producer.produce("fabric.queues", codec.encode("LinkQueues", block)[:14], b"key")
     assert producer.flush(20) == 0
-    state, feed, _ = follow()
-    until("caught up", lambda: feed.status.caught_up)
+    state, consumer, _ = follow()
+    until("caught up", lambda: consumer.status.caught_up)
     assert state.queues.version == 0
-    assert feed.status.unreadable == 4, "a flow report is read when somebody asks"
+    assert consumer.status.unreadable == 4, "flow reports are decoded on demand"
     fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {}})))
     until("still reading", lambda: state.queues.version == 1)
 
 
-def test_a_record_that_nobody_foresaw_does_not_end_the_feed(
+def test_an_unexpected_exception_does_not_stop_the_consumer(
     records: Any, log_address: str, follow: Any, until: Any, monkeypatch: Any
 ) -> None:
     fabric = records(log_address)
@@ -93,50 +93,50 @@ def test_a_record_that_nobody_foresaw_does_not_end_the_feed(
         raise IndexError("deque index out of range")
 
     monkeypatch.setattr(FabricState, "take_flows", fail)
-    state, feed, _ = follow()
-    until("caught up", lambda: feed.status.caught_up)
+    state, consumer, _ = follow()
+    until("caught up", lambda: consumer.status.caught_up)
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": log_address, "log_level": 0})
     producer.produce("fabric.flows", b"any", b"h1")
     assert producer.flush(20) == 0
-    until("the odd one is counted", lambda: feed.status.unreadable == 1)
+    until("the record is counted", lambda: consumer.status.unreadable == 1)
     before = state.queues.version
     fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {}})))
     until("still reading", lambda: state.queues.version > before)
 
 
-def test_what_is_older_than_the_last_minute_is_not_read(
+def test_older_records_are_not_read(
     records: Any, log_address: str, follow: Any, until: Any, monkeypatch: Any
 ) -> None:
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
     fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {}})))
-    monkeypatch.setattr("fabrictime.web.fabric_consumer.BACK_S", {"fabric.queues": 0.0})
+    monkeypatch.setattr("fabrictime.web.fabric_consumer.REPLAY_S", {"fabric.queues": 0.0})
     appended_s = time.time()
     until("a moment later", lambda: time.time() > appended_s + 0.05)
-    state, feed, _ = follow()
-    until("caught up", lambda: feed.status.caught_up)
+    state, consumer, _ = follow()
+    until("caught up", lambda: consumer.status.caught_up)
     assert state.queues.version == 0
 
 
-def test_no_log_is_said_and_not_fatal(follow: Any, until: Any) -> None:
-    _, feed, said = follow("127.0.0.1:1")
-    until("said", lambda: "127.0.0.1:1 does not answer" in (feed.status.error or ""))
-    until("told", lambda: frozenset() in said)
-    assert not feed.status.caught_up
+def test_a_missing_log_is_reported_and_not_fatal(follow: Any, until: Any) -> None:
+    _, consumer, changes = follow("127.0.0.1:1")
+    until("reported", lambda: "127.0.0.1:1 does not answer" in (consumer.status.error or ""))
+    until("notified", lambda: frozenset() in changes)
+    assert not consumer.status.caught_up
 
 
-def test_what_comes_while_the_feed_asks_where_to_begin_is_read(
+def test_records_appended_during_the_assignment_are_read(
     records: Any, log_address: str, follow: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a topic with nothing new the end is where to begin: the end as it was before, not after."""
+    """A topic without new records is read from its end before the assignment, not after it."""
     from confluent_kafka import Consumer
 
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
     fabric.publish(*fabric.fleet())
-    asked: list[list[Any]] = []
+    queried: list[list[Any]] = []
 
     class Slow:
         def __init__(self, settings: dict[str, Any]) -> None:
@@ -147,14 +147,14 @@ def test_what_comes_while_the_feed_asks_where_to_begin_is_read(
 
         def offsets_for_times(self, wanted: list[Any], *args: Any, **more: Any) -> list[Any]:
             found: list[Any] = self._consumer.offsets_for_times(wanted, *args, **more)
-            asked.append(wanted)
-            if len(asked) == 2:
+            queried.append(wanted)
+            if len(queried) == 2:
                 fabric.publish(("fabric.contention", link, fabric.contention(link)))
             return found
 
     monkeypatch.setattr("confluent_kafka.Consumer", Slow)
-    state, feed, _ = follow()
-    until("caught up", lambda: feed.status.caught_up)
+    state, consumer, _ = follow()
+    until("caught up", lambda: consumer.status.caught_up)
 
     def told() -> bool:
         with state.lock:

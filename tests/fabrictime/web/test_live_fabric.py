@@ -1,4 +1,4 @@
-"""When tabs are told what changed: verdicts at once after a pause, all else ten times a second at most."""
+"""Notification of tabs: verdicts at once after a pause, everything else at most ten times a second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Timer:
 
 
 class Loop:
-    """An event loop whose time goes on when it is told to."""
+    """An event loop with simulated time."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -65,15 +65,15 @@ def made() -> LiveFabric:
 
 
 class Watched:
-    """A live page with one tab, which notes when it was told what."""
+    """A live state with one subscriber that records its notifications."""
 
     def __init__(self) -> None:
         self.loop = Loop()
         self.live = made()
-        self.live.run_in(self.loop)  # type: ignore[arg-type]  # as much of a loop as it uses
-        self.said: list[tuple[float, frozenset[str]]] = []
-        self.live.subscribe(lambda parts: self.said.append((round(self.loop.now - 100.0, 6), parts)))
-        self.said.clear()
+        self.live.run_in(self.loop)  # type: ignore[arg-type]  # the methods that it uses
+        self.notified: list[tuple[float, frozenset[str]]] = []
+        self.live.subscribe(lambda parts: self.notified.append((round(self.loop.now - 100.0, 6), parts)))
+        self.notified.clear()
 
     def change(self, *parts: str) -> None:
         self.live.changed(frozenset(parts))  # type: ignore[arg-type]
@@ -85,55 +85,55 @@ def watched() -> Watched:
 
 
 @pytest.mark.parametrize("part", ["queues", "contention"])
-def test_the_first_change_after_a_pause_is_told_at_once(watched: Watched, part: str) -> None:
+def test_the_first_change_after_a_pause_is_passed_on_at_once(watched: Watched, part: str) -> None:
     watched.change(part)
     watched.loop.go(0)
-    assert watched.said == [(0.0, {part})]
+    assert watched.notified == [(0.0, {part})]
 
 
-def test_queues_are_told_ten_times_a_second_however_often_they_change(watched: Watched) -> None:
+def test_queues_are_passed_on_at_most_ten_times_a_second(watched: Watched) -> None:
     for _ in range(200):
         watched.change("queues")
         watched.loop.go(0.005)
-    gaps = [b - a for (a, _), (b, _) in zip(watched.said, watched.said[1:], strict=False)]
-    assert 9 <= len(watched.said) <= 11
+    gaps = [b - a for (a, _), (b, _) in zip(watched.notified, watched.notified[1:], strict=False)]
+    assert 9 <= len(watched.notified) <= 11
     assert min(gaps) >= PERIOD_S - 1e-6
 
 
 @pytest.mark.parametrize("part", ["health", "contention", "alerts"])
-def test_a_verdict_waits_for_no_turn_of_the_queues(watched: Watched, part: str) -> None:
+def test_a_verdict_does_not_wait_for_the_queues_period(watched: Watched, part: str) -> None:
     watched.change("queues")
     watched.loop.go(0.01)
     watched.change("queues")
     watched.loop.go(0.01)
     watched.change(part)
     watched.loop.go(0)
-    assert watched.said[-1] == (0.02, {"queues", part})
+    assert watched.notified[-1] == (0.02, {"queues", part})
     watched.change("queues")
     watched.loop.go(1)
-    assert [at for at, _ in watched.said] == [0.0, 0.02, 0.12]
+    assert [at for at, _ in watched.notified] == [0.0, 0.02, 0.12]
 
 
-def test_verdicts_that_come_by_the_hundred_are_told_ten_times_a_second(watched: Watched) -> None:
+def test_hundreds_of_verdicts_are_passed_on_ten_times_a_second(watched: Watched) -> None:
     for _ in range(400):
         watched.change("contention", "queues")
         watched.loop.go(0.0025)
-    assert 9 <= len(watched.said) <= 11
+    assert 9 <= len(watched.notified) <= 11
 
 
-def test_no_change_is_lost_between_two_turns(watched: Watched) -> None:
+def test_no_change_is_lost_between_two_notifications(watched: Watched) -> None:
     watched.change("alerts")
     watched.loop.go(0.03)
     watched.change("paths")
     watched.change("flows")
     watched.loop.go(1)
-    assert watched.said == [(0.0, {"alerts"}), (PERIOD_S, {"paths", "flows"})]
+    assert watched.notified == [(0.0, {"alerts"}), (PERIOD_S, {"paths", "flows"})]
 
 
 async def test_changes_come_from_any_thread() -> None:
     live = made()
     live.run_in(asyncio.get_running_loop())
-    told = asyncio.Event()
-    live.subscribe(lambda parts: told.set() if parts == {"health"} else None)
+    notified = asyncio.Event()
+    live.subscribe(lambda parts: notified.set() if parts == {"health"} else None)
     await asyncio.to_thread(live.changed, frozenset({"health"}))
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(notified.wait(), 10)

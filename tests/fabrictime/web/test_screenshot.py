@@ -114,9 +114,9 @@ def test_picture_of_the_fabric(
                 (("h1/eth1", "h5/eth1", 2), ("h2/eth1", "h7/eth1", 2), ("h5/eth1", "h3/eth1", 4))
             )
         ]
-        stands = fabric.contention(hot, text="two flows collide", jobs=["train-7"], opened_ns=opened)
+        is_active = fabric.contention(hot, text="two flows collide", jobs=["train-7"], opened_ns=opened)
         fabric.publish(
-            ("fabric.queues", "fabric", fabric.queues(depth, at)), ("fabric.contention", hot, stands)
+            ("fabric.queues", "fabric", fabric.queues(depth, at)), ("fabric.contention", hot, is_active)
         )
         for flow in flows:
             host = flow["nic"].partition("/")[0]

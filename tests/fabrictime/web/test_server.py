@@ -93,7 +93,7 @@ def test_a_signal_ends_it_cleanly_and_soon(lonely: Any, sign: int) -> None:
     assert lonely.process.stop(sign) == 0
     assert time.monotonic() - start < 8
     text = lonely.process.log.read_text()
-    assert "live page stopped" in text
+    assert "web page stopped" in text
     assert "Traceback" not in text
     assert not (lonely.process.log.parent / ".nicegui").exists()
 
@@ -106,7 +106,7 @@ def test_it_tells_the_supervisor_when_it_listens(tmp_path: Path) -> None:
         settings = WebSettings(port=0, history_url=Nowhere(tmp_path).url)  # type: ignore[arg-type]
         code = (
             "import sys; from fabrictime.web.server import main; from fabrictime.web.settings import *;"
-            "sys.exit(main(PageSettings.model_validate_json(sys.argv[1])))"
+            "sys.exit(main(WebSettings.model_validate_json(sys.argv[1])))"
         )
         environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
         environment |= {"NOTIFY_SOCKET": str(path), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,7 +1,4 @@
-"""The tab Actions: what was decided, why, what came of it, what was held back; and one flow in depth.
-
-In: the process's `AppContext` and the tab's choices, which stand in its address. No query, no maths here.
-"""
+"""The Actions tab: decisions with cause and outcome, suppressed actions, limits, and one flow in depth."""
 
 from __future__ import annotations
 
@@ -14,36 +11,36 @@ from urllib.parse import urlencode
 from nicegui import ui
 from nicegui.events import ValueChangeEventArguments
 
-from fabrictime.state import action_entries
-from fabrictime.state.action_entries import ActionEntry, Paces
-from fabrictime.state.action_state import WATCHED_NS, SuppressedAction
-from fabrictime.state.fabric_state import Part, cleared
-from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, count_text, delay_text
-from fabrictime.web.addresses import fabric_address
-from fabrictime.web.chart import LiveChart
+from fabrictime.state import action_entries, action_limits, action_text
+from fabrictime.state.action_entries import DONE, NS_PER_S, ActionEntry
+from fabrictime.state.action_limits import LimitUse, Pacing
+from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedAction
+from fabrictime.state.fabric_state import Part, Record, is_cleared
+from fabrictime.state.flow_history import Sample
+from fabrictime.state.units import bps_text, count_text
+from fabrictime.web.app_context import AppContext
+from fabrictime.web.elements import CSS, card, empty, replace_address, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
-from fabrictime.web.rows import Cell, Row
-from fabrictime.web.tabs.base import CSS, AppContext, card, part, replace_address, text, toggle
-from fabrictime.web.tabs.fabric.queries import Around
-from fabrictime.web.tabs.live_tab import LiveTab, empty, table
-from fabrictime.web.widgets import Chips
+from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
+from fabrictime.web.tabs.live_tab import LiveTab
+from fabrictime.web.widgets import Row
 
 Listed = Literal["all", "done", "not"]
 
 LISTS: Final = {"all": "all", "done": "done", "not": "not done"}
 SPANS: Final = {60: "1 min", 300: "5 min", 900: "15 min"}
-LISTED: Final = 250
-HELD_SHOWN: Final = 200
+ENTRIES_SHOWN: Final = 250
+SUPPRESSED_SHOWN: Final = 200
 PACED_SHOWN: Final = 50
-HINT: Final = "A click on a decision opens it: its flow, its cause, its effect."
-QUICKEST_S: Final = 0.3
-"""s between two drawings."""
+MIN_REDRAW_S: Final = 0.3
+"""Shortest interval between two drawings."""
+SILENT_POLICY_NS: Final = 10 * NS_PER_S
+"""Age of the newest policy cycle above which the page reports it."""
 KPIS: Final = (
     ("mode", "mode"),
     ("decided", "decisions, last hour"),
     ("done", "done"),
-    ("held", "held back now"),
+    ("suppressed", "suppressed now"),
     ("moved", "moved within the minute"),
     ("age", "newest record"),
 )
@@ -51,7 +48,7 @@ KPIS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ActionsChoice:
-    """What a tab shows; wrong values in its address fall back to the defaults."""
+    """The tab's choices. Invalid values in the address become the defaults."""
 
     flow: str | None = None
     decision: str | None = None
@@ -60,7 +57,7 @@ class ActionsChoice:
 
     @staticmethod
     def parse(query: dict[str, str]) -> ActionsChoice:
-        """Return the choice that an address's query stands for."""
+        """Return the choice of an address's query."""
         choice = ActionsChoice(flow=query.get("flow") or None, decision=query.get("decision") or None)
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
@@ -68,313 +65,292 @@ class ActionsChoice:
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
 
     def address(self) -> str:
-        """Return the query that brings this choice back; defaults are left out."""
+        """Return the query of this choice without the defaults."""
         default = asdict(ActionsChoice())
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The state of all actions as the tab shows it, read under one lock."""
+
+    entries: list[ActionEntry]
+    listed: list[ActionEntry]
+    shown: list[ActionEntry]
+    chosen: ActionEntry | None
+    flow_id: str | None
+    samples: list[Sample]
+    suppressed_total: int
+    suppressed: list[SuppressedAction]
+    policies: dict[str, tuple[int, bool]]
+    """Shard to the time of its newest policy cycle, and whether its suppressed actions are unknown."""
+    limits: list[LimitUse]
+    act: bool
+    mode_text: str
+    has_exceptions: bool
+    alerts: list[Record]
+
+
 class ActionsTab(LiveTab):
-    """All decisions, and one flow with what was done to it."""
+    """All decisions, and one flow with its decisions."""
 
     address = "/actions"
 
-    def __init__(self, site: AppContext, choice: ActionsChoice) -> None:
-        super().__init__(site)
+    def __init__(self, context: AppContext, choice: ActionsChoice) -> None:
+        super().__init__(context)
         self.choice = choice
-        self._around_of = ""
-        self._around: Around | None = None
         self._shown_s = 0.0
+        self.flow = FlowPanel(self)
 
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Lay the page out inside the current client."""
+        """Create the elements inside the current client."""
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             self.mode = text("", "ft-mode", test="mode")
-            with ui.element("main").classes("ft-fabric-grid ft-act-grid"):
+            with ui.element("main").classes("ft-fabric-grid ft-actions-grid"):
                 with ui.element("div").classes("ft-column"):
                     self._build_list()
-                    with ui.element("div").classes("ft-act-below"):
-                        self._build_held()
+                    with ui.element("div").classes("ft-actions-below"):
+                        self._build_suppressed()
                         self._build_limits()
                 with card("ft-panel"):
-                    self._build_flow()
+                    self.flow.build(SPANS, self.choice.span)
         ui.timer(0.5, self._show_banner)
-        ui.timer(1.0, self._show)
+        ui.timer(1.0, self.show)
 
     def _build_list(self) -> None:
-        with card("ft-act-list"):
+        with card("ft-actions-list"):
             with ui.element("div").classes("ft-head"):
                 text("Decisions", "ft-title")
                 self.filter = ui.input(
                     placeholder="flow", value=self.choice.flow or "", on_change=self._on_filter
                 ).classes("ft-input")
                 self.filter.props("dense borderless clearable debounce=300 data-testid=filter")
-                toggle(LISTS, self.choice.listed, self._choose_list, "listed")
+                toggle(LISTS, self.choice.listed, lambda listed: self.choose(listed=listed), "listed")
             self.note = text("", "ft-note", test="actions-note")
             self.empty = empty("", "actions-empty")
-            self.table = table(
-                [
-                    ("at", "at (UTC)", "left"),
-                    ("flow", "flow", "left"),
-                    ("cause", "detected_by", "left"),
-                    ("what", "what", "left"),
-                    ("outcome", "outcome", "left"),
-                    ("took", "took", "right"),
-                    ("rate", "rate before → after", "right"),
-                    ("delay", "round trip before → after", "right"),
-                ],
-                "actions",
-                self._on_row,
-                {"outcome": _outcome_cell},
-            )
+            columns = [
+                ("at", "at (UTC)", "left"),
+                ("flow", "flow", "left"),
+                ("cause", "cause", "left"),
+                ("action", "action", "left"),
+                ("outcome", "outcome", "left"),
+                ("taken", "taken", "right"),
+                ("rate", "rate before → after", "right"),
+                ("delay", "round trip before → after", "right"),
+            ]
+            self.table = entry_table(columns, "actions", self.on_entry_row)
 
-    def _build_held(self) -> None:
-        with card("ft-act-list"):
-            text("Held back now", "ft-title")
-            self.held_note = text("", "ft-note", test="held-note")
-            self.held_empty = empty("", "held-empty")
-            self.held = table(
-                [
-                    ("flow", "flow", "left"),
-                    ("what", "would", "left"),
-                    ("reason", "detected_by", "left"),
-                    ("why", "held back, since", "left"),
-                ],
-                "held",
-                self._on_held,
-            )
+    def _build_suppressed(self) -> None:
+        with card("ft-actions-list"):
+            text("Suppressed now", "ft-title")
+            self.suppressed_note = text("", "ft-note", test="suppressed-note")
+            self.suppressed_empty = empty("", "suppressed-empty")
+            columns = [
+                ("flow", "flow", "left"),
+                ("action", "action", "left"),
+                ("cause", "cause", "left"),
+                ("limit", "suppressed by, since", "left"),
+            ]
+            self.suppressed = table(columns, "suppressed", self._on_flow_row)
 
     def _build_limits(self) -> None:
-        with card("ft-act-list"):
-            text("Limits, paces, slices", "ft-title")
-            self.limits = table(
-                [("name", "of", "left"), ("what", "limit", "left"), ("used", "used", "right")], "limits"
-            )
+        with card("ft-actions-list"):
+            text("Limits, pacing, slices", "ft-title")
+            limit_columns = [("name", "of", "left"), ("limit", "limit", "left"), ("used", "used", "right")]
+            self.limits = table(limit_columns, "limits")
             self.paced_note = text("", "ft-note", test="paced-note")
-            self.paced = table(
-                [("flow", "paced flow", "left"), ("rate", "sends", "right"), ("limit", "held to", "right")],
-                "paced",
-                self._on_held,
-            )
-            self.slices = table(
-                [
-                    ("tenant", "tenant", "left"),
-                    ("flows", "flows", "right"),
-                    ("rate", "sends", "right"),
-                    ("guarantee", "guarantee", "right"),
-                    ("ceiling", "ceiling", "right"),
-                ],
-                "slices",
-            )
-
-    def _build_flow(self) -> None:
-        self.nothing = empty(HINT, "act-nothing")
-        self.part = part("act")
-        with self.part:
-            with ui.element("div").classes("ft-head"):
-                self.title = text("", "ft-title", test="act-title")
-                toggle(SPANS, self.choice.span, self._choose_span, "span")
-            self.said = text("", "ft-said", test="act-text")
-            self.picture_empty = empty("", "trail-empty")
-            self.picture = LiveChart("trail", on_pick=self._choose_decision)
-            self.picture.classes("ft-trail").props("data-testid=trail")
-            self.figures = table([("name", "", "left"), ("value", "", "left")], "act-figures")
-            self.links = Chips().props("data-testid=act-links")
-            self.of_flow_title = text("", "ft-sub-title", test="of-flow-title")
-            self.of_flow = table(
-                [
-                    ("at", "at (UTC)", "left"),
-                    ("cause", "detected_by", "left"),
-                    ("what", "what", "left"),
-                    ("outcome", "outcome", "left"),
-                ],
-                "of-flow",
-                self._on_row,
-                {"outcome": _outcome_cell},
-            )
+            paced_columns = [
+                ("flow", "paced flow", "left"),
+                ("rate", "rate", "right"),
+                ("limit", "limit", "right"),
+            ]
+            self.paced = table(paced_columns, "paced", self._on_flow_row)
+            slice_columns = [
+                ("tenant", "tenant", "left"),
+                ("flows", "flows", "right"),
+                ("rate", "rate", "right"),
+                ("guarantee", "guarantee", "right"),
+                ("ceiling", "ceiling", "right"),
+            ]
+            self.slices = table(slice_columns, "slices")
 
     # ----------------------------------------------------------------------------------------------- choices
 
-    def _choose(self, **changes: Any) -> None:
+    def choose(self, **changes: Any) -> None:
+        """Change the choice and show it."""
         self.choice = replace(self.choice, **changes)
         address = self.choice.address()
         replace_address(f"{self.address}?{address}" if address else self.address)
-        self._show()
+        self.show()
 
-    def _choose_list(self, listed: Listed) -> None:
-        self._choose(listed=listed)
-
-    def _choose_span(self, span: int) -> None:
-        self._choose(span=span)
-
-    def _choose_decision(self, decision: str) -> None:
-        self._choose(decision=decision)
+    def on_entry_row(self, row: Row) -> None:
+        """Open the decision of a clicked row."""
+        self.choose(decision=row["id"])
 
     def _on_filter(self, event: ValueChangeEventArguments[Any]) -> None:
-        self._choose(flow=str(event.value or "").strip() or None, decision=None)
+        self.choose(flow=str(event.value or "").strip() or None, decision=None)
 
-    def _on_row(self, row: Row) -> None:
-        self._choose(decision=row["id"])
-
-    def _on_held(self, row: Row) -> None:
+    def _on_flow_row(self, row: Row) -> None:
         self.filter.set_value(row["flow_id"])
 
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Begin to follow the topics, or follow them again after the browser was away."""
+        """Subscribe to the live state, also after the browser was disconnected."""
         super().start_live()
-        self.picture.resume()
-        if self.site.live is None:
-            self.part.set_visibility(False)
+        self.flow.chart.resume()
+        if self.context.live is None:
+            self.flow.part.set_visibility(False)
             self.mode.set_visibility(False)
-        elif self.site.fabric is not None:
-            self._follow("paces", ("paces",), self.site.fabric.paces, self._show_paces, 2.0)
+        elif self.context.links is not None:
+            self.follow("pacing", ("pacing",), self.context.links.pacing, self._show_pacing, 2.0)
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Take that these parts of the fabric's state changed."""
-        if "acts" in parts and time.monotonic() - self._shown_s > QUICKEST_S:
-            self._show()  # else, and what is held back, with the next tick
+        """Show changed actions. Suppressed actions are shown by the timer."""
+        if "actions" in parts and time.monotonic() - self._shown_s > MIN_REDRAW_S:
+            self.show()
 
     def _show_kpis(self) -> None:
-        """The header's figures are this tab's own; `_show` puts them there."""
+        """Do nothing: `show` sets this tab's own header figures."""
 
-    def _show(self) -> None:
-        if self.site.live is None:
+    def show(self) -> None:
+        """Show the present state."""
+        if self.context.live is None:
             return
         self._shown_s = time.monotonic()
         now_ns = self.live.now_ns()
         with self.state.lock:
-            acts = self.state.acts
-            every = action_entries.deeds(acts, now_ns)
-            flow_id = action_entries.only(
-                self.choice.flow, [*(d.flow_id for d in every), *acts.trail.flows()]
-            )
-            listed = [
-                deed
-                for deed in every
-                if (self.choice.flow is None or action_entries.names(self.choice.flow, deed.flow_id))
-                and (self.choice.listed == "all" or deed.done == (self.choice.listed == "done"))
-            ]
-            shown = action_entries.with_effects(listed, acts, now_ns, LISTED)
-            chosen = self._find(every, shown, flow_id)
-            if chosen is not None:
-                flow_id = chosen.flow_id
-                chosen = action_entries.with_effects([chosen], acts, now_ns)[0]
-            elif self.choice.flow is not None:
-                acts.trail.watch((flow_id or self.choice.flow).partition("/")[0], now_ns + WATCHED_NS)
-            samples = [] if flow_id is None else acts.trail.of(flow_id)
-            everything = acts.held()
-            held = [
-                each
-                for each in everything
-                if self.choice.flow is None or action_entries.names(self.choice.flow, each.flow_id)
-            ]
-            policies = {name: (shard.at_ns, shard.held is None) for name, shard in acts.shards.items()}
-            used = action_entries.limits_used(acts, now_ns)
-            mode, words, apart = acts.mode(), action_entries.mode_text(acts), acts.apart()
-            alerts = [each for each in self.state.alerts.values() if not cleared(each)]
-        self._show_mode(mode.act, words, bool(apart))
-        self._show_figures(every, len(everything), used)
-        self._show_list(every, listed, shown)
-        self._show_held(held, policies, now_ns)
+            view = self._read(self.state.actions, now_ns)
+        self._show_mode(view)
+        self._show_figures(view)
+        self._show_list(view)
+        self._show_suppressed(view, now_ns)
         self.limits.put(
             [
                 {
-                    "id": f"{each.name} {each.what}",
+                    "id": f"{each.name} {each.limit}",
                     "name": each.name,
-                    "what": each.what,
-                    "used": f"{each.used:,} of {each.most:,}",
+                    "limit": each.limit,
+                    "used": f"{each.used:,} of {each.max:,}",
                 }
-                for each in used
+                for each in view.limits
             ]
         )
-        self._show_flow(flow_id, chosen, [d for d in every if d.flow_id == flow_id], samples, alerts, now_ns)
+        of_flow = [entry for entry in view.entries if entry.flow_id == view.flow_id]
+        self.flow.show(view.flow_id, view.chosen, of_flow, view.samples, view.alerts, now_ns)
 
-    def _find(self, every: Sequence[ActionEntry], shown: Sequence[ActionEntry], flow_id: str | None) -> ActionEntry | None:
-        if self.choice.decision is not None:
-            return next((deed for deed in every if deed.decision_id == self.choice.decision), None)
+    def _read(self, actions: ActionState, now_ns: int) -> _View:
+        entries = action_entries.entries(actions, now_ns)
+        known_flows = [*(entry.flow_id for entry in entries), *actions.flow_history.flows()]
+        flow_id = action_text.only_match(self.choice.flow, known_flows)
+        listed = [entry for entry in entries if self._is_listed(entry)]
+        shown = action_entries.with_effects(listed, actions, now_ns, ENTRIES_SHOWN)
+        chosen = self._find(entries, shown, flow_id)
+        if chosen is not None:
+            flow_id = chosen.flow_id
+            chosen = action_entries.with_effects([chosen], actions, now_ns)[0]
+        elif self.choice.flow is not None:
+            host = (flow_id or self.choice.flow).partition("/")[0]
+            actions.flow_history.watch(host, now_ns + WATCH_NS)
+        suppressed = actions.suppressed()
+        return _View(
+            entries,
+            listed,
+            shown,
+            chosen,
+            flow_id,
+            [] if flow_id is None else actions.flow_history.of(flow_id),
+            len(suppressed),
+            [each for each in suppressed if self._matches(each.flow_id)],
+            {name: (shard.at_ns, shard.suppressed is None) for name, shard in actions.shards.items()},
+            action_limits.limits_used(actions, now_ns),
+            actions.mode().act,
+            action_text.mode_text(actions),
+            bool(actions.exceptions()),
+            [alert for alert in self.state.alerts.values() if not is_cleared(alert)],
+        )
+
+    def _matches(self, flow_id: str) -> bool:
+        return self.choice.flow is None or action_text.matches(self.choice.flow, flow_id)
+
+    def _is_listed(self, entry: ActionEntry) -> bool:
+        listed = self.choice.listed == "all" or entry.done == (self.choice.listed == "done")
+        return listed and self._matches(entry.flow_id)
+
+    def _find(
+        self, entries: Sequence[ActionEntry], shown: Sequence[ActionEntry], flow_id: str | None
+    ) -> ActionEntry | None:
+        decision = self.choice.decision
+        if decision is not None:
+            return next((entry for entry in entries if entry.decision_id == decision), None)
         if flow_id is not None:
-            return next((deed for deed in every if deed.flow_id == flow_id), None)
+            return next((entry for entry in entries if entry.flow_id == flow_id), None)
         return shown[0] if shown else None
 
-    def _show_mode(self, act: bool, words: str, apart: bool) -> None:
-        self.mode.set_text(words)
-        self.mode.classes(remove="ft-ok ft-wait", add="ft-ok" if act else "ft-wait")
-        self._kpi("mode", "ACT" if act else "OBSERVE", "not everywhere" if apart else "everywhere")
+    def _show_mode(self, view: _View) -> None:
+        self.mode.set_text(view.mode_text)
+        self.mode.classes(remove="ft-ok ft-wait", add="ft-ok" if view.act else "ft-wait")
+        note = "not everywhere" if view.has_exceptions else "everywhere"
+        self._kpi("mode", "ACT" if view.act else "OBSERVE", note)
 
-    def _show_figures(self, every: list[ActionEntry], held: int, used: Sequence[action_entries.Used]) -> None:
-        counted = action_entries.counts(every)
-        reasons = {deed.kind for deed in every}
-        self._kpi(
-            "decided",
-            count_text(len(every)),
-            ", ".join(sorted(reason.lower() for reason in reasons)) or "nothing called for one",
-        )
-        done = sum(deed.done for deed in every)
-        rest = {name: count for name, count in counted.items() if name not in action_entries.DONE}
-        self._kpi("done", count_text(done), action_entries.counts_text(rest) or "all of them")
-        self._kpi("held", count_text(held), "see below" if held else "nothing")
-        shares = [each for each in used if each.what.startswith("flows")]
+    def _show_figures(self, view: _View) -> None:
+        causes = sorted({entry.kind.lower() for entry in view.entries})
+        self._kpi("decided", count_text(len(view.entries)), ", ".join(causes) or "none needed")
+        done = sum(entry.done for entry in view.entries)
+        counts = action_entries.counts(view.entries)
+        rest = {name: count for name, count in counts.items() if name not in DONE}
+        self._kpi("done", count_text(done), action_text.counts_text(rest) or "all of them")
+        suppressed = view.suppressed_total
+        self._kpi("suppressed", count_text(suppressed), "see below" if suppressed else "nothing")
+        shares = [each for each in view.limits if each.limit.startswith("flows")]
         if shares:
             most = max(shares, key=lambda each: each.share)
-            self._kpi("moved", f"{most.used:,}", f"of {most.most:,} that may, {most.name}")
+            self._kpi("moved", f"{most.used:,}", f"of {most.max:,} allowed, {most.name}")
         else:
-            self._kpi("moved", "—", "policy has not told of a round")
+            self._kpi("moved", "—", "no policy cycle yet")
 
-    def _show_list(self, every: Sequence[ActionEntry], listed: Sequence[ActionEntry], shown: Sequence[ActionEntry]) -> None:
-        self.empty.set_text(
-            "No decision of this flow within the last hour."
-            if self.choice.flow is not None
-            else "No decision yet: one is made when a link of a flow's path dies or flows collide."
-            if not every
-            else "None of these."
-        )
-        self.empty.set_visibility(not shown)
-        note = action_entries.counts_text(action_entries.counts(listed))
-        if len(listed) > len(shown):
-            note += f"; the newest {len(shown)} of {len(listed):,} are listed"
-        self.note.set_text(note)
-        self.table.put([action_entries.row(deed) for deed in shown])
-
-    def _show_held(
-        self, held: Sequence[SuppressedAction], policies: dict[str, tuple[int, bool]], now_ns: int
-    ) -> None:
-        note = ""
-        late = [name for name, (at_ns, _) in policies.items() if now_ns - at_ns > 10 * action_entries.S]
-        if late:
-            note = f"policy of {', '.join(sorted(late))} was last heard of at " + action_entries.time_text(
-                min(policies[name][0] for name in late)
+    def _show_list(self, view: _View) -> None:
+        if self.choice.flow is not None:
+            empty_text = "No decision about this flow within the last hour."
+        elif not view.entries:
+            empty_text = (
+                "No decision yet: the policy decides when a link of a flow's path dies or flows collide."
             )
-        elif len(held) > HELD_SHOWN:
-            note = f"the longest {HELD_SHOWN} of {len(held):,}"
-        self.held_note.set_text(note)
-        self.held_empty.set_text(
-            "Policy has not told of a round yet: whether anything is held back is not known."
-            if not policies
-            else "Not told yet."
-            if all(unknown for _, unknown in policies.values())
-            else "Nothing is held back."
-        )
-        self.held_empty.set_visibility(not held)
-        self.held.put(
-            [
-                {
-                    "id": f"{h.flow_id} {h.action} {h.cause} {h.reason}",
-                    "flow": action_entries.flow_text(h.flow_id),
-                    "flow_id": h.flow_id,
-                    "what": action_entries.what_text(h),
-                    "reason": action_entries.reason_of_held(h),
-                    "why": f"{action_entries.WHYS.get(h.cause, h.cause)}, since {action_entries.time_text(h.since_ns)}",
-                }
-                for h in held[:HELD_SHOWN]
-            ]
-        )
+        else:
+            empty_text = "No decision in this list."
+        self.empty.set_text(empty_text)
+        self.empty.set_visibility(not view.shown)
+        note = action_text.counts_text(action_entries.counts(view.listed))
+        if len(view.listed) > len(view.shown):
+            note += f"; the newest {len(view.shown)} of {len(view.listed):,} are listed"
+        self.note.set_text(note)
+        self.table.put([action_text.table_row(entry) for entry in view.shown])
 
-    def _show_paces(self, snapshot: Snapshot[Paces]) -> None:
+    def _show_suppressed(self, view: _View, now_ns: int) -> None:
+        suppressed, policies = view.suppressed, view.policies
+        silent = [name for name, (at_ns, _) in policies.items() if now_ns - at_ns > SILENT_POLICY_NS]
+        note = ""
+        if silent:
+            oldest = action_text.time_text(min(policies[name][0] for name in silent))
+            note = f"last policy cycle of {', '.join(sorted(silent))}: {oldest}"
+        elif len(suppressed) > SUPPRESSED_SHOWN:
+            note = f"the oldest {SUPPRESSED_SHOWN} of {len(suppressed):,}"
+        self.suppressed_note.set_text(note)
+        if not policies:
+            empty_text = "No policy cycle yet, so suppressed actions are unknown."
+        elif all(unknown for _, unknown in policies.values()):
+            empty_text = "Unknown yet."
+        else:
+            empty_text = "Nothing is suppressed."
+        self.suppressed_empty.set_text(empty_text)
+        self.suppressed_empty.set_visibility(not suppressed)
+        self.suppressed.put([_suppressed_row(each) for each in suppressed[:SUPPRESSED_SHOWN]])
+
+    def _show_pacing(self, snapshot: Snapshot[Pacing]) -> None:
         found = snapshot.value
         if found is None:
             return
@@ -386,7 +362,7 @@ class ActionsTab(LiveTab):
                 {
                     "id": name,
                     "flow_id": name,
-                    "flow": action_entries.flow_text(name),
+                    "flow": action_text.flow_text(name),
                     "rate": bps_text(rate),
                     "limit": bps_text(limit),
                 }
@@ -407,90 +383,14 @@ class ActionsTab(LiveTab):
             ]
         )
 
-    # -------------------------------------------------------------------------------------------- one flow
 
-    def _show_flow(
-        self,
-        flow_id: str | None,
-        deed: ActionEntry | None,
-        of_flow: list[ActionEntry],
-        samples: Any,
-        alerts: Any,
-        now_ns: int,
-    ) -> None:
-        self.part.set_visibility(flow_id is not None)
-        self.nothing.set_visibility(flow_id is None)
-        if flow_id is None:
-            asked = self.choice.flow or self.choice.decision
-            self.nothing.set_text(
-                HINT
-                if asked is None
-                else "That decision is no longer kept here; history has it."
-                if self.choice.decision
-                else f"{asked}: no one flow of which reports or decisions are here."
-            )
-            return
-        self.title.set_text(action_entries.flow_text(flow_id))
-        self.said.set_text(flow_id if deed is None else deed.text)
-        frame = action_entries.trail_frame(
-            samples, of_flow, flow_id, now_ns, self.choice.span * action_entries.S
-        )
-        self.picture_empty.set_text(
-            ""
-            if frame["t"]
-            else "No reports of this flow from around then: flows are followed from their"
-            " first decision on, while this page's process runs; history has the rest."
-        )
-        self.picture_empty.set_visibility(not frame["t"])
-        self.picture.set_visibility(bool(frame["t"]))
-        if frame["t"]:
-            self.picture.show(lambda whole: frame)
-        around = self._follow_around(deed)
-        rows = [] if deed is None else action_entries.figures(deed)
-        if around is not None and (around.before_ns, around.after_ns) != (None, None):
-            rows.append(
-                (
-                    "probes over the links",
-                    f"left {delay_text(around.before_ns)} before, took {delay_text(around.after_ns)} after",
-                )
-            )
-        self.figures.put([{"id": name, "name": name, "value": value} for name, value in rows])
-        links = [] if deed is None else action_entries.ways_on(deed.kind, deed.reason, alerts)
-        if deed is not None:
-            links += [
-                (f"{word} {arrow(link)}", fabric_address(link=link))
-                for word, found in (("left", deed.effect.left), ("took", deed.effect.took))
-                for link in found[:4]
-            ]
-        self.links.put([(label, label, address) for label, address in links])
-        self.of_flow_title.set_text(f"All decisions of this flow: {len(of_flow)}" if of_flow else "")
-        self.of_flow.put([action_entries.row(each) for each in of_flow[:LISTED]])
-
-    def _follow_around(self, deed: ActionEntry | None) -> Around | None:
-        """Ask history what probes said of the links that the flow left and took; return what it answered."""
-        questions = self.site.fabric
-        moved = deed is not None and deed.done_ns is not None and bool(deed.effect.left or deed.effect.took)
-        if deed is None or not moved or questions is None:
-            if self._around_of:
-                self._unfollow("around")
-            self._around_of, self._around = "", None
-            return None
-        if self._around_of != deed.decision_id:
-            self._around_of, self._around = deed.decision_id, None
-            left, took, at_ns, done_ns = deed.effect.left, deed.effect.took, deed.at_ns, deed.done_ns or 0
-
-            def show(snapshot: Snapshot[Around]) -> None:
-                self._around = snapshot.value
-
-            self._follow(
-                "around",
-                ("around", deed.decision_id, left, took),
-                lambda: questions.around(left, took, at_ns, done_ns),
-                show,
-                3.0,
-            )
-        return self._around
-
-
-def _outcome_cell(row: Row) -> Cell:
-    return [(f"ft-outcome ft-{row['good']}", row["outcome"], row["words"])]
+def _suppressed_row(action: SuppressedAction) -> dict[str, Any]:
+    limit = action_text.LIMIT_TEXTS.get(action.why, action.why)
+    return {
+        "id": f"{action.flow_id} {action.action} {action.why} {action.reason}",
+        "flow": action_text.flow_text(action.flow_id),
+        "flow_id": action.flow_id,
+        "action": action_text.action_text(action),
+        "cause": action_text.suppressed_cause(action),
+        "limit": f"{limit}, since {action_text.time_text(action.since_ns)}",
+    }

@@ -1,20 +1,18 @@
-"""Contention windows as bars over time.
-
-In: ContentionWindow records. Out: those of a span, the standing and heavier ones first, and a frame for the
-browser's chart. Pure.
-"""
+"""Contention windows as bars over time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from fabrictime.state.fabric_state import Record, stands
+from fabrictime.state.fabric_state import Record, is_active
 from fabrictime.state.labels import arrow
 
-LANES: Final = 24
-BARS: Final = 1_500
+MAX_ROWS: Final = 24
+"""Links that the chart shows."""
+MAX_BARS: Final = 1_500
+ACTIVE_WEIGHT: Final = 1e18
+"""Weight that puts links with an active or chosen window before all others."""
 
 KINDS: Final = {
     "COLLISION": "collision in the fabric",
@@ -22,60 +20,55 @@ KINDS: Final = {
     "SLOW_SENDER": "slow sender",
     "SLOW_RECEIVER": "slow receiver",
     "PAUSE_STORM": "pause storm",
-    "UNKNOWN": "kind not told",
+    "UNKNOWN": "kind unknown",
 }
 
 
 def span_of(window: Record, now_ns: int) -> tuple[int, int]:
-    """Return when a window opened, and when it closed: now where it stands, else when it was last told."""
-    end = now_ns if stands(window, now_ns) else window["closed_ns"] or window["updated_ns"]
+    """Return the opening of a window, and its end: now if active, else its closing or last update."""
+    end = now_ns if is_active(window, now_ns) else window["closed_ns"] or window["updated_ns"]
     return window["opened_ns"], max(end, window["opened_ns"])
 
 
 def within(windows: Iterable[Record], now_ns: int, span_ns: int) -> list[Record]:
-    """Return the windows that meet the last `span_ns`: standing ones first, then the newest."""
+    """Return the windows that overlap the last `span_ns`, active ones first, then the newest."""
     found = [each for each in windows if span_of(each, now_ns)[1] >= now_ns - span_ns]
-    return sorted(found, key=lambda each: (not stands(each, now_ns), -int(each["opened_ns"])))
+    return sorted(found, key=lambda each: (not is_active(each, now_ns), -int(each["opened_ns"])))
 
 
-def bars(windows: Sequence[Record], now_ns: int, span_ns: int, chosen: str | None) -> dict[str, Any]:
-    """Return the chart's frame: a lane a link, the heaviest first; times in ms.
+def bars_frame(windows: Sequence[Record], now_ns: int, span_ns: int, chosen: str | None) -> dict[str, Any]:
+    """Return the chart's frame: one row per link, the heaviest first. Times are in ms.
 
-    A bar: lane, from, to, kind, severity in byte seconds, window, whether it stands, deepest in bytes.
+    A bar is [row, from, to, kind, severity in byte seconds, window id, active, largest depth in bytes].
     """
     weight: dict[str, float] = {}
     for each in windows:
         weight[each["link"]] = weight.get(each["link"], 0.0) + each["over_byte_s"]
-        if stands(each, now_ns) or each["window_id"] == chosen:
-            weight[each["link"]] += 1e18  # standing ones are always drawn
-    lanes = sorted(weight, key=lambda link: (-weight[link], link))[:LANES]
-    place = {link: k for k, link in enumerate(lanes)}
-    drawn: list[list[Any]] = []
-    for each in windows:
-        if each["link"] in place and len(drawn) < BARS:
-            begin, end = span_of(each, now_ns)
-            drawn.append(
-                [
-                    place[each["link"]],
-                    max(begin, now_ns - span_ns) // 1_000_000,
-                    end // 1_000_000,
-                    each["kind"],
-                    each["over_byte_s"],
-                    each["window_id"],
-                    int(stands(each, now_ns)),
-                    each["depth_peak_bytes"],
-                ]
-            )
+        if is_active(each, now_ns) or each["window_id"] == chosen:
+            weight[each["link"]] += ACTIVE_WEIGHT
+    rows = sorted(weight, key=lambda link: (-weight[link], link))[:MAX_ROWS]
+    index = {link: k for k, link in enumerate(rows)}
+    begin_ns = now_ns - span_ns
+    bars = []
+    for each in [each for each in windows if each["link"] in index][:MAX_BARS]:
+        opened_ns, end_ns = span_of(each, now_ns)
+        bars.append(
+            [
+                index[each["link"]],
+                max(opened_ns, begin_ns) // 1_000_000,
+                end_ns // 1_000_000,
+                each["kind"],
+                each["over_byte_s"],
+                each["window_id"],
+                int(is_active(each, now_ns)),
+                each["depth_peak_bytes"],
+            ]
+        )
     return {
-        "from": (now_ns - span_ns) // 1_000_000,
+        "from": begin_ns // 1_000_000,
         "to": now_ns // 1_000_000,
         "links": len(weight),
-        "lanes": [arrow(link) for link in lanes],
-        "bars": drawn,
+        "rows": [arrow(link) for link in rows],
+        "bars": bars,
         "chosen": chosen or "",
     }
-
-
-def clock_text(ns: int) -> str:
-    """Return a time of day, with the date where it is another day's."""
-    return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%H:%M:%S}"

@@ -1,68 +1,79 @@
-"""The tab Contention: where queues stand and stood, as bars over time, and one such window in depth.
-
-In: the process's `AppContext` and the tab's choices, which stand in its address. No query, no maths here.
-"""
+"""The Contention tab: present and past queues as bars over time, and one contention window in depth."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from nicegui import ui
 
-from fabrictime.state.fabric_state import Part, Record, stands
+from fabrictime.state.fabric_state import Part, Record, is_active
 from fabrictime.state.labels import arrow
 from fabrictime.state.units import bps_text, bytes_text, count_text, counted, delay_text, percent_text
 from fabrictime.web.addresses import fabric_address
+from fabrictime.web.app_context import AppContext
 from fabrictime.web.chart import LiveChart
-from fabrictime.web.rows import Cell, Row
-from fabrictime.web.tabs.base import CSS, AppContext, card, part, replace_address, text, toggle
+from fabrictime.web.elements import (
+    CSS,
+    card,
+    empty,
+    name_value_table,
+    part,
+    put_values,
+    replace_address,
+    table,
+    text,
+    toggle,
+    utc_time,
+)
 from fabrictime.web.tabs.contention import frames
-from fabrictime.web.tabs.live_tab import KPIS, LiveTab, empty, table
-from fabrictime.web.widgets import Chips
+from fabrictime.web.tabs.live_tab import KPIS, LiveTab
+from fabrictime.web.widgets import Cell, Chips, Row
 
-SPANS = {300: "5 min", 900: "15 min", 3600: "1 h"}
-LISTED = 60
-FLOWS_SHOWN = 24
-TURNS = 300
-"""Steps in which a span moves on, where no window came, went or closed: a picture takes a browser long."""
+SPANS: Final = {300: "5 min", 900: "15 min", 3600: "1 h"}
+WINDOWS_SHOWN: Final = 60
+FLOWS_SHOWN: Final = 24
+LINKS_SHOWN: Final = 8
+REDRAWS_PER_SPAN: Final = 300
+"""Redraws per span while no window changes: a drawing keeps a browser busy for long."""
+HINT: Final = "A click on a bar or a row opens its flows and jobs."
 
 
 @dataclass(frozen=True, slots=True)
 class ContentionChoice:
-    """What a tab shows; wrong values in its address fall back to the defaults."""
+    """The tab's choices. Invalid values in the address become the defaults."""
 
     span: int = 900
     window: str | None = None
 
     @staticmethod
     def parse(query: dict[str, str]) -> ContentionChoice:
-        """Return the choice that an address's query stands for."""
+        """Return the choice of an address's query."""
         choice = ContentionChoice(window=query.get("window") or None)
         span = query.get("span", "")
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
 
     def address(self) -> str:
-        """Return the query that brings this choice back; defaults are left out."""
+        """Return the query of this choice without the defaults."""
         default = asdict(ContentionChoice())
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
 
 class ContentionTab(LiveTab):
-    """Contention over time, link by link."""
+    """Contention over time by link, and one window."""
 
     address = "/contention"
 
-    def __init__(self, site: AppContext, choice: ContentionChoice) -> None:
-        super().__init__(site)
+    def __init__(self, context: AppContext, choice: ContentionChoice) -> None:
+        super().__init__(context)
         self.choice = choice
         self._drawn: tuple[int, list[tuple[Any, ...]]] = 0, []
 
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Lay the page out inside the current client."""
+        """Create the elements inside the current client."""
         ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
@@ -79,48 +90,42 @@ class ContentionTab(LiveTab):
         with card("ft-gantt-card"):
             with ui.element("div").classes("ft-head"):
                 text("Contention", "ft-title")
-                toggle(SPANS, self.choice.span, self._choose_span, "span")
+                toggle(SPANS, self.choice.span, lambda span: self._choose(span=span), "span")
             self.bars_note = text("", "ft-note", test="bars-note")
             self.bars_empty = empty("", "bars-empty")
-            self.bars = LiveChart("gantt", on_pick=self._choose_window)
+            self.bars = LiveChart("gantt", on_pick=lambda window: self._choose(window=window))
             self.bars.classes("ft-fill").props("data-testid=bars")
 
     def _build_list(self) -> None:
+        columns = [
+            ("since", "since (UTC)", "left"),
+            ("for", "for", "right"),
+            ("link", "link", "left"),
+            ("kind", "kind", "left"),
+            ("deepest", "deepest", "right"),
+            ("wait", "wait", "right"),
+            ("jobs", "jobs", "left"),
+        ]
         with card("ft-window-list"):
-            self.windows = table(
-                [
-                    ("since", "since (UTC)", "left"),
-                    ("for", "for", "right"),
-                    ("link", "link", "left"),
-                    ("kind", "kind", "left"),
-                    ("deepest", "deepest", "right"),
-                    ("wait", "wait", "right"),
-                    ("jobs", "jobs", "left"),
-                ],
-                "windows",
-                self._on_row,
-                {"kind": _kind_cell},
-            )
+            self.windows = table(columns, "windows", self._on_row, {"kind": _kind_cell})
 
     def _build_window(self) -> None:
-        self.nothing = empty("A click on a bar or a row opens it: its flows, its jobs.", "window-nothing")
+        self.nothing = empty(HINT, "window-nothing")
         self.part = part("window")
         with self.part:
             self.title = text("", "ft-title", test="window-title")
             self.kind = text("", "ft-sub-title", test="window-kind")
-            self.said = text("", "ft-said", test="window-text")
-            self.figures = table([("name", "", "left"), ("value", "", "left")], "window-figures")
+            self.detail = text("", "ft-detail", test="window-text")
+            self.figures = name_value_table("window-figures")
             self.to_link = Chips().props("data-testid=window-link")
             self.flows_title = text("", "ft-sub-title", test="window-flows-title")
-            self.flows = table(
-                [
-                    ("flow", "from → to", "left"),
-                    ("rate", "rate", "right"),
-                    ("share", "share", "right"),
-                    ("job", "job", "left"),
-                ],
-                "window-flows",
-            )
+            columns = [
+                ("flow", "from → to", "left"),
+                ("rate", "rate", "right"),
+                ("share", "share", "right"),
+                ("job", "job", "left"),
+            ]
+            self.flows = table(columns, "window-flows")
             self.flows_empty = empty("No reported flow crosses it.", "window-flows-empty")
             self.jobs = Chips().props("data-testid=window-jobs")
 
@@ -133,81 +138,72 @@ class ContentionTab(LiveTab):
         replace_address(f"{self.address}?{address}" if address else self.address)
         self._show()
 
-    def _choose_span(self, span: int) -> None:
-        self._choose(span=span)
-
-    def _choose_window(self, window: str) -> None:
-        self._choose(window=window)
-
     def _on_row(self, row: Row) -> None:
         self._choose(window=row["id"])
 
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Begin to follow the topics, or follow them again after the browser was away."""
+        """Subscribe to the live state, also after the browser was disconnected."""
         super().start_live()
         self.bars.resume()
-        if self.site.live is None:
+        if self.context.live is None:
             self.part.set_visibility(False)
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Take that these parts of the fabric's state changed."""
+        """Show the changed parts."""
         if "contention" in parts:
             self._show()
 
     def _show(self) -> None:
-        if self.site.live is None:
+        if self.context.live is None:
             return
         now_ns, span_ns = self.live.now_ns(), self.choice.span * 1_000_000_000
         with self.state.lock:
             windows = frames.within(self.state.contention.values(), now_ns, span_ns)
             known = bool(self.state.versions["contention"])
             chosen = self.state.contention.get(self.choice.window or "")
-        if self.choice.window is None and windows and stands(windows[0], now_ns):
+        if self.choice.window is None and windows and is_active(windows[0], now_ns):
             chosen = windows[0]
-        frame = frames.bars(windows, now_ns, span_ns, self.choice.window)
+        self._show_bars(windows, known, now_ns, span_ns)
+        self.windows.put([_window_row(each, now_ns) for each in windows[:WINDOWS_SHOWN]])
+        self._show_window(chosen, now_ns)
+
+    def _show_bars(self, windows: list[Record], known: bool, now_ns: int, span_ns: int) -> None:
+        frame = frames.bars_frame(windows, now_ns, span_ns, self.choice.window)
         self.bars_empty.set_text(
-            f"No queue stood in the last {SPANS[self.choice.span]}."
+            f"No persistent queue in the last {SPANS[self.choice.span]}."
             if known
-            else "No contention told yet: it takes inferred queues, and flow reports to say whose they are."
+            else "No contention window yet: this needs inferred queues, and flow reports for the cause."
         )
         self.bars_empty.set_visibility(not windows)
         bars = [(bar[5], bar[3], bar[6]) for bar in frame["bars"]]
-        if bars != self._drawn[1] or now_ns - self._drawn[0] > span_ns // TURNS:
+        if bars != self._drawn[1] or now_ns - self._drawn[0] > span_ns // REDRAWS_PER_SPAN:
             self._drawn = now_ns, bars
-            self.bars.show(lambda whole: frame)
-        standing = sum(stands(each, now_ns) for each in windows)
-        note = f"{counted(len(windows), 'window')} on {counted(frame['links'], 'link')}, {standing} standing"
-        if frame["links"] > len(frame["lanes"]):
-            note += f"; drawn are the {len(frame['lanes'])} heaviest links"
-        self.bars_note.set_text(
-            f"{note}; a bar's height is bytes over the threshold times seconds" if windows else ""
-        )
-        self.windows.put([_row(each, now_ns) for each in windows[:LISTED]])
-        self._show_window(chosen, now_ns)
+            self.bars.show(lambda _whole: frame)
+        active = sum(is_active(each, now_ns) for each in windows)
+        note = f"{counted(len(windows), 'window')} on {counted(frame['links'], 'link')}, {active} active"
+        if frame["links"] > len(frame["rows"]):
+            note += f"; the {len(frame['rows'])} heaviest links are drawn"
+        note += "; a bar's height is bytes over the threshold times seconds"
+        self.bars_note.set_text(note if windows else "")
 
     def _show_window(self, window: Record | None, now_ns: int) -> None:
         self.part.set_visibility(window is not None)
         self.nothing.set_visibility(window is None)
         if window is None:
-            gone = self.choice.window is not None
-            self.nothing.set_text(
-                "That window is no longer kept here; history has it."
-                if gone
-                else "A click on a bar or a row opens it: its flows, its jobs."
-            )
+            expired = "This window is no longer in memory; the history has it."
+            self.nothing.set_text(HINT if self.choice.window is None else expired)
             return
         self.title.set_text(arrow(window["link"]))
-        kind = frames.KINDS.get(window["kind"], "kind not told")
+        kind = frames.KINDS.get(window["kind"], frames.KINDS["UNKNOWN"])
         self.kind.set_text(f"{kind}, confidence {percent_text(window['confidence'])}")
-        self.said.set_text(window["text"])
-        self.figures.put(_figures(window, now_ns))
+        self.detail.set_text(window["text"])
+        put_values(self.figures, _figures(window, now_ns))
         address = fabric_address(link=window["link"], metric="queue")
         self.to_link.put([("link", "show the link in the fabric", address)])
-        self.flows_title.set_text(
-            f"Flows: {count_text(window['flows_total'])}" if window["flows_total"] else "Flows"
-        )
+        total = window["flows_total"]
+        self.flows_title.set_text(f"Flows: {count_text(total)}" if total else "Flows")
         self.flows_empty.set_visibility(not window["flows"])
         self.flows.put(
             [
@@ -229,46 +225,46 @@ class ContentionTab(LiveTab):
         )
 
 
-def _row(window: Record, now_ns: int) -> dict[str, Any]:
-    begin, end = frames.span_of(window, now_ns)
+def _window_row(window: Record, now_ns: int) -> dict[str, Any]:
+    begin_ns, end_ns = frames.span_of(window, now_ns)
+    active = is_active(window, now_ns)
     return {
         "id": window["window_id"],
-        "since": frames.clock_text(begin),
-        "for": delay_text(end - begin) + (", stands" if stands(window, now_ns) else ""),
+        "since": utc_time(begin_ns),
+        "for": delay_text(end_ns - begin_ns) + (", active" if active else ""),
         "link": arrow(window["link"]),
-        "kind": frames.KINDS.get(window["kind"], "not told"),
+        "kind": frames.KINDS.get(window["kind"], frames.KINDS["UNKNOWN"]),
         "deepest": bytes_text(window["depth_peak_bytes"]),
         "wait": delay_text(window["delay_ns"]),
         "jobs": ", ".join(window["jobs"][:3]),
-        "stands": stands(window, now_ns),
+        "active": active,
     }
 
 
-def _figures(window: Record, now_ns: int) -> list[dict[str, Any]]:
-    begin, end = frames.span_of(window, now_ns)
-    standing, closed = stands(window, now_ns), window["state"] == "CLOSED"
+def _figures(window: Record, now_ns: int) -> list[tuple[str, str]]:
+    begin_ns, end_ns = frames.span_of(window, now_ns)
+    age = delay_text(end_ns - begin_ns)
+    if is_active(window, now_ns):
+        end = ("active for", age)
+    else:
+        name = "closed" if window["state"] == "CLOSED" else "last update"
+        end = (name, f"{utc_time(end_ns)} UTC, after {age}")
     busy = window["utilisation"]
     rows = [
-        ("opened", f"{frames.clock_text(begin)} UTC"),
-        (
-            "stands" if standing else "closed" if closed else "last told",
-            delay_text(end - begin)
-            if standing
-            else f"{frames.clock_text(end)} UTC, after {delay_text(end - begin)}",
-        ),
+        ("opened", f"{utc_time(begin_ns)} UTC"),
+        end,
         ("depth", f"{bytes_text(window['depth_bytes'])}, a packet waits {delay_text(window['delay_ns'])}"),
         ("deepest", bytes_text(window["depth_peak_bytes"])),
         ("time busy", "—" if busy is None else percent_text(busy)),
         ("over the threshold", delay_text(window["over_ns"])),
         ("severity", f"{bytes_text(window['over_byte_s'])}·s over the threshold"),
-        ("link's rate", bps_text(window["rate_bps"]) if window["rate_bps"] else "not known"),
+        ("link's rate", bps_text(window["rate_bps"]) if window["rate_bps"] else "unknown"),
     ]
-    if window["candidates"]:
-        rows.append(("or as well", ", ".join(arrow(link) for link in window["candidates"][:8])))
-    if window["links"]:
-        rows.append(("standing still", ", ".join(arrow(link) for link in window["links"][:8])))
-    return [{"id": name, "name": name, "value": value} for name, value in rows]
+    for name, links in (("candidates", window["candidates"]), ("paused links", window["links"])):
+        if links:
+            rows.append((name, ", ".join(arrow(link) for link in links[:LINKS_SHOWN])))
+    return rows
 
 
 def _kind_cell(row: Row) -> Cell:
-    return [("ft-stands" if row["stands"] else "", row["kind"], "")]
+    return [("ft-active" if row["active"] else "", row["kind"], "")]

@@ -1,7 +1,4 @@
-"""Judges the pipeline: each part OK, WARN or BAD, with a figure and a sentence that says why.
-
-In: rows of `queries`. Out: checks, worst first in no order of their own: the page shows them as they stand.
-"""
+"""Checks of the pipeline, each OK, WARN or BAD with a figure and an explanation."""
 
 from __future__ import annotations
 
@@ -9,18 +6,20 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictime.state.units import count_text, counted, ms_text, percent_text, rate_text, seconds_text
-from fabrictime.web.tabs.delays.queries import FlowRow, LagRow, LatencyRow, ProberRow
+from fabrictime.web.tabs.delays.pipeline_queries import LagRow, LatencyRow, ProberRow, ThroughputRow
 
 LOSS_WARN, LOSS_BAD = 0.001, 0.02
 LAG_WARN_MESSAGES, LAG_BAD_MESSAGES = 50, 1_000
 LATENCY_WARN_MS, LATENCY_BAD_MS = 300.0, 2_000.0
 AGE_WARN_S, AGE_BAD_S = 3.0, 10.0
-REJECTS_SEEN = 200
-"""Rejects that are looked at; as many mean that there may be more."""
+RATE_WARN = 0.5
+"""Share of the usual sample rate below which the check warns."""
+MAX_REJECTS = 200
+"""Rejects that are queried. With this many, there may be more."""
 
 
 class State(IntEnum):
-    """How a part does."""
+    """State of a check."""
 
     OK = 0
     WARN = 1
@@ -29,7 +28,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the health section."""
+    """One line of the pipeline section."""
 
     name: str
     state: State
@@ -39,10 +38,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRows:
-    """All that the health section looks at: `now` over the last 10 s, `recent` over the last 10 min."""
+    """Inputs of the checks: `now` over the last 10 s, `recent` over the last 10 min."""
 
-    flow_now: FlowRow
-    flow_recent: FlowRow
+    throughput_now: ThroughputRow
+    throughput_recent: ThroughputRow
     probers_now: ProberRow
     probers_recent: ProberRow
     lags: list[LagRow]
@@ -52,34 +51,38 @@ class PipelineRows:
     rejects_recent: int
 
 
-def judge(rows: PipelineRows) -> list[Check]:
-    """Return the checks in the order that a sample travels: probers, log, map, solve, history."""
+def evaluate(rows: PipelineRows) -> list[Check]:
+    """Return the checks in the order of the pipeline: probers, log, map, solve, history."""
     return [
         _samples(rows),
         _loss(rows.probers_now),
         _batches(rows.probers_recent),
         _restarts(rows.probers_recent),
         _lag(rows.lags),
-        _late(rows.flow_recent),
-        _rejects(rows.flow_recent, rows.rejects_recent),
+        _late(rows.throughput_recent),
+        _rejects(rows.throughput_recent, rows.rejects_recent),
         _latency(rows.latency),
         _freshness(rows.delays_age_s, rows.clocks_age_s),
     ]
 
 
-def samples_per_s(flow: FlowRow) -> float:
-    """Return samples a second over the windows of a flow; 0 without one."""
-    return flow.samples / flow.span_s if flow.span_s > 0 else 0.0
+def samples_per_s(throughput: ThroughputRow) -> float:
+    """Return samples per second, or 0 without a window."""
+    return throughput.samples / throughput.span_s if throughput.span_s > 0 else 0.0
+
+
+def _state(value: float, warn: float, bad: float) -> State:
+    return State.BAD if value >= bad else State.WARN if value >= warn else State.OK
 
 
 def _samples(rows: PipelineRows) -> Check:
-    rate = samples_per_s(rows.flow_now)
+    rate = samples_per_s(rows.throughput_now)
     name = "Samples"
     if rate == 0:
         return Check(name, State.BAD, "0/s", "No sample in the last 10 s: is a prober running?")
-    usual = samples_per_s(rows.flow_recent)
+    usual = samples_per_s(rows.throughput_recent)
     figure = rate_text(rate)
-    if rate < 0.5 * usual:
+    if rate < RATE_WARN * usual:
         return Check(name, State.WARN, figure, f"Down from {rate_text(usual)} over 10 min.")
     nics = rows.probers_now.nics
     return Check(name, State.OK, figure, f"From {counted(nics, 'prober')}.")
@@ -88,21 +91,18 @@ def _samples(rows: PipelineRows) -> Check:
 def _loss(probers: ProberRow) -> Check:
     sent = probers.samples + probers.lost
     share = probers.lost / sent if sent else 0.0
-    state = State.BAD if share >= LOSS_BAD else State.WARN if share >= LOSS_WARN else State.OK
     if probers.lost == 0:
         sentence = "Every probe of the last 10 s was answered."
     else:
-        sentence = (
-            f"{count_text(probers.lost)} of {count_text(sent)} in 10 s; most at {probers.worst_loss_nic} "
-            f"({percent_text(probers.worst_loss)})."
-        )
-    return Check("Probes lost", state, percent_text(share), sentence)
+        worst = f"{probers.worst_loss_nic} ({percent_text(probers.worst_loss)})"
+        sentence = f"{count_text(probers.lost)} of {count_text(sent)} in 10 s; most at {worst}."
+    return Check("Probes lost", _state(share, LOSS_WARN, LOSS_BAD), percent_text(share), sentence)
 
 
 def _batches(probers: ProberRow) -> Check:
     lost = probers.lost_batches
     if lost == 0:
-        return Check("Batches lost", State.OK, "0", "Nothing missing in the log: 10 min.")
+        return Check("Batches lost", State.OK, "0", "No batch missing in the log: 10 min.")
     return Check(
         "Batches lost", State.WARN, count_text(lost), "Messages lost between probers and log in 10 min."
     )
@@ -120,36 +120,36 @@ def _lag(lags: list[LagRow]) -> Check:
     name = "Stream lag"
     known = [row for row in lags if row.lag_messages >= 0]
     if not known:
-        return Check(name, State.OK, "none", "Probers reduce by themselves: no raw samples in the log.")
+        return Check(name, State.OK, "none", "Probers publish reduced data: no raw samples in the log.")
     worst = known[0]
     lag = worst.lag_messages
-    state = State.BAD if lag >= LAG_BAD_MESSAGES else State.WARN if lag >= LAG_WARN_MESSAGES else State.OK
+    state = _state(lag, LAG_WARN_MESSAGES, LAG_BAD_MESSAGES)
     figure = f"{count_text(lag)} msg"
     if state is State.OK:
         return Check(name, state, figure, f"{len(known)} source partitions, all read to the end.")
     behind = sum(row.lag_messages >= LAG_WARN_MESSAGES for row in known)
     return Check(
-        name, state, figure, f"{worst.source} is furthest behind; {behind} of {len(known)} partitions lag."
+        name, state, figure, f"{worst.source} has the largest lag; {behind} of {len(known)} partitions lag."
     )
 
 
-def _late(flow: FlowRow) -> Check:
+def _late(throughput: ThroughputRow) -> Check:
     name = "Late messages"
-    if flow.late == 0:
+    if throughput.late == 0:
         return Check(name, State.OK, "0", "All in time for their window: 10 min.")
-    share = flow.late / max(flow.messages, 1)
+    share = throughput.late / max(throughput.messages, 1)
     state = State.WARN if share >= LOSS_WARN else State.OK
-    sentence = f"{percent_text(share)} of 10 min came after their window; they count in the next one."
-    return Check(name, state, count_text(flow.late), sentence)
+    sentence = f"{percent_text(share)} of 10 min arrived after their window and count in the next one."
+    return Check(name, state, count_text(throughput.late), sentence)
 
 
-def _rejects(flow: FlowRow, rejects: int) -> Check:
-    refused = max(flow.rejected, rejects)
-    if refused == 0:
-        return Check("Rejects", State.OK, "0", "Every message could be read: 10 min.")
-    more = "+" if refused == REJECTS_SEEN else ""
+def _rejects(throughput: ThroughputRow, rejects: int) -> Check:
+    count = max(throughput.rejected, rejects)
+    if count == 0:
+        return Check("Rejects", State.OK, "0", "Every message was readable: 10 min.")
+    more = "+" if count == MAX_REJECTS else ""
     return Check(
-        "Rejects", State.WARN, count_text(refused) + more, "Refused in 10 min; reasons are listed below."
+        "Rejects", State.WARN, count_text(count) + more, "Rejected in 10 min; the reasons are listed below."
     )
 
 
@@ -158,7 +158,8 @@ def _latency(latency: LatencyRow) -> Check:
     if latency.windows == 0:
         return Check(name, State.BAD, "none", "No window was solved in the last minute.")
     p99 = latency.p99_ms
-    # At a window a second the p99 of a minute is its slowest, and the first after a start always is slow.
+    # With one window per second, a minute's p99 is its slowest window, and the first one after a start is
+    # always slow. Only the median therefore makes the check BAD.
     bad = latency.p50_ms >= LATENCY_BAD_MS
     state = State.BAD if bad else State.WARN if p99 >= LATENCY_WARN_MS else State.OK
     sentence = f"Window's end to clocks solved, p99 of 1 min; p50 {ms_text(latency.p50_ms)}."
@@ -168,8 +169,8 @@ def _latency(latency: LatencyRow) -> Check:
 def _freshness(delays_age_s: float | None, clocks_age_s: float | None) -> Check:
     name = "Data age"
     if delays_age_s is None:
-        return Check(name, State.BAD, "empty", "No delay has reached history yet.")
+        return Check(name, State.BAD, "empty", "No delay in the history yet.")
     age_s = max(delays_age_s, AGE_WARN_S if clocks_age_s is None else clocks_age_s)
-    state = State.BAD if age_s >= AGE_BAD_S else State.WARN if age_s >= AGE_WARN_S else State.OK
     clocks = "no clocks yet" if clocks_age_s is None else f"clocks {seconds_text(clocks_age_s)}"
-    return Check(name, state, seconds_text(delays_age_s), f"Newest delays in history; {clocks}.")
+    sentence = f"Newest delays in the history; {clocks}."
+    return Check(name, _state(age_s, AGE_WARN_S, AGE_BAD_S), seconds_text(delays_age_s), sentence)

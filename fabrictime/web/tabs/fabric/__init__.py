@@ -1,1 +1,1 @@
-"""TODO."""
+"""The tab Fabric."""

@@ -1,40 +1,39 @@
-"""The fabric's state as the browser draws it: the plan, how its links look, and one link in depth.
-
-In: a `FabricState` (its lock held). Out: plain dicts and rows for fabric.js and the tab's tables. Pure.
-"""
+"""Frames of the drawn fabric and tables of the Fabric tab. Callers hold the state's lock."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fabrictime.state.cable_graph import Plan
-from fabrictime.state.fabric_state import HOUR_NS, STATES, FabricState, Record
+from fabrictime.state.fabric_state import HOUR_NS, STATES, UP, FabricState, Record
 from fabrictime.state.labels import arrow
-from fabrictime.state.queue_history import Depth
+from fabrictime.state.queue_history import QueueDepth
 from fabrictime.state.units import bytes_text, delay_text, percent_text
 
 LinkMetric = Literal["state", "queue", "load"]
 
-ROWS = 12
+DEEPEST_SHOWN: Final = 12
+MINUTE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A plan and where its links stand in it: of cable k upwards 2 * k, downwards 2 * k + 1."""
+class DrawnPlan:
+    """A plan and the index of each link in it: 2 * k for the uplink of cable k, 2 * k + 1 for its
+    downlink."""
 
     plan: Plan
-    place: Mapping[int, int]
+    index: Mapping[int, int]
 
 
-def drawn(plan: Plan) -> Drawn:
-    """Return a plan with its links' places."""
-    return Drawn(plan, {number: k for k, number in enumerate(plan.links)})
+def draw_plan(plan: Plan) -> DrawnPlan:
+    """Return a plan with the indices of its links."""
+    return DrawnPlan(plan, {number: k for k, number in enumerate(plan.links)})
 
 
 def plan_frame(plan: Plan, number: int) -> dict[str, Any]:
-    """Return what is drawn, numbered so that later frames can name it."""
+    """Return the plan for the browser, with a number that later frames refer to."""
     return {
         "plan": number,
         "nodes": plan.nodes,
@@ -44,88 +43,87 @@ def plan_frame(plan: Plan, number: int) -> dict[str, Any]:
     }
 
 
-def look_frame(state: FabricState, shown: Drawn, number: int) -> dict[str, Any]:
-    """Return how the links of plan `number` look: states as digits, and the queues that are told.
+def links_frame(state: FabricState, drawn: DrawnPlan, number: int) -> dict[str, Any]:
+    """Return states (as digits) and inferred queues of the links of plan `number`.
 
-    `queues` is four columns: place of the link, mean depth in bytes, its delay in ns, utilisation in
-    thousandths or -1.
-    """
-    at: list[int] = []
+    `queues` is four columns: index of the link, mean depth in bytes, its delay in ns, utilisation in
+    thousandths or -1."""
+    index: list[int] = []
     depth: list[int] = []
     wait: list[int] = []
     load: list[int] = []
-    for link, told in state.queues.all_newest().items():
-        place = shown.place.get(link)
-        if place is None:
+    for link, queue in state.queues.all_newest().items():
+        k = drawn.index.get(link)
+        if k is None:
             continue
-        at.append(place)
-        depth.append(round(told.mean_bytes))
-        wait.append(round(told.delay_ns(told.mean_bytes)))
-        load.append(-1 if told.utilisation is None else round(1000 * told.utilisation))
+        index.append(k)
+        depth.append(round(queue.mean_bytes))
+        wait.append(round(queue.delay_ns(queue.mean_bytes)))
+        load.append(-1 if queue.utilisation is None else round(1000 * queue.utilisation))
     return {
         "of": number,
-        "states": "".join(str(state.state(link)) for link in shown.plan.links),
-        "nics": "".join(str(state.nic_state.get(nic[0], 0)) for nic in shown.plan.nics),
-        "queues": [at, depth, wait, load],
+        "states": "".join(str(state.state(link)) for link in drawn.plan.links),
+        "nics": "".join(str(state.nic_state.get(nic[0], 0)) for nic in drawn.plan.nics),
+        "queues": [index, depth, wait, load],
     }
 
 
 def choice_frame(
-    shown: Drawn,
+    drawn: DrawnPlan,
     number: int,
     link: str | None,
     node: str | None,
     lit: Iterable[int],
     numbers: Collection[int],
 ) -> dict[str, Any]:
-    """Return what is chosen in plan `number`: a cable, a node, and the links that are lit."""
-    places = [shown.place[each] for each in numbers if each in shown.place]
+    """Return the chosen cable and node, and the highlighted links, of plan `number`."""
+    chosen = [drawn.index[each] for each in numbers if each in drawn.index]
     return {
         "of": number,
-        "cable": places[0] >> 1 if link is not None and places else -1,
+        "cable": chosen[0] >> 1 if link is not None and chosen else -1,
         "node": node,
-        "lit": [shown.place[each] for each in lit if each in shown.place],
+        "lit": [drawn.index[each] for each in lit if each in drawn.index],
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What every header says of the fabric."""
+    """The figures in the header of every live tab."""
 
     cables: Mapping[str, int]
     nics: int
     hosts: int
-    deepest: tuple[str, Depth] | None
+    deepest: tuple[str, QueueDepth] | None
     contention: list[Record]
-    standing: list[Record]
+    active_alerts: list[Record]
 
 
 def summary(state: FabricState, now_ns: int) -> Summary:
     """Return the header's figures."""
-    found = max(
+    deepest = max(
         state.queues.all_newest().items(), key=lambda each: each[1].delay_ns(each[1].mean_bytes), default=None
     )
     return Summary(
-        state.counts(),
+        state.cable_counts(),
         len(state.nics),
         len({nic.host for nic in state.nics.values()}),
-        None if found is None else (state.cable_graph.name(found[0]), found[1]),
+        None if deepest is None else (state.cable_graph.name(deepest[0]), deepest[1]),
         list(state.open_contention(now_ns)),
-        state.standing(),
+        state.active_alerts(),
     )
 
 
-def node_at(plan: Plan, place: int) -> str | None:
+def node_at(plan: Plan, k: int) -> str | None:
     """Return the name of a drawn node."""
-    return plan.nodes[place][0] if 0 <= place < len(plan.nodes) else None
+    return plan.nodes[k][0] if 0 <= k < len(plan.nodes) else None
 
 
 # ----------------------------------------------------------------------------------------------- one link
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One direction of a cable, as the tab shows it."""
+class DirectionFigures:
+    """The texts of one direction of a cable."""
 
     link: str
     state: str
@@ -135,158 +133,162 @@ class Side:
     pairs: int
 
 
-def side(state: FabricState, number: int) -> Side:
-    """Return one direction's figures."""
-    told = state.queues.newest(number)
-    return Side(
+def direction_figures(state: FabricState, number: int) -> DirectionFigures:
+    """Return one direction's texts."""
+    queue = state.queues.newest(number)
+    return DirectionFigures(
         state.cable_graph.name(number),
         STATES[state.state(number)],
-        "—" if told is None else depth_text(told, told.mean_bytes),
-        "—" if told is None else depth_text(told, told.most_bytes),
-        "—" if told is None else load_text(told),
-        state.link_index.crossed(number),
+        "—" if queue is None else depth_text(queue, queue.mean_bytes),
+        "—" if queue is None else depth_text(queue, queue.max_bytes),
+        "—" if queue is None else load_text(queue),
+        state.link_index.pair_count(number),
     )
 
 
-def depth_text(told: Depth, depth_bytes: float) -> str:
-    """Return a depth with its bound and the delay that it means."""
-    delay = delay_text(told.delay_ns(depth_bytes))
-    if not told.rate_bps:
-        return f"{delay} (link's rate not known)"
-    return f"{bytes_text(depth_bytes)} ± {bytes_text(told.bound_bytes)}, {delay}"
+def depth_text(queue: QueueDepth, depth_bytes: float) -> str:
+    """Return a depth with its bound and its delay."""
+    delay = delay_text(queue.delay_ns(depth_bytes))
+    if not queue.rate_bps:
+        return f"{delay} (link rate unknown)"
+    return f"{bytes_text(depth_bytes)} ± {bytes_text(queue.bound_bytes)}, {delay}"
 
 
-def load_text(told: Depth) -> str:
-    """Return a utilisation with its bound and where it is known from."""
-    if told.utilisation is None:
+def load_text(queue: QueueDepth) -> str:
+    """Return a utilisation with its bound and its source."""
+    if queue.utilisation is None:
         return "—"
-    bound = "" if told.utilisation_bound is None else f" ± {percent_text(told.utilisation_bound)}"
-    return f"{percent_text(told.utilisation)}{bound}, from {'flows' if told.from_flows else 'probes'}"
+    bound = "" if queue.utilisation_bound is None else f" ± {percent_text(queue.utilisation_bound)}"
+    return f"{percent_text(queue.utilisation)}{bound}, from {'flows' if queue.from_flows else 'probes'}"
 
 
 def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
-    """Return a cable's past hour: (from, to, state) in ms, and when it went down.
+    """Return a cable's past hour: spans (from, to, state) in ms, and when the cable went down.
 
-    Before the first change that was heard of, the state is the one that this change began from.
+    Before the first known change, the state is the one that the change started from.
     """
-    least, now = (now_ns - HOUR_NS) // 1_000_000, now_ns // 1_000_000
+    begin_ms, now_ms = (now_ns - HOUR_NS) // 1_000_000, now_ns // 1_000_000
+    cable = state.cable_graph.cable(number)
     subject = state.subject_of(number)
     if subject is None:
-        return {"id": state.cable_graph.cable(number), "from": least, "to": now, "states": [], "flaps": []}
-    turns = [(turn.since_ns // 1_000_000, turn.state) for turn in subject.turns]
+        return {"id": cable, "from": begin_ms, "to": now_ms, "states": [], "flaps": []}
+    changes = [(change.since_ns // 1_000_000, change.state) for change in subject.changes]
     first = STATES.index(subject.record["before"]) if subject.record["before"] in STATES else 0
-    if len(turns) > 1:
-        first = 1 if turns[0][1] != 1 else 0
-    spans = [(least, first), *turns]
+    if len(changes) > 1:
+        first = UP if changes[0][1] != UP else 0
+    starts = [(begin_ms, first), *changes]
+    ends = [*(at for at, _ in changes), now_ms]
     states = [
-        [max(begin, least), end, kind]
-        for (begin, kind), end in zip(spans, [*(t[0] for t in turns), now], strict=True)
-        if end > least and end > begin
+        [max(start, begin_ms), end, kind]
+        for (start, kind), end in zip(starts, ends, strict=True)
+        if end > begin_ms and end > start
     ]
+    flaps = [at_ns // 1_000_000 for at_ns in subject.record["flap_ns"]]
     return {
-        "id": state.cable_graph.cable(number),
-        "from": least,
-        "to": now,
+        "id": cable,
+        "from": begin_ms,
+        "to": now_ms,
         "states": states,
-        "flaps": [each // 1_000_000 for each in subject.record["flap_ns"] if each // 1_000_000 >= least],
+        "flaps": [at for at in flaps if at >= begin_ms],
     }
 
 
 def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
-    """Return both directions' last minute: times in ms, mean and greatest depth, utilisation."""
-    ways = []
+    """Return both directions' last minute: times in ms, mean and largest depth, utilisation in per cent."""
+    directions = []
     for each in (number & ~1, number | 1):
         series = state.queues.series(each)
-        ways.append(
+        directions.append(
             {
                 "name": arrow(state.cable_graph.name(each)),
                 "t": [at // 1_000_000 for at in series.at_ns],
                 "mean": [round(v) for v in series.mean_bytes],
-                "most": [round(v) for v in series.most_bytes],
+                "max": [round(v) for v in series.max_bytes],
                 "load": [None if v is None else round(100 * v, 1) for v in series.utilisation],
             }
         )
     end = state.queues.newest_ns // 1_000_000
-    return {"id": state.cable_graph.cable(number), "from": end - 60_000, "to": end, "ways": ways}
+    cable = state.cable_graph.cable(number)
+    return {"id": cable, "from": end - MINUTE_MS, "to": end, "directions": directions}
 
 
 # ------------------------------------------------------------------------------------------------- lists
 
 
-def worst_first(state: FabricState, shown: Drawn) -> list[dict[str, Any]]:
-    """Return rows of the cables, NICs and hosts that are not UP, the worse first, then the newer."""
-    rows = []
+def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
+    """Return the cables, NICs and hosts that are not UP, the worst first, then the newest."""
+    found = []
     for name, subject in state.subjects.items():
         record = subject.record
         if record["state"] in ("UP", "UNKNOWN"):
             continue
-        rows.append((-STATES.index(record["state"]), -record["since_ns"], name, record))
-    rows.sort(key=lambda row: row[:3])
+        found.append((-STATES.index(record["state"]), -record["since_ns"], name, record))
+    found.sort(key=lambda row: row[:3])
     return [
-        {"id": name, "what": arrow(name), "state": record["state"], "text": record["text"]}
-        for _, _, name, record in rows
+        {"id": name, "subject": arrow(name), "state": record["state"], "text": record["text"]}
+        for _, _, name, record in found
     ]
 
 
-def deepest(state: FabricState, shown: Drawn, metric: LinkMetric) -> list[dict[str, Any]]:
-    """Return rows of the links with the deepest queues, or the busiest ones where `metric` is load."""
+def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> list[dict[str, Any]]:
+    """Return the links with the deepest queues, or for the metric `load` the busiest links."""
     found = [
-        (told.utilisation or 0.0 if metric == "load" else told.delay_ns(told.mean_bytes), number, told)
-        for number, told in state.queues.all_newest().items()
-        if number in shown.place
+        (queue.utilisation or 0.0 if metric == "load" else queue.delay_ns(queue.mean_bytes), number, queue)
+        for number, queue in state.queues.all_newest().items()
+        if number in drawn.index
     ]
     found.sort(key=lambda row: (-row[0], row[1]))
-    return [
-        {
-            "id": state.cable_graph.name(number),
-            "what": arrow(state.cable_graph.name(number)),
-            "depth": delay_text(told.delay_ns(told.mean_bytes))
-            if not told.rate_bps
-            else bytes_text(told.mean_bytes),
-            "delay": delay_text(told.delay_ns(told.mean_bytes)),
-            "load": "—" if told.utilisation is None else percent_text(told.utilisation),
-        }
-        for value, number, told in found[:ROWS]
-        if value > 0
-    ]
-
-
-def of_node(state: FabricState, shown: Drawn, node: str) -> list[dict[str, Any]]:
-    """Return rows of a node's cables, the worst first."""
     rows = []
-    for k in range(len(shown.plan.cables)):
-        low, low_port, high, high_port = shown.plan.cables[k]
-        ends = (shown.plan.nodes[low][0], shown.plan.nodes[high][0])
-        if node not in ends:
-            continue
-        links = shown.plan.links[2 * k : 2 * k + 2]
-        worst = max(state.state(link) for link in links)
-        out = links[0] if ends[0] == node else links[1]
-        told = state.queues.newest(out)
-        port, far = (
-            (low_port, f"{ends[1]}:{high_port}") if ends[0] == node else (high_port, f"{ends[0]}:{low_port}")
-        )
-        rows.append(
-            (
-                -worst,
-                0.0 if told is None else -told.mean_bytes,
-                k,
+    for value, number, queue in found[:DEEPEST_SHOWN]:
+        if value > 0:
+            name = state.cable_graph.name(number)
+            delay = delay_text(queue.delay_ns(queue.mean_bytes))
+            rows.append(
                 {
-                    "id": state.cable_graph.name(out),
-                    "port": port,
-                    "far": far,
-                    "state": STATES[worst],
-                    "depth": "—" if told is None else bytes_text(told.mean_bytes),
-                    "load": "—"
-                    if told is None or told.utilisation is None
-                    else percent_text(told.utilisation),
-                },
+                    "id": name,
+                    "link": arrow(name),
+                    "depth": bytes_text(queue.mean_bytes) if queue.rate_bps else delay,
+                    "delay": delay,
+                    "load": "—" if queue.utilisation is None else percent_text(queue.utilisation),
+                }
             )
-        )
-    return [row[-1] for row in sorted(rows, key=lambda row: row[:3])]
+    return rows
+
+
+def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str, Any]]:
+    """Return a node's cables, the worst first."""
+    plan = drawn.plan
+    found = []
+    for k, (low, low_port, high, high_port) in enumerate(plan.cables):
+        low_name, high_name = plan.nodes[low][0], plan.nodes[high][0]
+        if node not in (low_name, high_name):
+            continue
+        uplink, downlink = plan.links[2 * k : 2 * k + 2]
+        worst = max(state.state(uplink), state.state(downlink))
+        if low_name == node:
+            out, port, far = uplink, low_port, f"{high_name}:{high_port}"
+        else:
+            out, port, far = downlink, high_port, f"{low_name}:{low_port}"
+        queue = state.queues.newest(out)
+        load = None if queue is None else queue.utilisation
+        row = {
+            "id": state.cable_graph.name(out),
+            "port": port,
+            "far": far,
+            "state": STATES[worst],
+            "depth": "—" if queue is None else bytes_text(queue.mean_bytes),
+            "load": "—" if load is None else percent_text(load),
+        }
+        found.append((-worst, 0.0 if queue is None else -queue.mean_bytes, k, row))
+    return [row for *_, row in sorted(found, key=lambda each: each[:3])]
 
 
 def links_of_job(flows: Mapping[str, Record], job: str, state: FabricState) -> set[int]:
     """Return the links that a job's flows cross."""
-    found = {state.cable_graph.known(hop) for flow in flows.values() if flow["job"] == job for hop in flow["links"]}
+    found = {
+        state.cable_graph.known(link)
+        for flow in flows.values()
+        if flow["job"] == job
+        for link in flow["links"]
+    }
     return {number for number in found if number is not None}

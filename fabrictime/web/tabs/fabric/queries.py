@@ -1,7 +1,6 @@
-"""What a tab asks of a link, in the hub's threads: the paths over it with their delays, the flows, the jobs.
+"""Queries about links: their paths with delays, their flows and jobs. They run in the poller's threads.
 
-In: the fabric's state, and history for delays. Out: frozen answers. Without history the paths are told all
-the same, without delays.
+Paths and flows come from the live state, delays from the history. Without the history, paths have no delays.
 """
 
 from __future__ import annotations
@@ -11,23 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fabrictime.state import action_entries, flow_cache
-from fabrictime.state.action_entries import Paces
+from fabrictime.state import action_limits, flow_cache
+from fabrictime.state.action_limits import Pacing
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.flow_history import SIDE_NS
-from fabrictime.state.link_index import Crossing
+from fabrictime.state.link_index import PathOnLink
 from fabrictime.web.history_client import History, HistoryError
 from fabrictime.web.tabs.delays import queries
 from fabrictime.web.tabs.fabric.frames import links_of_job
 
-ASKED: Final = 300
-"""Paths over one link of which history is asked for delays."""
+MAX_QUERIED: Final = 300
+"""Paths of one link whose delays are queried."""
 SPAN_NS: Final = 12_000_000_000
+"""Ten seconds, and the delay until windows reach the history."""
 
 
 @dataclass(frozen=True, slots=True)
-class PathOver:
-    """A path over the link, seen from the NIC that sends. Delays of its last ten seconds; None: not told."""
+class PathFigures:
+    """A path over the link, seen from the NIC that sends, with its delays of the last ten seconds or None."""
 
     nic: str
     peer: str
@@ -41,10 +41,10 @@ class PathOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
-    """What crosses a link now. `trouble`: why there are no delays."""
+class LinkTraffic:
+    """Paths, flows and jobs on a link. `trouble` is the reason for missing delays."""
 
-    paths: list[PathOver]
+    paths: list[PathFigures]
     total: int
     pairs: int
     flows: list[dict[str, Any]]
@@ -54,39 +54,42 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What probes took one way over the links that a flow left, before it did, and over those that it took,
-    after: the median path's median; None where no probe tells."""
+class MoveDelays:
+    """One-way delay of probes around a flow's move: over the links left, before, and those taken, after.
+
+    The figures are the median path's median, or None without probes.
+    """
 
     before_ns: float | None
     after_ns: float | None
 
 
 class LinkQueries:
-    """Questions about links."""
+    """Queries about links."""
 
     def __init__(self, state: FabricState, history: History) -> None:
         self._state = state
         self._history = history
 
-    def over(self, numbers: Sequence[int], now_ns: int) -> Over:
-        """Return what crosses any of some links (both ways of a cable, say)."""
-        with self._state.lock:
-            found = list(dict.fromkeys(each for n in numbers for each in self._state.link_index.over(n)))
-            flows = self._state.flows.flows()
-            names = [self._state.cable_graph.name(number) for number in numbers]
-        paths, trouble = self._delays(found, now_ns)
-        crossing = flow_cache.crossing(flows, names)
+    def traffic(self, numbers: Sequence[int], now_ns: int) -> LinkTraffic:
+        """Return the traffic of the union of some links, such as both directions of a cable."""
+        state = self._state
+        with state.lock:
+            found = list(dict.fromkeys(each for n in numbers for each in state.link_index.paths_over(n)))
+            flows = state.flows.flows()
+            names = [state.cable_graph.name(number) for number in numbers]
+        paths, trouble = self._with_delays(found, now_ns)
+        on_links = flow_cache.flows_on(flows, names)
         jobs: dict[str, float] = {}
-        for flow in crossing:
+        for flow in on_links:
             if flow["job"]:
                 jobs[flow["job"]] = jobs.get(flow["job"], 0.0) + flow["rate_bps"]
-        return Over(
+        return LinkTraffic(
             paths,
             len(found),
             len({(each.nic, each.peer) for each in found}),
-            [dict(flow) for flow in crossing],
-            sum(flow["rate_bps"] for flow in crossing),
+            [dict(flow) for flow in on_links],
+            sum(flow["rate_bps"] for flow in on_links),
             dict(sorted(jobs.items(), key=lambda job: -job[1])),
             trouble,
         )
@@ -96,52 +99,65 @@ class LinkQueries:
         with self._state.lock:
             return links_of_job(self._state.flows.flows(), job, self._state)
 
-    def paces(self) -> Paces:
-        """Return the flows that are paced, and the slices of tenants."""
+    def pacing(self) -> Pacing:
+        """Return the paced flows and the tenants' slices."""
         with self._state.lock:
-            return action_entries.paces(self._state.flows.flows(), self._state.acts.configs)
+            return action_limits.pacing(self._state.flows.flows(), self._state.actions.configs)
 
-    def around(self, left: Sequence[str], took: Sequence[str], at_ns: int, done_ns: int) -> Around:
-        """Return the delays of probes over links left and taken, `SIDE_NS` before and after a move.
-        Raises HistoryError."""
-        sides = ((left, at_ns - SIDE_NS, at_ns), (took, done_ns, done_ns + SIDE_NS))
-        return Around(*(self._over_links(*side) for side in sides))
+    def move_delays(self, left: Sequence[str], taken: Sequence[str], at_ns: int, done_ns: int) -> MoveDelays:
+        """Return probe delays over the links left and taken, `SIDE_NS` before and after a move.
 
-    def _over_links(self, links: Sequence[str], from_ns: int, to_ns: int) -> float | None:
-        with self._state.lock:
-            numbers = [number for link in links if (number := self._state.cable_graph.known(link)) is not None]
-            found = sorted({each for n in numbers for each in self._state.link_index.over(n)})
-        asked = found[:: max(1, -(-len(found) // ASKED))]
-        if not asked:
+        Raises HistoryError.
+        """
+        return MoveDelays(
+            self._median_over(left, at_ns - SIDE_NS, at_ns),
+            self._median_over(taken, done_ns, done_ns + SIDE_NS),
+        )
+
+    def _median_over(self, links: Sequence[str], from_ns: int, to_ns: int) -> float | None:
+        state = self._state
+        with state.lock:
+            numbers = [n for link in links if (n := state.cable_graph.known(link)) is not None]
+            found = sorted({each for n in numbers for each in state.link_index.paths_over(n)})
+        queried = _sample(found)
+        if not queried:
             return None
-        keys = [(c.peer, c.nic, c.path) if c.answer else (c.nic, c.peer, c.path) for c in asked]
-        told = queries.delays_of(self._history, keys, from_ns, to_ns)
+        keys = [_history_key(path) for path in queried]
+        delays = queries.delays_of(self._history, keys, from_ns, to_ns)
         medians = [
-            (told[key].reverse if crossing.answer else told[key].forward)[0]
-            for crossing, key in zip(asked, keys, strict=True)
-            if key in told
+            (delays[key].reverse if path.answer else delays[key].forward)[0]
+            for path, key in zip(queried, keys, strict=True)
+            if key in delays
         ]
         known = [each for each in medians if each is not None]
         return statistics.median(known) if known else None
 
-    def _delays(self, found: list[Crossing], now_ns: int) -> tuple[list[PathOver], str | None]:
-        every = max(1, -(-len(found) // ASKED))
-        asked = sorted(found)[::every]
-        if not asked:
+    def _with_delays(self, found: list[PathOnLink], now_ns: int) -> tuple[list[PathFigures], str | None]:
+        queried = _sample(sorted(found))
+        if not queried:
             return [], None
-        # a request's delay is its prober's `forward`, an answer's is the asker's `reverse`
-        keys = [(c.peer, c.nic, c.path) if c.answer else (c.nic, c.peer, c.path) for c in asked]
+        keys = [_history_key(path) for path in queried]
         try:
-            told = queries.delays_of(self._history, keys, now_ns - SPAN_NS)
+            delays = queries.delays_of(self._history, keys, now_ns - SPAN_NS)
         except HistoryError as error:
-            return [PathOver(*crossing) for crossing in asked], str(error)
+            return [PathFigures(*path) for path in queried], str(error)
         rows = []
-        for crossing, key in zip(asked, keys, strict=True):
-            row = told.get(key)
+        for path, key in zip(queried, keys, strict=True):
+            row = delays.get(key)
             if row is None:
-                rows.append(PathOver(*crossing))
+                rows.append(PathFigures(*path))
                 continue
-            way = row.reverse if crossing.answer else row.forward
-            rows.append(PathOver(*crossing, *way, row.bound_ns, row.lost, row.count))
+            p50_p99 = row.reverse if path.answer else row.forward
+            rows.append(PathFigures(*path, *p50_p99, row.bound_ns, row.lost, row.count))
         rows.sort(key=lambda row: (-(row.p99_ns or -1.0), row.nic, row.peer, row.path))
-        return rows, None if told else "history has no newer delays of these paths"
+        return rows, None if delays else "the history has no newer delays of these paths"
+
+
+def _sample(paths: Sequence[PathOnLink]) -> list[PathOnLink]:
+    """Return every n-th path, so that at most `MAX_QUERIED` remain."""
+    return list(paths[:: max(1, -(-len(paths) // MAX_QUERIED))])
+
+
+def _history_key(path: PathOnLink) -> tuple[str, str, int]:
+    """Return (prober, peer, path). An answer's delay is the `reverse` delay of the NIC that it answers."""
+    return (path.peer, path.nic, path.path) if path.answer else (path.nic, path.peer, path.path)

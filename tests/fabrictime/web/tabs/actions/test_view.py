@@ -117,8 +117,8 @@ def test_a_flow_is_moved_and_cause_act_and_effect_stand_side_by_side(
     until("its figures", lambda: "3.00 ms of it SOCKET" in browser.text("act-figures"))
     assert "leaf1:swp3 → spine1:swp1" in browser.text("act-figures")
     assert browser.text("act-title") == "h1 sock:17"
-    frame = until("its picture", lambda: browser.last("trail"))
-    until("both reports", lambda: [x for x in browser.last("trail")["rate"] if x] == [2e7, 6.4e8])
+    frame = until("its picture", lambda: browser.last("flow_history"))
+    until("both reports", lambda: [x for x in browser.last("flow_history")["rate"] if x] == [2e7, 6.4e8])
     assert [mark[1:4:2] for mark in frame["marks"]] == [["DOWN", "APPLIED"]]
     until(
         "the pace",
@@ -150,8 +150,8 @@ def test_what_is_held_back_stands_there_in_words_until_it_is_not(
             fabric.rounds(0, [(flow["flow_id"], "REROUTE", "PROTECTED", window)]),
         ),
     )
-    until("held", lambda: "its job is protected (protected_jobs)" in browser.text("held"))
-    assert "a queue stands at leaf1:swp3 → spine1:swp1" in browser.text("held")
+    until("suppressed", lambda: "its job is protected (protected_jobs)" in browser.text("suppressed"))
+    assert "a queue stands at leaf1:swp3 → spine1:swp1" in browser.text("suppressed")
     until("counted", lambda: "1" in browser.text("kpi-held"))
     until("the mode", lambda: "Otherwise at h2: ACT" in browser.text("mode"))
     fabric.publish(("fabric.policy-cycles", "fabric", fabric.rounds(1, None, at_ns=time.time_ns())))
@@ -206,7 +206,7 @@ def test_a_flow_nothing_was_done_to_is_followed_while_it_is_looked_at(
     report(fabric, flow, 1)
     until("found", lambda: browser.text("act-title") == "h3 sock:9")
     report(fabric, flow, 2)
-    until("two reports", lambda: len((browser.last("trail") or {"t": []})["t"]) == 2)
+    until("two reports", lambda: len((browser.last("flow_history") or {"t": []})["t"]) == 2)
     assert browser.text("actions-empty") == "No decision of this flow within the last hour."
     calm(browser, page)
 
@@ -217,17 +217,17 @@ def test_names_from_the_network_are_shown_and_never_run(
     node = "<img\tsrc=x\tonerror=window.hacked=1\t"
     flow = fabric.flow(1, "h1/eth1", "h5/eth1")
     flow["flow_id"] = f"h1/boot/sock:{node}>"
-    held = (flow["flow_id"], "REROUTE", f"{node}>", f"{node}>/2")
+    suppressed = (flow["flow_id"], "REROUTE", f"{node}>", f"{node}>/2")
     decision = fabric.decision(0, flow, f"{node}>/1", text=f"{node}>", at_ns=time.time_ns())
     fabric.publish(
         ("fabric.config", "*", fabric.config(by=f"{node}>")),
         ("fabric.decisions", "h1", decision),
         ("fabric.actions", "h1", fabric.action(decision, detail=f"{node}>")),
-        ("fabric.policy-cycles", "fabric", fabric.rounds(0, [held])),
+        ("fabric.policy-cycles", "fabric", fabric.rounds(0, [suppressed])),
     )
     page = show()
     until("shown", lambda: "<img src=x" in browser.text("act-text"))
-    until("held", lambda: "<img src=x" in browser.text("held"))
+    until("suppressed", lambda: "<img src=x" in browser.text("suppressed"))
     assert browser.js("return window.hacked ?? null") is None
     assert "<img src=x" in browser.text("mode")
     calm(browser, page)

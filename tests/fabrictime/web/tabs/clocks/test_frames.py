@@ -1,4 +1,4 @@
-"""What the charts of the clocks' page are given: quantiles or lines, gaps, ranks, lanes, the mesh."""
+"""Frames of the Clocks tab: quantiles or lines, gaps, ranks, timelines, the mesh."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.history_queries import MESH_NICS, ClockFleet, ClockLines, Mesh
+from fabrictime.web.history_queries import MAX_MESH_NICS, ClockFleet, ClockSeries, Mesh
 from fabrictime.web.tabs.clocks import frames
-from fabrictime.web.tabs.clocks.view import ClocksChoice
-from fabrictime.web.tabs.delays.queries import (
+from fabrictime.web.tabs.clocks.queries import (
     ClockPoint,
     ClockRow,
     EventRow,
     FleetPoint,
-    LanePoint,
     MeshPair,
     MeshSize,
-    NicRow,
+    StatePoint,
     SuspectRow,
     WanderPoint,
 )
+from fabrictime.web.tabs.clocks.view import ClocksChoice
+from fabrictime.web.tabs.delays.queries import NicRow
 
 S = 1_000_000_000
 T = 1_800_000_000 * S
@@ -34,12 +34,12 @@ def fleet(clocks: int, seconds: int = 5, **fields: Any) -> ClockFleet:
         )
         for i in range(seconds)
     ]
-    given: dict[str, Any] = {"points": points, "wander": [], "events": [], "lanes": [], **fields}
+    given: dict[str, Any] = {"points": points, "wander": [], "events": [], "states": [], **fields}
     return ClockFleet(**given, start_ns=T - 60 * S, end_ns=T + seconds * S, step_ns=S)
 
 
-def lines(*points: ClockPoint) -> ClockLines:
-    return ClockLines(list(points), [], T - 60 * S, T + 5 * S, S)
+def series(*points: ClockPoint) -> ClockSeries:
+    return ClockSeries(list(points), [], T - 60 * S, T + 5 * S, S)
 
 
 def row(clock: str, bound_ns: float = 10.0, state: str = "SYNCED") -> ClockRow:
@@ -55,8 +55,8 @@ def suspect(prober: str, peer: str, asymmetry_ns: float = 300.0) -> SuspectRow:
     return SuspectRow(prober, peer, "s0", asymmetry_ns, 4.0, 0.05, T, 3)
 
 
-def test_many_clocks_are_quantiles_and_the_drawn_ones_lines_over_them() -> None:
-    drawn = lines(*(ClockPoint("h2/ptp0", T + i * S, 0.0, 50.0 + i, "SYNCED", 7.0) for i in range(5)))
+def test_many_clocks_are_quantiles_with_lines_of_the_drawn_ones() -> None:
+    drawn = series(*(ClockPoint("h2/ptp0", T + i * S, 0.0, 50.0 + i, "SYNCED", 7.0) for i in range(5)))
     frame = frames.bounds_frame(fleet(1_000), drawn)
     assert [line["name"] for line in frame["lines"]] == ["widest", "p99", "p90", "median", "h2/ptp0"]
     assert frame["lines"][0]["v"] == [40, 41, 42, 43, 44]
@@ -67,12 +67,12 @@ def test_many_clocks_are_quantiles_and_the_drawn_ones_lines_over_them() -> None:
     assert [line["name"] for line in residuals["lines"]] == ["worst", "p99", "median", "h2/ptp0"]
     assert (residuals["worst"]["names"][4], residuals["lines"][0]["v"][4]) == ("h4/ptp1", 13)
     assert residuals["lines"][-1]["v"] == [7] * 5
-    held = lines(ClockPoint("h2/ptp0", T, 0.0, 50.0, "HOLDOVER", 0.0), *drawn.points[1:])
-    assert frames.residuals_frame(fleet(1_000), held)["lines"][-1]["v"] == [None, 7, 7, 7, 7]
+    holdover = series(ClockPoint("h2/ptp0", T, 0.0, 50.0, "HOLDOVER", 0.0), *drawn.points[1:])
+    assert frames.residuals_frame(fleet(1_000), holdover)["lines"][-1]["v"] == [None, 7, 7, 7, 7]
 
 
-def test_few_clocks_are_lines_alone_and_unsynced_is_a_gap() -> None:
-    drawn = lines(
+def test_few_clocks_are_lines_only_and_unsynced_is_a_gap() -> None:
+    drawn = series(
         ClockPoint("b/ptp0", T, 0.0, 9.0, "SYNCED"),
         ClockPoint("b/ptp0", T + S, 0.0, 1e9, "UNSYNCED"),
         ClockPoint("b/ptp0", T + 3 * S, 0.0, 9.0, "HOLDOVER"),
@@ -84,8 +84,8 @@ def test_few_clocks_are_lines_alone_and_unsynced_is_a_gap() -> None:
     assert frame["t"][0] == T // 1_000_000
 
 
-def test_offsets_carry_their_bound_and_wander_stands_over_the_fleet_s() -> None:
-    drawn = lines(
+def test_offsets_have_their_bound_and_wander_the_fleets_quantiles() -> None:
+    drawn = series(
         *(ClockPoint("a/ptp0", T + i * S, 2e6 + 900.0 * i, 25.0, "SYNCED") for i in range(5)),
     )
     wander = [WanderPoint(T + i * S, -9.0, -5.0, 0.0, 5.0, 9.0) for i in range(5)]
@@ -103,7 +103,7 @@ def test_events_of_the_drawn_clocks_are_marks() -> None:
         EventRow(T + S, "b/ptp0", "s0", "FALSETICKER", 250.0, "UNSYNCED"),
         EventRow(T - 30 * S, "a/ptp0", "s0", "NEW", 0.0, "SYNCED"),
     ]
-    drawn = lines(ClockPoint("a/ptp0", T, 0.0, 9.0, "SYNCED"))
+    drawn = series(ClockPoint("a/ptp0", T, 0.0, 9.0, "SYNCED"))
     frame = frames.bounds_frame(fleet(2, events=events), drawn)
     assert [(mark["clock"], mark["text"]) for mark in frame["marks"]] == [("a/ptp0", "STEP +1.50 µs")]
     assert frames.event_text("RATE_CHANGE", -1_234.5) == "RATE_CHANGE -1,234 ppb"
@@ -112,7 +112,7 @@ def test_events_of_the_drawn_clocks_are_marks() -> None:
     assert frames.event_text("NEW", 0.0) == "NEW"
 
 
-def test_the_strip_ranks_by_bound_and_thins_out_what_is_alike() -> None:
+def test_the_strip_ranks_by_bound_and_thins_out() -> None:
     frame = frames.strip_frame(
         [row("a", 5.0), row("b", 80.0), row("c", 1e9, "UNSYNCED"), row("d", 9.0, "HOLDOVER")], ["a"]
     )
@@ -122,7 +122,7 @@ def test_the_strip_ranks_by_bound_and_thins_out_what_is_alike() -> None:
         (3, 9, "d", 0),
         (4, 5, "a", 1),
     ]
-    assert (frame["clocks"], frame["lost"]) == (4, 1)
+    assert (frame["clocks"], frame["unsynced"]) == (4, 1)
     many = frames.strip_frame([row(f"h{i}", 10.0 + i) for i in range(10_000)], ["h3"])
     assert len(many["points"]) <= frames.STRIP_POINTS + 1
     assert [p[3] for p in many["points"][:3]] == ["h9999", "h9998", "h9997"]
@@ -130,14 +130,14 @@ def test_the_strip_ranks_by_bound_and_thins_out_what_is_alike() -> None:
     assert many["clocks"] == 10_000
 
 
-def test_lanes_join_equal_states_and_break_where_nothing_is_known() -> None:
+def test_timelines_join_equal_states_and_break_at_gaps() -> None:
     states = {0: "SYNCED", 1: "SYNCED", 2: "HOLDOVER", 3: "HOLDOVER", 9: "HOLDOVER"}
-    lanes = [LanePoint("h10/c", T + i * S, state) for i, state in states.items()]
-    lanes += [LanePoint("h2/c", T, "SYNCED")]
+    points = [StatePoint("h10/c", T + i * S, state) for i, state in states.items()]
+    points += [StatePoint("h2/c", T, "SYNCED")]
     events = [EventRow(T + 2 * S, clock, "s0", "STEP", 5.0, "HOLDOVER") for clock in ("h10/c", "elsewhere")]
-    frame = frames.lanes_frame(fleet(20, seconds=10, lanes=lanes, events=events))
+    frame = frames.timeline_frame(fleet(20, seconds=10, states=points, events=events))
     ms = T // 1_000_000
-    assert frame["lanes"] == ["h2/c", "h10/c"]
+    assert frame["rows"] == ["h2/c", "h10/c"]
     assert frame["segments"] == [
         [0, ms, ms + 1_000, 0],
         [1, ms, ms + 2_000, 0],
@@ -169,29 +169,29 @@ def test_the_mesh_joins_both_directions_and_marks_suspects() -> None:
     assert note == "5 NICs, 3 directed pairs; 1 suspect pair, worst h3/eth0 → h0/eth0 -412 ns ± 4.00 ns"
 
 
-def test_a_mesh_too_large_to_draw_has_its_suspects_alone_and_says_so() -> None:
+def test_a_mesh_too_large_to_draw_has_only_its_suspects() -> None:
     nics = [nic(f"h{i}/eth0", f"r{i // 16}") for i in range(1_000)]
-    size = MeshSize(MESH_NICS + 1, 10_000)
+    size = MeshSize(MAX_MESH_NICS + 1, 10_000)
     mesh = Mesh(size, [], [suspect("h7/eth0", "h9/eth0"), suspect("h7/eth0", "h800/eth0")])
     frame = frames.mesh_frame(mesh, nics, [])
     assert [node[0] for node in frame["nodes"]] == ["h7/eth0", "h9/eth0", "h800/eth0"]
     assert (frame["edges"], len(frame["suspects"])) == ([], 2)
-    assert frames.mesh_note(mesh, 1_000).endswith("Drawn are only these and their 3 NICs.")
-    quiet = Mesh(size, [], [])
-    assert frames.mesh_frame(quiet, nics, [])["nodes"] == []
-    assert "no suspect pair. Too many to draw" in frames.mesh_note(quiet, 1_000)
+    assert frames.mesh_note(mesh, 1_000).endswith("Only these and their 3 NICs are drawn.")
+    consistent = Mesh(size, [], [])
+    assert frames.mesh_frame(consistent, nics, [])["nodes"] == []
+    assert "no suspect pair. Too many to draw" in frames.mesh_note(consistent, 1_000)
 
 
-def test_no_mesh_and_one_nic_alone() -> None:
+def test_no_mesh_and_a_single_nic() -> None:
     empty = Mesh(MeshSize(0, 0), [], [])
     assert frames.mesh_frame(empty, [], [])["nodes"] == []
-    assert frames.mesh_note(empty, 0) == "No pair has been fitted in the last 10 s."
+    assert frames.mesh_note(empty, 0) == "No pair was fitted in the last 10 s."
     (node,) = frames.mesh_frame(empty, [nic("h1/eth0")], [])["nodes"]
     assert node[0] == "h1/eth0"
-    assert frames.mesh_note(empty, 1).startswith("One NIC alone")
+    assert frames.mesh_note(empty, 1).startswith("A single NIC")
 
 
-def test_a_choice_comes_back_from_its_address_and_nonsense_falls_to_the_defaults() -> None:
+def test_a_choice_round_trips_and_invalid_values_become_defaults() -> None:
     choice = ClocksChoice(60, "offset", ("h1/ptp0", "h2/ptp0"))
     assert choice.address() == "span=60&view=offset&clock=h1%2Fptp0&clock=h2%2Fptp0"
     assert ClocksChoice.parse({"span": "60", "view": "offset"}, ["h1/ptp0", "h2/ptp0"]) == choice

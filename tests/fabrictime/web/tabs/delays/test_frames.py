@@ -1,4 +1,4 @@
-"""What the charts are given: order, aggregation, differences, gaps."""
+"""Frames of the Delays tab: order, aggregation, differences, gaps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.history_queries import ClockLines, Series
+from fabrictime.web.history_queries import ClockSeries, Series
+from fabrictime.web.tabs.clocks.queries import ClockPoint, ClockSpread
 from fabrictime.web.tabs.delays import frames
 from fabrictime.web.tabs.delays.frames import Place, Scope
-from fabrictime.web.tabs.delays.queries import ClockPoint, ClockSpread, NicRow, PairRow, PointRow
+from fabrictime.web.tabs.delays.queries import NicRow, PairRow, PointRow
+from fabrictime.web.time_series import detrend
 
 S = 1_000_000_000
 
@@ -41,7 +43,7 @@ def fleet(nics: int, per_host: int = 1, per_rack: int = 0) -> list[Place]:
     ]
 
 
-def test_nics_stand_by_rack_and_host_in_natural_order() -> None:
+def test_nics_are_ordered_by_rack_and_host() -> None:
     rows = [
         NicRow(f"{host}/eth0", host, "eth0", "s0", None, rack, "c", "KERNEL")
         for host, rack in (("h10", "r1"), ("h2", "r1"), ("h1", "r2"))
@@ -80,7 +82,7 @@ def test_a_cell_of_many_pairs_shows_the_worst_and_all_losses() -> None:
     assert (matrix.names[nic], matrix.names[peer]) == ("h1/e1", "h3/e1")  # type: ignore[index]
 
 
-def test_looking_into_a_cell_shows_its_rows_against_its_columns() -> None:
+def test_a_scope_shows_a_cells_rows_against_its_columns() -> None:
     places = fleet(8, 2, 4)
     matrix = frames.heat_matrix(
         [pair("h0/e0", "h2/e1"), pair("h2/e0", "h0/e0")],
@@ -96,7 +98,7 @@ def test_looking_into_a_cell_shows_its_rows_against_its_columns() -> None:
     assert [label["silent"] for label in matrix.rows] == [False, True, True, True]
 
 
-def test_only_what_changed_is_sent() -> None:
+def test_only_changed_cells_are_sent() -> None:
     places = fleet(3)
     before = [pair("h0/e0", "h1/e0"), pair("h1/e0", "h2/e0"), pair("h2/e0", "h0/e0")]
     after = [before[0], pair("h1/e0", "h2/e0", p50_ns=3e4), pair("h2/e0", "h1/e0")]
@@ -112,7 +114,7 @@ def test_only_what_changed_is_sent() -> None:
     assert frames.heat_frame(frames.heat_matrix(after, places, "p99", "forward", "nic"), second)["full"]
 
 
-def test_figures_closer_than_the_eye_sees_are_no_change() -> None:
+def test_invisible_changes_are_not_sent() -> None:
     places = fleet(2)
     one = frames.heat_matrix([pair("h0/e0", "h1/e0", p50_ns=10_000.4)], places, "p50", "forward", "nic")
     two = frames.heat_matrix([pair("h0/e0", "h1/e0", p50_ns=10_000.9)], places, "p50", "forward", "nic")
@@ -123,7 +125,7 @@ def point(path: int, at_ns: int, p50: float | None, lost: int = 0) -> PointRow:
     return PointRow(path, at_ns, 100, lost, p50, p50, p50, p50, p50, p50, 2e4, 800.0)
 
 
-def test_a_pair_s_gaps_stay_gaps() -> None:
+def test_gaps_of_a_pair_are_none() -> None:
     start = 1_000 * S
     points = [point(1, start + S, 1e4), point(1, start + 3 * S, 3e4, lost=2), point(2, start + 3 * S, 5e4)]
     frame = frames.pair_frame(Series(points, start, start + 5 * S, S), "a", "b")
@@ -141,27 +143,27 @@ def test_an_empty_pair_still_has_a_time_axis() -> None:
     assert frame["paths"] == []
 
 
-def test_wander_is_the_offset_less_its_own_line() -> None:
+def test_wander_is_the_offset_minus_its_linear_fit() -> None:
     steady = [3e6 + 12_000.0 * i for i in range(20)]
-    assert frames.less_line(steady) == pytest.approx([0.0] * 20, abs=1e-3)
+    assert detrend(steady) == pytest.approx([0.0] * 20, abs=1e-3)
     bent = list(steady)
     bent[10] = None  # type: ignore[call-overload]
     bent[15] += 500.0
-    flat = frames.less_line(bent)
+    flat = detrend(bent)
     assert flat[10] is None
     assert max(flat[:10] + flat[11:], key=lambda v: v or 0.0) == flat[15]
     restarted = [*steady, *([None] * 5), *(9e8 - 4_000.0 * i for i in range(20))]
-    known = [value for value in frames.less_line(restarted) if value is not None]
+    known = [value for value in detrend(restarted) if value is not None]
     assert known == pytest.approx([0.0] * 40, abs=1e-2)
-    assert frames.less_line([None, 7.0, None]) == [None, 0.0, None]
-    assert frames.less_line([]) == []
+    assert detrend([None, 7.0, None]) == [None, 0.0, None]
+    assert detrend([]) == []
 
 
-def test_the_chosen_clock_carries_its_bound() -> None:
+def test_the_chosen_clock_has_its_bound() -> None:
     points = [
         ClockPoint(name, i * S, 100.0 * i, 40.0, "SYNCED") for name in ("h2/c", "h10/c") for i in range(5, 10)
     ]
-    frame = frames.clock_frame(ClockLines(points, [], 0, 10 * S, S), "offset", "h2/c")
+    frame = frames.clock_frame(ClockSeries(points, [], 0, 10 * S, S), "offset", "h2/c")
     assert [(line["name"], line["bold"]) for line in frame["lines"]] == [("h2/c", True), ("h10/c", False)]
     assert frame["t"][0] == 5_000
     (band,) = frame["bands"]
@@ -170,7 +172,7 @@ def test_the_chosen_clock_carries_its_bound() -> None:
 
 def test_many_clocks_are_a_distribution() -> None:
     spread = [ClockSpread(i * S, 1_000, 3, 10.0, 20.0, 30.0, 40.0) for i in range(5)]
-    frame = frames.clock_frame(ClockLines([], spread, 0, 5 * S, S), "wander", None)
+    frame = frames.clock_frame(ClockSeries([], spread, 0, 5 * S, S), "wander", None)
     assert frame["kind"] == "spread"
     assert [line["v"][-1] for line in frame["lines"]] == [40, 30, 20, 10]
 
@@ -182,6 +184,6 @@ def test_a_clock_that_is_not_synced_is_a_gap() -> None:
         )
         for i in range(5)
     ]
-    frame = frames.clock_frame(ClockLines(points, [], 0, 5 * S, S), "offset", "h1/c")
+    frame = frames.clock_frame(ClockSeries(points, [], 0, 5 * S, S), "offset", "h1/c")
     assert frame["lines"][0]["v"] == [5.0, 5.0, None, 5.0, 5.0]
     assert frame["bands"][0]["high"] == [45.0, 45.0, None, 45.0, 45.0]

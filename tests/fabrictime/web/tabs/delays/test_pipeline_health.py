@@ -1,4 +1,4 @@
-"""What the health section says of a pipeline that is well, sick or silent."""
+"""Checks of a healthy, a degraded and a silent pipeline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from fabrictime.state.units import count_text, delay_text, percent_text, seconds_text
-from fabrictime.web.tabs.delays.pipeline_health import PipelineRows, State, judge
-from fabrictime.web.tabs.delays.queries import FlowRow, LagRow, LatencyRow, ProberRow
+from fabrictime.web.tabs.delays.pipeline_health import PipelineRows, State, evaluate
+from fabrictime.web.tabs.delays.pipeline_queries import LagRow, LatencyRow, ProberRow, ThroughputRow
 
-FLOW = FlowRow(10, 10.0, 400_000, 800, 6_000_000, 0, 0)
-WELL = PipelineRows(
-    flow_now=FLOW,
-    flow_recent=FlowRow(600, 600.0, 24_000_000, 48_000, 1, 0, 0),
+THROUGHPUT = ThroughputRow(10, 10.0, 400_000, 800, 6_000_000, 0, 0)
+HEALTHY = PipelineRows(
+    throughput_now=THROUGHPUT,
+    throughput_recent=ThroughputRow(600, 600.0, 24_000_000, 48_000, 1, 0, 0),
     probers_now=ProberRow(8, 400_000, 0, 0, 0, 0, "h1/eth0", 0.0),
     probers_recent=ProberRow(8, 24_000_000, 0, 0, 0, 0, "h1/eth0", 0.0),
     lags=[LagRow("fabric.probes/1", 3, 0), LagRow("fabric.probes/0", 0, 0)],
@@ -25,8 +25,8 @@ WELL = PipelineRows(
 )
 
 
-def test_a_pipeline_that_is_well_is_ok_throughout() -> None:
-    checks = judge(WELL)
+def test_a_healthy_pipeline_is_ok_throughout() -> None:
+    checks = evaluate(HEALTHY)
     assert {check.state for check in checks} == {State.OK}
     assert checks[0].name == "Samples"
     assert checks[0].figure == "40.0k/s"
@@ -34,10 +34,15 @@ def test_a_pipeline_that_is_well_is_ok_throughout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "state", "word"),
+    ("change", "name", "state", "text"),
     [
-        ({"flow_now": replace(FLOW, samples=0)}, "Samples", State.BAD, "No sample"),
-        ({"flow_now": replace(FLOW, samples=100_000)}, "Samples", State.WARN, "Down from 40.0k/s"),
+        ({"throughput_now": replace(THROUGHPUT, samples=0)}, "Samples", State.BAD, "No sample"),
+        (
+            {"throughput_now": replace(THROUGHPUT, samples=100_000)},
+            "Samples",
+            State.WARN,
+            "Down from 40.0k/s",
+        ),
         (
             {"probers_now": ProberRow(8, 390_000, 10_000, 0, 0, 0, "h3/eth1", 0.2)},
             "Probes lost",
@@ -48,8 +53,13 @@ def test_a_pipeline_that_is_well_is_ok_throughout() -> None:
         ({"probers_recent": ProberRow(8, 1, 0, 0, 1, 2, "", 0)}, "Restarts, jumps", State.WARN, "2 clock"),
         ({"lags": [LagRow("fabric.probes/4", 70, 0)]}, "Stream lag", State.WARN, "fabric.probes/4"),
         ({"lags": [LagRow("fabric.probes/4", 7_000, 0)]}, "Stream lag", State.BAD, "1 of 1"),
-        ({"lags": [LagRow("h1/eth0", -1, 0)]}, "Stream lag", State.OK, "reduce by themselves"),
-        ({"flow_recent": replace(WELL.flow_recent, late=480)}, "Late messages", State.WARN, "1%"),
+        ({"lags": [LagRow("h1/eth0", -1, 0)]}, "Stream lag", State.OK, "publish reduced data"),
+        (
+            {"throughput_recent": replace(HEALTHY.throughput_recent, late=480)},
+            "Late messages",
+            State.WARN,
+            "1%",
+        ),
         ({"rejects_recent": 1}, "Rejects", State.WARN, "below"),
         ({"latency": LatencyRow(60, 200.0, 450.0)}, "Offset latency", State.WARN, "200 ms"),
         ({"latency": LatencyRow(60, 170.0, 5_000.0)}, "Offset latency", State.WARN, "170 ms"),
@@ -61,17 +71,17 @@ def test_a_pipeline_that_is_well_is_ok_throughout() -> None:
         ({"clocks_age_s": None}, "Data age", State.WARN, "no clocks yet"),
     ],
 )
-def test_each_sickness_shows_in_its_own_line_and_no_other(
-    change: dict[str, Any], name: str, state: State, word: str
+def test_each_fault_shows_in_its_own_check_only(
+    change: dict[str, Any], name: str, state: State, text: str
 ) -> None:
-    checks = judge(replace(WELL, **change))
-    (sick,) = [check for check in checks if check.name == name]
-    assert sick.state == state
-    assert word in sick.sentence
+    checks = evaluate(replace(HEALTHY, **change))
+    (degraded,) = [check for check in checks if check.name == name]
+    assert degraded.state == state
+    assert text in degraded.sentence
     assert {check.state for check in checks if check.name != name} == {State.OK}
 
 
-def test_figures_read_well() -> None:
+def test_figures_have_three_digits_and_a_unit() -> None:
     assert [delay_text(x) for x in (None, 0.0, 12.34, 999.7, 1_234.0, 65_536.0, -3e6, 2.5e9)] == [
         "—",
         "0.00 ns",

@@ -1,4 +1,4 @@
-"""What is asked of history about links: here the delays of probes around a flow's move."""
+"""Delays of probes around a flow's move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.web.tabs.fabric.queries import Around, LinkQueries
+from fabrictime.web.tabs.fabric.queries import LinkQueries, MoveDelays
 from schemas import codec
 from schemas.topics import FLOWS, INVENTORY, PATHS
 
@@ -17,8 +17,8 @@ T = time.time_ns() // S * S - 100 * S
 
 
 @pytest.fixture
-def questions(records: Any, filled: Any) -> LinkQueries:
-    """Eight NICs whose port k takes spine k + 1; from T on spine 1 is 50 us slower, spine 2 quicker."""
+def queries(records: Any, filled: Any) -> LinkQueries:
+    """Return eight NICs whose port k crosses spine k + 1. From T on, spine 1 is slower and spine 2 faster."""
     fabric = records()
     state = FabricState(lambda value: codec.decode(value, FLOWS.record))
     for topic, key, record in fabric.fleet():
@@ -35,11 +35,9 @@ def questions(records: Any, filled: Any) -> LinkQueries:
     return LinkQueries(state, filled.history)
 
 
-def test_probes_over_links_left_and_taken_are_told_before_and_after(
-    questions: LinkQueries, records: Any
-) -> None:
-    left, took = records().up("leaf1", 1), records().up("leaf1", 2)
-    found = questions.around([left], [took], T, T)
+def test_probe_delays_over_links_left_and_taken(queries: LinkQueries, records: Any) -> None:
+    left, taken = records().up("leaf1", 1), records().up("leaf1", 2)
+    found = queries.move_delays([left], [taken], T, T)
     assert (found.before_ns, found.after_ns) == (pytest.approx(80_000), pytest.approx(12_000))
-    assert questions.around([], ["no:1>where:2"], T, T) == Around(None, None)
-    assert questions.around([left], [took], T - 60 * S, T + 60 * S) == Around(None, None)
+    assert queries.move_delays([], ["no:1>where:2"], T, T) == MoveDelays(None, None)
+    assert queries.move_delays([left], [taken], T - 60 * S, T + 60 * S) == MoveDelays(None, None)

@@ -1,7 +1,7 @@
-// A live table whose rows come by a method, so that a new row costs this table's cells and nothing else of the
-// page: a table as the page's own library has it is built anew with every change anywhere on the page.
-// In: put({rows}): each [key, cells]; a cell is its text or a list of parts [classes, text, title].
-// Out: events `ready` and `pick` (a key, by click or Enter).
+// A table whose rows arrive through put(), so that a new row costs its own cells only. NiceGUI's own table is
+// rendered again with every change of the page.
+// put({rows}), each [key, cells]; a cell is a text or a list of parts [classes, text, title].
+// Emits `ready`, and `pick` with the key of a clicked row (or Enter).
 function fill(td, cell) {
   if (typeof cell === "string") { td.textContent = cell; return; }
   td.replaceChildren(...cell.map(([classes, text, title]) => {
@@ -30,8 +30,8 @@ export default {
         let row = this.known.get(key);
         if (!row) this.known.set(key, (row = this.made(key)));
         cells.forEach((cell, i) => {
-          const said = typeof cell === "string" ? cell : JSON.stringify(cell);
-          if (row.said[i] !== said) { row.said[i] = said; fill(row.tr.cells[i], cell); }
+          const content = typeof cell === "string" ? cell : JSON.stringify(cell);
+          if (row.shown[i] !== content) { row.shown[i] = content; fill(row.tr.cells[i], cell); }
         });
         if (row.tr === at) at = at.nextSibling;
         else body.insertBefore(row.tr, at);
@@ -46,7 +46,7 @@ export default {
         tr.addEventListener("click", () => this.$emit("pick", key));
         tr.addEventListener("keydown", (e) => { if (e.key === "Enter") this.$emit("pick", key); });
       }
-      return { tr, said: [] };
+      return { tr, shown: [] };
     },
   },
 };

@@ -1,0 +1,113 @@
+"""Use of the action limits, paced flows, and tenant slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fabrictime.state.action_state import MOVES, ActionState, Record
+
+NS_PER_S: Final = 1_000_000_000
+MINUTE_NS: Final = 60 * NS_PER_S
+BUSIEST_HOSTS: Final = 3
+"""Hosts that `limits_used` lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """The used part of a limit: a shard's moves within a minute, or a host's actions within a second."""
+
+    name: str
+    limit: str
+    used: int
+    max: int
+
+    @property
+    def share(self) -> float:
+        """Used share, from 0 to above 1. 1 if the limit is 0."""
+        return self.used / self.max if self.max else 1.0
+
+
+def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
+    """Return each shard's use of its limit, and that of the busiest hosts.
+
+    As in the policy, decisions and local repairs count.
+    """
+    moved: dict[str, set[str]] = {}
+    recent: dict[str, list[int]] = {}
+    for record in (*state.decisions.values(), *_local_repairs(state)):
+        if record["at_ns"] > now_ns - MINUTE_NS:
+            recent.setdefault(record["host"], []).append(record["at_ns"])
+            shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
+            if record["action"] in MOVES and shard_of:
+                moved.setdefault(shard_of, set()).add(record["flow_id"])
+    share = state.limits("*").most_moved_share
+    found = []
+    for name in sorted({*state.shards, *moved}):
+        shard = state.shards.get(name)
+        flows = 0 if shard is None else shard.flows
+        limit = max(1, int(share * flows)) if share > 0 else 0
+        found.append(LimitUse(name, "flows moved within the minute", len(moved.get(name, ())), limit))
+    busy = [
+        LimitUse(
+            host,
+            "peak actions within a second, last minute",
+            _max_within_a_second(times),
+            state.limits(host).most_actions_per_s,
+        )
+        for host, times in recent.items()
+    ]
+    busy.sort(key=lambda each: (-each.share, each.name))
+    return found + busy[:BUSIEST_HOSTS]
+
+
+def _local_repairs(state: ActionState) -> list[Record]:
+    return [reports["REFLEX"] for reports in state.reports.values() if "REFLEX" in reports]
+
+
+def _max_within_a_second(times_ns: list[int]) -> int:
+    times_ns.sort()
+    found = begin = 0
+    for end, at_ns in enumerate(times_ns):
+        while times_ns[begin] <= at_ns - NS_PER_S:
+            begin += 1
+        found = max(found, end - begin + 1)
+    return found
+
+
+class Slice(NamedTuple):
+    """A tenant's guaranteed rate and the rate of its flows."""
+
+    tenant: str
+    guarantee_bps: int
+    ceiling_bps: int | None
+    flows: int
+    rate_bps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """Paced flows as (flow, rate, limit), the lowest limit first, and the tenants with a slice."""
+
+    paced: list[tuple[str, float, int]]
+    slices: list[Slice]
+
+
+def pacing(flows: Mapping[str, Record], configs: Mapping[str, Record]) -> Pacing:
+    """Return the paced flows and the slices, from flow reports and configs."""
+    paced = [
+        (name, flow["rate_bps"], flow["rate_limit_bps"])
+        for name, flow in flows.items()
+        if flow["rate_limit_bps"] is not None
+    ]
+    paced.sort(key=lambda each: (each[2], each[0]))
+    guaranteed: dict[str, tuple[int, int | None]] = {}
+    for _, record in sorted(configs.items(), reverse=True):  # `*` comes last and overrides
+        for each in record["slices"]:
+            guaranteed[each["tenant"]] = (each["guarantee_bps"], each["ceiling_bps"])
+    found = []
+    for tenant, (guarantee, ceiling) in sorted(guaranteed.items()):
+        rates = [flow["rate_bps"] for flow in flows.values() if flow["tenant"] == tenant]
+        found.append(Slice(tenant, guarantee, ceiling, len(rates), sum(rates)))
+    return Pacing(paced, found)

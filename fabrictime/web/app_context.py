@@ -1,0 +1,25 @@
+"""The objects that all tabs of one page process share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fabrictime.web.history_queries import HistoryQueries
+from fabrictime.web.live_fabric import LiveFabric
+from fabrictime.web.query_poller import QueryPoller
+from fabrictime.web.settings import WebSettings
+from fabrictime.web.tabs.alerts.evidence import EvidenceReader
+from fabrictime.web.tabs.fabric.queries import LinkQueries
+
+
+@dataclass(frozen=True, slots=True)
+class AppContext:
+    """Settings, history and live state. `live`, `links` and `evidence` are None without a log address."""
+
+    settings: WebSettings
+    poller: QueryPoller
+    history: HistoryQueries
+    live: LiveFabric | None = None
+    links: LinkQueries | None = None
+    evidence: EvidenceReader | None = None
+    tabs: set[int] = field(default_factory=set)

@@ -1,0 +1,90 @@
+"""Small page elements that all tabs use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nicegui import ui
+
+from fabrictime.web.widgets import Cell, LiveTable, LiveText, Row, Section
+
+CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+
+
+def replace_address(address: str) -> None:
+    """Change the browser's address line without loading a page."""
+    ui.run_javascript(f"history.replaceState(null, '', {address!r})")
+
+
+def card(classes: str) -> Any:
+    """Return a framed part of the page."""
+    return ui.element("section").classes(f"ft-card {classes}")
+
+
+def text(content: str, classes: str, test: str | None = None) -> LiveText:
+    """Return a line of text. `test` is its test id."""
+    element = LiveText(content).classes(classes)
+    return element.props(f"data-testid={test}") if test else element
+
+
+def part(test: str) -> Section:
+    """Return a part of a panel that can be hidden."""
+    return Section().classes("ft-panel-part").props(f"data-testid={test}")
+
+
+def empty(content: str, test: str) -> LiveText:
+    """Return the line that replaces an empty table or chart."""
+    return text(content, "ft-nothing", test=test)
+
+
+def link_button(content: str, test: str, on_click: Callable[[], None]) -> Any:
+    """Return a button that looks like a link."""
+    button = ui.element("button").classes("ft-link").props(f"type=button data-testid={test}")
+    with button:
+        text(content, "")
+    button.on("click", lambda: on_click())
+    return button
+
+
+def toggle(options: dict[Any, str], value: Any, choose: Callable[[Any], None], test: str) -> Any:
+    """Return a row of buttons, one of which is pressed."""
+    element = ui.toggle(options, value=value, on_change=lambda event: choose(event.value))
+    return element.classes("ft-toggle").props(f"dense unelevated no-caps data-testid={test}")
+
+
+def column(name: str, label: str, align: str = "right", sortable: bool = False) -> dict[str, Any]:
+    """Return a column of a NiceGUI table."""
+    return {"name": name, "label": label, "field": name, "align": align, "sortable": sortable}
+
+
+def table(
+    columns: Sequence[tuple[str, str, str]],
+    test: str,
+    on_pick: Callable[[Row], None] | None = None,
+    cells: Mapping[str, Callable[[Row], Cell]] | None = None,
+) -> LiveTable:
+    """Return a live table of (name, label, alignment) columns. A column `state` shows its colour."""
+    element = LiveTable(columns, {"state": _state_cell, **(cells or {})}, on_pick)
+    return element.classes("ft-table ft-list").props(f"data-testid={test}")
+
+
+def _state_cell(row: Row) -> Cell:
+    return [(f"ft-pill ft-{row['state']}", row["state"], "")]
+
+
+def name_value_table(test: str) -> LiveTable:
+    """Return a table without a header for `put_values`."""
+    return table([("name", "", "left"), ("value", "", "left")], test)
+
+
+def put_values(element: LiveTable, values: Sequence[tuple[str, str]]) -> None:
+    """Show names and values in a `name_value_table`."""
+    element.put([{"id": name, "name": name, "value": value} for name, value in values])
+
+
+def utc_time(ns: int) -> str:
+    """Return a time of day in UTC."""
+    return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%H:%M:%S}"

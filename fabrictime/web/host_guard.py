@@ -1,0 +1,72 @@
+"""ASGI wrapper with strict headers, which keeps foreign web pages in the same browser from reaching this
+one."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+HEADERS = {
+    b"content-security-policy": (
+        b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+        b"style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
+        b"object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+}
+
+
+class HostGuard:
+    """Adds headers and refuses requests from other origins, and on loopback those that name another host.
+
+    The checks prevent DNS rebinding and cross-site websockets.
+    """
+
+    def __init__(self, app: Any, host: str) -> None:
+        self._app = app
+        self._loopback = _is_loopback(host)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle one request or websocket."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        foreign = origin not in ("", f"http://{host}", f"https://{host}")
+        if foreign or (self._loopback and not _is_loopback(_name(host))):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await send(
+                {"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]}
+            )
+            await send({"type": "http.response.body", "body": b"wrong host or origin\n"})
+            return
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                added = [(name, value) for name, value in HEADERS.items() if name not in present]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def _name(host: str) -> str:
+    return host[1 : host.index("]")] if host.startswith("[") and "]" in host else host.partition(":")[0]
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

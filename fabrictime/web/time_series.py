@@ -1,0 +1,49 @@
+"""Time axes and detrending for charts of series."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+Values = list[float | None]
+
+GAP_STEPS = 3
+"""Steps without a value that end a stretch: the clock may have restarted in between."""
+
+
+def steps(start_ns: int, end_ns: int, step_ns: int, known_ns: Iterable[int]) -> range:
+    """Return the numbers of a span's steps, from the first one with a point: a young history fills the
+    chart."""
+    first, last = -(-start_ns // step_ns), end_ns // step_ns
+    first = max(first, min((at // step_ns for at in known_ns), default=first))
+    return range(first, max(last, first + 2))
+
+
+def time_axis(
+    start_ns: int, end_ns: int, step_ns: int, known_ns: Iterable[int]
+) -> tuple[list[int], dict[int, int]]:
+    """Return the axis in ms and the index of each step number on it."""
+    numbers = steps(start_ns, end_ns, step_ns, known_ns)
+    return [number * step_ns // 1_000_000 for number in numbers], {n: i for i, n in enumerate(numbers)}
+
+
+def detrend(values: Sequence[float | None]) -> Values:
+    """Subtract the least-squares line of each unbroken stretch. None stays None."""
+    known = [i for i, value in enumerate(values) if value is not None]
+    cuts = [b for a, b in itertools.pairwise(known) if b - a > GAP_STEPS]
+    stretches = itertools.pairwise([0, *cuts, len(values)])
+    return [value for first, last in stretches for value in _detrend_stretch(values[first:last])]
+
+
+def _detrend_stretch(values: Sequence[float | None]) -> Values:
+    y = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    x = np.arange(len(y), dtype=np.float64)
+    known = np.isfinite(y)
+    if known.sum() >= 3:
+        slope, start = np.polyfit(x[known], y[known] - y[known][0], 1)
+        y = y - y[known][0] - (slope * x + start)
+    elif known.any():
+        y = y - y[known].mean()
+    return [float(value) if np.isfinite(value) else None for value in y]

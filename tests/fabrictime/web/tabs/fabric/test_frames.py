@@ -1,0 +1,34 @@
+"""Frames of links: past hour, unknown rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fabrictime.state.fabric_state import FabricState
+from fabrictime.web.tabs.fabric import frames as fabric_frames
+from tests.fabrictime.fill import fill, fill_health, number_of
+
+S = 1_000_000_000
+
+
+def test_a_link_of_unknown_rate_shows_delays_instead_of_bytes(state: FabricState, fabric: Any) -> None:
+    link = fabric.up("leaf1", 1)
+    fill(
+        state,
+        ("fabric.queues", "fabric", fabric.queues({link: {"rate_bps": 0, "depth_mean_bytes": 1_250.0}})),
+    )
+    figures = fabric_frames.direction_figures(state, number_of(state, link))
+    assert figures.depth == "10.0 µs (link rate unknown)"
+
+
+def test_the_past_hour_shows_state_changes_and_flaps(state: FabricState, fabric: Any) -> None:
+    link, now = fabric.up("leaf1", 1), fabric.now_ns
+    frame = fabric_frames.hour_frame(state, state.cable_graph.number(link) or 0, now)
+    assert (frame["states"], frame["flaps"]) == ([], [])
+    flaps = [now - 4_000 * S, now - 600 * S]
+    fill_health(state, fabric, link, "DOWN", since_ns=now - 600 * S, flap_ns=flaps)
+    fill_health(state, fabric, link, "UP", before="DOWN", since_ns=now - 300 * S, flap_ns=flaps)
+    frame = fabric_frames.hour_frame(state, number_of(state, link), now)
+    spans = [(round((end - begin) / 1000), kind) for begin, end, kind in frame["states"]]
+    assert spans == [(3_000, 1), (300, 4), (300, 1)]
+    assert len(frame["flaps"]) == 1, "the older one is more than an hour ago"
