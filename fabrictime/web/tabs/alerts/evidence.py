@@ -32,6 +32,7 @@ AROUND_NS: Final = 3_000_000_000
 """Searched interval on both sides of the evidence's time."""
 MAX_MESSAGES: Final = 4_000
 TIMEOUT_S: Final = 4.0
+CONNECT_TIMEOUT_S: Final = 2.0
 
 EvidenceReader = Callable[[str, str, int, str], LogRecord]
 """(topic, key, at_ns, text) to the record."""
