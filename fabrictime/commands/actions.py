@@ -75,7 +75,7 @@ class Acts:
 
 
 def _named(what: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> bool:
-    names = (what.flow_id, action_entries.flow_text(what.flow_id), str(what.reason))
+    names = (what.flow_id, action_text.flow_text(what.flow_id), str(what.reason))
     return not patterns or any(fnmatchcase(name, f"*{each}*") for name in names for each in patterns)
 
 
@@ -175,8 +175,8 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
         if each not in shown:
             print(
                 json.dumps(suppressed_record(each), allow_nan=False) if wanted.as_json
-                else f"{action_entries.time_text(each.since_ns)} HELD {each.flow_id}: "
-                f"{action_entries.what_text(each)}; {action_entries.WHYS.get(each.cause, each.cause)}",
+                else f"{action_text.time_text(each.since_ns)} HELD {each.flow_id}: "
+                f"{action_text.action_text(each)}; {action_text.LIMIT_TEXTS.get(each.cause, each.cause)}",
                 flush=True,
             )  # fmt: skip
     return set(suppressed)
@@ -185,8 +185,10 @@ def _print_held(acts: Acts, wanted: Wanted, shown: set[SuppressedAction]) -> set
 def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
     """Return what is held back as plain values, for JSON."""
     return {
-        **suppressed._asdict(), "reason": suppressed.reason._asdict(), "why_text": action_entries.WHYS.get(suppressed.cause, suppressed.cause),
-        "because": action_entries.reason_of_held(suppressed),
+        **suppressed._asdict(),
+        "reason": suppressed.reason._asdict(),
+        "cause_text": action_text.LIMIT_TEXTS.get(suppressed.cause, suppressed.cause),
+        "reason_text": action_text.suppressed_cause(suppressed),
     }  # fmt: skip
 
 
@@ -195,7 +197,12 @@ def as_json(acts: Acts, wanted: Wanted, now_ns: int) -> str:
     mode = acts.state.mode()
     found: dict[str, Any] = {
         "unreadable": acts.unreadable,
-        "mode": {"act": mode.act, "by": mode.by, "since_ns": mode.since_ns, "exceptions": acts.state.exceptions()},
+        "mode": {
+            "act": mode.act,
+            "by": mode.by,
+            "since_ns": mode.since_ns,
+            "exceptions": acts.state.exceptions(),
+        },
         "limits": [
             {"of": each.name, "limit": each.limit, "used": each.used, "max": each.max}
             for each in action_limits.limits_used(acts.state, now_ns)
@@ -213,9 +220,7 @@ def draw(acts: Acts, wanted: Wanted, now_ns: int, room: int = SHOWN) -> Renderab
     from rich.text import Text
 
     act = acts.state.mode().act
-    parts: list[RenderableType] = [
-        Text(action_text.mode_text(acts.state), "bold green" if act else "bold")
-    ]
+    parts: list[RenderableType] = [Text(action_text.mode_text(acts.state), "bold green" if act else "bold")]
     used = action_limits.limits_used(acts.state, now_ns)
     if used:
         parts.append(

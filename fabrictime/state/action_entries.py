@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from fabrictime.state.action_state import MOVES, ActionState, Record, SuppressedAction
-from fabrictime.state.flow_history import NO_EFFECT, SIDE_NS, Effect, Sample, effect
-from fabrictime.state.labels import arrow
-from fabrictime.state.units import bps_text, delay_text, seconds_text
-from fabrictime.web.addresses import fabric_address
+from fabrictime.state.action_state import ActionState, Record
+from fabrictime.state.flow_history import FOREVER_NS, NO_EFFECT, SIDE_NS, Effect, effect
 from schemas.reasons import NO_REASON, Reason
 
 S: Final = 1_000_000_000
@@ -46,39 +41,6 @@ OUTCOMES: Final = {
 """Outcomes in words. Of several of one decision the one that stands first counts."""
 RANK: Final = {name: number for number, name in enumerate(OUTCOMES)}
 DONE: Final = frozenset({"REVERTED", "ENDED", "APPLIED", "LOCAL_REPAIR", "DUPLICATE"})
-OPEN: Final = frozenset({"WAITING"})
-
-CAUSES: Final = {
-    "DOWN": "is down",
-    "GREY": "loses packets",
-    "HEALED": "is well again",
-    "COLLISION": "flows collide at",
-    "DELAY": "waits for long, on a path that nobody traced",
-    "INCAST": "senders meet at",
-    "DRAINED": "the queue is gone at",
-    "SLICE": "shares of tenants",
-    "UNKNOWN": "not told",
-}
-
-WHYS: Final = {
-    "PROTECTED": "its job is protected (protected_jobs)",
-    "NOT_ALLOWED": "this action is not allowed (allowed_actions)",
-    "ACTIONS_PER_S": "its host takes as many actions a second as it may (max_actions_per_s)",
-    "MOVED_SHARE": "as many flows as may were moved within the minute (max_moved_share)",
-    "NO_LIVING_PATH": "no other living path is known",
-    "NO_BETTER_PATH": "no other path is better",
-    "COOL_DOWN": "it was moved a short while ago and rests",
-    "WAITING": "was decided before and not carried out; it is decided again later",
-    "NOT_MOVABLE": "its owner does not let it be moved",
-}
-ACTIONS: Final = {
-    "REROUTE": "move",
-    "RESTORE": "go back",
-    "PACE": "be paced",
-    "UNPACE": "be let go",
-    "SLICE": "keep to its tenant's share",
-    "UNKNOWN": "unknown",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +82,9 @@ def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list
         if flow_id is None or decision["flow_id"] == flow_id
     ]
     for name, reports in state.reports.items():
-        own = None if name in state.decisions else reports.get("LOCAL_REPAIR") or _first(reports)
-        if own is not None and (flow_id is None or own["flow_id"] == flow_id):
-            found.append(_undecided(name, own, reports))
+        report = None if name in state.decisions else reports.get("LOCAL_REPAIR") or _first(reports)
+        if report is not None and (flow_id is None or report["flow_id"] == flow_id):
+            found.append(_undecided(name, report, reports))
     found.sort(key=lambda each: (-each.at_ns, each.decision_id))
     return found
 
