@@ -30,6 +30,7 @@ from schemas.topics import (
     Topic,
 )
 from schemas.topology import Topology
+from schemas.validation import validate_offsets
 from streams.alerts.book import Published
 from streams.alerts.rules import LOOKBACK_MARGIN_S, LOOKBACK_NS
 from streams.alerts.shard_alerts import ShardAlerts

@@ -1,6 +1,7 @@
 """Contention windows against contention whose link, kind and times are known: the simulated fleet's.
 
-In: nothing. Out: figures of `bench detect`. Probes and flow reports of the simulation go through the pipeline's
+In: nothing. Out: figures of `bench detect`. Probes and flow reports of the simulation go through the
+pipeline's
 pure parts, at the times at which agents and stages of a running system would take and give them. By hand:
 `python -m fabrictime.bench.detect.contention [--quick] [--each]`.
 """

@@ -1,7 +1,8 @@
 """Which link is dead, lossy or flapping, against the simulated fleet whose faults are known; flaps through a
 killed worker; false alarms on the fabric of packets under load.
 
-In: nothing. Out: figures of `bench detect`. Links are drawn at random with a seed drawn at run time, which the
+In: nothing. Out: figures of `bench detect`. Links are drawn at random with a seed drawn at run time, which
+the
 notes tell.
 """
 
