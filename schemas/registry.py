@@ -102,9 +102,12 @@ def _library() -> Any:
         # one of its own dependencies warns about another when it is imported
         with warnings.catch_warnings(record=True):
             import confluent_kafka.schema_registry as client
-            import confluent_kafka.schema_registry.error  # noqa: F401  (an attribute of `client` from here
-            on) except ImportError as error: raise RegistryMissing( f"schema_registry_url is set, but
-            {error.name} is missing: pip install 'fabrictime[registry]'" ) from error return client
+            import confluent_kafka.schema_registry.error  # noqa: F401  (an attribute of `client` from here on)
+    except ImportError as error:
+        raise RegistryMissing(
+            f"schema_registry_url is set, but {error.name} is missing: pip install 'fabrictime[registry]'"
+        ) from error
+    return client
 
 
 def _shown(url: str) -> str:

@@ -52,7 +52,7 @@ def decision(flow_id, to_path, **fields):
 @pytest.fixture
 def fleet(tmp_path, start_act, log):
     """A simulated fleet that owns its flows, its actuator, and what lets it run on until something is so."""
-    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), tell=())
+    run = Simulation(SimSettings(nics=8, load=0.1, flows_per_nic=1, flow_s=80_000, rate_pps=0), topics=())
     hosts = run.fleet.node_ids[: run.fleet.shape.hosts]
     log.put(CONFIG.name, "*", config(allowed_actions=list(live_config.ACTIONS)))
     act = start_act(*hosts)

@@ -327,14 +327,14 @@ class _Seed:
 
 def _one(asked: tuple[Scenario, int]) -> _Seed:
     scenario, seed = asked
-    watched = Loop(Simulation(scenario.settings(seed), tell=Loop.TOPICS), act=False)
+    watched = Loop(Simulation(scenario.settings(seed), topics=Loop.TOPICS), act=False)
     watched.advance(WARM_S)
     ecmp = watched.advance(OBSERVE_S)
-    steered = Loop(Simulation(scenario.settings(seed), tell=Loop.TOPICS), act=True)
+    steered = Loop(Simulation(scenario.settings(seed), topics=Loop.TOPICS), act=True)
     steered.advance(STEER_S)
     after = steered.advance(MEASURE_S)
-    flowlet = _alone(Simulation(scenario.settings(seed, flowlet_us=FLOWLET_US), tell=(PROBES,)))
-    best = Simulation(scenario.settings(seed), tell=(PROBES,))
+    flowlet = _alone(Simulation(scenario.settings(seed, flowlet_us=FLOWLET_US), topics=(PROBES,)))
+    best = Simulation(scenario.settings(seed), topics=(PROBES,))
     lead_apart(best)
     flows = len(steered.run.flows())
     return _Seed(
@@ -358,7 +358,7 @@ def lead_apart(run: Simulation) -> None:
     for nic, leaf in enumerate(leaves):
         slot[nic] = leaves[:nic].count(leaf)
     for flow in run.flows():
-        ways = fleet.ways(flow.source, flow.destination)
+        ways = fleet.routes(flow.source, flow.destination)
         run.kernel.set_flow_path(flow.number, ways[slot[flow.source] % len(ways)])
 
 

@@ -1,6 +1,7 @@
 """Contention windows against contention whose link, kind and times are known: the simulated fleet's.
 
-In: nothing. Out: figures of `bench detect`. Probes and flow reports of the simulation go through the pipeline's
+In: nothing. Out: figures of `bench detect`. Probes and flow reports of the simulation go through the
+pipeline's
 pure parts, at the times at which agents and stages of a running system would take and give them. By hand:
 `python -m fabrictime.bench.detect.contention [--quick] [--each]`.
 """
@@ -145,7 +146,7 @@ class Run:
             ],
             "faults": list(_events(rng, seconds)),
         })  # fmt: skip
-        self.sim = Simulation(settings, tell=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
+        self.sim = Simulation(settings, topics=(INVENTORY, PATHS, PROBES, FLOWS, TRUTH))
         fleet = self.sim.fleet
         self.rate = dict(zip(fleet.link_ids, fleet.rate_bps.tolist(), strict=True))
         self.members = {nic: Member(nic, nic.partition("/")[0], SHARD, nic) for nic in fleet.nic_ids}
@@ -194,7 +195,7 @@ class Run:
                 laid = True
                 plans = plan_shard(dict.fromkeys(nics, self.sim.pace), self.paths)
                 for record in records_of(plans, SHARD, lines, now_ns).values():
-                    self.sim.take_turns(record)
+                    self.sim.follow_schedule(record)
             sums = self.sim.kernel.link_sums()[0]
             mean = (sums - depth) / (10 * MS / (1000 * (self.sim.settings.step_us or 100)))
             depth = sums.copy()

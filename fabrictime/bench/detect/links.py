@@ -1,7 +1,8 @@
 """Which link is dead, lossy or flapping, against the simulated fleet whose faults are known; flaps through a
 killed worker; false alarms on the fabric of packets under load.
 
-In: nothing. Out: figures of `bench detect`. Links are drawn at random with a seed drawn at run time, which the
+In: nothing. Out: figures of `bench detect`. Links are drawn at random with a seed drawn at run time, which
+the
 notes tell.
 """
 
@@ -53,7 +54,7 @@ class _Judged:
 
     def __init__(self, nics: int, seed: int) -> None:
         settings = SimSettings.model_validate({"nics": nics, "seed": seed, "load": 0.2, "jobs": ()})
-        self.run = Simulation(settings, tell=(PATHS, LINKS))
+        self.run = Simulation(settings, topics=(PATHS, LINKS))
         self.book = RouteTable()
         self.health = ShardHealth("fabric", source="sim")
         self.now_ns = 0

@@ -106,7 +106,7 @@ def hour() -> Log:
         "nics": 4, "seed": 7, "load": 0.0, "jobs": (), "rate_pps": 120, "peers": 3, "step_us": 1000,
         "shard": "fabric", "faults": FAULTS,
     })  # fmt: skip
-    run = Simulation(settings, tell=(INVENTORY, PATHS, LINKS), fleet=fleet)
+    run = Simulation(settings, topics=(INVENTORY, PATHS, LINKS), fleet=fleet)
     for out in run.advance(HOUR_S):
         record, at_ns = out.record(), out.at_ns + LATENCY_NS
         second = (out.at_ns - EPOCH_NS) // S
