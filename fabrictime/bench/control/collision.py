@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import Consumer, TopicPartition
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench.clock.fabric import CannotRun, running_fabric
@@ -27,7 +26,8 @@ from fabrictime.commands import pause
 from fabrictime.commands.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
-from schemas.topics import PATHS, PROBES
+from schemas.kafka.reader import BEGINNING, TopicReader
+from schemas.topics import PATHS, PROBES, TOPICS
 
 __all__ = ["KEYS", "measure"]
 
@@ -233,20 +233,7 @@ def _delays(bootstrap: str, links: set[str]) -> Delays:
 
 def _records(bootstrap: str, topic: str, record: str) -> Iterable[codec.Record]:
     """Yield all records of a topic, as it is now."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
-    try:
-        parts = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends = {
-            part: consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=10) for part in parts
-        }
-        left = {part: high for part, (low, high) in ends.items() if high > low}
-        consumer.assign([TopicPartition(topic, part, ends[part][0]) for part in left])
-        while left:
-            for message in consumer.consume(500, 10.0):
-                value, part, offset = message.value(), message.partition(), message.offset()
-                if message.error() is None and value is not None:
-                    yield codec.decode(value, record)
-                if part in left and offset is not None and offset + 1 >= left[part]:
-                    del left[part]
-    finally:
-        consumer.close()
+    with TopicReader(bootstrap, {TOPICS[topic]: BEGINNING}) as reader:
+        for message in reader.connect(10).read_to_end():
+            if message.value is not None:
+                yield codec.decode(message.value, record)

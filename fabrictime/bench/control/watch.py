@@ -12,10 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from confluent_kafka import Consumer, TopicPartition
-
 from fabrictime.bench.clock.fabric import CannotRun
 from schemas import codec
+from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
 
 __all__ = ["Watch"]
@@ -41,15 +40,7 @@ class Watch:
         self.movable = 0
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "bench-act", "enable.auto.commit": False,
-            "fetch.wait.max.ms": 20, "log_level": 0,
-        })  # fmt: skip
-        self._consumer.assign([
-            TopicPartition(topic.name, number, 0)
-            for topic in TOPICS
-            for number in self._consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
-        ])  # fmt: skip
+        self._reader = TopicReader.open(bootstrap, dict.fromkeys(TOPICS, BEGINNING), fetch_wait_ms=20)
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -61,7 +52,7 @@ class Watch:
     ) -> None:
         self._over.set()
         self._thread.join(10)
-        self._consumer.close()
+        self._reader.close()
 
     def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait until something holds. Raises CannotRun after so many s."""
@@ -93,12 +84,11 @@ class Watch:
     def _follow(self) -> None:
         by_name = {topic.name: topic for topic in TOPICS}
         while not self._over.is_set():
-            for message in self._consumer.consume(500, 0.05):
-                value = message.value()
-                if message.error() is not None or value is None:
+            for message in self._reader.poll(0.05):
+                if message.value is None:
                     continue
-                topic = by_name[str(message.topic())]
-                record = codec.decode(value, topic.record)
+                topic = by_name[message.topic]
+                record = codec.decode(message.value, topic.record)
                 with self._lock:
                     self._take(topic, record)
 

@@ -23,7 +23,6 @@ from typing import Any, Final
 
 import numpy as np
 import psutil
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench.clock.fabric import CannotRun, running_fabric
@@ -32,6 +31,7 @@ from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ids import cable_id
+from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.topics import INVENTORY, LINK_HEALTH, PATHS, PROBES, Topic
 
 __all__ = ["KEYS", "measure"]
@@ -175,27 +175,22 @@ class _Tail:
 
     def __init__(self, bootstrap: str, topic: Topic, new: bool = False) -> None:
         self._topic = topic
-        self._consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "bench-detect", "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,
-        })  # fmt: skip
-        partitions = self._consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
-        at = OFFSET_END if new else 0
-        self._consumer.assign([TopicPartition(topic.name, number, at) for number in partitions])
+        start = END if new else BEGINNING
+        self._reader = TopicReader.open(bootstrap, {topic: start}, fetch_wait_ms=10)
 
     def until(self, wanted: Callable[[codec.Record], Any], seconds: float) -> float | None:
         """Return the append time, ms, of the next record that is wanted; None: none came in this time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            message = self._consumer.poll(min(left, 0.5))
-            value = None if message is None or message.error() is not None else message.value()
-            if message is not None and value is not None and wanted(codec.decode(value, self._topic.record)):
-                return float(message.timestamp()[1])
+            for message in self._reader.poll(min(left, 0.5), 1, at_once=True):
+                value = message.value
+                if value is not None and wanted(codec.decode(value, self._topic.record)):
+                    return message.append_ns / 1e6
         return None
 
     def close(self) -> None:
         """Let go of the consumer."""
-        self._consumer.close()
+        self._reader.close()
 
 
 def _wait_traced(paths: _Tail, nics: int) -> None:
