@@ -216,7 +216,7 @@ int ft_engine_run(ft_engine *e, int64_t for_ns) {
             ft_drain_paths(e, now);
             now = monotonic();
             overdue = ft_next_overdue(e, now);
-        } else if (!outstanding && since >= IDLE_NS) { /* peers' traces, while nothing is asked here */
+        } else if (!outstanding && since >= IDLE_NS) { /* traces of peers, while this prober is idle */
             ft_drain_paths(e, now);
         }
         int64_t due = least(end, now + IDLE_NS);
@@ -331,7 +331,7 @@ int ft_engine_set_path(ft_engine *e, int i, int fd) {
     }
     ft_losses_new_path(e->losses, (uint32_t)i);
     for (int p = 0; p < e->config.max_peers; p++) e->collections[p * e->config.paths + i].count = 0;
-    ft_output *out = &e->outputs[e->front]; /* what was measured there bears the old socket's port */
+    ft_output *out = &e->outputs[e->front]; /* its measurements belong to the old socket's port */
     uint32_t left = 0;
     for (uint32_t k = 0; k < out->count; k++)
         if ((int)(out->samples[k].group / 2) % e->config.paths != i) out->samples[left++] = out->samples[k];
@@ -428,7 +428,7 @@ ft_output *ft_engine_swap(ft_engine *e) {
     return full;
 }
 
-/* What the kernel dropped since our buffers were full, also where no packet came since to say so. */
+/* Read the kernel's count of drops by full buffers, even if no later packet carried it. */
 static void ask_drops(ft_engine *e, int fd, uint32_t *last) {
     uint32_t memory[SK_MEMINFO_VARS] = {0};
     socklen_t size = sizeof memory;

@@ -61,13 +61,13 @@ typedef struct {
 
 typedef struct {
     int64_t since, answered_sent, newest_sent;
-    int64_t sign_at;                       /* when it was asked for a sign last */
-    uint8_t used, tail_probes, sign_waits; /* signs: asked for since it answered */
+    int64_t sign_at;                       /* time of its last tail loss probe */
+    uint8_t used, tail_probes, sign_waits; /* tail loss probes since its last answer */
 } peer_state;
 
 struct ft_losses {
     uint32_t peers, paths, slots, waiting, overdue;
-    int64_t least, most, cursor; /* ticks before it have been judged */
+    int64_t least, most, cursor; /* ticks before it have been evaluated */
     int64_t due;
     request *requests; /* slots, then the heads of the wheel's rings, then that of OVERDUE */
     path_state *states;
@@ -234,7 +234,8 @@ static void touch(ft_losses *l, uint32_t path_index) {
     l->touched[l->touches++] = path_index;
 }
 
-/* --- what happens to a request ------------------------------------------------------------------------------ */
+/* --- the life of a request
+ * ------------------------------------------------------------------------------------ */
 
 void ft_losses_sent(ft_losses *l, uint32_t slot, uint32_t path_index, int64_t now) {
     unlink_request(l, slot);
@@ -264,7 +265,7 @@ void ft_losses_left(ft_losses *l, uint32_t slot, int64_t at) {
     r->state = LEFT;
 }
 
-/* One that left at `sent` is answered: who left before it counts no more among those lost in a row. */
+/* A request that left at `sent` is answered: earlier ones no longer count in the loss streak. */
 static int cut_row(path_state *w, int64_t sent) {
     if (!w->loss_streak || sent < w->first_lost) return 0;
     uint32_t kept = w->loss_streak < TAIL ? w->loss_streak : TAIL, left = 0;
@@ -370,7 +371,7 @@ static int lost_by(const ft_losses *l, const request *r, int64_t now, int64_t *a
     return now >= whole || l->of[r->path_index / l->paths].answered_sent >= r->sent + network / 2;
 }
 
-/* A request is overdue: ask its peer for a sign, unless one that left late enough after it is under way. */
+/* A request is overdue: schedule a tail loss probe to its peer, unless a late enough request is in flight. */
 static void want_sign(ft_losses *l, const request *r, int64_t now) {
     const path_state *w = &l->states[r->path_index];
     uint32_t number = r->path_index / l->paths;
@@ -408,7 +409,7 @@ static void evaluate_one(ft_losses *l, uint32_t slot, int64_t now) {
 void ft_losses_evaluate(ft_losses *l, int64_t now) {
     uint32_t head = l->slots + WHEEL;
     for (uint32_t slot = l->requests[head].next, left = l->overdue; left; left--) {
-        uint32_t next = l->requests[slot].next; /* who still waits goes to the end */
+        uint32_t next = l->requests[slot].next; /* those that still wait go to the end */
         evaluate_one(l, slot, now);
         slot = next;
     }
@@ -419,7 +420,7 @@ void ft_losses_evaluate(ft_losses *l, int64_t now) {
         for (int64_t tick = from; tick <= end; tick++) {
             uint32_t ring = l->slots + (uint32_t)(tick % WHEEL), first = l->requests[ring].next;
             if (first == ring) continue;
-            /* out of the wheel first: what is put back must not be met again in this turn */
+            /* out of the wheel first: an entry that is put back must not be met again in this pass */
             uint32_t last = l->requests[ring].prev;
             l->requests[ring].next = l->requests[ring].prev = ring;
             l->requests[last].next = first;
@@ -447,7 +448,7 @@ uint32_t ft_losses_silent(const ft_losses *l) {
     return l->silents;
 }
 
-/* The path that the peer answered over last, of those over which nothing is waited for; -1: none of late. */
+/* The path that the peer answered over last, of those without pending requests; -1: none recently. */
 static int64_t living_path(const ft_losses *l, uint32_t peer, int64_t now) {
     int64_t found = -1, newest = now - LIVES_NS;
     for (uint32_t path_index = peer * l->paths; path_index < (peer + 1) * l->paths; path_index++) {
@@ -480,7 +481,8 @@ uint32_t ft_losses_tail_probes(ft_losses *l, int64_t now, uint32_t *states, uint
     return n;
 }
 
-/* --- what is told ------------------------------------------------------------------------------------------- */
+/* --- reports
+ * --------------------------------------------------------------------------------------------------- */
 
 int ft_losses_urgent(const ft_losses *l) {
     return l->urgent;

@@ -144,7 +144,7 @@ struct ft_gap ft_widest_gap(const struct ft_cloud *f, const struct ft_cloud *r, 
 
 int ft_corners(const struct ft_cloud *c, double slope, double around, double *room, double x[FT_CORNERS],
                double y[FT_CORNERS]) {
-    /* what can be lowest in between lies below one of the chords of three touching points */
+    /* candidates for a minimum in between are below one of the chords of three touching points */
     struct touch from = touch_of(c, slope - around), middle = touch_of(c, slope),
                  to = touch_of(c, slope + around);
     double *kx = room, *kh = room + 2 * c->n;

@@ -26,7 +26,7 @@
  */
 #include "mesh_state.h"
 
-/* Large rooms in large pages where the system has them: what is gathered all over a mesh misses small ones. */
+/* Large workspaces in large pages where the system has them: scattered reads of a mesh miss small pages. */
 void *ft_mesh_alloc(int64_t count, size_t size) {
     size_t bytes = ((size_t)count + AHEAD) * size;
     if (bytes < 2 * LARGE_PAGE) return malloc(bytes);

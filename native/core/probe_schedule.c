@@ -48,7 +48,7 @@ static inline double squared(double gap) {
     return gap * gap;
 }
 
-/* Mean looks at a link in a turn: the length of each NIC's ways, over the links that any crosses. */
+/* Mean probes of a link per slot: the length of each NIC's paths, over the links that any crosses. */
 static double probes_per_slot(const struct ft_schedule_plan_input *t, uint8_t *crossed) {
     double probes = 0, links = 0;
     for (int32_t n = 0; n < t->nics; n++) {
@@ -64,7 +64,7 @@ static double probes_per_slot(const struct ft_schedule_plan_input *t, uint8_t *c
 }
 
 struct memory {
-    double *looked, *taken; /* [links], [ways] when last, in turns */
+    double *looked, *taken; /* [links], [paths] time of the last probe, in slots */
     double per_gap;         /* mean looks at a link in a turn */
     uint64_t draws;
 };

@@ -57,7 +57,7 @@
 #include <string.h>
 
 enum { SIGMA_ROUNDS = 2, LAZY = 2 };
-enum { EVEN, COARSE }; /* what the first estimate's weights and steps are known by */
+enum { EVEN, COARSE }; /* how well the first estimate's weights and steps are known */
 
 static const float NU = 1, COARSE_SHARE = 0.1F, WALK = 0.035F, MAX_WALK = 0.5F, LOOSE = 100, EVEN_GRAINS = 5;
 static const float ROUGH = 0.005F, APART = 1000, BEGIN_SHARE = 0.2F, FORGET = 0.02F, FREE = 1e-18F;
@@ -66,7 +66,7 @@ static const float STILL = 0.3F,
 static const float MIN_GRAIN_NS = 1e-3F;
 
 struct seen {
-    float w, r; /* weight of an observation, and what is left over of it */
+    float w, r; /* weight of an observation, and its residual */
 };
 
 struct doubt {
@@ -87,11 +87,10 @@ typedef struct {
                                                           * weight: sum of w; give: 1 / (weight and pulls) */
     struct look {
         float x, var;
-    } *look; /* [cells] what an observation finds there */
+    } *look; /* [cells] value of an observation there */
     int32_t *awake;
-    uint8_t *moved; /* [cells] */
-    float *w,
-        *push; /* [observations] weight, and what is left over times it: apart, since sweeps mostly look */
+    uint8_t *moved;  /* [cells] */
+    float *w, *push; /* [observations] weight, and weight times residual: apart, because sweeps mostly read */
     struct doubt *doubt; /* [observations] */
 } coarse;
 
@@ -113,7 +112,7 @@ typedef struct {
     struct member {
         int32_t i;
         float share;
-    } *member; /* observations of each cell, and the cell's share in what they see */
+    } *member; /* observations of each cell, and the cell's share in them */
     struct hop {
         int32_t cell, after;
         float late;
@@ -121,7 +120,7 @@ typedef struct {
     struct hot {
         float delay, var, count;
         int32_t from; /* its first hop */
-    } *hot;           /* [n_hot + 1] observations with such hops; delay and variance without the still ones */
+    } *hot; /* [n_hot + 1] observations with such links; delay and variance without the still ones */
     struct seen *o;
     struct doubt *doubt; /* [n_hot] */
     int32_t *awake;
@@ -138,7 +137,7 @@ static inline float larger(float a, float b) {
     return a > b ? a : b;
 }
 
-/* Return the next of the rooms, with space for n elements, as the call before left it; NULL without memory. */
+/* Return the next workspace, with space for n elements, as the call before left it; NULL without memory. */
 static void *need(struct workspaces *workspaces, int64_t n, size_t size) {
     struct ft_queue_workspace *room = &workspaces->room[workspaces->used++];
     size_t bytes = (size_t)(n + 1) * size;
@@ -249,7 +248,7 @@ static int lay_coarse(struct ft_queues *q, const struct ft_queue_slots *s, coars
     return 1;
 }
 
-/* Renew what is left over of the observations, their weights, and the steps. */
+/* Update the residuals of the observations, their weights, and the steps. */
 static void weigh_coarse(const struct ft_queues *q, const struct ft_queue_slots *s, coarse *k, int how) {
     int64_t wide = k->links, end = (k->rows + 1) * wide;
     for (int64_t c = wide; c < end; c++) {
@@ -430,8 +429,8 @@ static int number_knots(const coarse *first, struct workspaces *workspaces, fine
     return 1;
 }
 
-/* Join the knots of each live coarse cell to each other and to those beside them, and begin with what the first
- * estimate says. */
+/* Join the knots of each live coarse cell to each other and to their neighbours, and start from the first
+ * estimate. */
 static void lay_knots(const struct ft_queues *q, const struct ft_queue_slots *s, const coarse *first,
                       fine *k) {
     int64_t wide = first->links, to = (first->rows + 1) * wide;
@@ -545,7 +544,7 @@ static int lay_fine(struct ft_queues *q, const struct ft_queue_slots *s, const c
     return 1;
 }
 
-/* Renew what is left over of the observations, and their weights. */
+/* Update the residuals of the observations, and their weights. */
 static void weigh_fine(const struct ft_queue_slots *s, const coarse *first, fine *k) {
     memset(k->weight, 0, (size_t)k->n_cells * sizeof *k->weight);
     for (int32_t i = 0; i < k->n_hot; i++) {
@@ -620,7 +619,7 @@ static float *copy_knots(const coarse *first, const fine *k, int64_t c, int64_t 
     return to;
 }
 
-/* Take the steps' scale from what was found within half a coarse slot. */
+/* Take the steps' scale from the results within half a coarse slot. */
 static void renew_pull(const struct ft_queue_slots *s, const coarse *first, fine *k) {
     int64_t wide = first->links, near = (k->per + 1) / 2;
     for (int32_t n = 0; n < k->n_runs; n++) {
@@ -646,7 +645,7 @@ static void errors_fine(const coarse *first, fine *k) {
         int64_t c = k->run[n], a = c % first->links;
         for (int32_t at = k->ends[c].first; at <= k->ends[c].last; at++) {
             float most = k->cell[at].x + first->mean[a] + k->cell[at].grain;
-            k->cell[at].lean = 1 / (most * most); /* what is known without a probe */
+            k->cell[at].lean = 1 / (most * most); /* known without a probe */
             k->s2[at] = most * most;
         }
         if (c < 2 * first->links) k->s2[k->cell[k->ends[c].first].before] = first->grain[a] * first->grain[a];
