@@ -48,7 +48,7 @@ enum ft_field {
     FT_END,
 };
 
-/* Where a name stands in the message. */
+/* The position of a name in the message. */
 struct ft_span {
     const uint8_t *text;
     int64_t bytes;

@@ -104,7 +104,7 @@ typedef struct {
     int64_t clock_ns, system_ns;
 } ft_output;
 
-/* What came back for a trace: an ICMP error from a hop, or the far end's word that it arrived. */
+/* An answer to a trace: an ICMP error from a hop, or the far end's word that it arrived. */
 typedef struct {
     int arrived; /* 1: the far end answered; 0: ICMP */
     int path;    /* the socket that sent: a path's index, -1: the responder */

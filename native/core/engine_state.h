@@ -247,7 +247,7 @@ static inline half *half_of(ft_engine *e, uint32_t seq, probe **owner) {
     return (s->number & 0x7fffffff) == seq >> 1 && h->state >= SENT ? h : NULL;
 }
 
-/* Where losses.c keeps a half. */
+/* The slot of a half in losses.c. */
 static inline uint32_t slot_of(const ft_engine *e, const probe *s, int which) {
     return (s->number & e->probe_mask) << 1 | (uint32_t)which;
 }

@@ -1,38 +1,37 @@
-/* The clock line of one pair from one window's samples.
+/* Fits the clock line of one pair to one window's samples.
  *
  * Let x be the prober's clock and theta(x) = a + b * x the peer's clock minus the prober's. A sample gives
  *
  *   forward f = t2 - t1 = d_f + q_f + theta + n_f,    reverse r = t4 - t3 = d_r + q_r - theta + n_r
  *
- * with the paths' fixed delays d, queueing q >= 0 and the stamps' noise n. Queueing only adds, so the lowest
+ * with the paths' fixed delays d, queueing q >= 0 and the timestamps' noise n. Queueing only adds, so the lowest
  * readings carry the clocks: with d_f = d_r, theta = (floor of f - floor of r) / 2.
  *
- * 1. A stamp that is wrong by much can stand below the floor: readings far below all others, by the distances
- *    of those, are left out. Coded pairs (Huygens, NSDI'18, section 3) are not asked: a pair whose halves were
- *    received as far apart as they were sent is pure, but at 80 % load next to none is, while the one half
- *    that met no queue carries the clocks as well. The lowest readings need no such test.
+ * 1. A grossly wrong timestamp can be below the floor. Readings far below all others, measured by the distances
+ *    of those, are dropped. Coded pairs (Huygens, NSDI'18, section 3) are not used: a pair that was received as
+ *    far apart as it was sent is pure, but at 80 % load almost none is, while a single half that met no queue
+ *    carries the clocks as well. The lowest readings need no such test.
  * 2. The line of the widest gap between the two clouds (margin.c): slope, floors, margin.
- * 3. Where readings without a queue are many they form a hill of the noise's width on each floor, and the
- *    lowest of them is its outlier. The line is then the least-squares line through the hills: the mean of all
- *    readings within 2.5 standard deviations of the hill's middle, found from the bottom by mean shift
- *    (Fukunaga and Hostetler 1975) with the width adapted, at least HILL of them, twice as many as in the band
- *    above, and symmetric as noise is. Errors follow from the hill's width and number.
- * 4. Else the line of step 2 stands. Its error is what the lowest few readings differ by. The corners of both
- *    hulls near its slope are handed on: whoever knows the drift from before (the solver) turns the line about
- *    them and gets the floors at that drift exactly, as if it had all the samples.
+ * 3. If there are many readings without a queue, they form a mode of the noise's width on each floor, and the
+ *    lowest of them is its outlier. The line is then the least-squares line through the modes: the mean of all
+ *    readings within 2.5 standard deviations of the mode's middle. Mean shift from the bottom finds the mode
+ *    (Fukunaga and Hostetler 1975) and adapts its width. A mode has at least MODE readings, twice as many as the
+ *    band above, and is symmetric as noise is. Errors follow from the mode's width and number.
+ * 4. Otherwise the line of step 2 is the result. Its error is the spread of the lowest few readings. The hull
+ *    vertices of both clouds near its slope are part of the result: with a drift from earlier windows, the solver
+ *    turns the line about them and gets the exact floors at that drift, as if it had all the samples.
  * 5. A step of a clock within the window shows as one jump between neighbouring minima of up to 16 bins that
- *    the rest does not explain, or, where it is small, as a line with one step that fits them far better than a
- *    straight one: the standard error then becomes their whole range or the step, and the slope counts as
- *    unknown. What might be a step widens the errors of step 4; those of step 3 grow with whatever the parts of
- *    the window differ by beyond their noise (batch means).
- * 6. Stamps in steps: the noise is at least that of rounding, and readings that take few values have no shape.
+ *    the rest does not explain. A small one shows as a line with one step that fits far better than a straight
+ *    line. The standard error then becomes the whole range or the step, and the slope is unknown. A possible step
+ *    widens the errors of step 4. The errors of step 3 grow with the differences between parts of the window
+ *    beyond their noise (batch means).
+ * 6. Timestamps in steps: the noise is at least that of rounding, and readings with few values have no shape.
  *
- * Too few samples for a line: the one with the least round trip gives the offset, and half of that round
- * trip is the error. Stamps that no window can hold (another epoch, negative round trips) are left out; where
- * they are more than a tenth, nothing here can be trusted and the error is a second.
+ * If there are too few samples for a line, the one with the smallest round trip gives the offset, and half of
+ * that round trip is the error. Impossible timestamps (another epoch, negative round trips) are dropped. If they
+ * are more than a tenth, the window is not trusted and the error is a second.
  *
- * Numbers: stamps and clock differences reach 1e18 ns, so the median of each is taken off in integers first.
- */
+ * Numbers: timestamps and clock differences reach 1e18 ns, so the median of each is subtracted in integers first. */
 #include "margin.h"
 #include "select.h"
 #include "wide.h"
@@ -590,7 +589,7 @@ static int pass_on(const struct ft_cloud *c, double sign, const struct line *lin
     return n;
 }
 
-/* What is common to the gathered samples of a pair. */
+/* The common state of a pair's gathered samples. */
 struct gathered {
     struct ft_cloud f, r;
     double from, to, min_round_trip;

@@ -1,4 +1,4 @@
-/* What a NIC can stamp, and its port's speed and MTU. */
+/* The timestamping of a NIC, and its port's speed and MTU. */
 #ifndef FT_HWSTAMP_H
 #define FT_HWSTAMP_H
 

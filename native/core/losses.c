@@ -1,35 +1,35 @@
-/* Early losses: a request is told lost long before the last time-out, and taken back where its answer still comes.
+/* Early losses: a request is declared lost long before its last time-out, and the loss is undone if its answer arrives.
  *
- * What a late answer means depends on who is late. The network's share of a round trip is what path and queues do;
- * the rest is the peer, whose thread may get no processor for tens of milliseconds. So each way (peer and path) has
- * two running 99th percentiles, of the network's share and of the whole round trip, and a request is lost once
+ * A late answer has two possible causes. The network's share of a round trip comes from path and queues. The rest
+ * comes from the peer, whose thread may get no processor for tens of milliseconds. So each path keeps two running
+ * 99th percentiles, of the network's share and of the whole round trip. A request is lost once
  *
- *   4 x the network's p99, but the least time-out at least, have passed since it left this host, and
- *     the peer has answered one that left half of that later (it reads its requests in the order in which they came,
- *     so the earlier one has not come: the rule by which RACK, RFC 8985, finds losses in TCP), or
+ *   4 x the network's p99, and at least the minimum time-out, have passed since it left this host, and
+ *     the peer has answered a request that left half of that later. A peer reads requests in order of arrival, so
+ *     the earlier one has not arrived: RACK (RFC 8985) finds losses in TCP by this rule. Or
  *     4 x the p99 of the whole round trip have passed too, whatever the peer does.
  *
- * A starved peer answers nothing, so nothing overtakes: its requests wait for the second time-out. A request that
- * has no send stamp has not left this host, and is no loss of the network.
+ * A peer without CPU time answers nothing, so nothing overtakes: its requests wait for the second time-out. A request
+ * without a send timestamp has not left this host, and is no loss of the network.
  *
- * Where nothing that could overtake is under way, the peer is to be asked for a sign of life, over the path that it
- * answered over last: without that, a NIC that asks a peer every 10 ms knows a loss 10 ms late (TCP's tail loss probe,
- * RFC 8985 section 7, is for the same). A peer that stays silent is asked SIGNS times, each after twice as long; a way
- * that has lost many in a row needs no more. A peer that answers, but slowly, would be asked again with every answer:
- * so all signs together are one in COST requests, and BURST at once.
+ * If no later request is in flight that could overtake, the peer needs a tail loss probe, on the path of its last
+ * answer. Without it, a NIC that probes a peer every 10 ms detects a loss 10 ms late (RFC 8985, section 7). A silent
+ * peer gets SIGNS such probes, each after twice the interval; a path with a long loss streak needs no more. A peer
+ * that answers slowly would get one with every answer, so all tail loss probes together are one in COST requests, and
+ * BURST at once.
  *
- * Where the network itself delivers an answer after its request was told lost, a queue has come up, and the quantile
- * takes a score of answers to follow. Until then the way's time-out is twice what the slowest such answer took, but half
- * of the longest at most, until HELD_NS after the last that took half as long and longer than the quantile lets it:
- * what waits in that queue is not told lost again and again (as TCP does once it turns out that nothing was lost,
- * RFC 4015), and what fails behind a queue that is long gone is told as soon as ever.
+ * If the network itself delivers an answer after its request was declared lost, a queue has built up, and the quantile
+ * needs some twenty answers to follow. Until then the path's time-out is twice the delay of the slowest such answer,
+ * but at most half of the longest, until DELAYED_NS after the last answer that took half as long and longer than the
+ * quantile allows. So requests in that queue are not declared lost again and again (as in TCP, RFC 4015), and
+ * failures after the queue is gone are declared as early as before.
  *
- * The quantile is followed in logs by Robbins and Monro's rule (1951): up by 0.99 steps at what lies above it, down
- * by 0.01 at what lies below. It begins high and with large steps, so that a new way is judged late rather than
- * wrongly.
+ * The quantile is followed in logarithms by the rule of Robbins and Monro (1951): up by 0.99 steps for a value above
+ * it, down by 0.01 for one below. It begins high and with large steps, so that a new path is declared late rather
+ * than wrongly.
  *
- * Requests wait in a wheel of time slots, each a ring of those due in it; who is answered leaves his ring, so that
- * only what is unanswered is ever looked at. */
+ * Requests wait in a wheel of time slots, each a ring of those due in it. An answered request leaves its ring, so only
+ * unanswered ones are ever read. */
 #include "losses.h"
 
 #include <stdlib.h>

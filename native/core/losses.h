@@ -8,7 +8,7 @@
 
 typedef struct ft_losses ft_losses;
 
-/* What is known of one way, a peer and a path, since the last take; ages in ns before it, -1: none. */
+/* Changes of one path since the last take; ages in ns before it, -1: none. */
 typedef struct {
     uint32_t path_index, lost, answered, late, delayed, loss_streak;
     int64_t first_lost_age, last_lost_age, answered_age, arrived_age, timeout;

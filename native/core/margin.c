@@ -1,7 +1,7 @@
 /* The widest gap between two clouds of points: the maximum-margin line in one dimension.
  *
  * Clouds: forward readings y_f = theta(x) + delay and reverse readings y_r = -theta(x) + delay, delays >= 0. A
- * line theta = a + b x lies below the one and, mirrored, below the other. What is left between them is
+ * line theta = a + b x lies below the one and, mirrored, below the other. The gap between them is
  *
  *   m(b) = F(b) + R(b),   F(b) = min_i (y_f,i - b x_f,i),   R(b) = min_j (y_r,j + b x_r,j),
  *
@@ -62,7 +62,7 @@ FT_WIDE static int64_t first_below(const double *x, const double *y, int64_t n, 
     return i;
 }
 
-/* Where a line of slope `at` touches a cloud: the point, and y - at * x there. */
+/* The point at which a line of slope `at` touches a cloud: the point, and y - at * x there. */
 struct touch {
     double at, x, y, value;
 };

@@ -33,7 +33,7 @@ static double contested_sigma(const struct mesh *m, const struct part *part, int
     return most;
 }
 
-/* What can be wrong in a small part: its edges, and its priors as edges from a ground n, from ends[2 k] to
+/* The possible errors of a small part: its edges, and its priors as edges from a ground n, from ends[2 k] to
  * ends[2 k + 1], by how much the far end would have to move to fit; odd: they don't. */
 struct arcs {
     int64_t n, count;

@@ -518,7 +518,7 @@ cdef class Engine:
     def set_path(self, int path, sock):
         """Probe path number `path` from another bound socket from now on, and close the old one.
 
-        What was under way on the old one is forgotten: neither a sample nor a loss. `sock` becomes the engine's.
+        Probes in flight on the old one are forgotten: neither a sample nor a loss. `sock` becomes the engine's.
         Raises OSError where the kernel refuses it.
         """
         cdef ft_engine *engine = self._alive()

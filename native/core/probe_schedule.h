@@ -1,4 +1,4 @@
-/* Who looks at which links when: probes in turns; see probe_schedule.c. */
+/* Plans the probe slots of all NICs; see probe_schedule.c. */
 #ifndef FABRICTIME_PROBE_SCHEDULE_H
 #define FABRICTIME_PROBE_SCHEDULE_H
 
