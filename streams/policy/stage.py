@@ -12,20 +12,20 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Final, cast
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.partitioner import murmur2
-
 from schemas import codec
+from schemas.kafka.async_reader import AsyncTopicReader, partition_count
+from schemas.kafka.partitioning import owns
+from schemas.kafka.start import since
 from schemas.records import Decision
 from schemas.sanity import EPOCH_AHEAD_MS
-from schemas.topics import DECISIONS, POLICY_CYCLES, TOPICS
+from schemas.topics import DECISIONS, POLICY_CYCLES
 from streams.alerts.ordered_inputs import Message
 from streams.policy.cycle import Outgoing
 from streams.policy.inputs import DECISION_LOOKBACK_NS, INPUTS, CycleOutput, PolicyInputs, read_from
 from streams.runtime.assignment import Generation, Ownership
 from streams.runtime.context import WorkerContext
 from streams.runtime.faust_compat import set_read_ahead
-from streams.runtime.global_tables import partition_count, read_tail
+from streams.runtime.global_tables import read_tail
 from streams.runtime.rejects import RejectedMessage, send_reject
 from streams.runtime.units import NS_PER_MS, NS_PER_S
 
@@ -72,35 +72,24 @@ class PolicyStage:
         began_ns = self.context.log_clock.now_ns(time.monotonic_ns())
         past = await self._earlier_decisions(began_ns)
         epoch = max((began_ns // NS_PER_MS, *(decision["epoch"] + 1 for decision in past)))
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            group_id=None,
-            enable_auto_commit=False,
-            fetch_max_wait_ms=FETCH_WAIT_MS,
-        )
-        await consumer.start()
-        set_read_ahead(consumer, READ_AHEAD_S)
-        try:
-            missing = await _seek(consumer, bootstrap, epoch)
+        async with AsyncTopicReader(bootstrap, fetch_wait_ms=FETCH_WAIT_MS) as reader:
+            set_read_ahead(reader.consumer, READ_AHEAD_S)
+            starts_ns = read_from(epoch)
+            await reader.assign({topic: since(starts_ns[topic.name]) for topic in INPUTS})
             inputs = PolicyInputs(
                 epoch,
-                [(tp.topic, tp.partition) for tp in consumer.assignment()],
-                lambda shard: (murmur2(shard.encode()) & 0x7FFFFFFF) % count in numbers,
+                reader.ends,
+                lambda shard: owns(shard, count, numbers),
                 default_shard=self.context.settings.default_shard,
                 topology=self.context.topology,
                 registry=registry,
                 decisions=past,
             )
-            while missing:
-                await self._read(inputs, consumer, FETCH_WAIT_MS)
-                for tp in list(missing):
-                    if await consumer.position(tp) >= missing[tp]:
-                        del missing[tp]
+            while not await reader.caught_up():
+                await self._read(inputs, reader, FETCH_WAIT_MS / 1000)
             generation.recovered.set()
             log.info("policy: epoch %d", epoch)
-            await self._run_cycles(inputs, consumer)
-        finally:
-            await consumer.stop()
+            await self._run_cycles(inputs, reader)
 
     async def _earlier_decisions(self, began_ns: int) -> list[Decision]:
         """Return the recent decisions of earlier epochs, in their order."""
@@ -112,11 +101,11 @@ class PolicyStage:
         decisions = [cast("Decision", record) for record in past if record["epoch"] <= latest_epoch]
         return sorted(decisions, key=lambda decision: (decision["epoch"], decision["seq"]))
 
-    async def _run_cycles(self, inputs: PolicyInputs, consumer: AIOKafkaConsumer) -> None:
+    async def _run_cycles(self, inputs: PolicyInputs, reader: AsyncTopicReader) -> None:
         """Run a cycle of each shard whenever one is due."""
         last_s = 0.0
         while True:
-            await self._read(inputs, consumer, round(1000 * _until_due_s(inputs, last_s)))
+            await self._read(inputs, reader, _until_due_s(inputs, last_s))
             if _until_due_s(inputs, last_s) > 0:
                 continue
             last_s = time.monotonic()
@@ -132,16 +121,14 @@ class PolicyStage:
                 )
             inputs.refused.clear()
 
-    async def _read(self, inputs: PolicyInputs, consumer: AIOKafkaConsumer, wait_ms: int) -> None:
-        """Read the messages that arrive within `wait_ms`."""
-        for messages in (await consumer.getmany(timeout_ms=wait_ms)).values():
-            for message in messages:
-                append_ns = message.timestamp * NS_PER_MS
-                self.context.log_clock.observe(append_ns, time.monotonic_ns())
-                key = (message.key or b"").decode("utf-8", "replace")
-                inputs.offer(
-                    Message(append_ns, message.topic, message.partition, message.offset, key, message.value)
-                )
+    async def _read(self, inputs: PolicyInputs, reader: AsyncTopicReader, wait_s: float) -> None:
+        """Read the messages that arrive within `wait_s`."""
+        for message in await reader.poll(wait_s):
+            append_ns, key = message.append_ns, message.key
+            self.context.log_clock.observe(append_ns, time.monotonic_ns())
+            inputs.offer(
+                Message(append_ns, message.topic, message.partition, message.offset, key, message.value)
+            )
 
     async def _publish(self, output: CycleOutput) -> None:
         """Publish the decisions first, then the rest, and wait for acknowledgements."""
@@ -167,27 +154,3 @@ def _until_due_s(inputs: PolicyInputs, last_s: float) -> float:
         return 0.0
     interval_s = MIN_CYCLE_S if inputs.has_news else CYCLE_S
     return max(0.0, last_s + interval_s - time.monotonic())
-
-
-async def _seek(consumer: AIOKafkaConsumer, bootstrap: str, epoch: int) -> dict[TopicPartition, int]:
-    """Seek to the positions at which an epoch begins.
-
-    Return the end offsets of the partitions that have messages from there on.
-    """
-    starts_ns = read_from(epoch)
-    starts_ms = {
-        TopicPartition(topic.name, number): starts_ns[topic.name] // NS_PER_MS
-        for topic in INPUTS
-        for number in range(await partition_count(bootstrap, TOPICS[topic.name].name))
-    }
-    consumer.assign(list(starts_ms))
-    ends = await consumer.end_offsets(list(starts_ms))
-    found = await consumer.offsets_for_times(starts_ms)
-    missing = {}
-    for tp in starts_ms:
-        start = found.get(tp)
-        offset = ends[tp] if start is None else start.offset
-        consumer.seek(tp, offset)
-        if offset < ends[tp]:
-            missing[tp] = ends[tp]
-    return missing
