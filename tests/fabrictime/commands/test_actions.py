@@ -253,7 +253,7 @@ def test_why_tells_links_other_ways_decisions_effect_and_what_is_held_back(log, 
     effect = told["effect"]
     assert (effect["before_bps"], effect["after_bps"]) == (2e7, 6.4e8)
     assert (effect["before_rtt_ns"], effect["after_rtt_ns"]) == (900_000, 80_000)
-    assert effect["took"] == list(WAY[2][1:3])
+    assert effect["taken"] == list(WAY[2][1:3])
     assert [each["cause"] for each in story["suppressed"]] == ["NO_BETTER_PATH"]
     for name in ("sock:17", "10.0.0.1:50002", "h1:50002", ":50002"):
         text = fabrictime(log, "explain", name)
