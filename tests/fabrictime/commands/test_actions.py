@@ -117,7 +117,7 @@ def until():
 def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
     empty = fabrictime(log, "actions")
     assert empty.exit_code == 0, empty.stderr
-    assert "nobody has set a mode" in empty.stdout
+    assert "; the default" in empty.stdout
     assert "nothing was decided" in empty.stdout
     assert "policy has not told what it holds back" in empty.stdout
     now = time.time_ns()
@@ -140,8 +140,8 @@ def test_actions_lists_decisions_outcomes_and_what_is_held_back(log):
         ("h3/b/sock:3", "UNANSWERED"),
     ]  # fmt: skip
     assert found["decisions"][2]["outcomes"] == ["APPLIED", "DUPLICATE"]
-    assert [(h["cause"], h["because"]) for h in found["suppressed"]] == [
-        ("NO_BETTER_PATH", "leaf1:swp3 ⇄ spine1:swp1 healed")
+    assert [(h["cause"], h["reason_text"]) for h in found["suppressed"]] == [
+        ("NO_BETTER_PATH", "leaf1:swp3 ⇄ spine1:swp1 has recovered")
     ]
     moved = next(each for each in found["limits"] if each["limit"].startswith("flows"))
     assert (moved["used"], moved["max"]) == (4, 20)
@@ -176,7 +176,7 @@ def test_watch_prints_what_happens_a_line_each(log):
             (POLICY_CYCLES, "fabric", rounds(10, [("h7/b/sock:71", "REROUTE", "COOL_DOWN", f"{CABLE}/6")])),
         )  # fmt: skip
         assert "APPLIED h7/b/sock:71" in child.stdout.readline()
-        assert "HELD h7/b/sock:71: move; it was moved a short while ago" in child.stdout.readline()
+        assert "HELD h7/b/sock:71: move; the flow moved recently" in child.stdout.readline()
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == 0
     finally:
